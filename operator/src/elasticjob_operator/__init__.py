@@ -1,0 +1,1 @@
+"""The ElasticJob operator: reconciles ElasticJobs into worker pods and a rendezvous service."""

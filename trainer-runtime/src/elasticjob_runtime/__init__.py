@@ -1,0 +1,1 @@
+"""The ElasticJob runtime: an elastic launcher, agent and rendezvous for PyTorch, standard library only."""

@@ -1,0 +1,212 @@
+"""The port to the coordination store: the few operations of etcd v3 that the rendezvous needs, and its errors.
+
+Two implementations: `EtcdClient` (client.py) speaks to a real etcd; `MemoryStore` (memory.py) serves one process (`--standalone`, tests).
+One contract suite (tests/contract) runs on both. No wider than this on purpose: whatever is added must exist on both.
+
+All calls are blocking, bounded by a deadline, and may be made from any thread.
+
+Errors (all derive from StoreError; library errors are chained):
+
+    StoreError
+      Unavailable        no endpoint answered within the deadline; worth trying again
+      Denied             credentials refused, or no permission on the key; not worth trying again with the same ones
+      NotEtcd            the endpoint answers, but it is not an etcd we can use (other service, version < 3.4); says what it is
+      LeaseLost          the lease is expired or revoked
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+
+class StoreError(Exception):
+    """The store could not do it."""
+
+
+class Unavailable(StoreError):
+    """No endpoint answered within the deadline. May pass: try again."""
+
+
+class Denied(StoreError):
+    """Credentials refused, or no permission for the key."""
+
+
+class NotEtcd(StoreError):
+    """Something answers at the endpoint, but no etcd >= 3.4."""
+
+
+class LeaseLost(StoreError):
+    """The lease is expired or revoked."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeyValue:
+    key: str
+    value: str
+    create_revision: int
+    mod_revision: int
+    version: int
+    lease: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class KeyRange:
+    """A single key (`end` empty) or the half-open range [key, end)."""
+
+    key: str
+    end: str = ""
+
+    @staticmethod
+    def prefix(prefix: str) -> KeyRange:
+        """All keys that start with `prefix` (not empty, ASCII)."""
+        return KeyRange(prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1))
+
+    def __contains__(self, key: str) -> bool:
+        return self.key <= key < self.end if self.end else key == self.key
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compare:
+    """A guard of a transaction: all given revisions must be equal. Revision 0 of a key: it does not exist."""
+
+    key: str
+    create_revision: int | None = None
+    mod_revision: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Put:
+    key: str
+    value: str
+    lease: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Delete:
+    range: KeyRange
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Get:
+    """A read. Sorted by key; with `by_creation`, by create revision. `limit` 0: all.
+
+    `max_create_revision` 0: no bound. Revisions are filtered first, then sorted, then cut to `limit`.
+    """
+
+    range: KeyRange
+    limit: int = 0
+    by_creation: bool = False
+    descending: bool = False
+    max_create_revision: int = 0
+    keys_only: bool = False
+
+
+Operation = Put | Delete | Get
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TxnResult:
+    succeeded: bool
+    revision: int
+    """Store revision after the transaction."""
+    reads: tuple[tuple[KeyValue, ...], ...]
+    """Results of the Get operations that ran, in order."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RangeResult:
+    kvs: tuple[KeyValue, ...]
+    revision: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """A change of one key. `value` is None when the key was deleted (or its lease ended); `kv` is the last known state then, without its value."""
+
+    key: str
+    value: str | None
+    mod_revision: int
+    create_revision: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WatchUpdate:
+    """What a watch delivers, in revision order, never twice.
+
+    `snapshot` is set when the watch had to start over (history compacted): it then holds *all* keys of the watched ranges at `revision`,
+    to replace whatever the receiver knew; `events` is empty.
+    """
+
+    revision: int
+    events: tuple[Event, ...] = ()
+    snapshot: tuple[KeyValue, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WatchFailure:
+    """The watch could not go on for now (`Unavailable`: it retries by itself, and this is only news) or at all (`Denied`, `NotEtcd`)."""
+
+    error: StoreError
+
+
+WatchCallback = Callable[[WatchUpdate | WatchFailure], None]
+"""Called on the watch's own thread; must return quickly (put it on a queue)."""
+
+
+class Watch(Protocol):
+    def cancel(self) -> None:
+        """Stops it; no callback starts after this returns. Idempotent; may be called from any thread but the callback."""
+
+
+class LeaseKeeper(Protocol):
+    """A lease kept alive by a thread of its own."""
+
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def expires_at(self) -> float:
+        """time.monotonic() until which the store certainly holds the lease: start of the last successful renewal + TTL."""
+
+    def revoke(self) -> None:
+        """Stops renewing and ends the lease, with all its keys, at once; best effort when the store is away. Idempotent."""
+
+    def stop(self) -> None:
+        """Stops renewing and leaves the lease to expire. Idempotent."""
+
+
+class Store(Protocol):
+    """A coordination store with etcd v3's semantics."""
+
+    def get(self, key: str, *, timeout: float | None = None) -> KeyValue | None: ...
+
+    def range(self, get: Get, *, timeout: float | None = None) -> RangeResult: ...
+
+    def put(self, key: str, value: str, *, lease: int = 0, timeout: float | None = None) -> int:
+        """Returns the store's revision. Raises LeaseLost when `lease` is gone."""
+
+    def txn(
+        self,
+        compare: Sequence[Compare],
+        success: Sequence[Operation],
+        failure: Sequence[Operation] = (),
+        *,
+        timeout: float | None = None,
+    ) -> TxnResult:
+        """Atomic. At most 100 operations a side. A call whose answer was lost is *not* sent again (it may have happened): Unavailable is
+        raised, and the caller reads before it decides."""
+
+    def lease(self, ttl: float, on_lost: Callable[[str], None]) -> LeaseKeeper:
+        """Grants a lease of `ttl` seconds and renews it every ttl/3 on its own thread, with its own connection.
+
+        `on_lost(reason)` is called once, from the keeper's thread, when the store says that the lease is gone. When the store cannot be
+        reached, nothing is called: `expires_at` stops growing, and the owner decides (self-fencing is a decision, not I/O).
+        """
+
+    def watch(self, ranges: Sequence[KeyRange], start_revision: int, callback: WatchCallback) -> Watch:
+        """Delivers every change of the ranges from `start_revision` on, over one connection, across reconnects and endpoint changes."""
+
+    def close(self) -> None:
+        """Ends all watches and lease keepers (leases are left to expire). Idempotent."""
