@@ -1,0 +1,30 @@
+"""What every kind of test uses: waiting for behaviour instead of sleeping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def eventually(predicate: Callable[[], T], timeout: float = 30.0, interval: float = 0.05, what: str = "") -> T:
+    """Calls `predicate` until it returns something true, and returns that.
+
+    Raises AssertionError after `timeout` seconds with `what`, the last value and the last assertion error. An AssertionError inside the
+    predicate means "not yet"; every other exception is a bug in the test and passes through.
+    """
+    end = time.monotonic() + timeout
+    while True:
+        reason: AssertionError | None = None
+        value: T | None = None
+        try:
+            value = predicate()
+            if value:
+                return value
+        except AssertionError as error:
+            reason = error
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {timeout:g} s: {what or predicate!r}; last value {value!r}") from reason
+        time.sleep(interval)
