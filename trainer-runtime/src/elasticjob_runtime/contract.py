@@ -177,7 +177,8 @@ class MemberValue(Value):
     """Random, new for every start of the agent."""
     state: MemberState = MemberState.WARMING
     epoch: int = 0
-    """The epoch its `state` speaks of, where the state is `succeeded`."""
+    """The epoch of its last workers when this was written. With state `succeeded`: the epoch that succeeded. A store that came back
+    empty learns from it that epochs go on from there."""
     contract: int = CONTRACT_VERSION
     peer_port: int = 0
     """TCP port of the agent's peer heartbeat; 0: none."""
@@ -204,6 +205,8 @@ class PlanValue(Value):
     master_port: int
     leader: str
     """Member of group rank 0."""
+    nproc: int
+    """Workers per member: the same for all."""
     restart_count: int
     """Restarts of the worker group because of failures; membership changes are free."""
     reason: PlanReason
@@ -220,6 +223,10 @@ class RankValue(Value):
     """`ranks/<attempt>/<member>`."""
 
     group_rank: int
+    incarnation: str
+    """The incarnation that was planned: a member that came back under the same name is a newcomer."""
+    predecessor: str = ""
+    """Member of the next lower rank, which this one watches; empty: this one leads."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

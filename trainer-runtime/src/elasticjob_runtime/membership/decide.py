@@ -1,0 +1,253 @@
+"""What an agent does next: `decide(view, now) -> Action`, pure.
+
+The rules stand in order of precedence; the first that has something to do wins. Each compares what *is* with what the store says, so any
+number of calls with the same view give the same action, and an agent that was killed in between goes on from wherever it left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from elasticjob_runtime.contract import CONTRACT_VERSION, ExitCode, MemberState, OutcomeState
+from elasticjob_runtime.membership.model import (
+    Action,
+    Exit,
+    Member,
+    Plan,
+    ProbePeers,
+    PublishFailure,
+    PublishState,
+    Register,
+    RestorePlan,
+    Role,
+    StartWorkers,
+    StopWorkers,
+    Subscribe,
+    View,
+    Wait,
+    WorkersState,
+)
+from elasticjob_runtime.membership.planner import known_unreachable, next_plan
+
+_ALIVE = (WorkersState.RUNNING, WorkersState.STOPPING)
+
+
+def decide(view: View, now: float) -> Action:
+    """The next action of this agent."""
+    rules: tuple[Callable[[View, float], Action | None], ...] = (
+        _end, _leave, _give_way, _register, _misfit, _follow, _report, _watch, _restore, _lead,
+    )  # fmt: skip
+    for rule in rules:
+        if (action := rule(view, now)) is not None:
+            return action
+    return Wait(reason=_doing(view))
+
+
+def _end(view: View, _now: float) -> Action | None:
+    """Only the outcome ends a job for everybody."""
+    outcome = view.store.outcome
+    if outcome is None:
+        return None
+    if view.workers.state in _ALIVE:
+        return _stop(view, f"the job {outcome.state.value}: {outcome.message}")
+    code = ExitCode.SUCCEEDED if outcome.state is OutcomeState.SUCCEEDED else ExitCode.WORKERS_FAILED
+    return Exit(code=code, reason=f"the job {outcome.state.value}: {outcome.message}")
+
+
+def _leave(view: View, now: float) -> Action | None:
+    """Tell the others first, so that they go on at once; then give the workers time to save."""
+    since = view.leaving_since
+    if since is None:
+        return None
+    me = view.me
+    told = not view.store.registered or (me is not None and me.value.state is MemberState.LEAVING)
+    if not told and now < since + view.settings.leave_timeout:
+        return PublishState(state=MemberState.LEAVING, epoch=view.workers.epoch, reason="leaving the job")
+    if view.workers.state is WorkersState.RUNNING:
+        return StopWorkers(grace=view.settings.shutdown_grace, reason="leaving: workers get time to save")
+    if view.workers.state is WorkersState.STOPPING:
+        return Wait(reason="leaving: waiting for the workers to save")
+    return Exit(code=view.leaving_code, reason="left the job")
+
+
+def _give_way(view: View, _now: float) -> Action | None:
+    """Another agent has this member's name: two would write the same key and the same checkpoint."""
+    if not view.store.replaced_by:
+        return None
+    reason = f"another agent registered as {view.settings.me} (incarnation {view.store.replaced_by})"
+    return _stop(view, reason) if view.workers.state in _ALIVE else Exit(code=ExitCode.RESTARTABLE, reason=reason)
+
+
+def _register(view: View, _now: float) -> Action | None:
+    if view.store.registered:
+        return None
+    again = view.workers.epoch > 0
+    state = MemberState.SUCCEEDED if view.workers.state is WorkersState.SUCCEEDED else MemberState.READY
+    reason = "the store lost this member: registering again" if again else "registering"
+    return Register(state=state, epoch=view.workers.epoch, reason=reason)
+
+
+def _misfit(view: View, _now: float) -> Action | None:
+    """A member of another contract version, or that starts another number of workers, cannot train with the rest."""
+    me, plan = view.me, view.store.plan
+    if view.workers.epoch or me is None:
+        return None
+    nproc = view.settings.nproc
+    others = [member for member in view.store.members.values() if member.create_revision < me.create_revision]
+    theirs = plan.value.nproc if plan else next((other.value.nproc for other in others), nproc)
+    version = next((other.value.contract for other in others), CONTRACT_VERSION)
+    if version != CONTRACT_VERSION:
+        return _misfitting(f"this agent speaks version {CONTRACT_VERSION} of the contract, the others version {version}: "
+                           "use one version of elasticjob-runtime in all images of a job")  # fmt: skip
+    if theirs != nproc:
+        return _misfitting(f"this agent starts {nproc} workers, the job's other members start {theirs} each: "
+                           "give all the same --nproc-per-node")  # fmt: skip
+    return None
+
+
+def _misfitting(reason: str) -> Action:
+    return Exit(code=ExitCode.CONFIG, reason=reason)
+
+
+def _follow(view: View, _now: float) -> Action | None:
+    """Run what the plan says: its epoch, or nothing."""
+    plan = view.store.plan
+    if plan is None or plan.epoch <= view.workers.epoch:
+        return None
+    why = f"plan {plan.epoch}: {plan.value.message or plan.value.reason.value}"
+    if view.workers.state in _ALIVE:
+        return _stop(view, why)
+    return StartWorkers(plan=plan, reason=why) if plan.rank is not None else None
+
+
+def _report(view: View, _now: float) -> Action | None:
+    """Say how this epoch's workers ended, once."""
+    workers, plan = view.workers, view.store.plan
+    if plan is None or workers.epoch != plan.epoch:
+        return None
+    if workers.failure is not None and view.reported_failure < workers.epoch:
+        return PublishFailure(failure=workers.failure, reason=f"a worker failed: {workers.failure.message}")
+    if workers.state is WorkersState.SUCCEEDED and (me := view.me) is not None:
+        said = me.value.state is MemberState.SUCCEEDED and me.value.epoch == workers.epoch
+        if not said:
+            return PublishState(state=MemberState.SUCCEEDED, epoch=workers.epoch, reason="all local workers exited with 0")
+    return None
+
+
+def _watch(view: View, now: float) -> Action | None:
+    """Watch as much as this member's place in the line asks for, no more."""
+    role, predecessor, why = wanted_role(view, now)
+    if view.store.role is role and (role is Role.PLANNER or view.store.predecessor == predecessor):
+        return None
+    return Subscribe(role=role, predecessor=predecessor, reason=why)
+
+
+def wanted_role(view: View, now: float) -> tuple[Role, str, str]:
+    """(role, predecessor to watch, why)."""
+    plan, store = view.store.plan, view.store
+    since = trouble_since(view)
+    if since is not None and now >= since + takeover_delay(view):
+        return Role.PLANNER, "", "trouble, and no new plan: looking for myself"
+    if plan is None:
+        if store.role is None:
+            return Role.FOLLOWER, "", "finding out who was here first"
+        return _first_in_line(view, store.predecessor)
+    if plan.rank is None:
+        return _first_in_line(view, plan.value.leader)
+    return _first_in_line(view, plan.rank.predecessor)
+
+
+def _first_in_line(view: View, predecessor: str) -> tuple[Role, str, str]:
+    if not predecessor:
+        return Role.PLANNER, "", "first in line: planning"
+    watched = view.store.role is Role.PLANNER or view.store.predecessor == predecessor
+    member = view.store.members.get(predecessor)
+    if watched and (member is None or member.value.state is MemberState.LEAVING):
+        return Role.PLANNER, "", f"{predecessor}, before me in line, is gone: looking for myself"
+    return Role.FOLLOWER, predecessor, f"following; {predecessor} is before me in line"
+
+
+def trouble_since(view: View) -> float | None:
+    """When this agent saw that the current plan cannot go on; None: it has not."""
+    plan, workers = view.store.plan, view.workers
+    if plan is None or workers.epoch != plan.epoch or workers.failure is None:
+        return None
+    return workers.changed_at
+
+
+def takeover_delay(view: View) -> float:
+    """Grows with the rank, so that the planner's successor comes first and the others need not come at all. At most 3 s."""
+    plan = view.store.plan
+    rank = plan.rank.group_rank if plan and plan.rank else 20
+    return min(3.0, view.settings.takeover_delay * rank)
+
+
+def _restore(view: View, _now: float) -> Action | None:
+    """The store came back empty while the job went on: its plan is put back by the member that leads it."""
+    plan = view.workers.plan
+    if view.store.plan is not None or plan is None or view.store.role is None:
+        return None
+    if plan.rank is not None and plan.rank.group_rank == 0:
+        return RestorePlan(plan=plan, reason=f"the store lost plan {plan.epoch}: writing it again")
+    return Wait(reason=f"the store lost plan {plan.epoch}: {plan.value.leader} writes it again")
+
+
+def _lead(view: View, now: float) -> Action | None:
+    """Plan, where this member is the first in line that can be reached."""
+    if view.store.role is not Role.PLANNER:
+        since = trouble_since(view)
+        return None if since is None else Wait(until=since + takeover_delay(view), reason="waiting for a new plan")
+    before = _before_me(view)
+    if not before:
+        return next_plan(view, now)
+    unasked = tuple(member for member in before if not _fresh(view, member, now))
+    if trouble_since(view) is not None and unasked:
+        return ProbePeers(members=unasked, reason=f"asking {len(unasked)} members before me in line whether they are there")
+    return Wait(
+        until=now + view.settings.probe_age if trouble_since(view) is not None else None,
+        reason=f"{before[0].name} is before me in line",
+    )
+
+
+def _fresh(view: View, member: Member, now: float) -> bool:
+    probe = view.probes.get(member.name)
+    same = probe is not None and probe.incarnation == member.value.incarnation
+    return same and probe is not None and now - probe.at <= view.settings.probe_age
+
+
+def _before_me(view: View) -> list[Member]:
+    """Members that plan before this one: lower ranks, or, where there is no plan, earlier registrations."""
+    plan, me = view.store.plan, view.me
+    if me is None:
+        return []
+    mine = _place(plan, me)
+    return [
+        member
+        for member in view.store.members.values()
+        if member.name != me.name
+        and member.value.state is not MemberState.LEAVING
+        and _place(plan, member) < mine
+        and not known_unreachable(view, member)
+    ]
+
+
+def _place(plan: Plan | None, member: Member) -> tuple[int, int]:
+    rank = plan.ranks.get(member.name) if plan and plan.ranks else None
+    if rank is not None and rank.incarnation == member.value.incarnation:
+        return (0, rank.group_rank)
+    return (1, member.create_revision)
+
+
+def _stop(view: View, reason: str) -> Action:
+    if view.workers.state is WorkersState.STOPPING:
+        return Wait(reason=f"stopping the workers: {reason}")
+    return StopWorkers(reason=reason)
+
+
+def _doing(view: View) -> str:
+    plan = view.store.plan
+    if plan is None:
+        return "waiting for the first plan"
+    if plan.rank is None:
+        return f"spare: plan {plan.epoch} has {plan.value.size} members, all it wants"
+    return f"training: plan {plan.epoch}, group rank {plan.rank.group_rank} of {plan.value.size}"

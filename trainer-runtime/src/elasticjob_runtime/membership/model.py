@@ -1,0 +1,252 @@
+"""The data that membership decisions are made from, and the actions they return.
+
+A `View` is everything one agent knows at one moment. `decide(view, now)` (decide.py) turns it into one `Action`; the agent executes the
+action, which changes the view, and asks again. Nothing here does I/O or reads a clock; times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+
+from elasticjob_runtime.contract import (
+    ExitCode,
+    FailureValue,
+    MemberState,
+    MemberValue,
+    OutcomeValue,
+    PlanReason,
+    PlanValue,
+    RankValue,
+    SpecValue,
+)
+
+
+class Role(enum.Enum):
+    """What an agent watches. Cost of a membership change stays linear because only the planner watches everybody."""
+
+    FOLLOWER = "follower"
+    """Watches the plan, its own key and its predecessor's."""
+    PLANNER = "planner"
+    """Watches all members and failures too."""
+
+
+class WorkersState(enum.Enum):
+    NONE = "none"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    """Told to stop (signal sent), not all gone yet."""
+    FAILED = "failed"
+    SUCCEEDED = "succeeded"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """One agent's own settings, from its flags."""
+
+    me: str
+    incarnation: str
+    nproc: int
+    min: int
+    max: int
+    max_restarts: int
+    start_grace: float = 2.0
+    """s without a further join before the first plan is made from fewer members than wanted. Longer: fewer restarts right after the
+    start; shorter: an earlier first step where a member never comes."""
+    join_delay: float = 1.0
+    """s over which joins of a running job are batched while not everybody wanted is there."""
+    takeover_delay: float = 0.15
+    """s per rank that a follower in trouble waits for the planner before it plans itself."""
+    probe_age: float = 1.0
+    """s for which the answer of a probe is taken as true."""
+    shutdown_grace: float = 30.0
+    """s that workers get between SIGTERM and SIGKILL at a planned leave."""
+    leave_timeout: float = 2.0
+    """s that a leaving agent tries to tell the others before it leaves without."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    name: str
+    create_revision: int
+    value: MemberValue
+    seen_at: float = 0.0
+    """When this agent first saw this incarnation."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The current plan as this agent sees it."""
+
+    value: PlanValue
+    mod_revision: int
+    rank: RankValue | None
+    """My own rank; None: I am not in it."""
+    ranks: Mapping[str, RankValue] | None = None
+    """All ranks; known to the planner only."""
+
+    @property
+    def epoch(self) -> int:
+        return self.value.epoch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StoreView:
+    """What the store said last."""
+
+    registered: bool = False
+    replaced_by: str = ""
+    """Incarnation of another agent that took this member's name; empty: none."""
+    role: Role | None = None
+    """The role subscribed for; None: not subscribed."""
+    predecessor: str = ""
+    """The member watched as predecessor; empty: first in line."""
+    spec: SpecValue | None = None
+    plan: Plan | None = None
+    outcome: OutcomeValue | None = None
+    members: Mapping[str, Member] = dataclasses.field(default_factory=dict)
+    """All members where role is PLANNER; else myself and my predecessor."""
+    failures: tuple[FailureValue, ...] = ()
+    """Failures of the current epoch, in the order of their writing; known to the planner only."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Workers:
+    """The local worker group."""
+
+    state: WorkersState = WorkersState.NONE
+    epoch: int = 0
+    """Epoch of the last start; 0: never started."""
+    failure: FailureValue | None = None
+    changed_at: float = 0.0
+    plan: Plan | None = None
+    """The plan they were started for; outlives a store that lost it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """Answer of a peer to a direct question."""
+
+    incarnation: str
+    reachable: bool
+    at: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    settings: Settings
+    store: StoreView = dataclasses.field(default_factory=StoreView)
+    workers: Workers = dataclasses.field(default_factory=Workers)
+    probes: Mapping[str, Probe] = dataclasses.field(default_factory=dict)
+    reported_failure: int = 0
+    """Epoch of the last failure that was published."""
+    leaving_since: float | None = None
+    """When SIGTERM (or SIGINT) came."""
+    leaving_code: ExitCode = ExitCode.TERMINATED
+
+    @property
+    def spec(self) -> SpecValue:
+        """The wanted membership: the operator's word, else the flags."""
+        own = self.settings
+        return self.store.spec or SpecValue(min=own.min, max=own.max)
+
+    @property
+    def me(self) -> Member | None:
+        return self.store.members.get(self.settings.me)
+
+    @property
+    def max_restarts(self) -> int:
+        wanted = self.spec.max_restarts
+        return self.settings.max_restarts if wanted is None else wanted
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Action:
+    """What to do next, and why. The reason is one short sentence for people; it is logged when it changes."""
+
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Wait(Action):
+    """Nothing to do until something changes, or until `until`."""
+
+    until: float | None = None
+    """Monotonic time; None: until something changes."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Register(Action):
+    """Get a lease and write the member key."""
+
+    state: MemberState = MemberState.READY
+    epoch: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Subscribe(Action):
+    role: Role
+    predecessor: str = ""
+    """Member to watch; empty and FOLLOWER: find out who registered just before me."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PublishState(Action):
+    state: MemberState
+    epoch: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PublishFailure(Action):
+    failure: FailureValue
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PublishOutcome(Action):
+    outcome: OutcomeValue
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ProposePlan(Action):
+    """Write ranks and head of plan `epoch`; lost where anybody named has gone or another plan came first."""
+
+    epoch: int
+    members: tuple[Member, ...]
+    """In rank order."""
+    restart_count: int
+    plan_reason: PlanReason
+    expected_mod_revision: int
+    """mod_revision of the plan that this one follows; 0: none."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RestorePlan(Action):
+    """Write the plan that is running again: the store came back without it."""
+
+    plan: Plan
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ProbePeers(Action):
+    members: tuple[Member, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StartWorkers(Action):
+    plan: Plan
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StopWorkers(Action):
+    grace: float = 0.0
+    """s between SIGTERM and SIGKILL; 0: SIGKILL at once (their state is lost anyway, or saved in the last checkpoint)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Exit(Action):
+    code: ExitCode
+
+
+StoreAction = Register | Subscribe | PublishState | PublishFailure | PublishOutcome | ProposePlan | RestorePlan
+"""Actions that go to the store: one at a time, retried with backoff while it is out of reach."""

@@ -1,0 +1,232 @@
+"""The planner's judgement: is a new plan due, with whom, in which order - or is the job over?
+
+Called by `decide` on the agent that leads. Rules, in this order:
+
+1. Nobody planned yet: plan as soon as everybody wanted is there, or a short grace after the last join once there are enough.
+2. The plan is broken (a member lost or leaving, a worker failed): ask the others whether they are there (an answer takes a millisecond, a
+   lease takes seconds), then plan from those who are. A failure beyond the budget ends the job; a loss is free.
+3. Everybody succeeded: so has the job.
+4. More members, or fewer wanted: plan, joins batched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from elasticjob_runtime.contract import FailureValue, MemberState, OutcomeState, OutcomeValue, PlanReason, RankValue
+from elasticjob_runtime.membership.model import (
+    Action,
+    Member,
+    Plan,
+    ProbePeers,
+    ProposePlan,
+    PublishOutcome,
+    View,
+    Wait,
+)
+from elasticjob_runtime.membership.sizes import group_size, limit
+
+_PRESENT = (MemberState.READY, MemberState.SUCCEEDED)
+
+
+def next_plan(view: View, now: float) -> Action | None:
+    """What the planner does; None: nothing is due."""
+    plan = view.store.plan
+    if plan is None:
+        return _first_plan(view, now)
+    if broken := _what_broke(view, plan):
+        return _repair(view, plan, broken, now)
+    if _all_succeeded(view, plan):
+        message = f"all {plan.value.world_size} workers exited with 0"
+        outcome = OutcomeValue(state=OutcomeState.SUCCEEDED, reason="WorkersSucceeded", message=message, epoch=plan.epoch)
+        return PublishOutcome(outcome=outcome, reason=message)
+    return _resize(view, plan, now) or _ask_again(view, now)
+
+
+def candidates(view: View) -> list[Member]:
+    """Members that can be planned, survivors of the current plan first in rank order, then newcomers: ranks stay stable."""
+    ranks = _ranks(view.store.plan)
+    wanted = {name: index for index, name in enumerate(view.spec.members)}
+    present = [
+        member
+        for member in view.store.members.values()
+        if member.value.state in _PRESENT
+        and member.name not in view.spec.draining
+        and member.value.nproc == view.settings.nproc
+        and not known_unreachable(view, member)
+    ]
+
+    def order(member: Member) -> tuple[int, int, int]:
+        rank = ranks.get(member.name)
+        if rank is not None and rank.incarnation == member.value.incarnation:
+            return (0, rank.group_rank, 0)
+        return (1, wanted.get(member.name, len(wanted)), member.create_revision)
+
+    return sorted(present, key=order)
+
+
+def known_unreachable(view: View, member: Member) -> bool:
+    probe = view.probes.get(member.name)
+    return probe is not None and probe.incarnation == member.value.incarnation and not probe.reachable
+
+
+def chosen(view: View, among: Sequence[Member], size: int) -> tuple[Member, ...]:
+    """`size` members of `among`, those the operator names before others; in the order of `among`."""
+    named = set(view.spec.members)
+    preferred = sorted(range(len(among)), key=lambda index: (bool(named) and among[index].name not in named, index))
+    keep = sorted(preferred[:size])
+    return tuple(among[index] for index in keep)
+
+
+def _first_plan(view: View, now: float) -> Action:
+    there = candidates(view)
+    size = group_size(view.spec, len(there))
+    if size is None:
+        return Wait(reason=_too_few(view, len(there)))
+    if size < limit(view.spec) and not _all_named_present(view, there):
+        due = _latest_arrival(there) + view.settings.start_grace
+        if now < due:
+            return Wait(until=due, reason=f"{len(there)} of {limit(view.spec)} wanted members are there; a moment for the rest")
+    return _propose(view, there, size, PlanReason.START)
+
+
+def _what_broke(view: View, plan: Plan) -> tuple[PlanReason, str] | None:
+    """The cause that makes the current plan impossible, the free ones first: who lost a peer also sees its own workers fail."""
+    members = view.store.members
+    lost: list[str] = []
+    left: list[str] = []
+    for name, rank in _ranks(plan).items():
+        member = members.get(name)
+        if member is None or member.value.incarnation != rank.incarnation or known_unreachable(view, member):
+            lost.append(name)
+        elif member.value.state is MemberState.LEAVING or name in view.spec.draining:
+            left.append(name)
+    if lost:
+        return PlanReason.MEMBER_LOST, f"lost {_names(lost)}"
+    if left:
+        return PlanReason.MEMBER_LEFT, f"{_names(left)} left"
+    if view.store.failures:
+        return PlanReason.WORKER_FAILED, _said(first_failure(view.store.failures))
+    return None
+
+
+def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) -> Action:
+    reason, why = broken
+    if reason is not PlanReason.MEMBER_LEFT and (unasked := _unasked(view, plan, now)):
+        return ProbePeers(members=unasked, reason=f"{why}: asking {len(unasked)} members whether they are there")
+    if reason is PlanReason.WORKER_FAILED and plan.value.restart_count >= view.max_restarts:
+        failure = first_failure(view.store.failures)
+        message = f"{_said(failure)}; {plan.value.restart_count} of {view.max_restarts} restarts used"
+        outcome = OutcomeValue(
+            state=OutcomeState.FAILED,
+            reason="MaxRestartsExceeded",
+            message=message,
+            epoch=plan.epoch,
+            failure={field: getattr(failure, field) for field in failure.__slots__},
+        )
+        return PublishOutcome(outcome=outcome, reason=message)
+    there = candidates(view)
+    size = group_size(view.spec, len(there))
+    if size is None:
+        return Wait(reason=f"{why}; {_too_few(view, len(there))}")
+    return _propose(view, there, size, reason, why)
+
+
+def _resize(view: View, plan: Plan, now: float) -> Action | None:
+    there = candidates(view)
+    size = group_size(view.spec, len(there))
+    if size is None or size == plan.value.size or any(member.value.state is MemberState.SUCCEEDED for member in there):
+        return None
+    if size < plan.value.size:
+        return _propose(view, there, size, PlanReason.RESIZED, f"{size} members wanted")
+    new = there[plan.value.size :]
+    if size < limit(view.spec):
+        due = _latest_arrival(new) + view.settings.join_delay
+        if now < due:
+            return Wait(until=due, reason=f"{_names([member.name for member in new])} joined; a moment for others")
+    if unasked := tuple(member for member in new if not _answered(view, member, now)):
+        return ProbePeers(members=unasked, reason=f"asking {len(unasked)} newcomers whether they can be reached")
+    names = _names([member.name for member in chosen(view, there, size) if member in new])
+    return _propose(view, there, size, PlanReason.MEMBER_JOINED, f"{names} joined")
+
+
+def _ask_again(view: View, now: float) -> Action | None:
+    """A member that did not answer once may be back: ask again while its lease lives."""
+    silent = [member for member in view.store.members.values() if known_unreachable(view, member)]
+    if not silent:
+        return None
+    if due := tuple(member for member in silent if not _answered(view, member, now)):
+        return ProbePeers(members=due, reason=f"asking {_names([member.name for member in due])} again")
+    next_time = min(view.probes[member.name].at for member in silent) + view.settings.probe_age
+    return Wait(until=next_time, reason=f"{_names([member.name for member in silent])} did not answer; asking again soon")
+
+
+def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanReason, why: str = "everybody is there") -> ProposePlan:
+    plan = view.store.plan
+    epochs = [member.value.epoch for member in view.store.members.values()]
+    last = max([plan.epoch if plan else 0, view.workers.epoch, *epochs])
+    restarts = plan.value.restart_count if plan else 0
+    return ProposePlan(
+        epoch=last + 1,
+        members=chosen(view, there, size),
+        restart_count=restarts + (plan_reason is PlanReason.WORKER_FAILED),
+        plan_reason=plan_reason,
+        expected_mod_revision=plan.mod_revision if plan else 0,
+        reason=f"{why}; plan {last + 1} with {size} of {len(there)} members",
+    )
+
+
+def first_failure(failures: Iterable[FailureValue]) -> FailureValue:
+    """The earliest. A peer of the failed worker fails too, a little later: by its own clock, which is close enough on one network."""
+    return min(failures, key=lambda failure: failure.time)
+
+
+def _all_succeeded(view: View, plan: Plan) -> bool:
+    members = view.store.members
+    return all(
+        name in members and members[name].value.state is MemberState.SUCCEEDED and members[name].value.epoch == plan.epoch
+        for name in _ranks(plan)
+    )
+
+
+def _all_named_present(view: View, there: Sequence[Member]) -> bool:
+    return bool(view.spec.members) and set(view.spec.members) <= {member.name for member in there}
+
+
+def _unasked(view: View, plan: Plan, now: float) -> tuple[Member, ...]:
+    """Present members of the plan, but for this one, whose last answer is too old."""
+    return tuple(
+        member
+        for member in candidates(view)
+        if member.name in _ranks(plan) and member.name != view.settings.me and not _answered(view, member, now)
+    )
+
+
+def _answered(view: View, member: Member, now: float) -> bool:
+    if not member.value.peer_port or member.name == view.settings.me:
+        return True
+    probe = view.probes.get(member.name)
+    if probe is None or probe.incarnation != member.value.incarnation:
+        return False
+    return now - probe.at <= view.settings.probe_age
+
+
+def _latest_arrival(members: Sequence[Member]) -> float:
+    return max((member.seen_at for member in members), default=0.0)
+
+
+def _ranks(plan: Plan | None) -> dict[str, RankValue]:
+    return dict(plan.ranks) if plan and plan.ranks else {}
+
+
+def _too_few(view: View, have: int) -> str:
+    return f"waiting for members: {have} there, at least {view.spec.min} needed"
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(sorted(names)[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def _said(failure: FailureValue) -> str:
+    return f"rank {failure.rank} on {failure.member} failed: {failure.message}"
