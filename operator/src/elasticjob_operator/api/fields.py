@@ -1,0 +1,111 @@
+"""What every model of the API is made of: the base class, and the field types that Kubernetes and Python spell apart.
+
+The models are the source of the CRD (see `elasticjob_operator.api.schema`): a field's docstring becomes its
+description, its default the default that the API server fills in.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+MAX_METRICS = 32
+MAX_FAILURE_MESSAGE = 8192
+
+
+class Model(
+    BaseModel,
+    frozen=True,
+    extra="ignore",
+    alias_generator=to_camel,
+    validate_by_name=True,
+    validate_by_alias=True,
+    use_attribute_docstrings=True,
+):
+    """A frozen object of the API. snake_case in Python, camelCase on the wire.
+
+    Unknown fields are ignored when parsing, because a newer CRD than this operator may be installed; the CRD itself
+    refuses them. Subclasses repeat `frozen=True`, because type checkers do not see it inherited.
+    """
+
+    def to_api(self) -> dict[str, Any]:
+        """The JSON object for the API server; unset optional fields are left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _to_seconds(time: datetime.datetime) -> datetime.datetime:
+    if time.tzinfo is None:
+        raise ValueError("time without a zone; use datetime.now(timezone.utc)")
+    return time.astimezone(datetime.timezone.utc).replace(microsecond=0)
+
+
+def format_time(time: datetime.datetime) -> str:
+    """RFC 3339 in UTC with whole seconds, as metav1.Time has it."""
+    return time.astimezone(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _finite_or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _metrics_as_strings(value: Any) -> Any:
+    """Numbers become strings of six digits; the first `MAX_METRICS` names stay, so that the status stays small."""
+    if not isinstance(value, Mapping):
+        return value
+    names = sorted(map(str, value))[:MAX_METRICS]
+    return {name: text if isinstance(text := value[name], str) else f"{float(text):.6g}" for name in names}
+
+
+def _keep_end(value: Any) -> Any:
+    """A traceback says what happened in its last lines."""
+    if not isinstance(value, str) or len(value) <= MAX_FAILURE_MESSAGE:
+        return value
+    return "..." + value[3 - MAX_FAILURE_MESSAGE :]
+
+
+Int32 = Annotated[int, Field(le=2**31 - 1, json_schema_extra={"format": "int32"})]
+Int64 = Annotated[int, Field(json_schema_extra={"format": "int64"})]
+
+Time = Annotated[
+    datetime.datetime,
+    AfterValidator(_to_seconds),
+    PlainSerializer(format_time, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
+"""A moment with whole seconds, in UTC: equal to what the API server gives back. A time without a zone is refused."""
+
+Rate = Annotated[float | None, BeforeValidator(_finite_or_none)]
+"""A number that JSON can carry: NaN and infinity become None."""
+
+Metrics = Annotated[
+    dict[str, str],
+    BeforeValidator(_metrics_as_strings),
+    WithJsonSchema({"type": "object", "maxProperties": MAX_METRICS, "additionalProperties": {"type": "string", "maxLength": 64}}),
+]
+"""What the script reports, built from numbers or strings. Strings, because a loss may be NaN, which JSON cannot say."""
+
+FailureMessage = Annotated[str, BeforeValidator(_keep_end), Field(max_length=MAX_FAILURE_MESSAGE)]
+
+MAX_PROCS_PER_WORKER = 1024
+ProcsPerWorker = Annotated[
+    Literal["auto", "cpu", "gpu"] | Annotated[int, Field(ge=1, le=MAX_PROCS_PER_WORKER)],
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}),
+]
+
+_DIGITS = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)"
+Quantity = Annotated[
+    str | int,
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": rf"^[+-]?{_DIGITS}([KMGTPE]i|[numkMGTPE]|[eE][+-]?{_DIGITS})?$",
+        }
+    ),
+]
+"""resource.Quantity: `500m`, `1Gi`, `2`."""

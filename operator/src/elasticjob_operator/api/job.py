@@ -1,0 +1,111 @@
+"""The typed ElasticJob, as it comes from the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+
+from elasticjob_operator.api.fields import Model, Time
+from elasticjob_operator.api.spec import Spec
+from elasticjob_operator.api.status import Status
+
+GROUP = "elasticjob.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "ElasticJob"
+PLURAL = "elasticjobs"
+SINGULAR = "elasticjob"
+SHORT_NAME = "ej"
+
+
+class InvalidJobError(ValueError):
+    """An object from the API server that this operator cannot read.
+
+    One line for each field: its path, what is wrong, its value.
+    """
+
+
+class Metadata(Model, frozen=True):
+    """The part of metav1.ObjectMeta that the operator reads."""
+
+    name: str
+    namespace: str
+    uid: str = ""
+    generation: int = 0
+    resource_version: str = ""
+    creation_timestamp: Time | None = None
+    deletion_timestamp: Time | None = None
+    labels: dict[str, str] = {}  # noqa: RUF012 pydantic copies defaults
+    annotations: dict[str, str] = {}  # noqa: RUF012 pydantic copies defaults
+
+
+class ElasticJob(Model, frozen=True):
+    """An elastic PyTorch training job."""
+
+    metadata: Metadata
+    spec: Spec
+    status: Status = Status()
+
+    @classmethod
+    def parse(cls, body: Mapping[str, Any]) -> ElasticJob:
+        """`body` as the API server gives it, defaults filled in. Fields this version does not know are ignored.
+
+        Raises InvalidJobError, which a schema of the same version makes impossible.
+        """
+        try:
+            # Explicitly from a dict: kopf's bodies are read-only views.
+            return cls.model_validate({key: body[key] for key in ("metadata", "spec", "status") if body.get(key) is not None})
+        except pydantic.ValidationError as error:
+            raise InvalidJobError("\n".join(_line(each) for each in error.errors(include_url=False))) from error
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.metadata.namespace
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+    @property
+    def generation(self) -> int:
+        return self.metadata.generation
+
+    @property
+    def is_deleting(self) -> bool:
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def replicas(self) -> int:
+        """Worker pods wanted now."""
+        return self.spec.workers.replicas
+
+    @property
+    def min_replicas(self) -> int:
+        """Fewest workers that train. Default: replicas."""
+        least = self.spec.workers.min_replicas
+        return self.replicas if least is None else least
+
+    @property
+    def max_replicas(self) -> int:
+        """Most workers the job may have. Default: replicas."""
+        most = self.spec.workers.max_replicas
+        return self.replicas if most is None else most
+
+    @property
+    def training_container(self) -> str:
+        """Name of the container that trains. Default: the first of the template; "" where the template has none."""
+        if self.spec.workers.container:
+            return self.spec.workers.container
+        containers = self.spec.workers.template.get("spec", {}).get("containers") or [{}]
+        return str(containers[0].get("name", ""))
+
+
+def _line(error: Any) -> str:
+    path = ".".join(str(part) for part in error["loc"])
+    return f"{path}: {error['msg']}; got {error['input']!r:.200}"

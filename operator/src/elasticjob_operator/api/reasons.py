@@ -1,0 +1,98 @@
+"""Every condition type, every reason and its sentence: the words that conditions, Events, logs and metrics share."""
+
+from __future__ import annotations
+
+import enum
+
+
+class ConditionType(str, enum.Enum):
+    """Aspects of a job's state, in the order in which a job's life meets them."""
+
+    ACCEPTED = "Accepted"
+    """The spec can be carried out. False: it cannot, and the message says why."""
+    RENDEZVOUS_READY = "RendezvousReady"
+    """The etcd through which the workers meet answers."""
+    RUNNING = "Running"
+    """A worker group trains."""
+    RESTARTING = "Restarting"
+    """Training has started before, stands still now, and will go on."""
+    SUCCEEDED = "Succeeded"
+    """All processes of the worker group ended well. Terminal."""
+    FAILED = "Failed"
+    """The job will not go on. Terminal."""
+
+    __str__ = str.__str__
+
+
+class Reason(str, enum.Enum):
+    """Why a condition has its status, or what an Event tells."""
+
+    # Accepted
+    ACCEPTED = "Accepted"
+    INVALID_SPEC = "InvalidSpec"
+    INVALID_POD_TEMPLATE = "InvalidPodTemplate"
+    POD_REFUSED = "PodRefused"
+    """The API server refused a pod for a cause outside the template: quota, admission."""
+
+    # RendezvousReady
+    ETCD_READY = "EtcdReady"
+    ETCD_STARTING = "EtcdStarting"
+    ETCD_UNREACHABLE = "EtcdUnreachable"
+    ETCD_DENIED = "EtcdDenied"
+
+    # Running
+    TRAINING = "Training"
+    WAITING_FOR_RENDEZVOUS = "WaitingForRendezvous"
+    WAITING_FOR_WORKERS = "WaitingForWorkers"
+    FINISHED = "Finished"
+
+    # Restarting
+    WORKER_FAILED = "WorkerFailed"
+    WORKER_LOST = "WorkerLost"
+    RESUMED = "Resumed"
+
+    # Succeeded, Failed
+    WORKERS_SUCCEEDED = "WorkersSucceeded"
+    MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
+    NOT_FINISHED = "NotFinished"
+
+    # Events only
+    WORKER_CREATED = "WorkerCreated"
+    WORKER_DELETED = "WorkerDeleted"
+    WORKER_REPLACED = "WorkerReplaced"
+    RESIZED = "Resized"
+    ETCD_CREATED = "EtcdCreated"
+
+    __str__ = str.__str__
+
+
+MESSAGES: dict[Reason, str] = {
+    Reason.ACCEPTED: "The job is accepted.",
+    Reason.INVALID_SPEC: "This operator cannot carry out the spec: {error}",
+    Reason.INVALID_POD_TEMPLATE: "The API server refuses pods of spec.workers.template: {error}",
+    Reason.POD_REFUSED: "The API server refuses further worker pods, tried again: {error}",
+    Reason.ETCD_READY: "etcd answers at {endpoint}.",
+    Reason.ETCD_STARTING: "Waiting for the job's etcd at {endpoint} to start.",
+    Reason.ETCD_UNREACHABLE: "etcd does not answer at {endpoint}: {error}",
+    Reason.ETCD_DENIED: "etcd at {endpoint} refuses the operator: {error}",
+    Reason.TRAINING: "{workers} workers train with {world_size} processes in epoch {epoch}.",
+    Reason.WAITING_FOR_RENDEZVOUS: "Waiting for the rendezvous.",
+    Reason.WAITING_FOR_WORKERS: "{ready} of {wanted} workers are ready; training needs at least {min}.",
+    Reason.FINISHED: "The job has ended.",
+    Reason.WORKER_FAILED: "{worker} failed ({detail}); restart {restarts} of at most {max_restarts}.",
+    Reason.WORKER_LOST: "{worker} is gone ({detail}); this restart is free.",
+    Reason.RESUMED: "Training goes on in epoch {epoch}.",
+    Reason.WORKERS_SUCCEEDED: "All workers ended well.",
+    Reason.MAX_RESTARTS_EXCEEDED: ("Failed {restarts} times, more than spec.restartPolicy.maxRestarts ({max_restarts}); last: {detail}"),
+    Reason.NOT_FINISHED: "The job has not ended.",
+    Reason.WORKER_CREATED: "Created {worker}.",
+    Reason.WORKER_DELETED: "Deleted {worker}: {detail}",
+    Reason.WORKER_REPLACED: "Replaced {worker}: {detail}",
+    Reason.RESIZED: "Resized from {old} to {new} workers.",
+    Reason.ETCD_CREATED: "Created the job's etcd {name}.",
+}
+
+
+def message(reason: Reason, **values: object) -> str:
+    """The sentence of `reason`. Raises KeyError where a value is missing: a fault of the caller."""
+    return MESSAGES[reason].format(**values)

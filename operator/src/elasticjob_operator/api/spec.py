@@ -1,0 +1,150 @@
+"""`spec` of an ElasticJob: what its owner wants."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema
+
+from elasticjob_operator.api.fields import Int32, Model, ProcsPerWorker, Quantity
+
+MAX_WORKERS = 10_000
+
+WorkerCount = Annotated[Int32, Field(ge=1, le=MAX_WORKERS)]
+
+PRESERVED = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+PodTemplate = Annotated[dict[str, Any], WithJsonSchema(PRESERVED)]
+"""A core/v1 PodTemplateSpec, kept as written. Shared with whoever parsed it: copy before changing."""
+
+VolumeSource = Annotated[dict[str, Any], WithJsonSchema({**PRESERVED, "minProperties": 1})]
+"""What stands beside `name` in a pod's volume: `persistentVolumeClaim: {claimName: ...}`, `nfs: {...}` and so on."""
+
+
+class RendezvousBackend(str, enum.Enum):
+    """How the agents of a job find each other."""
+
+    ETCD_V3 = "etcd-v3"
+
+    __str__ = str.__str__
+
+
+class CleanPods(str, enum.Enum):
+    """Which worker pods are deleted when the job has ended."""
+
+    RUNNING = "Running"
+    ALL = "All"
+    NONE = "None"
+
+    __str__ = str.__str__
+
+
+class Resources(Model, frozen=True):
+    """Compute resources of a container."""
+
+    limits: dict[str, Quantity] | None = None
+    """Most that the container may use: cpu, memory."""
+    requests: dict[str, Quantity] | None = None
+    """What the scheduler sets aside for the container: cpu, memory."""
+
+
+class Workers(Model, frozen=True):
+    """The worker pods: how many, and what each runs."""
+
+    replicas: WorkerCount = 1
+    """Worker pods wanted now, from minReplicas to maxReplicas.
+
+    kubectl scale and a HorizontalPodAutoscaler change this field.
+    """
+    min_replicas: WorkerCount | None = None
+    """Training goes on while at least this many workers are there. Default: replicas, a job of fixed size."""
+    max_replicas: WorkerCount | None = None
+    """Most workers the job may be scaled to. Default: replicas, a job of fixed size."""
+    procs_per_worker: ProcsPerWorker = "auto"
+    """Training processes in each worker pod, as torchrun's --nproc-per-node. Cannot be changed.
+
+    A number; cpu: one for each CPU; gpu: one for each GPU; auto: gpu where there are any, else cpu.
+    """
+    template: PodTemplate
+    """Pod template of the workers (core/v1 PodTemplateSpec). Cannot be changed.
+
+    The operator adds the job's environment to the training container, and sets restartPolicy to Never: it replaces
+    failed workers itself.
+    """
+    container: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    """Name of the container that trains. Default: the first container of the template. Cannot be changed.
+
+    Only this container gets the job's environment variables.
+    """
+
+
+class ManagedEtcd(Model, frozen=True):
+    """The etcd that the operator runs for a job."""
+
+    image: Annotated[str, Field(max_length=1024)] = ""
+    """Image of etcd 3.5 or newer, with `etcd` on its PATH. Empty: the operator's default."""
+    resources: Resources | None = None
+    """Compute resources of the etcd container. Default: small requests, enough for a thousand workers."""
+
+
+class Rendezvous(Model, frozen=True):
+    """How the workers find each other and agree who takes part."""
+
+    backend: RendezvousBackend = RendezvousBackend.ETCD_V3
+    """etcd-v3: the v3 API of an etcd."""
+    endpoint: Annotated[str, Field(max_length=261)] = ""
+    """host:port of an etcd that you run. Empty: the operator's default endpoint, or an etcd of this job's own."""
+    etcd: ManagedEtcd | None = None
+    """Settings of the etcd that the operator runs for this job. Only without endpoint."""
+
+
+class Checkpoint(Model, frozen=True):
+    """Where the training keeps its checkpoints."""
+
+    directory: Annotated[str, Field(min_length=1, max_length=1024)] = "/checkpoints"
+    """Absolute path in the training container, given to the script as ELASTICJOB_CHECKPOINT_DIRECTORY.
+
+    The volume, where there is one, is mounted there.
+    """
+    volume: VolumeSource | None = None
+    """Volume to mount at directory in every worker, such as persistentVolumeClaim: {claimName: checkpoints}.
+
+    Written like a volume of a pod, without its name. All workers must see the same files. Leave it out where the
+    template mounts the directory itself.
+    """
+
+
+class RestartPolicy(Model, frozen=True):
+    """What failures the job survives."""
+
+    max_restarts: Annotated[Int32, Field(ge=0, le=1_000_000)] = 10
+    """Restarts of the worker group because of failures, over the job's whole life, before the job fails.
+
+    Lost nodes, preempted and deleted pods and changes of size are free.
+    """
+
+
+class Lifecycle(Model, frozen=True):
+    """How the job ends."""
+
+    clean_pods: CleanPods = CleanPods.RUNNING
+    """Worker pods that are deleted when the job has ended: Running, All or None.
+
+    Running: those that still run; the others stay, with their logs.
+    """
+
+
+class Spec(Model, frozen=True):
+    """What the job's owner wants."""
+
+    workers: Workers
+    """The worker pods: how many, and what each runs."""
+    rendezvous: Rendezvous = Rendezvous()
+    """How the workers find each other and agree who takes part. Cannot be changed."""
+    checkpoint: Checkpoint | None = None
+    """Where the training keeps its checkpoints. Left out: the script knows itself. Cannot be changed."""
+    restart_policy: RestartPolicy = RestartPolicy()
+    """What failures the job survives."""
+    lifecycle: Lifecycle = Lifecycle()
+    """How the job ends."""

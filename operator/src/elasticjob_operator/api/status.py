@@ -1,0 +1,185 @@
+"""`status` of an ElasticJob: what the operator observed. Only the operator writes it, by the status subresource."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import Field
+
+from elasticjob_operator.api.fields import FailureMessage, Int32, Int64, Metrics, Model, Rate, Time
+from elasticjob_operator.api.reasons import ConditionType, Reason
+
+Count = Annotated[Int32, Field(ge=0)]
+
+
+class ConditionStatus(str, enum.Enum):
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+    __str__ = str.__str__
+
+
+class Condition(Model, frozen=True):
+    """One aspect of the job's state, as metav1.Condition."""
+
+    type: Annotated[str, Field(max_length=316)]
+    """Aspect: Accepted, RendezvousReady, Running, Restarting, Succeeded or Failed."""
+    status: ConditionStatus
+    """Whether the condition holds: True, False or Unknown."""
+    reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
+    """Why, in one word, for programs."""
+    message: Annotated[str, Field(max_length=32768)] = ""
+    """Why, in a sentence, for people."""
+    observed_generation: Int64 | None = None
+    """metadata.generation of the spec that this condition speaks of."""
+    last_transition_time: Time
+    """When status last changed."""
+
+
+class Restarts(Model, frozen=True):
+    """Restarts so far."""
+
+    total: Count = 0
+    """Restarts of the worker group because of failures, over the job's whole life.
+
+    Compared with spec.restartPolicy.maxRestarts.
+    """
+
+
+class RendezvousStatus(Model, frozen=True):
+    """The rendezvous in use."""
+
+    id: str = ""
+    """Run id: the name under which the workers of this run meet (PET_RDZV_ID)."""
+    backend: str = ""
+    """Rendezvous backend in use."""
+    endpoint: str = ""
+    """host:port in use."""
+
+
+class Progress(Model, frozen=True):
+    """What the training reported last."""
+
+    step: Annotated[Int64, Field(ge=0)] = 0
+    """Training step reached."""
+    steps_per_second: Rate = None
+    """Speed at that step."""
+    last_checkpoint_step: Annotated[Int64, Field(ge=0)] | None = None
+    """Step of the newest complete checkpoint; what is lost if all workers die now is what came after it."""
+    metrics: Metrics = {}  # noqa: RUF012 pydantic copies defaults
+    """What the script reported beside the step: loss, accuracy and the like, as strings."""
+    updated_at: Time | None = None
+    """When the training reported this."""
+
+
+class Failure(Model, frozen=True):
+    """The first failure of the newest failed epoch."""
+
+    worker: str = ""
+    """Name of the worker pod."""
+    rank: Int32 | None = None
+    """Global rank of the failed process, where it had one."""
+    exit_code: Int32 | None = None
+    """Exit code; negative: the number of the signal that ended the process."""
+    reason: str = ""
+    """Kind of failure, in one word: ApplicationError, Signal, OutOfMemory, Evicted and the like."""
+    message: FailureMessage = ""
+    """What happened: one line, then the last lines of the traceback where there is one."""
+    time: Time | None = None
+    """When it happened."""
+
+
+class Status(Model, frozen=True):
+    """What the operator observed. Read it, wait for its conditions; do not write it."""
+
+    observed_generation: Int64 | None = None
+    """metadata.generation of the spec that this status speaks of."""
+    replicas: Count = 0
+    """Worker pods that exist and have not ended."""
+    ready_replicas: Count = 0
+    """Worker pods that are ready."""
+    selector: str = ""
+    """Label selector of the worker pods, for the scale subresource."""
+    workers: str = ""
+    """Ready and wanted worker pods, such as 3/4. For people; programs read readyReplicas and spec.workers.replicas."""
+    world_size: Count = 0
+    """Training processes in the current worker group (WORLD_SIZE); 0 while nothing trains."""
+    epoch: Count = 0
+    """Number of the current worker group: 1 is the first, each restart or change of size makes the next."""
+    restarts: Restarts = Restarts()
+    """Restarts so far."""
+    rendezvous: RendezvousStatus | None = None
+    """The rendezvous in use."""
+    progress: Progress | None = None
+    """What the training reported last."""
+    last_failure: Failure | None = None
+    """The first failing process of the newest failure, with its traceback's last lines."""
+    conditions: Annotated[
+        tuple[Condition, ...],
+        Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
+    ] = ()
+    """State of the job, one entry for each aspect. `kubectl wait --for=condition=Succeeded` works."""
+    latest_condition: str = ""
+    """Type of the newest condition that is True. For people; programs read conditions."""
+    start_time: Time | None = None
+    """When the operator first accepted the job."""
+    completion_time: Time | None = None
+    """When the job succeeded or failed."""
+
+    def condition(self, type: ConditionType) -> Condition | None:  # noqa: A002 the field's own word
+        """The condition of that type; None where it was never set."""
+        return next((condition for condition in self.conditions if condition.type == type), None)
+
+    def is_true(self, type: ConditionType) -> bool:  # noqa: A002 the field's own word
+        condition = self.condition(type)
+        return condition is not None and condition.status is ConditionStatus.TRUE
+
+    @property
+    def is_finished(self) -> bool:
+        """Succeeded or failed: terminal, never left again."""
+        return self.is_true(ConditionType.SUCCEEDED) or self.is_true(ConditionType.FAILED)
+
+
+def set_condition(
+    conditions: Iterable[Condition],
+    *,
+    type: ConditionType,  # noqa: A002 the field's own word
+    status: bool | None,
+    reason: Reason,
+    message: str,
+    generation: int | None,
+    now: datetime.datetime,
+) -> tuple[Condition, ...]:
+    """`conditions` with that one set, in place or at the end. None: Unknown.
+
+    last_transition_time moves only where the status changes: an unchanged world gives equal conditions, and no write.
+    """
+    conditions = tuple(conditions)
+    value = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}[status]
+    old = next((condition for condition in conditions if condition.type == type), None)
+    new = Condition(
+        type=type.value,
+        status=value,
+        reason=reason.value,
+        message=message,
+        observed_generation=generation,
+        last_transition_time=old.last_transition_time if old is not None and old.status == value else now,
+    )
+    if old is None:
+        return (*conditions, new)
+    return tuple(new if condition is old else condition for condition in conditions)
+
+
+def latest_true(conditions: Iterable[Condition]) -> str:
+    """Type of the newest true condition, for `status.latestCondition`; "" where none is true.
+
+    Times have whole seconds; among equals the one that comes later in a job's life wins (the order of ConditionType).
+    """
+    order = {type_.value: index for index, type_ in enumerate(ConditionType)}
+    true = [condition for condition in conditions if condition.status is ConditionStatus.TRUE]
+    newest = max(true, key=lambda each: (each.last_transition_time, order.get(each.type, -1)), default=None)
+    return newest.type if newest else ""
