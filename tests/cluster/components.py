@@ -1,0 +1,100 @@
+"""The command lines of the control plane's programs, as data: `key -> value` becomes `--key=value`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from .programs import program
+from .settings import POD_RANGE, SERVICE_RANGE
+
+
+def command(name: str, flags: Mapping[str, object]) -> list[str]:
+    """`command("etcd", {"data-dir": "/x"})` -> `[".../bin/etcd", "--data-dir=/x"]`. Booleans become true and false."""
+    words = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in flags.items()}
+    return [str(program(name)), *(f"--{key}={value}" for key, value in words.items())]
+
+
+def etcd(data: Path, client_port: int, peer_port: int) -> list[str]:
+    """A single member on loopback, plain HTTP: only this machine (or its network namespace) reaches it."""
+    peer = f"http://127.0.0.1:{peer_port}"
+    flags = {
+        "name": "test",
+        "data-dir": data,
+        "unsafe-no-fsync": True,  # a test's data need not survive the machine
+        "listen-client-urls": f"http://127.0.0.1:{client_port}",
+        "advertise-client-urls": f"http://127.0.0.1:{client_port}",
+        "listen-peer-urls": peer,
+        "initial-advertise-peer-urls": peer,
+        "initial-cluster": f"test={peer}",
+        "log-level": "warn",
+    }
+    return command("etcd", flags)
+
+
+def api_server(folder: Path, port: int, etcd_port: int, more: Mapping[str, object]) -> list[str]:
+    """kube-apiserver with the certificates in `folder/pki`; `more` adds or replaces flags."""
+    pki = folder / "pki"
+    flags: dict[str, object] = {
+        "secure-port": port,
+        "etcd-servers": f"http://127.0.0.1:{etcd_port}",
+        "allow-privileged": True,
+        "authorization-mode": "Node,RBAC",
+        "client-ca-file": pki / "ca.crt",
+        "enable-admission-plugins": "NodeRestriction",
+        # Reach webhooks and aggregated APIs at their pods: there is no kube-proxy beside the control plane.
+        "enable-aggregator-routing": True,
+        "kubelet-client-certificate": pki / "apiserver-kubelet-client.crt",
+        "kubelet-client-key": pki / "apiserver-kubelet-client.key",
+        "kubelet-preferred-address-types": "InternalIP",
+        "proxy-client-cert-file": pki / "front-proxy-client.crt",
+        "proxy-client-key-file": pki / "front-proxy-client.key",
+        "requestheader-client-ca-file": pki / "front-proxy-ca.crt",
+        "requestheader-allowed-names": "front-proxy-client",
+        "requestheader-extra-headers-prefix": "X-Remote-Extra-",
+        "requestheader-group-headers": "X-Remote-Group",
+        "requestheader-username-headers": "X-Remote-User",
+        "service-account-issuer": "https://kubernetes.default.svc.cluster.local",
+        "service-account-key-file": pki / "sa.pub",
+        "service-account-signing-key-file": pki / "sa.key",
+        "service-cluster-ip-range": SERVICE_RANGE,
+        "tls-cert-file": pki / "apiserver.crt",
+        "tls-private-key-file": pki / "apiserver.key",
+        "profiling": False,
+    }
+    return command("kube-apiserver", {**flags, **more})
+
+
+def controller_manager(folder: Path, kubeconfig: Path, controllers: Sequence[str], more: Mapping[str, object]) -> list[str]:
+    """kube-controller-manager with these controllers ("*": all that are on by default). Losing a node is noticed after 5 s, not 50."""
+    pki = folder / "pki"
+    flags: dict[str, object] = {
+        "kubeconfig": kubeconfig,
+        "authentication-kubeconfig": kubeconfig,
+        "authorization-kubeconfig": kubeconfig,
+        "client-ca-file": pki / "ca.crt",
+        "cluster-signing-cert-file": pki / "ca.crt",
+        "cluster-signing-key-file": pki / "ca.key",
+        "root-ca-file": pki / "ca.crt",
+        "requestheader-client-ca-file": pki / "front-proxy-ca.crt",
+        "service-account-private-key-file": pki / "sa.key",
+        "controllers": ",".join(controllers),
+        "cluster-cidr": POD_RANGE,
+        "allocate-node-cidrs": False,
+        "leader-elect": False,
+        "node-monitor-grace-period": "5s",
+        "node-monitor-period": "1s",
+        "profiling": False,
+    }
+    return command("kube-controller-manager", {**flags, **more})
+
+
+def scheduler(kubeconfig: Path) -> list[str]:
+    flags = {
+        "kubeconfig": kubeconfig,
+        "authentication-kubeconfig": kubeconfig,
+        "authorization-kubeconfig": kubeconfig,
+        "leader-elect": False,
+        "profiling": False,
+    }
+    return command("kube-scheduler", flags)

@@ -1,0 +1,74 @@
+"""Starting and ending the processes of a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .output import ClusterError, tail
+
+
+class Child:
+    """A process that ends with the one that started it (to be exact: with the thread), however that one ends.
+
+    `log` gets its output. Use `stop()`, or let the parent die.
+    """
+
+    def __init__(self, command: Sequence[str | Path], log: Path, env: dict[str, str] | None = None) -> None:
+        self.name = Path(command[0]).name
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as output:
+            # setpriv replaces itself by the command: the signal and the process id are the command's own.
+            self.process = subprocess.Popen(
+                ["setpriv", "--pdeathsig", "KILL", "--", *map(str, command)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **(env or {})},
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def wait_until(self, ready: Callable[[], bool], timeout: float = 60.0) -> None:
+        """Waits until `ready()`. Raises ClusterError with the end of the log when the process ends first, or after `timeout` seconds."""
+        end = time.monotonic() + timeout
+        while not ready():
+            if not self.alive():
+                raise ClusterError(f"{self.name} ended with status {self.process.returncode}, log: {self.log}\n{tail(self.log)}")
+            if time.monotonic() > end:
+                raise ClusterError(f"{self.name} is not ready after {timeout:g} s, log: {self.log}\n{tail(self.log)}")
+            time.sleep(0.05)
+
+    def stop(self, grace: float = 5.0) -> None:
+        """Asks the process to end, and kills it after `grace` seconds (0: at once). Harmless when it has ended."""
+        if self.alive() and grace:
+            self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(grace)
+        self.process.kill()
+        self.process.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that are free now. Another process may take one before it is used: be ready to try again."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
