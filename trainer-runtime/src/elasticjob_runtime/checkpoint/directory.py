@@ -1,0 +1,201 @@
+"""A directory of checkpoints: save, load the newest whole one, keep the last few. The public functions of this package.
+
+    step-000000000120.ckpt                                    a checkpoint (see `format`)
+    .step-000000000130.ckpt.<kernel>.<pid>.<random>.tmp       one that is being written (see `files`)
+
+Nothing but the folder itself says what there is: no index that could be wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import logging
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, Generic, TypeVar
+
+from elasticjob_runtime.checkpoint import files
+from elasticjob_runtime.checkpoint import format as file_format
+from elasticjob_runtime.checkpoint.format import CorruptCheckpointError
+
+logger = logging.getLogger("elasticjob_runtime.checkpoint")
+
+T = TypeVar("T")
+PathLike = str | os.PathLike[str]
+
+DEFAULT_KEEP = 3
+"""Checkpoints kept in a directory. More than one, so that there is one to go back to when the newest turns out corrupt."""
+
+_NAME = re.compile(r"step-(\d{12,})\.ckpt")
+_SCANS = 3
+"""How often `load` lists the directory while another process prunes what it found."""
+
+
+class CheckpointError(Exception):
+    """A checkpoint cannot be written or read, for a reason that a person has to mend. The message says which."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint(Generic[T]):
+    step: int
+    path: pathlib.Path
+    state: T
+    """What the reader made of the file."""
+
+
+def save(directory: PathLike, step: int, write: Callable[[BinaryIO], Any], *, keep: int = DEFAULT_KEEP) -> pathlib.Path:
+    """Writes the checkpoint of `step` and returns its path. When this returns, the checkpoint survives a power loss.
+
+    `write` gets a binary file (write only, no seek) and puts the state into it: `lambda file: pickle.dump(state, file)`. An exception in
+    it passes through, and leaves everything as it was. A checkpoint of the same step is replaced. Of the checkpoints up to this step
+    the newest `keep` stay. Those of later steps are left alone: this run did not write them, and replaces them when it gets there.
+
+    Raises CheckpointError where the directory cannot be written, ValueError for a negative step or a `keep` below 1.
+    """
+    if step < 0 or keep < 1:
+        raise ValueError(f"a step is 0 or more and keep is 1 or more: got step={step}, keep={keep}")
+    folder = pathlib.Path(directory)
+    target = _path(folder, step)
+    writer: file_format.PayloadWriter | None = None
+    try:
+        files.make_directory(folder)
+        with files.replace_atomically(target) as file:
+            writer = file_format.PayloadWriter(file)
+            write(writer)  # type: ignore[arg-type]  # a binary file in all but typeshed's class tree
+            writer.finish(step)
+    except OSError as error:
+        raise _cannot_write(target, error) from error
+    except Exception:
+        if writer is not None and writer.error is not None:
+            raise _cannot_write(target, writer.error) from writer.error
+        raise
+    _tidy(target, step, keep)
+    return target
+
+
+def load(directory: PathLike, read: Callable[[BinaryIO], T]) -> Checkpoint[T] | None:
+    """The newest checkpoint that is whole, or None where there is none.
+
+    `read` gets a binary file (read only, seekable) that holds what `write` wrote: `pickle.load`. It is called only on a file whose checksum
+    is right, so an exception in it means that state and reader do not fit, and passes through: going back to an older checkpoint would
+    not help. Corrupt and half-written checkpoints are skipped, each with one warning in the log.
+
+    Every caller looks for itself. In a shared folder with a cache, two ranks may find different steps: let rank 0 load, and broadcast.
+
+    Raises CheckpointError where the directory or a file in it may not be read, and where no checkpoint is left because of errors of the
+    disk or the file server: they may pass, and starting from the beginning would be the wrong answer to them.
+    """
+    folder = pathlib.Path(directory)
+    skipped: dict[int, Exception] = {}
+    for _ in range(_SCANS):
+        gone = False
+        for step in sorted(set(steps(folder)) - set(skipped), reverse=True):
+            path = _path(folder, step)
+            try:
+                file, footer = _open_whole(path, step)
+            except _GoneError:
+                gone = True
+                continue
+            except (CorruptCheckpointError, _FaultyStorageError) as error:
+                logger.warning("Checkpoint %s is skipped for the one before: %s.", path, error)
+                skipped[step] = error
+                continue
+            with file:
+                return Checkpoint(step=step, path=path, state=read(file_format.open_payload(file, footer)))
+        if not gone:
+            break  # else another process pruned what was listed, and has written a newer one: look again
+    _nothing_left(folder, skipped)
+    return None
+
+
+def steps(directory: PathLike) -> list[int]:
+    """Steps of the checkpoints in a directory, whole or not, oldest first. Raises CheckpointError where it may not be read."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(f"Cannot read the checkpoint directory {directory}: {error.strerror}.") from error
+    return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
+
+
+class _GoneError(Exception):
+    """The file was there when the directory was listed, and is no more."""
+
+
+class _FaultyStorageError(Exception):
+    """The storage failed to deliver the file. The message says how, as the second half of a sentence."""
+
+
+def _path(folder: pathlib.Path, step: int) -> pathlib.Path:
+    return folder / f"step-{step:012d}.ckpt"
+
+
+@contextlib.contextmanager
+def _sorting_errors(path: pathlib.Path) -> Iterator[None]:
+    """Turns an OSError on a checkpoint into what it means: pruned meanwhile, faulty storage, or a matter for a person."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ESTALE):
+            raise _GoneError from error
+        if error.errno == errno.EIO:
+            raise _FaultyStorageError(f"it cannot be read: {error.strerror}") from error
+        raise CheckpointError(f"Cannot read the checkpoint {path}: {error.strerror}.") from error
+
+
+def _open_whole(path: pathlib.Path, step: int) -> tuple[BinaryIO, file_format.Footer]:
+    """Opens a checkpoint and checks all of it."""
+    with _sorting_errors(path), contextlib.ExitStack() as on_error:
+        file = on_error.enter_context(open(path, "rb"))
+        footer = file_format.read_footer(file)
+        if footer.step != step:
+            raise CorruptCheckpointError(f"it says that it is of step {footer.step}")
+        file_format.verify(file, footer)
+        on_error.pop_all()
+        return file, footer
+
+
+def _nothing_left(folder: pathlib.Path, skipped: dict[int, Exception]) -> None:
+    faults = [error for error in skipped.values() if isinstance(error, _FaultyStorageError)]
+    if faults:
+        raise CheckpointError(f"No checkpoint in {folder} can be read; the newest: {faults[0]}.") from faults[0]
+    if skipped:
+        logger.error("No checkpoint in %s can be used: all %d are corrupt.", folder, len(skipped))
+
+
+def _tidy(saved: pathlib.Path, step: int, keep: int) -> None:
+    """Removes what is no longer needed. Errors are logged: the checkpoint itself is safe by now."""
+    folder = saved.parent
+    try:
+        for path in files.remove_abandoned(folder, reference=saved.stat().st_mtime):
+            logger.info("Removed %s, left behind by a writer that died.", path)
+        earlier = [_path(folder, earlier) for earlier in steps(folder) if earlier < step]
+        whole = [path for path in earlier if not _is_gone(path)]  # else they would take the place of good ones
+        for path in whole[: max(0, len(whole) + 1 - keep)]:
+            path.unlink(missing_ok=True)
+    except (OSError, CheckpointError, _FaultyStorageError) as error:
+        logger.warning("Old checkpoints in %s could not be removed: %s.", folder, error)
+
+
+def _is_gone(path: pathlib.Path) -> bool:
+    """Cheap check of an old checkpoint; also true where another process removed it."""
+    try:
+        with _sorting_errors(path), open(path, "rb") as file:
+            file_format.read_footer(file)
+    except CorruptCheckpointError as error:
+        path.unlink(missing_ok=True)
+        logger.warning("Removed the corrupt checkpoint %s: %s.", path, error)
+        return True
+    except _GoneError:
+        return True
+    return False
+
+
+def _cannot_write(target: pathlib.Path, error: OSError) -> CheckpointError:
+    reason = error.strerror or error
+    return CheckpointError(f"Cannot write the checkpoint {target}: {reason}. The checkpoints before it are untouched.")
