@@ -1,0 +1,113 @@
+# Three images from one file: operator, runtime (what puts the launcher into any image), trainer (example base image).
+#
+#     docker build --target operator -t elasticjob-operator .
+#
+# BASE_IMAGE is a Debian with apt: a published one, or one made from packages alone where there is no registry
+# (`python -m tests.images build`). Torch is Debian's: CPU, with gloo. Layers go from what seldom changes to what often does.
+ARG BASE_IMAGE=debian:trixie-slim
+# Fixed, so that the same packages give the same bytes; and with it, byte code is valid by its source's hash, not by its time.
+ARG SOURCE_DATE_EPOCH=1767225600
+
+
+# Python, and the user that everything runs as.
+FROM ${BASE_IMAGE} AS python
+ARG SOURCE_DATE_EPOCH
+ARG DEBIAN_FRONTEND=noninteractive
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends python3 \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/cache/ldconfig/* /var/log/apt /var/log/*.log \
+ && echo 'elasticjob:x:65532:65532:ElasticJob:/tmp:/usr/sbin/nologin' >> /etc/passwd \
+ && echo 'elasticjob:x:65532:' >> /etc/group
+ENV PYTHONUNBUFFERED=1
+
+
+# pip, for the stages that install; none of it is in an image.
+FROM python AS build
+# Where a machine reaches its package index in a way of its own: the path of a pip.conf inside the build.
+ARG PIP_CONFIG_FILE
+ARG SOURCE_DATE_EPOCH
+ENV PIP_CONFIG_FILE=$PIP_CONFIG_FILE PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore \
+    SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH DEBIAN_FRONTEND=noninteractive
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends busybox-static python3-pip python3-setuptools python3-venv python3-wheel
+WORKDIR /src
+
+
+# The runtime: plain files that any Python >= 3.10 can import from a volume, with the metadata that makes torchrun find its plug-in.
+FROM build AS runtime-files
+COPY trainer-runtime ./trainer-runtime
+RUN pip install --no-deps --no-build-isolation --no-compile --target /out/elasticjob/python ./trainer-runtime \
+ && rm -rf /out/elasticjob/python/bin \
+ && mkdir -p /out/elasticjob/bin /out/bin /out/usr/share/doc/busybox \
+ && printf '#!/bin/sh\nexec "${PYTHON:-python3}" -m elasticjob_runtime "$@"\n' > /out/elasticjob/bin/elasticrun \
+ && chmod 755 /out/elasticjob/bin/elasticrun \
+ && cp /usr/bin/busybox /out/bin/cp \
+ && cp /usr/share/doc/busybox-static/copyright /out/usr/share/doc/busybox/copyright
+
+
+# Run as an init container, it copies the runtime to the folder it is given: PYTHONPATH=<folder>/python, PATH=<folder>/bin.
+FROM scratch AS runtime
+COPY --from=runtime-files /out /
+USER 65532:65532
+ENTRYPOINT ["/bin/cp", "-R", "/elasticjob/."]
+CMD ["/target"]
+
+
+# The operator's dependencies: a layer of their own, which a change in our sources leaves as it is.
+FROM build AS operator-dependencies
+COPY constraints.txt operator/pyproject.toml ./
+RUN python3 -c 'import tomllib; print(*(d for d in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"] if not d.startswith("elasticjob")), sep="\n")' > requirements.txt \
+ && python3 -m venv --without-pip /opt/operator \
+ && pip --python /opt/operator/bin/python install --no-compile -c constraints.txt -r requirements.txt \
+ && find /opt/operator -type d -name tests -prune -exec rm -rf {} + \
+ && /opt/operator/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/operator/lib
+
+
+FROM operator-dependencies AS operator-files
+COPY trainer-runtime ./trainer-runtime
+COPY operator ./operator
+RUN pip wheel --no-deps --no-build-isolation -w /wheels ./trainer-runtime ./operator \
+ && pip --python /opt/operator/bin/python install --no-deps --no-index --no-compile --root /out /wheels/*.whl \
+ && python3 -m compileall -q -s /out --invalidation-mode unchecked-hash /out
+
+
+FROM python AS operator
+COPY --from=operator-dependencies /opt/operator /opt/operator
+COPY --from=operator-files /out /
+ENV PATH=/opt/operator/bin:/usr/bin:/bin
+USER 65532:65532
+ENTRYPOINT ["elasticjob-operator"]
+
+
+# Torch without what a CPU never runs: tests, and ROCm with its compiler (of which only a plug-in of UCX knows).
+FROM python AS torch
+ARG SOURCE_DATE_EPOCH
+ARG DEBIAN_FRONTEND=noninteractive
+RUN printf 'path-exclude=%s\n' \
+      '/usr/lib/libtorch-test/*' '/usr/lib/python3/dist-packages/torch/bin/test_*' '/usr/lib/*/libLLVM*' '/usr/lib/*/libamd*' '/usr/lib/*/libhsa*' '/usr/lib/*/ucx/*rocm*' \
+      '/usr/share/doc/*/examples/*' > /etc/dpkg/dpkg.cfg.d/elasticjob \
+ && apt-get update \
+ && apt-get install -y --no-install-recommends python3-torch python3-numpy \
+ && find /usr/lib/python3/dist-packages -type d -name tests -prune -exec rm -rf {} + \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/cache/ldconfig/* /var/log/apt /var/log/*.log
+
+
+FROM build AS trainer-files
+COPY constraints.txt ./
+# The handwritten digits: one file of scikit-learn, which with SciPy would be 200 MB.
+RUN pip download --no-deps -d /wheels -c constraints.txt scikit-learn \
+ && mkdir -p /out/workspace/data \
+ && python3 -m zipfile -e /wheels/scikit_learn-*.whl /wheels/content \
+ && cp /wheels/content/sklearn/datasets/data/digits.csv.gz /wheels/content/sklearn/datasets/descr/digits.rst /out/workspace/data/
+COPY trainer-runtime ./trainer-runtime
+RUN pip install --no-deps --no-build-isolation --no-compile --break-system-packages --root /out ./trainer-runtime \
+ && python3 -m compileall -q -s /out --invalidation-mode unchecked-hash /out/usr
+
+
+FROM torch AS trainer
+COPY --from=trainer-files /out /
+COPY examples /workspace/examples
+WORKDIR /workspace
+ENV HOME=/tmp
+USER 65532:65532
+CMD ["elasticrun", "--help"]

@@ -1,0 +1,106 @@
+"""Container images from the project's Dockerfile, with or without Docker.
+
+    from tests.images import build
+    archives = build(["operator", "trainer"])      # {"operator": Path(".../operator.tar"), ...}
+
+Archives lie in the cache outside the checkout, by a key of everything that goes in: what is unchanged is not built again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tests.images.buildah import Buildah
+from tests.images.docker import Docker, docker_runs
+from tests.images.recipe import INPUTS, Context, make_context, reference
+from tests.steps import CACHE, Step, StepError, Steps, concurrently
+
+__all__ = ["NAMES", "StepError", "build", "builder", "reference"]
+
+FOLDER = CACHE / "images"
+NAMES = tuple(INPUTS)
+
+_SECONDS = {"operator": 40.0, "runtime": 20.0, "trainer": 120.0}
+"""How long each took on 2 cores from nothing, the others beside it."""
+_WHY = {
+    "operator": "kopf and what it needs, and our operator",
+    "runtime": "the launcher alone, to be put into any image",
+    "trainer": "CPU torch with gloo, the launcher and the examples",
+}
+
+
+class Builder(Protocol):
+    """A program that builds images."""
+
+    def prepare(self, steps: Steps) -> str: ...
+
+    def build(self, context: Context, base_image: str, archive: Path, step: Step) -> None: ...
+
+    def clean(self) -> None: ...
+
+
+def builder(docker: bool | None = None) -> Builder:
+    """Docker where an engine runs (or `docker` says so), else buildah. `IMAGE_BUILDER=buildah|docker` decides otherwise."""
+    wanted = os.environ.get("IMAGE_BUILDER", "")
+    if wanted not in {"", "buildah", "docker"}:
+        raise StepError(f"IMAGE_BUILDER={wanted}: must be buildah or docker")
+    use_docker = wanted == "docker" if wanted else docker_runs() if docker is None else docker
+    return Docker(FOLDER / "docker") if use_docker else Buildah(FOLDER / "buildah")
+
+
+def build(names: Sequence[str] = NAMES, steps: Steps | None = None, using: Builder | None = None) -> dict[str, Path]:
+    """Builds images and returns name -> archive, a docker-archive tar that `ctr images import` and `docker load` take.
+
+    Raises StepError with the log's last lines, MirrorError, KeyError for an unknown name.
+    """
+    unknown = [name for name in names if name not in INPUTS]
+    if unknown:
+        raise KeyError(f"no image {', '.join(unknown)}: there are {', '.join(NAMES)}")
+    if steps is None:
+        with Steps() as own:
+            return build(names, own, using)
+    chosen = using or builder()
+    with _only_one(steps):
+        base_image = chosen.prepare(steps)
+        archives = concurrently(*(lambda name=name: _build_one(name, chosen, base_image, steps) for name in names))
+    return dict(zip(names, archives, strict=True))
+
+
+def _build_one(name: str, using: Builder, base_image: str, steps: Steps) -> Path:
+    context = make_context(name, FOLDER / "contexts" / name, base_image)
+    archive = FOLDER / context.key / f"{name}.tar"
+    if archive.exists():
+        archive.touch()  # so that the newest are known when old ones are removed
+        return archive
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with steps.step(f"image {name}", _WHY[name], _SECONDS[name]) as step:
+        using.build(context, base_image, archive, step)
+    _remove_older(name, keep=3)
+    return archive
+
+
+def _remove_older(name: str, keep: int) -> None:
+    """Keeps the newest archives of one image: each is as big as the image."""
+    archives = sorted(FOLDER.glob(f"*/{name}.tar"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for archive in archives[keep:]:
+        archive.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            archive.parent.rmdir()
+
+
+@contextlib.contextmanager
+def _only_one(steps: Steps) -> Iterator[None]:
+    """One build at a time on this machine: the second finds the first one's layers instead of making them beside it."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with steps.step("wait for another image build on this machine"):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,72 @@
+"""What goes into each image, and the key that changes when any of it does."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EPOCH = 1767225600
+"""Time of every file in every image (2026-01-01, UTC): the same sources and packages give the same bytes."""
+
+_RUNTIME = ("trainer-runtime/pyproject.toml", "trainer-runtime/src")
+INPUTS: Mapping[str, tuple[str, ...]] = {
+    "operator": ("Dockerfile", "constraints.txt", "operator/pyproject.toml", "operator/src", *_RUNTIME),
+    "runtime": ("Dockerfile", *_RUNTIME),
+    "trainer": ("Dockerfile", "constraints.txt", "examples", *_RUNTIME),
+}
+"""Target of the Dockerfile -> the files and folders that it copies."""
+
+_LEFT_OUT = ("__pycache__", "*.pyc", "*.egg-info", ".*", "build", "dist")
+
+
+def reference(name: str) -> str:
+    """The name under which an image is known in a cluster.
+
+    >>> reference("trainer")
+    'localhost/elasticjob-trainer:dev'
+    """
+    return f"localhost/elasticjob-{name}:dev"
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """A copy of what one image is built from: what was hashed is what is built, whatever happens to the checkout meanwhile."""
+
+    name: str
+    folder: Path
+    key: str
+
+
+def make_context(name: str, folder: Path, base: str, root: Path = ROOT) -> Context:
+    """Copies the inputs of image `name` to `folder` (made anew) and hashes them together with `base`, which names the base image.
+
+    Raises FileNotFoundError where an input is missing.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for item in INPUTS[name]:
+        source, target = root / item, folder / item
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns(*_LEFT_OUT), copy_function=shutil.copyfile)
+        else:
+            shutil.copyfile(source, target)
+    return Context(name, folder, key_of(folder, name, base, str(EPOCH)))
+
+
+def key_of(folder: Path, *words: str) -> str:
+    """A short hash of the words and of every file below `folder` with its path.
+
+    Sets one mode for all files and one for all folders, because builders hash modes too and checkouts differ in them.
+    """
+    digest = hashlib.sha256("\0".join(words).encode())
+    for path in sorted(folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        if path.is_file():
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest.update(f"\0{path.relative_to(folder)}\0{content}".encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,162 @@
+"""What long set-up says of itself: each step's name and reason, how long it took here the last time, where it is now, and how it ended.
+
+On a terminal the running steps are lines that move; elsewhere there is one line per start, change and end. Steps may run side by side
+(`concurrently`). Safe to use from several threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+T = TypeVar("T")
+
+LINE_EVERY = 10.0
+"""Seconds between two lines of one step where the output is no terminal."""
+
+CACHE = Path(os.environ.get("ELASTICJOB_CACHE", "~/.cache/elasticjob")).expanduser()
+"""Outside the checkout, so that every checkout on this machine profits."""
+
+
+class StepError(Exception):
+    """A program that a step started has failed; the message names it, its last lines and its log."""
+
+
+class Step:
+    """One running step; `say` shows where it is."""
+
+    def __init__(self, on_change: Callable[[str], None], at_most_every: float) -> None:
+        self._on_change = on_change
+        self._at_most_every = at_most_every
+        self._shown_at = time.monotonic()
+
+    def say(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._shown_at >= self._at_most_every:
+            self._shown_at = now
+            self._on_change(text)
+
+
+class Steps:
+    """The steps of one command; use as a context manager."""
+
+    def __init__(self, console: Console | None = None, timings: Path = CACHE / "timings.json") -> None:
+        self.console = console or Console(highlight=False)
+        self._timings = _Timings(timings)
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            TextColumn("[dim]{task.fields[detail]}"),
+            console=self.console,
+            transient=True,
+        )
+
+    def __enter__(self) -> Steps:
+        if self.console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    @contextlib.contextmanager
+    def step(self, name: str, why: str = "", usually: float | None = None) -> Iterator[Step]:
+        """Shows a step while the body runs. `usually`: seconds it took on 2 cores, shown until this machine has a figure of its own."""
+        here = self._timings.get(name)
+        known = f"{here:.0f} s here last time" if here is not None else f"about {usually:.0f} s on 2 cores" if usually else ""
+        notes = "; ".join(part for part in (why, known) if part)
+        started = time.monotonic()
+        self.console.print(f"[bold]·[/] {name}" + (f" [dim]({notes})[/]" if notes else ""))
+        task = self._progress.add_task(name, total=None, detail="")
+        try:
+            yield Step(lambda text: self._change(task, name, text), 0.0 if self.console.is_terminal else LINE_EVERY)
+        except BaseException:
+            self.console.print(f"[bold red]✗[/] {name} [dim]failed after {time.monotonic() - started:.1f} s[/]")
+            raise
+        else:
+            took = time.monotonic() - started
+            self._timings.put(name, took)
+            self.console.print(f"[bold green]✓[/] {name} [dim]{took:.1f} s[/]")
+        finally:
+            self._progress.remove_task(task)
+
+    def _change(self, task: TaskID, name: str, text: str) -> None:
+        if self.console.is_terminal:
+            width = max(20, self.console.width - len(name) - 16)
+            self._progress.update(task, detail=text[:width])
+        else:
+            self.console.print(f"  {name}: {text}", markup=False)
+
+
+def concurrently(*calls: Callable[[], T]) -> list[T]:
+    """Runs the calls side by side and returns their results in order. Waits for all of them, then raises the first error."""
+    with ThreadPoolExecutor(max_workers=max(1, len(calls))) as pool:
+        futures = [pool.submit(call) for call in calls]
+    return [future.result() for future in futures]
+
+
+def run_logged(argv: Sequence[str], log: Path, on_line: Callable[[str], None] | None = None, env: dict[str, str] | None = None) -> None:
+    """Runs a program with its output in `log` (appended) and each line given to `on_line`.
+
+    Raises StepError with the last lines where it exits with anything but 0 or is not there.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    tail: list[str] = []
+    with log.open("a", encoding="utf-8") as sink:
+        sink.write(f"$ {' '.join(argv)}\n")
+        sink.flush()
+        try:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, text=True, errors="replace"
+            )
+        except FileNotFoundError:
+            raise StepError(f"{argv[0]} is not installed (needed for: {' '.join(argv[:3])} ...)") from None
+        with process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                sink.write(line)
+                tail = [*tail[-19:], line.rstrip()]
+                if on_line:
+                    on_line(line.rstrip())
+    if process.returncode != 0:
+        raise StepError(f"{argv[0]} exited with {process.returncode}. Its last lines (all of it: {log}):\n" + "\n".join(tail))
+
+
+class _Timings:
+    """How long each step took on this machine: a small JSON file. A broken or unwritable file is no reason to stop."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> float | None:
+        value = self._read().get(name)
+        return float(value) if isinstance(value, int | float) else None
+
+    def put(self, name: str, seconds: float) -> None:
+        with self._lock, contextlib.suppress(OSError):
+            timings = self._read()
+            timings[name] = round(seconds, 1)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self._path.with_suffix(f".{os.getpid()}")
+            temporary.write_text(json.dumps(timings, indent=1, sort_keys=True), encoding="utf-8")
+            temporary.replace(self._path)
+
+    def _read(self) -> dict[str, object]:
+        try:
+            data = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return data if isinstance(data, dict) else {}
