@@ -1,0 +1,200 @@
+"""The elastic sampler. Ends the complaint: after a resize in the middle of an epoch, data is lost, repeated or reordered."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from elasticjob_runtime.data import ElasticDistributedSampler
+from hypothesis import given
+from hypothesis import strategies as st
+
+resizes = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 6)), max_size=12)
+"""World sizes, and how many steps each takes before the next resize."""
+
+
+def world(size: int, dataset: range, state: dict[str, int] | None = None, **options: bool) -> list[ElasticDistributedSampler]:
+    """The samplers of all ranks, fresh as after a restart."""
+    samplers = [ElasticDistributedSampler(dataset, size, rank, **options) for rank in range(size)]
+    for sampler in samplers:
+        if state is not None:
+            sampler.load_state_dict(state)
+    return samplers
+
+
+def same_state(samplers: list[ElasticDistributedSampler]) -> dict[str, int]:
+    (state,) = {tuple(sampler.state_dict().items()) for sampler in samplers}
+    return dict(state)
+
+
+class TestFixedGlobalBatch:
+    @given(size=st.integers(0, 300), global_batch=st.integers(1, 40), worlds=resizes, seed=st.integers(0, 5), shuffle=st.booleans())
+    def test_each_sample_exactly_once_over_any_resizes(
+        self, size: int, global_batch: int, worlds: list[tuple[int, int]], seed: int, shuffle: bool
+    ) -> None:
+        dataset = range(size)
+        state = {**ElasticDistributedSampler(dataset, 1, 0).state_dict(), "seed": seed}
+        seen: list[int] = []
+        batches: list[set[int]] = []
+        for world_size, steps in [*worlds, (3, size + 1)]:
+            samplers = world(world_size, dataset, state, shuffle=shuffle)
+            for _, shares in zip(range(steps), zip(*(sampler.batches(global_batch) for sampler in samplers), strict=True), strict=False):
+                counts = [len(share) for share in shares]
+                assert max(counts) - min(counts) <= 1
+                batches.append({index for share in shares for index in share})
+                seen += [index for share in shares for index in share]
+                for sampler in samplers:
+                    sampler.advance(global_batch)
+            state = same_state(samplers)
+        assert sorted(seen) == list(dataset)
+        alone = world(1, dataset, {**state, "consumed": 0}, shuffle=shuffle)[0]
+        assert batches == [set(batch) for batch in alone.batches(global_batch)], "the batches do not depend on the world"
+
+    def test_a_batch_that_was_not_trained_on_comes_again(self) -> None:
+        """Killed between the batch and the end of the optimizer step: the state does not count it."""
+        sampler = ElasticDistributedSampler(range(100), 1, 0)
+        batches = sampler.batches(10)
+        first = next(batches)
+        sampler.advance(10)
+        lost = next(batches)
+        resumed = world(1, range(100), sampler.state_dict())[0]
+        assert next(resumed.batches(10)) == lost != first
+
+    def test_the_last_partial_batch_reaches_all_ranks_even_if_empty(self) -> None:
+        shares = [list(sampler.batches(4)) for sampler in world(3, range(9))]
+        assert [[len(share) for share in rank] for rank in shares] == [[2, 2, 1], [1, 1, 0], [1, 1, 0]]
+
+
+class TestDataLoaderStyle:
+    """Iteration with a batch per rank, as torch's DataLoader does it."""
+
+    @given(size=st.integers(1, 300), batch=st.integers(1, 9), worlds=resizes, drop_last=st.booleans())
+    def test_only_the_last_turn_of_an_epoch_is_filled_up_or_left_out(
+        self, size: int, batch: int, worlds: list[tuple[int, int]], drop_last: bool
+    ) -> None:
+        dataset = range(size)
+        state = ElasticDistributedSampler(dataset, 1, 0).state_dict()
+        seen: list[int] = []
+        for world_size, steps in [*worlds, (3, size + 1)]:
+            samplers = world(world_size, dataset, state, drop_last=drop_last)
+            (length,) = {len(sampler) for sampler in samplers}
+            shares = [list(sampler) for sampler in samplers]
+            assert {len(share) for share in shares} == {length}, "DDP hangs where ranks take different numbers of steps"
+            for start in range(0, min(length, steps * batch), batch):
+                seen += [index for share in shares for index in share[start : start + batch]]
+                for sampler in samplers:
+                    sampler.advance(batch * world_size)
+            state = same_state(samplers)
+            left = size - state["consumed"]
+            if left == 0 or (drop_last and left < world_size):
+                break
+        counts = Counter(seen)
+        if drop_last:
+            assert set(counts.values()) <= {1}
+            assert size - len(counts) < world_size
+        else:
+            assert set(counts) == set(dataset)
+            assert counts.total() - size < world_size
+
+    def test_the_case_in_which_torch_loses_and_repeats_a_quarter(self) -> None:
+        dataset = range(1000)
+        seen: list[int] = []
+        four = world(4, dataset)
+        for sampler in four:
+            seen += list(sampler)[:125]
+            sampler.advance(500)
+        three = world(3, dataset, same_state(four))
+        for sampler in three:
+            seen += list(sampler)
+        counts = Counter(seen)
+        assert len(counts) == 1000
+        assert counts.total() == 1001, "500 left for three ranks: the last turn is filled up with one sample"
+
+    def test_without_advance_it_is_an_ordinary_distributed_sampler(self) -> None:
+        sampler = ElasticDistributedSampler(range(10), 2, 1)
+        assert list(sampler) == list(sampler)
+        assert len(list(sampler)) == len(sampler) == 5
+
+
+class TestEpochs:
+    def test_each_epoch_has_its_order_and_each_seed(self) -> None:
+        sampler = ElasticDistributedSampler(range(100), 1, 0)
+        first = list(sampler)
+        sampler.set_epoch(1)
+        assert list(sampler) != first
+        assert list(ElasticDistributedSampler(range(100), 1, 0, seed=1)) != first
+
+    def test_the_classic_loop_goes_on_in_the_middle_of_an_epoch(self) -> None:
+        """`for epoch in range(sampler.epoch, n): sampler.set_epoch(epoch)`: the first call after a resume changes nothing."""
+        sampler = ElasticDistributedSampler(range(100), 1, 0)
+        sampler.set_epoch(3)
+        sampler.advance(40)
+        rest = list(sampler)
+        resumed = world(1, range(100), sampler.state_dict())[0]
+        resumed.set_epoch(3)
+        assert list(resumed) == rest
+        resumed.set_epoch(4)
+        assert resumed.consumed == 0
+
+    def test_advance_stops_at_the_end_of_the_epoch(self) -> None:
+        sampler = ElasticDistributedSampler(range(100), 1, 0)
+        sampler.advance(96)
+        sampler.advance(64)
+        assert sampler.consumed == 100
+        assert list(sampler) == []
+        assert list(sampler.batches(8)) == []
+
+    def test_start_index_is_what_was_consumed(self) -> None:
+        whole = list(ElasticDistributedSampler(range(100), 1, 0))
+        assert list(ElasticDistributedSampler(range(100), 1, 0, 30)) == whole[30:]
+
+    def test_without_shuffle(self) -> None:
+        assert list(ElasticDistributedSampler(range(6), 2, 1, shuffle=False)) == [1, 3, 5]
+
+
+class TestWrongInput:
+    @pytest.mark.parametrize(("num_replicas", "rank"), [(2, 2), (2, -1), (0, 0)])
+    def test_a_rank_outside_the_world(self, num_replicas: int, rank: int) -> None:
+        with pytest.raises(ValueError, match=f"rank {rank} is outside"):
+            ElasticDistributedSampler(range(10), num_replicas, rank)
+
+    @pytest.mark.parametrize("start_index", [-1, 11])
+    def test_a_start_outside_the_data_set(self, start_index: int) -> None:
+        with pytest.raises(ValueError, match="start_index"):
+            ElasticDistributedSampler(range(10), 1, 0, start_index)
+
+    def test_the_state_of_another_data_set(self) -> None:
+        state = ElasticDistributedSampler(range(10), 1, 0).state_dict()
+        with pytest.raises(ValueError, match="data set of 10 samples, this one has 11"):
+            ElasticDistributedSampler(range(11), 1, 0).load_state_dict(state)
+
+    def test_a_batch_without_samples(self) -> None:
+        with pytest.raises(ValueError, match="global_batch_size"):
+            next(ElasticDistributedSampler(range(10), 1, 0).batches(0))
+
+    def test_going_back(self) -> None:
+        with pytest.raises(ValueError, match="go back"):
+            ElasticDistributedSampler(range(10), 1, 0).advance(-1)
+
+
+class TestWorldOfTheProcess:
+    SCRIPT = (
+        "import sys; from elasticjob_runtime.data import ElasticDistributedSampler as S; s = S(range(10));"
+        "print(s.rank, s.num_replicas, 'torch' in sys.modules)"
+    )
+
+    def run(self, **variables: str) -> str:
+        environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+        result = subprocess.run(
+            [sys.executable, "-c", self.SCRIPT], env=environment | variables, capture_output=True, text=True, check=True, timeout=60
+        )
+        return result.stdout.strip()
+
+    def test_from_the_environment_without_importing_torch(self) -> None:
+        assert self.run(RANK="2", WORLD_SIZE="5") == "2 5 False"
+
+    def test_alone(self) -> None:
+        assert self.run() == "0 1 False"
