@@ -1,0 +1,128 @@
+"""load_checkpoint and save_checkpoint with real torch states."""
+
+from __future__ import annotations
+
+import collections
+import pathlib
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+from elasticjob_runtime.training import CheckpointError, load_checkpoint, progress, save_checkpoint
+
+pytestmark = pytest.mark.torch
+
+FULL_DISK = """
+    import resource, sys, torch
+    from elasticjob_runtime.training import CheckpointError, save_checkpoint
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))   # as a full disk: the write fails in the middle
+    try:
+        save_checkpoint(sys.argv[1], {"weight": torch.zeros(1_000_000)}, step=2)
+    except CheckpointError as error:
+        print(error)
+"""
+
+
+@pytest.fixture(autouse=True)
+def channel(monkeypatch: pytest.MonkeyPatch) -> progress._Channel:
+    channel = progress._Channel()
+    monkeypatch.setattr(progress, "_channel", channel)
+    return channel
+
+
+def trained() -> dict[str, Any]:
+    """Model and optimizer after one step, as a script saves them."""
+    import torch
+
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    sampler = {"seed": 0, "epoch": 1, "consumed": 64, "dataset_size": 1000}
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "sampler": sampler, "step": 1}
+
+
+def test_model_and_optimizer_come_back_as_they_were(tmp_path: pathlib.Path, channel: progress._Channel) -> None:
+    state = trained()
+    save_checkpoint(tmp_path, state)
+    assert channel.last_checkpoint_step == 1
+    loaded = load_checkpoint(tmp_path)
+    assert loaded is not None
+    import torch
+
+    torch.testing.assert_close(loaded["model"], state["model"], rtol=0, atol=0)
+    torch.testing.assert_close(loaded["optimizer"]["state"], state["optimizer"]["state"], rtol=0, atol=0)
+    assert loaded["sampler"] == state["sampler"]
+
+
+def test_nothing_there_is_none(tmp_path: pathlib.Path, channel: progress._Channel) -> None:
+    assert load_checkpoint(tmp_path / "none") is None
+    assert channel.last_checkpoint_step is None
+
+
+def test_a_resumed_worker_reports_the_checkpoint_it_came_from(tmp_path: pathlib.Path, channel: progress._Channel) -> None:
+    save_checkpoint(tmp_path, {"a": 1}, step=40)
+    channel.last_checkpoint_step = None
+    load_checkpoint(tmp_path)
+    assert channel.last_checkpoint_step == 40
+
+
+def test_the_file_is_one_that_plain_torch_opens(tmp_path: pathlib.Path) -> None:
+    """Nobody is locked in: the footer does not hide the ZIP file from torch.load."""
+    import torch
+
+    save_checkpoint(tmp_path, {"weight": torch.arange(10)}, step=3)
+    for mmap in (False, True):
+        loaded = torch.load(tmp_path / "step-000000000003.ckpt", mmap=mmap)
+        assert loaded["weight"].tolist() == list(range(10))
+
+
+def test_a_torn_file_is_skipped_for_the_one_before(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    for step in (10, 20):
+        save_checkpoint(tmp_path, {"step": step})
+    newest = tmp_path / "step-000000000020.ckpt"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    assert load_checkpoint(tmp_path) == {"step": 10}
+    assert str(newest) in caplog.text
+
+
+def test_the_step_comes_from_the_argument_the_state_or_the_count(tmp_path: pathlib.Path) -> None:
+    save_checkpoint(tmp_path, {"step": 7}, step=5)
+    save_checkpoint(tmp_path, {"step": 6})
+    save_checkpoint(tmp_path, [1.0, 2.0])
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [f"step-00000000000{step}.ckpt" for step in (5, 6, 7)]
+
+
+def test_objects_are_refused_by_default_and_said_when_saved(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Ends the complaint: that the state cannot be loaded again showed at the first restart, hours later."""
+    state = {"history": collections.Counter(a=1), "path": pathlib.PurePosixPath("x")}
+    save_checkpoint(tmp_path, state, step=1)
+    assert "pathlib.PurePosixPath" in caplog.text
+    assert "weights_only=False" in caplog.text
+    with pytest.raises(CheckpointError, match="weights_only=False"):
+        load_checkpoint(tmp_path)
+    assert load_checkpoint(tmp_path, weights_only=False) == state
+
+
+def test_a_plain_state_gives_no_warning(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    save_checkpoint(tmp_path, trained())
+    assert caplog.records == []
+
+
+def test_a_path_to_a_file_is_named(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "model.pt").write_text("")
+    with pytest.raises(CheckpointError, match=r"model\.pt: Not a directory"):
+        load_checkpoint(tmp_path / "model.pt")
+
+
+def test_a_full_disk_is_said_whatever_torch_makes_of_it(tmp_path: pathlib.Path) -> None:
+    save_checkpoint(tmp_path, {"step": 1})
+    process = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "Cannot write the checkpoint" in process.stdout
+    assert "File too large" in process.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000000001.ckpt"]

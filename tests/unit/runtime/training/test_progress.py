@@ -1,0 +1,135 @@
+"""Progress from the script to the agent. Ends the complaint: there is no channel between agent and worker."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from elasticjob_runtime.contract import Env
+from elasticjob_runtime.training import progress, report_progress
+
+
+class Agent:
+    """The agent's end of the socket."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        self.listener.settimeout(10)
+        self.connection: socket.socket | None = None
+
+    def receive(self) -> dict[str, Any]:
+        if self.connection is None:
+            self.connection = self.listener.accept()[0]
+            self.connection.settimeout(10)
+        message: dict[str, Any] = json.loads(self.connection.recv(65536))
+        return message
+
+    def stop(self) -> None:
+        self.listener.close()
+        if self.connection is not None:
+            self.connection.close()
+        self.path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
+    with tempfile.TemporaryDirectory(prefix="agent") as directory:  # a Unix socket's path has at most 107 characters
+        agent = Agent(pathlib.Path(directory) / "socket")
+        monkeypatch.setenv(Env.AGENT_SOCKET, str(agent.path))
+        monkeypatch.setenv("RANK", "2")
+        monkeypatch.setattr(progress, "_channel", progress._Channel())
+        yield agent
+        agent.stop()
+
+
+def test_the_agent_gets_one_message_per_call(agent: Agent) -> None:
+    report_progress(120, loss=0.25, accuracy=1)
+    report_progress(121)
+    message = agent.receive()
+    assert message.pop("time") > 1_700_000_000
+    assert message == {
+        "type": "progress",
+        "rank": 2,
+        "step": 120,
+        "last_checkpoint_step": None,
+        "metrics": {"loss": 0.25, "accuracy": 1.0},
+    }
+    assert agent.receive()["step"] == 121
+
+
+def test_it_says_which_checkpoint_is_the_newest(agent: Agent) -> None:
+    progress.remember_checkpoint(100)
+    report_progress(120)
+    assert agent.receive()["last_checkpoint_step"] == 100
+
+
+def test_a_loss_that_is_not_finite_leaves_valid_json(agent: Agent) -> None:
+    report_progress(1, loss=float("nan"), gradient=float("inf"), rate=0.1)
+    assert agent.receive()["metrics"] == {"rate": 0.1}
+
+
+def test_an_agent_that_does_not_read_never_stops_the_training(agent: Agent) -> None:
+    for step in range(20_000):
+        report_progress(step, loss=0.5)
+    assert agent.receive()["step"] == 0, "the first are there, the rest is dropped"
+
+
+def test_an_agent_that_is_away_is_no_error_and_is_found_when_it_is_back(agent: Agent) -> None:
+    report_progress(1)
+    assert agent.receive()["step"] == 1
+    agent.stop()
+    report_progress(2)
+    report_progress(3)
+    again = Agent(agent.path)
+    try:
+        report_progress(4)
+        assert again.receive()["step"] == 4
+    finally:
+        again.stop()
+
+
+def test_a_forked_child_has_its_own_connection(agent: Agent) -> None:
+    report_progress(1)
+    assert agent.receive()["step"] == 1
+    child = multiprocessing.get_context("fork").Process(target=report_progress, args=(2,))
+    child.start()
+    connection = agent.listener.accept()[0]
+    assert json.loads(connection.recv(65536))["step"] == 2
+    child.join()
+    connection.close()
+    report_progress(3)
+    assert agent.receive()["step"] == 3
+
+
+def test_without_an_agent_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(Env.AGENT_SOCKET, raising=False)
+    report_progress(1, loss=0.5)
+
+
+@pytest.mark.parametrize("value", ["much", None, [1.0]])
+def test_a_metric_that_is_no_number_is_named(value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="the metric 'loss' is not a number"):
+        report_progress(1, loss=value)
+
+
+def test_no_torch_is_needed_or_imported(agent: Agent) -> None:
+    script = """
+        import sys
+        sys.modules["torch"] = None     # an import of torch fails
+        from elasticjob_runtime.training import report_progress
+        report_progress(7, loss=0.5)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60)
+    assert agent.receive()["step"] == 7
