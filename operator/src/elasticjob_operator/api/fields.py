@@ -14,7 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
+from elasticjob_operator.api import rules
+
 MAX_METRICS = 32
+MAX_METRIC = 64
 MAX_FAILURE_MESSAGE = 8192
 
 
@@ -58,7 +61,7 @@ def _metrics_as_strings(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     names = sorted(map(str, value))[:MAX_METRICS]
-    return {name: text if isinstance(text := value[name], str) else f"{float(text):.6g}" for name in names}
+    return {name: each[:MAX_METRIC] if isinstance(each := value[name], str) else f"{float(each):.6g}" for name in names}
 
 
 def _keep_end(value: Any) -> Any:
@@ -85,27 +88,29 @@ Rate = Annotated[float | None, BeforeValidator(_finite_or_none)]
 Metrics = Annotated[
     dict[str, str],
     BeforeValidator(_metrics_as_strings),
-    WithJsonSchema({"type": "object", "maxProperties": MAX_METRICS, "additionalProperties": {"type": "string", "maxLength": 64}}),
+    WithJsonSchema({"type": "object", "maxProperties": MAX_METRICS, "additionalProperties": {"type": "string", "maxLength": MAX_METRIC}}),
 ]
 """What the script reports, built from numbers or strings. Strings, because a loss may be NaN, which JSON cannot say."""
 
 FailureMessage = Annotated[str, BeforeValidator(_keep_end), Field(max_length=MAX_FAILURE_MESSAGE)]
 
-MAX_PROCS_PER_WORKER = 1024
+
 ProcsPerWorker = Annotated[
-    Literal["auto", "cpu", "gpu"] | Annotated[int, Field(ge=1, le=MAX_PROCS_PER_WORKER)],
+    Literal["auto", "cpu", "gpu"] | Annotated[int, Field(ge=1, le=rules.MAX_PROCS_PER_WORKER)],
     WithJsonSchema({"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}),
 ]
 
-_DIGITS = r"([0-9]+(\.[0-9]*)?|\.[0-9]+)"
 Quantity = Annotated[
     str | int,
     WithJsonSchema(
         {
             "x-kubernetes-int-or-string": True,
             "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "pattern": rf"^[+-]?{_DIGITS}([KMGTPE]i|[numkMGTPE]|[eE][+-]?{_DIGITS})?$",
+            "maxLength": 32,
+            **rules.QUANTITY,
         }
     ),
 ]
 """resource.Quantity: `500m`, `1Gi`, `2`."""
+Quantities = Annotated[dict[str, Quantity], Field(max_length=16)]
+"""Amounts by resource name."""

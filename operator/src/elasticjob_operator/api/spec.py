@@ -7,19 +7,19 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from elasticjob_operator.api.fields import Int32, Model, ProcsPerWorker, Quantity
+from elasticjob_operator.api import rules
+from elasticjob_operator.api.fields import Int32, Model, ProcsPerWorker, Quantities
+from elasticjob_operator.api.template import POD_TEMPLATE_SCHEMA
 
 MAX_WORKERS = 10_000
 
 WorkerCount = Annotated[Int32, Field(ge=1, le=MAX_WORKERS)]
 
-PRESERVED = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-
-PodTemplate = Annotated[dict[str, Any], WithJsonSchema(PRESERVED)]
+PodTemplate = Annotated[dict[str, Any], WithJsonSchema(POD_TEMPLATE_SCHEMA)]
 """A core/v1 PodTemplateSpec, kept as written. Shared with whoever parsed it: copy before changing."""
 
-VolumeSource = Annotated[dict[str, Any], WithJsonSchema({**PRESERVED, "minProperties": 1})]
-"""What stands beside `name` in a pod's volume: `persistentVolumeClaim: {claimName: ...}`, `nfs: {...}` and so on."""
+Preserved = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
+"""An object of Kubernetes' own, kept as written."""
 
 
 class RendezvousBackend(str, enum.Enum):
@@ -43,13 +43,13 @@ class CleanPods(str, enum.Enum):
 class Resources(Model, frozen=True):
     """Compute resources of a container."""
 
-    limits: dict[str, Quantity] | None = None
+    limits: Quantities | None = None
     """Most that the container may use: cpu, memory."""
-    requests: dict[str, Quantity] | None = None
+    requests: Quantities | None = None
     """What the scheduler sets aside for the container: cpu, memory."""
 
 
-class Workers(Model, frozen=True):
+class Workers(Model, frozen=True, json_schema_extra=rules.WORKERS):
     """The worker pods: how many, and what each runs."""
 
     replicas: WorkerCount = 1
@@ -61,7 +61,7 @@ class Workers(Model, frozen=True):
     """Training goes on while at least this many workers are there. Default: replicas, a job of fixed size."""
     max_replicas: WorkerCount | None = None
     """Most workers the job may be scaled to. Default: replicas, a job of fixed size."""
-    procs_per_worker: ProcsPerWorker = "auto"
+    procs_per_worker: Annotated[ProcsPerWorker, Field(json_schema_extra=rules.PROCS_PER_WORKER)] = "auto"
     """Training processes in each worker pod, as torchrun's --nproc-per-node. Cannot be changed.
 
     A number; cpu: one for each CPU; gpu: one for each GPU; auto: gpu where there are any, else cpu.
@@ -88,26 +88,54 @@ class ManagedEtcd(Model, frozen=True):
     """Compute resources of the etcd container. Default: small requests, enough for a thousand workers."""
 
 
-class Rendezvous(Model, frozen=True):
+class Rendezvous(Model, frozen=True, json_schema_extra=rules.RENDEZVOUS):
     """How the workers find each other and agree who takes part."""
 
     backend: RendezvousBackend = RendezvousBackend.ETCD_V3
     """etcd-v3: the v3 API of an etcd."""
-    endpoint: Annotated[str, Field(max_length=261)] = ""
+    endpoint: Annotated[str, Field(max_length=261, json_schema_extra=rules.ENDPOINT)] = ""
     """host:port of an etcd that you run. Empty: the operator's default endpoint, or an etcd of this job's own."""
     etcd: ManagedEtcd | None = None
     """Settings of the etcd that the operator runs for this job. Only without endpoint."""
 
 
+class Claim(Model, frozen=True):
+    """A PersistentVolumeClaim in the job's namespace."""
+
+    claim_name: Annotated[str, Field(min_length=1, max_length=253)]
+    """Name of the claim. Its access mode must allow the nodes of all workers, such as ReadWriteMany."""
+    read_only: bool | None = None
+    """Whether to mount the volume read-only. Default: false."""
+
+
+class Volume(Model, frozen=True, json_schema_extra=rules.VOLUME):
+    """A volume of a pod, without its name. Other kinds than these are mounted in the template."""
+
+    persistent_volume_claim: Claim | None = None
+    """A PersistentVolumeClaim in the job's namespace."""
+    nfs: Preserved | None = None
+    """An NFS export (core/v1 NFSVolumeSource): server, path."""
+    host_path: Preserved | None = None
+    """A directory of the node (core/v1 HostPathVolumeSource), the same files on every node: path."""
+    csi: Preserved | None = None
+    """A volume of a CSI driver, made inline (core/v1 CSIVolumeSource)."""
+    cephfs: Preserved | None = None
+    """A CephFS mount (core/v1 CephFSVolumeSource)."""
+    azure_file: Preserved | None = None
+    """An Azure File share (core/v1 AzureFileVolumeSource)."""
+    empty_dir: Preserved | None = None
+    """A directory of the pod (core/v1 EmptyDirVolumeSource). Lost with the pod: for trials only."""
+
+
 class Checkpoint(Model, frozen=True):
     """Where the training keeps its checkpoints."""
 
-    directory: Annotated[str, Field(min_length=1, max_length=1024)] = "/checkpoints"
+    directory: Annotated[str, Field(max_length=1024, json_schema_extra=rules.DIRECTORY)] = "/checkpoints"
     """Absolute path in the training container, given to the script as ELASTICJOB_CHECKPOINT_DIRECTORY.
 
     The volume, where there is one, is mounted there.
     """
-    volume: VolumeSource | None = None
+    volume: Volume | None = None
     """Volume to mount at directory in every worker, such as persistentVolumeClaim: {claimName: checkpoints}.
 
     Written like a volume of a pod, without its name. All workers must see the same files. Leave it out where the
@@ -135,7 +163,7 @@ class Lifecycle(Model, frozen=True):
     """
 
 
-class Spec(Model, frozen=True):
+class Spec(Model, frozen=True, json_schema_extra=rules.SPEC):
     """What the job's owner wants."""
 
     workers: Workers

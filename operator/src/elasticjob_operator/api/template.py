@@ -1,0 +1,97 @@
+"""The part of a pod template that the CRD knows.
+
+The full schema of a PodTemplateSpec is 382 kB and prunes what newer clusters add. So everything is preserved as written. Declared are:
+
+- what the rules of `elasticjob_operator.api.rules` look at, because CEL sees declared fields alone;
+- the names of the other fields, without a type. CEL's `==` compares those exactly, but of undeclared fields only the number and the
+  values of those on both sides: a template in which `nodeSelector` became `tolerations` would count as unchanged.
+
+Whether the whole makes a valid pod is found by a dry-run create.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+MAX_CONTAINERS = 32
+MAX_ENV = 1024
+MAX_LABELS = 128
+
+POD_SPEC_FIELDS = """
+    activeDeadlineSeconds affinity automountServiceAccountToken dnsConfig dnsPolicy enableServiceLinks ephemeralContainers hostAliases
+    hostIPC hostNetwork hostPID hostUsers hostname hostnameOverride imagePullSecrets initContainers nodeName nodeSelector os overhead
+    preemptionPolicy priority priorityClassName readinessGates resourceClaims resources runtimeClassName schedulerName schedulingGates
+    schedulingGroup securityContext serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain
+    terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes
+""".split()  # noqa: SIM905 a list of 40 literals is harder to read
+CONTAINER_FIELDS = """
+    args command envFrom image imagePullPolicy lifecycle livenessProbe ports readinessProbe resizePolicy resources restartPolicy
+    restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath terminationMessagePolicy tty volumeDevices
+    volumeMounts workingDir
+""".split()  # noqa: SIM905 as above
+ENV_FIELDS = ["value", "valueFrom"]
+"""Fields of core/v1 as of Kubernetes 1.36, less those declared below. An integration test compares them with the API server's."""
+
+Schema = dict[str, Any]
+
+
+def _object(description: str, *, required: list[str], opaque: list[str], at: str, **properties: Schema) -> Schema:
+    """An object that preserves all fields. `opaque`: names of those without a type; `at`: where kubectl explains them."""
+    untyped = {
+        name: {"description": f"See kubectl explain {at}.{name}.", "x-kubernetes-preserve-unknown-fields": True} for name in sorted(opaque)
+    }
+    return {
+        **({"description": description} if description else {}),
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": True,
+        **({"required": required} if required else {}),
+        "properties": {**properties, **untyped},
+    }
+
+
+def _text(description: str, **bounds: int) -> Schema:
+    return {"description": description, "type": "string", **bounds}
+
+
+def _list(description: str, items: Schema, **bounds: int) -> Schema:
+    return {"description": description, "type": "array", **bounds, "items": items}
+
+
+_ENV = _object(
+    "An environment variable (core/v1 EnvVar).",
+    required=["name"],
+    opaque=ENV_FIELDS,
+    at="pod.spec.containers.env",
+    name=_text("Name of the variable.", minLength=1, maxLength=256),
+)
+_CONTAINER = _object(
+    "A container (core/v1 Container).",
+    required=["name"],
+    opaque=CONTAINER_FIELDS,
+    at="pod.spec.containers",
+    name=_text("Name of the container.", minLength=1, maxLength=63),
+    env=_list("Environment variables. Those that ElasticJob sets itself are refused in the training container.", _ENV, maxItems=MAX_ENV),
+)
+_LABELS: Schema = {
+    "description": "Labels of the worker pods. Those of elasticjob.dev/ are ElasticJob's own.",
+    "type": "object",
+    "maxProperties": MAX_LABELS,
+    "additionalProperties": {"type": "string", "maxLength": 63},
+}
+
+POD_TEMPLATE_SCHEMA = _object(
+    "",  # the description of the field is that of the model
+    required=["spec"],
+    opaque=[],
+    at="pod",
+    metadata=_object("Labels and annotations of the worker pods.", required=[], opaque=["annotations"], at="pod.metadata", labels=_LABELS),
+    spec=_object(
+        "Spec of the worker pods (core/v1 PodSpec).",
+        required=["containers"],
+        opaque=POD_SPEC_FIELDS,
+        at="pod.spec",
+        # An atomic list, not one keyed by name: its order counts, because the first container trains by default.
+        containers=_list("Containers of a worker pod.", _CONTAINER, minItems=1, maxItems=MAX_CONTAINERS),
+        restartPolicy=_text("Never, or left out: ElasticJob replaces failed workers itself.", maxLength=16),
+    ),
+)
