@@ -123,7 +123,7 @@ class RangeResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """A change of one key. `value` is None when the key was deleted (or its lease ended); `kv` is the last known state then, without its value."""
+    """A change of one key. `value` is None, and `create_revision` 0, when the key was deleted (or its lease ended)."""
 
     key: str
     value: str | None

@@ -1,0 +1,83 @@
+"""The login token: taken when first needed, renewed before it expires and whenever the server no longer knows it."""
+
+from __future__ import annotations
+
+import binascii
+import json
+import threading
+import time
+from collections.abc import Callable
+
+from elasticjob_runtime.etcd.answers import AuthDisabled
+from elasticjob_runtime.etcd.config import Credentials
+from elasticjob_runtime.etcd.port import Denied, Unavailable
+
+Login = Callable[[str, str], str]
+"""Takes user and password, returns a token. Raises StoreError."""
+
+
+class TokenKeeper:
+    """Shared by all connections of a client: etcd's members accept each other's tokens. Thread-safe; one login at a time."""
+
+    def __init__(self, credentials: Credentials | None, clock: Callable[[], float] = time.time) -> None:
+        self._credentials = credentials
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._token = ""
+        self._renew_at = float("inf")
+        self._disabled = False
+
+    @property
+    def has_credentials(self) -> bool:
+        return self._credentials is not None
+
+    def token(self, login: Login, timeout: float) -> str:
+        """The token to send; empty where none is needed. Raises Denied, Unavailable."""
+        if self._credentials is None or self._disabled:
+            return ""
+        if self._token and self._clock() < self._renew_at:
+            return self._token
+        if not self._lock.acquire(timeout=max(0.0, timeout)):
+            raise Unavailable("logging in takes too long")
+        try:
+            if not self._token or self._clock() >= self._renew_at:
+                self._renew(self._credentials, login)
+            return self._token
+        finally:
+            self._lock.release()
+
+    def _renew(self, credentials: Credentials, login: Login) -> None:
+        try:
+            password = credentials.read_password()
+        except ValueError as error:
+            raise Denied(str(error)) from error
+        try:
+            token = login(credentials.user, password)
+        except AuthDisabled:
+            self._disabled = True  # like etcd's own clients: a server without authentication takes everybody
+            return
+        self._renew_at = renewal_time(token, self._clock())
+        self._token = token
+
+    def forget(self, token: str) -> None:
+        """The server has refused this token. Another thread may have renewed it already."""
+        with self._lock:
+            if token == self._token:
+                self._token, self._disabled = "", False
+
+
+def renewal_time(token: str, now: float) -> float:
+    """Unix time at which to log in anew, before the token expires.
+
+    A JWT says when it ends, and cannot be prolonged: renewed after 4/5 of what is left. etcd's simple tokens say nothing, and live on as
+    long as they are used; logging in without need would be costly (bcrypt on the server).
+    """
+    parts = token.split(".")
+    if len(parts) != 3:
+        return float("inf")
+    try:
+        claims = json.loads(binascii.a2b_base64(parts[1].replace("-", "+").replace("_", "/") + "=="))
+        expires = float(claims["exp"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")
+    return now + 0.8 * max(0.0, expires - now)

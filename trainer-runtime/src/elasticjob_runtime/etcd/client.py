@@ -1,0 +1,164 @@
+"""The client for a real etcd, 3.4 or newer, over its JSON gateway. Standard library only."""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from elasticjob_runtime.etcd import answers, config, wire
+from elasticjob_runtime.etcd.auth import TokenKeeper
+from elasticjob_runtime.etcd.config import Credentials, TlsConfig
+from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation, parse_endpoints
+from elasticjob_runtime.etcd.lease import KeptLease
+from elasticjob_runtime.etcd.port import (
+    Compare,
+    Get,
+    KeyRange,
+    KeyValue,
+    LeaseLost,
+    Operation,
+    Put,
+    RangeResult,
+    TxnResult,
+    WatchCallback,
+)
+from elasticjob_runtime.etcd.transport import Transport
+from elasticjob_runtime.etcd.watch import EtcdWatch
+
+log = logging.getLogger(__name__)
+
+PROBE_INTERVAL = 5.0
+"""Seconds of silence after which a watch asks whether its server still lives."""
+
+
+class EtcdClient:
+    """Implements port.Store. Threads may share it; it holds no thread of its own beyond those of watches and leases.
+
+    Nothing is sent before the first call; that one also checks that the endpoint is an etcd (NotEtcd).
+    """
+
+    def __init__(
+        self,
+        endpoints: str | Sequence[Endpoint],
+        *,
+        tls: TlsConfig | None = None,
+        credentials: Credentials | None = None,
+        timeout: float = config.DEFAULT_TIMEOUT,
+        probe_interval: float = PROBE_INTERVAL,
+    ) -> None:
+        """`timeout`: seconds a call may take. Raises ValueError: an endpoint or a TLS file cannot be used."""
+        parsed = parse_endpoints(endpoints) if isinstance(endpoints, str) else tuple(endpoints)
+        secure = any(endpoint.tls for endpoint in parsed)
+        context = (tls or TlsConfig()).context() if secure else None
+        self._timeout = timeout
+        self._probe_interval = probe_interval
+        self._transport = Transport(Rotation(parsed), context, TokenKeeper(credentials))
+        self._watches: set[EtcdWatch] = set()
+        self._leases: set[KeptLease] = set()
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return self._transport.rotation.endpoints
+
+    def __repr__(self) -> str:
+        return f"EtcdClient({', '.join(map(str, self.endpoints))})"
+
+    def get(self, key: str, *, timeout: float | None = None) -> KeyValue | None:
+        kvs = self.range(Get(KeyRange(key)), timeout=timeout).kvs
+        return kvs[0] if kvs else None
+
+    def range(self, get: Get, *, timeout: float | None = None) -> RangeResult:
+        wire.check_key(get.range.key)
+        answer = self._call("/v3/kv/range", wire.range_request(get), timeout, idempotent=True)
+        return RangeResult(wire.key_values(answer), wire.revision_of(answer))
+
+    def put(self, key: str, value: str, *, lease: int = 0, timeout: float | None = None) -> int:
+        wire.check_key(key)
+        answer = self._call("/v3/kv/put", wire.put_request(Put(key, value, lease)), timeout, idempotent=False)
+        return wire.revision_of(answer)
+
+    def txn(
+        self,
+        compare: Sequence[Compare],
+        success: Sequence[Operation],
+        failure: Sequence[Operation] = (),
+        *,
+        timeout: float | None = None,
+    ) -> TxnResult:
+        wire.check_txn(success, failure)
+        only_reads = all(isinstance(op, Get) for op in (*success, *failure))
+        request = wire.txn_request(compare, success, failure)
+        return wire.txn_result(self._call("/v3/kv/txn", request, timeout, idempotent=only_reads))
+
+    def lease(self, ttl: float, on_lost: Callable[[str], None]) -> KeptLease:
+        lease_id = secrets.randbits(62) + 1
+        started = time.monotonic()
+        granted = self._grant(lease_id, ttl)
+        transport = self._transport.sibling()
+
+        def renew() -> float:
+            # One endpoint gets a sixth of the TTL, so that three can be asked before it has passed.
+            request = {"ID": str(lease_id)}
+            answer = transport.call("/v3/lease/keepalive", request, granted / 2, idempotent=True, attempt=granted / 6)
+            prolonged = float(answer.get("TTL", 0))
+            if prolonged <= 0:
+                raise LeaseLost("the lease has expired or was revoked")
+            return prolonged
+
+        def revoke() -> None:
+            self._call("/v3/lease/revoke", {"ID": str(lease_id)}, None, idempotent=True)
+
+        def end(keeper: KeptLease) -> None:
+            self._leases.discard(keeper)
+            transport.close()
+
+        keeper = KeptLease(lease_id, granted, started, renew, revoke, on_lost, on_end=end)
+        self._leases.add(keeper)
+        return keeper
+
+    def _grant(self, lease_id: int, ttl: float) -> float:
+        """Returns the TTL that was granted. The number is ours, so a grant whose answer was lost may be sent again."""
+        wanted = max(1, math.ceil(ttl))
+        try:
+            answer = self._call("/v3/lease/grant", {"TTL": str(wanted), "ID": str(lease_id)}, None, idempotent=True)
+        except answers.Exists:
+            return float(wanted)
+        return float(answer["TTL"])
+
+    def watch(self, ranges: Sequence[KeyRange], start_revision: int, callback: WatchCallback) -> EtcdWatch:
+        transport = self._transport.sibling()
+
+        def end(watch: EtcdWatch) -> None:
+            self._watches.discard(watch)
+            transport.close()
+
+        interval = self._probe_interval
+        watch = EtcdWatch(transport, ranges, start_revision, callback, probe_interval=interval, on_end=end)
+        self._watches.add(watch)
+        return watch
+
+    def close(self) -> None:
+        for keeper in list(self._leases):
+            keeper.stop()
+        for watch in list(self._watches):
+            watch.cancel()
+        self._transport.close()
+
+    def _call(self, path: str, request: wire.Json, timeout: float | None, *, idempotent: bool) -> wire.Json:
+        limit = self._timeout if timeout is None else timeout
+        return self._transport.call(path, request, limit, idempotent=idempotent)
+
+
+def connect(endpoint: str, conf: Mapping[str, str] | None = None) -> EtcdClient:
+    """A client from --rdzv-endpoint and --rdzv-conf: host:port[,host:port], URLs, IPv6; of conf, the keys in CONF_KEYS are read.
+
+    Nothing is sent yet. Raises ValueError, in one sentence for people: a setting is wrong or a file cannot be used.
+    """
+    settings = config.parse_conf(conf or {})
+    endpoints = parse_endpoints(endpoint, protocol=settings.protocol)
+    if settings.tls != TlsConfig() and not any(e.tls for e in endpoints):
+        raise ValueError("cacert, cert or key is given, but the protocol is http; add protocol=https")
+    return EtcdClient(endpoints, tls=settings.tls, credentials=settings.credentials, timeout=settings.timeout)

@@ -1,0 +1,95 @@
+"""Addresses of etcd members: parsing them, and whose turn it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import threading
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+DEFAULT_PORT = 2379
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Endpoint:
+    host: str
+    port: int = DEFAULT_PORT
+    tls: bool = False
+
+    @property
+    def authority(self) -> str:
+        """host:port as it stands in a URL."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{'https' if self.tls else 'http'}://{self.authority}"
+
+
+def parse_endpoints(text: str, *, protocol: str = "", default_port: int = DEFAULT_PORT) -> tuple[Endpoint, ...]:
+    """Parses "host:port[,host:port]"; each may be a URL (http:// or https://), a name, an IPv4 or an IPv6 address ([::1]:2379 or ::1).
+
+    `protocol` ("http" or "https") holds for those without one; empty: http. Raises ValueError where nothing sensible can be read.
+    """
+    if protocol not in {"", "http", "https"}:
+        raise ValueError(f"protocol is {protocol!r}; it must be http or https")
+    endpoints = [_parse_endpoint(part.strip(), protocol, default_port) for part in text.split(",") if part.strip()]
+    if not endpoints:
+        raise ValueError("no etcd endpoint given; expected host:port, or several separated by commas")
+    return tuple(dict.fromkeys(endpoints))
+
+
+def _parse_endpoint(text: str, protocol: str, default_port: int) -> Endpoint:
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = protocol or "http", text
+    scheme = scheme.lower()
+    if "@" in rest:
+        raise ValueError("an etcd endpoint must not carry user or password; give them as user and password (or password_file)")
+    if scheme not in {"http", "https"}:
+        raise ValueError(f"etcd endpoint {text!r} starts with {scheme}://; expected http:// or https://")
+    if separator and protocol and scheme != protocol:
+        raise ValueError(f"etcd endpoint {text!r} contradicts protocol={protocol}")
+    if rest.count(":") > 1 and not rest.startswith("["):
+        rest = f"[{rest}]"
+    try:
+        parts = urlsplit(f"//{rest}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ValueError(f"etcd endpoint {text!r}: {error}; expected host:port") from error
+    if not host or port == 0 or any(c.isspace() for c in rest):
+        raise ValueError(f"etcd endpoint {text!r} has no usable {'port' if port == 0 else 'host'}; expected host:port")
+    if parts.path not in {"", "/"} or parts.query or parts.fragment:
+        raise ValueError(f"etcd endpoint {text!r} has a path; expected host:port alone")
+    return Endpoint(host, default_port if port is None else port, scheme == "https")
+
+
+class Rotation:
+    """Whose turn it is: everybody stays with one endpoint until somebody finds it failing.
+
+    Starts at a random one, so that the clients of a job spread over the members. Thread-safe.
+    """
+
+    def __init__(self, endpoints: Sequence[Endpoint], first: int | None = None) -> None:
+        if not endpoints:
+            raise ValueError("no etcd endpoint given")
+        self._endpoints = tuple(endpoints)
+        self._index = random.randrange(len(endpoints)) if first is None else first  # noqa: S311 - spreads load, guards nothing
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._endpoints)
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return self._endpoints
+
+    @property
+    def current(self) -> Endpoint:
+        return self._endpoints[self._index]
+
+    def failed(self, endpoint: Endpoint) -> None:
+        """The next one, unless another thread has moved on already."""
+        with self._lock:
+            if self.current == endpoint:
+                self._index = (self._index + 1) % len(self._endpoints)

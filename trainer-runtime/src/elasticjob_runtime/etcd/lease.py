@@ -1,0 +1,101 @@
+"""Keeping a lease alive on a thread of its own. Which store the lease is in does not matter here."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from elasticjob_runtime.etcd.port import LeaseLost, StoreError
+
+log = logging.getLogger(__name__)
+
+
+class KeptLease:
+    """Implements port.LeaseKeeper.
+
+    `renew` prolongs the lease and returns its TTL in seconds; it raises LeaseLost when the store says that it is gone, another StoreError
+    when the store cannot be asked. `on_end` is called by the thread when it has ended. `expires_at` counts from the moment *before* a
+    renewal was sent: the store cannot have counted from earlier.
+    """
+
+    def __init__(
+        self,
+        lease_id: int,
+        ttl: float,
+        granted_at: float,
+        renew: Callable[[], float],
+        revoke: Callable[[], None],
+        on_lost: Callable[[str], None],
+        *,
+        on_end: Callable[[KeptLease], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.id = lease_id
+        self._ttl = ttl
+        self._expires_at = granted_at + ttl
+        self._renew = renew
+        self._revoke = revoke
+        self._on_lost = on_lost
+        self._on_end = on_end
+        self._clock = clock
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"lease-{lease_id:x}", daemon=True)
+        self._thread.start()
+
+    @property
+    def ttl(self) -> float:
+        """Seconds, as granted: the store may give more than was asked for."""
+        return self._ttl
+
+    @property
+    def expires_at(self) -> float:
+        return self._expires_at
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+    def revoke(self) -> None:
+        self._stopped.set()
+        try:
+            self._revoke()
+        except LeaseLost:
+            pass
+        except StoreError as error:
+            log.info("lease %x is left to expire: %s", self.id, error)
+
+    def _run(self) -> None:
+        try:
+            self._keep()
+        finally:
+            self._on_end(self)
+
+    def _keep(self) -> None:
+        due = self._expires_at - self._ttl * 2 / 3
+        failing = False
+        while not self._stopped.wait(max(0.0, due - self._clock())):
+            started = self._clock()
+            try:
+                self._ttl = self._renew()
+            except LeaseLost as error:
+                self._lost(str(error))
+                return
+            except StoreError as error:
+                if not failing:
+                    log.warning("lease %x cannot be renewed for now: %s", self.id, error)
+                failing = True
+                due = self._clock() + self._ttl / 20
+            else:
+                failing = False
+                self._expires_at = started + self._ttl
+                due = started + self._ttl / 3
+
+    def _lost(self, reason: str) -> None:
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        try:
+            self._on_lost(reason)
+        except Exception:
+            log.exception("on_lost of lease %x failed", self.id)

@@ -1,0 +1,229 @@
+"""The store in memory: etcd's semantics for the threads of one process (`--standalone`, tests, the embedded server)."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from elasticjob_runtime.etcd import wire
+from elasticjob_runtime.etcd.cursor import merge
+from elasticjob_runtime.etcd.delivery import Delivery
+from elasticjob_runtime.etcd.lease import KeptLease
+from elasticjob_runtime.etcd.port import (
+    Compare,
+    Event,
+    Get,
+    KeyRange,
+    KeyValue,
+    Operation,
+    Put,
+    RangeResult,
+    TxnResult,
+    Unavailable,
+    WatchCallback,
+    WatchFailure,
+    WatchUpdate,
+)
+from elasticjob_runtime.etcd.state import (
+    HISTORY,
+    Compact,
+    Compacted,
+    Grant,
+    KeepAlive,
+    Revoke,
+    State,
+    StateOperation,
+    Txn,
+)
+
+log = logging.getLogger(__name__)
+
+
+class MemoryStore:
+    """Implements port.Store; any number of owners in a process may share one.
+
+    `clock` (seconds) decides when leases end; a test that passes its own calls `tick` after moving it.
+    """
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, history: int = HISTORY) -> None:
+        self._clock = clock
+        self._state = State(history)
+        self._changed = threading.Condition()
+        self._closed = False
+        self._watches: set[MemoryWatch] = set()
+        self._leases: set[KeptLease] = set()
+        self._reaper: threading.Thread | None = None
+
+    # The port
+
+    def get(self, key: str, *, timeout: float | None = None) -> KeyValue | None:
+        kvs = self.range(Get(KeyRange(key)), timeout=timeout).kvs
+        return kvs[0] if kvs else None
+
+    def range(self, get: Get, *, timeout: float | None = None) -> RangeResult:
+        result = self.txn((), (get,), timeout=timeout)
+        return RangeResult(result.reads[0], result.revision)
+
+    def put(self, key: str, value: str, *, lease: int = 0, timeout: float | None = None) -> int:
+        return self.txn((), (Put(key, value, lease),), timeout=timeout).revision
+
+    def txn(
+        self,
+        compare: Sequence[Compare],
+        success: Sequence[Operation],
+        failure: Sequence[Operation] = (),
+        *,
+        timeout: float | None = None,  # noqa: ARG002 - nothing here waits
+    ) -> TxnResult:
+        wire.check_txn(success, failure)
+        return self.apply(Txn(compare, success, failure))
+
+    def lease(self, ttl: float, on_lost: Callable[[str], None]) -> KeptLease:
+        number = secrets.randbits(62) + 1
+        started = self._clock()
+        self.apply(Grant(number, ttl))
+
+        def renew() -> float:
+            self.apply(KeepAlive(number))
+            return ttl
+
+        def revoke() -> None:
+            self.apply(Revoke(number))
+
+        keeper = KeptLease(number, ttl, started, renew, revoke, on_lost, on_end=self._leases.discard, clock=self._clock)
+        self._leases.add(keeper)
+        return keeper
+
+    def watch(self, ranges: Sequence[KeyRange], start_revision: int, callback: WatchCallback) -> MemoryWatch:
+        watch = MemoryWatch(self, merge(ranges), start_revision, Delivery(callback), self._watches.discard)
+        self._watches.add(watch)
+        return watch
+
+    def close(self) -> None:
+        for keeper in list(self._leases):
+            keeper.stop()
+        for watch in list(self._watches):
+            watch.cancel()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    # For the embedded server and tests
+
+    def apply(self, operation: StateOperation) -> TxnResult:
+        """Raises StoreError."""
+        with self._changed:
+            if self._closed:
+                raise Unavailable("the store was closed")
+            before = self._state.revision
+            try:
+                return self._state.apply(operation, self._clock())
+            finally:
+                if self._state.revision != before or isinstance(operation, Grant | Compact):
+                    self._changed.notify_all()
+                if isinstance(operation, Grant):
+                    self._start_reaper()
+
+    def tick(self) -> None:
+        """Ends the leases that have expired."""
+        with self._changed:
+            self._state.expire(self._clock())
+            self._changed.notify_all()
+
+    def compact(self, revision: int) -> None:
+        """Forgets the changes before `revision`, as etcd's compaction does."""
+        self.apply(Compact(revision))
+
+    @property
+    def revision(self) -> int:
+        with self._changed:
+            return self._state.revision
+
+    def wait_changes(
+        self, ranges: Sequence[KeyRange], revision: int, cancelled: Callable[[], bool], timeout: float | None = None
+    ) -> tuple[list[Event], int]:
+        """Waits for the store to pass `revision` - 1; returns the ranges' changes (maybe none) and the revision they reach to.
+
+        Returns nothing new after `timeout` seconds or when `cancelled`. Raises Compacted, and Unavailable once the store is closed.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or cancelled() or self._state.revision >= revision, timeout)
+            if self._closed:
+                raise Unavailable("the store was closed")
+            if cancelled():
+                return [], revision - 1
+            return self._state.changes_since(ranges, revision), max(self._state.revision, revision - 1)
+
+    def wake(self) -> None:
+        """Makes `wait_changes` look at `cancelled`."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def read_all(self, ranges: Sequence[KeyRange]) -> tuple[tuple[KeyValue, ...], int]:
+        result = self.apply(Txn(success=[Get(span) for span in ranges]))
+        return tuple(sorted((kv for kvs in result.reads for kv in kvs), key=lambda kv: kv.key)), result.revision
+
+    def _start_reaper(self) -> None:
+        if self._reaper is None:
+            self._reaper = threading.Thread(target=self._reap, name="memory-leases", daemon=True)
+            self._reaper.start()
+
+    def _reap(self) -> None:
+        """Ends leases when their time has come, also when nobody calls."""
+        with self._changed:
+            while not self._closed:
+                due = self._state.next_expiry()
+                self._changed.wait(None if due is None else max(0.0, due - self._clock()))
+                before = self._state.revision
+                self._state.expire(self._clock())
+                if self._state.revision != before:
+                    self._changed.notify_all()
+
+
+class MemoryWatch:
+    """Implements port.Watch."""
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        ranges: list[KeyRange],
+        start_revision: int,
+        deliver: Delivery,
+        on_end: Callable[[MemoryWatch], None],
+    ) -> None:
+        self._store = store
+        self._ranges = ranges
+        self._next = start_revision
+        self._deliver = deliver
+        self._on_end = on_end
+        self._cancelled = False
+        threading.Thread(target=self._run, name="memory-watch", daemon=True).start()
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._deliver.stop()
+        self._store.wake()
+
+    def _run(self) -> None:
+        try:
+            while not self._cancelled:
+                self._step()
+        except Unavailable as error:
+            self._deliver(WatchFailure(error))
+        finally:
+            self._on_end(self)
+
+    def _step(self) -> None:
+        try:
+            events, revision = self._store.wait_changes(self._ranges, self._next, lambda: self._cancelled)
+        except Compacted as error:
+            log.warning("watch starts over: %s", error)
+            kvs, revision = self._store.read_all(self._ranges)
+            self._deliver(WatchUpdate(revision, snapshot=kvs))
+        else:
+            if events:
+                self._deliver(WatchUpdate(events[-1].mod_revision, tuple(events)))
+        self._next = revision + 1

@@ -1,0 +1,246 @@
+"""Calls over several endpoints: rotation, deadlines, login, version check, and a pool of connections kept alive."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from elasticjob_runtime.etcd import answers, wire
+from elasticjob_runtime.etcd.auth import TokenKeeper
+from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation
+from elasticjob_runtime.etcd.http1 import AnswerLost, Connection, NotHttp, NotSent, TlsRefused, TransportError
+from elasticjob_runtime.etcd.port import Denied, NotEtcd, StoreError, Unavailable
+
+if TYPE_CHECKING:
+    import ssl
+
+_IDLE_CONNECTIONS = 4
+_SHORTEST_ATTEMPT = 0.5
+T = TypeVar("T")
+_LOGIN_PATH = "/v3/auth/authenticate"
+
+
+class Unsent(Unavailable):
+    """Nothing was done: any call may be sent again."""
+
+
+class Untrusted(Denied):
+    """The endpoint and this client do not accept each other's certificate; another endpoint may."""
+
+
+class Transport:
+    """Thread-safe. `sibling()` gives one with connections of its own and everything else shared."""
+
+    def __init__(self, endpoints: Rotation, context: ssl.SSLContext | None, tokens: TokenKeeper) -> None:
+        self.rotation = endpoints
+        self._context = context
+        self._tokens = tokens
+        self._checked: set[Endpoint] = set()
+        self._lock = threading.Lock()
+        self._idle: dict[Endpoint, list[Connection]] = {}
+        self._used: set[Connection] = set()
+        self._closed = False
+
+    def sibling(self) -> Transport:
+        other = Transport(self.rotation, self._context, self._tokens)
+        other._checked = self._checked
+        return other
+
+    def call(self, path: str, request: wire.Json, timeout: float, *, idempotent: bool, attempt: float = float("inf")) -> wire.Json:
+        """One call, on whichever endpoint answers within `timeout` seconds; `attempt` bounds the time given to one endpoint.
+
+        What is not idempotent is sent again only if it certainly did not happen. Raises StoreError.
+        """
+        body = wire.dump(request)
+        end = time.monotonic() + timeout
+        faults: dict[Endpoint, StoreError] = {}
+        failures = 0
+        while True:
+            endpoint = self.rotation.current
+            untried = max(1, len(self.rotation) - len(faults))
+            share = max((end - time.monotonic()) / untried, _SHORTEST_ATTEMPT)
+            attempt_end = min(end, time.monotonic() + min(share, attempt))
+            try:
+                return self.call_at(endpoint, path, body, attempt_end, end if not idempotent else attempt_end)
+            except (Unavailable, NotEtcd, Untrusted) as error:
+                self.rotation.failed(endpoint)
+                faults[endpoint] = error
+                if isinstance(error, Unavailable) and not isinstance(error, Unsent) and not idempotent:
+                    raise Unavailable(f"{endpoint}: {error}; the write may have happened") from error
+            failures += 1
+            verdict = self._verdict(faults)
+            pause = pause_before(failures, len(self.rotation))
+            if verdict is not None:
+                raise verdict
+            if time.monotonic() + pause >= end:
+                raise Unavailable(f"no etcd answered within {timeout:g} s: {summary(faults)}")
+            time.sleep(pause)
+
+    def _verdict(self, faults: dict[Endpoint, StoreError]) -> StoreError | None:
+        """The error for which trying again is no use: every endpoint is none of ours."""
+        if self._closed:
+            return Unavailable("the etcd client was closed")
+        if len(faults) < len(self.rotation) or any(isinstance(error, Unavailable) for error in faults.values()):
+            return None
+        kind = NotEtcd if any(isinstance(error, NotEtcd) for error in faults.values()) else Denied
+        return kind(summary(faults))
+
+    def call_at(self, endpoint: Endpoint, path: str, body: bytes, end: float, answer_end: float | None = None) -> wire.Json:
+        """One attempt at one endpoint: everything up to sending until `end`, the answer until `answer_end`. Raises StoreError."""
+        answer_end = end if answer_end is None else answer_end
+
+        def attempt(token: str) -> wire.Json:
+            with _Borrowed(self, endpoint, end) as connection:
+                return _exchange(connection, path, body, token, end, answer_end)
+
+        return self.with_token(endpoint, end, attempt)
+
+    def forget_token(self, token: str) -> None:
+        self._tokens.forget(token)
+
+    def with_token(self, endpoint: Endpoint, end: float, attempt: Callable[[str], T]) -> T:
+        """Logs in where needed, and again (twice at most) when the server no longer knows the token."""
+
+        def login(user: str, password: str) -> str:
+            with _Borrowed(self, endpoint, end) as connection:
+                body = wire.dump({"name": user, "password": password})
+                try:
+                    return str(_exchange(connection, _LOGIN_PATH, body, "", end, end)["token"])
+                except Unavailable as error:
+                    raise Unsent(str(error)) from error
+
+        for last in (False, False, True):
+            token = self._tokens.token(login, end - time.monotonic())
+            try:
+                return attempt(token)
+            except answers.TokenRefused as error:
+                if not self._tokens.has_credentials:
+                    raise Denied(f"{endpoint}: etcd wants a user and a password ({error})") from error
+                self._tokens.forget(token)
+                if last:
+                    raise Denied(f"{endpoint}: {error}") from error
+        raise AssertionError
+
+    def open_stream(self, endpoint: Endpoint, end: float, register: Callable[[Connection], None] = lambda _: None) -> Connection:
+        """A new connection; the caller closes it with `release`. `register` gets it before it connects, to `wake` it from elsewhere."""
+        connection = Connection(endpoint, self._context if endpoint.tls else None)
+        register(connection)
+        with self._lock:
+            if self._closed:
+                raise Unavailable("the etcd client was closed")
+            self._used.add(connection)
+        try:
+            connection.open(end)
+            self._check(connection, end)
+        except TransportError as error:
+            self.release(connection)
+            raise store_error(error) from error
+        except StoreError:
+            self.release(connection)
+            raise
+        return connection
+
+    def _check(self, connection: Connection, end: float) -> None:
+        """Once for every endpoint: is it an etcd we can use?"""
+        if connection.endpoint in self._checked:
+            return
+        try:
+            connection.send("GET", "/version", b"", "", end)
+            head = connection.read_head(end)
+            answers.check_version(head.status, head.headers, connection.read_body(head, end))
+        except AnswerLost as error:
+            raise Unsent(str(error)) from error
+        except Unavailable as error:
+            raise Unsent(str(error)) from error
+        self._checked.add(connection.endpoint)
+
+    def borrow(self, endpoint: Endpoint, end: float) -> Connection:
+        with self._lock:
+            idle = self._idle.get(endpoint, [])
+            while idle:
+                connection = idle.pop()
+                if connection.is_stale():
+                    connection.close()
+                    continue
+                self._used.add(connection)
+                return connection
+        return self.open_stream(endpoint, end)
+
+    def release(self, connection: Connection) -> None:
+        """Keeps the connection if it may be used again."""
+        with self._lock:
+            self._used.discard(connection)
+            idle = self._idle.setdefault(connection.endpoint, [])
+            if connection.reusable and not self._closed and len(idle) < _IDLE_CONNECTIONS:
+                idle.append(connection)
+                return
+        connection.close()
+
+    def drop_idle(self, endpoint: Endpoint) -> None:
+        """An endpoint has failed: its other connections are not better."""
+        with self._lock:
+            dropped = self._idle.pop(endpoint, [])
+        for connection in dropped:
+            connection.close()
+
+    def close(self) -> None:
+        """Wakes every thread that waits for an answer."""
+        with self._lock:
+            self._closed = True
+            idle = [connection for connections in self._idle.values() for connection in connections]
+            self._idle.clear()
+            used = list(self._used)
+        for connection in idle:
+            connection.close()
+        for connection in used:
+            connection.wake()
+
+
+class _Borrowed:
+    """A pooled connection for one exchange; whatever went wrong on it becomes a StoreError."""
+
+    def __init__(self, transport: Transport, endpoint: Endpoint, end: float) -> None:
+        self._transport = transport
+        self._connection = transport.borrow(endpoint, end)
+
+    def __enter__(self) -> Connection:
+        return self._connection
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._transport.release(self._connection)
+        if isinstance(error, TransportError):
+            self._transport.drop_idle(self._connection.endpoint)
+            raise store_error(error) from error
+
+
+def _exchange(connection: Connection, path: str, body: bytes, token: str, end: float, answer_end: float) -> wire.Json:
+    connection.send("POST", path, body, f"Authorization: {token}\r\n" if token else "", end)
+    head = connection.read_head(answer_end)
+    return answers.parse_answer(head.status, head.headers, connection.read_body(head, answer_end))
+
+
+def store_error(error: TransportError) -> StoreError:
+    match error:
+        case NotSent():
+            return Unsent(str(error))
+        case NotHttp():
+            return NotEtcd(str(error))
+        case TlsRefused():
+            return Untrusted(str(error))
+        case _:
+            return Unavailable(str(error))
+
+
+def summary(faults: dict[Endpoint, StoreError]) -> str:
+    return "; ".join(f"{endpoint}: {error}" for endpoint, error in faults.items())
+
+
+def pause_before(failures: int, endpoints: int) -> float:
+    """Seconds before the next attempt: none until every endpoint had its turn, then 0.05 doubling to 0.5, with jitter."""
+    rounds, rest = divmod(failures, endpoints)
+    if rest or not rounds:
+        return 0.0
+    return min(0.5, 0.05 * 2.0 ** min(rounds - 1, 10)) * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load

@@ -1,0 +1,283 @@
+"""A watch on etcd: one thread, one stream at a time, taken up again after whatever happens."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from elasticjob_runtime.etcd import answers, wire
+from elasticjob_runtime.etcd.cursor import Behind, Cursor, HistoryGone
+from elasticjob_runtime.etcd.delivery import Delivery
+from elasticjob_runtime.etcd.endpoints import Endpoint
+from elasticjob_runtime.etcd.http1 import Connection, TransportError
+from elasticjob_runtime.etcd.port import (
+    Denied,
+    Get,
+    KeyRange,
+    NotEtcd,
+    StoreError,
+    Unavailable,
+    WatchCallback,
+    WatchFailure,
+    WatchUpdate,
+)
+from elasticjob_runtime.etcd.transport import Transport, Untrusted, pause_before, store_error, summary
+
+log = logging.getLogger(__name__)
+
+_OPEN_TIMEOUT = 3.0
+_PROBE_TIMEOUT = 3.0
+_STALL_GRACE = 1.0
+# Asks the member to end the stream when it has lost its cluster's leader, instead of falling silent.
+_HEADERS = "Grpc-Metadata-hasleader: true\r\n"
+
+
+class EtcdWatch:
+    """Implements port.Watch.
+
+    A stream on which nothing came for about `probe_interval` seconds is probed: the same member must answer a linearizable read within 3 s,
+    and must not know of changes that the stream does not bring. That finds what TCP cannot see: a frozen server, a member cut off
+    from its cluster, a stream lost in a proxy.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        ranges: Sequence[KeyRange],
+        start_revision: int,
+        callback: WatchCallback,
+        *,
+        probe_interval: float,
+        on_end: Callable[[EtcdWatch], None],
+    ) -> None:
+        self._transport = transport
+        self._cursor = Cursor(ranges, start_revision)
+        self._deliver = Delivery(callback)
+        self._probe_interval = probe_interval
+        self._on_end = on_end
+        self._stopped = threading.Event()
+        self._stream: Connection | None = None
+        self._established = False
+        self._alive_since = 0.0
+        self._announced = False
+        self._faults: dict[Endpoint, StoreError] = {}
+        self._failures = 0
+        self._thread = threading.Thread(target=self._run, name="etcd-watch", daemon=True)
+        self._thread.start()
+
+    def cancel(self) -> None:
+        self._stopped.set()
+        self._deliver.stop()
+        stream = self._stream
+        if stream is not None:
+            stream.wake()
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                self._once()
+        except Exception as error:
+            log.exception("watch ended by a bug")
+            self._deliver(WatchFailure(StoreError(f"watch ended: {error!r}")))
+        finally:
+            self._on_end(self)
+
+    def _once(self) -> None:
+        """One stream, until it fails."""
+        endpoint = self._transport.rotation.current
+        try:
+            self._follow(endpoint)
+        except (HistoryGone, Behind) as error:
+            self._start_over(endpoint, error)
+        except (Unavailable, NotEtcd, Untrusted) as error:
+            self._retry_later(endpoint, error)
+        except StoreError as error:
+            self._end(error)
+
+    def _follow(self, endpoint: Endpoint) -> None:
+        end = time.monotonic() + _OPEN_TIMEOUT
+        body = wire.watch_request(self._cursor.ranges, self._cursor.next)
+        self._cursor.begin()
+
+        def attempt(token: str) -> None:
+            stream = self._transport.open_stream(endpoint, end, self._register)
+            try:
+                login = f"Authorization: {token}\r\n" if token else ""
+                stream.send("POST", "/v3/watch", body, _HEADERS + login, end)
+                head = stream.read_head(end)
+                if head.status != 200:
+                    raise answers.http_error(head.status, head.headers, stream.read_body(head, end))
+                self._read(endpoint, stream, end)
+            except TransportError as error:
+                raise store_error(error) from error
+            except answers.TokenRefused as error:
+                if not self._cursor.ready:
+                    raise
+                self._transport.forget_token(token)
+                raise Unavailable(str(error)) from error
+            finally:
+                self._stream = None
+                stream.reusable = False
+                self._transport.release(stream)
+
+        self._transport.with_token(endpoint, end, attempt)
+
+    def _register(self, stream: Connection) -> None:
+        """Called before it connects, so that cancel can break that off too."""
+        self._stream = stream
+        if self._stopped.is_set():
+            stream.wake()
+
+    def _read(self, endpoint: Endpoint, stream: Connection, end: float) -> None:
+        """Delivers what the stream brings. Returns only when cancelled."""
+        cursor = self._cursor
+        lines = _Lines(stream)
+        probe = _Probe(end, None)
+        while not self._stopped.is_set():
+            try:
+                messages = lines.read(probe.due if cursor.hold_until is None else min(probe.due, cursor.hold_until))
+            except TimeoutError:
+                messages = []
+                if not cursor.ready:
+                    raise Unavailable(f"no watch within {_OPEN_TIMEOUT:g} s") from None
+            now = time.monotonic()
+            for message in messages:
+                self._hand_over(cursor.feed(message, now))
+            if cursor.hold_until is not None and now >= cursor.hold_until:
+                self._hand_over(cursor.flush())
+            if cursor.ready:
+                probe = self._look_after(endpoint, probe, now, heard=bool(messages))
+
+    def _look_after(self, endpoint: Endpoint, probe: _Probe, now: float, *, heard: bool) -> _Probe:
+        """When to probe next. Raises Unavailable when the stream is dead."""
+        if heard:
+            self._on_life(now)
+        if probe.stall is not None and now >= probe.stall.at:
+            if not probe.stall.is_over(self._cursor):
+                raise Unavailable("the watch does not bring what was written")
+            probe = _Probe(probe.at, None)
+        if heard:
+            return _Probe(self._next_probe(), probe.stall)
+        if now >= probe.at:
+            stall = self._probe(endpoint)
+            return _Probe(self._next_probe(), stall)
+        return probe
+
+    def _next_probe(self) -> float:
+        return time.monotonic() + self._probe_interval * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load
+
+    def _hand_over(self, updates: list[WatchUpdate]) -> None:
+        for update in updates:
+            self._deliver(update)
+
+    def _probe(self, endpoint: Endpoint) -> _Stall | None:
+        """Raises Unavailable when the member does not answer. Returns what the stream should have brought and has not yet."""
+        since = list(self._cursor.next)
+        request = wire.dump(wire.news_request(self._cursor.ranges, since))
+        answer = self._transport.call_at(endpoint, "/v3/kv/txn", request, time.monotonic() + _PROBE_TIMEOUT)
+        news = [bool(kvs) for kvs in wire.txn_result(answer).reads]
+        return _Stall(since, news, time.monotonic() + _STALL_GRACE) if any(news) else None
+
+    def _start_over(self, endpoint: Endpoint, reason: StoreError) -> None:
+        """Reads everything again, unless the member only was late (the linearizable read has made it catch up)."""
+        gets = [Get(span) for span in self._cursor.ranges]
+        body = wire.dump(wire.txn_request((), gets, ()))
+        try:
+            answer = self._transport.call_at(endpoint, "/v3/kv/txn", body, time.monotonic() + _OPEN_TIMEOUT)
+        except (Unavailable, NotEtcd, Untrusted) as error:
+            self._retry_later(endpoint, error)
+            return
+        except StoreError as error:
+            self._end(error)
+            return
+        if isinstance(reason, Behind) and not self._cursor.is_rewound(answer["header"]):
+            return
+        log.warning("watch starts over: %s", reason)
+        result = wire.txn_result(answer)
+        self._deliver(self._cursor.restart(result.revision, [kv for kvs in result.reads for kv in kvs]))
+
+    def _on_life(self, now: float) -> None:
+        """The stream stands and brings something."""
+        self._faults.clear()
+        self._announced = False
+        self._alive_since = self._alive_since or now
+
+    def _retry_later(self, endpoint: Endpoint, error: StoreError) -> None:
+        """The next endpoint; the receiver is told when all have failed."""
+        if self._stopped.is_set():
+            return
+        rotation = self._transport.rotation
+        rotation.failed(endpoint)
+        now = time.monotonic()
+        if self._alive_since and now - self._alive_since > 1.0:
+            self._failures = 0
+        if self._alive_since:
+            log.info("watch on %s lost: %s", endpoint, error)
+        else:
+            self._faults[endpoint] = error
+        self._established = self._established or bool(self._alive_since)
+        self._alive_since = 0.0
+        self._failures += 1
+        if len(self._faults) == len(rotation) and not self._announced:
+            if not self._established and not any(isinstance(fault, Unavailable) for fault in self._faults.values()):
+                kind = NotEtcd if any(isinstance(fault, NotEtcd) for fault in self._faults.values()) else Denied
+                self._end(kind(summary(self._faults)))
+                return
+            self._announced = True
+            self._deliver(WatchFailure(Unavailable(summary(self._faults))))
+        self._stopped.wait(pause_before(self._failures, len(rotation)))
+
+    def _end(self, error: StoreError) -> None:
+        """This will not pass."""
+        self._stopped.set()
+        self._deliver(WatchFailure(error))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Stall:
+    """Changes that the member knows of and the stream has to bring until `at`."""
+
+    since: list[int]
+    news: list[bool]
+    at: float
+
+    def is_over(self, cursor: Cursor) -> bool:
+        return all(after > before for before, after, new in zip(self.since, cursor.next, self.news, strict=True) if new)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Probe:
+    """The next probe of a silent stream, and what the last one found."""
+
+    at: float
+    stall: _Stall | None
+
+    @property
+    def due(self) -> float:
+        return self.at if self.stall is None else min(self.at, self.stall.at)
+
+
+class _Lines:
+    """The messages of a stream: JSON objects, a line each."""
+
+    def __init__(self, stream: Connection) -> None:
+        self._stream = stream
+        self._rest = bytearray()
+
+    def read(self, end: float) -> list[wire.Json]:
+        """What there is. Raises TimeoutError when there is nothing until `end`, StoreError when the stream ends or says so."""
+        part = self._stream.read_part(end)
+        if not part:
+            raise Unavailable("the watch stream ended")
+        searched = len(self._rest)
+        self._rest += part
+        cut = self._rest.rfind(b"\n", searched) + 1
+        if not cut:
+            return []
+        lines = bytes(self._rest[:cut]).splitlines()
+        del self._rest[:cut]
+        return [answers.parse_answer(200, {}, line) for line in lines if line.strip()]

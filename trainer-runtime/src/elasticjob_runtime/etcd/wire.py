@@ -1,0 +1,167 @@
+"""The gateway's JSON: port types to requests, answers to port types. Pure (errors: answers.py).
+
+Keys, values and names are base64; 64-bit numbers are strings and are left out when 0 (proto3's JSON).
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from elasticjob_runtime.etcd.port import (
+    Compare,
+    Delete,
+    Event,
+    Get,
+    KeyRange,
+    KeyValue,
+    Operation,
+    Put,
+    TxnResult,
+)
+
+MAX_OPERATIONS = 100
+Json = dict[str, Any]
+
+
+def encode(text: str) -> str:
+    return binascii.b2a_base64(text.encode("utf-8", "surrogateescape"), newline=False).decode("ascii")
+
+
+def decode(text: str) -> str:
+    """Bytes that are no UTF-8 survive as surrogates (they are not ours, and must not stop a watch)."""
+    return binascii.a2b_base64(text).decode("utf-8", "surrogateescape")
+
+
+def dump(data: Json) -> bytes:
+    return json.dumps(data, separators=(",", ":")).encode("ascii")
+
+
+# Requests
+
+
+def range_request(get: Get) -> Json:
+    request = _span(get.range)
+    if get.limit:
+        request["limit"] = str(get.limit)
+    if get.by_creation:
+        request["sort_target"] = "CREATE"
+    if get.by_creation or get.descending:
+        request["sort_order"] = "DESCEND" if get.descending else "ASCEND"
+    if get.max_create_revision:
+        request["max_create_revision"] = str(get.max_create_revision)
+    if get.keys_only:
+        request["keys_only"] = True
+    return request
+
+
+def put_request(put: Put) -> Json:
+    request: Json = {"key": encode(put.key), "value": encode(put.value)}
+    if put.lease:
+        request["lease"] = str(put.lease)
+    return request
+
+
+def txn_request(compare: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation]) -> Json:
+    return {
+        "compare": [guard for item in compare for guard in _guards(item)],
+        "success": [_operation(op) for op in success],
+        "failure": [_operation(op) for op in failure],
+    }
+
+
+def watch_request(ranges: Sequence[KeyRange], start_revisions: Sequence[int]) -> bytes:
+    """One body that creates a watcher for each range, numbered from 1: the gateway reads JSON objects until the body ends."""
+    requests = [
+        {**_span(span), "start_revision": str(start), "watch_id": str(number), "fragment": True}
+        for number, (span, start) in enumerate(zip(ranges, start_revisions, strict=True), 1)
+    ]
+    return b"\n".join(dump({"create_request": request}) for request in requests) + b"\n"
+
+
+def news_request(ranges: Sequence[KeyRange], since: Sequence[int]) -> Json:
+    """A read of at most one key a range that was written at or after the revision in `since`."""
+    return {
+        "success": [
+            {"request_range": {**_span(span), "min_mod_revision": str(revision), "limit": "1", "keys_only": True}}
+            for span, revision in zip(ranges, since, strict=True)
+        ]
+    }
+
+
+def _span(span: KeyRange) -> Json:
+    request: Json = {"key": encode(span.key)}
+    if span.end:
+        request["range_end"] = encode(span.end)
+    return request
+
+
+def _operation(op: Operation) -> Json:
+    if isinstance(op, Put):
+        return {"request_put": put_request(op)}
+    if isinstance(op, Delete):
+        return {"request_delete_range": _span(op.range)}
+    return {"request_range": range_request(op)}
+
+
+def _guards(compare: Compare) -> list[Json]:
+    guards = []
+    for target, field, revision in (
+        ("CREATE", "create_revision", compare.create_revision),
+        ("MOD", "mod_revision", compare.mod_revision),
+    ):
+        if revision is not None:
+            guards.append({"key": encode(compare.key), "target": target, "result": "EQUAL", field: str(revision)})
+    return guards
+
+
+# Answers
+
+
+def revision_of(answer: Json) -> int:
+    return int(answer["header"].get("revision", 0))
+
+
+def key_values(answer: Json) -> tuple[KeyValue, ...]:
+    return tuple(_key_value(kv) for kv in answer.get("kvs", ()))
+
+
+def txn_result(answer: Json) -> TxnResult:
+    reads = [key_values(item["response_range"]) for item in answer.get("responses", ()) if "response_range" in item]
+    return TxnResult(bool(answer.get("succeeded")), revision_of(answer), tuple(reads))
+
+
+def _key_value(kv: Json) -> KeyValue:
+    return KeyValue(
+        decode(kv["key"]),
+        decode(kv.get("value", "")),
+        int(kv.get("create_revision", 0)),
+        int(kv.get("mod_revision", 0)),
+        int(kv.get("version", 0)),
+        int(kv.get("lease", 0)),
+    )
+
+
+def event(data: Json) -> Event:
+    kv = data["kv"]
+    deleted = data.get("type") == "DELETE"
+    value = None if deleted else decode(kv.get("value", ""))
+    return Event(decode(kv["key"]), value, int(kv["mod_revision"]), int(kv.get("create_revision", 0)))
+
+
+# Checks before anything is sent: the same words whatever the store
+
+
+def check_key(key: str) -> None:
+    if not key:
+        raise ValueError("a key must not be empty")
+
+
+def check_txn(*sides: Sequence[Operation]) -> None:
+    for side in sides:
+        if len(side) > MAX_OPERATIONS:
+            raise ValueError(f"{len(side)} operations in a transaction; at most {MAX_OPERATIONS}")
+        for op in side:
+            check_key(op.key if isinstance(op, Put) else op.range.key)
