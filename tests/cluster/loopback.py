@@ -89,7 +89,7 @@ class _Loopback:
 
     def _start_etcd(self, client_port: int, peer_port: int) -> Child:
         child = self._start_child(components.etcd(self.directory / "data", client_port, peer_port))
-        child.wait_until(lambda: _answers(f"http://127.0.0.1:{client_port}/health"))
+        child.wait_until(lambda: answers(f"http://127.0.0.1:{client_port}/health"))
         return child
 
 
@@ -154,12 +154,12 @@ class ControlPlane(_Loopback):
         self._start_etcd(etcd_port, peer_port)
         server = self._start_child(components.api_server(self.directory, port, etcd_port, self._server_flags()))
         context = ssl.create_default_context(cafile=str(self.directory / "pki" / "ca.crt"))
-        server.wait_until(lambda: _answers(f"https://127.0.0.1:{port}/readyz", context))
+        server.wait_until(lambda: answers(f"https://127.0.0.1:{port}/readyz", context))
         if self.controllers:
             flags = {"bind-address": "127.0.0.1", "secure-port": manager_port}
             manager = self._start_child(components.controller_manager(self.directory, self.kubeconfig, self.controllers, flags))
             manager_context = ssl._create_unverified_context()  # noqa: S323  it makes its own certificate, and only health is asked
-            manager.wait_until(lambda: _answers(f"https://127.0.0.1:{manager_port}/healthz", manager_context))
+            manager.wait_until(lambda: answers(f"https://127.0.0.1:{manager_port}/healthz", manager_context))
         self.server = f"https://127.0.0.1:{port}"
         self.etcd_endpoint = f"http://127.0.0.1:{etcd_port}"
 
@@ -172,7 +172,8 @@ class ControlPlane(_Loopback):
         }
 
 
-def _answers(url: str, context: ssl.SSLContext | None = None) -> bool:
+def answers(url: str, context: ssl.SSLContext | None = None) -> bool:
+    """True when a GET of this address is answered with 200."""
     try:
         with urllib.request.urlopen(url, timeout=2, context=context) as response:  # noqa: S310  always http(s)
             return bool(response.status == 200)

@@ -1,30 +1,14 @@
-"""What the cluster tells the person who waits for it, and the error it raises."""
+"""Running a command to its end, and the error the cluster raises."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 
 class ClusterError(RuntimeError):
     """The test cluster cannot do what was asked. The message says what is wrong and what to do."""
-
-
-def say(text: str) -> None:
-    """One line to the person at the terminal. On standard error, so that a command's own output stays clean."""
-    print(f"cluster: {text}", file=sys.stderr, flush=True)
-
-
-@contextmanager
-def step(text: str) -> Iterator[None]:
-    """Says how long the step took, once it has succeeded."""
-    started = time.monotonic()
-    yield
-    say(f"{text} ({time.monotonic() - started:.1f} s)")
 
 
 def run(command: Sequence[str | Path], cwd: Path | None = None, env: dict[str, str] | None = None, stdin: str | None = None) -> str:

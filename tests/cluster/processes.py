@@ -10,8 +10,15 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
+from .cgroups import JOIN_AND_EXECUTE
 from .output import ClusterError, tail
+
+T = TypeVar("T")
+
+START_SECONDS = 5.0
+"""A daemon that is not even in its cgroup by then never started."""
 
 
 class Child:
@@ -72,3 +79,29 @@ def free_ports(count: int) -> list[int]:
     finally:
         for each in sockets:
             each.close()
+
+
+def start_daemon(command: Sequence[str | Path], log: Path, groups: Sequence[Path], namespace: str | None = None) -> None:
+    """Starts a program that outlives this process, in these cgroups (folders) and, if named, in this network namespace."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    inside = ["ip", "netns", "exec", namespace] if namespace else []
+    joined = ["sh", "-c", JOIN_AND_EXECUTE, " ".join(map(str, groups)), *inside, *map(str, command)]
+    with log.open("ab") as output:
+        subprocess.run(["setsid", "--fork", *joined], stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=True)
+
+
+def wait_for(ready: Callable[[], T], running: Callable[[], bool], what: str, log: Path, timeout: float = 60.0) -> T:
+    """Waits until `ready()` returns something true, and returns that. Raises ClusterError with the end of the log when the program is not
+    `running()` any more, or after `timeout` seconds."""
+    started, was_running = time.monotonic(), False
+    while True:
+        result = ready()
+        if result:
+            return result
+        elapsed, runs = time.monotonic() - started, running()
+        was_running = was_running or runs
+        if not runs and (was_running or elapsed > START_SECONDS):
+            raise ClusterError(f"{what} has ended, log: {log}\n{tail(log)}")
+        if elapsed > timeout:
+            raise ClusterError(f"{what} is not ready after {timeout:g} s, log: {log}\n{tail(log)}")
+        time.sleep(0.05)

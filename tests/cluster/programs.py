@@ -6,17 +6,17 @@ Go's module proxy is enough.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from functools import lru_cache
 from pathlib import Path
 
-from .output import ClusterError, run, say, step, tail
+from tests.steps import Step, Steps, run_logged
+
+from .output import ClusterError, run
 from .settings import CHECKOUT, KUBERNETES_VERSION, LINKS, MODULE_FOLDER, cache_folder
 
 FLAGS = ("-trimpath", "-ldflags", f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}")
@@ -27,18 +27,16 @@ PROGRAMS = (
     *("kube-proxy", "kube-scheduler", "kubeadm", "kubectl", "kubelet", "kwok"),
 )
 LINKED = ("ctr", "etcdctl", "helm", "kubectl", "kwok")
+SECONDS_FROM_NOTHING = 410.0
+"""Measured on 2 cores with an empty Go build cache."""
 
 
 @lru_cache
 def programs_folder() -> Path:
     """The folder that holds, or will hold, the programs of this checkout: named by everything that goes into them."""
     digest = hashlib.sha256()
-    for part in (
-        (MODULE_FOLDER / "go.mod").read_bytes(),
-        (MODULE_FOLDER / "go.sum").read_bytes(),
-        _go_version().encode(),
-        repr(FLAGS).encode(),
-    ):
+    modules = [(MODULE_FOLDER / name).read_bytes() for name in ("go.mod", "go.sum")]
+    for part in (*modules, _go_version().encode(), repr(FLAGS).encode()):
         digest.update(hashlib.sha256(part).digest())
     return cache_folder() / digest.hexdigest()[:16] / "bin"
 
@@ -57,26 +55,20 @@ def programs_built() -> bool:
     return all((programs_folder() / name).exists() for name in PROGRAMS)
 
 
-def build_programs() -> None:
+def build_programs(steps: Steps) -> None:
     """Compiles every program that `go.mod` names, unless this was done before, and links those a person wants into `.cluster/bin`.
 
-    A build killed half-way leaves nothing half-made: it happens in a folder of its own and is renamed at its end.
+    A build killed half-way leaves nothing half-made: it happens in a folder of its own and is renamed at its end. Two at once: the second
+    waits. Raises StepError with the compiler's words and the path of its log.
     """
     folder = programs_folder()
-    if not programs_built():
-        say(f"building {len(PROGRAMS)} programs of Kubernetes {KUBERNETES_VERSION} from source into {folder}")
-        say("(they make a real cluster without Docker or an image registry; took 7 minutes from an empty Go cache on 2 cores; done once)")
-        with step("programs built"):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            aside = Path(tempfile.mkdtemp(prefix="bin-", dir=folder.parent))
-            try:
-                _compile(aside)
-                (aside / "server").rename(aside / "etcd")
-                aside.chmod(0o755)
-                shutil.rmtree(folder, ignore_errors=True)
-                aside.rename(folder)
-            finally:
-                shutil.rmtree(aside, ignore_errors=True)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not programs_built():
+            why = "a real cluster without Docker or a registry; from source, once per version"
+            with steps.step(f"Build Kubernetes {KUBERNETES_VERSION}, etcd, containerd and tools", why, SECONDS_FROM_NOTHING) as step:
+                _build_into(folder, step)
     link_programs()
 
 
@@ -90,42 +82,41 @@ def link_programs() -> None:
             link.symlink_to(target)
 
 
+def source_of_module(module: str) -> Path:
+    """The folder of a Go module that the programs are built from, downloaded if need be."""
+    return Path(run(["go", "mod", "download", "-json", module], cwd=MODULE_FOLDER).partition('"Dir": "')[2].partition('"')[0])
+
+
 def _go_version() -> str:
     if not shutil.which("go"):
-        raise ClusterError(
-            "Go is not installed or not on PATH: the test cluster's programs are built with Go 1.26 or newer (https://go.dev/dl)"
-        )
+        raise ClusterError("Go is not on PATH: the test cluster's programs are built with Go 1.26 or newer (https://go.dev/dl)")
     return run(["go", "env", "GOVERSION"], cwd=MODULE_FOLDER).strip()
 
 
-def _compile(folder: Path) -> None:
-    say("downloading the sources (Go modules) ...")
-    packages = len(run(["go", "list", "-deps", "tool"], cwd=MODULE_FOLDER, env=_go_environment()).splitlines())
-    log = folder.parent / "build.log"
-    with log.open("w") as output:
-        command = ["go", "install", "-v", *FLAGS, "tool"]  # -v: one line per compiled package, which is our progress
-        compiler = subprocess.Popen(
-            command, cwd=MODULE_FOLDER, env={**_go_environment(), "GOBIN": str(folder)}, stdout=output, stderr=output
-        )
+def _build_into(folder: Path, step: Step) -> None:
+    for stale in folder.parent.glob("unfinished-*"):
+        shutil.rmtree(stale)
+    aside = Path(tempfile.mkdtemp(prefix="unfinished-", dir=folder.parent))
     try:
-        started = shown = time.monotonic()
-        while compiler.poll() is None:
-            time.sleep(0.5)
-            if time.monotonic() - shown > (1 if sys.stderr.isatty() else 15):
-                shown = time.monotonic()
-                _show_progress(len(log.read_bytes().splitlines()), packages, len(list(folder.iterdir())), shown - started)
+        _compile(aside, folder.parent / "build.log", step)
+        (aside / "server").rename(aside / "etcd")
+        aside.chmod(0o755)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
     finally:
-        compiler.kill()
-        compiler.wait()
-    if compiler.returncode:
-        raise ClusterError(f"go install failed, log: {log}\n{tail(log)}")
+        shutil.rmtree(aside, ignore_errors=True)
 
 
-def _show_progress(compiled: int, packages: int, linked: int, seconds: float) -> None:
-    end = "\r" if sys.stderr.isatty() else "\n"
-    text = f"cluster: compiled {compiled} of at most {packages} packages, linked {linked} of {len(PROGRAMS)} programs, {seconds:.0f} s"
-    print(text, end=end, file=sys.stderr, flush=True)
+def _compile(folder: Path, log: Path, step: Step) -> None:
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOBIN": str(folder)}
+    step.say("downloading the sources (Go modules)")
+    packages = len(run(["go", "-C", str(MODULE_FOLDER), "list", "-deps", "tool"], env=environment).splitlines())
+    compiled = 0
 
+    def on_line(_: str) -> None:
+        nonlocal compiled
+        compiled += 1  # -v prints one line for each package it compiles
+        linked = sum(1 for _ in folder.iterdir())
+        step.say(f"{compiled} of at most {packages} packages compiled, {linked} of {len(PROGRAMS)} programs linked")
 
-def _go_environment() -> dict[str, str]:
-    return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly"}
+    run_logged(["go", "-C", str(MODULE_FOLDER), "install", "-v", *FLAGS, "tool"], log, on_line, environment)

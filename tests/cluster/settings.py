@@ -16,7 +16,7 @@ KUBECONFIG = DOT_CLUSTER / "kubeconfig"
 LINKS = DOT_CLUSTER / "bin"
 
 # On the machine: found by the next run, from whichever checkout it starts.
-RUN_FOLDER = Path("/run/elasticjob-cluster")
+RECORD = Path("/run/elasticjob-cluster.json")
 CGROUP = "elasticjob-cluster"
 NAMESPACE_PREFIX = "elasticjob-"
 CONTROL_PLANE_NAMESPACE = NAMESPACE_PREFIX + "control-plane"

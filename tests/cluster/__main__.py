@@ -1,0 +1,89 @@
+"""`python -m tests.cluster COMMAND`: the test cluster from the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests import cluster
+from tests.steps import StepError
+
+from .settings import KUBECONFIG, LINKS
+
+NODE_COMMANDS: dict[str, Callable[[str], None]] = {
+    "remove-node": cluster.remove_node,
+    "power-off": cluster.power_off,
+    "power-on": cluster.power_on,
+    "partition": cluster.partition,
+    "heal": cluster.heal,
+    "freeze": cluster.freeze,
+    "thaw": cluster.thaw,
+}
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    try:
+        _execute(arguments)
+    except (cluster.ClusterError, StepError) as error:
+        print(f"cluster: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster", description="A real Kubernetes on this machine, without Docker.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("build", help="build and install all that it needs (without root: what the control plane alone needs)")
+    up = commands.add_parser("up", help="bring the cluster up, or keep it when it is healthy")
+    up.add_argument("--nodes", type=int, default=3, help="at least this many nodes (default: 3)")
+    up.add_argument("--fresh", action="store_true", help="a new cluster even when a healthy one is up")
+    commands.add_parser("down", help="remove the cluster without a trace")
+    commands.add_parser("status", help="the nodes as they are now")
+    commands.add_parser("add-node", help=_summary(cluster.add_node))
+    for name, function in NODE_COMMANDS.items():
+        commands.add_parser(name, help=_summary(function)).add_argument("node", help="such as node-1")
+    commands.add_parser("load-image", help=_summary(cluster.load_image)).add_argument("archive", type=Path)
+    return parser
+
+
+def _summary(function: Callable[..., object]) -> str:
+    return (function.__doc__ or "").partition(". ")[0].partition("\n")[0].rstrip(".")
+
+
+def _execute(arguments: argparse.Namespace) -> None:
+    command = arguments.command
+    if command in NODE_COMMANDS:
+        NODE_COMMANDS[command](arguments.node)
+    elif command == "build":
+        cluster.build()
+    elif command == "up":
+        cluster.up(arguments.nodes, arguments.fresh)
+        print(f"export KUBECONFIG={KUBECONFIG} PATH={LINKS}:$PATH")
+    elif command == "down":
+        cluster.down()
+    elif command == "status":
+        _print_status()
+    elif command == "add-node":
+        print(cluster.add_node())
+    elif command == "load-image":
+        cluster.load_image(arguments.archive)
+
+
+def _print_status() -> None:
+    table = Table("node", "address", "power", "network", "API server says")
+    for node in cluster.status():
+        connected = "connected" if node.connected else "disconnected"
+        table.add_row(node.name, node.address, node.power, connected, "Ready" if node.ready else "NotReady")
+    console = Console()
+    console.print(table)
+    console.print(f"memory in use: {cluster.memory_in_use() / 2**20:.0f} MiB; kubeconfig: {KUBECONFIG}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
