@@ -108,6 +108,6 @@ FROM torch AS trainer
 COPY --from=trainer-files /out /
 COPY examples /workspace/examples
 WORKDIR /workspace
-ENV HOME=/tmp
+ENV HOME=/tmp DIGITS_CSV=/workspace/data/digits.csv.gz
 USER 65532:65532
 CMD ["elasticrun", "--help"]

@@ -48,28 +48,53 @@ class Step:
             self._on_change(text)
 
 
-class Steps:
-    """The steps of one command; use as a context manager."""
+class _Display:
+    """The lines that move on a terminal: one set per process, whoever shows steps in it, because two would write over each other."""
 
-    def __init__(self, console: Console | None = None, timings: Path = CACHE / "timings.json") -> None:
-        self.console = console or Console(highlight=False)
-        self._timings = _Timings(timings)
-        self._progress = Progress(
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             TimeElapsedColumn(),
             TextColumn("[dim]{task.fields[detail]}"),
-            console=self.console,
+            console=console,
             transient=True,
         )
+        self._users = 0
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1 and self.console.is_terminal:
+                self.progress.start()
+
+    def stop(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                self.progress.stop()
+
+
+_SHARED = _Display(Console(highlight=False))
+
+
+class Steps:
+    """The steps of one command; use as a context manager. Several may be in use at once: they share the terminal."""
+
+    def __init__(self, console: Console | None = None, timings: Path = CACHE / "timings.json") -> None:
+        self._display = _Display(console) if console else _SHARED
+        self.console = self._display.console
+        self._progress = self._display.progress
+        self._timings = _Timings(timings)
 
     def __enter__(self) -> Steps:
-        if self.console.is_terminal:
-            self._progress.start()
+        self._display.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._progress.stop()
+        self._display.stop()
 
     @contextlib.contextmanager
     def step(self, name: str, why: str = "", usually: float | None = None) -> Iterator[Step]:
@@ -78,7 +103,7 @@ class Steps:
         known = f"{here:.0f} s here last time" if here is not None else f"about {usually:.0f} s on 2 cores" if usually else ""
         notes = "; ".join(part for part in (why, known) if part)
         started = time.monotonic()
-        self.console.print(f"[bold]·[/] {name}" + (f" [dim]({notes})[/]" if notes else ""))
+        self.console.print(f"[bold]·[/] {name}" + (f" [dim]({notes})[/]" if notes else ""), soft_wrap=True)
         task = self._progress.add_task(name, total=None, detail="")
         try:
             yield Step(lambda text: self._change(task, name, text), 0.0 if self.console.is_terminal else LINE_EVERY)
@@ -97,7 +122,7 @@ class Steps:
             width = max(20, self.console.width - len(name) - 16)
             self._progress.update(task, detail=text[:width])
         else:
-            self.console.print(f"  {name}: {text}", markup=False)
+            self.console.print(f"  {name}: {text}", markup=False, soft_wrap=True)
 
 
 def concurrently(*calls: Callable[[], T]) -> list[T]:

@@ -73,6 +73,12 @@ class Buildah:
         run_logged(["buildah", *self._options, "push", "--quiet", name, f"docker-archive:{part}:{name}"], log)
         part.replace(archive)
 
+    def push(self, archive: Path, name: str, target: str, step: Step) -> None:
+        """Pushes the image `name` of an archive to a registry as `target`. Raises StepError."""
+        log = self._logs / "push.log"
+        run_logged(["buildah", *self._options, "pull", "--quiet", f"docker-archive:{archive}"], log, step.say)
+        run_logged(["buildah", *self._options, "push", name, f"docker://{target}"], log, step.say)
+
     @staticmethod
     def _base_reference(key: str) -> str:
         return f"localhost/elasticjob-base:{key}"
@@ -104,7 +110,7 @@ def install_missing(steps: Steps, log: Path) -> None:
     with steps.step(f"install {' and '.join(missing)}", "they build images without Docker", 40):
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         run_logged(["apt-get", "update"], log, env=quiet)
-        run_logged(["apt-get", "install", "-y", "--no-install-recommends", *missing], log, env=quiet)
+        run_logged(["apt-get", "install", "-y", "-o", "DPkg::Lock::Timeout=300", "--no-install-recommends", *missing], log, env=quiet)
 
 
 def _show(step: Step, line: str) -> None:

@@ -44,5 +44,12 @@ class Docker:
         run_logged(["docker", "save", "--output", str(part), reference(context.name)], log)
         part.replace(archive)
 
+    def push(self, archive: Path, name: str, target: str, step: Step) -> None:
+        """Pushes the image `name` of an archive to a registry as `target`. Raises StepError."""
+        log = self._logs / "push.log"
+        run_logged(["docker", "load", "--input", str(archive)], log, step.say)
+        run_logged(["docker", "tag", name, target], log)
+        run_logged(["docker", "push", target], log, step.say)
+
     def clean(self) -> None:
         """Docker's own store stays as it is; `docker builder prune` is the user's to say."""
