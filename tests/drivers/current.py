@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.drivers.kube import Helm, Kubectl, KubeError
 from tests.drivers.protocol import DriverError
@@ -18,7 +19,8 @@ CLUSTER=current: say how images get to the cluster. Either a command that loads 
     IMAGE_LOAD='kind load image-archive {archive}'        IMAGE_LOAD='minikube image load {archive}'
 or a registry that it pulls from, to which the images are pushed:
     IMAGE_REGISTRY=registry.example/team
-(IMAGE_LOAD=true where they are there already)"""
+(IMAGE_LOAD=true where they are there already.)
+CHECKPOINT_CLAIM names a ReadWriteMany claim for checkpoints; without it each worker keeps its own."""
 
 
 def load_command(template: str, image: str, archive: Path) -> list[str]:
@@ -48,6 +50,9 @@ class CurrentCluster:
         self._registry = environment.get("IMAGE_REGISTRY", "").strip().rstrip("/")
         self._log = ROOT / ".cluster" / "current.log"
         self.pull_policy = "Always" if self._registry else "IfNotPresent"
+        claim = environment.get("CHECKPOINT_CLAIM", "").strip()
+        # Without a volume that all nodes share, each worker keeps its checkpoints to itself: enough while rank 0 stays.
+        self.checkpoint_volume: dict[str, Any] = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
         self.kubectl = Kubectl(None)
         self.helm = Helm(None)
 

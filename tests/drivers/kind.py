@@ -34,6 +34,7 @@ class KindCluster:
     power = None
     no_power = "power over nodes needs the cluster of tests/cluster (CLUSTER=own); kind's nodes are containers that kind looks after"
     shared_directory = SHARED
+    checkpoint_volume = None
 
     def __init__(self, folder: Path = ROOT / ".cluster" / "kind", nodes: int = 3) -> None:
         self._folder = folder

@@ -49,6 +49,7 @@ class OwnCluster:
     power = OwnPower()
     no_power = ""
     shared_directory = str(cluster.SHARED_DIRECTORY)
+    checkpoint_volume = None
 
     def __init__(self, nodes: int = 3) -> None:
         self._nodes = nodes

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import yaml
 
 from tests.drivers.kube import Helm, Kubectl
 from tests.images.recipe import reference
@@ -70,6 +72,10 @@ class ClusterDriver(Protocol):
     def shared_directory(self) -> str | None:
         """A folder that every node has at this path with the same content, for hostPath volumes in tests; None: there is none."""
 
+    @property
+    def checkpoint_volume(self) -> dict[str, Any] | None:
+        """The volume for checkpoints in place of the examples' (which is a hostPath on `shared_directory`); None: theirs works."""
+
     def prepare(self) -> None:
         """What takes long and needs no image: run it beside the image build. Raises DriverError."""
 
@@ -87,7 +93,14 @@ class ClusterDriver(Protocol):
 
 
 def adapt(manifest: str, driver: ClusterDriver) -> str:
-    """A manifest with our images named as this cluster knows them."""
+    """Manifests of ElasticJobs (YAML) as this cluster can run them: our images as it names them, its volume for checkpoints."""
     for name in ("operator", "runtime", "trainer"):
         manifest = manifest.replace(reference(name), driver.image(name))
-    return manifest
+    if driver.checkpoint_volume is None:
+        return manifest
+    documents = [document for document in yaml.safe_load_all(manifest) if document]
+    for document in documents:
+        checkpoint = document.get("spec", {}).get("checkpoint", {})
+        if "volume" in checkpoint:
+            checkpoint["volume"] = driver.checkpoint_volume
+    return yaml.safe_dump_all(documents, sort_keys=False)

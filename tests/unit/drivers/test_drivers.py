@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.drivers import DriverError, adapt, cluster_driver
 from tests.drivers.current import CurrentCluster, load_command
@@ -61,6 +62,29 @@ def test_a_loaded_image_keeps_its_name() -> None:
         adapt("image: localhost/elasticjob-trainer:dev\n", CurrentCluster({"IMAGE_LOAD": "true"}))
         == "image: localhost/elasticjob-trainer:dev\n"
     )
+
+
+JOB = """\
+spec:
+  workers: {template: {spec: {containers: [{image: "localhost/elasticjob-trainer:dev"}]}}}
+  checkpoint: {directory: /checkpoints, volume: {hostPath: {path: /var/lib/elasticjob-shared}}}
+---
+spec: {workers: {}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("environment", "volume"),
+    [({"CHECKPOINT_CLAIM": "checkpoints"}, {"persistentVolumeClaim": {"claimName": "checkpoints"}}), ({}, {"emptyDir": {}})],
+)
+def test_a_cluster_without_our_shared_folder_gets_another_checkpoint_volume(environment: dict[str, str], volume: dict[str, object]) -> None:
+    first, second = yaml.safe_load_all(adapt(JOB, CurrentCluster({"IMAGE_LOAD": "true", **environment})))
+    assert first["spec"]["checkpoint"] == {"directory": "/checkpoints", "volume": volume}
+    assert second == {"spec": {"workers": {}}}
+
+
+def test_the_own_cluster_takes_examples_as_they_are() -> None:
+    assert adapt(JOB, cluster_driver({"CLUSTER": "own"})) == JOB
 
 
 def test_a_new_operator_image_under_the_old_tag_starts_a_new_pod(tmp_path: Path) -> None:
