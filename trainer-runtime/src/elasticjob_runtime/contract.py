@@ -170,7 +170,7 @@ class MemberValue(Value):
 
     address: str
     ports: list[int]
-    """Free TCP ports held by the agent for the worker store; epoch n uses ports[n % len(ports)], so a new world never meets the old store."""
+    """Free TCP ports that the agent holds for the worker store; epoch n uses ports[n % len(ports)]: no world meets an old store."""
     nproc: int
     """Workers this member starts."""
     incarnation: str

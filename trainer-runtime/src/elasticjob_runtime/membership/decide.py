@@ -61,8 +61,9 @@ def _leave(view: View, now: float) -> Action | None:
         return None
     me = view.me
     told = not view.store.registered or (me is not None and me.value.state is MemberState.LEAVING)
-    if not told and now < since + view.settings.leave_timeout:
-        return PublishState(state=MemberState.LEAVING, epoch=view.workers.epoch, reason="leaving the job")
+    give_up = since + view.settings.leave_timeout
+    if not told and now < give_up:
+        return PublishState(state=MemberState.LEAVING, epoch=view.workers.epoch, until=give_up, reason="leaving the job")
     if view.workers.state is WorkersState.RUNNING:
         return StopWorkers(grace=view.settings.shutdown_grace, reason="leaving: workers get time to save")
     if view.workers.state is WorkersState.STOPPING:
@@ -182,14 +183,17 @@ def takeover_delay(view: View) -> float:
     return min(3.0, view.settings.takeover_delay * rank)
 
 
-def _restore(view: View, _now: float) -> Action | None:
-    """The store came back empty while the job went on: its plan is put back by the member that leads it."""
-    plan = view.workers.plan
-    if view.store.plan is not None or plan is None or view.store.role is None:
+def _restore(view: View, now: float) -> Action | None:
+    """The store came back empty while the job went on: the member that leads puts its plan back; without it, a new one is made."""
+    plan, me = view.workers.plan, view.me
+    if view.store.plan is not None or plan is None or view.store.role is None or me is None:
         return None
     if plan.rank is not None and plan.rank.group_rank == 0:
         return RestorePlan(plan=plan, reason=f"the store lost plan {plan.epoch}: writing it again")
-    return Wait(reason=f"the store lost plan {plan.epoch}: {plan.value.leader} writes it again")
+    until = me.seen_at + view.settings.reregister_grace
+    if now < until:
+        return Wait(until=until, reason=f"the store lost plan {plan.epoch}: {plan.value.leader} writes it again")
+    return None
 
 
 def _lead(view: View, now: float) -> Action | None:

@@ -62,6 +62,8 @@ class Settings:
     """s for which the answer of a probe is taken as true."""
     shutdown_grace: float = 30.0
     """s that workers get between SIGTERM and SIGKILL at a planned leave."""
+    reregister_grace: float = 5.0
+    """s that a planner which had to register again (the store lost everything) gives the others to do so too."""
     leave_timeout: float = 2.0
     """s that a leaving agent tries to tell the others before it leaves without."""
 
@@ -166,14 +168,13 @@ class Action:
     """What to do next, and why. The reason is one short sentence for people; it is logged when it changes."""
 
     reason: str
+    until: float | None = None
+    """Monotonic time at which to decide again even where nothing changed before; None: not needed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Wait(Action):
-    """Nothing to do until something changes, or until `until`."""
-
-    until: float | None = None
-    """Monotonic time; None: until something changes."""
+    """Nothing to do for now."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -205,6 +206,8 @@ class PublishFailure(Action):
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PublishOutcome(Action):
     outcome: OutcomeValue
+    expected_mod_revision: int
+    """mod_revision of the plan that ended so."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -216,6 +219,8 @@ class ProposePlan(Action):
     """In rank order."""
     restart_count: int
     plan_reason: PlanReason
+    message: str
+    """The cause, for the plan's readers."""
     expected_mod_revision: int
     """mod_revision of the plan that this one follows; 0: none."""
 

@@ -34,12 +34,15 @@ def next_plan(view: View, now: float) -> Action | None:
     plan = view.store.plan
     if plan is None:
         return _first_plan(view, now)
+    if missing := _still_registering(view, plan, now):
+        until = view.store.members[view.settings.me].seen_at + view.settings.reregister_grace
+        return Wait(until=until, reason=f"the store had lost all members: {_names(missing)} may still register again")
     if broken := _what_broke(view, plan):
         return _repair(view, plan, broken, now)
     if _all_succeeded(view, plan):
         message = f"all {plan.value.world_size} workers exited with 0"
         outcome = OutcomeValue(state=OutcomeState.SUCCEEDED, reason="WorkersSucceeded", message=message, epoch=plan.epoch)
-        return PublishOutcome(outcome=outcome, reason=message)
+        return PublishOutcome(outcome=outcome, expected_mod_revision=plan.mod_revision, reason=message)
     return _resize(view, plan, now) or _ask_again(view, now)
 
 
@@ -101,6 +104,8 @@ def _what_broke(view: View, plan: Plan) -> tuple[PlanReason, str] | None:
             lost.append(name)
         elif member.value.state is MemberState.LEAVING or name in view.spec.draining:
             left.append(name)
+    if unknown := plan.value.size - len(_ranks(plan)):
+        lost.append(f"{unknown} members whose ranks the store lost")
     if lost:
         return PlanReason.MEMBER_LOST, f"lost {_names(lost)}"
     if left:
@@ -108,6 +113,15 @@ def _what_broke(view: View, plan: Plan) -> tuple[PlanReason, str] | None:
     if view.store.failures:
         return PlanReason.WORKER_FAILED, _said(first_failure(view.store.failures))
     return None
+
+
+def _still_registering(view: View, plan: Plan, now: float) -> list[str]:
+    """Members of the plan that are missing because the store lost everything, not because they are gone."""
+    me = view.me
+    if me is None or me.value.epoch < plan.epoch or now >= me.seen_at + view.settings.reregister_grace:
+        return []
+    unknown = plan.value.size - len(_ranks(plan))
+    return [name for name in _ranks(plan) if name not in view.store.members] + ["others"] * bool(unknown)
 
 
 def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) -> Action:
@@ -124,7 +138,7 @@ def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) 
             epoch=plan.epoch,
             failure={field: getattr(failure, field) for field in failure.__slots__},
         )
-        return PublishOutcome(outcome=outcome, reason=message)
+        return PublishOutcome(outcome=outcome, expected_mod_revision=plan.mod_revision, reason=message)
     there = candidates(view)
     size = group_size(view.spec, len(there))
     if size is None:
@@ -171,6 +185,7 @@ def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanRe
         members=chosen(view, there, size),
         restart_count=restarts + (plan_reason is PlanReason.WORKER_FAILED),
         plan_reason=plan_reason,
+        message=why,
         expected_mod_revision=plan.mod_revision if plan else 0,
         reason=f"{why}; plan {last + 1} with {size} of {len(there)} members",
     )

@@ -1,0 +1,5 @@
+"""The agent: supervises the local workers and meets the other agents over the store."""
+
+from elasticjob_runtime.agent.agent import Agent, AgentConfig
+
+__all__ = ["Agent", "AgentConfig"]

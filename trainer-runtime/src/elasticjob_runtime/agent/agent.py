@@ -1,0 +1,335 @@
+"""The agent: observes, lets `membership.decide` decide, executes. One loop on one thread.
+
+Observations come from the store (rendezvous.py, its own thread), the workers (pidfds), signals, peers (peers.py) and the workers' reports.
+Each wakes the loop; the loop asks `decide` until the answer is to wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from types import FrameType
+
+from elasticjob_runtime.agent.peers import PeerServer, hold_ports, probe_in_background
+from elasticjob_runtime.agent.reactor import Reactor
+from elasticjob_runtime.agent.rendezvous import PlanOutdatedError, Rendezvous
+from elasticjob_runtime.agent.reports import ReportSocket
+from elasticjob_runtime.agent.timeline import Timeline
+from elasticjob_runtime.contract import ExitCode, Keys, MemberValue, OutcomeValue, ProgressValue
+from elasticjob_runtime.etcd.port import Denied, NotEtcd, Store, StoreError
+from elasticjob_runtime.membership import View, decide
+from elasticjob_runtime.membership.model import (
+    Action,
+    Exit,
+    Probe,
+    ProbePeers,
+    PublishFailure,
+    Settings,
+    StartWorkers,
+    StopWorkers,
+    StoreAction,
+    StoreView,
+    Wait,
+)
+from elasticjob_runtime.workers.environment import GroupSpec
+from elasticjob_runtime.workers.group import Command, WorkerGroup
+from elasticjob_runtime.workers.logs import LogSettings
+from elasticjob_runtime.workers.process import Launcher
+
+logger = logging.getLogger(__name__)
+
+LEAVE_SIGNALS = {
+    signal.SIGTERM: ExitCode.TERMINATED,
+    signal.SIGINT: ExitCode.INTERRUPTED,
+    signal.SIGHUP: ExitCode.TERMINATED,
+    signal.SIGQUIT: ExitCode.TERMINATED,
+}
+FORWARDED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+
+RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""Pauses between tries while the store is out of reach; the last one repeats."""
+
+PROGRESS_SECONDS = 1.0
+"""Least time between two progress writes."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class AgentConfig:
+    """What one agent is told by its flags."""
+
+    settings: Settings
+    group: GroupSpec
+    command: Command
+    keys: Keys
+    address: str
+    log_settings: LogSettings
+    lease_ttl: float = 5.0
+    join_timeout: float = 600.0
+    """s to reach the store at all, and then to be in a plan, before the agent gives up."""
+
+
+class Agent:
+    """Runs one member of a job until the job ends, or this member leaves."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        store: Store,
+        launcher: Launcher,
+        environment: Mapping[str, str],
+        timeline: Timeline,
+    ) -> None:
+        self._config = config
+        settings = config.settings
+        self._timeline = timeline
+        self._reactor = Reactor()
+        self._peers = PeerServer(settings.me, settings.incarnation)
+        self._held = hold_ports()
+        self._reports = ReportSocket(self._reactor, self._progressed)
+        self._group = WorkerGroup(
+            config.group,
+            config.command,
+            launcher,
+            self._reactor,
+            member=settings.me,
+            log_settings=config.log_settings,
+            agent_socket=self._reports.path,
+            base_environment=environment,
+        )
+        member = MemberValue(
+            address=config.address,
+            ports=[holder.getsockname()[1] for holder in self._held],
+            nproc=config.group.nproc,
+            incarnation=settings.incarnation,
+            peer_port=self._peers.port,
+            started_at=time.time(),
+        )
+        self._rendezvous = Rendezvous(
+            store,
+            config.keys,
+            settings.me,
+            member,
+            lease_ttl=config.lease_ttl,
+            on_view=lambda view: self._reactor.call_soon(lambda: self._saw(view)),
+            on_done=lambda action, error: self._reactor.call_soon(lambda: self._done(action, error)),
+            on_trouble=lambda error: self._reactor.call_soon(lambda: self._store_trouble(error)),
+        )
+        self._store_view = StoreView()
+        self._probes: dict[str, Probe] = {}
+        self._probing = False
+        self._busy = False
+        self._retry_at = 0.0
+        self._tries = 0
+        self._reported_failure = 0
+        self._leaving: tuple[float, ExitCode] | None = None
+        self._fatal: Exit | None = None
+        self._said = ""
+        self._progress: ProgressValue | None = None
+        self._progress_due = 0.0
+        self._started_at = time.monotonic()
+
+    @property
+    def outcome(self) -> OutcomeValue | None:
+        """How the job ended; None: it has not, as far as this agent knows."""
+        return self._store_view.outcome
+
+    def run(self) -> Exit:
+        """Returns why and with which code the agent ends. Workers are gone then, and the lease is given back."""
+        restore = self._take_signals()
+        self._reactor.add_reader(self._peers.fileno(), self._peers.greet)
+        self._rendezvous.start()
+        try:
+            return self._loop()
+        finally:
+            self._end_workers()
+            self._rendezvous.close()
+            self._reports.close()
+            self._peers.close()
+            for holder in self._held:
+                holder.close()
+            restore()
+            self._reactor.close()
+
+    def view(self) -> View:
+        leaving = self._leaving
+        return View(
+            settings=self._config.settings,
+            store=self._store_view,
+            workers=self._group.view,
+            probes=self._probes,
+            reported_failure=self._reported_failure,
+            leaving_since=leaving[0] if leaving else None,
+            leaving_code=leaving[1] if leaving else ExitCode.TERMINATED,
+        )
+
+    def _loop(self) -> Exit:
+        while True:
+            now = time.monotonic()
+            self._group.tick(now)
+            self._publish_progress(now)
+            action = self._fatal or self._gave_up(now) or decide(self.view(), now)
+            self._say(action)
+            if isinstance(action, Exit):
+                return action
+            wait_until = self._execute(action, now)
+            if wait_until is not None:
+                deadlines = [wait_until, self._group.kill_at, self._progress_deadline(), self._join_deadline()]
+                until = min(deadline for deadline in deadlines if deadline is not None)
+                self._reactor.wait(None if until == _NEVER else max(0.0, until - time.monotonic()))
+
+    def _execute(self, action: Action, now: float) -> float | None:
+        """Does it. Returns until when to wait for what comes; None: decide again at once."""
+        until = _NEVER if action.until is None else action.until
+        match action:
+            case Wait():
+                return until
+            case StartWorkers():
+                self._timeline.event("start", epoch=action.plan.epoch, reason=action.reason)
+                self._group.start(action.plan, now)
+                return None
+            case StopWorkers():
+                self._timeline.event("stop", epoch=self._group.view.epoch, reason=action.reason)
+                self._group.stop(action.grace, now)
+                return None
+            case ProbePeers():
+                if not self._probing:
+                    self._probing = True
+                    probe_in_background(action.members, lambda found: self._reactor.call_soon(lambda: self._probed(found)))
+                return until
+            case _:
+                return self._to_store(action, now, until)
+
+    def _to_store(self, action: Action, now: float, until: float) -> float:
+        """One store action at a time; after a failure, the next one waits."""
+        if self._busy:
+            return until
+        if now < self._retry_at:
+            return min(until, self._retry_at)
+        self._busy = True
+        self._rendezvous.submit(action)  # type: ignore[arg-type]  # everything else is handled above
+        return until
+
+    # -- observations, all on the loop's thread
+
+    def _saw(self, view: StoreView) -> None:
+        before = self._store_view.plan
+        self._store_view = view
+        if view.plan is not None and (before is None or before.epoch != view.plan.epoch):
+            plan = view.plan.value
+            self._timeline.event("plan", epoch=plan.epoch, reason=plan.reason.value, size=plan.size, message=plan.message)
+
+    def _done(self, action: StoreAction, error: StoreError | None) -> None:
+        self._busy = False
+        if error is None:
+            self._tries = 0
+            if isinstance(action, PublishFailure):
+                self._reported_failure = action.failure.epoch
+            return
+        if isinstance(error, PlanOutdatedError):
+            logger.info("%s", error)
+            return
+        if isinstance(error, Denied | NotEtcd) and not self._group.view.epoch:
+            code = ExitCode.DENIED if isinstance(error, Denied) else ExitCode.UNAVAILABLE
+            self._fatal = Exit(code=code, reason=str(error))
+            return
+        pause = RETRY_SECONDS[min(self._tries, len(RETRY_SECONDS) - 1)]
+        self._tries += 1
+        self._retry_at = time.monotonic() + pause
+        self._store_trouble(error)
+
+    def _store_trouble(self, error: StoreError | None) -> None:
+        text = str(error) if error else ""
+        if text != self._timeline.store_trouble:
+            self._timeline.store_trouble = text
+            if error:
+                logger.warning("rendezvous out of reach: %s (trying again; running workers go on)", error)
+            else:
+                logger.info("rendezvous reached again")
+
+    def _probed(self, found: Mapping[str, Probe]) -> None:
+        self._probing = False
+        self._probes.update(found)
+        for name, probe in found.items():
+            if not probe.reachable:
+                logger.info("%s does not answer", name)
+
+    def _progressed(self, progress: ProgressValue) -> None:
+        epoch = self._group.view.epoch
+        self._timeline.progressed(epoch, progress.step)
+        self._progress = dataclasses.replace(progress, epoch=epoch)
+
+    def _publish_progress(self, now: float) -> None:
+        if self._progress is not None and now >= self._progress_due:
+            self._rendezvous.publish_progress(self._progress)
+            self._progress = None
+            self._progress_due = now + PROGRESS_SECONDS
+
+    def _progress_deadline(self) -> float | None:
+        return self._progress_due if self._progress is not None else None
+
+    # -- the start: how long to try
+
+    def _join_deadline(self) -> float | None:
+        return None if self._group.view.epoch else self._started_at + self._config.join_timeout
+
+    def _gave_up(self, now: float) -> Exit | None:
+        deadline = self._join_deadline()
+        if deadline is None or now < deadline or self._store_view.plan is not None:
+            return None
+        why = self._timeline.store_trouble or self._said
+        return Exit(code=ExitCode.UNAVAILABLE, reason=f"no training after {self._config.join_timeout:g} s (join_timeout): {why}")
+
+    # -- signals
+
+    def _take_signals(self) -> Callable[[], None]:
+        def leave(number: int, _frame: FrameType | None) -> None:
+            if self._leaving is None:
+                self._leaving = (time.monotonic(), LEAVE_SIGNALS[signal.Signals(number)])
+            else:
+                self._group.signal(signal.SIGKILL)
+
+        def forward(number: int, _frame: FrameType | None) -> None:
+            self._group.signal(number)
+
+        handlers = {**dict.fromkeys(LEAVE_SIGNALS, leave), **dict.fromkeys(FORWARDED_SIGNALS, forward)}
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        wakeup = signal.set_wakeup_fd(self._reactor.wakeup_fd, warn_on_full_buffer=False)
+
+        def restore() -> None:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+        return restore
+
+    def _end_workers(self) -> None:
+        """Nothing survives the agent, whatever ended it."""
+        self._group.stop(0.0, time.monotonic())
+        end = time.monotonic() + 5.0
+        while self._group.pids and time.monotonic() < end:
+            self._reactor.wait(end - time.monotonic())
+
+    def _say(self, action: Action) -> None:
+        if action.reason != self._said:
+            self._said = action.reason
+            logger.info("%s", action.reason)
+
+
+_NEVER = float("inf")
+
+
+def write_termination_message(outcome: OutcomeValue | None, path: str | None) -> None:
+    """The first failure of the job, for `kubectl describe pod`. Best effort."""
+    if outcome is None or outcome.failure is None or not path:
+        return
+    failure = outcome.failure
+    text = f"{outcome.message}\n{failure.get('traceback', '')}".strip()
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text[-4000:])

@@ -1,0 +1,108 @@
+"""Asking peers directly whether they are there.
+
+Every agent listens on a TCP port that is in its member key and greets whoever connects with its name and incarnation. A dead process
+refuses at once, where its lease would live on for seconds; a frozen or cut-off one does not answer in time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from elasticjob_runtime.membership.model import Member, Probe
+
+PROBE_TIMEOUT = 0.3
+"""s for all answers together. A live agent on the same network answers in about a millisecond."""
+
+
+class PeerServer:
+    """Greets peers. Its descriptor belongs into the agent's loop; `greet` is called when it is readable."""
+
+    def __init__(self, member: str, incarnation: str) -> None:
+        self._socket = socket.create_server(("", 0), backlog=128, reuse_port=False)
+        self._socket.setblocking(False)
+        self._greeting = json.dumps({"member": member, "incarnation": incarnation}).encode() + b"\n"
+        self.port: int = self._socket.getsockname()[1]
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def greet(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self._socket.accept()
+                with connection:
+                    connection.setblocking(False)
+                    connection.send(self._greeting)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def probe_in_background(
+    members: Sequence[Member], on_result: Callable[[Mapping[str, Probe]], None], timeout: float = PROBE_TIMEOUT
+) -> None:
+    """Asks on a thread of its own; `on_result` is called from it."""
+    threading.Thread(target=lambda: on_result(probe(members, timeout)), name="probe", daemon=True).start()
+
+
+def probe(members: Sequence[Member], timeout: float = PROBE_TIMEOUT) -> dict[str, Probe]:
+    """Asks all `members` at once. Reachable: the incarnation we know has answered within `timeout` seconds."""
+    end = time.monotonic() + timeout
+    answers: dict[str, bool] = {member.name: False for member in members}
+    with selectors.DefaultSelector() as selector:
+        for member in members:
+            connection = socket.socket(_family(member.value.address), socket.SOCK_STREAM)
+            connection.setblocking(False)
+            connection.connect_ex((member.value.address, member.value.peer_port))
+            selector.register(connection, selectors.EVENT_READ, member)
+        while selector.get_map() and (left := end - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                member = key.data
+                answers[member.name] = _greeted(key.fileobj, member.value.incarnation)  # type: ignore[arg-type]
+                selector.unregister(key.fileobj)
+                key.fileobj.close()  # type: ignore[union-attr]
+        for key in list(selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+    now = time.monotonic()
+    return {member.name: Probe(incarnation=member.value.incarnation, reachable=answers[member.name], at=now) for member in members}
+
+
+def _greeted(connection: socket.socket, incarnation: str) -> bool:
+    try:
+        greeting = json.loads(connection.recv(1024))
+        return isinstance(greeting, dict) and greeting.get("incarnation") == incarnation
+    except (OSError, ValueError):
+        return False
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def hold_ports(count: int = 4) -> list[socket.socket]:
+    """Sockets that keep `count` TCP ports for this host's worker stores: bound but not listening, with SO_REUSEADDR, so that a worker
+    which sets it too (torch does) can listen there, and nobody is given the port by chance."""
+    held = []
+    for _ in range(count):
+        holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("", 0))
+        held.append(holder)
+    return held
+
+
+def local_address(endpoint_host: str, endpoint_port: int) -> str:
+    """The address of this host from which the rendezvous endpoint is reached; loopback where that cannot be told."""
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(endpoint_host, endpoint_port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe_socket:
+            probe_socket.connect(target)  # no packet is sent: the kernel chooses the route
+            return str(probe_socket.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"

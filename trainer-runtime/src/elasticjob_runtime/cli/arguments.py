@@ -1,0 +1,189 @@
+"""torchrun's command line, flag by flag, and a few flags of our own.
+
+Source: torch/distributed/run.py (`get_args_parser`) and argparse_util.py of torch 2.15. Every flag can also be given as `PET_<FLAG>` in the
+environment. A test compares this parser with the one of the torch installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+OUR_FLAGS = {"--events": 1, "--debug": 0}
+"""Flags torchrun does not know, with the number of their arguments."""
+
+
+class _Env(argparse.Action):
+    """A flag whose default comes from `PET_<FLAG>`."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, default: Any = None, required: bool = False, **kwargs: Any) -> None:
+        default = os.environ.get(f"PET_{dest.upper()}", default)
+        super().__init__(option_strings, dest, default=default, required=required and not default, **kwargs)
+
+    def __call__(self, _parser: object, namespace: argparse.Namespace, values: Any, _option: str | None = None) -> None:
+        setattr(namespace, self.dest, values)
+
+
+class _EnvFlag(argparse.Action):
+    """A switch that `PET_<FLAG>=1` turns on too."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, default: bool = False, **kwargs: Any) -> None:
+        text = os.environ.get(f"PET_{dest.upper()}", "1" if default else "0")
+        super().__init__(option_strings, dest, nargs=0, const=True, default=text not in ("", "0"), **kwargs)
+
+    def __call__(self, _parser: object, namespace: argparse.Namespace, _values: Any, _option: str | None = None) -> None:
+        setattr(namespace, self.dest, self.const)
+
+
+def comma_separated(text: str) -> list[str]:
+    """`a,b`; a double comma stands for a comma."""
+    return [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",")]
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of `elasticrun`. Reads `PET_*` variables when it is built."""
+    parser = argparse.ArgumentParser(
+        prog="elasticrun",
+        description="Elastic launcher for PyTorch. Takes torchrun's flags; with --rdzv-backend=etcd-v3 (or --standalone) workers come "
+        "back in place after any change. Other backends are handed to torchrun.",
+    )
+    _size_flags(parser)
+    _rendezvous_flags(parser)
+    _launch_flags(parser)
+    _output_flags(parser)
+    _static_flags(parser)
+    _own_flags(parser)
+    parser.add_argument("training_script", type=str, help="Script, module (-m) or program (--no-python) that every worker runs.")
+    parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="Its arguments.")
+    return parser
+
+
+def _size_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--nnodes", action=_Env, type=str, default="1:1", help="Members of the job: N, or MIN:MAX.")
+    parser.add_argument(
+        "--nproc-per-node", "--nproc_per_node", action=_Env, type=str, default="1",
+        help="Workers each member starts: a number, auto, cpu, gpu or xpu.",
+    )  # fmt: skip
+
+
+def _rendezvous_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rdzv-backend", "--rdzv_backend", action=_Env, type=str, default="static",
+        help="etcd-v3; c10d, etcd-v2 and static are handed to torchrun.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--rdzv-endpoint", "--rdzv_endpoint", action=_Env, type=str, default="",
+        help="host:port of the rendezvous service; several etcd members separated by commas.",
+    )  # fmt: skip
+    parser.add_argument("--rdzv-id", "--rdzv_id", action=_Env, type=str, default="none", help="Id of the job, the same for all members.")
+    parser.add_argument(
+        "--rdzv-conf", "--rdzv_conf", action=_Env, type=str, default="",
+        help="Settings of the rendezvous: key=value,key=value (see docs/elasticrun.md).",
+    )  # fmt: skip
+    parser.add_argument("--standalone", action=_EnvFlag, help="One member alone on this machine; no rendezvous service.")
+
+
+def _launch_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-restarts", "--max_restarts", action=_Env, type=int, default=0,
+        help="Restarts of the worker group after failures before the job fails; membership changes are free.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--monitor-interval", "--monitor_interval", action=_Env, type=float, default=0.1,
+        help="Taken for torchrun's sake: the agent is told of a worker's end by the kernel, at once.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--start-method", "--start_method", action=_Env, type=str, default="spawn", choices=["spawn", "fork", "forkserver"],
+        help="How workers are started.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--event-log-handler", "--event_log_handler", action=_Env, type=str, default="null",
+        help="Taken for torchrun's sake; see --events.",
+    )  # fmt: skip
+    parser.add_argument("--role", action=_Env, type=str, default="default", help="Name of the workers' role.")
+    parser.add_argument("-m", "--module", action=_EnvFlag, help="Run a module, as `python -m` does.")
+    parser.add_argument("--no-python", "--no_python", action=_EnvFlag, help="The script is a program: run it as it is.")
+    parser.add_argument("--run-path", "--run_path", action=_EnvFlag, help="Taken for torchrun's sake: the script is run by Python.")
+    parser.add_argument(
+        "--signals-to-handle", "--signals_to_handle", action=_Env, type=str, default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        help="Taken for torchrun's sake: these make the agent leave, SIGUSR1 and SIGUSR2 are passed on to the workers.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--shutdown-timeout", "--shutdown_timeout", action=_Env, type=int, default=None,
+        help="Seconds workers get to save between SIGTERM and SIGKILL when this member leaves (30).",
+    )  # fmt: skip
+    parser.add_argument(
+        "--virtual-local-rank", "--virtual_local_rank", action=_EnvFlag, help="Every worker sees its one GPU as device 0.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--numa-binding", "--numa_binding", type=str, default=None, choices=["node", "socket", "exclusive", "core-complex"],
+        help="Not supported here; use torchrun.",
+    )  # fmt: skip
+
+
+def _output_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--log-dir", "--log_dir", action=_Env, type=str, default=None, help="Folder for the workers' log files.")
+    parser.add_argument(
+        "-r", "--redirects", action=_Env, type=str, default="0",
+        help="Output that goes to files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:1,1:3.",
+    )  # fmt: skip
+    parser.add_argument("-t", "--tee", action=_Env, type=str, default="0", help="Output that goes to files and the console, as above.")
+    parser.add_argument(
+        "--log-line-prefix-template", "--log_line_prefix_template", action=_Env, type=str, default="",
+        help="Prefix of each teed line; ${role_name}, ${local_rank}, ${rank}, ${hostname} are filled in.",
+    )  # fmt: skip
+    parser.add_argument(
+        "--local-ranks-filter", "--local_ranks_filter", action=_Env, type=str, default="",
+        help="Local ranks whose output is shown on the console: 0,1. Empty: all.",
+    )  # fmt: skip
+    for stream in ("stdout", "stderr"):
+        parser.add_argument(
+            f"--duplicate-{stream}-filters", f"--duplicate_{stream}_filters", action=_Env, type=comma_separated, default=[],
+            help=f"Copy lines of {stream} with one of these words to a file of their own.",
+        )  # fmt: skip
+    parser.add_argument("--logs-specs", "--logs_specs", type=str, default=None, help="Not supported here; use torchrun.")
+
+
+def _static_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--node-rank", "--node_rank", type=int, action=_Env, default=0, help="For the static backend.")
+    parser.add_argument("--master-addr", "--master_addr", type=str, action=_Env, default="127.0.0.1", help="For the static backend.")
+    parser.add_argument("--master-port", "--master_port", type=int, action=_Env, default=None, help="For the static backend.")
+    parser.add_argument(
+        "--local-addr", "--local_addr", type=str, action=_Env, default=None,
+        help="Address at which the others reach this member. Found out where it is not given.",
+    )  # fmt: skip
+
+
+def _own_flags(parser: argparse.ArgumentParser) -> None:
+    ours = parser.add_argument_group("elasticrun only")
+    ours.add_argument("--events", action=_Env, type=str, default=None, help="File that gets every phase of every change, as JSON lines.")
+    ours.add_argument("--debug", action=_EnvFlag, help="Show tracebacks and what the rendezvous does.")
+
+
+def without_our_flags(arguments: Sequence[str], script: str) -> list[str]:
+    """`arguments` as torchrun takes them. Stops at the script: what follows is the script's own."""
+    result: list[str] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        name = argument.partition("=")[0]
+        if argument == script:
+            return [*result, argument, *rest]
+        if name in OUR_FLAGS:
+            del rest[: OUR_FLAGS[name] if "=" not in argument else 0]
+            continue
+        result.append(argument)
+    return result
+
+
+def parse_pairs(text: str) -> Mapping[str, str]:
+    """--rdzv-conf: `key=value,key=value`. Raises ValueError where a part has no `=`."""
+    pairs: dict[str, str] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        key, separator, value = part.partition("=")
+        if not separator or not key.strip() or not value.strip():
+            raise ValueError(f"--rdzv-conf: {part!r} is not of the form key=value")
+        pairs[key.strip()] = value.strip()
+    return pairs

@@ -1,0 +1,158 @@
+"""`elasticrun`: reads the flags, connects to the store, runs the agent, returns its exit code.
+
+Every mistake gets one sentence and an exit code of its own (contract.ExitCode); a traceback only with --debug.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import secrets
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from elasticjob_runtime.agent import Agent, AgentConfig
+from elasticjob_runtime.agent.agent import write_termination_message
+from elasticjob_runtime.agent.peers import local_address
+from elasticjob_runtime.agent.timeline import Timeline
+from elasticjob_runtime.cli import options
+from elasticjob_runtime.cli.arguments import build_parser, without_our_flags
+from elasticjob_runtime.contract import DEFAULT_ETCD_PORT, Env, ExitCode, Keys, OutcomeState, OutcomeValue
+from elasticjob_runtime.etcd import MemoryStore, Store, connect
+from elasticjob_runtime.membership.model import Exit, Settings
+from elasticjob_runtime.workers.environment import GroupSpec
+from elasticjob_runtime.workers.libuv import lacks_libuv, torch_library
+from elasticjob_runtime.workers.process import SpawnLauncher
+
+logger = logging.getLogger(__name__)
+
+OWN_BACKEND = "etcd-v3"
+TORCH_BACKENDS = ("c10d", "etcd-v2", "etcd", "static")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit code. `arguments`: without the program's name; None: the command line's."""
+    argv = list(sys.argv[1:] if arguments is None else arguments)
+    args = build_parser().parse_args(argv)
+    _set_up_logging(args.debug)
+    try:
+        if _for_torchrun(args):
+            return _hand_over(args, argv)
+        return _run(args)
+    except options.UsageError as error:
+        if args.debug:
+            raise
+        print(f"elasticrun: {error}", file=sys.stderr)  # noqa: T201 - a command line tool's own error
+        return error.code
+
+
+def _for_torchrun(args: argparse.Namespace) -> bool:
+    """Is this a job for torchrun itself? Raises UsageError for a backend that nobody has."""
+    if args.standalone or args.rdzv_backend == OWN_BACKEND:
+        return False
+    if args.rdzv_backend not in TORCH_BACKENDS:
+        known = ", ".join((OWN_BACKEND, *TORCH_BACKENDS))
+        raise options.UsageError(f"--rdzv-backend={args.rdzv_backend}: unknown backend; known are {known}")
+    return not _alone(args)
+
+
+def _alone(args: argparse.Namespace) -> bool:
+    """Plain `elasticrun train.py`: one member, nothing said of a rendezvous."""
+    least, most = options.min_max(args.nnodes)
+    return args.rdzv_backend == "static" and not args.rdzv_endpoint and least == most == 1 and args.master_port is None
+
+
+def _hand_over(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    """Becomes torchrun. Returns only where that is not possible."""
+    logger.warning("--rdzv-backend=%s is torchrun's own: handing over to torchrun, without elasticrun's recovery", args.rdzv_backend)
+    command = [sys.executable, "-m", "torch.distributed.run", *without_our_flags(argv, args.training_script)]
+    os.execv(sys.executable, command)  # noqa: S606 - no shell on purpose
+
+
+def _run(args: argparse.Namespace) -> int:
+    least, most = (1, 1) if args.standalone or _alone(args) else options.min_max(args.nnodes)
+    if args.max_restarts < 0:
+        raise options.UsageError(f"--max-restarts={args.max_restarts}: must be 0 or more")
+    for flag in ("numa_binding", "logs_specs"):
+        if getattr(args, flag) is not None:
+            raise options.UsageError(f"--{flag.replace('_', '-')} is not supported by elasticrun; leave it out, or use torchrun")
+    conf = options.run_conf(args.rdzv_conf)
+    store, run_id, address = _store(args, conf)
+    me = options.member_id(os.environ)
+    nproc = options.workers_per_member(args.nproc_per_node)
+    config = AgentConfig(
+        settings=Settings(
+            me=me,
+            incarnation=secrets.token_hex(6),
+            nproc=nproc,
+            min=least,
+            max=most,
+            max_restarts=args.max_restarts,
+            start_grace=conf.start_grace,
+            join_delay=conf.join_delay,
+            shutdown_grace=30.0 if args.shutdown_timeout is None else float(args.shutdown_timeout),
+        ),
+        group=GroupSpec(
+            run_id=run_id,
+            role=args.role,
+            nproc=nproc,
+            max_restarts=args.max_restarts,
+            virtual_local_rank=args.virtual_local_rank,
+            without_libuv=lacks_libuv(torch_library()),
+        ),
+        command=options.command(args),
+        keys=Keys(conf.prefix, run_id),
+        address=args.local_addr or os.environ.get(Env.ADDRESS) or address,
+        log_settings=options.log_settings(args),
+        lease_ttl=conf.lease_ttl,
+        join_timeout=conf.join_timeout,
+    )
+    timeline = Timeline(me, Path(args.events) if args.events else None)
+    agent = Agent(config, store, SpawnLauncher(), os.environ, timeline)
+    exit_ = agent.run()
+    timeline.close()
+    _report(exit_, agent.outcome)
+    return exit_.code
+
+
+def _store(args: argparse.Namespace, conf: options.RunConf) -> tuple[Store, str, str]:
+    """(store, run id, own address)."""
+    if args.standalone or _alone(args):
+        return MemoryStore(), str(uuid.uuid4()), "127.0.0.1"
+    endpoint: str = args.rdzv_endpoint
+    if not endpoint:
+        raise options.UsageError("--rdzv-backend=etcd-v3 needs --rdzv-endpoint=HOST:PORT of an etcd")
+    if args.rdzv_id == "none":
+        logger.warning("no --rdzv-id: every job without one meets in the same place of this etcd")
+    try:
+        store = connect(endpoint, conf.connection)
+    except (ValueError, OSError) as error:
+        raise options.UsageError(str(error)) from error
+    host, _, port = endpoint.split(",", maxsplit=1)[0].rpartition("://")[2].rpartition(":")
+    return store, args.rdzv_id, local_address(host.strip("[]"), int(port) if port.isdigit() else DEFAULT_ETCD_PORT)
+
+
+def _report(exit_: Exit, outcome: OutcomeValue | None) -> None:
+    if exit_.code not in (ExitCode.SUCCEEDED, ExitCode.TERMINATED, ExitCode.INTERRUPTED):
+        logger.error("%s", exit_.reason)
+    if outcome is None or outcome.state is not OutcomeState.FAILED:
+        return
+    failure = outcome.failure or {}
+    if traceback := failure.get("traceback"):
+        logger.error("first failure, rank %s on %s:\n%s", failure.get("rank"), failure.get("member"), traceback)
+    default = "/dev/termination-log"
+    write_termination_message(outcome, os.environ.get(Env.TERMINATION_LOG, default))
+
+
+def _set_up_logging(debug: bool) -> None:
+    name = os.environ.get(Env.MEMBER_ID, "")
+    handler = logging.StreamHandler(sys.stderr)
+    prefix = f"[elasticrun {name}]" if name else "[elasticrun]"
+    handler.setFormatter(logging.Formatter(f"{prefix} %(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S"))
+    root = logging.getLogger("elasticjob_runtime")
+    root.handlers[:] = [handler]
+    root.setLevel(logging.DEBUG if debug else logging.INFO)
+    root.propagate = False

@@ -1,0 +1,173 @@
+"""From parsed flags to what the agent needs. Pure but for looking at the machine where a flag says `auto`.
+
+Raises UsageError, one sentence for the person who typed the flag.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import glob
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from elasticjob_runtime.cli.arguments import parse_pairs
+from elasticjob_runtime.contract import DEFAULT_PREFIX, Env, ExitCode
+from elasticjob_runtime.etcd import CONF_KEYS
+from elasticjob_runtime.workers.group import Command
+from elasticjob_runtime.workers.logs import LogSettings, parse_std
+
+RUN_KEYS = {
+    "prefix": "etcd prefix of all jobs",
+    "lease_ttl": "s after which a member that fell silent is gone",
+    "join_timeout": "s to get into a plan before the agent gives up",
+    "start_grace": "s without a further join before the first plan has fewer members than wanted",
+    "join_delay": "s over which joins of a running job are batched",
+}
+"""Keys of --rdzv-conf that steer the agent."""
+
+IGNORED_KEYS = frozenset(
+    {"timeout", "last_call_timeout", "close_timeout", "keep_alive_interval", "keep_alive_max_attempt", "heartbeat_timeout"}
+)
+"""Keys of torch's backends without a meaning here: there is no last call to wait for, and failures are noticed otherwise."""
+
+
+class UsageError(Exception):
+    """A flag is wrong; says which, and what to write instead."""
+
+    def __init__(self, message: str, code: ExitCode = ExitCode.USAGE) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunConf:
+    """--rdzv-conf, taken apart."""
+
+    prefix: str = DEFAULT_PREFIX
+    lease_ttl: float = 5.0
+    join_timeout: float = 600.0
+    start_grace: float = 2.0
+    join_delay: float = 1.0
+    connection: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def run_conf(text: str) -> RunConf:
+    try:
+        pairs = dict(parse_pairs(text))
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    own: dict[str, float] = {}
+    prefix = pairs.pop("prefix", DEFAULT_PREFIX)
+    for key in [key for key in pairs if key in RUN_KEYS]:
+        own[key] = _seconds(key, pairs.pop(key))
+    unknown = sorted(set(pairs) - CONF_KEYS - IGNORED_KEYS)
+    if unknown:
+        known = ", ".join(sorted({*RUN_KEYS, *CONF_KEYS}))
+        raise UsageError(f"--rdzv-conf: unknown key {unknown[0]!r}; known are {known}")
+    return RunConf(prefix=prefix, connection={key: value for key, value in pairs.items() if key in CONF_KEYS}, **own)
+
+
+def _seconds(key: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if value < 0 or (key == "lease_ttl" and value < 2):
+        raise UsageError(f"--rdzv-conf: {key}={text} is not a number of seconds" + (" of at least 2" if key == "lease_ttl" else ""))
+    return value
+
+
+def min_max(text: str) -> tuple[int, int]:
+    """--nnodes: `N` or `MIN:MAX`."""
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())
+    if match is None:
+        raise UsageError(f"--nnodes={text}: write a number, or MIN:MAX such as 2:4")
+    least, most = int(match[1]), int(match[2] or match[1])
+    if not 0 < least <= most:
+        raise UsageError(f"--nnodes={text}: the minimum must be at least 1 and not above the maximum; did you mean {most}:{least}?")
+    return least, most
+
+
+def workers_per_member(text: str) -> int:
+    """--nproc-per-node: a number, or what this machine has."""
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    if text == "cpu" or (text == "auto" and not _has_accelerator()):
+        return os.cpu_count() or 1
+    if text in ("auto", "gpu", "xpu"):
+        return _ask_torch(text)
+    raise UsageError(f"--nproc-per-node={text}: write a number of at least 1, or auto, cpu, gpu or xpu")
+
+
+def _has_accelerator() -> bool:
+    return any(glob.glob(pattern) for pattern in ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dri/renderD*", "/dev/accel*"))
+
+
+_COUNT = {
+    "gpu": "torch.cuda.device_count()",
+    "xpu": "torch.xpu.device_count()",
+    "auto": "(torch.accelerator.device_count() if hasattr(torch, 'accelerator') and torch.accelerator.is_available()"
+    " else torch.cuda.device_count() or __import__('os').cpu_count())",
+}
+
+
+def _ask_torch(kind: str) -> int:
+    """Counts devices in a process of its own: this one must not touch a GPU."""
+    script = f"import torch; print({_COUNT[kind]})"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    count = int(result.stdout) if result.returncode == 0 and result.stdout.strip().isdigit() else 0
+    if not count:
+        why = result.stderr.strip().rsplit("\n", 1)[-1] or "torch sees none on this machine"
+        raise UsageError(f"--nproc-per-node={kind}: no such device: {why}")
+    return count
+
+
+def command(args: argparse.Namespace) -> Command:
+    """What each worker runs. Raises UsageError where the script is not there."""
+    script: str = args.training_script
+    if args.no_python:
+        if args.module:
+            raise UsageError("--no-python and --module cannot be used together: the first runs a program, the second a Python module")
+        if shutil.which(script) is None:
+            raise UsageError(f"{script}: no such program, or it may not be executed", ExitCode.NO_SCRIPT)
+        return Command(arguments=[script, *args.training_script_args])
+    if not args.module and not Path(script).exists():
+        raise UsageError(f"{script}: no such script (in {Path.cwd()})", ExitCode.NO_SCRIPT)
+    python = os.environ.get("PYTHON_EXEC", sys.executable)
+    return Command(arguments=[python, "-u", *(["-m"] if args.module else []), script, *args.training_script_args])
+
+
+def log_settings(args: argparse.Namespace) -> LogSettings:
+    values = {}
+    for flag in ("redirects", "tee"):
+        try:
+            values[flag] = parse_std(getattr(args, flag))
+        except ValueError as error:
+            raise UsageError(f"--{flag}: {error}") from error
+    ranks: frozenset[int] | None = None
+    if args.local_ranks_filter:
+        if not re.fullmatch(r"\d+(,\d+)*", args.local_ranks_filter):
+            raise UsageError(f"--local-ranks-filter={args.local_ranks_filter}: write local ranks such as 0,1")
+        ranks = frozenset(int(part) for part in args.local_ranks_filter.split(","))
+    prefix = args.log_line_prefix_template or os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "")
+    return LogSettings(
+        directory=args.log_dir,
+        redirects=values["redirects"],
+        tee=values["tee"],
+        ranks_filter=ranks,
+        prefix_template=prefix,
+        stdout_filters=tuple(args.duplicate_stdout_filters),
+        stderr_filters=tuple(args.duplicate_stderr_filters),
+    )
+
+
+def member_id(environment: Mapping[str, str]) -> str:
+    return environment.get(Env.MEMBER_ID) or f"{socket.gethostname()}-{secrets.token_hex(3)}"

@@ -1,0 +1,86 @@
+"""The environment of a worker: torchrun's, name by name, and our own.
+
+Source: torch/distributed/elastic/agent/server/local_elastic_agent.py (`_start_workers`) and elastic/multiprocessing/api.py of torch 2.15.
+A test compares the two on the torch installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from elasticjob_runtime.contract import Env, PlanValue
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class GroupSpec:
+    """What all workers of one agent have in common, over all epochs."""
+
+    run_id: str
+    role: str
+    nproc: int
+    max_restarts: int
+    master_port: int | None = None
+    """A port the user asked for by flag; None: the plan's."""
+    virtual_local_rank: bool = False
+    without_libuv: bool = False
+    """This torch has no libuv: its TCPStore must not ask for it."""
+
+
+def worker_environment(
+    base: Mapping[str, str],
+    group: GroupSpec,
+    plan: PlanValue,
+    group_rank: int,
+    local_rank: int,
+    *,
+    error_file: str,
+    agent_socket: str,
+) -> dict[str, str]:
+    """The complete environment of one worker: `base` (the agent's own) and what the plan says."""
+    rank = group_rank * group.nproc + local_rank
+    environment = {
+        **base,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "GROUP_RANK": str(group_rank),
+        "ROLE_RANK": str(rank),
+        "ROLE_NAME": group.role,
+        "LOCAL_WORLD_SIZE": str(group.nproc),
+        "WORLD_SIZE": str(plan.world_size),
+        "GROUP_WORLD_SIZE": str(plan.size),
+        "ROLE_WORLD_SIZE": str(plan.world_size),
+        "MASTER_ADDR": plan.master_addr,
+        "MASTER_PORT": str(group.master_port or plan.master_port),
+        "TORCHELASTIC_RESTART_COUNT": str(plan.restart_count),
+        "TORCHELASTIC_MAX_RESTARTS": str(group.max_restarts),
+        "TORCHELASTIC_RUN_ID": group.run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        Env.AGENT_SOCKET: agent_socket,
+        Env.EPOCH: str(plan.epoch),
+    }
+    if group.nproc > 1:
+        environment.setdefault("OMP_NUM_THREADS", "1")
+    if group.without_libuv:
+        environment.setdefault("USE_LIBUV", "0")
+    if group.virtual_local_rank:
+        environment.update(_virtual_local_rank(base, local_rank))
+    return environment
+
+
+def _virtual_local_rank(base: Mapping[str, str], local_rank: int) -> dict[str, str]:
+    """Every worker sees one GPU, as device 0. Raises ValueError where fewer GPUs are visible than workers are wanted."""
+    variable = "HIP_VISIBLE_DEVICES" if base.get("HIP_VISIBLE_DEVICES") else "CUDA_VISIBLE_DEVICES"
+    visible = base.get(variable)
+    device = str(local_rank)
+    if visible is not None:
+        devices = visible.split(",")
+        if local_rank >= len(devices):
+            raise ValueError(f"--virtual-local-rank: local rank {local_rank} has no GPU in {variable}={visible}")
+        device = devices[local_rank].strip()
+    result = {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": device}
+    if variable == "HIP_VISIBLE_DEVICES":
+        result[variable] = device
+    return result

@@ -1,0 +1,94 @@
+"""One worker process: started in its own session, ends with its agent, watched by pidfd."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from elasticjob_runtime.workers.failure import exit_code_of
+from elasticjob_runtime.workers.logs import Sink
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerSpec:
+    """What to start."""
+
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    local_rank: int
+    rank: int
+    error_file: Path
+    stdout: int | None
+    """File descriptor; None: the agent's own."""
+    stderr: int | None
+
+
+class Launcher(Protocol):
+    """Starts worker processes. One way is a plain spawn (below)."""
+
+    def start(self, spec: WorkerSpec) -> int:
+        """Returns the process id of a child of this process that leads a session of its own. Raises OSError."""
+
+
+class SpawnLauncher:
+    """fork and exec: works for every command; a Python worker then pays for all its imports."""
+
+    def start(self, spec: WorkerSpec) -> int:
+        agent = os.getpid()
+
+        def in_child() -> None:
+            # The kernel ends the worker when its agent dies, however that dies. The agent may be gone already: then nobody would.
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != agent:
+                os._exit(1)
+
+        process = subprocess.Popen(
+            list(spec.command),
+            env=dict(spec.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=spec.stdout,
+            stderr=spec.stderr,
+            start_new_session=True,
+            preexec_fn=in_child,  # noqa: PLW1509 - two system calls, no locks: safe beside threads
+        )
+        process.returncode = 0  # reaped by `Worker.reap`, not by Popen
+        return process.pid
+
+
+class Worker:
+    """A running worker. `pidfd` gets readable when it ends."""
+
+    def __init__(self, spec: WorkerSpec, pid: int, sinks: Sequence[Sink]) -> None:
+        self.spec = spec
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+        self.sinks = tuple(sinks)
+        self.exit_code: int | None = None
+
+    def signal(self, number: int) -> None:
+        """Sends a signal to the worker and everything it started in its session."""
+        if self.exit_code is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, number)
+
+    def reap(self) -> int:
+        """Takes the exit code of a worker that ended. What it left behind (data loaders) ends first, while its id is still its own."""
+        self.signal(signal.SIGKILL)
+        _, status = os.waitpid(self.pid, 0)
+        self.exit_code = exit_code_of(status)
+        os.close(self.pidfd)
+        return self.exit_code
+
+    @property
+    def stderr_tail(self) -> str:
+        return self.sinks[-1].tail if self.sinks else ""
