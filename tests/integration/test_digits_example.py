@@ -1,0 +1,137 @@
+"""The digits example as a user runs it: plain python and torchrun, stopped, killed and resumed at other world sizes."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Protocol
+
+import pytest
+
+from tests.support import eventually
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "digits" / "train.py"
+PYTHON = [sys.executable]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=1", "--nproc-per-node=2"]
+
+FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""torchrun's switch for a new store after a restart. Without it the restarted workers find the addresses of the dead ones."""
+
+
+class Run:
+    """One run of the script; its output goes to a file, which a failing test names."""
+
+    def __init__(self, launcher: list[str], log: pathlib.Path, *options: str, **variables: str) -> None:
+        self.log = log
+        with open(log, "wb") as file:
+            self.process = subprocess.Popen(
+                [*launcher, str(SCRIPT), *options], stdout=file, stderr=subprocess.STDOUT, env=os.environ | variables, cwd=log.parent
+            )
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text()
+
+    def finish(self) -> str:
+        code = self.process.wait(120)
+        assert code == 0, f"exit code {code}; see {self.log}\n{self.output}"
+        return self.output
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        def found() -> re.Match[str] | bool:
+            ended = self.process.poll() is not None  # asked first: what it wrote before its end counts
+            return re.search(pattern, self.output) or ended
+
+        match = eventually(found, 120, what=f"{pattern} in {self.log}")
+        assert isinstance(match, re.Match), f"ended before {pattern}; see {self.log}\n{self.output}"
+        return match
+
+    def workers(self) -> list[int]:
+        """Process ids of the workers of a launcher."""
+        return [int(word) for word in pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()]
+
+
+class Start(Protocol):
+    def __call__(self, launcher: list[str], *options: str, **variables: str) -> Run: ...
+
+
+@pytest.fixture
+def start(tmp_path: pathlib.Path) -> Iterator[Start]:
+    """Starts runs, and leaves none behind."""
+    runs: list[Run] = []
+
+    def started(launcher: list[str], *options: str, **variables: str) -> Run:
+        run = Run(launcher, tmp_path / f"run-{len(runs)}.log", "--print-every=1", *options, **variables)
+        runs.append(run)
+        return run
+
+    yield started
+    for run in runs:
+        if run.process.poll() is None:
+            for pid in [*run.workers(), run.process.pid]:
+                os.kill(pid, signal.SIGKILL)
+            run.process.wait()
+
+
+def losses(output: str) -> dict[int, float]:
+    return {int(step): float(loss) for step, loss in re.findall(r"^step=(\d+) epoch=\d+ world=\d+ loss=([\d.]+)$", output, re.MULTILINE)}
+
+
+def accuracy(output: str) -> float:
+    """The last one printed."""
+    return float(re.findall(r"^accuracy=(\d\.\d{4})$", output, re.MULTILINE)[-1])
+
+
+def test_it_learns_to_read_and_any_world_takes_the_same_way(start: Start) -> None:
+    """One process to the end; the same again as one, two and one process, each resumed in the middle of an epoch."""
+    alone = start(PYTHON, "--step-seconds=0", "--checkpoint-every=50", "--steps=300", "--checkpoint-dir=alone").finish()
+    assert "started step=0 epoch=0 world=1" in alone
+    assert accuracy(alone) >= 0.97
+
+    start(PYTHON, "--step-seconds=0", "--checkpoint-every=50", "--steps=50", ELASTICJOB_CHECKPOINT_DIRECTORY="changing").finish()
+    two = start(TORCHRUN, "--step-seconds=0", "--checkpoint-every=50", "--steps=115", "--checkpoint-dir=changing").finish()
+    assert "resumed step=50 epoch=2 world=2" in two
+    last = start(PYTHON, "--step-seconds=0", "--checkpoint-every=50", "--steps=300", "--checkpoint-dir=changing").finish()
+    assert "resumed step=115 epoch=5 world=1" in last
+    assert accuracy(last) >= 0.97
+
+    expected, seen = losses(alone), losses(two) | losses(last)
+    assert sorted(seen) == list(range(51, 301))
+    for step in range(51, 121):  # later on, rounding errors have grown
+        assert seen[step] == pytest.approx(expected[step], abs=0.01), f"step {step}"
+
+
+def test_on_sigterm_it_saves_and_leaves(start: Start) -> None:
+    run = start(PYTHON, "--checkpoint-every=1000000", "--checkpoint-dir=stopped")
+    run.wait_for(r"step=3 ")
+    run.process.terminate()
+    assert run.process.wait(60) == 143
+    step = int(run.wait_for(r"stopped by SIGTERM step=(\d+)")[1])
+    resumed = start(PYTHON, "--checkpoint-dir=stopped", "--step-seconds=0", "--checkpoint-every=50", f"--steps={step + 2}").finish()
+    assert f"resumed step={step} " in resumed
+
+
+def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(start: Start) -> None:
+    run = start(TORCHRUN, "--step-seconds=0.05", "--steps=40", "--checkpoint-every=1", "--checkpoint-dir=killed", **FRESH_STORE)
+    run.wait_for(r"step=5 ")
+    os.kill(run.workers()[-1], signal.SIGKILL)
+    step = int(run.wait_for(r"resumed step=(\d+) epoch=\d+ world=2")[1])
+    assert step >= 5
+    steps = [int(step) for step in re.findall(r"^step=(\d+) ", run.finish(), re.MULTILINE)]
+    assert sorted(set(steps)) == list(range(1, 41))
+    assert len(steps) <= 41, "at most one step was done twice"
+
+
+def test_without_images_it_says_where_to_get_them(start: Start) -> None:
+    run = start(PYTHON, DIGITS_CSV="/nowhere/digits.csv.gz")
+    assert run.process.wait(60) == 1
+    assert run.output.strip() == (
+        "No images at /nowhere/digits.csv.gz: install scikit-learn, or set DIGITS_CSV to the path of its digits.csv.gz."
+    )
