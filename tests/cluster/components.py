@@ -80,6 +80,7 @@ def controller_manager(folder: Path, kubeconfig: Path, controllers: Sequence[str
         "service-account-private-key-file": pki / "sa.key",
         "controllers": ",".join(controllers),
         "cluster-cidr": POD_RANGE,
+        "flex-volume-plugin-dir": folder / "volume-plugins",  # it makes this folder, by default below /usr
         "allocate-node-cidrs": False,
         "leader-elect": False,
         "node-monitor-grace-period": "5s",

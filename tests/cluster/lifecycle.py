@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.steps import Steps, concurrently
@@ -19,6 +20,7 @@ from .output import ClusterError, tail
 from .prerequisites import install_packages
 from .programs import build_programs
 from .settings import CHECKOUT, DOT_CLUSTER, KUBECONFIG, MAX_NODES, SHARED_DIRECTORY, NodeAddress, state_folder
+from .template import import_into_template
 
 READY_SECONDS = 60.0
 
@@ -132,9 +134,9 @@ def load_image(archive: Path | str) -> None:
     archive = Path(archive)
     with Steps() as steps, machine.turn():
         image = read_archive(archive)
-        images.import_into_template([archive], steps)
+        import_into_template([archive], steps)
         with steps.step(f"Load {image.name} into the running nodes"):
-            concurrently(*(lambda node=node: node.load_image(archive, image) for node in _nodes()))
+            concurrently(*(partial(node.add_image, image.name) for node in _nodes()))
 
 
 def status() -> list[NodeStatus]:
@@ -161,7 +163,7 @@ def _build(steps: Steps) -> None:
         return
     concurrently(lambda: build_programs(steps), lambda: install_packages(steps))
     with machine.turn():
-        images.import_into_template(images.own_archives(steps), steps)
+        import_into_template(images.own_archives(steps), steps)
 
 
 def _create(nodes: int, steps: Steps) -> None:

@@ -9,10 +9,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from . import cgroups, images, network
+from . import cgroups, network, template
 from .certificates import make_kubelet_kubeconfig
+from .containerd import wait_for_containerd
 from .node_main import NodeSpec
-from .oci import ArchivedImage
 from .output import ClusterError, run, tail
 from .programs import program, programs_folder
 from .settings import CHECKOUT, NodeAddress, cache_folder, node_address
@@ -33,8 +33,8 @@ class Node:
         """Starts the node; its containerd runs when this returns, its kubelet is about to register. A new node's files are made first."""
         self.logs.mkdir(parents=True, exist_ok=True)
         containerd = self.folder / "var-lib" / "containerd"
-        if images.loaded_images(containerd) != images.loaded_images(images.template_folder()):
-            images.copy_template(containerd)
+        if template.loaded_images(containerd) != template.loaded_images(template.template_folder()):
+            template.copy_template(containerd)
         run(["rm", "-rf", self.folder / "run"])  # a socket of before would look alive
         network.add_node(self.address)
         folders = cgroups.create(self._group)
@@ -72,14 +72,12 @@ class Node:
         self.power_off()
         run(["rm", "-rf", self.folder])
 
-    def load_image(self, archive: Path, image: ArchivedImage) -> None:
-        """Imports the archive unless the node has this very image. A node that is off gets it with the template when it starts."""
-        containerd = self.folder / "var-lib" / "containerd"
-        if not self.is_on() or images.loaded_images(containerd).get(image.name) == image.digest:
-            return
-        process = images.wait_for_containerd(self._group, self.logs / "containerd.log")
-        images.import_archive(process, archive)
-        images.note_loaded(containerd, image)
+    def add_image(self, name: str) -> None:
+        """Gives the node an image of the template. A node that is off gets it when it starts."""
+        if self.is_on():
+            folder = self.folder / "var-lib" / "containerd"
+            containerd = wait_for_containerd(self._group, self.logs / "containerd.log", folder, Path("/var/lib/containerd"))
+            template.add_image(name, containerd, folder)
 
     def _spec(self) -> NodeSpec:
         return NodeSpec(

@@ -29,6 +29,30 @@ class ArchivedImage:
     digest: str
 
 
+@dataclass(frozen=True)
+class StoredImage:
+    """An image as a containerd keeps it: the bytes of its manifest and of its config, without the layers."""
+
+    name: str
+    manifest_type: str
+    manifest: bytes
+    config: bytes
+
+
+def chain_ids(config: bytes) -> list[str]:
+    """The names of an image's unpacked layers, lowest first: each stands for the layer and all below it ("ChainID" in config.md)."""
+    chain: list[str] = []
+    for diff_id in json.loads(config)["rootfs"]["diff_ids"]:
+        chain.append(_digest(f"{chain[-1]} {diff_id}".encode()) if chain else diff_id)
+    return chain
+
+
+def write_stored_image(archive: Path, image: StoredImage) -> None:
+    """Writes an archive of an image whose layers the reader has already."""
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    _write_layout(archive, image.name, image.manifest_type, image.manifest, [image.config])
+
+
 def write_archive(archive: Path, name: str, files: Mapping[str, Path], entrypoint: Sequence[str], user: str = "65532:65532") -> None:
     """Writes an image with one layer that holds `files` (path in the image -> file here), all executable.
 
@@ -51,16 +75,7 @@ def write_archive(archive: Path, name: str, files: Mapping[str, Path], entrypoin
         "config": _descriptor("application/vnd.oci.image.config.v1+json", _json(config)),
         "layers": [_descriptor("application/vnd.oci.image.layer.v1.tar", layer.getvalue())],
     }
-    entry = _descriptor("application/vnd.oci.image.manifest.v1+json", _json(manifest))
-    entry["annotations"] = {CONTAINERD_NAME: name, REFERENCE_NAME: name.rpartition(":")[2]}
-    index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [entry]}
-    aside = archive.with_suffix(".part")
-    with tarfile.open(aside, mode="w") as tar:
-        _add(tar, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
-        _add(tar, "index.json", _json(index))
-        for blob in (_json(config), _json(manifest), layer.getvalue()):
-            _add(tar, f"blobs/sha256/{_digest(blob).partition(':')[2]}", blob)
-    aside.rename(archive)
+    _write_layout(archive, name, str(manifest["mediaType"]), _json(manifest), [_json(config), layer.getvalue()])
 
 
 def read_archive(archive: Path) -> ArchivedImage:
@@ -75,6 +90,19 @@ def read_archive(archive: Path) -> ArchivedImage:
     if "/" not in found[0].name or ":" not in found[0].name.rpartition("/")[2]:
         raise ClusterError(f"{archive} calls its image {found[0].name!r}; the full name, such as localhost/trainer:dev, is needed")
     return found[0]
+
+
+def _write_layout(archive: Path, name: str, manifest_type: str, manifest: bytes, blobs: Sequence[bytes]) -> None:
+    entry = _descriptor(manifest_type, manifest)
+    entry["annotations"] = {CONTAINERD_NAME: name, REFERENCE_NAME: name.rpartition(":")[2]}
+    index = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [entry]}
+    aside = archive.with_suffix(".part")
+    with tarfile.open(aside, mode="w") as tar:
+        _add(tar, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
+        _add(tar, "index.json", _json(index))
+        for blob in (manifest, *blobs):
+            _add(tar, f"blobs/sha256/{_digest(blob).partition(':')[2]}", blob)
+    aside.rename(archive)
 
 
 def _read_oci(tar: tarfile.TarFile) -> list[ArchivedImage]:
