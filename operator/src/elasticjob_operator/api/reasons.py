@@ -44,6 +44,10 @@ class Reason(str, enum.Enum):
     TRAINING = "Training"
     WAITING_FOR_RENDEZVOUS = "WaitingForRendezvous"
     WAITING_FOR_WORKERS = "WaitingForWorkers"
+    IMAGE_UNAVAILABLE = "ImageUnavailable"
+    CONTAINER_CONFIG_ERROR = "ContainerConfigError"
+    UNSCHEDULABLE = "Unschedulable"
+    """These three: a worker does not start; the message has the kubelet's or the scheduler's words."""
     FINISHED = "Finished"
 
     # Restarting
@@ -53,6 +57,8 @@ class Reason(str, enum.Enum):
 
     # Succeeded, Failed
     WORKERS_SUCCEEDED = "WorkersSucceeded"
+    WORKERS_FAILED = "WorkersFailed"
+    """The agents gave up, for another cause than the restart budget."""
     MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
     NOT_FINISHED = "NotFinished"
 
@@ -78,6 +84,9 @@ MESSAGES: dict[Reason, str] = {
     Reason.TRAINING: "{workers} workers train with {world_size} processes in epoch {epoch}.",
     Reason.WAITING_FOR_RENDEZVOUS: "Waiting for the rendezvous.",
     Reason.WAITING_FOR_WORKERS: "{ready} of {wanted} workers are ready; training needs at least {min}.",
+    Reason.IMAGE_UNAVAILABLE: "The image of {worker} cannot be had: {detail}",
+    Reason.CONTAINER_CONFIG_ERROR: "{worker} cannot be started: {detail}",
+    Reason.UNSCHEDULABLE: "No node takes {worker}: {detail}",
     Reason.FINISHED: "The job has ended.",
     Reason.WORKER_FAILED: "{worker} failed ({detail}); restart {restarts} of at most {max_restarts}.",
     Reason.WORKER_LOST: "{worker} is gone ({detail}); this restart is free.",

@@ -1,0 +1,43 @@
+"""The operator's entry point: `elasticjob-operator`, or `python -m elasticjob_operator`.
+
+Settings come from the environment: see settings.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+
+import kopf
+from kubernetes.aio.config import ConfigException
+
+from elasticjob_operator.app import App
+from elasticjob_operator.settings import LogFormat, Settings, SettingsError
+
+
+def main() -> None:
+    try:
+        settings = Settings.from_environment(os.environ)
+    except SettingsError as error:
+        sys.exit(f"elasticjob-operator: {error}")
+    json = settings.log_format is LogFormat.JSON
+    kopf.configure(log_format=kopf.LogFormat.JSON if json else kopf.LogFormat.FULL)
+    try:
+        code = asyncio.run(_run(settings))
+    except ConfigException as error:
+        sys.exit(f"elasticjob-operator: no way to the API server, neither a service account nor a kubeconfig: {error}")
+    logging.shutdown()
+    # A call to an etcd that does not answer may hold a thread for seconds more, and Python would wait for it.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+async def _run(settings: Settings) -> int:
+    return await App(settings).run()
+
+
+if __name__ == "__main__":
+    main()

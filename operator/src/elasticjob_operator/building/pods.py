@@ -1,0 +1,135 @@
+"""Worker pods: the user's template, kept whole, with the job's environment on the training container."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from elasticjob_runtime.contract import Env
+
+from elasticjob_operator import names
+from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.building.metadata import labels, owner_reference
+
+_TEMPLATE = "spec.workers.template"
+
+
+class InvalidTemplateError(ValueError):
+    """The pod template cannot become a worker pod; the message names the field and the remedy. The schema refuses most such templates,
+    but a job may be older than the schema."""
+
+
+def worker_pod(job: ElasticJob, *, index: int, run: int, endpoint: str) -> dict[str, Any]:
+    """The worker pod of that index. Raises InvalidTemplateError."""
+    pod = _unnamed_pod(job)
+    name = names.worker_name(job.name, index)
+    metadata = pod["metadata"]
+    metadata["name"] = name
+    metadata["labels"] |= {
+        names.LABEL_INDEX: str(index),
+        names.LABEL_RUN: str(run),
+        names.LABEL_TEMPLATE: _hash(pod),
+    }
+    # `<pod>.<service>` resolves to the pod.
+    pod["spec"]["hostname"] = name
+    pod["spec"]["subdomain"] = names.workers_service(job.name)
+    container = _training_container(job, pod["spec"])
+    # First, so that the user's own variables may refer to ours: $(PET_NNODES).
+    container["env"] = [*_environment(job, run, endpoint), *(container.get("env") or [])]
+    return pod
+
+
+def template_hash(job: ElasticJob) -> str:
+    """Changes when the user's part of a worker pod changes. Not with the sizes: running agents learn those from etcd. Raises
+    InvalidTemplateError."""
+    return _hash(_unnamed_pod(job))
+
+
+def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
+    """All that the workers of a job have in common."""
+    template: dict[str, Any] = copy.deepcopy(job.spec.workers.template)
+    spec = template.get("spec")
+    if not isinstance(spec, dict):
+        raise InvalidTemplateError(f"{_TEMPLATE}.spec is missing: give the pod's containers there")
+    container = _training_container(job, spec)
+    metadata = {key: value for key, value in (template.get("metadata") or {}).items() if key not in ("name", "generateName")}
+    metadata["namespace"] = job.namespace
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels(job, names.COMPONENT_WORKER)}
+    metadata["annotations"] = {
+        names.ANNOTATION_DEFAULT_CONTAINER: container["name"],
+        **(metadata.get("annotations") or {}),
+    }
+    metadata["ownerReferences"] = [owner_reference(job)]
+    spec["restartPolicy"] = "Never"
+    _mount_checkpoints(job, spec, container)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _hash(pod: Mapping[str, Any]) -> str:
+    """Of spec, labels and annotations as the template has them: the same before and after naming."""
+    metadata = pod["metadata"]
+    of_worker = (names.LABEL_INDEX, names.LABEL_RUN, names.LABEL_TEMPLATE)
+    essence = {
+        "labels": {key: value for key, value in metadata["labels"].items() if key not in of_worker},
+        "annotations": metadata["annotations"],
+        "spec": {key: value for key, value in pod["spec"].items() if key not in ("hostname", "subdomain")},
+    }
+    return hashlib.sha256(json.dumps(essence, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _training_container(job: ElasticJob, spec: dict[str, Any]) -> dict[str, Any]:
+    containers = spec.get("containers")
+    if not isinstance(containers, list) or not containers or not all(isinstance(each, dict) for each in containers):
+        raise InvalidTemplateError(f"{_TEMPLATE}.spec.containers must be a list of at least one container")
+    wanted = job.spec.workers.container
+    if not wanted:
+        first: dict[str, Any] = containers[0]
+        if not first.get("name"):
+            raise InvalidTemplateError(f"{_TEMPLATE}.spec.containers[0].name is missing")
+        return first
+    for container in containers:
+        if container.get("name") == wanted:
+            found: dict[str, Any] = container
+            return found
+    there = ", ".join(str(each.get("name")) for each in containers)
+    raise InvalidTemplateError(f"spec.workers.container is {wanted!r}, but {_TEMPLATE}.spec.containers has only: {there}")
+
+
+def _environment(job: ElasticJob, run: int, endpoint: str) -> list[dict[str, Any]]:
+    """What torchrun and elasticrun read as their flags, and our own."""
+    values = {
+        Env.NNODES: f"{job.min_replicas}:{job.max_replicas}",
+        Env.NPROC_PER_NODE: str(job.spec.workers.procs_per_worker),
+        Env.RDZV_ID: names.run_id(job.uid, run),
+        Env.RDZV_BACKEND: str(job.spec.rendezvous.backend),
+        Env.RDZV_ENDPOINT: endpoint,
+        Env.MAX_RESTARTS: str(job.spec.restart_policy.max_restarts),
+        Env.JOB_NAME: job.name,
+        Env.JOB_NAMESPACE: job.namespace,
+    }
+    if job.spec.checkpoint:
+        values[Env.CHECKPOINT_DIRECTORY] = job.spec.checkpoint.directory
+    return [
+        *({"name": name, "value": value} for name, value in values.items()),
+        {"name": Env.MEMBER_ID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": Env.ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    ]
+
+
+def _mount_checkpoints(job: ElasticJob, spec: dict[str, Any], container: dict[str, Any]) -> None:
+    checkpoint = job.spec.checkpoint
+    if checkpoint is None or checkpoint.volume is None:
+        return
+    volumes = list(spec.get("volumes") or [])
+    mounts = list(container.get("volumeMounts") or [])
+    taken = [each.get("name") for each in mounts if isinstance(each, dict) and each.get("mountPath") == checkpoint.directory]
+    if taken:
+        raise InvalidTemplateError(
+            f"{_TEMPLATE} already mounts volume {taken[0]!r} at spec.checkpoint.directory ({checkpoint.directory}): "
+            "remove that mount, or spec.checkpoint.volume"
+        )
+    spec["volumes"] = [*volumes, {**checkpoint.volume.to_api(), "name": names.CHECKPOINT_VOLUME}]
+    container["volumeMounts"] = [*mounts, {"name": names.CHECKPOINT_VOLUME, "mountPath": checkpoint.directory}]

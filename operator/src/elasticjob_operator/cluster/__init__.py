@@ -1,0 +1,32 @@
+"""The operator's side of the Kubernetes API: informers that observe, and the few writes. Beside `rendezvous`, the only I/O.
+
+Errors, all from `cluster.api`:
+
+    ApiError         the API server answered with an error; has `status`, `reason` and the server's own words
+      NotFoundError       404: gone already, or never there
+      ConflictError       409: exists already, or is not the object it was
+      GoneError           410: the history before this resourceVersion is no longer kept
+      RefusedError        other 4xx: the request itself is at fault, or not allowed (quota, admission, RBAC)
+    ConnectionError  no answer (aiohttp's errors are chained)
+"""
+
+from elasticjob_operator.cluster.api import Api, ApiError, ConflictError, GoneError, NotFoundError, RefusedError
+from elasticjob_operator.cluster.cluster import Cluster, Key
+from elasticjob_operator.cluster.connect import Connection
+from elasticjob_operator.cluster.events import Teller
+from elasticjob_operator.cluster.jobs import list_job_versions, read_job
+
+__all__ = [
+    "Api",
+    "ApiError",
+    "Cluster",
+    "ConflictError",
+    "Connection",
+    "GoneError",
+    "Key",
+    "NotFoundError",
+    "RefusedError",
+    "Teller",
+    "list_job_versions",
+    "read_job",
+]

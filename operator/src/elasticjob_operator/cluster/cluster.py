@@ -1,0 +1,93 @@
+"""The cluster as the reconciler sees it: what there is of a job, and carrying out what a plan asks for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from elasticjob_operator import names
+from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.cluster.api import Api
+from elasticjob_operator.cluster.informer import Informer
+from elasticjob_operator.cluster.jobs import write_status
+from elasticjob_operator.cluster.observe import job_of, node_of, object_of, pod_of
+from elasticjob_operator.cluster.resources import NODES, OWNED, PODS, Resource
+from elasticjob_operator.cluster.store import Json, Name, Store
+from elasticjob_operator.cluster.writes import Applied, Writer
+from elasticjob_operator.planning import Action
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.world import Kind, Node, OwnedObject, Pod, World
+
+log = logging.getLogger(__name__)
+
+Key = Name
+"""(namespace, name) of an ElasticJob."""
+
+
+class Cluster:
+    """`changed(key)`: something that belongs to that job changed."""
+
+    def __init__(self, api: Api, settings: Settings, changed: Callable[[Key], None]) -> None:
+        self._api = api
+        self._changed = changed
+        self._namespaces = settings.namespaces or ("",)
+        self._pods: Store[Pod] = Store(pod_of, job_of, changed)
+        self._objects: dict[Kind, Store[OwnedObject]] = {kind: Store(object_of(kind), job_of, changed) for kind in OWNED}
+        self._nodes: Store[Node] = Store(node_of, lambda body: ("", body["metadata"]["name"]), self._on_node)
+        self._informers: dict[tuple[str, str], Informer] = {}
+        self._watch(PODS, self._pods)
+        for kind, resource in OWNED.items():
+            self._watch(resource, self._objects[kind])
+        self._node_informer = Informer(api, NODES, self._nodes, optional=True)
+        self._writer = Writer(api, self._enter)
+
+    def _watch(self, resource: Resource, store: Store[Any]) -> None:
+        for namespace in self._namespaces:
+            informer = Informer(self._api, resource, store, namespace=namespace, selector=names.LABEL_JOB)
+            self._informers[resource.plural, namespace] = informer
+
+    @property
+    def informers(self) -> tuple[Informer, ...]:
+        return (*self._informers.values(), self._node_informer)
+
+    async def synced(self) -> None:
+        """Returns when everything was listed once."""
+        await asyncio.gather(*(informer.synced.wait() for informer in self.informers))
+
+    def observe(self, key: Key, uid: str) -> World:
+        """Without the rendezvous, which is not the cluster's."""
+        pods = list(self._pods.of(key))
+        objects = [each for store in self._objects.values() for each in store.of(key)]
+        foreign = {("Pod", pod.name) for pod in pods if pod.job_uid != uid}
+        foreign |= {(each.kind.value, each.name) for each in objects if each.owner_uid != uid}
+        return World(
+            pods=tuple(pod for pod in pods if pod.job_uid == uid),
+            taken=frozenset(foreign),
+            objects={(each.kind, each.name): each for each in objects if each.owner_uid == uid},
+            nodes=None if self._node_informer.forbidden else self._nodes.by_name,
+        )
+
+    def has_active_pods(self, key: Key, uid: str) -> bool:
+        return any(pod.job_uid == uid and not pod.ended for pod in self._pods.of(key))
+
+    async def apply(self, job: ElasticJob, actions: Iterable[Action]) -> Applied:
+        """Carries all out, many at once. Raises ApiError or ConnectionError after all were tried, for the first that may pass."""
+        return await self._writer.apply(job, actions)
+
+    async def write_status(self, key: Key, uid: str, status: Json) -> Json | None:
+        """The job after the write; None: it is gone. Raises ApiError or ConnectionError."""
+        return await write_status(self._api, key, uid, status)
+
+    def _enter(self, resource: Resource, body: Json) -> None:
+        """The answer to a write of ours, so that the next plan knows."""
+        namespace = body["metadata"].get("namespace", "")
+        informer = self._informers.get((resource.plural, namespace)) or self._informers.get((resource.plural, ""))
+        if informer is not None:
+            informer.enter(body)
+
+    def _on_node(self, node: Name) -> None:
+        """A node came, went, or is ready no more: so many jobs as have pods on it look again."""
+        for pod_group in self._pods.groups_where(lambda pod: pod.node == node[1]):
+            self._changed(pod_group)

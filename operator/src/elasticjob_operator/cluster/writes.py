@@ -1,0 +1,137 @@
+"""Carrying out actions: one request each, at most `IN_FLIGHT` at once over all jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from elasticjob_operator import names
+from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.cluster.api import APPLY_PATCH, Api, ApiError, ConflictError, NotFoundError, RefusedError
+from elasticjob_operator.cluster.resources import OWNED, PODS, Resource
+from elasticjob_operator.cluster.store import Json
+from elasticjob_operator.planning import Action, ApplyObject, AskServer, CreateObject, CreatePod, DeleteObject, DeletePod
+from elasticjob_operator.world import Admission
+
+log = logging.getLogger(__name__)
+
+IN_FLIGHT = 64
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Applied:
+    """What became of a plan's actions, where the next plan must know."""
+
+    admission: Admission | None = None
+    refusal: str = ""
+    """The server's words on a create that it refused; empty: it refused none."""
+    created: bool = False
+    """At least one create went through."""
+
+
+class Writer:
+    """`enter(resource, body)`: the state of an object after our write."""
+
+    def __init__(self, api: Api, enter: Callable[[Resource, Json], None]) -> None:
+        self._api = api
+        self._enter = enter
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+
+    async def apply(self, job: ElasticJob, actions: Iterable[Action]) -> Applied:
+        """Raises ApiError or ConnectionError after all were tried."""
+        results = await asyncio.gather(*(self._execute(job, action) for action in actions), return_exceptions=True)
+        failures = [each for each in results if isinstance(each, BaseException)]
+        # A bug or a cancellation before what merely may pass.
+        for failure in sorted(failures, key=lambda each: isinstance(each, ApiError | ConnectionError)):
+            raise failure
+        known = [each for each in results if isinstance(each, Applied)]
+        return Applied(
+            admission=next((each.admission for each in known if each.admission), None),
+            refusal=next((each.refusal for each in known if each.refusal), ""),
+            created=any(each.created for each in known),
+        )
+
+    async def _execute(self, job: ElasticJob, action: Action) -> Applied:
+        async with self._slots:
+            match action:
+                case CreatePod():
+                    return await self._create(job, PODS, dict(action.body))
+                case CreateObject():
+                    return await self._create(job, OWNED[action.kind], dict(action.body))
+                case ApplyObject():
+                    await self._apply_object(job, action)
+                case DeletePod():
+                    await self._delete(job, PODS, action.name, action.uid, force=action.force)
+                case DeleteObject():
+                    await self._delete(job, OWNED[action.kind], action.name, action.uid)
+                case AskServer():
+                    return Applied(admission=await self._ask(job, action))
+                case _:
+                    raise TypeError(f"not for the cluster: {action!r}")
+        return Applied()
+
+    async def _create(self, job: ElasticJob, resource: Resource, body: Json) -> Applied:
+        query = {"fieldManager": names.FIELD_MANAGER}
+        try:
+            created = await self._api.request("POST", resource.path(job.namespace), query=query, body=body)
+        except ConflictError:
+            return await self._exists(job, resource, body["metadata"]["name"])
+        except (RefusedError, NotFoundError) as error:
+            return Applied(refusal=str(error))
+        self._enter(resource, created)
+        return Applied(created=True)
+
+    async def _exists(self, job: ElasticJob, resource: Resource, name: str) -> Applied:
+        """Created before, by us; or somebody else's, which is left alone."""
+        try:
+            found = await self._api.request("GET", resource.path(job.namespace, name))
+        except NotFoundError:
+            return Applied()  # gone meanwhile: the next plan creates it
+        owners = [each["uid"] for each in found["metadata"].get("ownerReferences") or []]
+        if job.uid in owners:
+            self._enter(resource, found)
+            return Applied(created=True)
+        if (found["metadata"].get("labels") or {}).get(names.LABEL_JOB):
+            return Applied()  # of an earlier job of that name: the informer tells when it is gone
+        kind = resource.kind
+        return Applied(refusal=f"{kind} {name} exists and does not belong to this job: delete it, or give the job another name")
+
+    async def _apply_object(self, job: ElasticJob, action: ApplyObject) -> None:
+        resource = OWNED[action.kind]
+        body = dict(action.body)
+        # The uid makes the server refuse (409) where another object has taken the name.
+        body["metadata"] = {**body["metadata"], "uid": action.uid}
+        query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
+        path = resource.path(job.namespace, body["metadata"]["name"])
+        try:
+            self._enter(resource, await self._api.request("PATCH", path, query=query, body=body, content_type=APPLY_PATCH))
+        except (ConflictError, NotFoundError) as error:
+            log.info("%s/%s: %s", job.namespace, job.name, error)
+
+    async def _delete(self, job: ElasticJob, resource: Resource, name: str, uid: str, *, force: bool = False) -> None:
+        options: dict[str, Any] = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        if force:
+            options["gracePeriodSeconds"] = 0
+        try:
+            answer = await self._api.request("DELETE", resource.path(job.namespace, name), body=options)
+        except (NotFoundError, ConflictError):
+            return  # gone, or a successor has its name
+        metadata = answer.get("metadata") or {}
+        if not force and metadata.get("deletionTimestamp") and metadata.get("uid") == uid:
+            self._enter(resource, answer)
+
+    async def _ask(self, job: ElasticJob, action: AskServer) -> Admission:
+        """Raises ApiError or ConnectionError where there was no verdict."""
+        refusal, invalid = "", False
+        try:
+            await self._api.request("POST", PODS.path(job.namespace), query={"dryRun": "All"}, body=dict(action.body))
+        except ConflictError:
+            pass  # a pod of that name exists: all checks of this one were passed
+        except RefusedError as error:
+            refusal, invalid = str(error), error.status in (400, 422)
+        now = datetime.datetime.now(datetime.timezone.utc)
+        return Admission(template_hash=action.template_hash, refusal=refusal, invalid=invalid, at=now)

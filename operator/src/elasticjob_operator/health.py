@@ -1,0 +1,44 @@
+"""/healthz and /readyz for the kubelet's probes.
+
+Alive means: this event loop answers, every informer still does something (even failing is something: restarting the operator does not mend
+an API server), and kopf's watch brings what the audit finds. Ready means: everything was listed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aiohttp import web
+
+
+class Health:
+    """`faults()`: what is wrong, a sentence each. `ready()`: whether the operator does its work yet."""
+
+    def __init__(self, port: int, faults: Callable[[], list[str]], ready: Callable[[], bool]) -> None:
+        self._wanted_port = port
+        self._faults = faults
+        self._ready = ready
+        self._runner: web.AppRunner | None = None
+        self.port = port
+
+    async def start(self) -> None:
+        """Raises OSError where the port is taken."""
+        app = web.Application()
+        app.add_routes([web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)])
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, None, self._wanted_port)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        faults = self._faults()
+        return web.Response(text="\n".join(faults) or "ok", status=500 if faults else 200)
+
+    async def _readyz(self, _request: web.Request) -> web.Response:
+        ready = self._ready()
+        return web.Response(text="ok" if ready else "starting", status=200 if ready else 503)

@@ -1,0 +1,40 @@
+"""What to do about a job: `plan(job, world, settings, now) -> Plan`, pure.
+
+Policies decide; this turns their words into actions and status.
+"""
+
+from elasticjob_operator.planning.actions import (
+    Action,
+    ApplyObject,
+    AskServer,
+    ClearRun,
+    CreateObject,
+    CreatePod,
+    DeleteObject,
+    DeletePod,
+    EvictMember,
+    Plan,
+    PublishSpec,
+    Story,
+    Target,
+)
+from elasticjob_operator.planning.plan import plan
+from elasticjob_operator.planning.refusal import refuse
+
+__all__ = [
+    "Action",
+    "ApplyObject",
+    "AskServer",
+    "ClearRun",
+    "CreateObject",
+    "CreatePod",
+    "DeleteObject",
+    "DeletePod",
+    "EvictMember",
+    "Plan",
+    "PublishSpec",
+    "Story",
+    "Target",
+    "plan",
+    "refuse",
+]

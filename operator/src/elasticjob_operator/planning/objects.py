@@ -1,0 +1,50 @@
+"""The objects beside its pods that a job needs: created where missing, put right where somebody changed them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from elasticjob_operator import names
+from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.building.drift import covers
+from elasticjob_operator.building.etcd import etcd_stateful_set
+from elasticjob_operator.building.services import etcd_service, workers_service
+from elasticjob_operator.planning.actions import Action, ApplyObject, CreateObject
+from elasticjob_operator.policies.rendezvous import Rendezvous
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.world import Kind, World
+
+
+def missing_objects(job: ElasticJob, world: World, settings: Settings, rendezvous: Rendezvous) -> list[Action]:
+    actions: list[Action] = []
+    for kind, body in _desired(job, world, settings, rendezvous):
+        name = body["metadata"]["name"]
+        known = world.objects.get((kind, name))
+        if known is None:
+            if (kind.value, name) not in world.taken:
+                actions.append(CreateObject(kind=kind, body=body, why="the job needs it"))
+        elif not known.terminating and not all(covers(body[part], known.body.get(part)) for part in ("metadata", "spec")):
+            actions.append(ApplyObject(kind=kind, uid=known.uid, body=body, why="somebody changed it"))
+    return actions
+
+
+def _desired(job: ElasticJob, world: World, settings: Settings, rendezvous: Rendezvous) -> Iterator[tuple[Kind, dict[str, Any]]]:
+    yield Kind.SERVICE, workers_service(job)
+    if rendezvous.managed:
+        yield Kind.SERVICE, etcd_service(job)
+        yield Kind.STATEFUL_SET, etcd_stateful_set(job, _etcd_image(job, world, settings))
+
+
+def _etcd_image(job: ElasticJob, world: World, settings: Settings) -> str:
+    """A new default in a new release of the operator restarts nobody's etcd."""
+    known = world.objects.get((Kind.STATEFUL_SET, names.etcd_name(job.name)))
+    containers = _at(known.body, "spec", "template", "spec").get("containers") if known else None
+    running = next((each.get("image") for each in containers or [] if each.get("name") == names.ETCD_CONTAINER), None)
+    return running or settings.etcd_image
+
+
+def _at(body: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
+    for key in path:
+        body = body.get(key) or {}
+    return body

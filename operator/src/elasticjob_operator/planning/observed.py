@@ -1,0 +1,65 @@
+"""The world sorted for one plan: which worker pods there are, where each stands, who stays and who leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from elasticjob_operator import names
+from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.policies.rendezvous import Rendezvous, rendezvous_of
+from elasticjob_operator.policies.scaling import Scaling, scale
+from elasticjob_operator.policies.standing import Stand, standing
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.world import Pod, World
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Observed:
+    rendezvous: Rendezvous
+    workers: tuple[tuple[Pod, Stand], ...]
+    """Pods of the current run, by index."""
+    stale: tuple[tuple[Pod, Stand], ...]
+    """Pods of earlier runs: garbage."""
+    etcd: tuple[Pod, ...]
+    scaling: Scaling
+
+    @property
+    def staying(self) -> tuple[tuple[Pod, Stand], ...]:
+        leaving = {pod.uid for pod in self.scaling.surplus}
+        return tuple((pod, stand) for pod, stand in self.workers if pod.uid not in leaving)
+
+    @property
+    def timers(self) -> list[datetime.datetime]:
+        return [stand.look_again for _, stand in (*self.workers, *self.stale) if stand.look_again is not None]
+
+
+def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.datetime) -> Observed:
+    rendezvous = rendezvous_of(job, settings)
+    pods = [pod for pod in world.pods if pod.component == names.COMPONENT_WORKER and _has_its_name(job, pod)]
+    pods.sort(key=lambda pod: pod.index)
+    stood = [(pod, standing(pod, world.nodes, node_lost_seconds=settings.node_lost_seconds, now=now)) for pod in pods]
+    workers = tuple((pod, stand) for pod, stand in stood if pod.run == rendezvous.run)
+    stale = tuple((pod, stand) for pod, stand in stood if pod.run != rendezvous.run)
+    return Observed(
+        rendezvous=rendezvous,
+        workers=workers,
+        stale=stale,
+        etcd=tuple(pod for pod in world.pods if pod.component == names.COMPONENT_ETCD),
+        scaling=scale(
+            job.replicas,
+            {pod.index: (pod, stand.standing) for pod, stand in workers},
+            taken=_taken(job, world, stale),
+        ),
+    )
+
+
+def _has_its_name(job: ElasticJob, pod: Pod) -> bool:
+    """Somebody else's pod with copied labels is none of ours, and must not pass for a twin."""
+    return pod.index >= 0 and pod.name == names.worker_name(job.name, pod.index)
+
+
+def _taken(job: ElasticJob, world: World, stale: tuple[tuple[Pod, Stand], ...]) -> frozenset[int]:
+    prefix = names.worker_name(job.name, 0)[:-1]
+    others = {name.removeprefix(prefix) for kind, name in world.taken if kind == "Pod" and name.startswith(prefix)}
+    return frozenset({int(index) for index in others if index.isdigit()} | {pod.index for pod, _ in stale})

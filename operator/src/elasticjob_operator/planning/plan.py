@@ -1,0 +1,218 @@
+"""`plan(job, world, settings, now)`: the whole of the operator's judgement, top down.
+
+finished?   what is left to clean up
+ended now?  say so in status; the next plan cleans up
+else        the objects that must be there, pods that are missing, useless or too many, the hint for the agents
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+
+from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.building.pods import InvalidTemplateError, template_hash, worker_pod
+from elasticjob_operator.planning.actions import (
+    Action,
+    AskServer,
+    ClearRun,
+    CreatePod,
+    DeleteObject,
+    DeletePod,
+    EvictMember,
+    Plan,
+    PublishSpec,
+    Target,
+)
+from elasticjob_operator.planning.objects import missing_objects
+from elasticjob_operator.planning.observed import Observed, sort_out
+from elasticjob_operator.planning.status import ended_status, finished_status, status_of
+from elasticjob_operator.planning.stories import tell
+from elasticjob_operator.policies import admission, completion
+from elasticjob_operator.policies.cleanup import clean_up
+from elasticjob_operator.policies.rendezvous import needs_publishing, wanted_spec
+from elasticjob_operator.policies.replacement import replace
+from elasticjob_operator.policies.restarts import Budget, account
+from elasticjob_operator.policies.standing import Standing
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.world import Pod, Reach, World
+
+
+def plan(job: ElasticJob, world: World, settings: Settings, now: datetime.datetime) -> Plan:
+    """What to do now, what status to write, and when to look again."""
+    if job.is_deleting:
+        return Plan(status=job.status)
+    observed = sort_out(job, world, settings, now)
+    if job.status.is_finished:
+        return _finished(job, world, observed, now)
+    verdict = _admission(job, world, observed, now)
+    if verdict.accepted is None and not observed.workers:
+        return Plan(status=job.status, actions=_ask(job, observed, why="the template is new"), look_again=now)
+    staying = [pod for pod, _ in observed.staying]
+    failed = [pod for pod, stand in observed.staying if stand.standing is Standing.FAILED]
+    budget = account(job, world.rendezvous, failed)
+    done = completion.judge(job, world.rendezvous, staying, budget, now)
+    if done.end is not None:
+        status = ended_status(job, world, observed, verdict, budget, done.end, now)
+        return Plan(status=status, stories=tell(job.status, status, ()), target=_target(observed), look_again=now)
+    actions, timers = _actions(job, world, settings, observed, verdict, budget, now)
+    status = status_of(job, world, observed, verdict, budget, now)
+    timers += [*observed.timers, done.look_again, verdict.look_again]
+    return Plan(
+        status=status,
+        actions=actions,
+        stories=tell(job.status, status, actions),
+        target=_target(observed) if observed.workers or verdict.accepted else None,
+        look_again=_soonest(timers),
+    )
+
+
+def _finished(job: ElasticJob, world: World, observed: Observed, now: datetime.datetime) -> Plan:
+    """Terminal is terminal: only what is left over is of interest."""
+    pods = (*observed.workers, *observed.stale)
+    completed = job.status.completion_time or now
+    rest = clean_up(job.spec.lifecycle.clean_pods, [(pod, stand.standing) for pod, stand in pods], completed, now)
+    actions: list[Action] = [_delete(pod, "the job has ended") for pod in rest.delete]
+    actions += [_delete(pod, "the job has ended, and the node is gone", force=True) for pod in rest.force]
+    view = world.rendezvous
+    keys_left = not observed.rendezvous.managed and view.reach is Reach.REACHABLE and not view.empty
+    if rest.remove_helpers:
+        actions += [
+            DeleteObject(kind=each.kind, name=each.name, uid=each.uid, why="the job has ended")
+            for each in world.objects.values()
+            if not each.terminating
+        ]
+        actions += [ClearRun(why="the job has ended")] if keys_left else []
+    followed = not rest.remove_helpers or keys_left
+    return Plan(
+        status=finished_status(job, observed),
+        actions=tuple(actions),
+        target=_target(observed) if followed else None,
+        look_again=_soonest([rest.look_again, *observed.timers]),
+    )
+
+
+def _admission(job: ElasticJob, world: World, observed: Observed, now: datetime.datetime) -> admission.Verdict:
+    try:
+        digest = template_hash(job)
+    except InvalidTemplateError as error:
+        return admission.refused_template(error)
+    return admission.judge(job, digest, [pod for pod, _ in observed.workers], world.admission, now)
+
+
+def _ask(job: ElasticJob, observed: Observed, why: str) -> tuple[Action, ...]:
+    rendezvous = observed.rendezvous
+    body = worker_pod(job, index=0, run=rendezvous.run, endpoint=rendezvous.endpoint)
+    return (AskServer(template_hash=template_hash(job), body=body, why=why),)
+
+
+def _actions(
+    job: ElasticJob,
+    world: World,
+    settings: Settings,
+    observed: Observed,
+    verdict: admission.Verdict,
+    budget: Budget,
+    now: datetime.datetime,
+) -> tuple[tuple[Action, ...], list[datetime.datetime | None]]:
+    actions: list[Action] = []
+    timers: list[datetime.datetime | None] = [now if budget.new_failure else None]
+    if verdict.ask:
+        actions += _ask(job, observed, why="asking again after a refusal")
+        timers.append(now)
+    held_back = world.refusal is not None and now < world.refusal.retry_at
+    if held_back and world.refusal is not None:
+        timers.append(world.refusal.retry_at)
+    elif verdict.accepted:
+        actions += missing_objects(job, world, settings, observed.rendezvous)
+        actions += _creations(job, observed)
+    elif observed.workers:
+        actions += missing_objects(job, world, settings, observed.rendezvous)
+    actions += _removals(world, observed)
+    replacements, due = _replacements(job, world, observed, budget, now)
+    actions += replacements
+    if verdict.accepted or observed.workers:
+        actions += _publication(job, world, observed)
+    return tuple(actions), timers + due
+
+
+def _creations(job: ElasticJob, observed: Observed) -> list[Action]:
+    rendezvous = observed.rendezvous
+    return [
+        CreatePod(
+            body=worker_pod(job, index=index, run=rendezvous.run, endpoint=rendezvous.endpoint),
+            why=f"{job.replicas} workers wanted",
+        )
+        for index in observed.scaling.create
+    ]
+
+
+def _removals(world: World, observed: Observed) -> list[Action]:
+    """Pods that are too many, and those of earlier runs."""
+    actions: list[Action] = []
+    stands = {pod.uid: stand for pod, stand in observed.workers}
+    for pod in observed.scaling.surplus:
+        standing = stands[pod.uid].standing
+        if standing is Standing.LOST:
+            actions += _force_out(pod, stands[pod.uid].why, world)
+        elif standing is not Standing.LEAVING and (pod.ended or _is_drained(pod, world)):
+            actions.append(_delete(pod, "fewer workers wanted"))
+    for pod, stand in observed.stale:
+        if stand.standing is Standing.LOST:
+            actions.append(_delete(pod, stand.why, force=True))
+        elif stand.standing is not Standing.LEAVING:
+            actions.append(_delete(pod, "of an earlier run"))
+    return actions
+
+
+def _is_drained(pod: Pod, world: World) -> bool:
+    """The agents know that it leaves - or cannot be told."""
+    view = world.rendezvous
+    if view.reach in (Reach.UNREACHABLE, Reach.DENIED):
+        return True
+    return view.reach is Reach.REACHABLE and view.spec is not None and pod.name in view.spec.draining
+
+
+def _replacements(
+    job: ElasticJob, world: World, observed: Observed, budget: Budget, now: datetime.datetime
+) -> tuple[list[Action], list[datetime.datetime | None]]:
+    actions: list[Action] = []
+    timers: list[datetime.datetime | None] = []
+    for pod, stand in observed.staying:
+        if stand.standing is Standing.LOST:
+            actions += _force_out(pod, stand.why, world)
+        elif stand.standing is Standing.FAILED:
+            verdict = replace(pod, restarts=budget.total, counted=job.status.last_failure, now=now)
+            timers.append(verdict.look_again)
+            if verdict.delete:
+                actions += [_delete(pod, verdict.why), *_evict(pod, verdict.why, world)]
+    return actions, timers
+
+
+def _publication(job: ElasticJob, world: World, observed: Observed) -> list[Action]:
+    draining = [pod.name for pod in observed.scaling.surplus if not pod.ended]
+    wanted = wanted_spec(job, members=observed.scaling.members, draining=draining)
+    why = needs_publishing(world.rendezvous, wanted)
+    return [PublishSpec(spec=wanted, why=why)] if why else []
+
+
+def _force_out(pod: Pod, why: str, world: World) -> list[Action]:
+    return [_delete(pod, why, force=True), *_evict(pod, why, world)]
+
+
+def _evict(pod: Pod, why: str, world: World) -> list[Action]:
+    return [EvictMember(member=pod.name, why=why)] if world.rendezvous.reach is Reach.REACHABLE else []
+
+
+def _delete(pod: Pod, why: str, *, force: bool = False) -> DeletePod:
+    return DeletePod(name=pod.name, uid=pod.uid, force=force, why=why)
+
+
+def _target(observed: Observed) -> Target:
+    rendezvous = observed.rendezvous
+    awake = ",".join(pod.uid for pod in observed.etcd if pod.ready) if rendezvous.managed else ""
+    return Target(endpoint=rendezvous.endpoint, run_id=rendezvous.run_id, awake=awake)
+
+
+def _soonest(timers: Iterable[datetime.datetime | None]) -> datetime.datetime | None:
+    return min((each for each in timers if each is not None), default=None)

@@ -1,0 +1,155 @@
+"""The status of a job, composed from what the policies say."""
+
+from __future__ import annotations
+
+import datetime
+
+from elasticjob_operator import names
+from elasticjob_operator.api import (
+    Condition,
+    ConditionType,
+    ElasticJob,
+    Progress,
+    Reason,
+    Restarts,
+    Status,
+    latest_true,
+    message,
+    set_condition,
+)
+from elasticjob_operator.planning.observed import Observed
+from elasticjob_operator.policies.activity import Activity, judge_activity
+from elasticjob_operator.policies.admission import Verdict
+from elasticjob_operator.policies.completion import End
+from elasticjob_operator.policies.rendezvous import readiness
+from elasticjob_operator.policies.restarts import Budget
+from elasticjob_operator.policies.standing import Standing
+from elasticjob_operator.world import Pod, RendezvousView, World
+
+
+class _Conditions:
+    """The job's conditions, set one by one."""
+
+    def __init__(self, job: ElasticJob, now: datetime.datetime) -> None:
+        self.all: tuple[Condition, ...] = job.status.conditions
+        self._generation = job.generation
+        self._now = now
+
+    def set(self, type_: ConditionType, status: bool | None, reason: Reason, text: str) -> None:
+        self.all = set_condition(
+            self.all, type=type_, status=status, reason=reason, message=text, generation=self._generation, now=self._now
+        )
+
+    def has(self, type_: ConditionType) -> bool:
+        return any(each.type == type_.value for each in self.all)
+
+
+def status_of(job: ElasticJob, world: World, observed: Observed, verdict: Verdict, budget: Budget, now: datetime.datetime) -> Status:
+    """Of a job that goes on."""
+    refusal = world.refusal.message if world.refusal else ""
+    activity = judge_activity(job, world.rendezvous, observed.staying, budget, refusal=refusal)
+    conditions = _Conditions(job, now)
+    _accepted(conditions, verdict)
+    _rendezvous_ready(conditions, job, world, observed)
+    if verdict.accepted or observed.workers:
+        _active(conditions, activity)
+        for type_ in (ConditionType.SUCCEEDED, ConditionType.FAILED):
+            conditions.set(type_, False, Reason.NOT_FINISHED, message(Reason.NOT_FINISHED))
+    return _common(job, world, observed, budget, conditions, world_size=_world_size(job, world.rendezvous, activity)).model_copy(
+        update={"start_time": job.status.start_time or (now.replace(microsecond=0) if verdict.accepted else None)}
+    )
+
+
+def ended_status(
+    job: ElasticJob,
+    world: World,
+    observed: Observed,
+    verdict: Verdict,
+    budget: Budget,
+    end: End,
+    now: datetime.datetime,
+) -> Status:
+    """Of a job at the moment of its end."""
+    conditions = _Conditions(job, now)
+    _accepted(conditions, verdict)
+    over = message(Reason.FINISHED)
+    for type_ in (ConditionType.RENDEZVOUS_READY, ConditionType.RUNNING, ConditionType.RESTARTING):
+        if conditions.has(type_):
+            conditions.set(type_, False, Reason.FINISHED, over)
+    won, lost = (ConditionType.SUCCEEDED, ConditionType.FAILED) if end.succeeded else (ConditionType.FAILED, ConditionType.SUCCEEDED)
+    conditions.set(won, True, end.reason, end.message)
+    conditions.set(lost, False, end.reason, end.message)
+    moment = now.replace(microsecond=0)
+    return _common(job, world, observed, budget, conditions, world_size=0).model_copy(
+        update={"start_time": job.status.start_time or moment, "completion_time": moment}
+    )
+
+
+def finished_status(job: ElasticJob, observed: Observed) -> Status:
+    """Of a job that ended before: only its pods still change."""
+    return job.status.model_copy(update={"observed_generation": job.generation, **_counts(job, observed)})
+
+
+def _accepted(conditions: _Conditions, verdict: Verdict) -> None:
+    conditions.set(ConditionType.ACCEPTED, verdict.accepted, verdict.reason, verdict.message)
+
+
+def _rendezvous_ready(conditions: _Conditions, job: ElasticJob, world: World, observed: Observed) -> None:
+    was_ready = job.status.epoch > 0 or job.status.is_true(ConditionType.RENDEZVOUS_READY)
+    ready = readiness(observed.rendezvous, world.rendezvous, observed.etcd, was_ready=was_ready)
+    if ready is not None:
+        conditions.set(ConditionType.RENDEZVOUS_READY, ready.status, ready.reason, ready.message)
+
+
+def _active(conditions: _Conditions, activity: Activity) -> None:
+    conditions.set(ConditionType.RUNNING, activity.running, activity.running_reason, activity.running_message)
+    if activity.restarting is not None:
+        conditions.set(ConditionType.RESTARTING, activity.restarting, activity.restarting_reason, activity.restarting_message)
+
+
+def _common(job: ElasticJob, world: World, observed: Observed, budget: Budget, conditions: _Conditions, *, world_size: int) -> Status:
+    view, before = world.rendezvous, job.status
+    return before.model_copy(
+        update={
+            "observed_generation": job.generation,
+            "selector": names.worker_selector(job.name),
+            "world_size": world_size,
+            "epoch": max(before.epoch, view.plan.epoch if view.plan else 0),
+            "restarts": Restarts(total=budget.total),
+            "rendezvous": observed.rendezvous.to_status(str(job.spec.rendezvous.backend)),
+            "progress": _progress(view) or before.progress,
+            "last_failure": budget.last_failure,
+            "conditions": conditions.all,
+            "latest_condition": latest_true(conditions.all),
+            **_counts(job, observed),
+        }
+    )
+
+
+def _counts(job: ElasticJob, observed: Observed) -> dict[str, object]:
+    there = [pod for pod, stand in observed.workers if not pod.ended and stand.standing is not Standing.LOST]
+    ready = sum(_is_ready(pod) for pod in there)
+    return {"replicas": len(there), "ready_replicas": ready, "workers": f"{ready}/{job.replicas}"}
+
+
+def _is_ready(pod: Pod) -> bool:
+    return pod.ready and not pod.terminating
+
+
+def _world_size(job: ElasticJob, view: RendezvousView, activity: Activity) -> int:
+    if not activity.running:
+        return 0
+    return view.plan.world_size if view.plan else job.status.world_size
+
+
+def _progress(view: RendezvousView) -> Progress | None:
+    said = view.progress
+    if said is None:
+        return None
+    return Progress(
+        step=max(0, said.step),
+        steps_per_second=said.steps_per_second,
+        last_checkpoint_step=said.last_checkpoint_step,
+        metrics=said.metrics,  # type: ignore[arg-type]  # numbers become strings there
+        updated_at=datetime.datetime.fromtimestamp(said.updated_at, datetime.timezone.utc) if said.updated_at else None,
+    )

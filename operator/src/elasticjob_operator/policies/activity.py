@@ -1,0 +1,126 @@
+"""Whether a worker group trains: the conditions Running and Restarting.
+
+Running: there is a plan, at least minReplicas pods are ready, and nothing broke. Restarting: training has started before, stands still now,
+and will go on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from elasticjob_operator.api import ConditionType, ElasticJob, Reason, message
+from elasticjob_operator.policies.failures import judge
+from elasticjob_operator.policies.restarts import Budget
+from elasticjob_operator.policies.standing import Stand, Standing
+from elasticjob_operator.world import Pod, RendezvousView
+
+CONFIG_REASONS = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "InvalidImageName", "ErrImageNeverPull", "StartError"}
+)
+IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable"})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Activity:
+    running: bool
+    running_reason: Reason
+    running_message: str
+    restarting: bool | None
+    """None: never trained, so it cannot restart either."""
+    restarting_reason: Reason
+    restarting_message: str
+
+
+def judge_activity(
+    job: ElasticJob, view: RendezvousView, workers: Sequence[tuple[Pod, Stand]], budget: Budget, *, refusal: str = ""
+) -> Activity:
+    """`workers`: the pods that stay. `refusal`: why the API server does not create more."""
+    ready = sum(pod.ready for pod, stand in workers if stand.standing is Standing.LIVE)
+    epoch = view.plan.epoch if view.plan else job.status.epoch
+    size = view.plan.world_size if view.plan else job.status.world_size
+    failed_group = view.failure is not None and view.failure.epoch >= epoch > 0
+    trains = epoch > 0 and ready >= job.min_replicas and not failed_group
+    if trains:
+        reason, text = Reason.TRAINING, message(Reason.TRAINING, workers=ready, world_size=size, epoch=epoch)
+        text = " ".join([text, message(Reason.POD_REFUSED, error=refusal) if refusal else _stuck(workers)[1]]).strip()
+    else:
+        reason, text = _waiting(job, ready, workers, refusal)
+    restarting, why, words = _restarting(job, workers, budget, trains=trains, epoch=epoch, failed_group=failed_group)
+    return Activity(
+        running=trains,
+        running_reason=reason,
+        running_message=text,
+        restarting=restarting,
+        restarting_reason=why,
+        restarting_message=words,
+    )
+
+
+def _waiting(job: ElasticJob, ready: int, workers: Sequence[tuple[Pod, Stand]], refusal: str) -> tuple[Reason, str]:
+    if refusal:
+        return Reason.POD_REFUSED, message(Reason.POD_REFUSED, error=refusal)
+    if ready >= job.min_replicas:
+        return Reason.WAITING_FOR_RENDEZVOUS, message(Reason.WAITING_FOR_RENDEZVOUS)
+    counts = message(Reason.WAITING_FOR_WORKERS, ready=ready, wanted=job.replicas, min=job.min_replicas)
+    reason, words = _stuck(workers)
+    return reason, f"{counts} {words}".strip()
+
+
+def _stuck(workers: Sequence[tuple[Pod, Stand]]) -> tuple[Reason, str]:
+    """Of the first pod that does not start, with the kubelet's or the scheduler's words."""
+    for pod, stand in workers:
+        if pod.blocked and stand.standing is Standing.LIVE:
+            reason = _blocked_reason(pod.blocked.reason)
+            detail = f"{pod.blocked.reason}: {pod.blocked.message}" if pod.blocked.message else pod.blocked.reason
+            named = reason is not Reason.WAITING_FOR_WORKERS
+            return reason, message(reason, worker=pod.name, detail=detail) if named else f"{pod.name}: {detail}"
+    return Reason.WAITING_FOR_WORKERS, ""
+
+
+def _blocked_reason(reason: str) -> Reason:
+    if reason in IMAGE_REASONS:
+        return Reason.IMAGE_UNAVAILABLE
+    if reason in CONFIG_REASONS:
+        return Reason.CONTAINER_CONFIG_ERROR
+    return Reason.UNSCHEDULABLE if reason == "Unschedulable" else Reason.WAITING_FOR_WORKERS
+
+
+def _restarting(
+    job: ElasticJob,
+    workers: Sequence[tuple[Pod, Stand]],
+    budget: Budget,
+    *,
+    trains: bool,
+    epoch: int,
+    failed_group: bool,
+) -> tuple[bool | None, Reason, str]:
+    before = job.status.condition(ConditionType.RESTARTING)
+    if trains or epoch == 0:
+        if before is None:
+            return None, Reason.RESUMED, ""
+        return False, Reason.RESUMED, message(Reason.RESUMED, epoch=epoch)
+    if failed_group or budget.new_failure is not None:
+        return True, Reason.WORKER_FAILED, _worker_failed(job, budget)
+    for pod, stand in workers:
+        if stand.standing is Standing.FAILED:
+            failure = judge(pod)
+            return True, Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=pod.name, detail=failure.detail)
+        if stand.standing in (Standing.LOST, Standing.LEAVING):
+            return True, Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=pod.name, detail=stand.why)
+    # Nothing visible is broken any more: the successor is on its way. Keep what was said, if it was.
+    if before is not None and job.status.is_true(ConditionType.RESTARTING):
+        return True, Reason(before.reason), before.message
+    missing = max(0, job.min_replicas - sum(pod.ready for pod, _ in workers))
+    return True, Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=f"{missing} of the workers", detail="being replaced")
+
+
+def _worker_failed(job: ElasticJob, budget: Budget) -> str:
+    last = budget.last_failure
+    return message(
+        Reason.WORKER_FAILED,
+        worker=last.worker if last else "a worker",
+        detail=f"{last.reason}, exit code {last.exit_code}" if last else "unknown",
+        restarts=budget.total,
+        max_restarts=job.spec.restart_policy.max_restarts,
+    )

@@ -1,0 +1,56 @@
+"""Whether the API server would take the job's worker pods: the condition Accepted.
+
+What the schema cannot see is asked of the server itself, by a dry-run create, once for each generation - unless a pod of the same template
+exists: then it did take one, and quota that is used up now is no fault of the manifest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterable
+
+from elasticjob_operator.api import ConditionType, ElasticJob, Reason, message
+from elasticjob_operator.world import Admission, Pod
+
+RETRY_SECONDS = 30.0
+"""After a refusal: the quota may grow, a missing service account may be made, s."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    accepted: bool | None
+    """None: not known yet."""
+    reason: Reason
+    message: str
+    ask: bool = False
+    """Ask the API server."""
+    look_again: datetime.datetime | None = None
+
+
+def judge(job: ElasticJob, template_hash: str, pods: Iterable[Pod], admission: Admission | None, now: datetime.datetime) -> Verdict:
+    yes = Verdict(accepted=True, reason=Reason.ACCEPTED, message=message(Reason.ACCEPTED))
+    if any(pod.template_hash == template_hash for pod in pods):
+        return yes
+    before = job.status.condition(ConditionType.ACCEPTED)
+    if before and job.status.is_true(ConditionType.ACCEPTED) and before.observed_generation == job.generation:
+        return yes
+    if admission is None or admission.template_hash != template_hash:
+        return Verdict(accepted=None, reason=Reason.ACCEPTED, message="Asking the API server.", ask=True)
+    if not admission.refusal:
+        return yes
+    due = admission.at + datetime.timedelta(seconds=RETRY_SECONDS)
+    reason = Reason.INVALID_POD_TEMPLATE if admission.invalid else Reason.POD_REFUSED
+    return Verdict(
+        accepted=False,
+        reason=reason,
+        message=message(reason, error=admission.refusal),
+        ask=now >= due,
+        look_again=due if now < due else None,
+    )
+
+
+def refused_template(error: Exception) -> Verdict:
+    """The template cannot even become a pod to ask about."""
+    reason = Reason.INVALID_POD_TEMPLATE
+    return Verdict(accepted=False, reason=reason, message=f"spec.workers.template cannot become worker pods: {error}")

@@ -1,0 +1,52 @@
+"""What is left of a job that has ended.
+
+Agents that learn of the outcome end by themselves within a second, and a pod that ended by itself keeps its log: so pods that still run are
+deleted only after a grace. The job's own etcd and the Services go when no pod runs any more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Iterable, Sequence
+
+from elasticjob_operator.api import CleanPods
+from elasticjob_operator.policies.standing import Standing
+from elasticjob_operator.world import Pod
+
+GRACE_SECONDS = 10.0
+"""Time for the agents to end by themselves, s."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Cleanup:
+    delete: tuple[Pod, ...] = ()
+    force: tuple[Pod, ...] = ()
+    """Lost with their nodes."""
+    remove_helpers: bool = False
+    """Nothing runs any more: etcd, Services and the run's keys may go."""
+    look_again: datetime.datetime | None = None
+
+
+def clean_up(policy: CleanPods, pods: Iterable[tuple[Pod, Standing]], completed_at: datetime.datetime, now: datetime.datetime) -> Cleanup:
+    """`pods`: the job's worker pods."""
+    known = list(pods)
+    lost = tuple(pod for pod, standing in known if standing is Standing.LOST)
+    active = [pod for pod, standing in known if standing in (Standing.LIVE, Standing.LEAVING)]
+    live = [pod for pod in active if not pod.terminating]
+    ended = [pod for pod, standing in known if standing in (Standing.FAILED, Standing.SUCCEEDED)]
+    wanted = _doomed(policy, live, ended)
+    due = completed_at + datetime.timedelta(seconds=GRACE_SECONDS)
+    wait = bool(wanted and live and now < due)
+    return Cleanup(
+        delete=() if wait else tuple(wanted),
+        force=lost,
+        remove_helpers=not active and not lost,
+        look_again=due if wait else None,
+    )
+
+
+def _doomed(policy: CleanPods, live: Sequence[Pod], ended: Sequence[Pod]) -> list[Pod]:
+    if policy is CleanPods.ALL:
+        return [*live, *ended]
+    return list(live) if policy is CleanPods.RUNNING else []

@@ -1,0 +1,98 @@
+"""What a failed worker pod failed of, and what that costs: the table of pod failures.
+
+    how it ended                                            counts as a restart   replaced
+    application exit, signal                                yes                   at once; in a crash loop after a growing wait
+    OOMKilled                                               yes                   the same
+    evicted, preempted, node shutdown (DisruptionTarget)    free                  at once
+    SIGTERM from outside (agent left gracefully)            free                  at once
+    agent fenced (lost its membership)                      free                  at once
+    agent could not reach the rendezvous                    free                  after a wait: an outage must not burn the budget
+    refused by the kubelet (OutOfcpu, NodeAffinity ...)     free                  after a wait: the scheduler may choose the same node
+    unknown (node restarted, container vanished)            free                  at once
+
+Pods that cannot start (image, config) do not fail: they stay Pending, and the kubelet tries again with a backoff of its own. They are
+shown in the condition Running, and never deleted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+
+from elasticjob_runtime.contract import ExitCode
+
+from elasticjob_operator.world import ContainerEnd, Pod
+
+_OOM_KILLED = "OOMKilled"
+_VANISHED = "ContainerStatusUnknown"
+_DISRUPTED = frozenset({"Evicted", "Preempting", "Preempted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
+"""Values of status.reason with which the kubelet and the node controller take pods away."""
+
+_FREE_EXITS = {
+    ExitCode.TERMINATED: "ended from outside (SIGTERM)",
+    ExitCode.INTERRUPTED: "ended from outside (SIGINT)",
+    ExitCode.RESTARTABLE: "lost its membership",
+}
+_SIGNAL_BASE = 128
+
+
+class Cost(enum.Enum):
+    COUNTS = "counts"
+    FREE = "free"
+    FREE_BUT_WAIT = "free, after a wait"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PodFailure:
+    """Why a pod failed."""
+
+    reason: str
+    """One word, for status and metrics."""
+    detail: str
+    """For people."""
+    cost: Cost
+    time: datetime.datetime
+    """When it ended, as well as is known."""
+    exit_code: int | None = None
+    """Negative: the number of the signal."""
+
+
+def judge(pod: Pod) -> PodFailure:
+    """`pod` has failed."""
+    end = pod.end
+    time = (end.finished_at if end else None) or pod.created_at
+    if pod.disruption is not None:
+        return PodFailure(reason=pod.disruption.reason, detail=pod.disruption.message or pod.disruption.reason, cost=Cost.FREE, time=time)
+    if pod.reason in _DISRUPTED:
+        return PodFailure(reason=pod.reason, detail=pod.message or pod.reason, cost=Cost.FREE, time=time)
+    if end is None:
+        return _without_end(pod, time)
+    return _of_container(end, time)
+
+
+def _without_end(pod: Pod, time: datetime.datetime) -> PodFailure:
+    """Failed, though its container never ran: the kubelet did not take it."""
+    reason = pod.reason or "Rejected"
+    detail = pod.message or f"the pod failed before its container ran ({reason})"
+    return PodFailure(reason=reason, detail=detail, cost=Cost.FREE_BUT_WAIT, time=time)
+
+
+def _of_container(end: ContainerEnd, time: datetime.datetime) -> PodFailure:
+    code = end.exit_code
+    if end.reason == _VANISHED:
+        return PodFailure(reason=_VANISHED, detail="the container vanished, as when a node restarts", cost=Cost.FREE, time=time)
+    if end.reason == _OOM_KILLED:
+        detail = "out of memory: raise the container's memory limit, or use less"
+        return PodFailure(reason="OutOfMemory", detail=detail, cost=Cost.COUNTS, time=time, exit_code=code)
+    if code in _FREE_EXITS:
+        detail = _FREE_EXITS[ExitCode(code)]
+        return PodFailure(reason="Terminated", detail=detail, cost=Cost.FREE, time=time, exit_code=code)
+    if code == ExitCode.UNAVAILABLE:
+        detail = "could not reach the rendezvous"
+        return PodFailure(reason="RendezvousUnavailable", detail=detail, cost=Cost.FREE_BUT_WAIT, time=time, exit_code=code)
+    if code > _SIGNAL_BASE:
+        signal = code - _SIGNAL_BASE
+        return PodFailure(reason="Signal", detail=f"ended by signal {signal}", cost=Cost.COUNTS, time=time, exit_code=-signal)
+    reason = end.reason if end.reason not in ("", "Error") else "ApplicationError"
+    return PodFailure(reason=reason, detail=f"exit code {code}", cost=Cost.COUNTS, time=time, exit_code=code)

@@ -1,0 +1,91 @@
+"""Where and under which id the agents of a job meet, and what the operator tells them there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from elasticjob_runtime.contract import DEFAULT_ETCD_PORT, SpecValue
+
+from elasticjob_operator import names
+from elasticjob_operator.api import ElasticJob, Reason, RendezvousStatus, message
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.world import Pod, Reach, RendezvousView
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Rendezvous:
+    """The rendezvous of a job's current run."""
+
+    run: int
+    run_id: str
+    endpoint: str
+    """host:port"""
+    managed: bool
+    """The etcd is the job's own: the operator makes it and takes it away."""
+
+    def to_status(self, backend: str) -> RendezvousStatus:
+        return RendezvousStatus(id=self.run_id, backend=backend, endpoint=self.endpoint)
+
+
+def rendezvous_of(job: ElasticJob, settings: Settings) -> Rendezvous:
+    """What status says stays, so that another default endpoint in a new release of the operator never moves a job that runs."""
+    own = names.managed_endpoint(job.name, job.namespace, DEFAULT_ETCD_PORT)
+    before = job.status.rendezvous
+    run = names.run_of(before.id, job.uid) if before else names.FIRST_RUN
+    endpoint = (before.endpoint if before else "") or job.spec.rendezvous.endpoint or settings.endpoint or own
+    return Rendezvous(run=run, run_id=names.run_id(job.uid, run), endpoint=endpoint, managed=endpoint == own)
+
+
+def wanted_spec(job: ElasticJob, *, members: Iterable[int], draining: Iterable[str]) -> SpecValue:
+    """The membership hint for the agents."""
+    return SpecValue(
+        min=job.min_replicas,
+        max=job.max_replicas,
+        wanted=job.replicas,
+        members=[names.worker_name(job.name, index) for index in sorted(members)],
+        draining=sorted(draining),
+        max_restarts=job.spec.restart_policy.max_restarts,
+        generation=job.generation,
+    )
+
+
+def needs_publishing(view: RendezvousView, wanted: SpecValue) -> str:
+    """Why `wanted` must be written; empty: the store has it, or cannot be reached."""
+    if view.reach is not Reach.REACHABLE:
+        return ""
+    if view.spec is None:
+        return "the store has no spec of this run"
+    if view.spec == wanted:
+        return ""
+    if view.spec.draining != wanted.draining:
+        return f"draining {', '.join(wanted.draining) or 'nobody'}"
+    return "the wanted membership changed"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Readiness:
+    """The condition RendezvousReady."""
+
+    status: bool | None
+    reason: Reason
+    message: str
+
+
+def readiness(rendezvous: Rendezvous, view: RendezvousView, etcd_pods: Iterable[Pod], *, was_ready: bool) -> Readiness | None:
+    """None: nothing is known yet, leave the condition as it is."""
+    endpoint = rendezvous.endpoint
+    if view.reach is Reach.CONNECTING:
+        return None
+    if view.reach is Reach.REACHABLE:
+        return Readiness(status=True, reason=Reason.ETCD_READY, message=message(Reason.ETCD_READY, endpoint=endpoint))
+    if view.reach is Reach.DENIED:
+        text = message(Reason.ETCD_DENIED, endpoint=endpoint, error=view.error)
+        return Readiness(status=False, reason=Reason.ETCD_DENIED, message=text)
+    pods = list(etcd_pods)
+    if rendezvous.managed and (not was_ready or not any(pod.ready for pod in pods)):
+        text = message(Reason.ETCD_STARTING, endpoint=endpoint)
+        blocked = next((f" {pod.name}: {pod.blocked.reason}: {pod.blocked.message}" for pod in pods if pod.blocked), "")
+        return Readiness(status=False, reason=Reason.ETCD_STARTING, message=text + blocked)
+    text = message(Reason.ETCD_UNREACHABLE, endpoint=endpoint, error=view.error)
+    return Readiness(status=False, reason=Reason.ETCD_UNREACHABLE, message=text)

@@ -1,0 +1,55 @@
+"""When a pod that is no use any more makes room for its successor of the same index.
+
+A lost pod goes at once, by force: nobody is there to end it gracefully. A failed one goes once it is counted (see restarts.py), and, when
+pods fail again and again right after their start, after a wait that doubles: until then it stays, so that its log can be read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from elasticjob_operator.api import Failure
+from elasticjob_operator.policies.failures import Cost, PodFailure, judge
+from elasticjob_operator.policies.restarts import is_accounted
+from elasticjob_operator.world import Pod
+
+INITIAL_SECONDS = 1.0
+MAX_SECONDS = 300.0
+REFUSED_SECONDS = 10.0
+"""Wait where trying again at once would end the same way, s."""
+STEADY_SECONDS = 60.0
+"""A pod that trained this long is not in a crash loop, s."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Replacement:
+    """What becomes of a failed pod."""
+
+    delete: bool
+    why: str
+    look_again: datetime.datetime | None = None
+    """When it may go; None with `delete` False: once status says that it is counted."""
+
+
+def replace(pod: Pod, *, restarts: int, counted: Failure | None, now: datetime.datetime) -> Replacement:
+    """`pod` has failed. `counted`: last failure in the status that is *written*; `restarts`: the total with this one."""
+    failure = judge(pod)
+    why = f"{failure.reason}: {failure.detail}"
+    if not is_accounted(pod, failure, counted):
+        return Replacement(delete=False, why=why)
+    due = failure.time + datetime.timedelta(seconds=_wait(pod, failure, restarts))
+    return Replacement(delete=now >= due, why=why, look_again=None if now >= due else due)
+
+
+def _wait(pod: Pod, failure: PodFailure, restarts: int) -> float:
+    """Seconds between the end of a pod and its successor's creation."""
+    if failure.cost is Cost.FREE:
+        return 0.0
+    if failure.cost is Cost.FREE_BUT_WAIT:
+        return REFUSED_SECONDS
+    started = (pod.end.started_at if pod.end else None) or pod.created_at
+    if restarts < 2 or (failure.time - started).total_seconds() >= STEADY_SECONDS:
+        return 0.0
+    # The exponent is bounded before it is used: 2.0 ** 2000 is an error.
+    return min(MAX_SECONDS, INITIAL_SECONDS * 2.0 ** min(restarts - 2, 30))

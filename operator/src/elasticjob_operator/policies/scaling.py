@@ -1,0 +1,57 @@
+"""Which worker indices a job has, and which pods leave when there are too many.
+
+Every pod holds its index until it is gone, also while it ends, waits for its replacement or is lost: so there are never two pods of an
+index, nor more pods than wanted. Growing takes the lowest free index; shrinking takes the pods that are of least use first (on their way
+out, failed, not running), then the highest index.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Mapping
+
+from elasticjob_operator.policies.standing import Standing
+from elasticjob_operator.world import Pod
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Scaling:
+    members: tuple[int, ...]
+    """The wanted indices: those of pods that stay, and those to create."""
+    create: tuple[int, ...]
+    """Wanted indices that are free, lowest first."""
+    surplus: tuple[Pod, ...]
+    """Pods that must leave, in that order; some are on their way already."""
+
+
+def scale(wanted: int, pods: Mapping[int, tuple[Pod, Standing]], *, taken: frozenset[int] = frozenset()) -> Scaling:
+    """`pods`: by index, all of the job. `taken`: indices whose pod name is held by something that is not ours (any more)."""
+    by_use = sorted(pods, key=lambda index: (_use(*pods[index]), -index))
+    surplus = by_use[: max(0, len(pods) - wanted)]
+    stay = pods.keys() - set(surplus)
+    missing = wanted - len(stay)
+    free = _lowest_free(missing, pods.keys())
+    return Scaling(
+        members=tuple(sorted({*stay, *free})),
+        create=tuple(index for index in free if index not in taken),
+        surplus=tuple(pods[index][0] for index in surplus),
+    )
+
+
+def _use(pod: Pod, standing: Standing) -> int:
+    """Least first."""
+    if standing is Standing.LEAVING:
+        return 0
+    if standing is not Standing.LIVE:
+        return 1
+    return 3 if pod.running else 2
+
+
+def _lowest_free(count: int, used: Container[int]) -> list[int]:
+    free: list[int] = []
+    index = 0
+    while len(free) < count:
+        if index not in used:
+            free.append(index)
+        index += 1
+    return free

@@ -1,0 +1,86 @@
+"""The safety net: every job is looked at again now and then, and the list of jobs is compared with the API server's.
+
+kopf's watch tells of changes at once, but not of a job that vanished while it was disconnected, and a watch can fall silent.
+The audit lists names and versions only (PartialObjectMetadata). What it finds it repairs; a watch that misses changes again
+and again is dead, which the liveness probe reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from elasticjob_operator.cluster import Api, ApiError, Key, NotFoundError, list_job_versions, read_job
+from elasticjob_operator.reconciler.jobs import Jobs
+from elasticjob_operator.reconciler.queue import KeyedQueue
+
+log = logging.getLogger(__name__)
+
+DEAD_AFTER = 3
+"""Audits in a row that found jobs the watch had not told of."""
+
+
+class Audit:
+    """`run` until cancelled."""
+
+    def __init__(
+        self, api: Api, jobs: Jobs, queue: KeyedQueue[Key], *, namespaces: tuple[str, ...], seconds: float, on_dead: Callable[[], None]
+    ) -> None:
+        self._api = api
+        self._jobs = jobs
+        self._queue = queue
+        self._namespaces = namespaces or ("",)
+        self._seconds = seconds
+        self._on_dead = on_dead
+        self._suspects: dict[Key, int] = {}
+        """Jobs of which the last audit knew more than the watch, and the version it saw."""
+        self._findings = 0
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds * random.uniform(0.9, 1.1))  # noqa: S311 spreads load
+            try:
+                await self._audit()
+            except (ApiError, ConnectionError) as error:
+                log.warning("cannot list ElasticJobs: %s", error)
+            self._resync()
+
+    def _resync(self) -> None:
+        """All jobs, spread over a part of the interval."""
+        now = asyncio.get_running_loop().time()
+        for key in self._jobs:
+            self._queue.add_at(key, now + random.uniform(0, self._seconds / 2))  # noqa: S311 spreads load
+
+    async def _audit(self) -> None:
+        listed: dict[Key, tuple[str, int]] = {}
+        for namespace in self._namespaces:
+            listed |= await list_job_versions(self._api, namespace)
+        behind = {key: version for key, (_, version) in listed.items() if self._jobs.version(key) < version}
+        missed = [key for key, version in behind.items() if self._suspects.get(key) == version]
+        vanished = [key for key in self._jobs if key not in listed and key in self._suspects]
+        self._suspects = {**behind, **{key: -1 for key in self._jobs if key not in listed}}
+        for key in missed:
+            log.warning("%s/%s: changed, and the watch did not tell", *key)
+            await self._read(key)
+        for key in vanished:
+            log.warning("%s/%s: gone, and the watch did not tell", *key)
+            self._forget(key)
+        self._findings = self._findings + 1 if missed else 0
+        if self._findings >= DEAD_AFTER:
+            self._on_dead()
+
+    async def _read(self, key: Key) -> None:
+        try:
+            self._jobs.put(await read_job(self._api, key))
+        except NotFoundError:
+            self._forget(key)
+        self._queue.add(key)
+
+    def _forget(self, key: Key) -> None:
+        body = self._jobs.body(key)
+        if body is not None:
+            self._jobs.remove(key, str(body["metadata"]["uid"]))
+        self._suspects.pop(key, None)
+        self._queue.add(key)

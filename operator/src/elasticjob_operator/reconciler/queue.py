@@ -1,0 +1,98 @@
+"""A work queue of keys, as client-go's: a key is in it at most once, and never worked on twice at the same time.
+
+add(key)              now. While the key is worked on: again right after
+add_at(key, when)     at a time of the loop's clock; the earliest of several wins
+work(handle)          N workers call `await handle(key)`; an exception is logged and the key comes again after a growing wait
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+
+FIRST_WAIT, LONGEST_WAIT = 0.25, 60.0
+
+
+class KeyedQueue(Generic[K]):
+    def __init__(self) -> None:
+        self._ready: asyncio.Queue[K] = asyncio.Queue()
+        self._waiting: set[K] = set()
+        """In `_ready`."""
+        self._working: set[K] = set()
+        self._again: set[K] = set()
+        """Added while worked on."""
+        self._timers: dict[K, asyncio.TimerHandle] = {}
+        self._failures: dict[K, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._again)
+
+    def add(self, key: K) -> None:
+        self._cancel_timer(key)
+        if key in self._working:
+            self._again.add(key)
+        elif key not in self._waiting:
+            self._waiting.add(key)
+            self._ready.put_nowait(key)
+
+    def add_at(self, key: K, when: float) -> None:
+        loop = asyncio.get_running_loop()
+        known = self._timers.get(key)
+        if known is not None and known.when() <= when:
+            return
+        self._cancel_timer(key)
+        self._timers[key] = loop.call_at(max(when, loop.time()), self._on_timer, key)
+
+    def forget(self, key: K) -> None:
+        """No more waiting for that key, and its failures are forgiven."""
+        self._cancel_timer(key)
+        self._failures.pop(key, None)
+
+    async def work(self, handle: Callable[[K], Awaitable[None]], workers: int) -> None:
+        """Until cancelled."""
+        tasks = [asyncio.create_task(self._worker(handle), name=f"reconcile-{number}") for number in range(workers)]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _worker(self, handle: Callable[[K], Awaitable[None]]) -> None:
+        while True:
+            key = await self._ready.get()
+            self._waiting.discard(key)
+            self._working.add(key)
+            try:
+                await handle(key)
+                self._failures.pop(key, None)
+            except Exception as error:  # noqa: BLE001  one job's fault, whatever it is, must not stop the others
+                self._on_failure(key, error)
+            finally:
+                self._working.discard(key)
+                if key in self._again:
+                    self._again.discard(key)
+                    self.add(key)
+
+    def _on_failure(self, key: K, error: Exception) -> None:
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        delay = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(failures - 1, 20)) * random.uniform(0.75, 1.25)  # noqa: S311 spreads load
+        expected = isinstance(error, ConnectionError) or hasattr(error, "status")
+        log.warning("%s: %s; again in %.1f s", key, error, delay, exc_info=None if expected else error)
+        self.add_at(key, asyncio.get_running_loop().time() + delay)
+
+    def _on_timer(self, key: K) -> None:
+        self._timers.pop(key, None)
+        self.add(key)
+
+    def _cancel_timer(self, key: K) -> None:
+        with contextlib.suppress(KeyError):
+            self._timers.pop(key).cancel()

@@ -1,0 +1,211 @@
+"""The loop of one job: observe -> plan -> apply -> write status -> tell.
+
+All that is kept between two rounds is in memory for speed alone and may be lost at any moment: the answer to a dry run is asked again, a
+refusal met again, the time of the last status write only spares writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import logging
+import time
+from collections.abc import Callable
+
+from elasticjob_runtime.etcd import StoreError
+
+from elasticjob_operator.api import ElasticJob, InvalidJobError, Status
+from elasticjob_operator.cluster import ApiError, Cluster, Key, Teller
+from elasticjob_operator.planning import Action, ClearRun, EvictMember, Plan, PublishSpec, plan, refuse
+from elasticjob_operator.reconciler.jobs import Jobs
+from elasticjob_operator.reconciler.queue import KeyedQueue
+from elasticjob_operator.rendezvous import Sessions
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.world import Admission, Reach, Refusal, World
+
+log = logging.getLogger(__name__)
+
+STATUS_SECONDS = 1.0
+"""Between two status writes that only count: progress, ready pods. What changes the state of the job is written at once."""
+FIRST_REFUSAL, LONGEST_REFUSAL = 1.0, 60.0
+_RENDEZVOUS = (PublishSpec, EvictMember, ClearRun)
+
+
+@dataclasses.dataclass(slots=True)
+class _Memory:
+    """What is remembered of a job between two rounds."""
+
+    uid: str
+    admission: Admission | None = None
+    refusal: Refusal | None = None
+    refusals: int = 0
+    written_at: float = float("-inf")
+    """Monotonic time of the last status write, s."""
+
+
+class Reconciler:
+    """`reconcile` is called for one key at a time; different keys at the same time."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        jobs: Jobs,
+        cluster: Cluster,
+        sessions: Sessions,
+        teller: Teller,
+        queue: KeyedQueue[Key],
+        clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.timezone.utc),
+    ) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._cluster = cluster
+        self._sessions = sessions
+        self._teller = teller
+        self._queue = queue
+        self._clock = clock
+        self._memories: dict[Key, _Memory] = {}
+
+    async def reconcile(self, key: Key) -> None:
+        """Raises ApiError or ConnectionError: try again later."""
+        try:
+            job = self._jobs.get(key)
+        except InvalidJobError as error:
+            await self._refuse(key, error)
+            return
+        memory = self._memories.get(key)
+        replaced = memory is not None and (job is None or job.uid != memory.uid)
+        if memory is not None and replaced and not await self._leave(key, memory.uid):
+            return
+        if job is None:
+            self._queue.forget(key)
+            return
+        await self._round(key, job, self._memories.setdefault(key, _Memory(uid=job.uid)))
+
+    async def _round(self, key: Key, job: ElasticJob, memory: _Memory) -> None:
+        now = self._clock()
+        world = self._observe(key, job, memory)
+        decided = plan(job, world, self._settings, now)
+        await self._sessions.follow(key, decided.target)
+        for action in decided.actions:
+            log.info("%s/%s: %s", *key, _described(action))
+        failure = await self._apply(key, job, memory, decided.actions)
+        await self._write_status(key, job.status, decided, memory)
+        if failure is not None:
+            raise failure
+        if decided.look_again is not None:
+            self._look_again(key, decided.look_again, now)
+
+    def _observe(self, key: Key, job: ElasticJob, memory: _Memory) -> World:
+        return dataclasses.replace(
+            self._cluster.observe(key, job.uid),
+            rendezvous=self._sessions.view(key),
+            admission=memory.admission,
+            refusal=memory.refusal,
+        )
+
+    async def _apply(self, key: Key, job: ElasticJob, memory: _Memory, actions: tuple[Action, ...]) -> Exception | None:
+        """Cluster and rendezvous at once. Returns a failure that may pass; what status says is true all the same."""
+        applied, _ = await asyncio.gather(
+            self._cluster.apply(job, [action for action in actions if not isinstance(action, _RENDEZVOUS)]),
+            self._tell_agents(key, [action for action in actions if isinstance(action, _RENDEZVOUS)]),
+            return_exceptions=True,
+        )
+        if isinstance(applied, ApiError | ConnectionError):
+            return applied
+        if isinstance(applied, BaseException):
+            raise applied
+        memory.admission = applied.admission or memory.admission
+        if applied.refusal:
+            memory.refusals += 1
+            delay = min(LONGEST_REFUSAL, FIRST_REFUSAL * 2 ** min(memory.refusals - 1, 10))
+            retry_at = self._clock() + datetime.timedelta(seconds=delay)
+            log.warning("%s/%s: refused, again in %.0f s: %s", *key, delay, applied.refusal)
+            memory.refusal = Refusal(message=applied.refusal, retry_at=retry_at)
+            self._queue.add(key)  # so that status says so
+        elif applied.created:
+            memory.refusal, memory.refusals = None, 0
+        return None
+
+    async def _tell_agents(self, key: Key, actions: list[PublishSpec | EvictMember | ClearRun]) -> None:
+        for action in actions:
+            try:
+                await self._sessions.execute(key, action)
+            except StoreError as error:
+                log.warning("%s/%s: %s: %s", *key, _described(action), error)
+
+    async def _write_status(self, key: Key, before: Status, decided: Plan, memory: _Memory) -> None:
+        if decided.status == before:
+            self._tell(key, memory.uid, decided)
+            return
+        wait = memory.written_at + STATUS_SECONDS - time.monotonic()
+        if wait > 0 and _only_counts(before, decided.status):
+            self._queue.add_at(key, asyncio.get_running_loop().time() + wait)
+            self._tell(key, memory.uid, decided)  # of deeds: no condition changed
+            return
+        memory.written_at = time.monotonic()
+        body = await self._cluster.write_status(key, memory.uid, decided.status.to_api())
+        if body is None:
+            log.info("%s/%s: the job is gone", *key)
+            self._jobs.remove(key, memory.uid)
+            self._queue.add(key)
+            return
+        self._jobs.put(body)
+        self._tell(key, memory.uid, decided)
+
+    def _tell(self, key: Key, uid: str, decided: Plan) -> None:
+        for story in decided.stories:
+            log.info("%s/%s: %s: %s", *key, story.reason.value, story.message)
+            self._teller.tell(*key, uid, str(self._jobs.version(key)), story)
+
+    def _look_again(self, key: Key, when: datetime.datetime, now: datetime.datetime) -> None:
+        delay = (when - now).total_seconds()
+        if delay <= 0:
+            self._queue.add(key)
+        else:
+            self._queue.add_at(key, asyncio.get_running_loop().time() + delay)
+
+    async def _refuse(self, key: Key, error: InvalidJobError) -> None:
+        body = self._jobs.body(key)
+        if body is None:
+            return
+        uid = str(body["metadata"]["uid"])
+        before = Status.model_validate(body.get("status") or {})
+        memory = self._memories.setdefault(key, _Memory(uid=uid))
+        await self._write_status(key, before, refuse(body, error, self._clock()), memory)
+
+    async def _leave(self, key: Key, uid: str) -> bool:
+        """The job was deleted: owner references take its objects; its keys in an etcd of the user's we take ourselves, once its agents are
+        gone. False: not yet."""
+        view = self._sessions.view(key)
+        if view.reach is Reach.REACHABLE and not view.empty:
+            if self._cluster.has_active_pods(key, uid):
+                return False  # their end wakes this key again
+            await self._tell_agents(key, [ClearRun(why="the job was deleted")])
+        await self._sessions.follow(key, None)
+        del self._memories[key]
+        return True
+
+
+def _only_counts(before: Status, after: Status) -> bool:
+    """The state of the job is the same: conditions (but for their words), failures, restarts, rendezvous, times."""
+    return _state(before) == _state(after)
+
+
+def _state(status: Status) -> object:
+    return (
+        [(each.type, each.status, each.reason) for each in status.conditions],
+        status.observed_generation,
+        status.last_failure,
+        status.restarts,
+        status.rendezvous,
+        status.start_time,
+        status.completion_time,
+    )
+
+
+def _described(action: Action) -> str:
+    """Kind, object and reason, without the body."""
+    body = getattr(action, "body", None)
+    name = body["metadata"]["name"] if body else getattr(action, "name", "") or getattr(action, "member", "")
+    return f"{type(action).__name__} {name}".strip() + f": {action.why}"

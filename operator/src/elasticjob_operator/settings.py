@@ -1,0 +1,90 @@
+"""The operator's settings, read from the environment once, at the start. The chart sets them from its values."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+
+DEFAULT_ETCD_IMAGE = "gcr.io/etcd-development/etcd:v3.6.8"
+"""Later than 3.5.2: earlier 3.5 releases can corrupt their data."""
+
+
+class SettingsError(ValueError):
+    """An environment variable that cannot be what it must be; the message names it."""
+
+
+class LogFormat(str, enum.Enum):
+    JSON = "json"
+    PLAIN = "plain"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    etcd_image: str = DEFAULT_ETCD_IMAGE
+    """ELASTICJOB_ETCD_IMAGE: image of a job's own etcd where the job names none."""
+
+    endpoint: str = ""
+    """ELASTICJOB_RENDEZVOUS_ENDPOINT: host:port of an etcd for all jobs that name none. Empty: each job gets one of its own."""
+
+    namespaces: tuple[str, ...] = ()
+    """ELASTICJOB_WATCH_NAMESPACES: comma-separated. Empty: the whole cluster."""
+
+    log_format: LogFormat = LogFormat.PLAIN
+    """ELASTICJOB_LOG_FORMAT: json (one object a line, for log collectors) or plain."""
+
+    node_lost_seconds: float = 5.0
+    """ELASTICJOB_NODE_LOST_SECONDS: how long a node is NotReady before its workers are replaced, s. Shorter: quicker replacement; too
+    short: a node that is only slow loses its workers. Kubernetes itself calls a silent node NotReady after about 50 s."""
+
+    probe_port: int = 8080
+    """ELASTICJOB_PROBE_PORT: port of /healthz and /readyz. 0: any free one."""
+
+    workers: int = 8
+    """ELASTICJOB_WORKERS: jobs that are reconciled at once. Reconciling is mostly waiting for the API server."""
+
+    resync_seconds: float = 60.0
+    """ELASTICJOB_RESYNC_SECONDS: every job is looked at again at least this often, s: the safety net under lost events. Shorter: quicker
+    recovery from what should not happen; costs about a millisecond of CPU for each job."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Settings:
+        """Raises SettingsError."""
+        get, default = _Reader(environment), cls()
+        return cls(
+            etcd_image=get.text("ELASTICJOB_ETCD_IMAGE", default.etcd_image),
+            endpoint=get.text("ELASTICJOB_RENDEZVOUS_ENDPOINT", ""),
+            namespaces=tuple(get.text("ELASTICJOB_WATCH_NAMESPACES", "").replace(",", " ").split()),
+            log_format=get.choice("ELASTICJOB_LOG_FORMAT", default.log_format),
+            node_lost_seconds=get.number("ELASTICJOB_NODE_LOST_SECONDS", default.node_lost_seconds),
+            probe_port=int(get.number("ELASTICJOB_PROBE_PORT", default.probe_port)),
+            workers=max(1, int(get.number("ELASTICJOB_WORKERS", default.workers))),
+            resync_seconds=get.number("ELASTICJOB_RESYNC_SECONDS", default.resync_seconds),
+        )
+
+
+class _Reader:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    def text(self, name: str, default: str) -> str:
+        return self._environment.get(name, "").strip() or default
+
+    def number(self, name: str, default: float) -> float:
+        text = self.text(name, "")
+        if not text:
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if value < 0:
+            raise SettingsError(f"{name} must be a number of at least 0, not {text!r}")
+        return value
+
+    def choice(self, name: str, default: LogFormat) -> LogFormat:
+        text = self.text(name, default.value)
+        try:
+            return LogFormat(text.lower())
+        except ValueError:
+            raise SettingsError(f"{name} must be json or plain, not {text!r}") from None
