@@ -1,0 +1,73 @@
+{{- define "elasticjob.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "elasticjob.selectorLabels" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: operator
+{{- end -}}
+
+{{- define "elasticjob.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "elasticjob.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "elasticjob.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "elasticjob.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.name: name the service account to use, or set serviceAccount.create" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Names of cluster-wide objects: two releases in two namespaces must not share them. */}}
+{{- define "elasticjob.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "elasticjob.fullname" .) | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* What the operator does with the objects in a namespace; one rule for each thing it does. */}}
+{{- define "elasticjob.namespacedRules" -}}
+# The jobs, which it watches but never writes, and their status.
+- apiGroups: [elasticjob.dev]
+  resources: [elasticjobs]
+  verbs: [get, list, watch]
+- apiGroups: [elasticjob.dev]
+  resources: [elasticjobs/status]
+  verbs: [get, patch, update]
+# Where OwnerReferencesPermissionEnforcement is on (OpenShift), this allows to make a job the owner of its pods.
+- apiGroups: [elasticjob.dev]
+  resources: [elasticjobs/finalizers]
+  verbs: [update]
+# The workers.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, patch, delete]
+# The names of the workers and of a job's etcd, and that etcd.
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [apps]
+  resources: [statefulsets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: ["", events.k8s.io]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}
+
+{{- define "elasticjob.subject" -}}
+- kind: ServiceAccount
+  name: {{ include "elasticjob.serviceAccountName" . }}
+  namespace: {{ .Release.Namespace }}
+{{- end -}}

@@ -1,0 +1,236 @@
+"""The Helm chart on a real API server: what it installs is valid, and the operator's rights are those it needs and no more.
+
+No kubelet here: whether the operator runs from it is for the end-to-end tests.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster import ClusterError, ControlPlane
+from tests.cluster.output import run
+from tests.cluster.programs import program
+from tests.cluster.settings import KUBERNETES_VERSION
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "charts" / "elasticjob"
+CRD = "elasticjobs.elasticjob.dev"
+
+
+def helm(*words: str | Path) -> str:
+    return run([program("helm"), *words])
+
+
+def rendered(*settings: str) -> list[dict[str, Any]]:
+    """The objects of the chart with these --set."""
+    flags = [word for setting in settings for word in ("--set", setting)]
+    text = helm("template", "ej", CHART, "--namespace", "system", "--kube-version", KUBERNETES_VERSION, *flags)
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+def of_kind(objects: list[dict[str, Any]], *kinds: str) -> list[dict[str, Any]]:
+    return [each for each in objects if each["kind"] in kinds]
+
+
+def test_lint_is_content() -> None:
+    helm("lint", "--strict", CHART)
+
+
+def test_crd_of_the_chart_is_the_generated_one() -> None:
+    (crd,) = of_kind(rendered(), "CustomResourceDefinition")
+    written = yaml.safe_load((ROOT / "crds" / f"{CRD}.yaml").read_text(encoding="utf-8"))
+    assert crd["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    crd["metadata"].pop("labels")
+    assert crd == written
+    assert of_kind(rendered("crds.install=false"), "CustomResourceDefinition") == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("rendezvous.endpoint=http://etcd:2379", "/rendezvous/endpoint"),
+        ("replicaCount=2", "/replicaCount"),
+        ("logging.format=xml", "/logging/format"),
+        ("replicas=1", "'replicas' not allowed"),
+        ("watchNamespaces={Team_A}", "/watchNamespaces/0"),
+        ("serviceAccount.create=false", "name the service account to use"),
+    ],
+)
+def test_wrong_value_is_refused_by_name(setting: str, complaint: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        rendered(setting)
+    assert complaint in str(caught.value)
+
+
+def test_values_reach_the_operator() -> None:
+    objects = rendered("etcdImage=own/etcd:1", "rendezvous.endpoint=etcd:2379", "watchNamespaces={a,b}", "logging.format=plain")
+    (deployment,) = of_kind(objects, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert {each["name"]: each["value"] for each in container["env"]} == {
+        "ELASTICJOB_ETCD_IMAGE": "own/etcd:1",
+        "ELASTICJOB_RENDEZVOUS_ENDPOINT": "etcd:2379",
+        "ELASTICJOB_WATCH_NAMESPACES": "a,b",
+        "ELASTICJOB_NODE_LOST_SECONDS": "5",
+        "ELASTICJOB_LOG_FORMAT": "plain",
+        "ELASTICJOB_PROBE_PORT": "8080",
+    }
+
+
+def test_with_named_namespaces_nothing_but_nodes_is_cluster_wide() -> None:
+    objects = rendered("watchNamespaces={a,b}", "rbac.aggregateToUserRoles=false")
+    assert {each["metadata"]["namespace"] for each in of_kind(objects, "Role", "RoleBinding")} == {"a", "b"}
+    (role,) = of_kind(objects, "ClusterRole")
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}]
+    assert of_kind(rendered("watchNamespaces={a}", "rbac.readNodes=false", "rbac.aggregateToUserRoles=false"), "ClusterRole") == []
+
+
+class Release:
+    """The chart, installed in a namespace of its own."""
+
+    def __init__(self, control_plane: ControlPlane, *settings: str) -> None:
+        self.control_plane = control_plane
+        self.namespace = f"chart-{uuid.uuid4().hex[:8]}"
+        self.kubectl = control_plane.kubectl
+        self._flags = [word for setting in settings for word in ("--set", setting)]
+
+    def helm(self, *words: str | Path) -> str:
+        return helm("--kubeconfig", self.control_plane.kubeconfig, "--namespace", self.namespace, *words)
+
+    def install(self) -> str:
+        return self.helm("upgrade", "--install", "ej", CHART, "--create-namespace", "--take-ownership", *self._flags)
+
+    def uninstall(self) -> None:
+        self.helm("uninstall", "ej", "--ignore-not-found")
+        self.kubectl("delete", "namespace", self.namespace, "--wait=false", "--ignore-not-found")
+
+    def may(self, verb: str, what: str, namespace: str) -> bool:
+        """`what` as kubectl writes it: resource, resource.group, resource.group/subresource."""
+        name, _, subresource = what.partition("/")
+        resource, _, group = name.partition(".")
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": f"system:serviceaccount:{self.namespace}:ej-elasticjob",
+                "resourceAttributes": {
+                    "verb": verb,
+                    "group": group,
+                    "resource": resource,
+                    "subresource": subresource,
+                    "namespace": namespace,
+                },
+            },
+        }
+        answer = json.loads(self.kubectl("create", "--output=json", "--filename=-", stdin=json.dumps(review)))
+        return bool(answer["status"]["allowed"])
+
+
+@pytest.fixture(scope="module")
+def release(control_plane_server: ControlPlane) -> Iterator[Release]:
+    release = Release(control_plane_server)
+    release.install()
+    yield release
+    release.uninstall()
+
+
+@pytest.fixture(scope="module")
+def narrow(control_plane_server: ControlPlane) -> Iterator[Release]:
+    """Works in the namespace `default` alone."""
+    release = Release(control_plane_server, "watchNamespaces={default}", "crds.install=false")
+    release.install()
+    yield release
+    release.uninstall()
+
+
+OWN = ["pods", "services", "statefulsets.apps"]
+NEEDED = [
+    *((verb, "elasticjobs.elasticjob.dev") for verb in ("get", "list", "watch")),
+    ("patch", "elasticjobs.elasticjob.dev/status"),
+    ("update", "elasticjobs.elasticjob.dev/finalizers"),
+    *((verb, what) for what in OWN for verb in ("get", "list", "watch", "create", "patch", "delete")),
+    ("create", "events"),
+    ("create", "events.events.k8s.io"),
+]
+NODES = [("list", "nodes"), ("watch", "nodes")]
+CLUSTER_WIDE = [("list", "namespaces"), ("watch", "customresourcedefinitions.apiextensions.k8s.io")]
+NEVER = [
+    ("get", "secrets"),
+    ("list", "secrets"),
+    ("get", "configmaps"),
+    ("create", "elasticjobs.elasticjob.dev"),
+    ("patch", "elasticjobs.elasticjob.dev"),
+    ("delete", "elasticjobs.elasticjob.dev"),
+    ("create", "pods/exec"),
+    ("create", "deployments.apps"),
+    ("deletecollection", "pods"),
+    ("patch", "nodes"),
+    ("create", "rolebindings.rbac.authorization.k8s.io"),
+]
+
+
+@pytest.mark.parametrize(("verb", "what"), NEEDED + NODES + CLUSTER_WIDE)
+def test_operator_may_what_it_does(release: Release, verb: str, what: str) -> None:
+    assert release.may(verb, what, "anywhere")
+
+
+@pytest.mark.parametrize(("verb", "what"), NEVER)
+def test_operator_may_nothing_else(release: Release, verb: str, what: str) -> None:
+    assert not release.may(verb, what, "anywhere")
+
+
+@pytest.mark.parametrize(("verb", "what"), NEEDED)
+def test_named_namespace_gives_rights_there_and_nowhere_else(narrow: Release, verb: str, what: str) -> None:
+    assert narrow.may(verb, what, "default")
+    assert not narrow.may(verb, what, "kube-system")
+
+
+def test_uninstall_leaves_the_jobs_and_an_upgrade_takes_them_over(control_plane_server: ControlPlane, release: Release) -> None:
+    kubectl = control_plane_server.kubectl
+    template = {"spec": {"containers": [{"name": "trainer", "image": "train"}]}}
+    manifest = {
+        "apiVersion": "elasticjob.dev/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": "kept"},
+        "spec": {"workers": {"template": template}},
+    }
+    kubectl("wait", "--for=condition=Established", "--timeout=30s", f"crd/{CRD}")
+    kubectl("apply", "--filename=-", stdin=json.dumps(manifest))
+    release.install()  # an upgrade
+    release.helm("uninstall", "ej")
+    assert kubectl("get", "ej", "kept", "--output=name").strip() == "elasticjob.elasticjob.dev/kept"
+    release.install()
+    assert kubectl("get", "ej", "kept", "--output=name").strip() == "elasticjob.elasticjob.dev/kept"
+    kubectl("delete", "ej", "kept")
+
+
+def test_operator_pod_fits_restricted_pod_security(control_plane_server: ControlPlane) -> None:
+    kubectl = control_plane_server.kubectl
+    namespace = f"restricted-{uuid.uuid4().hex[:8]}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    kubectl(
+        "create",
+        "--filename=-",
+        stdin=json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}),
+    )
+    (deployment,) = of_kind(rendered(), "Deployment")
+    template = deployment["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {**template["metadata"], "name": "operator", "namespace": namespace}}
+    kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(pod))
+    loose = copy.deepcopy(pod)
+    del loose["spec"]["securityContext"]
+    with pytest.raises(ClusterError, match="violates PodSecurity"):
+        kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(loose))
+    kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+def test_who_may_edit_a_namespace_may_run_jobs_in_it(release: Release) -> None:
+    names = release.kubectl("get", "clusterrole", "--selector=rbac.authorization.k8s.io/aggregate-to-edit=true", "--output=name")
+    assert f"{release.namespace}-ej-elasticjob-edit" in names
