@@ -1,0 +1,231 @@
+"""The CRD: its surface changes only on purpose, and its parts agree with each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from elasticjob_operator.api import generate
+from elasticjob_operator.api.crd import custom_resource_definition
+from elasticjob_operator.api.template import CONTAINER_FIELDS, ENV_FIELDS, POD_SPEC_FIELDS
+from elasticjob_runtime.contract import Env
+
+ROOT = Path(__file__).parents[4]
+TEMPLATE = "spec.workers.template"
+
+SURFACE = """
+spec: object, required
+spec.checkpoint: object
+spec.checkpoint.directory: string = /checkpoints
+spec.checkpoint.volume: object
+spec.checkpoint.volume.azureFile: object, open
+spec.checkpoint.volume.cephfs: object, open
+spec.checkpoint.volume.csi: object, open
+spec.checkpoint.volume.emptyDir: object, open
+spec.checkpoint.volume.hostPath: object, open
+spec.checkpoint.volume.nfs: object, open
+spec.checkpoint.volume.persistentVolumeClaim: object
+spec.checkpoint.volume.persistentVolumeClaim.claimName: string, required
+spec.checkpoint.volume.persistentVolumeClaim.readOnly: boolean
+spec.lifecycle: object = {}
+spec.lifecycle.cleanPods: string = Running
+spec.rendezvous: object = {}
+spec.rendezvous.backend: string = etcd-v3
+spec.rendezvous.endpoint: string =
+spec.rendezvous.etcd: object
+spec.rendezvous.etcd.image: string =
+spec.rendezvous.etcd.resources: object
+spec.rendezvous.etcd.resources.limits: object
+spec.rendezvous.etcd.resources.limits[]: int-or-string
+spec.rendezvous.etcd.resources.requests: object
+spec.rendezvous.etcd.resources.requests[]: int-or-string
+spec.restartPolicy: object = {}
+spec.restartPolicy.maxRestarts: integer = 10
+spec.workers: object, required
+spec.workers.container: string
+spec.workers.maxReplicas: integer
+spec.workers.minReplicas: integer
+spec.workers.procsPerWorker: int-or-string = auto
+spec.workers.replicas: integer = 1
+spec.workers.template: object, required, open
+spec.workers.template.metadata: object, open
+spec.workers.template.metadata.labels: object
+spec.workers.template.metadata.labels[]: string
+spec.workers.template.spec: object, required, open
+spec.workers.template.spec.containers: array, required
+spec.workers.template.spec.containers[]: object, open
+spec.workers.template.spec.containers[].env: array
+spec.workers.template.spec.containers[].env[]: object, open
+spec.workers.template.spec.containers[].env[].name: string, required
+spec.workers.template.spec.containers[].name: string, required
+spec.workers.template.spec.restartPolicy: string
+status: object
+status.completionTime: string
+status.conditions: array
+status.conditions[]: object
+status.conditions[].lastTransitionTime: string, required
+status.conditions[].message: string
+status.conditions[].observedGeneration: integer
+status.conditions[].reason: string, required
+status.conditions[].status: string, required
+status.conditions[].type: string, required
+status.epoch: integer
+status.lastFailure: object
+status.lastFailure.exitCode: integer
+status.lastFailure.message: string
+status.lastFailure.rank: integer
+status.lastFailure.reason: string
+status.lastFailure.time: string
+status.lastFailure.worker: string
+status.latestCondition: string
+status.observedGeneration: integer
+status.progress: object
+status.progress.lastCheckpointStep: integer
+status.progress.metrics: object
+status.progress.metrics[]: string
+status.progress.step: integer
+status.progress.stepsPerSecond: number
+status.progress.updatedAt: string
+status.readyReplicas: integer
+status.rendezvous: object
+status.rendezvous.backend: string
+status.rendezvous.endpoint: string
+status.rendezvous.id: string
+status.replicas: integer
+status.restarts: object
+status.restarts.total: integer
+status.selector: string
+status.startTime: string
+status.workers: string
+status.worldSize: integer
+"""
+
+
+def root_schema() -> dict[str, Any]:
+    schema: dict[str, Any] = custom_resource_definition()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return schema
+
+
+def fields(schema: dict[str, Any], path: str = "", required: bool = False) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    """Every field below `schema`: path, schema, whether it is required."""
+    if path:
+        yield path, schema, required
+    for name, each in schema.get("properties", {}).items():
+        yield from fields(each, f"{path}.{name}".lstrip("."), name in schema.get("required", []))
+    for key in ("items", "additionalProperties"):
+        if key in schema:
+            yield from fields(schema[key], f"{path}[]")
+
+
+def own_fields() -> list[tuple[str, dict[str, Any], bool]]:
+    """Without those that every Kubernetes object has, and those of core/v1 that have no type here."""
+    ours = {"spec", "status"}
+    return [
+        (path, schema, required)
+        for path, schema, required in fields(root_schema())
+        if path.split(".")[0] in ours and ("type" in schema or "anyOf" in schema)
+    ]
+
+
+def described(path: str, schema: dict[str, Any], required: bool) -> str:
+    kind = schema.get("type", "int-or-string")
+    marks = (", required" if required else "") + (", open" if schema.get("x-kubernetes-preserve-unknown-fields") else "")
+    return f"{path}: {kind}{marks}" + (f" = {schema['default']}".rstrip() if "default" in schema else "")
+
+
+def test_the_surface_changes_only_on_purpose() -> None:
+    assert sorted(described(*field) for field in own_fields()) == sorted(SURFACE.strip().splitlines())
+
+
+def test_names_that_other_programs_use() -> None:
+    crd = custom_resource_definition()
+    version = crd["spec"]["versions"][0]
+    assert (crd["spec"]["group"], version["name"], crd["metadata"]["name"]) == (
+        "elasticjob.dev",
+        "v1alpha1",
+        "elasticjobs.elasticjob.dev",
+    )
+    assert crd["spec"]["names"] == {
+        "kind": "ElasticJob",
+        "listKind": "ElasticJobList",
+        "plural": "elasticjobs",
+        "singular": "elasticjob",
+        "shortNames": ["ej"],
+        "categories": ["all"],
+    }
+    assert [column["name"] for column in version["additionalPrinterColumns"] if not column.get("priority")] == [
+        "Workers",
+        "World",
+        "Restarts",
+        "Step",
+        "Status",
+        "Age",
+    ]
+
+
+def test_columns_and_scale_name_fields_that_are_there() -> None:
+    version = custom_resource_definition()["spec"]["versions"][0]
+    named = [column["jsonPath"] for column in version["additionalPrinterColumns"]] + list(version["subresources"]["scale"].values())
+    there = {f".{path}" for path, _, _ in own_fields()} | {".metadata.creationTimestamp"}
+    assert set(named) <= there
+
+
+def test_every_field_is_described() -> None:
+    values = {path for path, _, _ in own_fields() if path.endswith("[]")}
+    silent = {path for path, schema, _ in fields(root_schema()["properties"]["spec"], "spec") if not schema.get("description")}
+    silent |= {path for path, schema, _ in fields(root_schema()["properties"]["status"], "status") if not schema.get("description")}
+    assert silent - values == set()
+
+
+def test_integers_have_a_format_and_counts_a_bound() -> None:
+    for path, schema, _ in own_fields():
+        if schema.get("type") == "integer":
+            assert schema.get("format") in {"int32", "int64"}, path
+            assert schema["format"] == "int64" or schema["maximum"] <= 2**31 - 1, path
+
+
+def test_a_status_has_no_defaults() -> None:
+    assert [path for path, schema, _ in own_fields() if path.startswith("status") and "default" in schema] == []
+
+
+def test_pod_template_keeps_what_it_does_not_know() -> None:
+    closed = [
+        path
+        for path, schema, _ in own_fields()
+        if path.startswith(TEMPLATE) and schema.get("type") == "object" and not schema.get("x-kubernetes-preserve-unknown-fields")
+    ]
+    assert closed == [f"{TEMPLATE}.metadata.labels"]
+
+
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [("spec", POD_SPEC_FIELDS), ("spec.containers[]", CONTAINER_FIELDS), ("spec.containers[].env[]", ENV_FIELDS)],
+)
+def test_undeclared_fields_of_the_template_are_named(path: str, names: list[str]) -> None:
+    """Else a rename among them would pass as no change."""
+    schema = next(schema for each, schema, _ in own_fields() if each == f"{TEMPLATE}.{path}")
+    assert set(names) <= set(schema["properties"])
+
+
+def test_rules_refuse_every_name_of_the_contract() -> None:
+    rules = root_schema()["properties"]["spec"]["properties"]["workers"]["x-kubernetes-validations"]
+    rule = next(rule["rule"] for rule in rules if "c.env.exists" in rule["rule"])
+    assert {f"'{name}'" for name in (*Env.RESERVED, *Env.RESERVED_PREFIXES)} <= set(re.findall(r"'[A-Z_]+'", rule))
+
+
+def test_generated_files_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate.main(["--check", "--root", str(ROOT)]) == 0, capsys.readouterr().err
+
+
+def test_check_names_what_is_stale_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert generate.main(["--root", str(tmp_path)]) == 0
+    crd = tmp_path / "crds/elasticjobs.elasticjob.dev.yaml"
+    assert yaml.safe_load(crd.read_text(encoding="utf-8")) == custom_resource_definition()
+    crd.write_text("edited by hand", encoding="utf-8")
+    assert generate.main(["--check", "--root", str(tmp_path)]) == 1
+    assert "crds/elasticjobs.elasticjob.dev.yaml is not up to date: run `make generate`" in capsys.readouterr().err
+    assert crd.read_text(encoding="utf-8") == "edited by hand"

@@ -1,0 +1,83 @@
+"""The typed ElasticJob: what the operator reads, whatever a newer CRD says beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic
+import pytest
+from elasticjob_operator.api import CleanPods, ElasticJob, InvalidJobError, RendezvousBackend
+
+
+def body(**workers: Any) -> dict[str, Any]:
+    template = {"spec": {"containers": [{"name": "trainer", "image": "train"}, {"name": "logs", "image": "logs"}]}}
+    return {
+        "apiVersion": "elasticjob.dev/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": "digits", "namespace": "team", "uid": "8c", "generation": 3},
+        "spec": {"workers": {"template": template, **workers}},
+    }
+
+
+def test_defaults_are_those_of_the_design() -> None:
+    job = ElasticJob.parse(body())
+    assert (job.name, job.namespace, job.uid, job.generation, job.is_deleting) == ("digits", "team", "8c", 3, False)
+    assert (job.replicas, job.spec.workers.procs_per_worker, job.spec.checkpoint) == (1, "auto", None)
+    assert job.spec.rendezvous.backend is RendezvousBackend.ETCD_V3
+    assert job.spec.rendezvous.endpoint == ""
+    assert job.spec.restart_policy.max_restarts == 10
+    assert job.spec.lifecycle.clean_pods is CleanPods.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("workers", "smallest", "largest"),
+    [
+        pytest.param({"replicas": 4}, 4, 4, id="fixed size"),
+        pytest.param({"replicas": 4, "minReplicas": 2}, 2, 4, id="may shrink"),
+        pytest.param({"replicas": 4, "maxReplicas": 8}, 4, 8, id="may grow"),
+        pytest.param({"replicas": 4, "minReplicas": 1, "maxReplicas": 9}, 1, 9, id="both"),
+    ],
+)
+def test_bounds_default_to_the_present_size(workers: dict[str, int], smallest: int, largest: int) -> None:
+    job = ElasticJob.parse(body(**workers))
+    assert (job.min_replicas, job.max_replicas) == (smallest, largest)
+
+
+def test_training_container_is_the_named_one_or_the_first() -> None:
+    assert ElasticJob.parse(body()).training_container == "trainer"
+    assert ElasticJob.parse(body(container="logs")).training_container == "logs"
+
+
+def test_template_is_kept_as_written() -> None:
+    written = body()["spec"]["workers"]["template"]
+    written["spec"]["aFieldOfTheFuture"] = {"deep": [1, None]}
+    assert ElasticJob.parse(body(template=written)).spec.workers.template == written
+
+
+def test_fields_of_a_newer_version_are_ignored_everywhere() -> None:
+    newer = body(future=1)
+    newer["future"] = newer["spec"]["future"] = newer["metadata"]["future"] = {}
+    newer["status"] = {"future": 1, "restarts": {"total": 2, "byCause": {}}, "conditions": []}
+    assert ElasticJob.parse(newer).status.restarts.total == 2
+
+
+def test_a_body_that_cannot_be_read_is_refused_with_every_field_and_value() -> None:
+    wrong = body(replicas=0, procsPerWorker="many")
+    wrong["spec"]["lifecycle"] = {"cleanPods": "Some"}
+    with pytest.raises(InvalidJobError) as caught:
+        ElasticJob.parse(wrong)
+    message = str(caught.value)
+    for part in ("spec.workers.replicas", "got 0", "spec.workers.procsPerWorker", "'many'", "spec.lifecycle.cleanPods", "'Some'"):
+        assert part in message
+
+
+def test_a_job_under_deletion_says_so() -> None:
+    deleting = body()
+    deleting["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    assert ElasticJob.parse(deleting).is_deleting
+
+
+def test_nobody_changes_a_job_that_is_being_judged() -> None:
+    job = ElasticJob.parse(body())
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        job.spec.workers.replicas = 5  # type: ignore[misc]  # what the test is about

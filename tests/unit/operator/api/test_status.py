@@ -1,0 +1,142 @@
+"""The status: what is written is what comes back, and nothing that a script reports can make the write fail."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pydantic
+import pytest
+from elasticjob_operator.api import (
+    MESSAGES,
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Failure,
+    Progress,
+    Reason,
+    Status,
+    latest_true,
+    message,
+    set_condition,
+)
+
+NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=datetime.timezone.utc)
+LATER = NOON + datetime.timedelta(minutes=1)
+
+
+def conditions(
+    *each: tuple[ConditionType, bool | None], at: datetime.datetime = NOON, start: tuple[Condition, ...] = ()
+) -> tuple[Condition, ...]:
+    result = start
+    for type_, status in each:
+        result = set_condition(result, type=type_, status=status, reason=Reason.ACCEPTED, message="", generation=1, now=at)
+    return result
+
+
+def test_status_comes_back_equal_from_the_api_server() -> None:
+    status = Status(
+        replicas=2,
+        progress=Progress(step=7, steps_per_second=1.5, metrics={"loss": "0.25"}, updated_at=NOON),
+        conditions=conditions((ConditionType.ACCEPTED, True)),
+        start_time=NOON,
+    )
+    assert Status.model_validate(status.to_api()) == status
+
+
+def test_times_are_utc_with_whole_seconds() -> None:
+    berlin = NOON.astimezone(datetime.timezone(datetime.timedelta(hours=1)))
+    assert Status(start_time=berlin).to_api()["startTime"] == "2026-01-02T12:00:00Z"
+    with pytest.raises(pydantic.ValidationError, match="time without a zone"):
+        Status(start_time=NOON.replace(tzinfo=None))
+
+
+def test_unset_fields_are_left_out() -> None:
+    written = Status().to_api()
+    assert "progress" not in written
+    assert "startTime" not in written
+    assert written["restarts"] == {"total": 0}
+
+
+@pytest.mark.parametrize(
+    ("reported", "shown"),
+    [
+        pytest.param({"loss": 0.123456789, "accuracy": 1}, {"loss": "0.123457", "accuracy": "1"}, id="six digits"),
+        pytest.param({"loss": float("nan"), "norm": float("inf")}, {"loss": "nan", "norm": "inf"}, id="a loss that is NaN is shown"),
+        pytest.param({"stage": "x" * 100}, {"stage": "x" * 64}, id="long text is cut"),
+        pytest.param({f"m{i:03}": i for i in range(100)}, {f"m{i:03}": str(i) for i in range(32)}, id="the first 32"),
+    ],
+)
+def test_metrics_are_short_strings(reported: Any, shown: dict[str, str]) -> None:
+    assert Progress(metrics=reported).metrics == shown
+
+
+def test_a_rate_that_is_no_number_is_left_out() -> None:
+    assert "stepsPerSecond" not in Progress(steps_per_second=float("nan")).to_api()
+
+
+def test_a_long_traceback_keeps_its_end() -> None:
+    kept = Failure(message="x" * 10_000 + "ValueError: the cause").message
+    assert len(kept) == 8192
+    assert kept.startswith("...")
+    assert kept.endswith("ValueError: the cause")
+
+
+def test_transition_time_moves_only_with_the_status() -> None:
+    first = conditions((ConditionType.RUNNING, False))
+    same = set_condition(
+        first,
+        type=ConditionType.RUNNING,
+        status=False,
+        reason=Reason.WAITING_FOR_WORKERS,
+        message="1 of 2",
+        generation=2,
+        now=LATER,
+    )
+    assert same[0].last_transition_time == first[0].last_transition_time
+    assert (same[0].reason, same[0].message, same[0].observed_generation) == ("WaitingForWorkers", "1 of 2", 2)
+    changed = conditions((ConditionType.RUNNING, True), at=LATER, start=same)
+    assert changed[0].last_transition_time == LATER.replace(microsecond=0)
+
+
+def test_setting_an_equal_condition_changes_nothing() -> None:
+    once = conditions((ConditionType.ACCEPTED, True), (ConditionType.RUNNING, None))
+    assert conditions((ConditionType.ACCEPTED, True), (ConditionType.RUNNING, None), at=LATER, start=once) == once
+    assert once[1].status is ConditionStatus.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        pytest.param([], "", id="none yet"),
+        pytest.param([(ConditionType.ACCEPTED, False, NOON)], "", id="none true"),
+        pytest.param([(ConditionType.RUNNING, True, NOON), (ConditionType.ACCEPTED, True, LATER)], "Accepted", id="the newest"),
+        pytest.param(
+            [(ConditionType.SUCCEEDED, True, NOON), (ConditionType.ACCEPTED, True, NOON)], "Succeeded", id="within a second: the later one"
+        ),
+    ],
+)
+def test_latest_true(steps: list[tuple[ConditionType, bool, datetime.datetime]], expected: str) -> None:
+    result: tuple[Condition, ...] = ()
+    for type_, status, at in steps:
+        result = conditions((type_, status), at=at, start=result)
+    assert latest_true(result) == expected
+
+
+def test_succeeded_and_failed_are_the_end() -> None:
+    assert not Status(conditions=conditions((ConditionType.RUNNING, True), (ConditionType.FAILED, False))).is_finished
+    assert Status(conditions=conditions((ConditionType.FAILED, True))).is_finished
+    assert Status(conditions=conditions((ConditionType.SUCCEEDED, True))).is_finished
+
+
+def test_every_reason_has_a_sentence_and_is_a_valid_condition_reason() -> None:
+    assert set(MESSAGES) == set(Reason)
+    for reason in Reason:
+        assert f"{reason}" == reason.value
+        set_condition((), type=ConditionType.ACCEPTED, status=True, reason=reason, message="", generation=1, now=NOON)
+
+
+def test_a_sentence_without_its_values_is_a_bug() -> None:
+    assert message(Reason.RESIZED, old=2, new=4) == "Resized from 2 to 4 workers."
+    with pytest.raises(KeyError):
+        message(Reason.RESIZED, old=2)
