@@ -57,7 +57,7 @@ class Buildah:
         mounts = machine.write_build_settings(self._settings / context.name, base.SUITE)
         run_logged(
             [
-                *("buildah", *self._options, "build", "--isolation", "chroot", "--layers", "--format", "docker"),
+                *("buildah", *self._options, "build", "--isolation", "chroot", "--layers"),
                 *("--target", context.name, "--tag", reference(context.name), "--timestamp", str(EPOCH), "--pull=false"),
                 *("--build-arg", f"BASE_IMAGE={base_image}", "--build-arg", "PIP_CONFIG_FILE=/mnt/pip.conf"),
                 *(word for here, inside in mounts for word in ("--volume", f"{here}:{inside}:ro")),
