@@ -37,33 +37,31 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- printf "%s-%s" .Release.Namespace (include "elasticjob.fullname" .) | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* What the operator does with the objects in a namespace; one rule for each thing it does. */}}
+{{/* What the operator does with the objects of a namespace, and nothing else: it needs no secrets, and never writes a job's spec. */}}
 {{- define "elasticjob.namespacedRules" -}}
-# The jobs, which it watches but never writes, and their status.
 - apiGroups: [elasticjob.dev]
   resources: [elasticjobs]
   verbs: [get, list, watch]
 - apiGroups: [elasticjob.dev]
   resources: [elasticjobs/status]
-  verbs: [get, patch, update]
-# Where OwnerReferencesPermissionEnforcement is on (OpenShift), this allows to make a job the owner of its pods.
+  verbs: [patch]
+# Where OwnerReferencesPermissionEnforcement is on (OpenShift), it takes this to make a job the owner of its pods.
 - apiGroups: [elasticjob.dev]
   resources: [elasticjobs/finalizers]
   verbs: [update]
-# The workers.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, create, patch, delete]
-# The names of the workers and of a job's etcd, and that etcd.
+  verbs: [get, list, watch, create, delete]
+# The names of the workers and of a job's etcd, and that etcd. patch: server-side apply, where somebody changed one by hand.
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
-- apiGroups: ["", events.k8s.io]
+- apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end -}}
 
 {{- define "elasticjob.subject" -}}
