@@ -65,8 +65,6 @@ class Reason(str, enum.Enum):
     # Events only
     WORKER_CREATED = "WorkerCreated"
     WORKER_DELETED = "WorkerDeleted"
-    WORKER_REPLACED = "WorkerReplaced"
-    RESIZED = "Resized"
     ETCD_CREATED = "EtcdCreated"
 
     __str__ = str.__str__
@@ -92,12 +90,11 @@ MESSAGES: dict[Reason, str] = {
     Reason.WORKER_LOST: "{worker} is gone ({detail}); this restart is free.",
     Reason.RESUMED: "Training goes on in epoch {epoch}.",
     Reason.WORKERS_SUCCEEDED: "All workers ended well.",
-    Reason.MAX_RESTARTS_EXCEEDED: ("Failed {restarts} times, more than spec.restartPolicy.maxRestarts ({max_restarts}); last: {detail}"),
+    Reason.WORKERS_FAILED: "The workers gave up: {detail}",
+    Reason.MAX_RESTARTS_EXCEEDED: "Failed {restarts} times, more than spec.restartPolicy.maxRestarts ({max_restarts}); last: {detail}",
     Reason.NOT_FINISHED: "The job has not ended.",
     Reason.WORKER_CREATED: "Created {worker}.",
     Reason.WORKER_DELETED: "Deleted {worker}: {detail}",
-    Reason.WORKER_REPLACED: "Replaced {worker}: {detail}",
-    Reason.RESIZED: "Resized from {old} to {new} workers.",
     Reason.ETCD_CREATED: "Created the job's etcd {name}.",
 }
 

@@ -137,6 +137,6 @@ def test_every_reason_has_a_sentence_and_is_a_valid_condition_reason() -> None:
 
 
 def test_a_sentence_without_its_values_is_a_bug() -> None:
-    assert message(Reason.RESIZED, old=2, new=4) == "Resized from 2 to 4 workers."
+    assert message(Reason.ETCD_CREATED, name="digits-etcd") == "Created the job's etcd digits-etcd."
     with pytest.raises(KeyError):
-        message(Reason.RESIZED, old=2)
+        message(Reason.ETCD_CREATED)
