@@ -22,8 +22,7 @@ def main() -> None:
         settings = Settings.from_environment(os.environ)
     except SettingsError as error:
         sys.exit(f"elasticjob-operator: {error}")
-    json = settings.log_format is LogFormat.JSON
-    kopf.configure(log_format=kopf.LogFormat.JSON if json else kopf.LogFormat.FULL)
+    _log_to_stderr(json=settings.log_format is LogFormat.JSON)
     try:
         code = asyncio.run(_run(settings))
     except ConfigException as error:
@@ -33,6 +32,13 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _log_to_stderr(*, json: bool) -> None:
+    # In plain text a job is named before the message, in JSON in a field of its own.
+    kopf.configure(log_format=kopf.LogFormat.JSON if json else kopf.LogFormat.FULL, log_prefix=None)
+    for chatty in ("kopf.objects", "kopf.activities"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 async def _run(settings: Settings) -> int:

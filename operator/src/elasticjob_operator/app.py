@@ -149,6 +149,7 @@ class App:
 
     async def _end(self) -> None:
         """Idempotent: kopf calls it when it ends, and `run` in any case."""
+        self._stop.set()  # kopf waits for its own waiter of this flag
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

@@ -14,7 +14,7 @@ import kopf
 from elasticjob_operator.api import GROUP, PLURAL, VERSION
 from elasticjob_operator.cluster import Connection
 
-WATCH_SECONDS = 300.0
+WATCH_SECONDS = 300
 
 
 def register(
@@ -46,7 +46,7 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.networking.request_timeout = 30.0
     settings.networking.connect_timeout = 10.0
     settings.watching.server_timeout = WATCH_SECONDS
-    settings.watching.client_timeout = WATCH_SECONDS + 30.0
+    settings.watching.client_timeout = WATCH_SECONDS + 30
     settings.queueing.exit_timeout = 0.5
     settings.process.ultimate_exiting_timeout = 10.0
     return settings

@@ -109,7 +109,7 @@ def _restarting(
         if stand.standing in (Standing.LOST, Standing.LEAVING):
             return True, Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=pod.name, detail=stand.why)
     # Nothing visible is broken any more: the successor is on its way. Keep what was said, if it was.
-    if before is not None and job.status.is_true(ConditionType.RESTARTING):
+    if before is not None and job.status.is_true(ConditionType.RESTARTING) and before.reason in (Reason.WORKER_FAILED, Reason.WORKER_LOST):
         return True, Reason(before.reason), before.message
     missing = max(0, job.min_replicas - sum(pod.ready for pod, _ in workers))
     return True, Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=f"{missing} of the workers", detail="being replaced")

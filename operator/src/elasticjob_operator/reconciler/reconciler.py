@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from elasticjob_runtime.etcd import StoreError
 
-from elasticjob_operator.api import ElasticJob, InvalidJobError, Status
+from elasticjob_operator.api import API_VERSION, KIND, ElasticJob, InvalidJobError, Status
 from elasticjob_operator.cluster import ApiError, Cluster, Key, Teller
 from elasticjob_operator.planning import Action, ClearRun, EvictMember, Plan, PublishSpec, plan, refuse
 from elasticjob_operator.reconciler.jobs import Jobs
@@ -88,7 +88,7 @@ class Reconciler:
         decided = plan(job, world, self._settings, now)
         await self._sessions.follow(key, decided.target)
         for action in decided.actions:
-            log.info("%s/%s: %s", *key, _described(action))
+            log.info("%s", _described(action), extra=about(key, action.why))
         failure = await self._apply(key, job, memory, decided.actions)
         await self._write_status(key, job.status, decided, memory)
         if failure is not None:
@@ -120,7 +120,7 @@ class Reconciler:
             memory.refusals += 1
             delay = min(LONGEST_REFUSAL, FIRST_REFUSAL * 2 ** min(memory.refusals - 1, 10))
             retry_at = self._clock() + datetime.timedelta(seconds=delay)
-            log.warning("%s/%s: refused, again in %.0f s: %s", *key, delay, applied.refusal)
+            log.warning("refused, again in %.0f s: %s", delay, applied.refusal, extra=about(key))
             memory.refusal = Refusal(message=applied.refusal, retry_at=retry_at)
             self._queue.add(key)  # so that status says so
         elif applied.created:
@@ -132,7 +132,7 @@ class Reconciler:
             try:
                 await self._sessions.execute(key, action)
             except StoreError as error:
-                log.warning("%s/%s: %s: %s", *key, _described(action), error)
+                log.warning("%s: %s", _described(action), error, extra=about(key, action.why))
 
     async def _write_status(self, key: Key, before: Status, decided: Plan, memory: _Memory) -> None:
         if decided.status == before:
@@ -146,7 +146,7 @@ class Reconciler:
         memory.written_at = time.monotonic()
         body = await self._cluster.write_status(key, memory.uid, decided.status.to_api())
         if body is None:
-            log.info("%s/%s: the job is gone", *key)
+            log.info("the job is gone", extra=about(key))
             self._jobs.remove(key, memory.uid)
             self._queue.add(key)
             return
@@ -155,7 +155,7 @@ class Reconciler:
 
     def _tell(self, key: Key, uid: str, decided: Plan) -> None:
         for story in decided.stories:
-            log.info("%s/%s: %s: %s", *key, story.reason.value, story.message)
+            log.info("%s: %s", story.reason.value, story.message, extra=about(key, story.reason.value))
             self._teller.tell(*key, uid, str(self._jobs.version(key)), story)
 
     def _look_again(self, key: Key, when: datetime.datetime, now: datetime.datetime) -> None:
@@ -185,6 +185,12 @@ class Reconciler:
         await self._sessions.follow(key, None)
         del self._memories[key]
         return True
+
+
+def about(key: Key, reason: str = "") -> dict[str, object]:
+    """Which job a log record is about, for kopf's formatters, and why."""
+    extra: dict[str, object] = {"k8s_ref": {"apiVersion": API_VERSION, "kind": KIND, "namespace": key[0], "name": key[1]}}
+    return {**extra, "reason": reason} if reason else extra
 
 
 def _only_counts(before: Status, after: Status) -> bool:

@@ -1,0 +1,167 @@
+"""Jobs, pods and views as the tables of the operator's tests need them: the ordinary case, with what matters said."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from elasticjob_operator.api import Condition, ConditionStatus, ConditionType, ElasticJob, Failure, Restarts, Status
+from elasticjob_operator.building.pods import template_hash
+from elasticjob_operator.names import COMPONENT_WORKER, worker_name
+from elasticjob_operator.world import (
+    Blocked,
+    ContainerEnd,
+    Disruption,
+    Node,
+    Pod,
+    PodPhase,
+    Reach,
+    RendezvousView,
+)
+from elasticjob_runtime.contract import FailureValue, OutcomeState, OutcomeValue, PlanReason, PlanValue
+
+NOW = datetime.datetime(2026, 1, 1, 12, 0, 0, tzinfo=datetime.timezone.utc)
+UID = "00000000-aaaa-bbbb-cccc-000000000000"
+NAME = "digits"
+TEMPLATE: dict[str, Any] = {"spec": {"containers": [{"name": "trainer", "image": "trainer:1"}]}}
+
+
+def at(seconds: float) -> datetime.datetime:
+    """`seconds` after NOW."""
+    return NOW + datetime.timedelta(seconds=seconds)
+
+
+def make_job(
+    *,
+    replicas: int = 4,
+    min: int | None = 2,  # noqa: A002 the field's own word
+    max: int | None = 8,  # noqa: A002 the field's own word
+    max_restarts: int = 3,
+    generation: int = 1,
+    status: Status | None = None,
+    spec: dict[str, Any] | None = None,
+    workers: dict[str, Any] | None = None,
+    template: dict[str, Any] | None = None,
+) -> ElasticJob:
+    sizes = {"minReplicas": min, "maxReplicas": max}
+    body = {
+        "metadata": {"name": NAME, "namespace": "ml", "uid": UID, "generation": generation, "resourceVersion": "1"},
+        "spec": {
+            "workers": {
+                "replicas": replicas,
+                **{name: size for name, size in sizes.items() if size is not None},
+                "template": template or TEMPLATE,
+                **(workers or {}),
+            },
+            "restartPolicy": {"maxRestarts": max_restarts},
+            **(spec or {}),
+        },
+    }
+    job = ElasticJob.parse(body)
+    return job.model_copy(update={"status": status}) if status is not None else job
+
+
+def make_status(
+    *true: ConditionType, reason: str = "Test", restarts: int = 0, last_failure: Failure | None = None, **fields: Any
+) -> Status:
+    conditions = tuple(
+        Condition(type=each.value, status=ConditionStatus.TRUE, reason=reason, observed_generation=1, last_transition_time=NOW)
+        for each in true
+    )
+    return Status(conditions=conditions, restarts=Restarts(total=restarts), last_failure=last_failure, **fields)
+
+
+def make_pod(
+    index: int = 0,
+    phase: PodPhase = PodPhase.RUNNING,
+    *,
+    run: int = 1,
+    ready: bool | None = None,
+    node: str = "",
+    created: float = -600,
+    delete_by: float | None = None,
+    end: ContainerEnd | None = None,
+    reason: str = "",
+    message: str = "",
+    disruption: str = "",
+    blocked: Blocked | None = None,
+    incarnation: int = 0,
+    job: ElasticJob | None = None,
+) -> Pod:
+    return Pod(
+        name=worker_name(NAME, index),
+        uid=f"pod-{index}-{incarnation}",
+        job_uid=UID,
+        component=COMPONENT_WORKER,
+        index=index,
+        run=run,
+        template_hash=template_hash(job or make_job()),
+        phase=phase,
+        ready=phase is PodPhase.RUNNING if ready is None else ready,
+        node=node,
+        created_at=at(created),
+        delete_by=at(delete_by) if delete_by is not None else None,
+        end=end,
+        reason=reason,
+        message=message,
+        disruption=Disruption(reason=disruption, message=f"because of {disruption}") if disruption else None,
+        blocked=blocked,
+    )
+
+
+def failed_pod(index: int = 0, *, code: int = 1, at: float = 0, started: float = -300, reason: str = "Error", **pod: Any) -> Pod:
+    """A pod whose training container ended with `code`."""
+    return make_pod(index, PodPhase.FAILED, end=ended(code, at=at, started=started, reason=reason), **pod)
+
+
+def ended(code: int, *, at: float = 0, started: float = -300, reason: str = "Error", message: str = "") -> ContainerEnd:
+    moment = NOW + datetime.timedelta(seconds=at)
+    return ContainerEnd(
+        exit_code=code,
+        reason=reason,
+        message=message,
+        started_at=NOW + datetime.timedelta(seconds=started),
+        finished_at=moment,
+    )
+
+
+def make_node(name: str, *, ready: bool = True, since: float = -3600) -> Node:
+    return Node(name=name, ready=ready, since=at(since))
+
+
+def make_plan(epoch: int = 1, *, size: int = 4, restart_count: int = 0, reason: PlanReason = PlanReason.START) -> PlanValue:
+    return PlanValue(
+        epoch=epoch,
+        attempt=f"{epoch:08d}.x",
+        size=size,
+        world_size=size,
+        nproc=1,
+        master_addr="10.0.0.1",
+        master_port=1234,
+        leader=worker_name(NAME, 0),
+        restart_count=restart_count,
+        reason=reason,
+        created_at=NOW.timestamp(),
+    )
+
+
+def make_view(reach: Reach = Reach.REACHABLE, **fields: Any) -> RendezvousView:
+    return RendezvousView(reach=reach, **fields)
+
+
+def make_failure(index: int = 1, *, epoch: int = 1, at: float = 0, message: str = "ValueError: no", traceback: str = "") -> FailureValue:
+    return FailureValue(
+        member=worker_name(NAME, index),
+        epoch=epoch,
+        rank=index,
+        local_rank=0,
+        exit_code=1,
+        reason="ApplicationError",
+        message=message,
+        traceback=traceback,
+        time=NOW.timestamp() + at,
+    )
+
+
+def make_outcome(state: str = "succeeded", reason: str = "WorkersSucceeded", **fields: Any) -> OutcomeValue:
+    return OutcomeValue(state=OutcomeState(state), reason=reason, **fields)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from elasticjob_operator.api import ConditionType, Failure, Reason, Status
+from elasticjob_operator.policies.activity import judge_activity
+from elasticjob_operator.policies.restarts import Budget
+from elasticjob_operator.policies.standing import Stand, Standing
+from elasticjob_operator.world import Blocked, Pod, PodPhase, Reach, RendezvousView
+
+from tests.unit.operator.builders import NOW, failed_pod, make_failure, make_job, make_plan, make_pod, make_status, make_view
+
+FAILURE = Failure(worker="digits-worker-1", exit_code=1, reason="ApplicationError", time=NOW)
+CALM = Budget(total=0, spent=False, last_failure=None)
+AFTER_FAILURE = Budget(total=1, spent=False, last_failure=FAILURE, new_failure=FAILURE)
+PLANNED = make_view(plan=make_plan(2))
+BROKEN = make_view(plan=make_plan(2), failure=make_failure(1, epoch=2))
+REPLANNED = make_view(plan=make_plan(3), failure=make_failure(1, epoch=2))
+AWAY = make_view(Reach.UNREACHABLE)
+TRAINED = make_status(ConditionType.RUNNING, epoch=2, world_size=4)
+RESTARTING = make_status(ConditionType.RESTARTING, reason="WorkerFailed", epoch=2)
+
+
+def live(count: int) -> list[tuple[Pod, Stand]]:
+    return [(make_pod(index), Stand(standing=Standing.LIVE)) for index in range(count)]
+
+
+def pending(reason: str, message: str = "words") -> list[tuple[Pod, Stand]]:
+    pod = make_pod(7, PodPhase.PENDING, blocked=Blocked(reason=reason, message=message))
+    return [(pod, Stand(standing=Standing.LIVE))]
+
+
+def gone(standing: Standing, why: str = "deleted") -> list[tuple[Pod, Stand]]:
+    pod = failed_pod(5, code=143) if standing is Standing.FAILED else make_pod(5, delete_by=9)
+    return [(pod, Stand(standing=standing, why=why))]
+
+
+@pytest.mark.parametrize(
+    ("status", "view", "workers", "budget", "running", "restarting"),
+    [
+        pytest.param(None, make_view(), [], CALM, Reason.WAITING_FOR_WORKERS, None, id="new"),
+        pytest.param(None, make_view(), live(4), CALM, Reason.WAITING_FOR_RENDEZVOUS, None, id="pods ready, no plan yet"),
+        pytest.param(None, PLANNED, live(4), CALM, Reason.TRAINING, None, id="trains"),
+        pytest.param(None, PLANNED, live(2), CALM, Reason.TRAINING, None, id="trains with the fewest allowed"),
+        pytest.param(TRAINED, AWAY, live(4), CALM, Reason.TRAINING, None, id="etcd away: training goes on"),
+        pytest.param(TRAINED, PLANNED, live(1), CALM, Reason.WAITING_FOR_WORKERS, Reason.WORKER_LOST, id="below the fewest allowed"),
+        pytest.param(
+            TRAINED, BROKEN, live(4), CALM, Reason.WAITING_FOR_RENDEZVOUS, Reason.WORKER_FAILED, id="a worker failed, no new plan"
+        ),
+        pytest.param(RESTARTING, REPLANNED, live(4), CALM, Reason.TRAINING, False, id="goes on"),
+        pytest.param(
+            RESTARTING, PLANNED, live(1), CALM, Reason.WAITING_FOR_WORKERS, Reason.WORKER_FAILED, id="successor on its way: why is kept"
+        ),
+        pytest.param(
+            TRAINED,
+            PLANNED,
+            live(1) + gone(Standing.FAILED),
+            AFTER_FAILURE,
+            Reason.WAITING_FOR_WORKERS,
+            Reason.WORKER_FAILED,
+            id="a pod failed",
+        ),
+        pytest.param(
+            TRAINED, PLANNED, live(1) + gone(Standing.LEAVING), CALM, Reason.WAITING_FOR_WORKERS, Reason.WORKER_LOST, id="deleted"
+        ),
+        pytest.param(None, make_view(), pending("ImagePullBackOff"), CALM, Reason.IMAGE_UNAVAILABLE, None, id="image cannot be pulled"),
+        pytest.param(
+            None, make_view(), pending("CreateContainerConfigError"), CALM, Reason.CONTAINER_CONFIG_ERROR, None, id="config error"
+        ),
+        pytest.param(None, make_view(), pending("Unschedulable"), CALM, Reason.UNSCHEDULABLE, None, id="unschedulable"),
+        pytest.param(
+            None, make_view(), pending("SomethingNew"), CALM, Reason.WAITING_FOR_WORKERS, None, id="another cause of the kubelet's"
+        ),
+    ],
+)
+def test_running_and_restarting(
+    status: Status | None,
+    view: RendezvousView,
+    workers: Sequence[tuple[Pod, Stand]],
+    budget: Budget,
+    running: Reason,
+    restarting: Reason | bool | None,
+) -> None:
+    found = judge_activity(make_job(status=status), view, workers, budget)
+    assert found.running is (running is Reason.TRAINING)
+    assert found.running_reason is running
+    if restarting is None or restarting is False:
+        assert found.restarting is restarting
+    else:
+        assert (found.restarting, found.restarting_reason) == (True, restarting)
+
+
+def test_lost_worker_is_named_with_its_node() -> None:
+    found = judge_activity(make_job(status=make_status(epoch=2)), PLANNED, live(1) + gone(Standing.LOST, "node n1 is not ready"), CALM)
+    assert found.restarting_message.startswith("digits-worker-5 is gone (node n1 is not ready)")
+
+
+def test_image_error_is_shown_in_the_kubelets_words() -> None:
+    found = judge_activity(make_job(), make_view(), pending("ErrImagePull", "manifest unknown"), CALM)
+    assert "digits-worker-7" in found.running_message
+    assert "ErrImagePull: manifest unknown" in found.running_message
+
+
+def test_quota_that_stops_growth_is_shown_while_training() -> None:
+    found = judge_activity(make_job(), PLANNED, live(4), CALM, refusal="exceeded quota: gpus")
+    assert found.running
+    assert "exceeded quota: gpus" in found.running_message

@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import pytest
+from elasticjob_operator.api import CleanPods
+from elasticjob_operator.policies.cleanup import clean_up
+from elasticjob_operator.policies.standing import Standing
+from elasticjob_operator.world import Pod
+
+from tests.unit.operator.builders import NOW, at, failed_pod, make_pod
+
+RUNNING, ALL, NONE = CleanPods.RUNNING, CleanPods.ALL, CleanPods.NONE
+LIVE = (make_pod(0), Standing.LIVE)
+FAILED = (failed_pod(1), Standing.FAILED)
+LEAVING = (make_pod(2, delete_by=5), Standing.LEAVING)
+LOST = (make_pod(3), Standing.LOST)
+
+
+@pytest.mark.parametrize(
+    ("policy", "pods", "after", "deleted", "helpers", "again"),
+    [
+        pytest.param(RUNNING, [], 0, [], True, None, id="nothing left"),
+        pytest.param(RUNNING, [LIVE, FAILED], 0, [], False, 10, id="agents end by themselves: wait, their logs stay"),
+        pytest.param(RUNNING, [LIVE, FAILED], 10, [0], False, None, id="free resources: still running pods go, ended ones stay"),
+        pytest.param(RUNNING, [FAILED], 0, [], True, None, id="all ended"),
+        pytest.param(ALL, [FAILED], 0, [1], True, None, id="all go: nobody runs, so at once"),
+        pytest.param(ALL, [LIVE, FAILED], 0, [], False, 10, id="all go, after the grace"),
+        pytest.param(ALL, [LIVE, FAILED], 10, [0, 1], False, None, id="all go"),
+        pytest.param(NONE, [LIVE, FAILED], 99, [], False, None, id="none go, so etcd stays too"),
+        pytest.param(RUNNING, [LEAVING], 99, [], False, None, id="on its way"),
+    ],
+)
+def test_what_is_left_of_an_ended_job(
+    policy: CleanPods, pods: list[tuple[Pod, Standing]], after: float, deleted: list[int], helpers: bool, again: float | None
+) -> None:
+    found = clean_up(policy, pods, NOW, at(after))
+    assert [pod.index for pod in found.delete] == deleted
+    assert found.remove_helpers is helpers
+    assert found.look_again == (at(again) if again is not None else None)
+
+
+def test_pods_lost_with_their_node_go_by_force() -> None:
+    found = clean_up(RUNNING, [LOST], NOW, NOW)
+    assert [pod.index for pod in found.force] == [3]
+    assert not found.remove_helpers

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from elasticjob_operator.api import Failure, Reason
+from elasticjob_operator.policies.completion import judge
+from elasticjob_operator.policies.restarts import Budget
+from elasticjob_operator.world import Pod, PodPhase, Reach, RendezvousView
+
+from tests.unit.operator.builders import NOW, at, ended, failed_pod, make_job, make_outcome, make_pod, make_view
+
+FINE = Budget(total=0, spent=False, last_failure=None)
+LAST = Failure(worker="digits-worker-2", reason="ApplicationError", message="ValueError: no\nTraceback", time=NOW)
+SPENT = Budget(total=4, spent=True, last_failure=LAST)
+
+
+def won(index: int, seconds: float = 0) -> Pod:
+    return make_pod(index, PodPhase.SUCCEEDED, end=ended(0, at=seconds, reason="Completed"))
+
+
+AWAY = make_view(Reach.UNREACHABLE)
+
+
+@pytest.mark.parametrize(
+    ("view", "workers", "budget", "succeeded", "reason", "again"),
+    [
+        pytest.param(make_view(), [make_pod(0)], FINE, None, None, None, id="trains"),
+        pytest.param(make_view(), [], FINE, None, None, None, id="no pods yet"),
+        pytest.param(make_view(outcome=make_outcome()), [make_pod(0)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="agents say so"),
+        pytest.param(AWAY, [won(0), won(1)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="etcd away: all ended well"),
+        pytest.param(AWAY, [won(0), failed_pod(1)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="all ended, one well"),
+        pytest.param(AWAY, [won(0), make_pod(1)], FINE, None, None, 10, id="one ended well, another still runs: a grace"),
+        pytest.param(
+            AWAY, [won(0, -10), make_pod(1)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="worker running forever after others completed"
+        ),
+        pytest.param(AWAY, [won(0, -10), make_pod(1, PodPhase.PENDING)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="late pod"),
+        pytest.param(
+            make_view(),
+            [make_pod(0, PodPhase.SUCCEEDED, end=ended(0, at=-99), delete_by=0), make_pod(1)],
+            FINE,
+            None,
+            None,
+            None,
+            id="a deleted pod that exits with 0 is no success",
+        ),
+        pytest.param(make_view(), [failed_pod(0)], SPENT, False, Reason.MAX_RESTARTS_EXCEEDED, None, id="budget spent"),
+        pytest.param(
+            make_view(outcome=make_outcome("failed", "MaxRestartsExceeded", message="boom")),
+            [make_pod(0)],
+            FINE,
+            False,
+            Reason.MAX_RESTARTS_EXCEEDED,
+            None,
+            id="agents spent the budget",
+        ),
+        pytest.param(
+            make_view(outcome=make_outcome("failed", "Other", message="boom")),
+            [make_pod(0)],
+            FINE,
+            False,
+            Reason.WORKERS_FAILED,
+            None,
+            id="agents gave up",
+        ),
+        pytest.param(
+            make_view(outcome=make_outcome()), [failed_pod(0)], SPENT, True, Reason.WORKERS_SUCCEEDED, None, id="the agents' word is final"
+        ),
+    ],
+)
+def test_when_a_job_has_ended(
+    view: RendezvousView, workers: Sequence[Pod], budget: Budget, succeeded: bool | None, reason: Reason | None, again: float | None
+) -> None:
+    found = judge(make_job(), view, workers, budget, NOW)
+    assert (found.end and (found.end.succeeded, found.end.reason)) == (None if succeeded is None else (succeeded, reason))
+    assert found.look_again == (at(again) if again is not None else None)
+
+
+def test_message_says_who_failed_of_what_and_names_the_field() -> None:
+    end = judge(make_job(max_restarts=3), make_view(), [failed_pod(2)], SPENT, NOW).end
+    assert end is not None
+    assert "maxRestarts (3)" in end.message
+    assert "digits-worker-2: ValueError: no" in end.message

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+from elasticjob_operator.api import Reason, RendezvousStatus
+from elasticjob_operator.policies.rendezvous import needs_publishing, readiness, rendezvous_of, wanted_spec
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.world import Blocked, PodPhase, Reach, RendezvousView
+from elasticjob_runtime.contract import SpecValue
+
+from tests.unit.operator.builders import UID, make_job, make_pod, make_status, make_view
+
+OWN = "digits-etcd.ml.svc:2379"
+
+
+@pytest.mark.parametrize(
+    ("in_spec", "default", "in_status", "expected"),
+    [
+        pytest.param("", "", None, (OWN, True), id="neither given: an etcd of its own"),
+        pytest.param("etcd:2379", "", None, ("etcd:2379", False), id="the job's word"),
+        pytest.param("", "shared:2379", None, ("shared:2379", False), id="the operator's default"),
+        pytest.param("etcd:2379", "shared:2379", None, ("etcd:2379", False), id="the job's word beats the default"),
+        pytest.param("", "new:2379", OWN, (OWN, True), id="a new default does not move a running job"),
+        pytest.param("", "", "old:2379", ("old:2379", False), id="a default that was taken away does not either"),
+    ],
+)
+def test_endpoint(in_spec: str, default: str, in_status: str | None, expected: tuple[str, bool]) -> None:
+    status = make_status(rendezvous=RendezvousStatus(id=f"{UID}-1", endpoint=in_status)) if in_status else None
+    job = make_job(spec={"rendezvous": {"endpoint": in_spec}}, status=status)
+    found = rendezvous_of(job, Settings(endpoint=default))
+    assert (found.endpoint, found.managed) == expected
+
+
+@pytest.mark.parametrize(
+    ("in_status", "expected"),
+    [(None, 1), (f"{UID}-1", 1), (f"{UID}-3", 3), ("someone-else-7", 1)],
+    ids=["new", "first", "third", "other job"],
+)
+def test_rdzv_id_is_unique_to_job_and_run(in_status: str | None, expected: int) -> None:
+    """Two jobs in one etcd must not meet, nor two runs of one job."""
+    status = make_status(rendezvous=RendezvousStatus(id=in_status, endpoint="x:1")) if in_status else None
+    found = rendezvous_of(make_job(status=status), Settings())
+    assert (found.run, found.run_id) == (expected, f"{UID}-{expected}")
+
+
+def test_hint_for_the_agents() -> None:
+    spec = wanted_spec(make_job(replicas=3, generation=7), members=[2, 0, 1], draining=["digits-worker-5", "digits-worker-4"])
+    assert spec == SpecValue(
+        min=2,
+        max=8,
+        wanted=3,
+        members=["digits-worker-0", "digits-worker-1", "digits-worker-2"],
+        draining=["digits-worker-4", "digits-worker-5"],
+        max_restarts=3,
+        generation=7,
+    )
+
+
+WANTED = SpecValue(min=1, max=2, wanted=2, members=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("view", "publish"),
+    [
+        pytest.param(make_view(spec=None), True, id="new, or etcd came back empty"),
+        pytest.param(make_view(spec=WANTED), False, id="there already"),
+        pytest.param(make_view(spec=SpecValue(min=1, max=2)), True, id="changed"),
+        pytest.param(make_view(spec=SpecValue(min=1, max=2, wanted=2, members=["a", "b"], draining=["c"])), True, id="drained"),
+        pytest.param(make_view(Reach.UNREACHABLE), False, id="cannot be written now"),
+        pytest.param(make_view(Reach.CONNECTING), False, id="not connected yet"),
+    ],
+)
+def test_publish_when_the_store_says_something_else(view: RendezvousView, publish: bool) -> None:
+    assert bool(needs_publishing(view, WANTED)) is publish
+
+
+@pytest.mark.parametrize(
+    ("managed", "view", "was_ready", "expected"),
+    [
+        pytest.param(True, make_view(Reach.CONNECTING), False, None, id="nothing known"),
+        pytest.param(True, make_view(), False, (True, Reason.ETCD_READY), id="answers"),
+        pytest.param(True, make_view(Reach.UNREACHABLE), False, (False, Reason.ETCD_STARTING), id="own etcd starts"),
+        pytest.param(True, make_view(Reach.UNREACHABLE), True, (False, Reason.ETCD_STARTING), id="own etcd starts again"),
+        pytest.param(False, make_view(Reach.UNREACHABLE), False, (False, Reason.ETCD_UNREACHABLE), id="external etcd away"),
+        pytest.param(False, make_view(Reach.DENIED), True, (False, Reason.ETCD_DENIED), id="refuses us"),
+    ],
+)
+def test_rendezvous_ready(managed: bool, view: RendezvousView, was_ready: bool, expected: tuple[bool, Reason] | None) -> None:
+    job = make_job(spec={"rendezvous": {"endpoint": "" if managed else "etcd:2379"}})
+    found = readiness(rendezvous_of(job, Settings()), view, [], was_ready=was_ready)
+    assert (found and (found.status, found.reason)) == expected
+
+
+def test_unreachable_etcd_is_named_with_its_error() -> None:
+    job = make_job(spec={"rendezvous": {"endpoint": "etcd.example:2379"}})
+    view = make_view(Reach.UNREACHABLE, error="connection refused")
+    found = readiness(rendezvous_of(job, Settings()), view, [], was_ready=False)
+    assert found is not None
+    assert "etcd.example:2379" in found.message
+    assert "connection refused" in found.message
+
+
+def test_own_etcd_that_cannot_start_says_why() -> None:
+    pod = make_pod(phase=PodPhase.PENDING, blocked=Blocked(reason="ImagePullBackOff", message="no such image"))
+    found = readiness(rendezvous_of(make_job(), Settings()), make_view(Reach.UNREACHABLE), [pod], was_ready=False)
+    assert found is not None
+    assert "ImagePullBackOff: no such image" in found.message

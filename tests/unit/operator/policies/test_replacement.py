@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+from elasticjob_operator.api import Failure
+from elasticjob_operator.policies.replacement import replace
+from elasticjob_operator.world import Pod, PodPhase
+
+from tests.unit.operator.builders import NOW, at, failed_pod, make_pod
+
+COUNTED = Failure(worker="digits-worker-0", reason="ApplicationError", time=NOW)
+QUICK = -5.0
+"""Started 5 s before it failed."""
+
+
+@pytest.mark.parametrize(
+    ("pod", "restarts", "counted", "after", "expected"),
+    [
+        pytest.param(failed_pod(), 1, None, 0, (False, None), id="not counted yet: must be in status first"),
+        pytest.param(failed_pod(), 1, COUNTED, 0, (True, None), id="first failure: at once"),
+        pytest.param(failed_pod(started=QUICK), 2, COUNTED, 0, (False, 1), id="second quick failure: after 1 s"),
+        pytest.param(failed_pod(started=QUICK), 2, COUNTED, 1, (True, None), id="... and then it goes"),
+        pytest.param(failed_pod(started=QUICK), 5, COUNTED, 0, (False, 8), id="crash loop: the wait doubles"),
+        pytest.param(failed_pod(started=QUICK), 5000, COUNTED, 0, (False, 300), id="but is bounded"),
+        pytest.param(failed_pod(started=-3600), 5, COUNTED, 0, (True, None), id="trained for an hour: no crash loop"),
+        pytest.param(failed_pod(code=143), 0, None, 0, (True, None), id="left gracefully: at once, uncounted"),
+        pytest.param(failed_pod(disruption="EvictionByEvictionAPI"), 0, None, 0, (True, None), id="evicted: at once"),
+        pytest.param(make_pod(0, PodPhase.FAILED, reason="OutOfcpu", created=0), 0, None, 0, (False, 10), id="kubelet refused: no storm"),
+        pytest.param(failed_pod(code=69), 0, None, 10, (True, None), id="etcd was away: after a wait"),
+    ],
+)
+def test_when_a_failed_pod_is_replaced(
+    pod: Pod, restarts: int, counted: Failure | None, after: float, expected: tuple[bool, float | None]
+) -> None:
+    found = replace(pod, restarts=restarts, counted=counted, now=at(after))
+    delete, again = expected
+    assert (found.delete, found.look_again) == (delete, at(again) if again is not None else None)
+    assert found.why
