@@ -33,7 +33,9 @@ from elasticjob_operator.api.template import CONTAINER_FIELDS, ENV_FIELDS, POD_S
 
 from tests.cluster import ClusterError, ControlPlane
 
-CRD = Path(__file__).parents[2] / "crds" / "elasticjobs.elasticjob.dev.yaml"
+ROOT = Path(__file__).parents[2]
+CRD = ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
+EXAMPLES = sorted(ROOT.glob("examples/**/elasticjob*.yaml"))
 NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, tzinfo=datetime.timezone.utc)
 
 Manifest = dict[str, Any]
@@ -185,6 +187,11 @@ GOOD = {
 @pytest.mark.parametrize("case", GOOD.values(), ids=GOOD.keys())
 def test_good_manifest_is_taken(empty: Cluster, case: Case) -> None:
     empty.apply(changed(case.changes), "--dry-run=server")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_example_is_taken(empty: Cluster, example: Path) -> None:
+    empty.kubectl("apply", "--dry-run=server", "--filename", str(example))
 
 
 BAD = {
