@@ -181,7 +181,9 @@ class MemberValue(Value):
     empty learns from it that epochs go on from there."""
     contract: int = CONTRACT_VERSION
     peer_port: int = 0
-    """TCP port of the agent's peer heartbeat; 0: none."""
+    """TCP port at which the agent answers its peers; 0: none."""
+    stores: bool = False
+    """A TCPStore listens on every one of `ports` already: workers are its clients, none hosts it."""
     started_at: float = 0.0
     """Unix time, s."""
 
@@ -207,6 +209,8 @@ class PlanValue(Value):
     """Member of group rank 0."""
     nproc: int
     """Workers per member: the same for all."""
+    agent_store: bool = False
+    """The store listens already (`stores` of the leader)."""
     restart_count: int
     """Restarts of the worker group because of failures; membership changes are free."""
     reason: PlanReason

@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
 from elasticjob_runtime.agent.peers import PeerServer, hold_ports, probe_in_background
@@ -36,10 +36,12 @@ from elasticjob_runtime.membership.model import (
     StoreView,
     Wait,
 )
+from elasticjob_runtime.workers import linux
+from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.environment import GroupSpec
-from elasticjob_runtime.workers.group import Command, WorkerGroup
+from elasticjob_runtime.workers.group import WorkerGroup
+from elasticjob_runtime.workers.launch import PlainLauncher, ZygoteLauncher
 from elasticjob_runtime.workers.logs import LogSettings
-from elasticjob_runtime.workers.process import Launcher
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +69,8 @@ class AgentConfig:
     command: Command
     keys: Keys
     address: str
+    preload: Sequence[str] | None
+    """What the zygote imports beyond the usual; None: no zygote, workers are spawned."""
     log_settings: LogSettings
     lease_ttl: float = 5.0
     join_timeout: float = 600.0
@@ -80,7 +84,6 @@ class Agent:
         self,
         config: AgentConfig,
         store: Store,
-        launcher: Launcher,
         environment: Mapping[str, str],
         timeline: Timeline,
     ) -> None:
@@ -91,10 +94,12 @@ class Agent:
         self._peers = PeerServer(settings.me, settings.incarnation)
         self._held = hold_ports()
         self._reports = ReportSocket(self._reactor, self._progressed)
+        linux.become_subreaper()
+        self._launcher = self._new_launcher(environment)
         self._group = WorkerGroup(
             config.group,
             config.command,
-            launcher,
+            self._launcher,
             self._reactor,
             member=settings.me,
             log_settings=config.log_settings,
@@ -147,6 +152,7 @@ class Agent:
             return self._loop()
         finally:
             self._end_workers()
+            self._launcher.close()
             self._rendezvous.close()
             self._reports.close()
             self._peers.close()
@@ -162,6 +168,8 @@ class Agent:
             store=self._store_view,
             workers=self._group.view,
             probes=self._probes,
+            warm=self._launcher.ready,
+            stores=self._launcher.stores is not None and self._launcher.stores.listening,
             reported_failure=self._reported_failure,
             leaving_since=leaving[0] if leaving else None,
             leaving_code=leaving[1] if leaving else ExitCode.TERMINATED,
@@ -171,6 +179,7 @@ class Agent:
         while True:
             now = time.monotonic()
             self._group.tick(now)
+            self._launcher.tick(now)
             self._publish_progress(now)
             action = self._fatal or self._gave_up(now) or decide(self.view(), now)
             self._say(action)
@@ -178,7 +187,8 @@ class Agent:
                 return action
             wait_until = self._execute(action, now)
             if wait_until is not None:
-                deadlines = [wait_until, self._group.kill_at, self._progress_deadline(), self._join_deadline()]
+                timers = (self._group.kill_at, self._launcher.deadline, self._progress_deadline(), self._join_deadline())
+                deadlines = [wait_until, *timers]
                 until = min(deadline for deadline in deadlines if deadline is not None)
                 self._reactor.wait(None if until == _NEVER else max(0.0, until - time.monotonic()))
 
@@ -190,7 +200,7 @@ class Agent:
                 return until
             case StartWorkers():
                 self._timeline.event("start", epoch=action.plan.epoch, reason=action.reason)
-                self._group.start(action.plan, now)
+                self._start(action, now)
                 return None
             case StopWorkers():
                 self._timeline.event("stop", epoch=self._group.view.epoch, reason=action.reason)
@@ -203,6 +213,12 @@ class Agent:
                 return until
             case _:
                 return self._to_store(action, now, until)
+
+    def _start(self, action: StartWorkers, now: float) -> None:
+        plan = action.plan.value
+        if self._launcher.stores is not None and plan.leader == self._config.settings.me:
+            self._launcher.stores.renew(plan.epoch)
+        self._group.start(action.plan, now)
 
     def _to_store(self, action: Action, now: float, until: float) -> float:
         """One store action at a time; after a failure, the next one waits."""
@@ -284,6 +300,29 @@ class Agent:
         why = self._timeline.store_trouble or self._said
         return Exit(code=ExitCode.UNAVAILABLE, reason=f"no training after {self._config.join_timeout:g} s (join_timeout): {why}")
 
+    # -- processes
+
+    def _new_launcher(self, environment: Mapping[str, str]) -> ZygoteLauncher | PlainLauncher:
+        if self._config.preload is None:
+            return PlainLauncher()
+        return ZygoteLauncher(
+            self._config.command,
+            self._config.group.nproc,
+            environment,
+            self._reactor,
+            preload=self._config.preload,
+            ports=[holder.getsockname()[1] for holder in self._held],
+            on_ready=lambda: None,
+        )
+
+    def _reap_orphans(self) -> None:
+        """What a worker left behind became this process's child: its exit status is nobody's but ours."""
+        known = {*self._group.pids.values(), *self._launcher.pids}
+        for pid in linux.children():
+            if pid not in known:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
     # -- signals
 
     def _take_signals(self) -> Callable[[], None]:
@@ -296,7 +335,14 @@ class Agent:
         def forward(number: int, _frame: FrameType | None) -> None:
             self._group.signal(number)
 
-        handlers = {**dict.fromkeys(LEAVE_SIGNALS, leave), **dict.fromkeys(FORWARDED_SIGNALS, forward)}
+        def child(_number: int, _frame: FrameType | None) -> None:
+            self._reactor.call_soon(self._reap_orphans)
+
+        handlers = {
+            **dict.fromkeys(LEAVE_SIGNALS, leave),
+            **dict.fromkeys(FORWARDED_SIGNALS, forward),
+            signal.SIGCHLD: child,
+        }
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         wakeup = signal.set_wakeup_fd(self._reactor.wakeup_fd, warn_on_full_buffer=False)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elasticjob_runtime.contract import ProgressValue
-from elasticjob_runtime.workers.group import Reactor
+from elasticjob_runtime.workers.reactor import Reactor
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-OUR_FLAGS = {"--events": 1, "--debug": 0}
+OUR_FLAGS = {"--events": 1, "--preload": 1, "--debug": 0}
 """Flags torchrun does not know, with the number of their arguments."""
 
 
@@ -95,8 +95,9 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
         help="Taken for torchrun's sake: the agent is told of a worker's end by the kernel, at once.",
     )  # fmt: skip
     parser.add_argument(
-        "--start-method", "--start_method", action=_Env, type=str, default="spawn", choices=["spawn", "fork", "forkserver"],
-        help="How workers are started.",
+        "--start-method", "--start_method", action=_Env, type=str, default="zygote",
+        choices=["zygote", "spawn", "fork", "forkserver"],
+        help="zygote: workers are forked from a process that has imported torch already. The others: every worker is a new interpreter.",
     )  # fmt: skip
     parser.add_argument(
         "--event-log-handler", "--event_log_handler", action=_Env, type=str, default="null",
@@ -159,6 +160,10 @@ def _static_flags(parser: argparse.ArgumentParser) -> None:
 def _own_flags(parser: argparse.ArgumentParser) -> None:
     ours = parser.add_argument_group("elasticrun only")
     ours.add_argument("--events", action=_Env, type=str, default=None, help="File that gets every phase of every change, as JSON lines.")
+    ours.add_argument(
+        "--preload", action=_Env, type=str, default="auto",
+        help="Modules the zygote imports, separated by commas; auto: what the script imported in its first run.",
+    )  # fmt: skip
     ours.add_argument("--debug", action=_EnvFlag, help="Show tracebacks and what the rendezvous does.")
 
 

@@ -23,9 +23,8 @@ from elasticjob_runtime.cli.arguments import build_parser, without_our_flags
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT, Env, ExitCode, Keys, OutcomeState, OutcomeValue
 from elasticjob_runtime.etcd import MemoryStore, Store, connect
 from elasticjob_runtime.membership.model import Exit, Settings
+from elasticjob_runtime.workers import warden
 from elasticjob_runtime.workers.environment import GroupSpec
-from elasticjob_runtime.workers.libuv import lacks_libuv, torch_library
-from elasticjob_runtime.workers.process import SpawnLauncher
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +79,10 @@ def _run(args: argparse.Namespace) -> int:
         if getattr(args, flag) is not None:
             raise options.UsageError(f"--{flag.replace('_', '-')} is not supported by elasticrun; leave it out, or use torchrun")
     conf = options.run_conf(args.rdzv_conf)
+    command = options.command(args)
+    preload = options.preload(args, command)
+    mark = secrets.token_hex(8)
+    watching = warden.start(mark)  # before anything starts a thread
     store, run_id, address = _store(args, conf)
     me = options.member_id(os.environ)
     nproc = options.workers_per_member(args.nproc_per_node)
@@ -101,9 +104,9 @@ def _run(args: argparse.Namespace) -> int:
             nproc=nproc,
             max_restarts=args.max_restarts,
             virtual_local_rank=args.virtual_local_rank,
-            without_libuv=lacks_libuv(torch_library()),
         ),
-        command=options.command(args),
+        command=command,
+        preload=preload,
         keys=Keys(conf.prefix, run_id),
         address=args.local_addr or os.environ.get(Env.ADDRESS) or address,
         log_settings=options.log_settings(args),
@@ -111,8 +114,9 @@ def _run(args: argparse.Namespace) -> int:
         join_timeout=conf.join_timeout,
     )
     timeline = Timeline(me, Path(args.events) if args.events else None)
-    agent = Agent(config, store, SpawnLauncher(), os.environ, timeline)
+    agent = Agent(config, store, {**os.environ, warden.MARK: mark}, timeline)
     exit_ = agent.run()
+    os.write(watching, b"x")
     timeline.close()
     _report(exit_, agent.outcome)
     return exit_.code

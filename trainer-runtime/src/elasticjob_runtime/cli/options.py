@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import glob
+import logging
 import os
 import re
 import secrets
@@ -21,8 +22,11 @@ from pathlib import Path
 from elasticjob_runtime.cli.arguments import parse_pairs
 from elasticjob_runtime.contract import DEFAULT_PREFIX, Env, ExitCode
 from elasticjob_runtime.etcd import CONF_KEYS
-from elasticjob_runtime.workers.group import Command
+from elasticjob_runtime.workers.command import Command
+from elasticjob_runtime.workers.launch import can_fork
 from elasticjob_runtime.workers.logs import LogSettings, parse_std
+
+logger = logging.getLogger(__name__)
 
 RUN_KEYS = {
     "prefix": "etcd prefix of all jobs",
@@ -142,7 +146,17 @@ def command(args: argparse.Namespace) -> Command:
     if not args.module and not Path(script).exists():
         raise UsageError(f"{script}: no such script (in {Path.cwd()})", ExitCode.NO_SCRIPT)
     python = os.environ.get("PYTHON_EXEC", sys.executable)
-    return Command(arguments=[python, "-u", *(["-m"] if args.module else []), script, *args.training_script_args])
+    return Command(program=[python, "-u"], module=args.module, arguments=[script, *args.training_script_args])
+
+
+def preload(args: argparse.Namespace, command: Command) -> list[str] | None:
+    """What the zygote imports; None: no zygote."""
+    if args.start_method != "zygote":
+        return None
+    if problem := can_fork(command):
+        logger.info("workers are spawned: %s", problem)
+        return None
+    return [name for name in args.preload.split(",") if name]
 
 
 def log_settings(args: argparse.Namespace) -> LogSettings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elasticjob_runtime.contract import CONTRACT_VERSION, ExitCode, MemberState, OutcomeState
+from elasticjob_runtime.contract import CONTRACT_VERSION, ExitCode, MemberState, MemberValue, OutcomeState
 from elasticjob_runtime.membership.model import (
     Action,
     Exit,
@@ -35,7 +35,7 @@ _ALIVE = (WorkersState.RUNNING, WorkersState.STOPPING)
 def decide(view: View, now: float) -> Action:
     """The next action of this agent."""
     rules: tuple[Callable[[View, float], Action | None], ...] = (
-        _end, _leave, _give_way, _register, _misfit, _follow, _report, _watch, _restore, _lead,
+        _end, _leave, _give_way, _register, _misfit, _warm_up, _follow, _report, _watch, _restore, _lead,
     )  # fmt: skip
     for rule in rules:
         if (action := rule(view, now)) is not None:
@@ -83,20 +83,29 @@ def _register(view: View, _now: float) -> Action | None:
     if view.store.registered:
         return None
     again = view.workers.epoch > 0
-    state = MemberState.SUCCEEDED if view.workers.state is WorkersState.SUCCEEDED else MemberState.READY
+    state = MemberState.READY if view.warm else MemberState.WARMING
+    if view.workers.state is WorkersState.SUCCEEDED:
+        state = MemberState.SUCCEEDED
     reason = "the store lost this member: registering again" if again else "registering"
-    return Register(state=state, epoch=view.workers.epoch, reason=reason)
+    return Register(state=state, epoch=view.workers.epoch, stores=view.stores, reason=reason)
+
+
+def _warm_up(view: View, _now: float) -> Action | None:
+    """Ready to start workers: say so."""
+    me = view.me
+    if me is None or me.value.state is not MemberState.WARMING or not view.warm:
+        return None
+    return PublishState(state=MemberState.READY, epoch=view.workers.epoch, stores=view.stores, reason="ready to start workers")
 
 
 def _misfit(view: View, _now: float) -> Action | None:
     """A member of another contract version, or that starts another number of workers, cannot train with the rest."""
-    me, plan = view.me, view.store.plan
-    if view.workers.epoch or me is None:
+    if view.workers.epoch or view.me is None:
         return None
-    nproc = view.settings.nproc
-    others = [member for member in view.store.members.values() if member.create_revision < me.create_revision]
-    theirs = plan.value.nproc if plan else next((other.value.nproc for other in others), nproc)
-    version = next((other.value.contract for other in others), CONTRACT_VERSION)
+    plan, nproc = view.store.plan, view.settings.nproc
+    norm = _norm(view)
+    version = norm.contract if norm else CONTRACT_VERSION
+    theirs = plan.value.nproc if plan else norm.nproc if norm else nproc
     if version != CONTRACT_VERSION:
         return _misfitting(f"this agent speaks version {CONTRACT_VERSION} of the contract, the others version {version}: "
                            "use one version of elasticjob-runtime in all images of a job")  # fmt: skip
@@ -104,6 +113,16 @@ def _misfit(view: View, _now: float) -> Action | None:
         return _misfitting(f"this agent starts {nproc} workers, the job's other members start {theirs} each: "
                            "give all the same --nproc-per-node")  # fmt: skip
     return None
+
+
+def _norm(view: View) -> MemberValue | None:
+    """The member to which all others have to fit: who leads the plan, or was there first. Any other may be a misfit itself."""
+    plan = view.store.plan
+    if plan is not None:
+        leader = view.store.members.get(plan.value.leader)
+        return leader.value if leader is not None and leader.name != view.settings.me else None
+    founder = view.store.founder
+    return founder if founder is not None and founder.state is not MemberState.LEAVING else None
 
 
 def _misfitting(reason: str) -> Action:
@@ -131,7 +150,9 @@ def _report(view: View, _now: float) -> Action | None:
     if workers.state is WorkersState.SUCCEEDED and (me := view.me) is not None:
         said = me.value.state is MemberState.SUCCEEDED and me.value.epoch == workers.epoch
         if not said:
-            return PublishState(state=MemberState.SUCCEEDED, epoch=workers.epoch, reason="all local workers exited with 0")
+            return PublishState(
+                state=MemberState.SUCCEEDED, epoch=workers.epoch, stores=view.stores, reason="all local workers exited with 0"
+            )
     return None
 
 
@@ -250,6 +271,8 @@ def _stop(view: View, reason: str) -> Action:
 
 def _doing(view: View) -> str:
     plan = view.store.plan
+    if not view.warm:
+        return "warming up: importing what the script needs"
     if plan is None:
         return "waiting for the first plan"
     if plan.rank is None:

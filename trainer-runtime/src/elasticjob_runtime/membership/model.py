@@ -54,6 +54,8 @@ class Settings:
     start_grace: float = 2.0
     """s without a further join before the first plan is made from fewer members than wanted. Longer: fewer restarts right after the
     start; shorter: an earlier first step where a member never comes."""
+    warm_timeout: float = 120.0
+    """s that the first plan waits for a member that is there but still importing."""
     join_delay: float = 1.0
     """s over which joins of a running job are batched while not everybody wanted is there."""
     takeover_delay: float = 0.15
@@ -104,6 +106,8 @@ class StoreView:
     """The role subscribed for; None: not subscribed."""
     predecessor: str = ""
     """The member watched as predecessor; empty: first in line."""
+    founder: MemberValue | None = None
+    """The very first member, as it was when this one came; None: not known, or this one is it."""
     spec: SpecValue | None = None
     plan: Plan | None = None
     outcome: OutcomeValue | None = None
@@ -141,6 +145,10 @@ class View:
     store: StoreView = dataclasses.field(default_factory=StoreView)
     workers: Workers = dataclasses.field(default_factory=Workers)
     probes: Mapping[str, Probe] = dataclasses.field(default_factory=dict)
+    warm: bool = True
+    """Workers can be started at once: the zygote is ready, or there will not be one."""
+    stores: bool = False
+    """This member's stores of coming epochs listen already."""
     reported_failure: int = 0
     """Epoch of the last failure that was published."""
     leaving_since: float | None = None
@@ -183,6 +191,7 @@ class Register(Action):
 
     state: MemberState = MemberState.READY
     epoch: int = 0
+    stores: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,6 +205,7 @@ class Subscribe(Action):
 class PublishState(Action):
     state: MemberState
     epoch: int
+    stores: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -87,6 +87,9 @@ def _first_plan(view: View, now: float) -> Action:
     if size is None:
         return Wait(reason=_too_few(view, len(there)))
     if size < limit(view.spec) and not _all_named_present(view, there):
+        if warming := [member for member in view.store.members.values() if _warms_up(view, member, now)]:
+            until = max(member.seen_at for member in warming) + view.settings.warm_timeout
+            return Wait(until=until, reason=f"{_names([member.name for member in warming])} warm up")
         due = _latest_arrival(there) + view.settings.start_grace
         if now < due:
             return Wait(until=due, reason=f"{len(there)} of {limit(view.spec)} wanted members are there; a moment for the rest")
@@ -202,6 +205,10 @@ def _all_succeeded(view: View, plan: Plan) -> bool:
         name in members and members[name].value.state is MemberState.SUCCEEDED and members[name].value.epoch == plan.epoch
         for name in _ranks(plan)
     )
+
+
+def _warms_up(view: View, member: Member, now: float) -> bool:
+    return member.value.state is MemberState.WARMING and now < member.seen_at + view.settings.warm_timeout
 
 
 def _all_named_present(view: View, there: Sequence[Member]) -> bool:

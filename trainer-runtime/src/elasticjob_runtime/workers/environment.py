@@ -23,8 +23,6 @@ class GroupSpec:
     master_port: int | None = None
     """A port the user asked for by flag; None: the plan's."""
     virtual_local_rank: bool = False
-    without_libuv: bool = False
-    """This torch has no libuv: its TCPStore must not ask for it."""
 
 
 def worker_environment(
@@ -36,8 +34,12 @@ def worker_environment(
     *,
     error_file: str,
     agent_socket: str,
+    without_libuv: bool = False,
 ) -> dict[str, str]:
-    """The complete environment of one worker: `base` (the agent's own) and what the plan says."""
+    """The complete environment of one worker: `base` (the agent's own) and what the plan says.
+
+    `without_libuv`: this torch has no libuv, its TCPStore must not ask for it.
+    """
     rank = group_rank * group.nproc + local_rank
     environment = {
         **base,
@@ -55,7 +57,7 @@ def worker_environment(
         "TORCHELASTIC_RESTART_COUNT": str(plan.restart_count),
         "TORCHELASTIC_MAX_RESTARTS": str(group.max_restarts),
         "TORCHELASTIC_RUN_ID": group.run_id,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_USE_AGENT_STORE": str(plan.agent_store),
         "TORCHELASTIC_ERROR_FILE": error_file,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         Env.AGENT_SOCKET: agent_socket,
@@ -63,7 +65,7 @@ def worker_environment(
     }
     if group.nproc > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")
-    if group.without_libuv:
+    if without_libuv:
         environment.setdefault("USE_LIBUV", "0")
     if group.virtual_local_rank:
         environment.update(_virtual_local_rank(base, local_rank))

@@ -6,6 +6,7 @@ stderr, the exit code.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -41,7 +42,11 @@ def signal_name(number: int) -> str:
 def last_traceback(text: str) -> str:
     """The last Python traceback in `text`, up to its exception's message; empty where there is none."""
     start = text.rfind("Traceback (most recent call last):")
-    return text[start:].strip() if start >= 0 else ""
+    if start < 0:
+        return ""
+    header, *lines = text[start:].splitlines()
+    frames = list(itertools.takewhile(lambda line: line.startswith(" ") or not line, lines))
+    return "\n".join([header, *frames, *lines[len(frames) : len(frames) + 1]])
 
 
 def _recorded(error_file: Path | None) -> tuple[str, str] | None:

@@ -12,33 +12,18 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import BinaryIO, Protocol
+from collections.abc import Mapping
+from typing import BinaryIO
 
 from elasticjob_runtime.contract import FailureValue
 from elasticjob_runtime.membership.model import Plan, Workers, WorkersState
 from elasticjob_runtime.workers import logs
+from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.environment import GroupSpec, worker_environment
 from elasticjob_runtime.workers.failure import describe
-from elasticjob_runtime.workers.process import Launcher, Worker, WorkerSpec
-
-
-class Reactor(Protocol):
-    """What waits for file descriptors."""
-
-    def add_reader(self, fd: int, callback: Callable[[], None]) -> None: ...
-
-    def remove_reader(self, fd: int) -> None: ...
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Command:
-    """What every worker runs; `{local_rank}`-like macros of torchrun are filled in by `for_rank`."""
-
-    arguments: Sequence[str]
-
-    def for_rank(self, local_rank: int) -> list[str]:
-        return [argument.replace("${local_rank}", str(local_rank)) for argument in self.arguments]
+from elasticjob_runtime.workers.launch import GroupLauncher
+from elasticjob_runtime.workers.process import Worker, WorkerSpec
+from elasticjob_runtime.workers.reactor import Reactor
 
 
 class WorkerGroup:
@@ -48,7 +33,7 @@ class WorkerGroup:
         self,
         group: GroupSpec,
         command: Command,
-        launcher: Launcher,
+        launcher: GroupLauncher,
         reactor: Reactor,
         *,
         member: str,
@@ -87,6 +72,7 @@ class WorkerGroup:
             self._reactor.add_reader(worker.pidfd, lambda worker=worker: self._ended(worker))  # type: ignore[misc]
             for sink in worker.sinks:
                 self._reactor.add_reader(sink.fd, lambda sink=sink: self._pump(sink))  # type: ignore[misc]
+        self._launcher.started()
 
     def stop(self, grace: float, now: float) -> None:
         """SIGKILL at once, or SIGTERM and SIGKILL after `grace` seconds (by `tick`)."""
@@ -121,9 +107,10 @@ class WorkerGroup:
         environment = worker_environment(
             self._base, self.group, plan.value, group_rank, local_rank,
             error_file=str(error_file), agent_socket=self._agent_socket,
+            without_libuv=self._launcher.without_libuv,
         )  # fmt: skip
         spec = WorkerSpec(
-            command=self._command.for_rank(local_rank),
+            command=self._command,
             environment=environment,
             local_rank=local_rank,
             rank=rank,
@@ -186,7 +173,7 @@ class WorkerGroup:
 
     def _cannot_start(self, group_rank: int, local_rank: int, error: Exception) -> FailureValue:
         rank = group_rank * self.group.nproc + local_rank
-        message = f"cannot start {self._command.arguments[0]}: {error}"
+        message = f"cannot start {self._command.for_rank(local_rank)[0]}: {error}"
         return self._failure_value(rank, local_rank, 127, "CannotStart", message, "")
 
     def _failure_value(self, rank: int, local_rank: int, code: int, reason: str, message: str, traceback: str) -> FailureValue:

@@ -6,6 +6,7 @@ costs seconds, so this looks into its library instead: libuv reads UV_THREADPOOL
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import mmap
 import time
@@ -38,3 +39,9 @@ def lacks_libuv(library: Path | None) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+@functools.cache
+def libuv_is_lacking() -> bool:
+    """Of the torch installed here; looked up once."""
+    return lacks_libuv(torch_library())

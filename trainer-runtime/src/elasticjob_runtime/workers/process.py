@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import os
 import signal
@@ -12,18 +11,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from elasticjob_runtime.workers import linux
+from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.failure import exit_code_of
 from elasticjob_runtime.workers.logs import Sink
-
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSpec:
     """What to start."""
 
-    command: Sequence[str]
+    command: Command
     environment: Mapping[str, str]
     local_rank: int
     rank: int
@@ -47,13 +45,10 @@ class SpawnLauncher:
         agent = os.getpid()
 
         def in_child() -> None:
-            # The kernel ends the worker when its agent dies, however that dies. The agent may be gone already: then nobody would.
-            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != agent:
-                os._exit(1)
+            linux.die_with_parent(agent)
 
         process = subprocess.Popen(
-            list(spec.command),
+            spec.command.for_rank(spec.local_rank),
             env=dict(spec.environment),
             stdin=subprocess.DEVNULL,
             stdout=spec.stdout,

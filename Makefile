@@ -1,0 +1,47 @@
+# Each target is a line or two; the work is in Python (tests/, operator/, trainer-runtime/). `make help` lists them.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+PYTHON ?= python3
+CLUSTER ?= own
+export CLUSTER
+BIN := .venv/bin
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
+
+setup: .venv/.done ## .venv with everything for development (one torch included: about 3 GB to download)
+
+.venv/.done: constraints.txt pyproject.toml operator/pyproject.toml trainer-runtime/pyproject.toml
+	@echo "setup: making .venv (takes 1-2 minutes: torch is large)"
+	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q -c constraints.txt pip
+	$(BIN)/python -m pip install -q -c constraints.txt -e ./trainer-runtime -e ./operator --group dev --group torch
+	@touch $@
+
+demo: setup ## an elastic job on a real cluster: a pod is killed in the middle, the model trained to the end
+	$(BIN)/python -m tests.demo run
+demo-down: setup ## takes down what `make demo` brought up
+	$(BIN)/python -m tests.demo down
+install: setup ## images and chart on the cluster that is up
+	$(BIN)/python -m tests.demo install
+cluster: setup ## the test cluster: a real Kubernetes without Docker (root; kubeconfig in .cluster)
+	$(BIN)/python -m tests.cluster up
+cluster-down: setup ## takes down the test cluster
+	$(BIN)/python -m tests.cluster down
+images: setup ## operator, runtime and trainer images
+	$(BIN)/python -m tests.images build
+
+test: setup ## every test (without root: all but end-to-end)
+	$(BIN)/python -m tests.run
+test-unit: setup ## the tests that take seconds
+	$(BIN)/python -m pytest -q -n 2 tests/unit
+
+check: setup ## format, lint, types, layers, generated files, chart
+	$(BIN)/ruff format --check . && $(BIN)/ruff check .
+	$(BIN)/mypy
+	PYTHONPATH=operator/src:trainer-runtime/src $(BIN)/lint-imports
+	$(BIN)/python -m elasticjob_operator.api.generate --check
+	$(BIN)/python -m tests.cluster helm lint --strict charts/elasticjob
+generate: setup ## CRD and chart files from the models
+	$(BIN)/python -m elasticjob_operator.api.generate
+
+.PHONY: help setup demo demo-down install cluster cluster-down images test test-unit check generate

@@ -1,0 +1,14 @@
+"""The port to the agent's event loop that workers are attached to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Reactor(Protocol):
+    """What waits for file descriptors."""
+
+    def add_reader(self, fd: int, callback: Callable[[], None]) -> None: ...
+
+    def remove_reader(self, fd: int) -> None: ...

@@ -1,0 +1,151 @@
+"""Runs a user's script in a process that already has a history (a fork of the zygote), so that the script cannot tell.
+
+What `python -u script.py` or `python -u -m module` sets up is set up again: environment, stdio, signals, `sys.argv`, `sys.path[0]`, a fresh
+`__main__`, random numbers seeded anew. What the script imports beyond the zygote is reported, so that the next zygote has it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import gc
+import importlib.machinery
+import io
+import json
+import os
+import random
+import runpy
+import signal
+import socket
+import sys
+import threading
+import types
+from collections.abc import Sequence
+from typing import Any
+
+from elasticjob_runtime.workers import blas
+
+
+def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> None:
+    """Becomes the worker that `message` describes: {"environment", "arguments", "module": bool, "stdio": [1, 2]}; `fds` are for stdio."""
+    set_environment(message["environment"])
+    set_stdio(dict(zip(message["stdio"], fds, strict=True)))
+    reset_signals()
+    reseed()
+    blas.restore_threads(message["environment"])
+    arguments: list[str] = message["arguments"]
+    sys.argv = arguments
+    sys.path[0] = os.getcwd() if message["module"] else os.path.dirname(os.path.realpath(arguments[0]))
+    sys.meta_path.insert(0, ImportReporter(agent))
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    leave(exit_code_of(message["module"], arguments[0], main))
+
+
+def exit_code_of(module: bool, script: str, main: types.ModuleType) -> int:
+    """Runs it. Returns what the interpreter would exit with."""
+    try:
+        if module:
+            runpy._run_module_as_main(script)  # type: ignore[attr-defined]  # what `python -m` itself calls
+        else:
+            run_file(script, main)
+    except SystemExit as request:
+        if request.code is None or isinstance(request.code, int):
+            return request.code or 0
+        print(request.code, file=sys.stderr)  # noqa: T201 - what the interpreter does
+        return 1
+    except BaseException as error:  # noqa: BLE001 - what the interpreter does at top level
+        report(error)
+        return 1
+    return 0
+
+
+def leave(code: int) -> None:
+    """Ends as an interpreter does: waits for threads, runs exit functions, lets go of what the script holds, flushes what it left open.
+
+    But for the teardown of all modules, which here would touch what belongs to the zygote (and takes longer than a restart may).
+    """
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter itself calls
+        atexit._run_exitfuncs()
+        sys.modules["__main__"].__dict__.clear()
+        gc.collect()
+        for thing in gc.get_objects():
+            if isinstance(thing, io.IOBase):
+                with contextlib.suppress(OSError, ValueError):
+                    thing.flush()
+    finally:
+        os._exit(code & 0xFF)
+
+
+def run_file(path: str, main: types.ModuleType) -> None:
+    loader = importlib.machinery.SourceFileLoader("__main__", path)
+    with open(path, "rb") as file:
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    main.__file__ = path
+    main.__dict__.update(__loader__=loader, __spec__=None, __cached__=None, __annotations__={})
+    exec(code, main.__dict__)  # noqa: S102 - the user's own script, as the interpreter runs it
+
+
+def report(error: BaseException) -> None:
+    """Prints the traceback from the script's own first line on."""
+    traceback = error.__traceback__
+    own = {__file__, runpy.__file__, "<frozen runpy>"}
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in own:
+        traceback = traceback.tb_next
+    sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
+
+
+def set_environment(environment: dict[str, str]) -> None:
+    for name in [name for name in os.environ if name not in environment]:
+        del os.environ[name]
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+
+
+def set_stdio(descriptors: dict[int, int]) -> None:
+    """Standard input from nowhere, output to the given descriptors or where the agent's own goes; unbuffered lines, as with `-u`."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    for target, fd in descriptors.items():
+        os.dup2(fd, target)
+        os.close(fd)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - lives as long as the process
+    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, closefd=False, errors="surrogateescape")  # type: ignore[misc]  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # type: ignore[misc]  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(write_through=True)
+
+
+def reset_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def reseed() -> None:
+    """As in a fresh interpreter: Python's and numpy's generators from the system's entropy; torch's still stands at its fixed default."""
+    random.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+
+
+class ImportReporter:
+    """Tells the agent the name of every module that is looked for, once each. Finds nothing itself."""
+
+    def __init__(self, agent: socket.socket) -> None:
+        self._agent = agent
+        self._pid = os.getpid()
+        agent.setblocking(False)
+
+    def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+        if os.getpid() == self._pid:  # not in the script's own children
+            with contextlib.suppress(OSError):
+                self._agent.send(json.dumps(name).encode() + b"\n")
