@@ -73,7 +73,7 @@ class _Display:
     def stop(self) -> None:
         with self._lock:
             self._users -= 1
-            if self._users == 0:
+            if self._users == 0 and self.console.is_terminal:
                 self.progress.stop()
 
 

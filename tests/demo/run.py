@@ -27,17 +27,11 @@ DEFAULT_STEPS = 600
 """Steps of examples/digits/train.py where the manifest names no other number."""
 
 
-def set_up(driver: ClusterDriver) -> dict[str, Path]:
+def set_up(driver: ClusterDriver) -> None:
     """Cluster and images, side by side; then the images on the cluster, and the chart. What is there already is kept."""
     images: dict[str, Path] = {}
-    concurrently(driver.prepare, lambda: images.update(build(["operator", "trainer"])))
-    driver.up(images)
-    install(driver, images)
-    return images
-
-
-def install(driver: ClusterDriver, images: Mapping[str, Path]) -> None:
-    """The chart on a cluster that is up and has the images."""
+    concurrently(driver.up, lambda: images.update(build(["operator", "trainer"])))
+    driver.load_images(images)
     with Steps() as steps, steps.step("install the chart with Helm", "the operator, and the kind ElasticJob", 5):
         install_chart(driver, images)
 

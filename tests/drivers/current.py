@@ -56,7 +56,7 @@ class CurrentCluster:
         self.kubectl = Kubectl(None)
         self.helm = Helm(None)
 
-    def prepare(self) -> None:
+    def up(self) -> None:
         if not (self._load or self._registry):
             raise DriverError(HOW)
         try:
@@ -66,10 +66,6 @@ class CurrentCluster:
             raise DriverError(f"CLUSTER=current: the current kubeconfig reaches no cluster.\n{error}") from error
         with Steps() as steps:
             steps.console.print(f"cluster: {context}", markup=False)
-
-    def up(self, images: Mapping[str, Path]) -> None:
-        self.prepare()
-        self.load_images(images)
 
     def load_images(self, images: Mapping[str, Path]) -> None:
         for name, archive in images.items():

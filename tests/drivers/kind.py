@@ -44,7 +44,7 @@ class KindCluster:
         self.kubectl = Kubectl(self._kubeconfig)
         self.helm = Helm(self._kubeconfig)
 
-    def prepare(self) -> None:
+    def up(self) -> None:
         if not shutil.which("kind"):
             raise DriverError("CLUSTER=kind needs kind on PATH: https://kind.sigs.k8s.io/docs/user/quick-start/#installation")
         if not docker_runs():
@@ -58,10 +58,6 @@ class KindCluster:
         config.write_text(kind_config(self._nodes, shared), encoding="utf-8")
         with Steps() as steps, steps.step("create the kind cluster", "a control plane and its nodes as containers", 60) as step:
             self._kind(["create", "cluster", "--name", CLUSTER, "--config", str(config), "--wait", "120s"], step.say)
-
-    def up(self, images: Mapping[str, Path]) -> None:
-        self.prepare()
-        self.load_images(images)
 
     def load_images(self, images: Mapping[str, Path]) -> None:
         for name, archive in images.items():

@@ -56,12 +56,7 @@ class OwnCluster:
         self.kubectl = Kubectl(cluster.KUBECONFIG)
         self.helm = Helm(cluster.KUBECONFIG)
 
-    def prepare(self) -> None:
-        _or_driver_error(cluster.build)
-
-    def up(self, images: Mapping[str, Path]) -> None:
-        # Before the nodes start: they are copied from a template that has the images, which is quicker than importing on each.
-        self.load_images(images)
+    def up(self) -> None:
         _or_driver_error(partial(cluster.up, self._nodes))
 
     def load_images(self, images: Mapping[str, Path]) -> None:

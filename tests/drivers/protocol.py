@@ -76,14 +76,11 @@ class ClusterDriver(Protocol):
     def checkpoint_volume(self) -> dict[str, Any] | None:
         """The volume for checkpoints in place of the examples' (which is a hostPath on `shared_directory`); None: theirs works."""
 
-    def prepare(self) -> None:
-        """What takes long and needs no image: run it beside the image build. Raises DriverError."""
-
-    def up(self, images: Mapping[str, Path]) -> None:
-        """Brings the cluster up with these images (name -> archive) on it. Harmless when it is up already. Raises DriverError."""
+    def up(self) -> None:
+        """Brings the cluster up; needs no image, so run it beside the image build. Harmless when it is up already. Raises DriverError."""
 
     def load_images(self, images: Mapping[str, Path]) -> None:
-        """Puts images on a cluster that is up. Raises DriverError."""
+        """Puts images (name -> archive) on the cluster that is up. Raises DriverError."""
 
     def down(self) -> None:
         """Takes away all that `up` made; nothing where the cluster is somebody else's."""

@@ -33,7 +33,7 @@ def test_a_cluster_gives_power_over_its_nodes_or_says_why_not(word: str) -> None
 
 def test_the_current_cluster_asks_how_images_get_there() -> None:
     with pytest.raises(DriverError, match="IMAGE_LOAD"):
-        CurrentCluster({}).prepare()
+        CurrentCluster({}).up()
 
 
 def test_image_load_gets_image_and_archive_as_whole_words() -> None:
