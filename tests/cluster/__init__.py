@@ -16,6 +16,7 @@
     power_off(name), power_on(name)  the plug: everything on it ends, silently
     partition(name), heal(name)      the network cable
     freeze(name), thaw(name)         every process stops where it stands
+    kubectl(*arguments, stdin=None)  -> its output, as administrator
     load_image(archive)              an OCI or Docker archive, into every node, present and future
 
 Nodes are called node-1, node-2, ... The kubeconfig is KUBECONFIG (.cluster/kubeconfig); .cluster/bin has kubectl, helm, etcdctl, ctr
@@ -32,6 +33,7 @@ from .lifecycle import (
     down,
     freeze,
     heal,
+    kubectl,
     load_image,
     memory_in_use,
     partition,
@@ -61,6 +63,7 @@ __all__ = [
     "down",
     "freeze",
     "heal",
+    "kubectl",
     "load_image",
     "memory_in_use",
     "partition",

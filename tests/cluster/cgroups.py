@@ -99,13 +99,14 @@ def kill(group: str = "") -> None:
         return
     if (folder / "cgroup.kill").exists():
         (folder / "cgroup.kill").write_text("1")
-        thaw(group)
     else:
         freeze(group)
         for process in processes(group):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-        thaw(group)
+        # On v1 a frozen process does not even die, and a cgroup below may be frozen on its own account.
+        for below, _, _ in os.walk(folder):
+            (Path(below) / "freezer.state").write_text("THAWED")
     _wait(lambda: not processes(group), f"processes of {folder} to end")
 
 
@@ -118,6 +119,13 @@ def remove(group: str = "") -> None:
             _wait(partial(_removed, folder), f"cgroup {folder} to become empty")
         while top != hierarchy.root / CGROUP and _removed(top.parent):
             top = top.parent
+
+
+def give_controllers_to_children(folder: Path) -> None:
+    """cgroup v2: children have only the controllers that their parent enables for them."""
+    for controller in (folder / "cgroup.controllers").read_text().split():
+        with contextlib.suppress(OSError):  # one that cannot be enabled here must not hinder the others
+            (folder / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
 def exists() -> bool:
@@ -137,8 +145,7 @@ def _create_in(hierarchy: Hierarchy, names: tuple[str, ...]) -> Path:
     for name in names:
         parent, folder = folder, folder / name
         if hierarchy.v1_options is None:
-            available = (parent / "cgroup.controllers").read_text().split()
-            (parent / "cgroup.subtree_control").write_text(" ".join(f"+{controller}" for controller in available))
+            give_controllers_to_children(parent)
         folder.mkdir(exist_ok=True)
         if hierarchy.v1_options is not None and hierarchy.has("cpuset"):  # a v1 cpuset starts empty and admits nobody
             for file in ("cpuset.cpus", "cpuset.mems"):

@@ -43,7 +43,7 @@ cluster.local:53 in-addr.arpa:53 ip6.arpa:53 {{
 
 
 def start_control_plane(state: Path) -> None:
-    """Starts everything in its order and waits until the API server is ready for pods. The network exists (`network.create`)."""
+    """Starts everything in its order and waits until the API server answers. The network exists (`network.create`)."""
     make_certificates(state, f"{CONTROL_PLANE_ADDRESS}:6443", roles=("controller-manager", "scheduler"))
     _start(state, components.etcd(state / "etcd", ETCD_PORT, ETCD_PEER_PORT))
     _start(state, components.api_server(state, 6443, ETCD_PORT, {"advertise-address": CONTROL_PLANE_ADDRESS}))
@@ -54,7 +54,10 @@ def start_control_plane(state: Path) -> None:
     _start(state, components.scheduler(state / "scheduler.conf"))
     kubectl(state, "apply", "--filename", str(MODULE_FOLDER / "bootstrap.yaml"))
     _start_dns(state)
-    # Pods are refused until their namespace has its service account.
+
+
+def wait_for_service_accounts(state: Path) -> None:
+    """Pods are refused until their namespace has its service account."""
     _wait(state, "kube-controller-manager", lambda: "default" in kubectl(state, "get", "serviceaccounts", "--output", "name"))
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from tests.steps import Steps, concurrently
 
 from . import cgroups, images, machine, network
-from .control_plane import is_running, kubectl, server_is_ready, start_control_plane
+from .control_plane import is_running, server_is_ready, start_control_plane, wait_for_service_accounts
 from .nodes import Node, all_nodes, ready_nodes
 from .oci import read_archive
-from .output import ClusterError, tail
+from .output import ClusterError, run, tail
 from .prerequisites import install_packages
-from .programs import build_programs
+from .programs import build_programs, program
 from .settings import CHECKOUT, DOT_CLUSTER, KUBECONFIG, MAX_NODES, SHARED_DIRECTORY, NodeAddress, state_folder
 from .template import import_into_template
 
@@ -77,7 +77,7 @@ def remove_node(name: str) -> None:
     with _changing():
         node = _node(name)
         node.remove()
-        kubectl(state_folder(), "delete", "node", name, "--ignore-not-found")
+        kubectl("delete", "node", name, "--ignore-not-found")
 
 
 def power_off(name: str) -> None:
@@ -139,6 +139,11 @@ def load_image(archive: Path | str) -> None:
             concurrently(*(partial(node.add_image, image.name) for node in _nodes()))
 
 
+def kubectl(*arguments: str, stdin: str | None = None) -> str:
+    """Runs kubectl as the cluster's administrator and returns its output. Raises ClusterError with its words when it fails."""
+    return run([program("kubectl"), "--kubeconfig", KUBECONFIG, *arguments], stdin=stdin)
+
+
 def status() -> list[NodeStatus]:
     """Every node as it is now. Raises ClusterError when this checkout has no cluster."""
     _require_cluster()
@@ -177,6 +182,7 @@ def _create(nodes: int, steps: Steps) -> None:
         network.create()
         start_control_plane(state)
     _add_nodes(nodes, steps)
+    wait_for_service_accounts(state)
     DOT_CLUSTER.mkdir(exist_ok=True)
     shutil.copyfile(state / "super-admin.conf", KUBECONFIG)
     KUBECONFIG.chmod(0o600)

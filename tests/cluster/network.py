@@ -8,7 +8,9 @@ everything. Routes to the pods of every possible node exist from the start, so a
 
 from __future__ import annotations
 
-from .output import run
+import shutil
+
+from .output import environment, run
 from .settings import (
     BRIDGE,
     CONTROL_PLANE_ADDRESS,
@@ -83,6 +85,8 @@ def link_is_up(node: NodeAddress) -> bool:
 
 def namespaces() -> list[str]:
     """The network namespaces of the cluster that exist, of whichever run."""
+    if not _ip_is_installed():  # a machine on which nothing was ever built
+        return []
     names = [line.split()[0] for line in run(["ip", "netns", "list"]).splitlines()]
     return [name for name in names if name.startswith(NAMESPACE_PREFIX)]
 
@@ -91,8 +95,12 @@ def remove_all() -> None:
     """Removes every namespace and link of the cluster. Its processes have ended before: a namespace lives as long as a process in it."""
     for name in namespaces():
         run(["ip", "netns", "delete", name])
-    if HOST_LINK in run(["ip", "-brief", "link", "show", "type", "veth"]):
+    if _ip_is_installed() and HOST_LINK in run(["ip", "-brief", "link", "show", "type", "veth"]):
         run(["ip", "link", "delete", HOST_LINK])
+
+
+def _ip_is_installed() -> bool:
+    return shutil.which("ip", path=environment()["PATH"]) is not None
 
 
 def _routes_to_pods(but: int = 0) -> list[str]:

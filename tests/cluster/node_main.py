@@ -7,7 +7,6 @@ node alone and goes when the node's last process ends.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -16,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from . import node_config
-from .output import run
+from .cgroups import give_controllers_to_children
+from .output import environment, run
 from .settings import POD_RANGE, SHARED_DIRECTORY, NodeAddress, node_address
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -82,8 +82,7 @@ def _make_room_for_pods() -> None:
     leaf.mkdir(exist_ok=True)
     for process in (CGROUPS / "cgroup.procs").read_text().split():
         (leaf / "cgroup.procs").write_text(process)
-    controllers = (CGROUPS / "cgroup.controllers").read_text().split()
-    (CGROUPS / "cgroup.subtree_control").write_text(" ".join(f"+{controller}" for controller in controllers))
+    give_controllers_to_children(CGROUPS)
 
 
 def _mount_folders(spec: NodeSpec) -> None:
@@ -130,14 +129,14 @@ def _kube_proxy_arguments(spec: NodeSpec) -> list[str]:
 
 
 def _start(spec: NodeSpec, name: str, arguments: Sequence[str]) -> None:
-    path = f"{spec.programs}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # runc, the shim and iptables
+    path = f"{spec.programs}:{environment()['PATH']}"  # containerd finds its shim and runc there
     with Path(spec.logs, f"{name}.log").open("ab") as log:
         subprocess.Popen(
             [f"{spec.programs}/{name}", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={**os.environ, "PATH": path},
+            env=environment(PATH=path),
             start_new_session=True,
         )
 

@@ -13,7 +13,7 @@ from . import cgroups, network, template
 from .certificates import make_kubelet_kubeconfig
 from .containerd import wait_for_containerd
 from .node_main import NodeSpec
-from .output import ClusterError, run, tail
+from .output import DIE_WITH_PARENT, ClusterError, environment, run, tail
 from .programs import program, programs_folder
 from .settings import CHECKOUT, NodeAddress, cache_folder, node_address
 
@@ -42,8 +42,10 @@ class Node:
         command = [*namespaces, sys.executable, "-m", "tests.cluster.node_main", self._spec().to_json()]
         log = self.logs / "node.log"
         with log.open("ab") as output:
-            joined = ["sh", "-c", cgroups.JOIN_AND_EXECUTE, " ".join(map(str, folders)), *command]
-            started = subprocess.run(joined, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False)
+            joined = [*DIE_WITH_PARENT, "sh", "-c", cgroups.JOIN_AND_EXECUTE, " ".join(map(str, folders)), *command]
+            started = subprocess.run(
+                joined, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment(), check=False
+            )
         if started.returncode:
             raise ClusterError(f"{self.name} did not start, log: {log}\n{tail(log)}")
 

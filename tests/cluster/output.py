@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+
+DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL", "--")
+"""Put before a command: that gets SIGKILL when the thread that started it ends. The process id is the command's own."""
 
 
 class ClusterError(RuntimeError):
     """The test cluster cannot do what was asked. The message says what is wrong and what to do."""
 
 
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment, with the folders that hold runc, ip and iptables on PATH: root has them only after a login."""
+    return {**os.environ, "PATH": f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/local/sbin:/usr/sbin:/sbin", **more}
+
+
 def run(command: Sequence[str | Path], cwd: Path | None = None, env: dict[str, str] | None = None, stdin: str | None = None) -> str:
-    """Runs a command to its end and returns its output. Raises ClusterError with the command and its words when it fails."""
+    """Runs a command to its end and returns its output. Raises ClusterError with the command and its words when it fails.
+
+    The command ends with this process, even if this one is killed: nothing goes on changing the machine behind the next run's back.
+    """
     words = [str(word) for word in command]
-    try:
-        done = subprocess.run(words, cwd=cwd, env=env, input=stdin, capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise ClusterError(f"{words[0]} is not installed: {error}") from error
+    guarded = [*DIE_WITH_PARENT, *words]
+    done = subprocess.run(guarded, cwd=cwd, env=env or environment(), input=stdin, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ClusterError(f"{' '.join(words)}: exit status {done.returncode}\n{(done.stderr or done.stdout).strip()}")
     return done.stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.steps import Steps
 
-from .output import ClusterError
+from .output import ClusterError, environment
 
 PACKAGES = {
     "runc": "/usr/sbin/runc",
@@ -51,5 +51,5 @@ def install_packages(steps: Steps) -> None:
 
 
 def _apt(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    return subprocess.run(["apt-get", "-q", *arguments], env=environment, capture_output=True, text=True, check=False)
+    settings = environment(DEBIAN_FRONTEND="noninteractive")
+    return subprocess.run(["apt-get", "-q", *arguments], env=settings, capture_output=True, text=True, check=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from .cgroups import JOIN_AND_EXECUTE
-from .output import ClusterError, tail
+from .output import DIE_WITH_PARENT, ClusterError, environment, tail
 
 T = TypeVar("T")
 
@@ -32,13 +31,12 @@ class Child:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
-            # setpriv replaces itself by the command: the signal and the process id are the command's own.
             self.process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", "--", *map(str, command)],
+                [*DIE_WITH_PARENT, *map(str, command)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env={**os.environ, **(env or {})},
+                env=environment(**(env or {})),
                 start_new_session=True,
             )
 
@@ -87,7 +85,7 @@ def start_daemon(command: Sequence[str | Path], log: Path, groups: Sequence[Path
     inside = ["ip", "netns", "exec", namespace] if namespace else []
     joined = ["sh", "-c", JOIN_AND_EXECUTE, " ".join(map(str, groups)), *inside, *map(str, command)]
     with log.open("ab") as output:
-        subprocess.run(["setsid", "--fork", *joined], stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=True)
+        subprocess.run(["setsid", "--fork", *joined], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment(), check=True)
 
 
 def wait_for(ready: Callable[[], T], running: Callable[[], bool], what: str, log: Path, timeout: float = 60.0) -> T:

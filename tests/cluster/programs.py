@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 import shutil
 import tempfile
 from functools import lru_cache
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from tests.steps import Step, Steps, run_logged
 
-from .output import ClusterError, run
+from .output import ClusterError, environment, run
 from .settings import CHECKOUT, KUBERNETES_VERSION, LINKS, MODULE_FOLDER, cache_folder
 
 FLAGS = ("-trimpath", "-ldflags", f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}")
@@ -108,9 +107,9 @@ def _build_into(folder: Path, step: Step) -> None:
 
 
 def _compile(folder: Path, log: Path, step: Step) -> None:
-    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOBIN": str(folder)}
+    settings = environment(CGO_ENABLED="0", GOFLAGS="-mod=readonly", GOBIN=str(folder))
     step.say("downloading the sources (Go modules)")
-    packages = len(run(["go", "-C", str(MODULE_FOLDER), "list", "-deps", "tool"], env=environment).splitlines())
+    packages = len(run(["go", "-C", str(MODULE_FOLDER), "list", "-deps", "tool"], env=settings).splitlines())
     compiled = 0
 
     def on_line(_: str) -> None:
@@ -119,4 +118,4 @@ def _compile(folder: Path, log: Path, step: Step) -> None:
         linked = sum(1 for _ in folder.iterdir())
         step.say(f"{compiled} of at most {packages} packages compiled, {linked} of {len(PROGRAMS)} programs linked")
 
-    run_logged(["go", "-C", str(MODULE_FOLDER), "install", "-v", *FLAGS, "tool"], log, on_line, environment)
+    run_logged(["go", "-C", str(MODULE_FOLDER), "install", "-v", *FLAGS, "tool"], log, on_line, settings)
