@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from elasticjob_runtime.contract import (
@@ -13,11 +14,14 @@ from elasticjob_runtime.contract import (
     PlanValue,
     RankValue,
     SpecValue,
+    Value,
 )
 from elasticjob_runtime.etcd.port import KeyRange, KeyValue, WatchUpdate
 from elasticjob_runtime.membership.model import Member, Plan, Role, StoreView
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Value)
+
+logger = logging.getLogger(__name__)
 
 
 def watched_ranges(keys: Keys, role: Role, me: str, predecessor: str) -> list[KeyRange]:
@@ -30,28 +34,18 @@ def watched_ranges(keys: Keys, role: Role, me: str, predecessor: str) -> list[Ke
 
 
 class Mirror:
-    """Keys and values at one revision, moved on by watch updates."""
+    """Keys and values at one revision, moved on by watch updates. Every value is parsed once: a planner sees a thousand members come."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
         self._kvs: dict[str, KeyValue] = {}
-        self._seen: dict[tuple[str, int], float] = {}
+        self._members: dict[str, Member] = {}
+        self._failures: dict[str, tuple[int, FailureValue]] = {}
+        self._spec: SpecValue | None = None
+        self._outcome: OutcomeValue | None = None
+        self._refused: set[tuple[str, int]] = set()
+        self.plan: PlanValue | None = None
         self.revision = 0
-
-    def replace(self, kvs: Iterable[KeyValue], revision: int) -> None:
-        self._kvs = {kv.key: kv for kv in kvs}
-        self.revision = revision
-
-    def apply(self, update: WatchUpdate) -> None:
-        if update.snapshot is not None:
-            self.replace(update.snapshot, update.revision)
-            return
-        for event in update.events:
-            if event.value is None:
-                self._kvs.pop(event.key, None)
-            else:
-                self._kvs[event.key] = KeyValue(event.key, event.value, event.create_revision, event.mod_revision, 0)
-        self.revision = max(self.revision, update.revision)
 
     @property
     def plan_revision(self) -> int:
@@ -59,10 +53,25 @@ class Mirror:
         kv = self._kvs.get(self._keys.plan)
         return kv.mod_revision if kv else 0
 
-    @property
-    def plan_value(self) -> PlanValue | None:
-        kv = self._kvs.get(self._keys.plan)
-        return PlanValue.from_json(kv.value) if kv else None
+    def replace(self, kvs: Iterable[KeyValue], revision: int, now: float) -> None:
+        """These are all keys, at `revision`. `now`: when (monotonic s) what is new was first seen."""
+        fresh = {kv.key: kv for kv in kvs}
+        for key in self._kvs.keys() - fresh.keys():
+            self._remove(key)
+        for kv in fresh.values():
+            self._set(kv, now)
+        self.revision = revision
+
+    def apply(self, update: WatchUpdate, now: float) -> None:
+        if update.snapshot is not None:
+            self.replace(update.snapshot, update.revision, now)
+            return
+        for event in update.events:
+            if event.value is None:
+                self._remove(event.key)
+            else:
+                self._set(KeyValue(event.key, event.value, event.create_revision, event.mod_revision, 0), now)
+        self.revision = max(self.revision, update.revision)
 
     def view(
         self,
@@ -72,59 +81,87 @@ class Mirror:
         role: Role | None,
         predecessor: str,
         ranks: Mapping[str, RankValue],
-        now: float,
+        founder: MemberValue | None = None,
     ) -> StoreView:
         """`ranks`: those of the current plan that were read; my own, or all where this agent plans."""
-        members = self._members(now)
-        mine = members.get(me)
+        mine = self._members.get(me)
         other = mine.value.incarnation if mine and mine.value.incarnation != incarnation else ""
-        plan = self._plan(me, incarnation, role, ranks)
         return StoreView(
             registered=mine is not None and not other,
             replaced_by=other,
             role=role,
             predecessor=predecessor,
-            spec=self._value(self._keys.spec, SpecValue.from_json),
-            plan=plan,
-            outcome=self._value(self._keys.outcome, OutcomeValue.from_json),
-            members=members,
-            failures=self._failures(plan.epoch) if plan else (),
+            founder=founder,
+            spec=self._spec,
+            plan=self._plan(me, incarnation, role, ranks),
+            outcome=self._outcome,
+            members=dict(self._members),
+            failures=self._failures_of(self.plan.epoch) if self.plan else (),
         )
 
-    def _value(self, key: str, parse: Callable[[str], T]) -> T | None:
-        kv = self._kvs.get(key)
-        return parse(kv.value) if kv else None
+    def parse(self, kv: KeyValue, kind: type[T]) -> T | None:
+        """None for a value that cannot be read, with a warning: whoever wrote it, the others must not fail of it."""
+        try:
+            return kind.from_json(kv.value)
+        except ValueError as error:
+            if (kv.key, kv.mod_revision) not in self._refused:
+                self._refused.add((kv.key, kv.mod_revision))
+                logger.warning("%s cannot be read and is ignored: %s", kv.key, error)
+            return None
+
+    def _set(self, kv: KeyValue, now: float) -> None:
+        before = self._kvs.get(kv.key)
+        if before is not None and (before.mod_revision, before.value) == (kv.mod_revision, kv.value):
+            return
+        self._kvs[kv.key] = kv
+        keys = self._keys
+        if kv.key.startswith(keys.members):
+            self._set_member(kv, now)
+        elif kv.key.startswith(keys.failures):
+            failure = self.parse(kv, FailureValue)
+            if failure is not None:
+                self._failures[kv.key] = (kv.mod_revision, failure)
+        elif kv.key == keys.plan:
+            self.plan = self.parse(kv, PlanValue)
+        elif kv.key == keys.spec:
+            self._spec = self.parse(kv, SpecValue)
+        elif kv.key == keys.outcome:
+            self._outcome = self.parse(kv, OutcomeValue)
+
+    def _set_member(self, kv: KeyValue, now: float) -> None:
+        name = kv.key[len(self._keys.members) :]
+        value = self.parse(kv, MemberValue)
+        known = self._members.pop(name, None)
+        if value is not None:
+            same = known is not None and known.create_revision == kv.create_revision and known.value.incarnation == value.incarnation
+            seen_at = known.seen_at if known is not None and same else now
+            self._members[name] = Member(name=name, create_revision=kv.create_revision, value=value, seen_at=seen_at)
+
+    def _remove(self, key: str) -> None:
+        self._kvs.pop(key, None)
+        self._failures.pop(key, None)
+        keys = self._keys
+        if key.startswith(keys.members):
+            self._members.pop(key[len(keys.members) :], None)
+        elif key == keys.plan:
+            self.plan = None
+        elif key == keys.spec:
+            self._spec = None
+        elif key == keys.outcome:
+            self._outcome = None
 
     def _plan(self, me: str, incarnation: str, role: Role | None, ranks: Mapping[str, RankValue]) -> Plan | None:
-        value = self.plan_value
-        if value is None:
+        if self.plan is None:
             return None
         mine = ranks.get(me)
         return Plan(
-            value=value,
+            value=self.plan,
             mod_revision=self.plan_revision,
             rank=mine if mine and mine.incarnation == incarnation else None,
             ranks=ranks if role is Role.PLANNER else None,
         )
 
-    def _members(self, now: float) -> dict[str, Member]:
-        members: dict[str, Member] = {}
-        seen: dict[tuple[str, int], float] = {}
-        for key, kv in self._kvs.items():
-            if key.startswith(self._keys.members):
-                name = key[len(self._keys.members) :]
-                identity = (name, kv.create_revision)
-                seen[identity] = self._seen.get(identity, now)
-                members[name] = Member(
-                    name=name,
-                    create_revision=kv.create_revision,
-                    value=MemberValue.from_json(kv.value),
-                    seen_at=seen[identity],
-                )
-        self._seen = seen
-        return members
-
-    def _failures(self, epoch: int) -> tuple[FailureValue, ...]:
+    def _failures_of(self, epoch: int) -> tuple[FailureValue, ...]:
         start = self._keys.failure(epoch, "")
-        found = sorted((kv.mod_revision, kv.value) for key, kv in self._kvs.items() if key.startswith(start))
-        return tuple(FailureValue.from_json(value) for _, value in found)
+        found = sorted((revision, key) for key, (revision, _) in self._failures.items() if key.startswith(start))
+        return tuple(self._failures[key][1] for _, key in found)

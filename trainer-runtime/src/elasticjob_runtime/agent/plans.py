@@ -1,0 +1,111 @@
+"""Writing plans: the ranks in batches, then the head in one compare-and-swap; and the outcome.
+
+Every batch is guarded by the registrations it names and by the plan before it, so a plan never names a dead registration and two planners
+never both win. A planner that dies between a batch and the head leaves ranks that no head names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from elasticjob_runtime.contract import Keys, PlanValue, RankValue
+from elasticjob_runtime.etcd.port import Compare, Delete, KeyRange, Operation, Put, Store, StoreError
+from elasticjob_runtime.membership.model import Member, ProposePlan, PublishOutcome
+
+BATCH = 96
+"""Ranks written in one transaction: etcd allows 128 operations."""
+
+
+class PlanOutdatedError(StoreError):
+    """Another plan or the outcome came first, or a planned member has gone: look again. No fault."""
+
+
+class PlanWriter:
+    """Raises StoreError from every call; PlanOutdatedError where the store has moved on."""
+
+    def __init__(self, store: Store, keys: Keys, planner: str, *, batch: int = BATCH) -> None:
+        """`planner`: unique for every start of an agent, so that ranks of two planners never mix."""
+        self._store = store
+        self._keys = keys
+        self._planner = planner
+        self._batch = batch
+        self._tries = 0
+        self._known: tuple[str, Mapping[str, RankValue]] = ("", {})
+
+    def remember(self, attempt: str, ranks: Mapping[str, RankValue]) -> None:
+        """These are all ranks of the plan of `attempt`: to put back what the store lost."""
+        self._known = (attempt, ranks)
+
+    def propose(self, action: ProposePlan, nproc: int) -> int:
+        """Returns the revision of the new plan."""
+        self._tries += 1  # ranks of an earlier try that failed half-way must not count for this one
+        plan = self._plan_of(action, nproc)
+        ranks = {
+            member.name: RankValue(
+                group_rank=rank,
+                incarnation=member.value.incarnation,
+                predecessor=action.members[rank - 1].name if rank else "",
+            )
+            for rank, member in enumerate(action.members)
+        }
+        guards = [Compare(self._keys.plan, mod_revision=action.expected_mod_revision), Compare(self._keys.outcome, create_revision=0)]
+        older = KeyRange(self._keys.ranks, self._keys.rank(self._keys.attempt(max(0, action.epoch - 1), ""), ""))
+        head: list[Operation] = [Put(self._keys.plan, plan.to_json()), Delete(older)]
+        revision = 0
+        for start in range(0, len(action.members), self._batch):
+            batch = action.members[start : start + self._batch]
+            there = [Compare(self._keys.member(m.name), create_revision=m.create_revision) for m in batch]
+            puts: list[Operation] = [self._put_rank(plan.attempt, member.name, ranks[member.name]) for member in batch]
+            last = start + self._batch >= len(action.members)
+            result = self._store.txn([*guards, *there], [*puts, *head] if last else puts)
+            if not result.succeeded:
+                raise PlanOutdatedError(f"plan {action.epoch} is outdated: another came first, or a member has gone")
+            revision = result.revision
+        self.remember(plan.attempt, ranks)
+        return revision
+
+    def restore(self, value: PlanValue, me: str, rank: RankValue) -> int:
+        """Puts back the head and the ranks that this agent knows, at least its own; the others keep running meanwhile."""
+        attempt, ranks = self._known
+        if attempt != value.attempt:
+            ranks = {me: rank}
+        guard = Compare(self._keys.plan, create_revision=0)
+        names = list(ranks)
+        for start in range(0, len(names), self._batch):
+            batch = names[start : start + self._batch]
+            self._store.txn([guard], [self._put_rank(value.attempt, name, ranks[name]) for name in batch])
+        result = self._store.txn([guard], [Put(self._keys.plan, value.to_json())])
+        if not result.succeeded:
+            raise PlanOutdatedError("the plan is there again")
+        return result.revision
+
+    def publish_outcome(self, action: PublishOutcome) -> int:
+        key = self._keys.outcome
+        guards = [Compare(key, create_revision=0), Compare(self._keys.plan, mod_revision=action.expected_mod_revision)]
+        result = self._store.txn(guards, [Put(key, action.outcome.to_json())])
+        if not result.succeeded:
+            raise PlanOutdatedError("the outcome is outdated: another came first, or a newer plan")
+        return result.revision
+
+    def _put_rank(self, attempt: str, name: str, rank: RankValue) -> Put:
+        return Put(self._keys.rank(attempt, name), rank.to_json())
+
+    def _plan_of(self, action: ProposePlan, nproc: int) -> PlanValue:
+        leader: Member = action.members[0]
+        ports = leader.value.ports
+        return PlanValue(
+            epoch=action.epoch,
+            attempt=self._keys.attempt(action.epoch, f"{self._planner}.{self._tries}"),
+            size=len(action.members),
+            world_size=len(action.members) * nproc,
+            master_addr=leader.value.address,
+            master_port=ports[action.epoch % len(ports)],
+            leader=leader.name,
+            nproc=nproc,
+            agent_store=leader.value.stores,
+            restart_count=action.restart_count,
+            reason=action.plan_reason,
+            message=action.message,
+            created_at=time.time(),
+        )

@@ -1,0 +1,303 @@
+"""What an agent does with the store, one step after the other; no thread of its own, so that a simulation can drive it.
+
+The owner (rendezvous.py) calls one method at a time: `execute` for the agent's actions, whatever `post` was given, `tick` when `due` has
+come, and `flush` when there is nothing else to do. What the store says goes to the agent as `StoreView`s, the end of each action as
+(action, error). An action is over only when the mirror shows its effect: so a decision never sees the world before its own last deed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable
+
+from elasticjob_runtime.agent.mirror import Mirror, watched_ranges
+from elasticjob_runtime.agent.plans import BATCH, PlanOutdatedError, PlanWriter
+from elasticjob_runtime.agent.registration import Registration
+from elasticjob_runtime.contract import Keys, MemberValue, ProgressValue, RankValue
+from elasticjob_runtime.etcd.port import (
+    Get,
+    KeyRange,
+    KeyValue,
+    LeaseLost,
+    Store,
+    StoreError,
+    Unavailable,
+    Watch,
+    WatchFailure,
+    WatchUpdate,
+)
+from elasticjob_runtime.membership.model import (
+    ProposePlan,
+    PublishFailure,
+    PublishOutcome,
+    PublishState,
+    Register,
+    RestorePlan,
+    Role,
+    StoreAction,
+    StoreView,
+    Subscribe,
+)
+
+logger = logging.getLogger(__name__)
+
+CATCH_UP = 2.0
+"""s for the watch to show an action's effect before everything is read again."""
+
+RETRY = 0.2
+"""s between tries to read what has to be read before the agent can be told."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Callbacks:
+    """Where the core's words go."""
+
+    on_view: Callable[[StoreView], None]
+    on_done: Callable[[StoreAction, StoreError | None], None]
+    on_trouble: Callable[[StoreError | None], None]
+    """The store cannot be reached, or refuses; None: it answers again."""
+    post: Callable[[Callable[[], None]], None]
+    """Takes calls from the threads of watch and lease keeper, to be made by the owner."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Awaited:
+    """An action that is done, but not yet seen."""
+
+    action: StoreAction
+    revision: int
+    until: float
+
+
+class RendezvousCore:
+    """One member's dealings with the store. Not thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        me: str,
+        member: MemberValue,
+        callbacks: Callbacks,
+        *,
+        lease_ttl: float,
+        clock: Callable[[], float] = time.monotonic,
+        batch: int = BATCH,
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._me = me
+        self._tell = callbacks
+        self._clock = clock
+        self._mirror = Mirror(keys)
+        self._registration = Registration(store, keys, me, member, lease_ttl)
+        self._plans = PlanWriter(store, keys, f"{me}.{member.incarnation}", batch=batch)
+        self._founder: MemberValue | None = None
+        self._watch: Watch | None = None
+        self._watches = 0
+        self._role: Role | None = None
+        self._predecessor = ""
+        self._ranks: tuple[tuple[str, int], bool, dict[str, RankValue]] = (("", 0), False, {})
+        self._awaited: _Awaited | None = None
+        self._changed = False
+        """The mirror holds something that the agent has not been told."""
+        self._stale = False
+        """The mirror is to be read again: its watch is over, or it is known to be late."""
+        self._retry_at: float | None = None
+
+    @property
+    def lease_expires_at(self) -> float | None:
+        return self._registration.expires_at
+
+    @property
+    def due(self) -> float | None:
+        """When to call `tick`; None: not before something else is called."""
+        return min((at for at in (self._awaited and self._awaited.until, self._retry_at) if at is not None), default=None)
+
+    def execute(self, action: StoreAction) -> None:
+        """`on_done` follows in any case, now or later. One action at a time."""
+        try:
+            revision = self._do(action)
+        except StoreError as error:
+            if isinstance(error, LeaseLost):
+                self._registration.forget()
+            if isinstance(error, LeaseLost | PlanOutdatedError):
+                self._stale = True  # the world is not what the agent took it for
+            self.flush()
+            self._tell.on_done(action, error)
+        else:
+            self._awaited = _Awaited(action, revision, self._clock() + CATCH_UP)
+            self.flush()
+
+    def flush(self) -> None:
+        """Tells the agent what is new. What needs an answer of the store first, and does not get it, is tried again by `tick`."""
+        if self._retry_at is not None and self._clock() < self._retry_at:
+            return
+        try:
+            if self._stale:
+                self._read_again()
+            if self._changed:
+                self._publish()
+        except StoreError as error:
+            self._retry_at = self._clock() + RETRY
+            self._tell.on_trouble(error)
+            return
+        self._retry_at = None
+        if self._awaited is not None and self._mirror.revision >= self._awaited.revision:
+            self._finish_awaited(None)
+
+    def tick(self) -> None:
+        now = self._clock()
+        if self._retry_at is not None and now >= self._retry_at:
+            self.flush()
+        if self._awaited is not None and now >= self._awaited.until:
+            self._catch_up()
+
+    def put_progress(self, progress: ProgressValue) -> None:
+        """Best effort."""
+        try:
+            self._store.put(self._keys.progress, progress.to_json())
+        except StoreError as error:
+            self._tell.on_trouble(error)
+
+    def leave(self) -> None:
+        """Gives the lease back, so that the others need not wait for its end."""
+        if self._watch is not None:
+            self._watch.cancel()
+        self._registration.revoke()
+
+    def _do(self, action: StoreAction) -> int:
+        """Returns the revision that shows the effect; 0: no watched key shows it."""
+        match action:
+            case Register():
+                return self._register(action)
+            case Subscribe():
+                return self._subscribe(action.role, action.predecessor)
+            case PublishState():
+                return self._registration.write(action.state, action.epoch, action.stores)
+            case PublishFailure():
+                failure = action.failure
+                revision = self._store.put(self._keys.failure(failure.epoch, failure.member), failure.to_json())
+                return revision if self._role is Role.PLANNER else 0
+            case PublishOutcome():
+                return self._plans.publish_outcome(action)
+            case RestorePlan():
+                assert action.plan.rank is not None
+                return self._plans.restore(action.plan.value, self._me, action.plan.rank)
+            case ProposePlan():
+                return self._plans.propose(action, self._registration.member.nproc)
+
+    def _finish_awaited(self, error: StoreError | None) -> None:
+        assert self._awaited is not None
+        action = self._awaited.action
+        self._awaited = None
+        self._tell.on_done(action, error)
+
+    def _catch_up(self) -> None:
+        """The watch is late, or the store started over with small revisions: read instead of waiting."""
+        outcome: StoreError | None = None
+        try:
+            self._read_again()
+            self._publish()
+        except StoreError as error:
+            outcome = error
+        self._finish_awaited(outcome)
+
+    # -- membership
+
+    def _register(self, action: Register) -> int:
+        def on_lost(number: int, reason: str) -> None:
+            self._tell.post(lambda: self._lost(number, reason))
+
+        revision = self._registration.register(action.state, action.epoch, action.stores, on_lost)
+        if self._role is None:
+            self._read_again()
+        else:
+            self._subscribe(self._role, self._predecessor)
+        return revision
+
+    def _lost(self, registration: int, reason: str) -> None:
+        if self._registration.is_current(registration):
+            logger.warning("the store ended this member's lease: %s", reason)
+            self._registration.forget()
+            self._stale = True
+
+    # -- watching
+
+    def _subscribe(self, role: Role, predecessor: str) -> int:
+        if role is Role.FOLLOWER and not predecessor and not self._mirror.plan_revision:
+            predecessor = self._who_came_before()
+        self._role, self._predecessor, self._stale = role, predecessor, True
+        return self._read_again()
+
+    def _who_came_before(self) -> str:
+        """The member that registered just before this one; and notes the very first, to which all others have to fit."""
+        before, first = self._registration.neighbours()
+        self._founder = self._mirror.parse(first, MemberValue) if first else None
+        return before
+
+    def _read_again(self) -> int:
+        """Reads all watched keys at one revision and watches from there; its own key only, before there is a role."""
+        ranges = [KeyRange(self._keys.member(self._me))]
+        if self._role is not None:
+            ranges = watched_ranges(self._keys, self._role, self._me, self._predecessor)
+        result = self._store.txn([], [Get(wanted) for wanted in ranges])
+        kvs: list[KeyValue] = [kv for read in result.reads for kv in read]
+        self._mirror.replace(kvs, result.revision, self._clock())
+        self._stale, self._changed, self._retry_at = False, True, None
+        if self._role is not None:
+            self._watch_from(result.revision + 1, ranges)
+        return result.revision
+
+    def _watch_from(self, revision: int, ranges: list[KeyRange]) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watches += 1
+        number = self._watches
+        self._watch = self._store.watch(ranges, revision, lambda update: self._tell.post(lambda: self._take(number, update)))
+
+    def _take(self, watch: int, update: WatchUpdate | WatchFailure) -> None:
+        if watch != self._watches:
+            return
+        if isinstance(update, WatchFailure):
+            self._tell.on_trouble(update.error)
+            if not isinstance(update.error, Unavailable):  # this watch will not come back by itself
+                self._stale = True
+                self._retry_at = self._clock() + RETRY
+            return
+        self._mirror.apply(update, self._clock())
+        self._changed = True
+        self._tell.on_trouble(None)
+
+    def _publish(self) -> None:
+        self._load_ranks()
+        self._tell.on_view(
+            self._mirror.view(
+                me=self._me,
+                incarnation=self._registration.member.incarnation,
+                role=self._role,
+                predecessor=self._predecessor,
+                ranks=self._ranks[2],
+                founder=self._founder,
+            )
+        )
+        self._changed = False
+
+    def _load_ranks(self) -> None:
+        """The ranks of the current plan, read once per plan: my own, or all where this agent plans."""
+        plan = self._mirror.plan
+        everybody = self._role is Role.PLANNER
+        if plan is None:
+            return
+        identity = (plan.attempt, self._mirror.plan_revision)
+        if self._ranks[0] == identity and (self._ranks[1] or not everybody):
+            return
+        start = self._keys.rank(plan.attempt, "")
+        wanted = KeyRange.prefix(start) if everybody else KeyRange(start + self._me)
+        found = ((kv.key[len(start) :], self._mirror.parse(kv, RankValue)) for kv in self._store.range(Get(wanted)).kvs)
+        ranks = {name: rank for name, rank in found if rank is not None}
+        self._ranks = (identity, everybody, ranks)
+        if everybody and ranks:
+            self._plans.remember(plan.attempt, ranks)
