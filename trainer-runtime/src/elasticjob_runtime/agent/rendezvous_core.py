@@ -114,7 +114,8 @@ class RendezvousCore:
     @property
     def due(self) -> float | None:
         """When to call `tick`; None: not before something else is called."""
-        return min((at for at in (self._awaited and self._awaited.until, self._retry_at) if at is not None), default=None)
+        times = (self._awaited.until if self._awaited else None, self._retry_at)
+        return min((at for at in times if at is not None), default=None)
 
     def execute(self, action: StoreAction) -> None:
         """`on_done` follows in any case, now or later. One action at a time."""
