@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -102,12 +103,17 @@ def all_nodes(state: Path) -> list[Node]:
 
 
 def ready_nodes(kubeconfig: Path, since: float = 0.0) -> set[str]:
-    """The names of the nodes that are Ready, take new pods, and have renewed their lease after `since` (seconds, as time.time())."""
+    """The names of the nodes that are Ready, take new pods, and have renewed their lease since `since` (seconds, as time.time())."""
     kinds = ["nodes,leases.coordination.k8s.io", "--namespace", "kube-node-lease"]
-    items = json.loads(run([program("kubectl"), "--kubeconfig", kubeconfig, "get", *kinds, "--output", "json"]))["items"]
+    listed = json.loads(run([program("kubectl"), "--kubeconfig", kubeconfig, "get", *kinds, "--output", "json"]))
+    return ready_names(listed["items"], since)
+
+
+def ready_names(items: Sequence[dict[str, Any]], since: float) -> set[str]:
+    """The same, of nodes and their leases as the API server gives them."""
     leases = {item["metadata"]["name"]: item["spec"] for item in items if item["kind"] == "Lease"}
     nodes = {item["metadata"]["name"]: item for item in items if item["kind"] == "Node"}
-    return {name for name, node in nodes.items() if _takes_pods(node) and _renewed(leases.get(name, {})) > since}
+    return {name for name, node in nodes.items() if _takes_pods(node) and _renewed(leases.get(name, {})) >= since}
 
 
 def _takes_pods(node: dict[str, Any]) -> bool:

@@ -60,14 +60,15 @@ def build_programs(steps: Steps) -> None:
     A build killed half-way leaves nothing half-made: it happens in a folder of its own and is renamed at its end. Two at once: the second
     waits. Raises StepError with the compiler's words and the path of its log.
     """
-    folder = programs_folder()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / "build.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not programs_built():
-            why = "a real cluster without Docker or a registry; from source, once per version"
-            with steps.step(f"Build Kubernetes {KUBERNETES_VERSION}, etcd, containerd and tools", why, SECONDS_FROM_NOTHING) as step:
-                _build_into(folder, step)
+    if not programs_built():
+        folder = programs_folder()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with (folder.parent / "build.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not programs_built():
+                why = "a real cluster without Docker or a registry; from source, once per version"
+                with steps.step(f"Build Kubernetes {KUBERNETES_VERSION}, etcd, containerd and tools", why, SECONDS_FROM_NOTHING) as step:
+                    _build_into(folder, step)
     link_programs()
 
 
