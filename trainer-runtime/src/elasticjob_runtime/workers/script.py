@@ -39,7 +39,7 @@ def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> No
     sys.path[0] = os.getcwd() if message["module"] else os.path.dirname(os.path.realpath(arguments[0]))
     sys.meta_path.insert(0, ImportReporter(agent))
     main = types.ModuleType("__main__")
-    main.__dict__["__builtins__"] = builtins
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
     leave(exit_code_of(message["module"], arguments[0], main))
 
@@ -50,7 +50,7 @@ def exit_code_of(module: bool, script: str, main: types.ModuleType) -> int:
         if module:
             runpy._run_module_as_main(script)  # type: ignore[attr-defined]  # what `python -m` itself calls
         else:
-            run_file(script, main)
+            run_file(os.path.abspath(script), main)
     except SystemExit as request:
         if request.code is None or isinstance(request.code, int):
             return request.code or 0
@@ -85,7 +85,7 @@ def run_file(path: str, main: types.ModuleType) -> None:
     with open(path, "rb") as file:
         code = compile(file.read(), path, "exec", dont_inherit=True)
     main.__file__ = path
-    main.__dict__.update(__loader__=loader, __spec__=None, __cached__=None, __annotations__={})
+    main.__dict__.update(__loader__=loader, __spec__=None, __cached__=None)
     exec(code, main.__dict__)  # noqa: S102 - the user's own script, as the interpreter runs it
 
 
@@ -130,11 +130,14 @@ def reset_signals() -> None:
 
 
 def reseed() -> None:
-    """As in a fresh interpreter: Python's and numpy's generators from the system's entropy; torch's still stands at its fixed default."""
+    """As in a fresh interpreter: Python's, numpy's and torch's generators from the system's entropy."""
     random.seed()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
 
 
 class ImportReporter:
