@@ -1,0 +1,181 @@
+"""A worker of elasticrun finds what a worker of torchrun finds, name by name: the same probe under both launchers, on the torch installed.
+
+Ends the complaint: a library that looks at the launcher's variables works under torchrun only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from elasticjob_runtime.contract import Env
+
+pytestmark = pytest.mark.torch
+
+PROBE = pathlib.Path(__file__).with_name("probe_environment.py")
+TORCHRUN = "torch.distributed.run"
+ELASTICRUN = "elasticjob_runtime"
+
+OURS = "ELASTICJOB_"
+"""Prefix of what elasticrun adds."""
+
+CHOSEN = {"TORCHELASTIC_USE_AGENT_STORE"}
+"""Set by both launchers, to what each does: whether the store at MASTER_ADDR is the agent's (True) or rank 0 has to open it (False)."""
+
+AGENTS_OWN = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
+"""torchrun's notes to itself that its workers inherit; nothing in a worker reads them."""
+
+Found = dict[str, dict[str, Any]]
+"""`<rank>-<restart>` -> what that worker found."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    flags: Sequence[str]
+    command: Sequence[str] = (str(PROBE), "--an-argument", "a value")
+    variables: dict[str, str] = dataclasses.field(default_factory=dict)
+    without: Sequence[str] = ()
+    """Variables to take out of our own environment first."""
+    workers: Sequence[str] = ("0-0", "1-0")
+
+
+CASES = {
+    "two workers": Case(
+        flags=["--standalone", "--nproc-per-node=2", "--max-restarts=3", "--role=trainer"],
+        without=["OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"],
+    ),
+    "no flags at all": Case(flags=[], without=["OMP_NUM_THREADS"], workers=["0-0"]),
+    "a second life": Case(
+        flags=["--standalone", "--nproc-per-node=2", "--max-restarts=1"],
+        command=[str(PROBE), "fail-once"],
+        workers=["0-0", "0-1", "1-0", "1-1"],
+    ),
+    "what the user set stays": Case(
+        flags=["--standalone", "--nproc-per-node=2"],
+        variables={"OMP_NUM_THREADS": "7", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "RANK": "9", "MASTER_ADDR": "10.0.0.9", "MINE": "yes"},
+    ),
+    "flags from the environment": Case(
+        flags=[],
+        variables={"PET_STANDALONE": "1", "PET_NPROC_PER_NODE": "2", "PET_MAX_RESTARTS": "2", "PET_ROLE": "reader"},
+    ),
+    "a module, each worker with its own GPU": Case(
+        flags=["--standalone", "--nproc-per-node=2", "--virtual-local-rank", "-m"],
+        command=["tests.integration.probe_environment", "--an-argument"],
+        variables={"CUDA_VISIBLE_DEVICES": "5,7"},
+    ),
+    "a program that is not Python": Case(
+        flags=["--standalone", "--nproc-per-node=2", "--no-python"],
+        command=["sh", "-c", f'exec "{sys.executable}" "{PROBE}" "$@"', "sh", "--an-argument"],
+    ),
+    "log files": Case(flags=["--standalone", "--nproc-per-node=2", "--log-dir=logs", "--redirects=3"]),
+}
+
+
+Start = Callable[..., "Run"]
+
+
+@pytest.fixture
+def start(tmp_path: pathlib.Path) -> Iterator[Start]:
+    """Starts launchers, and leaves none behind."""
+    runs: list[Run] = []
+
+    def started(launcher: str, case: Case, member: int = 0) -> Run:
+        runs.append(Run(launcher, case, tmp_path, member))
+        return runs[-1]
+
+    yield started
+    for run in runs:
+        run.process.kill()
+        run.process.wait()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_as_under_torchrun(name: str, start: Start) -> None:
+    case = CASES[name]
+    runs = [start(launcher, case) for launcher in (TORCHRUN, ELASTICRUN)]  # side by side: importing torch takes long
+    theirs, ours = (run.finish() for run in runs)
+    assert sorted(ours) == sorted(theirs) == sorted(case.workers)
+    compare(theirs, ours)
+
+
+def test_the_same_as_under_torchrun_on_two_members(start: Start, etcd: str) -> None:
+    """Two agents that meet at a rendezvous: torch's c10d, and our etcd."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    flags = ["--nnodes=2", "--nproc-per-node=2", "--max-restarts=3"]
+    places = {
+        TORCHRUN: ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1", "--rdzv-id=two-members"],
+        ELASTICRUN: ["--rdzv-backend=etcd-v3", f"--rdzv-endpoint={etcd}", "--local-addr=127.0.0.1", "--rdzv-id=two-members"],
+    }
+    found: dict[str, Found] = {}
+    for launcher, place in places.items():
+        case = Case(flags=[*flags, *place], without=["OMP_NUM_THREADS"])
+        members = [start(launcher, case, member) for member in range(2)]
+        found[launcher] = {worker: values for member in members for worker, values in member.finish().items()}
+    assert sorted(found[ELASTICRUN]) == sorted(found[TORCHRUN]) == ["0-0", "1-0", "2-0", "3-0"]
+    compare(found[TORCHRUN], found[ELASTICRUN])
+
+
+class Run:
+    """One launcher with its workers."""
+
+    def __init__(self, launcher: str, case: Case, directory: pathlib.Path, member: int) -> None:
+        self.reports = directory / f"found-{launcher}"
+        self.reports.mkdir(exist_ok=True)
+        self.log = directory / f"{launcher}-{member}.log"
+        root = pathlib.Path(__file__).parents[2]
+        environment = {name: value for name, value in os.environ.items() if name not in case.without}
+        environment |= {"PROBE_DIRECTORY": str(self.reports), "PYTHONPATH": str(root), **case.variables}
+        command = [sys.executable, "-m", launcher, *case.flags, *case.command]
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(command, env=environment, cwd=directory, stdout=log, stderr=subprocess.STDOUT)
+
+    def finish(self) -> Found:
+        code = self.process.wait(120)
+        assert code == 0, f"exit code {code}; see {self.log}\n{self.log.read_text()}"
+        return {path.stem: json.loads(path.read_text()) for path in self.reports.iterdir()}
+
+
+def compare(theirs: Found, ours: Found) -> None:
+    for worker in theirs:
+        expected, found = theirs[worker], ours[worker]
+        expected_variables, variables = expected.pop("environment"), found.pop("environment")
+        assert differences(expected_variables, variables) == {}, f"worker {worker}"
+        assert variables.keys() >= {Env.AGENT_SOCKET, Env.EPOCH}
+        assert found == expected, f"worker {worker}"
+
+
+def differences(theirs: dict[str, str], ours: dict[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    """Variable -> (torchrun's, ours), where they differ and should not."""
+    for name in CHOSEN:
+        assert {theirs[name], ours[name]} <= {"True", "False"}
+    added = {name for name in ours if name.startswith(OURS)}
+    names = (theirs.keys() | ours.keys()) - added - CHOSEN - AGENTS_OWN - {"PROBE_DIRECTORY"}
+    pairs = {name: (normalised(name, theirs.get(name)), normalised(name, ours.get(name))) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def normalised(name: str, value: str | None) -> str | None:
+    """What legitimately differs from run to run, in a form that does not."""
+    if value is None:
+        return None
+    if name == "MASTER_ADDR":
+        return socket.gethostbyname(value)
+    if name == "MASTER_PORT":
+        assert 1024 <= int(value) < 65536
+        return "a port"
+    if name == "TORCHELASTIC_RUN_ID":
+        return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "an id", value)
+    if name == "TORCHELASTIC_ERROR_FILE":
+        # <directory>/<run id>_<random>/attempt_<restart or epoch>/<local rank>/error.json
+        return "/".join(pathlib.Path(value).parts[-2:])
+    return value

@@ -1,0 +1,146 @@
+"""elasticrun takes torchrun's command line, flag by flag: our parser against the one of the torch installed.
+
+Ends the complaint: a job script has to be rewritten for another launcher.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from elasticjob_runtime.cli.arguments import OUR_FLAGS, build_parser
+
+pytestmark = pytest.mark.torch
+
+NOT_TAKEN = {"print_completion"}
+"""torchrun's flags that are not for running a job: a completion script names the program it is for."""
+
+WITHOUT_VARIABLE = {"numa_binding", "logs_specs"}
+"""Flags that torchrun does not read from PET_<FLAG>, for no stated reason."""
+
+OTHER_DEFAULT = {"start_method"}
+"""Flags whose default is ours: workers start from the zygote, a way that torchrun has not."""
+
+SAMPLES: dict[str, str] = {
+    "nproc_per_node": "auto",
+    "nnodes": "2:4",
+    "rdzv_conf": "timeout=5,prefix=/a",
+    "duplicate_stdout_filters": "apple,a,,b",
+    "duplicate_stderr_filters": "",
+    "numa_binding": "node",
+    "start_method": "forkserver",
+}
+"""A value for a flag; the others get a number where they take one, else a word."""
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("PET_"):
+            monkeypatch.delenv(name)
+
+
+def torch_parser() -> argparse.ArgumentParser:
+    from torch.distributed.run import get_args_parser
+
+    return get_args_parser()  # type: ignore[no-any-return, no-untyped-call, unused-ignore]
+
+
+def actions(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    return {action.dest: action for action in parser._actions if action.dest not in NOT_TAKEN}
+
+
+def sample(action: argparse.Action) -> str:
+    if action.dest in SAMPLES:
+        return SAMPLES[action.dest]
+    return "7" if action.type in (int, float) else "word"
+
+
+def described(action: argparse.Action) -> dict[str, Any]:
+    """What a person who types it can tell. `type` by what it does to a value."""
+    convert: Callable[[str], Any] = action.type if callable(action.type) else str
+    return {
+        "names": action.option_strings,
+        "default": None if action.dest in OTHER_DEFAULT else action.default,
+        "required": action.required,
+        "arguments": action.nargs,
+        "constant": action.const,
+        "value": None if action.nargs == 0 else convert(sample(action)),
+    }
+
+
+def test_every_flag_of_torchrun_is_there_and_means_the_same() -> None:
+    theirs, ours = actions(torch_parser()), actions(build_parser())
+    assert theirs.keys() - ours.keys() == set()
+    for name, action in theirs.items():
+        assert described(ours[name]) == described(action), f"the flag {name}"
+        assert set(action.choices or ()) <= set(ours[name].choices or ()), f"choices of {name}"
+
+
+def test_flags_of_our_own_are_those_we_take_out_before_handing_over_to_torchrun() -> None:
+    extra = actions(build_parser()).keys() - actions(torch_parser()).keys()
+    assert {f"--{name.replace('_', '-')}" for name in extra} == set(OUR_FLAGS)
+
+
+def test_positional_arguments_come_in_the_same_order() -> None:
+    positional = [[action.dest for action in parser._actions if not action.option_strings] for parser in (torch_parser(), build_parser())]
+    assert positional[0] == positional[1] == ["training_script", "training_script_args"]
+
+
+def test_the_same_variables_stand_for_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, action in actions(torch_parser()).items():
+        if not action.option_strings or name == "help":
+            continue
+        variable = f"PET_{name.upper()}"
+        monkeypatch.setenv(variable, "1" if action.nargs == 0 else sample(action))
+        theirs, ours = torch_parser().parse_args(["train.py"]), build_parser().parse_args(["train.py"])
+        monkeypatch.delenv(variable)
+        assert getattr(ours, name) == getattr(theirs, name), f"{name} by {variable}"
+        unset = build_parser().parse_args(["train.py"])
+        assert (getattr(ours, name) == getattr(unset, name)) == (name in WITHOUT_VARIABLE), f"{variable} must have its effect"
+
+
+@pytest.mark.parametrize("value", ["0", "1", "2"])
+def test_a_switch_reads_a_number_from_its_variable(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("PET_STANDALONE", value)
+    assert build_parser().parse_args(["train.py"]).standalone == torch_parser().parse_args(["train.py"]).standalone
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train.py",
+        "--nnodes 2:4 --nproc-per-node=gpu --start-method fork train.py",
+        "--nproc_per_node 2 --rdzv_backend c10d --rdzv_endpoint host:29400 --rdzv_id 1 train.py",
+        "--rdzv-conf timeout=5,use_libuv=0 --max_restarts 3 train.py --nnodes 7 -m",
+        "--standalone train.py",
+        "-m package.module --flag -- rest",
+        "-r 3 -t 0:1,1:2 --log-dir logs --local-ranks-filter 0,1 train.py",
+        "-r3 -t1 train.py",
+        "--no-python ./program -x",
+        "--duplicate-stdout-filters apple,,pie,orange train.py",
+        "--monitor-interval 5 --shutdown_timeout 60 --signals-to-handle SIGTERM,SIGUSR1 train.py",
+        "--node-rank 1 --master-addr 10.0.0.1 --master-port 29500 --nnodes 2 train.py",
+        "--virtual-local-rank --run-path --role reader --local-addr ::1 train.py",
+        "--rdzv-b c10d --max-r 3 train.py",
+        "train.py --standalone --help",
+    ],
+)
+def test_the_same_line_means_the_same(line: str) -> None:
+    theirs, ours = vars(torch_parser().parse_args(line.split())), vars(build_parser().parse_args(line.split()))
+    for name in theirs.keys() - NOT_TAKEN - OTHER_DEFAULT:
+        assert ours[name] == theirs[name], name
+
+
+@pytest.mark.parametrize(
+    "line", ["", "--nnodes", "--max-restarts many train.py", "--start-method thread train.py", "--unknown 1 train.py", "--rdzv 1 train.py"]
+)
+def test_what_torchrun_refuses_is_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for parser in (torch_parser(), build_parser()):
+        with pytest.raises(SystemExit) as refused:
+            parser.parse_args(line.split())
+        assert refused.value.code == 2
+    assert "elasticrun: error:" in capsys.readouterr().err
