@@ -15,6 +15,7 @@ from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation, parse_endpoint
 from elasticjob_runtime.etcd.lease import KeptLease
 from elasticjob_runtime.etcd.port import (
     Compare,
+    Denied,
     Get,
     KeyRange,
     KeyValue,
@@ -72,12 +73,12 @@ class EtcdClient:
 
     def range(self, get: Get, *, timeout: float | None = None) -> RangeResult:
         wire.check_key(get.range.key)
-        answer = self._call("/v3/kv/range", wire.range_request(get), timeout, idempotent=True)
+        answer = self._call("/v3/kv/range", wire.range_request(get), timeout, f"read {get.range.key}", idempotent=True)
         return RangeResult(wire.key_values(answer), wire.revision_of(answer))
 
     def put(self, key: str, value: str, *, lease: int = 0, timeout: float | None = None) -> int:
         wire.check_key(key)
-        answer = self._call("/v3/kv/put", wire.put_request(Put(key, value, lease)), timeout, idempotent=False)
+        answer = self._call("/v3/kv/put", wire.put_request(Put(key, value, lease)), timeout, f"write {key}", idempotent=False)
         return wire.revision_of(answer)
 
     def txn(
@@ -91,7 +92,8 @@ class EtcdClient:
         wire.check_txn(success, failure)
         only_reads = all(isinstance(op, Get) for op in (*success, *failure))
         request = wire.txn_request(compare, success, failure)
-        return wire.txn_result(self._call("/v3/kv/txn", request, timeout, idempotent=only_reads))
+        what = "run a transaction on " + ", ".join(dict.fromkeys(wire.key_of(op) for op in (*success, *failure)))
+        return wire.txn_result(self._call("/v3/kv/txn", request, timeout, what, idempotent=only_reads))
 
     def lease(self, ttl: float, on_lost: Callable[[str], None]) -> KeptLease:
         lease_id = secrets.randbits(62) + 1
@@ -109,7 +111,7 @@ class EtcdClient:
             return prolonged
 
         def revoke() -> None:
-            self._call("/v3/lease/revoke", {"ID": str(lease_id)}, None, idempotent=True)
+            self._call("/v3/lease/revoke", {"ID": str(lease_id)}, None, "revoke a lease", idempotent=True)
 
         def end(keeper: KeptLease) -> None:
             self._leases.discard(keeper)
@@ -123,7 +125,7 @@ class EtcdClient:
         """Returns the TTL that was granted. The number is ours, so a grant whose answer was lost may be sent again."""
         wanted = max(1, math.ceil(ttl))
         try:
-            answer = self._call("/v3/lease/grant", {"TTL": str(wanted), "ID": str(lease_id)}, None, idempotent=True)
+            answer = self._call("/v3/lease/grant", {"TTL": str(wanted), "ID": str(lease_id)}, None, "grant a lease", idempotent=True)
         except answers.Exists:
             return float(wanted)
         return float(answer["TTL"])
@@ -147,9 +149,12 @@ class EtcdClient:
             watch.cancel()
         self._transport.close()
 
-    def _call(self, path: str, request: wire.Json, timeout: float | None, *, idempotent: bool) -> wire.Json:
+    def _call(self, path: str, request: wire.Json, timeout: float | None, what: str, *, idempotent: bool) -> wire.Json:
         limit = self._timeout if timeout is None else timeout
-        return self._transport.call(path, request, limit, idempotent=idempotent)
+        try:
+            return self._transport.call(path, request, limit, idempotent=idempotent)
+        except Denied as error:
+            raise type(error)(f"etcd refuses to {what}: {error}") from error
 
 
 def connect(endpoint: str, conf: Mapping[str, str] | None = None) -> EtcdClient:

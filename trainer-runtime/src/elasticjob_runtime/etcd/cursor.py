@@ -1,21 +1,25 @@
 """Where a watch stands: turns the messages of one stream after another into updates, each change once and in revision order. Pure.
 
-etcd orders the changes of one watcher (one range). Watchers on a stream are in step as well, except while they catch up after a connection:
-then one may deliver its backlog, and news, before another delivers its own. So with several ranges nothing is handed out until every one
-that has a backlog has delivered it, or SETTLE seconds have passed (most have nothing to deliver, and etcd does not say so; it looks every
-0.1 s). A range that is later still is delivered all the same, in its own order.
+etcd orders the changes of one watcher (one range). Watchers on a stream go in step as well, once they have caught up; but a watcher that
+begins in the past is taken up by the server within 0.1 s or so, and says nothing when there is nothing to catch up with. So with several
+ranges, after a connection, changes are held back until a read has told that no range still owes older ones (wire.backlog_request), or these
+have come. What remains: keys that came and went unseen do not show in that read, and the server may set one range back when this client
+reads more slowly than things change. Such changes come after newer ones of another range, but still once and in their range's order.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from elasticjob_runtime.etcd import wire
 from elasticjob_runtime.etcd.answers import cancel_error
 from elasticjob_runtime.etcd.port import Event, KeyRange, KeyValue, StoreError, WatchUpdate
 
-SETTLE = 0.15
-"""Seconds that news may wait for older news of another range, after a connection."""
+CATCH_UP = 2.0
+"""Seconds after a connection until every watcher surely goes in step."""
+BLIND_HOLD = 0.3
+"""Seconds to hold back where the past cannot be asked for."""
 BATCH_REVISIONS = 1000
 """etcd sends a backlog in batches of as many revisions; a smaller one is the last."""
 
@@ -25,30 +29,35 @@ class HistoryGone(StoreError):
 
 
 class Behind(StoreError):
-    """The member has not yet seen what this watch has. It is late, or the store has lost its data: ask it."""
+    """The member does not know what this watch has seen. It is late, or the store has lost its data: ask it."""
 
 
 class Cursor:
-    """`begin` at every connection, then `feed` its messages and `flush` when `hold_until` has passed."""
+    """`begin` at every connection, then `feed` its messages; when `unsettled`, ask the server and `settle`; `expire` at `hold_until`."""
 
     def __init__(self, ranges: Sequence[KeyRange], start_revision: int) -> None:
+        wire.check_revision(start_revision)
         self.ranges = merge(ranges)
         self.next = [start_revision] * len(self.ranges)
         """For each range, the first revision not yet handed out."""
-        self.hold_until: float | None = None
-        self._late: set[int] = set()
+        self.hold_until = math.inf
+        self._late: dict[int, bool] = {}
+        """Ranges that may not be in step yet; True: older changes are known to be on their way."""
+        self._held: list[tuple[Event, int]] = []
+        self._asked = 0
+        """How many of those held back the last answer covers."""
         self._created = 0
-        self._held: list[Event] = []
         self._fragments: dict[int, list[Event]] = {}
         self._store = ""
         self._term = 0
 
     def begin(self) -> None:
         """A new connection. What the last one held back comes again."""
-        self.hold_until = None
-        self._late = set(range(len(self.ranges))) if len(self.ranges) > 1 else set()
-        self._created = 0
+        self.hold_until = math.inf
+        self._late = dict.fromkeys(range(len(self.ranges)), False) if len(self.ranges) > 1 else {}
         self._held = []
+        self._asked = 0
+        self._created = 0
         self._fragments = {}
 
     @property
@@ -56,9 +65,18 @@ class Cursor:
         """All watchers stand."""
         return self._created == len(self.ranges)
 
+    @property
+    def unsettled(self) -> dict[int, int]:
+        """Ranges that may owe older changes than those held back, and from which revision on."""
+        if not self.ready or len(self._held) == self._asked:
+            return {}
+        since = dict(enumerate(self.next))
+        for event, index in self._held:
+            since[index] = max(since[index], event.mod_revision + 1)
+        return {index: since[index] for index, owes in self._late.items() if not owes}
+
     def feed(self, message: wire.Json, now: float) -> list[WatchUpdate]:
         """Raises HistoryGone, Behind, TokenRefused, Denied or Unavailable: this connection is over."""
-        header = message.get("header", {})
         if message.get("canceled"):
             if message.get("compact_revision"):
                 raise HistoryGone(f"compacted up to revision {message['compact_revision']}")
@@ -67,25 +85,22 @@ class Cursor:
         if not 0 <= index < len(self.ranges):
             return []
         if message.get("created"):
-            return self._on_created(index, header, now)
+            return self._on_created(message.get("header", {}), now)
         events = self._fragments.pop(index, []) + [wire.event(item) for item in message.get("events", ())]
         if message.get("fragment"):
             self._fragments[index] = events
             return []
-        return self._on_events(index, [e for e in events if e.mod_revision >= self.next[index]], now)
+        return self._on_events(index, [e for e in events if e.mod_revision >= self.next[index]])
 
-    def _on_created(self, index: int, header: wire.Json, now: float) -> list[WatchUpdate]:
+    def _on_created(self, header: wire.Json, now: float) -> list[WatchUpdate]:
         if self.is_rewound(header):
             raise Behind("the member does not know what this watch has seen")
-        revision = int(header.get("revision", 0))
         self._store = header.get("cluster_id", "")
         self._term = int(header.get("raft_term", 0))
         self._created += 1
-        if revision < self.next[index]:
-            self._late.discard(index)  # no backlog
         if self.ready and self._late:
-            self.hold_until = now + SETTLE
-        return [] if self._late else self.flush()
+            self.hold_until = now + CATCH_UP
+        return self._flush_if_complete()
 
     def is_rewound(self, header: wire.Json) -> bool:
         """Whether a member with this header is at an earlier point than the watch, or in another cluster.
@@ -99,36 +114,48 @@ class Cursor:
             or bool(self._store and header.get("cluster_id", "") != self._store)
         )
 
-    def _on_events(self, index: int, events: list[Event], now: float) -> list[WatchUpdate]:
-        if not self._late:
-            return self._hand_out(index, events)
-        self._held += events
-        if index in self._late:
-            if len({e.mod_revision for e in events}) < BATCH_REVISIONS:
-                self._late.discard(index)
-            elif self.ready:
-                self.hold_until = now + SETTLE
-        return [] if self._late else self.flush()
+    def settle(self, owes: dict[int, bool]) -> list[WatchUpdate]:
+        """`owes`: for each range of `unsettled`, whether there are such changes. Read after what is held back had arrived."""
+        self._asked = len(self._held)
+        self._late.update(owes)
+        return [] if any(self._late.values()) else self._flush()
 
-    def flush(self) -> list[WatchUpdate]:
-        """Hands out what was held back, in order."""
-        held, self._held = self._held, []
-        self._late = set()
-        self.hold_until = None
-        held.sort(key=lambda e: e.mod_revision)
-        for event in held:
-            index = self._index_of(event.key)
-            self.next[index] = max(self.next[index], event.mod_revision + 1)
-        return [WatchUpdate(held[-1].mod_revision, tuple(held))] if held else []
+    def hold(self, now: float) -> None:
+        """The past cannot be asked for: wait a while."""
+        self._asked = len(self._held)
+        self.hold_until = min(self.hold_until, now + BLIND_HOLD)
 
-    def _hand_out(self, index: int, events: list[Event]) -> list[WatchUpdate]:
+    def expire(self, now: float) -> list[WatchUpdate]:
+        if now < self.hold_until:
+            return []
+        self.hold_until = math.inf
+        self._late = {index: owes for index, owes in self._late.items() if owes}
+        return self._flush_if_complete()
+
+    def _on_events(self, index: int, events: list[Event]) -> list[WatchUpdate]:
         if not events:
             return []
-        self.next[index] = events[-1].mod_revision + 1
-        return [WatchUpdate(events[-1].mod_revision, tuple(events))]
+        self._held += [(event, index) for event in events]
+        if index in self._late:
+            if len({e.mod_revision for e in events}) < BATCH_REVISIONS:
+                del self._late[index]
+            else:
+                self._late[index] = False  # there may be more
+        return self._flush_if_complete()
 
-    def _index_of(self, key: str) -> int:
-        return next(index for index, span in enumerate(self.ranges) if key in span)
+    def _flush_if_complete(self) -> list[WatchUpdate]:
+        return self._flush() if self.ready and not self._late else []
+
+    def _flush(self) -> list[WatchUpdate]:
+        """Hands out what was held back, in order."""
+        held, self._held = self._held, []
+        self._asked = 0
+        if not held:
+            return []
+        held.sort(key=lambda item: item[0].mod_revision)
+        for event, index in held:
+            self.next[index] = max(self.next[index], event.mod_revision + 1)
+        return [WatchUpdate(held[-1][0].mod_revision, tuple(event for event, _ in held))]
 
     def restart(self, revision: int, kvs: Sequence[KeyValue]) -> WatchUpdate:
         """Everything was read again at `revision`."""

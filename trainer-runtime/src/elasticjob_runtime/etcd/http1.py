@@ -14,16 +14,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from elasticjob_runtime.etcd import sockets
 from elasticjob_runtime.etcd.endpoints import Endpoint
-from elasticjob_runtime.etcd.resolve import resolve
 
 if TYPE_CHECKING:
     import ssl
 
 _HEAD_LIMIT = 65536
 _USER_AGENT = "elasticjob"
-# A dead peer is found after these, in seconds, when nothing else is under way (a call has its deadline).
-_KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 
 
 class TransportError(Exception):
@@ -50,6 +48,8 @@ class TlsRefused(TransportError):
 class Head:
     status: int
     headers: dict[str, str]
+    length: int | None
+    """Of the body in bytes; None: chunked, or until the end of the connection."""
 
     @property
     def chunked(self) -> bool:
@@ -77,7 +77,7 @@ class Connection:
     def open(self, end: float) -> None:
         """Raises NotSent, TlsRefused or NotHttp."""
         try:
-            self._connect(end)
+            sockets.connect(self.endpoint.host, self.endpoint.port, end, self._use)
             if self._context is not None:
                 self._handshake(self._context, end)
         except TimeoutError as error:
@@ -86,26 +86,6 @@ class Connection:
         except OSError as error:
             self.close()
             raise _explain(error, NotSent) from error
-
-    def _connect(self, end: float) -> None:
-        addresses = resolve(self.endpoint.host, self.endpoint.port, end)
-        last: OSError = TimeoutError("timed out")
-        for index, (family, address) in enumerate(addresses):
-            left = end - time.monotonic()
-            if left <= 0:
-                break
-            sock = socket.socket(family, socket.SOCK_STREAM)
-            self._use(sock)
-            try:
-                _tune(sock)
-                sock.settimeout(left / (len(addresses) - index))
-                sock.connect(address)
-            except OSError as error:
-                last = error
-                sock.close()
-            else:
-                return
-        raise last
 
     def _handshake(self, context: ssl.SSLContext, end: float) -> None:
         assert self._socket is not None
@@ -182,12 +162,11 @@ class Connection:
             while part := self.read_part(end):
                 parts.append(part)
             body = b"".join(parts)
-        elif "content-length" in head.headers:
-            length = int(head.headers["content-length"])
-            while len(self._buffer) < length:
+        elif head.length is not None:
+            while len(self._buffer) < head.length:
                 self._fill(end)
-            body = bytes(self._buffer[:length])
-            del self._buffer[:length]
+            body = bytes(self._buffer[: head.length])
+            del self._buffer[: head.length]
         else:
             return self._read_to_end(end)
         self.reusable = head.keep_alive and not self._closed
@@ -263,16 +242,14 @@ class Connection:
 
 def _parse_head(raw: bytes) -> Head:
     first, *lines = raw.decode("latin-1").split("\r\n")
-    parts = first.split(" ", 2)
-    if len(parts) < 2 or not parts[0].startswith("HTTP/1.") or not parts[1].isdigit():
+    version, _, rest = first.partition(" ")
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    length = headers.get("content-length", "")
+    if not version.startswith("HTTP/1.") or not rest[:3].isdigit() or not (length.isdigit() or not length):
         raise NotHttp(f"answers {_quote(raw)}, which is not HTTP")
-    headers = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        headers[name.strip().lower()] = value.strip()
-    if parts[0] == "HTTP/1.0":
+    if version == "HTTP/1.0":
         headers.setdefault("connection", "close")
-    return Head(int(parts[1]), headers)
+    return Head(int(rest[:3]), headers, int(length) if length else None)
 
 
 def _quote(data: bytes | bytearray) -> str:
@@ -288,13 +265,6 @@ def _explain(error: OSError, usual: type[TransportError]) -> TransportError:
         return TlsRefused(f"it does not accept our client certificate, or wants one (cert, key): {reason}")
     if reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"}:
         return NotHttp("does not speak TLS; is protocol=https right?")
+    if reason == "UNEXPECTED_EOF_WHILE_READING":
+        return usual("closed the connection in the middle of TLS; does it speak TLS (protocol=https)?")
     return usual(error.strerror or str(error) or type(error).__name__)
-
-
-def _tune(sock: socket.socket) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
-        option = getattr(socket, name, None)  # not every system has them all
-        if option is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -98,6 +98,7 @@ class MemoryStore:
         return keeper
 
     def watch(self, ranges: Sequence[KeyRange], start_revision: int, callback: WatchCallback) -> MemoryWatch:
+        wire.check_revision(start_revision)
         watch = MemoryWatch(self, merge(ranges), start_revision, Delivery(callback), self._watches.discard)
         self._watches.add(watch)
         return watch
@@ -150,12 +151,14 @@ class MemoryStore:
         Returns nothing new after `timeout` seconds or when `cancelled`. Raises Compacted, and Unavailable once the store is closed.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or cancelled() or self._state.revision >= revision, timeout)
+            self._changed.wait_for(lambda: self._closed or cancelled() or self._state.revision != revision - 1, timeout)
             if self._closed:
                 raise Unavailable("the store was closed")
             if cancelled():
                 return [], revision - 1
-            return self._state.changes_since(ranges, revision), max(self._state.revision, revision - 1)
+            if revision > self._state.revision + 1:
+                raise Compacted(f"the store is only at revision {self._state.revision}")
+            return self._state.changes_since(ranges, revision), self._state.revision
 
     def wake(self) -> None:
         """Makes `wait_changes` look at `cancelled`."""

@@ -109,8 +109,12 @@ class Transport:
                 body = wire.dump({"name": user, "password": password})
                 try:
                     return str(_exchange(connection, _LOGIN_PATH, body, "", end, end)["token"])
+                except AnswerLost as error:
+                    raise Unsent(str(error)) from error
                 except Unavailable as error:
                     raise Unsent(str(error)) from error
+                except Denied as error:
+                    raise Denied(f"user {user!r}: {error}") from error
 
         for last in (False, False, True):
             token = self._tokens.token(login, end - time.monotonic())
@@ -152,7 +156,8 @@ class Transport:
             head = connection.read_head(end)
             answers.check_version(head.status, head.headers, connection.read_body(head, end))
         except AnswerLost as error:
-            raise Unsent(str(error)) from error
+            hint = "" if connection.endpoint.tls else " (if it wants TLS: protocol=https)"
+            raise Unsent(f"{error}{hint}") from error
         except Unavailable as error:
             raise Unsent(str(error)) from error
         self._checked.add(connection.endpoint)

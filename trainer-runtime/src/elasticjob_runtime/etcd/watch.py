@@ -139,7 +139,7 @@ class EtcdWatch:
         probe = _Probe(end, None)
         while not self._stopped.is_set():
             try:
-                messages = lines.read(probe.due if cursor.hold_until is None else min(probe.due, cursor.hold_until))
+                messages = lines.read(min(probe.due, cursor.hold_until))
             except TimeoutError:
                 messages = []
                 if not cursor.ready:
@@ -147,8 +147,9 @@ class EtcdWatch:
             now = time.monotonic()
             for message in messages:
                 self._hand_over(cursor.feed(message, now))
-            if cursor.hold_until is not None and now >= cursor.hold_until:
-                self._hand_over(cursor.flush())
+            self._hand_over(cursor.expire(now))
+            if cursor.unsettled:
+                self._settle(endpoint)
             if cursor.ready:
                 probe = self._look_after(endpoint, probe, now, heard=bool(messages))
 
@@ -169,6 +170,17 @@ class EtcdWatch:
 
     def _next_probe(self) -> float:
         return time.monotonic() + self._probe_interval * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load
+
+    def _settle(self, endpoint: Endpoint) -> None:
+        """Asks which ranges owe older changes than those that have come. Raises StoreError where going on is no use."""
+        unsettled = self._cursor.unsettled
+        body = wire.dump(wire.backlog_request([self._cursor.ranges[i] for i in unsettled], list(unsettled.values())))
+        try:
+            answer = self._transport.call_at(endpoint, "/v3/kv/txn", body, time.monotonic() + _PROBE_TIMEOUT)
+        except answers.PastGone:
+            self._cursor.hold(time.monotonic())
+        else:
+            self._hand_over(self._cursor.settle(dict(zip(unsettled, wire.backlog(answer), strict=True))))
 
     def _hand_over(self, updates: list[WatchUpdate]) -> None:
         for update in updates:
@@ -195,6 +207,7 @@ class EtcdWatch:
             self._end(error)
             return
         if isinstance(reason, Behind) and not self._cursor.is_rewound(answer["header"]):
+            self._stopped.wait(0.05)
             return
         log.warning("watch starts over: %s", reason)
         result = wire.txn_result(answer)
@@ -234,6 +247,9 @@ class EtcdWatch:
     def _end(self, error: StoreError) -> None:
         """This will not pass."""
         self._stopped.set()
+        if isinstance(error, Denied):
+            keys = ", ".join(span.key for span in self._cursor.ranges)
+            error = Denied(f"etcd refuses to watch {keys}: {error}")
         self._deliver(WatchFailure(error))
 
 

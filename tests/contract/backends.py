@@ -1,0 +1,108 @@
+"""The implementations of the store's port, behind one small interface for the contract suite."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from elasticjob_runtime.etcd import EtcdClient, Event, KeyValue, MemoryStore, Store, StoreError, WatchFailure, WatchUpdate
+from elasticjob_runtime.etcd.state import Revoke
+
+from tests.contract.etcd_servers import EtcdServer, require_etcd
+
+NAMES = ("memory", "etcd-3.4", "etcd-3.6")
+
+
+class Backend(Protocol):
+    """A running store that lasts for many tests; each works under a prefix of its own."""
+
+    @property
+    def store(self) -> Store: ...
+
+    def compact(self, revision: int) -> None: ...
+
+    def revoke(self, lease: int) -> None:
+        """Ends a lease behind its keeper's back."""
+
+
+class MemoryBackend:
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+
+    def compact(self, revision: int) -> None:
+        self.store.compact(revision)
+
+    def revoke(self, lease: int) -> None:
+        self.store.apply(Revoke(lease))
+
+
+class EtcdBackend:
+    def __init__(self, server: EtcdServer) -> None:
+        self._server = server
+        self.store = EtcdClient(server.url)
+
+    def compact(self, revision: int) -> None:
+        self._server.compact(revision)
+
+    def revoke(self, lease: int) -> None:
+        self._server.call("/v3/lease/revoke", {"ID": str(lease)})
+
+
+@contextlib.contextmanager
+def start_backend(name: str, directory: Path) -> Iterator[Backend]:
+    if name == "memory":
+        memory = MemoryBackend()
+        yield memory
+        memory.store.close()
+        return
+    server = EtcdServer(require_etcd(name.removeprefix("etcd-")), directory).start()
+    backend = EtcdBackend(server)
+    try:
+        yield backend
+    finally:
+        backend.store.close()
+        server.stop()
+
+
+class Collector:
+    """A watch's callback that keeps everything, for any thread to read."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._items: list[WatchUpdate | WatchFailure] = []
+
+    def __call__(self, item: WatchUpdate | WatchFailure) -> None:
+        with self._lock:
+            self._items.append(item)
+
+    @property
+    def items(self) -> list[WatchUpdate | WatchFailure]:
+        with self._lock:
+            return list(self._items)
+
+    @property
+    def updates(self) -> list[WatchUpdate]:
+        return [item for item in self.items if isinstance(item, WatchUpdate)]
+
+    @property
+    def events(self) -> list[Event]:
+        return [event for update in self.updates for event in update.events]
+
+    @property
+    def changes(self) -> list[tuple[str, str | None]]:
+        return [(event.key, event.value) for event in self.events]
+
+    @property
+    def revisions(self) -> list[int]:
+        return [event.mod_revision for event in self.events]
+
+    @property
+    def snapshots(self) -> list[tuple[KeyValue, ...]]:
+        return [update.snapshot for update in self.updates if update.snapshot is not None]
+
+    @property
+    def failures(self) -> list[StoreError]:
+        return [item.error for item in self.items if isinstance(item, WatchFailure)]

@@ -1,0 +1,108 @@
+"""A TCP proxy on loopback that can cut, refuse or silence connections: what networks and middleboxes do to a client."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+
+
+class Proxy:
+    """Forwards 127.0.0.1:`port` to a port of 127.0.0.1."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._lock = threading.Lock()
+        self._links: list[_Link] = []
+        self._refusing = False
+        self._closed = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        threading.Thread(target=self._accept, name="proxy", daemon=True).start()
+
+    @property
+    def connections(self) -> int:
+        """Accepted so far."""
+        with self._lock:
+            return len(self._links)
+
+    @property
+    def answers(self) -> bytes:
+        """What the server has sent so far."""
+        with self._lock:
+            return b"".join(bytes(link.answers) for link in self._links)
+
+    def refuse(self) -> None:
+        """Ends every connection, and new ones at once."""
+        with self._lock:
+            self._refusing = True
+            for link in self._links:
+                link.close()
+
+    def admit(self) -> None:
+        with self._lock:
+            self._refusing = False
+
+    def cut(self) -> None:
+        """Ends every connection; new ones are welcome."""
+        self.refuse()
+        self.admit()
+
+    def silence(self) -> None:
+        """Existing connections stay open and carry nothing any more; new ones are welcome."""
+        with self._lock:
+            for link in self._links:
+                link.silent = True
+
+    def close(self) -> None:
+        self._closed = True
+        self.refuse()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                if self._refusing:
+                    client.close()
+                    continue
+                try:
+                    link = _Link(client, socket.create_connection(("127.0.0.1", self._target)))
+                except OSError:
+                    client.close()
+                    continue
+                self._links.append(link)
+            threading.Thread(target=link.run, name="proxy-link", daemon=True).start()
+
+
+class _Link:
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self._pair = (client, server)
+        self.silent = False
+        self.answers = bytearray()
+
+    def run(self) -> None:
+        client, server = self._pair
+        other = {client: server, server: client}
+        with contextlib.suppress(OSError, ValueError):
+            while True:
+                for source in select.select(self._pair, (), ())[0]:
+                    data = source.recv(65536)
+                    if not data:
+                        return self.close()
+                    if source is server:
+                        self.answers += data
+                    if not self.silent:
+                        other[source].sendall(data)
+        return self.close()
+
+    def close(self) -> None:
+        for end in self._pair:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()

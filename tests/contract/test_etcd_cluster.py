@@ -1,0 +1,108 @@
+"""The client on a cluster of three members, of which one is lost, frozen or cut off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from elasticjob_runtime.etcd import Compare, EtcdClient, KeyRange, Put, Unavailable
+
+from tests.contract.backends import Collector
+from tests.contract.etcd_servers import EtcdServer, three_members
+from tests.contract.writers import Writer
+from tests.support import eventually
+
+OpenClient = Callable[..., EtcdClient]
+
+
+@pytest.fixture
+def members(etcd_program: Path, tmp_path: Path) -> Iterator[list[EtcdServer]]:
+    members = three_members(etcd_program, tmp_path)
+    yield members
+    for member in members:
+        member.stop()
+
+
+def endpoints(members: list[EtcdServer]) -> str:
+    return ",".join(member.url for member in members)
+
+
+def test_nobody_notices_that_a_member_is_killed(members: list[EtcdServer], open_client: OpenClient) -> None:
+    """Each member in turn, so that clients and leader are hit whoever they are."""
+    lost: list[str] = []
+    clients = [open_client(endpoints(members)) for _ in range(3)]
+    seen = [Collector() for _ in clients]
+    for client, collector in zip(clients, seen, strict=True):
+        client.watch([KeyRange.prefix("/job/a/"), KeyRange("/job/b")], 2, collector)
+    keepers = [client.lease(5, lost.append) for client in clients]
+    for number, (client, keeper) in enumerate(zip(clients, keepers, strict=True)):
+        client.put(f"/members/{number}", "", lease=keeper.id)
+    writer = Writer(open_client(endpoints(members)), ["/job/a/1", "/job/b", "/job/a/2"])
+    for member in members:
+        before = len(writer.written)
+        member.kill()
+        eventually(lambda before=before: len(writer.written) > before + 100)  # type: ignore[misc]
+        member.start()
+    written = [write.revision for write in writer.stop()]
+    for number, collector in enumerate(seen):
+        eventually(lambda collector=collector: collector.revisions[-1:] == written[-1:])  # type: ignore[misc]
+        plain = [event for event in collector.events if not event.key.endswith(".fence")]
+        assert [event.mod_revision for event in plain] == written, number
+        assert collector.snapshots == []
+    assert lost == []
+    assert [clients[0].get(f"/members/{number}") is not None for number in range(3)] == [True] * 3
+
+
+def test_a_frozen_member_is_left(members: list[EtcdServer], open_client: OpenClient) -> None:
+    """Frozen, not dead: its kernel still accepts connections. Leases go on within their TTL; watches and calls go elsewhere."""
+    lost: list[str] = []
+    frozen = members[0]
+    clients = [open_client(endpoints(members), probe_interval=0.5, timeout=5) for _ in range(4)]
+    seen = [Collector() for _ in clients]
+    for client, collector in zip(clients, seen, strict=True):
+        client.watch([KeyRange.prefix("/job/")], 2, collector)
+    keepers = [client.lease(6, lost.append) for client in clients]
+    for number, (client, keeper) in enumerate(zip(clients, keepers, strict=True)):
+        client.put(f"/job/{number}", "", lease=keeper.id)
+    frozen.freeze()
+    promised = [keeper.expires_at for keeper in keepers]
+    for client in clients:
+        assert client.get("/job/0") is not None
+    eventually(lambda: all(k.expires_at > p for k, p in zip(keepers, promised, strict=True)), what="every lease is renewed elsewhere")
+    assert all(keeper.expires_at > time.monotonic() for keeper in keepers)
+    last = clients[0].put("/job/last", "")
+    for collector in seen:
+        eventually(lambda collector=collector: last in collector.revisions)  # type: ignore[misc]
+    frozen.thaw()
+    assert lost == []
+
+
+def test_without_a_majority_calls_fail_in_time_and_watches_wait(members: list[EtcdServer], open_client: OpenClient) -> None:
+    client = open_client(endpoints(members), timeout=3, probe_interval=0.5)
+    seen = Collector()
+    client.watch([KeyRange("/a"), KeyRange("/b")], 2, seen)
+    first = client.put("/a", "1")
+    eventually(lambda: seen.revisions == [first])
+    members[0].kill()
+    members[1].kill()
+    with pytest.raises(Unavailable):
+        client.get("/a")
+    with pytest.raises(Unavailable):
+        client.txn((Compare("/a", mod_revision=first),), (Put("/a", "2"),))
+    eventually(lambda: seen.failures, what="the watch says that it stands still")
+    members[0].start()
+    members[1].start()
+    eventually(lambda: _put(client))
+    end = client.put("/b", "end")
+    eventually(lambda: seen.revisions[-1:] == [end])
+    assert seen.revisions == sorted(set(seen.revisions))
+    assert seen.snapshots == []
+
+
+def _put(client: EtcdClient) -> bool:
+    try:
+        return client.put("/b", "back") > 0
+    except Unavailable:
+        return False

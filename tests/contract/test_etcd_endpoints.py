@@ -1,0 +1,188 @@
+"""Endpoints that are no etcd, silent, absent or wrong: one clear error each, in time; and good ones beside bad ones."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from elasticjob_runtime.etcd import EtcdClient, KeyRange, NotEtcd, StoreError, Unavailable
+
+from tests.cluster.processes import free_ports
+from tests.contract.backends import Collector
+from tests.contract.etcd_servers import EtcdServer
+from tests.support import eventually
+
+OpenClient = Callable[..., EtcdClient]
+
+
+class RawServer:
+    """Accepts, reads what comes, answers always the same bytes and closes (or never does: `answer` None)."""
+
+    def __init__(self, answer: bytes | None) -> None:
+        self._answer = answer
+        self._open: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._answer is None:
+                self._open.append(connection)
+                continue
+            try:
+                connection.recv(65536)
+                connection.sendall(self._answer)
+                connection.shutdown(socket.SHUT_WR)
+                connection.settimeout(1)
+                connection.recv(65536)
+            except OSError:
+                pass
+            connection.close()
+
+    def close(self) -> None:
+        self._listener.close()
+        for connection in self._open:
+            connection.close()
+
+
+@pytest.fixture
+def raw_server() -> Iterator[Callable[[bytes | None], RawServer]]:
+    servers: list[RawServer] = []
+
+    def start(answer: bytes | None) -> RawServer:
+        servers.append(RawServer(answer))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+StartRaw = Callable[[bytes | None], RawServer]
+
+
+def web_server(answers: dict[str, Any]) -> http.server.ThreadingHTTPServer:
+    """Answers GET and POST of the given paths with JSON, everything else with 404."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if self.path not in answers:
+                return self.send_error(404)
+            body = json.dumps(answers[self.path]).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return None
+
+        do_POST = do_GET  # noqa: N815 - named by http.server
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ({}, r"HTTP 404 from BaseHTTP"),
+        ({"/version": {"etcdserver": "3.3.27", "etcdcluster": "3.3.0"}}, r"an etcd 3\.3\.27; 3\.4 or newer is needed"),
+        ({"/version": {"etcdserver": "2.3.8"}}, r"an etcd 2\.3\.8"),
+        ({"/version": {"etcdserver": "weird"}}, r"unknown version 'weird'"),
+        ({"/version": {"major": "1", "minor": "36", "gitVersion": "v1.36.3"}}, r"gitVersion"),
+        ({"/version": ["nothing", "of", "the", "kind"]}, r"nothing"),
+        ({"/version": {"etcdserver": "3.6.8"}}, r"HTTP 404"),
+    ],
+    ids=["web server", "etcd 3.3", "etcd 2", "no version", "Kubernetes", "other JSON", "etcd without its gateway"],
+)
+def test_another_http_service_is_named(answers: dict[str, Any], words: str, open_client: OpenClient) -> None:
+    server = web_server(answers)
+    client = open_client(f"127.0.0.1:{server.server_port}")
+    try:
+        for call in (lambda: client.get("/a"), lambda: client.put("/a", ""), lambda: client.lease(5, lambda _: None)):
+            with pytest.raises(NotEtcd, match=words) as caught:
+                call()
+            assert str(server.server_port) in str(caught.value)
+        seen = Collector()
+        client.watch([KeyRange("/a")], 1, seen)
+        eventually(lambda: seen.failures)
+        assert isinstance(seen.failures[0], NotEtcd)
+    finally:
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (b"-ERR unknown command 'POST'\r\n", NotEtcd, "ERR unknown command"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", NotEtcd, "SSH-2.0"),
+        (b"\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05", NotEtcd, "not HTTP"),
+        (b"HTTP/1.1 garbage\r\n\r\n", NotEtcd, "garbage"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", Unavailable, "closed before the answer was complete"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: nine\r\n\r\nshort", NotEtcd, "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", Unavailable, "garbled"),
+        (b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nlater", Unavailable, "HTTP 503"),
+        (b"", Unavailable, "closed before the answer was complete"),
+        (None, Unavailable, "no answer within the deadline"),
+    ],
+    ids=["redis", "ssh", "gRPC only", "bad status", "half answer", "bad length", "bad chunk", "overloaded proxy", "closes", "silent"],
+)
+def test_a_server_that_speaks_something_else(
+    raw_server: StartRaw, open_client: OpenClient, answer: bytes | None, error: type[StoreError], words: str
+) -> None:
+    client = open_client(f"127.0.0.1:{raw_server(answer).port}", timeout=1)
+    started = time.monotonic()
+    with pytest.raises(error, match=words):
+        client.get("/a")
+    with pytest.raises(error, match=words):
+        client.put("/a", "")
+    assert time.monotonic() - started < 30
+
+
+def test_nobody_listens(open_client: OpenClient) -> None:
+    client = open_client(f"127.0.0.1:{free_ports(1)[0]}", timeout=0.5)
+    with pytest.raises(Unavailable, match=r"no etcd answered within 0\.5 s: http://127\.0\.0\.1:\d+: .*refused"):
+        client.get("/a")
+
+
+def test_a_name_that_does_not_exist(open_client: OpenClient) -> None:
+    with pytest.raises(Unavailable, match=r"the name etcd\.invalid "):
+        open_client("etcd.invalid", timeout=1).get("/a")
+
+
+def test_a_good_endpoint_beside_bad_ones(etcd_server: EtcdServer, raw_server: StartRaw, open_client: OpenClient) -> None:
+    other = web_server({})
+    bad = [f"127.0.0.1:{other.server_port}", f"127.0.0.1:{free_ports(1)[0]}", f"127.0.0.1:{raw_server(None).port}", "etcd.invalid"]
+    revision = 0
+    for _ in range(5):  # the first endpoint is drawn by lot
+        client = open_client(",".join([*bad, f"127.0.0.1:{etcd_server.port}"]))
+        seen = Collector()
+        client.watch([KeyRange("/a")], revision + 1, seen)
+        revision = client.put("/a", "")
+        eventually(lambda seen=seen, revision=revision: revision in seen.revisions)  # type: ignore[misc]
+        keeper = client.lease(30, lambda _: None)
+        keeper.revoke()
+        client.close()
+    other.shutdown()
+
+
+def test_ipv6(etcd_server: EtcdServer, open_client: OpenClient) -> None:
+    """etcd listens on 127.0.0.1 only: what matters is that ::1 is tried and named."""
+    with pytest.raises(Unavailable, match=rf"http://\[::1\]:{etcd_server.port}: "):
+        open_client(f"[::1]:{etcd_server.port}", timeout=0.3).get("/a")
+    assert open_client(f"localhost:{etcd_server.port}").get("/a") is None

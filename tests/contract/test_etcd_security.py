@@ -1,0 +1,257 @@
+"""TLS, certificates, users and tokens on a real etcd."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from elasticjob_runtime.etcd import (
+    Credentials,
+    Delete,
+    Denied,
+    EtcdClient,
+    Get,
+    KeyRange,
+    NotEtcd,
+    Put,
+    TlsConfig,
+    Unavailable,
+    connect,
+    parse_endpoints,
+)
+
+from tests.contract.backends import Collector
+from tests.contract.certificates import Pki
+from tests.contract.etcd_servers import EtcdServer, enable_users
+from tests.contract.proxy import Proxy
+from tests.support import eventually
+
+OpenClient = Callable[..., EtcdClient]
+JOB = "/jobs/one/"
+
+
+@pytest.fixture
+def guarded_server(etcd_program: Path, tmp_path: Path) -> Iterator[EtcdServer]:
+    """Users on: `job` may read and write under /jobs/one/. Tokens live for 2 s unless used."""
+    server = EtcdServer(etcd_program, tmp_path, flags=["--auth-token-ttl", "2", "--bcrypt-cost", "4"]).start()
+    enable_users(server, {"job": ("secret", JOB)})
+    yield server
+    server.stop()
+
+
+def test_tls_with_a_client_certificate_without_a_name(etcd_program: Path, tmp_path: Path) -> None:
+    pki = Pki(tmp_path / "pki", client_auth=True)
+    server = EtcdServer(etcd_program, tmp_path, pki=pki).start()
+    enable_users(server, {"job": ("secret", "/a")})
+    conf = {"protocol": "https", "cacert": pki.ca, "cert": pki.certificate("client"), "key": pki.key("client")}
+    conf |= {"user": "job", "password": "secret"}
+    client = connect(f"localhost:{server.port}", conf)
+    try:
+        seen = Collector()
+        client.watch([KeyRange.prefix("/a/"), KeyRange("/a")], 2, seen)
+        keeper = client.lease(2, lambda _: None)
+        first = keeper.expires_at
+        revision = client.put("/a", "x" * 100_000, lease=keeper.id)
+        eventually(lambda: seen.revisions == [revision])
+        eventually(lambda: keeper.expires_at > first)
+        keeper.revoke()
+        eventually(lambda: seen.revisions == [revision, revision + 1])
+
+        def failure(**changed: str) -> str:
+            other = connect(f"https://127.0.0.1:{server.port}", {**conf, **changed})
+            try:
+                with pytest.raises(Denied) as caught:
+                    other.get("/a", timeout=3)
+                return str(caught.value)
+            finally:
+                other.close()
+
+        assert "common name (CN)" in failure(cert=pki.certificate("named"), key=pki.key("named"))
+        assert "client certificate" in failure(cert="", key="")
+        stranger = Pki(tmp_path / "stranger")
+        assert "certificate is not accepted" in failure(cacert=stranger.ca)
+        assert "client certificate" in failure(cert=stranger.certificate("client"), key=stranger.key("client"))
+    finally:
+        client.close()
+        server.stop()
+
+
+def test_a_certificate_for_another_host_is_not_accepted(etcd_program: Path, tmp_path: Path) -> None:
+    pki = Pki(tmp_path / "pki")
+    pki.sign("server", "/O=etcd", "subjectAltName=DNS:somewhere-else")
+    server = EtcdServer(etcd_program, tmp_path, pki=pki)
+    server.launch()
+    client = connect(f"127.0.0.1:{server.port}", {"protocol": "https", "cacert": pki.ca})
+    seen = Collector()
+    try:
+        eventually(lambda: isinstance(_error_of(client), Denied))
+        with pytest.raises(Denied, match=r"certificate is not accepted: .*127\.0\.0\.1"):
+            client.get("/a")
+        client.watch([KeyRange("/a")], 1, seen)
+        eventually(lambda: seen.failures and isinstance(seen.failures[-1], Denied))
+    finally:
+        client.close()
+        server.stop()
+
+
+def _error_of(client: EtcdClient) -> Exception | None:
+    try:
+        client.get("/a", timeout=1)
+    except (Unavailable, Denied, NotEtcd) as error:
+        return error
+    return None
+
+
+def test_http_and_https_mixed_up(etcd_program: Path, tmp_path: Path, pki: Pki) -> None:
+    plain = EtcdServer(etcd_program, tmp_path, name="plain").start()
+    secure = EtcdServer(etcd_program, tmp_path, name="tls", pki=pki).start()
+    try:
+        # etcd just closes: that may also be a server on its way down, so it is tried until the deadline.
+        with pytest.raises(Unavailable, match=r"does it speak TLS \(protocol=https\)"):
+            connect(f"127.0.0.1:{plain.port}", {"protocol": "https", "cacert": pki.ca}).get("/a", timeout=1)
+        with pytest.raises(Unavailable, match=r"closed before .*if it wants TLS: protocol=https"):
+            connect(f"127.0.0.1:{secure.port}").get("/a", timeout=1)
+    finally:
+        plain.stop()
+        secure.stop()
+
+
+def test_a_user_reaches_its_prefix_and_nothing_else(guarded_server: EtcdServer, open_client: OpenClient) -> None:
+    client = open_client(guarded_server.url, credentials=Credentials("job", "secret"))
+    keeper = client.lease(60, lambda _: None)
+    assert client.put(JOB + "a", "1", lease=keeper.id) > 1
+    assert len(client.range(Get(KeyRange.prefix(JOB))).kvs) == 1
+    for refused in (
+        lambda: client.get("/jobs/two/a"),
+        lambda: client.put("/jobs/two/a", ""),
+        lambda: client.range(Get(KeyRange.prefix("/jobs/"))),
+        lambda: client.txn((), (Put(JOB + "a", ""), Delete(KeyRange("/jobs/two/a")))),
+    ):
+        with pytest.raises(Denied, match=r"etcd refuses to .*/jobs/.*: permission denied"):
+            refused()
+    seen, other = Collector(), Collector()
+    client.watch([KeyRange.prefix(JOB)], 2, seen)
+    client.watch([KeyRange.prefix(JOB), KeyRange("/jobs/two/a")], 2, other)
+    eventually(lambda: seen.events)
+    eventually(lambda: other.failures)
+    assert isinstance(other.failures[0], Denied)
+    assert "/jobs/two/a" in str(other.failures[0])
+    keeper.revoke()
+
+
+def test_wrong_or_missing_credentials_are_denied_in_one_sentence(
+    guarded_server: EtcdServer, open_client: OpenClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(0)
+    wrong = open_client(guarded_server.url, credentials=Credentials("job", "hunter2"))
+    with pytest.raises(Denied, match=r"user 'job': authentication failed") as caught:
+        wrong.get(JOB + "a")
+    assert "hunter2" not in f"{caught.value} {wrong!r} {caplog.text}"
+    with pytest.raises(Denied, match="wants a user and a password"):
+        open_client(guarded_server.url).put(JOB + "a", "")
+    seen = Collector()
+    wrong.watch([KeyRange(JOB + "a")], 2, seen)
+    eventually(lambda: seen.failures)
+    assert isinstance(seen.failures[0], Denied)
+
+
+def test_a_token_that_expired_is_renewed_and_nothing_is_written_twice(guarded_server: EtcdServer, open_client: OpenClient) -> None:
+    client = open_client(guarded_server.url, credentials=Credentials("job", "secret"), probe_interval=60)
+    first = client.put(JOB + "a", "1")
+    seen = Collector()
+    client.watch([KeyRange.prefix(JOB)], first, seen)
+    time.sleep(5)
+    second = client.put(JOB + "a", "2")
+    found = client.get(JOB + "a")
+    assert found is not None
+    assert (found.version, second) == (2, first + 1)
+    eventually(lambda: seen.revisions == [first, second], what="the watch outlives the token with which it began")
+    assert seen.failures == []
+
+
+def test_tokens_lost_in_a_restart_are_renewed_by_calls_watches_and_leases(guarded_server: EtcdServer, open_client: OpenClient) -> None:
+    lost: list[str] = []
+    client = open_client(guarded_server.url, credentials=Credentials("job", "secret"))
+    keeper = client.lease(30, lost.append)
+    seen = Collector()
+    first = client.put(JOB + "a", "1", lease=keeper.id)
+    client.watch([KeyRange.prefix(JOB)], first, seen)
+    eventually(lambda: seen.events)
+    guarded_server.kill()
+    guarded_server.start_guarded()
+    second = client.put(JOB + "a", "2", lease=keeper.id)
+    eventually(lambda: seen.revisions == [first, second])
+    keeper.revoke()
+    eventually(lambda: seen.revisions == [first, second, second + 1])
+    assert lost == []
+
+
+def test_a_watch_that_reconnects_with_an_expired_token_logs_in_again(guarded_server: EtcdServer, open_client: OpenClient) -> None:
+    proxy = Proxy(guarded_server.port)
+    other = open_client(guarded_server.url, credentials=Credentials("job", "secret"))
+    client = open_client(proxy.url, credentials=Credentials("job", "secret"), probe_interval=60)
+    seen = Collector()
+    revisions = [other.put(JOB + "a", "1")]
+    client.watch([KeyRange.prefix(JOB), KeyRange(JOB + "b")], revisions[0], seen)
+    eventually(lambda: seen.revisions == revisions)
+    time.sleep(5)
+    proxy.cut()
+    revisions.append(other.put(JOB + "a", "2"))
+    eventually(lambda: seen.revisions == revisions)
+    assert [f for f in seen.failures if isinstance(f, Denied)] == []
+    proxy.close()
+
+
+def test_jwt_is_renewed_before_it_ends(etcd_program: Path, tmp_path: Path, open_client: OpenClient) -> None:
+    for command in ("genrsa -out jwt.key 2048", "rsa -in jwt.key -pubout -out jwt.pub"):
+        subprocess.run(["openssl", *command.split()], cwd=tmp_path, check=True, capture_output=True)
+    token = f"jwt,pub-key={tmp_path}/jwt.pub,priv-key={tmp_path}/jwt.key,sign-method=RS256,ttl=2s"
+    server = EtcdServer(etcd_program, tmp_path, flags=["--auth-token", token, "--bcrypt-cost", "4"]).start()
+    try:
+        enable_users(server, {"job": ("secret", JOB)})
+        proxy = Proxy(server.port)
+        client = open_client(proxy.url, credentials=Credentials("job", "secret"))
+        end = time.monotonic() + 5
+        count = 0
+        while time.monotonic() < end:
+            client.put(JOB + "a", "")
+            count += 1
+            time.sleep(0.05)
+        found = client.get(JOB + "a")
+        assert found is not None
+        assert found.version == count
+        assert b"invalid auth token" not in proxy.answers, "no call was refused on the way"
+        proxy.close()
+    finally:
+        server.stop()
+
+
+def test_a_password_file_is_read_again_at_every_login(guarded_server: EtcdServer, open_client: OpenClient, tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    client = open_client(guarded_server.url, credentials=Credentials("job", password_file=str(file)))
+    client.put(JOB + "a", "")
+    guarded_server.change_password("job", "new secret")
+    file.write_text("new secret\n")
+    eventually(lambda: client.put(JOB + "a", "") > 0)
+    file.unlink()
+    guarded_server.change_password("job", "newest")
+    with pytest.raises(Denied, match=r"password_file .*cannot be read"):
+        client.put(JOB + "a", "")
+
+
+def test_credentials_for_a_server_without_users_do_no_harm(etcd_server: EtcdServer, open_client: OpenClient) -> None:
+    client = open_client(etcd_server.url, credentials=Credentials("job", "secret"))
+    client.put(JOB + "a", "1")
+    enable_users(etcd_server, {"job": ("secret", JOB)})
+    assert client.put(JOB + "a", "2") > 0, "and when users are turned on, it logs in"
+
+
+def test_a_client_shows_no_password() -> None:
+    credentials = Credentials("job", "hunter2")
+    client = EtcdClient(parse_endpoints("127.0.0.1:1"), credentials=credentials, tls=TlsConfig())
+    assert "hunter2" not in f"{client!r} {credentials!r} {vars(client)!r} {dataclasses.replace(credentials, user='x')!r}"

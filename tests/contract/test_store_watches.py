@@ -1,0 +1,213 @@
+"""Watches: the same on every store."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+import pytest
+from elasticjob_runtime.etcd import Delete, Get, KeyRange, Put, Store, WatchFailure, WatchUpdate
+
+from tests.contract.backends import Backend, Collector
+from tests.support import eventually
+
+
+def now(store: Store, prefix: str) -> int:
+    return store.range(Get(KeyRange(prefix))).revision
+
+
+def test_a_watch_tells_what_happened_to_a_key(store: Store, prefix: str) -> None:
+    seen = Collector()
+    watch = store.watch([KeyRange(prefix + "a")], now(store, prefix) + 1, seen)
+    created = store.put(prefix + "a", "1")
+    store.put(prefix + "b", "not watched")
+    store.put(prefix + "a", "")
+    store.txn((), (Delete(KeyRange(prefix + "a")),))
+    eventually(lambda: len(seen.events) == 3)
+    watch.cancel()
+    assert seen.changes == [(prefix + "a", "1"), (prefix + "a", ""), (prefix + "a", None)]
+    assert seen.revisions == [created, created + 2, created + 3]
+    assert [event.create_revision for event in seen.events] == [created, created, 0]
+    assert [update.revision for update in seen.updates][-1] == created + 3
+    assert seen.failures == []
+    assert seen.snapshots == []
+
+
+def test_a_watch_starts_in_the_past_and_goes_on(store: Store, prefix: str) -> None:
+    revisions = [store.put(prefix + "a", str(i)) for i in range(5)]
+    seen = Collector()
+    watch = store.watch([KeyRange.prefix(prefix)], revisions[2], seen)
+    revisions.append(store.put(prefix + "b", "5"))
+    eventually(lambda: len(seen.events) == 4)
+    watch.cancel()
+    assert seen.revisions == revisions[2:]
+
+
+def test_a_watch_from_a_revision_that_the_store_never_reached_starts_over(store: Store, prefix: str) -> None:
+    """Whoever knows of such a revision knew a store that has lost its data since."""
+    revision = store.put(prefix + "a", "1")
+    seen = Collector()
+    watch = store.watch([KeyRange.prefix(prefix)], revision + 1000, seen)
+    eventually(lambda: seen.snapshots)
+    news = store.put(prefix + "a", "2")
+    eventually(lambda: seen.revisions == [news])
+    watch.cancel()
+    assert [[(kv.key, kv.value) for kv in snapshot] for snapshot in seen.snapshots] == [[(prefix + "a", "1")]]
+
+
+def test_a_prefix_ends_where_it_ends(store: Store, prefix: str) -> None:
+    seen = Collector()
+    watch = store.watch([KeyRange.prefix(prefix)], now(store, prefix) + 1, seen)
+    for key in (prefix[:-1], prefix, prefix + "a", prefix + "\x7f", prefix[:-1] + "0", prefix + "z"):
+        store.put(key, "")
+    eventually(lambda: (prefix + "z", "") in seen.changes)
+    watch.cancel()
+    assert [key for key, _ in seen.changes] == [prefix, prefix + "a", prefix + "\x7f", prefix + "z"]
+
+
+def test_several_ranges_come_in_the_order_of_the_store(store: Store, prefix: str) -> None:
+    """The past and the present, over three ranges, each change once and in order."""
+    rng = random.Random(1)
+    keys = [prefix + name for name in ("plan", "members/a", "members/b", "stop/1", "unwatched")]
+    start = now(store, prefix) + 1
+    written = []
+
+    def write(count: int) -> None:
+        for _ in range(count):
+            key = rng.choice(keys)
+            revision = store.put(key, "")
+            if key != keys[-1]:
+                written.append((key, revision))
+
+    write(100)
+    seen = Collector()
+    watch = store.watch([KeyRange.prefix(prefix + "members/"), KeyRange(prefix + "plan"), KeyRange.prefix(prefix + "stop/")], start, seen)
+    write(300)
+    eventually(lambda: len(seen.events) >= len(written))
+    watch.cancel()
+    assert [(event.key, event.mod_revision) for event in seen.events] == written
+
+
+def test_a_key_in_two_ranges_is_reported_once(store: Store, prefix: str) -> None:
+    seen = Collector()
+    ranges = [KeyRange.prefix(prefix), KeyRange(prefix + "a"), KeyRange(prefix + "a", prefix + "c"), KeyRange.prefix(prefix)]
+    watch = store.watch(ranges, now(store, prefix) + 1, seen)
+    revisions = [store.put(prefix + name, "") for name in "abc"]
+    eventually(lambda: len(seen.events) >= 3)
+    store.put(prefix + "end", "")
+    eventually(lambda: seen.changes[-1][0] == prefix + "end")
+    watch.cancel()
+    assert seen.revisions[:-1] == revisions
+
+
+def test_the_changes_of_a_transaction_share_their_revision(store: Store, prefix: str) -> None:
+    store.put(prefix + "old", "")
+    seen = Collector()
+    watch = store.watch([KeyRange.prefix(prefix)], now(store, prefix) + 1, seen)
+    result = store.txn((), (Put(prefix + "b", "1"), Put(prefix + "a", "2"), Delete(KeyRange(prefix + "old"))))
+    eventually(lambda: len(seen.events) == 3)
+    watch.cancel()
+    assert seen.changes == [(prefix + "b", "1"), (prefix + "a", "2"), (prefix + "old", None)]
+    assert set(seen.revisions) == {result.revision}
+
+
+def test_the_end_of_a_lease_is_seen_as_deletions(store: Store, prefix: str) -> None:
+    keeper = store.lease(60, lambda _: None)
+    store.txn((), (Put(prefix + "a", "", keeper.id), Put(prefix + "b", "", keeper.id)))
+    seen = Collector()
+    watch = store.watch([KeyRange.prefix(prefix)], now(store, prefix) + 1, seen)
+    keeper.revoke()
+    eventually(lambda: len(seen.events) == 2)
+    watch.cancel()
+    assert seen.changes == [(prefix + "a", None), (prefix + "b", None)]
+
+
+def test_a_long_past_comes_whole_and_in_order(store: Store, prefix: str) -> None:
+    """More than etcd sends in one batch, in two ranges, with writes going on."""
+    start = now(store, prefix) + 1
+    written = [store.put(f"{prefix}{'ab'[i % 3 == 0]}/{i % 7}", str(i)) for i in range(1500)]
+    seen = Collector()
+    watch = store.watch([KeyRange.prefix(prefix + "a/"), KeyRange.prefix(prefix + "b/")], start, seen)
+    written += [store.put(f"{prefix}{'ab'[i % 2]}/x", str(i)) for i in range(200)]
+    eventually(lambda: len(seen.events) >= len(written))
+    watch.cancel()
+    assert seen.revisions == written
+
+
+def test_big_values_come_whole(store: Store, prefix: str) -> None:
+    """30 MB at once: more than fits in one message, so etcd splits it."""
+    start = now(store, prefix) + 1
+    values = [f"{i:02}" * 500_000 for i in range(30)]
+    for i, value in enumerate(values):
+        store.put(f"{prefix}{i:02}", value)
+    seen = Collector()
+    watch = store.watch([KeyRange.prefix(prefix)], start, seen)
+    eventually(lambda: len(seen.events) >= len(values))
+    watch.cancel()
+    assert [value for _, value in seen.changes] == values
+    store.txn((), (Delete(KeyRange.prefix(prefix)),))
+
+
+def test_after_compaction_everything_is_read_again(backend: Backend, prefix: str) -> None:
+    store = backend.store
+    first = store.put(prefix + "gone", "1")
+    store.txn((), (Delete(KeyRange(prefix + "gone")),))
+    store.put(prefix + "b/1", "old")
+    store.put(prefix + "b/1", "new")
+    last = store.put(prefix + "a", "stays")
+    backend.compact(last)
+    seen = Collector()
+    watch = store.watch([KeyRange.prefix(prefix + "b/"), KeyRange(prefix + "a"), KeyRange(prefix + "gone")], first, seen)
+    eventually(lambda: seen.updates)
+    news = store.put(prefix + "a", "news")
+    eventually(lambda: seen.events)
+    watch.cancel()
+    assert [[(kv.key, kv.value) for kv in snapshot] for snapshot in seen.snapshots] == [[(prefix + "a", "stays"), (prefix + "b/1", "new")]]
+    assert seen.updates[0].revision >= last
+    assert seen.updates[0].events == ()
+    assert seen.revisions == [news]
+    assert seen.failures == []
+
+
+def test_after_cancel_nothing_is_delivered(store: Store, prefix: str) -> None:
+    seen, other = Collector(), Collector()
+    watch = store.watch([KeyRange.prefix(prefix)], now(store, prefix) + 1, seen)
+    control = store.watch([KeyRange.prefix(prefix)], now(store, prefix) + 1, other)
+    store.put(prefix + "a", "")
+    eventually(lambda: seen.events)
+    watch.cancel()
+    watch.cancel()
+    store.put(prefix + "b", "")
+    eventually(lambda: len(other.events) == 2)
+    control.cancel()
+    assert [key for key, _ in seen.changes] == [prefix + "a"]
+
+
+def test_a_callback_may_fail_or_cancel_its_own_watch(store: Store, prefix: str) -> None:
+    seen = []
+    done = threading.Event()
+
+    def callback(item: WatchUpdate | WatchFailure) -> None:
+        seen.append(item)
+        if len(seen) == 2:
+            watch.cancel()
+            done.set()
+        raise RuntimeError("the receiver has a bug")
+
+    other = Collector()
+    watch = store.watch([KeyRange.prefix(prefix)], now(store, prefix) + 1, callback)
+    control = store.watch([KeyRange.prefix(prefix)], now(store, prefix) + 1, other)
+    for i in range(4):
+        store.put(prefix + "a", str(i))
+        eventually(lambda i=i: len(other.events) > i and (done.is_set() or len(seen) > i))  # type: ignore[misc]
+    control.cancel()
+    assert len(seen) == 2
+
+
+def test_a_watch_of_nothing_is_refused(store: Store, prefix: str) -> None:
+    with pytest.raises(ValueError, match="at least one range"):
+        store.watch([], 1, Collector())
+    with pytest.raises(ValueError, match="key must not be empty"):
+        store.watch([KeyRange("")], 1, Collector())
+    with pytest.raises(ValueError, match="the first is 1"):
+        store.watch([KeyRange(prefix)], 0, Collector())
