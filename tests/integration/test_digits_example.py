@@ -1,4 +1,4 @@
-"""The digits example as a user runs it: plain python and torchrun, stopped, killed and resumed at other world sizes."""
+"""The digits example as a user runs it: plain python, torchrun and elasticrun, stopped, killed and resumed at other world sizes."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ SCRIPT = pathlib.Path(__file__).parents[2] / "examples" / "digits" / "train.py"
 PYTHON = [sys.executable]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=1", "--nproc-per-node=2"]
 
+ELASTICRUN = [sys.executable, "-m", "elasticjob_runtime", "--standalone", "--nproc-per-node=3"]
 FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 """torchrun's switch for a new store after a restart. Without it the restarted workers find the addresses of the dead ones."""
 
@@ -90,19 +91,22 @@ def accuracy(output: str) -> float:
 
 
 def test_it_learns_to_read_and_any_world_takes_the_same_way(start: Start) -> None:
-    """One process to the end; the same again as one, two and one process, each resumed in the middle of an epoch."""
-    alone = start(PYTHON, "--step-seconds=0", "--checkpoint-every=50", "--steps=300", "--checkpoint-dir=alone").finish()
+    """One process to the end; the same again with one, two, three and one processes, each resumed in the middle of an epoch."""
+    quick = ("--step-seconds=0", "--checkpoint-every=50")
+    alone = start(PYTHON, *quick, "--steps=300", "--checkpoint-dir=alone").finish()
     assert "started step=0 epoch=0 world=1" in alone
     assert accuracy(alone) >= 0.97
 
-    start(PYTHON, "--step-seconds=0", "--checkpoint-every=50", "--steps=50", ELASTICJOB_CHECKPOINT_DIRECTORY="changing").finish()
-    two = start(TORCHRUN, "--step-seconds=0", "--checkpoint-every=50", "--steps=115", "--checkpoint-dir=changing").finish()
+    start(PYTHON, *quick, "--steps=50", ELASTICJOB_CHECKPOINT_DIRECTORY="changing").finish()
+    two = start(TORCHRUN, *quick, "--steps=84", "--checkpoint-dir=changing").finish()
     assert "resumed step=50 epoch=2 world=2" in two
-    last = start(PYTHON, "--step-seconds=0", "--checkpoint-every=50", "--steps=300", "--checkpoint-dir=changing").finish()
+    three = start(ELASTICRUN, *quick, "--steps=115", "--checkpoint-dir=changing").finish()
+    assert "resumed step=84 epoch=3 world=3" in three
+    last = start(PYTHON, *quick, "--steps=300", "--checkpoint-dir=changing").finish()
     assert "resumed step=115 epoch=5 world=1" in last
     assert accuracy(last) >= 0.97
 
-    expected, seen = losses(alone), losses(two) | losses(last)
+    expected, seen = losses(alone), losses(two) | losses(three) | losses(last)
     assert sorted(seen) == list(range(51, 301))
     for step in range(51, 121):  # later on, rounding errors have grown
         assert seen[step] == pytest.approx(expected[step], abs=0.01), f"step {step}"
