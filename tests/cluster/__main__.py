@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tests import cluster
-from tests.steps import StepError
+from tests.steps import StepError, Steps
 
+from .output import environment
+from .programs import build_programs, program
 from .settings import KUBECONFIG, LINKS
 
 NODE_COMMANDS: dict[str, Callable[[str], None]] = {
@@ -26,10 +29,14 @@ NODE_COMMANDS: dict[str, Callable[[str], None]] = {
 }
 
 
+TOOLS = ("helm", "kubectl")
+
+
 def main() -> int:
-    arguments = _parser().parse_args()
     try:
-        _execute(arguments)
+        if sys.argv[1:2] and sys.argv[1] in TOOLS:  # their arguments are their own affair
+            return _run_tool(sys.argv[1], sys.argv[2:])
+        _execute(_parser().parse_args())
     except (cluster.ClusterError, StepError) as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 1
@@ -49,7 +56,16 @@ def _parser() -> argparse.ArgumentParser:
     for name, function in NODE_COMMANDS.items():
         commands.add_parser(name, help=_summary(function)).add_argument("node", help="such as node-1")
     commands.add_parser("load-image", help=_summary(cluster.load_image)).add_argument("archive", type=Path)
+    for tool in TOOLS:
+        commands.add_parser(tool, help=f"run {tool}, on this cluster if it is up; built first where it is not")
     return parser
+
+
+def _run_tool(name: str, arguments: list[str]) -> int:
+    with Steps(Console(stderr=True, highlight=False)) as steps:
+        build_programs(steps)
+    kubeconfig = {"KUBECONFIG": str(KUBECONFIG)} if KUBECONFIG.exists() else {}
+    return subprocess.run([program(name), *arguments], env=environment(**kubeconfig), check=False).returncode
 
 
 def _summary(function: Callable[..., object]) -> str:

@@ -186,9 +186,9 @@ def _create(nodes: int, steps: Steps) -> None:
     DOT_CLUSTER.mkdir(exist_ok=True)
     shutil.copyfile(state / "super-admin.conf", KUBECONFIG)
     KUBECONFIG.chmod(0o600)
-    logs = DOT_CLUSTER / "logs"
-    logs.unlink(missing_ok=True)
-    logs.symlink_to(state / "logs")
+    for name in ("logs", "nodes"):
+        (DOT_CLUSTER / name).unlink(missing_ok=True)
+        (DOT_CLUSTER / name).symlink_to(state / name)
     machine.new_record(complete=True).write()
 
 

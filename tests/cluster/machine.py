@@ -104,7 +104,8 @@ def remove_everything() -> None:
             if path.name != "logs":
                 run(["rm", "-rf", path])
     for checkout in {CHECKOUT, *([Path(record.checkout)] if record else [])}:
-        (checkout / DOT_CLUSTER.name / "kubeconfig").unlink(missing_ok=True)
+        for name in ("kubeconfig", "nodes"):
+            (checkout / DOT_CLUSTER.name / name).unlink(missing_ok=True)
     RECORD.unlink(missing_ok=True)
 
 

@@ -57,6 +57,15 @@ def test_a_loaded_image_is_on_every_node_and_its_pods_reach_the_api_server(nodes
         assert "system:serviceaccount:default:default" in cluster.kubectl("logs", f"on-{node}")
 
 
+def test_a_rebuilt_image_replaces_the_one_of_that_name_on_running_nodes(tmp_path: Path) -> None:
+    for turn, tool in enumerate(["etcd", "kwok"]):
+        write_archive(tmp_path / f"{tool}.tar", "localhost/tool:test", {"/tool": program(tool)}, ["/tool"])
+        cluster.load_image(tmp_path / f"{tool}.tar")
+        make_pod(f"pod-{turn}", "node-1", ["/tool", "--version"], image="localhost/tool:test")
+        wait_for_phase(f"pod-{turn}", "Succeeded")
+        assert cluster.kubectl("logs", f"pod-{turn}").lower().startswith(f"{tool} version")
+
+
 def test_the_shared_directory_is_one_folder_for_all_nodes_and_the_machine() -> None:
     make_pod("writer", "node-1", ETCD_SERVER, data=str(cluster.SHARED_DIRECTORY))
     status = wait_for_phase("writer", "Running")
