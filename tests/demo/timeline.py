@@ -73,6 +73,16 @@ class View:
     accuracy: float | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class Resuming:
+    """The workers have read a checkpoint and are about to train."""
+
+    step: int
+    world: int
+    lost: int
+    """Steps that are done again."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Story:
     """All that has happened so far."""
@@ -89,6 +99,8 @@ class Story:
     steps_lost: int = 0
     training: bool = False
     """Whether a training step has been seen."""
+    resuming: Resuming | None = None
+    """A restart whose first step has not been seen yet."""
     lost_at: float | None = None
     """When a pod was deleted."""
     resumed: bool = False
@@ -164,12 +176,14 @@ def _job(story: Story, now: float, seen: JobSeen) -> Story:
         workers=f"{seen.ready}/{seen.wanted}",
         group=seen.group,
         world=seen.world or story.view.world,
-        accuracy=seen.accuracy if seen.accuracy is not None else story.view.accuracy,
+        accuracy=story.view.accuracy if story.view.accuracy is not None else seen.accuracy,  # the log knows it sooner
     )
     # A status is up to a second old: it tells of more steps than the last line did, but never takes the view back.
     same_group = seen.group == story.view.group
     high = max(story.high, seen.step or 0) if same_group else story.high
     story = dataclasses.replace(story, view=dataclasses.replace(view, step=max(view.step, high)), high=high)
+    if seen.step:
+        story = _first_step(story, now)
     if seen.succeeded and not story.succeeded:
         story = _tell(dataclasses.replace(story, succeeded=True), now, "job succeeded")
     if seen.failed and not story.failed:
@@ -183,35 +197,39 @@ def _line(story: Story, now: float, seen: LineSeen) -> Story:
         return dataclasses.replace(story, view=view, final_accuracy=seen.accuracy if story.finished else None)
     if seen.step is None or seen.world is None or seen.epoch is None:
         return story
-    view = dataclasses.replace(
-        story.view, step=seen.step, epoch=seen.epoch, world=seen.world, loss=seen.loss if seen.loss is not None else story.view.loss
-    )
+    loss = seen.loss if seen.loss is not None else story.view.loss
+    view = dataclasses.replace(story.view, step=seen.step, epoch=seen.epoch, world=seen.world, loss=loss)
     story = dataclasses.replace(story, view=view)
     if seen.word == "resumed":
-        story = _resumed(story, now, seen.step, seen.world)
-    elif not seen.word and not story.training:
-        story = _tell(dataclasses.replace(story, training=True), now, "training", f"{now - story.applied_at:.1f} s after apply")
+        already_lost = story.resuming.lost if story.resuming else 0
+        lost = max(0, story.high - seen.step)
+        resuming = Resuming(seen.step, seen.world, already_lost + lost)
+        return dataclasses.replace(story, high=seen.step, steps_lost=story.steps_lost + lost, resuming=resuming)
+    if not seen.word:
+        story = _goes_on(_first_step(story, now), now, seen.step)
     return dataclasses.replace(story, high=max(story.high, seen.step), finished=story.finished or seen.word == "finished")
 
 
-def _resumed(story: Story, now: float, step: int, world: int) -> Story:
-    lost = max(0, story.high - step)
-    after = f"{now - story.lost_at:.1f} s after the pod was deleted, " if story.lost_at is not None else ""
-    detail = f"{after}from step {step}, {lost} steps lost"
-    what = (
-        f"training goes on with {world} of {story.full} workers"
-        if world < story.full
-        else f"training goes on at full size: {world} workers"
-    )
+def _first_step(story: Story, now: float) -> Story:
+    if story.training:
+        return story
+    return _tell(dataclasses.replace(story, training=True), now, "training", f"{now - story.applied_at:.1f} s after apply")
+
+
+def _goes_on(story: Story, now: float, step: int) -> Story:
+    """The first step after a restart."""
+    resuming = story.resuming
+    if resuming is None or step <= resuming.step:
+        return story
+    at_full_size = resuming.world >= story.full
+    what = f"at full size: {resuming.world} workers" if at_full_size else f"with {resuming.world} of {story.full} workers"
+    after = "" if story.lost_at is None else f"{now - story.lost_at:.1f} s after the pod was deleted, "
+    detail = f"{after}from step {resuming.step}, {resuming.lost} steps lost"
     lost_a_pod = story.lost_at is not None
     story = dataclasses.replace(
-        story,
-        high=step,
-        steps_lost=story.steps_lost + lost,
-        resumed=story.resumed or lost_a_pod,
-        full_again=story.full_again or (lost_a_pod and world >= story.full),
+        story, resuming=None, resumed=story.resumed or lost_a_pod, full_again=story.full_again or (lost_a_pod and at_full_size)
     )
-    return _tell(story, now, what, detail)
+    return _tell(story, now, f"training goes on {what}", detail)
 
 
 def _tell(story: Story, now: float, what: str, detail: str = "") -> Story:
@@ -258,9 +276,9 @@ def one_line(view: View) -> str:
 
 
 def is_news(before: View, after: View) -> bool:
-    """Whether a view is worth a line of its own where lines cannot move: everything but step and loss is."""
+    """Whether a view is worth a line of its own where lines cannot move: everything that `one_line` shows but step and loss is."""
 
     def news(view: View) -> View:
-        return dataclasses.replace(view, step=0, loss=None)
+        return dataclasses.replace(view, step=0, loss=None, group=0)
 
     return news(before) != news(after)

@@ -44,6 +44,7 @@ ALL = (
     (36.0, step(300, 2, "resumed")),
     (37.0, step(310, 2)),
     (42.0, step(320, 3, "resumed")),
+    (43.0, step(330, 3)),
     (70.0, LineSeen(accuracy=0.94)),
     (71.0, step(600, 3, "finished")),
     (71.1, LineSeen(accuracy=0.9722)),
@@ -97,7 +98,6 @@ def test_a_failed_job_says_why() -> None:
         (TRAINING[:2], False),  # not yet half-way
         (TRAINING, True),
         (((5.0, step(0, 2, "started")), (6.0, step(300, 2))), False),  # not at full size
-        (((1.0, JobSeen(world=3, step=300)),), False),  # no step of this job seen: a status of before
         (LOST, False),  # once is enough
     ],
 )
@@ -110,8 +110,8 @@ def test_the_table_says_what_happened_when() -> None:
         ("0.0 s", "job applied", ""),
         ("6.0 s", "training", "6.0 s after apply"),
         ("35.1 s", "worker pod digits-worker-2 deleted", "at step 300, with 3 workers"),
-        ("36.0 s", "training goes on with 2 of 3 workers", "0.9 s after the pod was deleted, from step 300, 4 steps lost"),
-        ("42.0 s", "training goes on at full size: 3 workers", "6.9 s after the pod was deleted, from step 320, 0 steps lost"),
+        ("37.0 s", "training goes on with 2 of 3 workers", "1.9 s after the pod was deleted, from step 300, 4 steps lost"),
+        ("43.0 s", "training goes on at full size: 3 workers", "7.9 s after the pod was deleted, from step 320, 0 steps lost"),
         ("72.0 s", "job succeeded", ""),
         ("", "accuracy on the test images", "0.9722"),
         ("", "steps lost in all", "4"),
@@ -138,7 +138,7 @@ def test_the_last_accuracy_may_come_after_the_status() -> None:
         (ALL[:-1], "did not come to its end in time"),
         ((*TRAINING, *ALL[-3:]), "ended before a pod was deleted"),
         ((*LOST, *ALL[-3:]), "does not show that the training went on"),
-        ((*LOST, (36.0, step(300, 2, "resumed")), *ALL[-3:]), "before it was back at full size"),
+        ((*LOST, (36.0, step(300, 2, "resumed")), (37.0, step(310, 2)), *ALL[-3:]), "before it was back at full size"),
         ((*LOST, (40.0, JobSeen(failed="MaxRestarts: 10 restarts"))), "MaxRestarts: 10 restarts"),
     ],
 )
@@ -160,9 +160,23 @@ def test_a_status_of_the_group_before_does_not_count_as_steps_of_the_new_one() -
 
 
 def test_full_size_at_once_counts_as_going_on_and_as_full_size() -> None:
-    story = told(*LOST, (36.0, step(300, 3, "resumed")))
+    story = told(*LOST, (36.0, step(300, 3, "resumed")), (37.0, step(310, 3)))
     assert story.resumed
     assert story.full_again
+
+
+def test_workers_that_read_a_checkpoint_but_never_train_have_not_gone_on() -> None:
+    story = told(*LOST, (36.0, step(290, 2, "resumed")), (40.0, step(290, 3, "resumed")), (41.0, step(291, 3)))
+    assert [moment.what for moment in story.moments][2:] == ["training goes on at full size: 3 workers"]
+    assert story.moments[-1].detail == "5.9 s after the pod was deleted, from step 290, 10 steps lost"
+
+
+def test_an_older_accuracy_of_the_status_does_not_take_the_view_back() -> None:
+    assert told((1.0, LineSeen(accuracy=0.9)), (2.0, JobSeen(accuracy=0.8))).view.accuracy == 0.9
+
+
+def test_the_first_step_counts_wherever_it_is_seen_first() -> None:
+    assert [moment.time for moment in told((5.0, JobSeen(step=0)), (6.0, JobSeen(step=1)), (7.0, step(10, 3))).moments] == [APPLIED + 6]
 
 
 def test_without_a_terminal_only_changes_are_told() -> None:
@@ -170,3 +184,4 @@ def test_without_a_terminal_only_changes_are_told() -> None:
     assert not is_news(view, dataclasses.replace(view, step=20, loss=0.4))
     assert is_news(view, dataclasses.replace(view, workers="2/3"))
     assert is_news(view, dataclasses.replace(view, epoch=1))
+    assert not is_news(view, dataclasses.replace(view, group=2))
