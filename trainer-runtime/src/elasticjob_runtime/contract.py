@@ -10,6 +10,7 @@ Keys of one run, all under `<prefix>/<run-id>/` (see docs/design/rendezvous.md):
     ranks/<attempt>/<member>  ranks of a plan                 the planner, before the plan
     plan                      the current plan's head         the planner, one compare-and-swap
     failures/<epoch>/<member> first failure of an epoch       each agent, its own
+    suspects/<epoch>/<suspect>/<by>  no heartbeat any more    each agent, of its neighbours
     progress                  step and rate of the training   rank 0's agent, at most once a second
     outcome                   succeeded or failed, and why    the planner, once
 """
@@ -223,6 +224,16 @@ class PlanValue(Value):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Neighbour:
+    """A member whose heartbeat another one listens to."""
+
+    name: str
+    incarnation: str
+    address: str
+    peer_port: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RankValue(Value):
     """`ranks/<attempt>/<member>`."""
 
@@ -231,6 +242,13 @@ class RankValue(Value):
     """The incarnation that was planned: a member that came back under the same name is a newcomer."""
     predecessor: str = ""
     """Member of the next lower rank, which this one watches; empty: this one leads."""
+    neighbours: tuple[Neighbour, ...] = ()
+    """Members of the next two ranks (the first follow the last), whose heartbeats this one listens to."""
+
+    def __post_init__(self) -> None:
+        given: tuple[Any, ...] = tuple(self.neighbours)
+        parsed = tuple(Neighbour(**one) if isinstance(one, dict) else one for one in given)
+        object.__setattr__(self, "neighbours", parsed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -252,6 +270,17 @@ class FailureValue(Value):
     host: str = ""
     time: float = 0.0
     """Unix time of the failure, s."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SuspicionValue(Value):
+    """`suspects/<epoch>/<suspect>/<by>`: `by` does not hear `suspect` any more. Taken back when it hears it again."""
+
+    suspect: str
+    by: str
+    epoch: int
+    time: float = 0.0
+    """Unix time, s."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -327,6 +356,10 @@ class Keys:
     def failures(self) -> str:
         return self.root + "failures/"
 
+    @property
+    def suspects(self) -> str:
+        return self.root + "suspects/"
+
     def member(self, name: str) -> str:
         return self.members + name
 
@@ -335,6 +368,9 @@ class Keys:
 
     def failure(self, epoch: int, name: str) -> str:
         return f"{self.failures}{epoch:08d}/{name}"
+
+    def suspicion(self, epoch: int, suspect: str, by: str) -> str:
+        return f"{self.suspects}{epoch:08d}/{suspect}/{by}"
 
     def attempt(self, epoch: int, planner: str) -> str:
         """Sorts by epoch, so that one range delete clears all older plans' ranks."""

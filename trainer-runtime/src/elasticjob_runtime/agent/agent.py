@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
+from elasticjob_runtime.agent.heartbeat import Heartbeats
 from elasticjob_runtime.agent.peers import PeerServer, hold_ports, probe_in_background
 from elasticjob_runtime.agent.reactor import Reactor
 from elasticjob_runtime.agent.rendezvous import PlanOutdatedError, Rendezvous
@@ -93,6 +94,7 @@ class Agent:
         self._reactor = Reactor()
         self._peers = PeerServer(settings.me, settings.incarnation)
         self._held = hold_ports()
+        self._heartbeats = Heartbeats(self._reactor)
         self._reports = ReportSocket(self._reactor, self._progressed)
         linux.become_subreaper()
         self._launcher = self._new_launcher(environment)
@@ -146,7 +148,7 @@ class Agent:
     def run(self) -> Exit:
         """Returns why and with which code the agent ends. Workers are gone then, and the lease is given back."""
         restore = self._take_signals()
-        self._reactor.add_reader(self._peers.fileno(), self._peers.greet)
+        self._reactor.add_reader(self._peers.fileno(), self._greet)
         self._rendezvous.start()
         try:
             return self._loop()
@@ -155,6 +157,7 @@ class Agent:
             self._launcher.close()
             self._rendezvous.close()
             self._reports.close()
+            self._heartbeats.close()
             self._peers.close()
             for holder in self._held:
                 holder.close()
@@ -168,6 +171,8 @@ class Agent:
             store=self._store_view,
             workers=self._group.view,
             probes=self._probes,
+            lease_expires_at=self._rendezvous.lease_expires_at,
+            silent=self._heartbeats.silent(self._reactor.now()),
             warm=self._launcher.ready,
             stores=self._launcher.stores is not None and self._launcher.stores.listening,
             reported_failure=self._reported_failure,
@@ -180,6 +185,7 @@ class Agent:
             now = time.monotonic()
             self._group.tick(now)
             self._launcher.tick(now)
+            self._heartbeats.tick(now)
             self._publish_progress(now)
             action = self._fatal or self._gave_up(now) or decide(self.view(), now)
             self._say(action)
@@ -187,7 +193,13 @@ class Agent:
                 return action
             wait_until = self._execute(action, now)
             if wait_until is not None:
-                timers = (self._group.kill_at, self._launcher.deadline, self._progress_deadline(), self._join_deadline())
+                timers = (
+                    self._group.kill_at,
+                    self._launcher.deadline,
+                    self._heartbeats.deadline,
+                    self._progress_deadline(),
+                    self._join_deadline(),
+                )
                 deadlines = [wait_until, *timers]
                 until = min(deadline for deadline in deadlines if deadline is not None)
                 self._reactor.wait(None if until == _NEVER else max(0.0, until - time.monotonic()))
@@ -232,9 +244,16 @@ class Agent:
 
     # -- observations, all on the loop's thread
 
+    def _greet(self) -> None:
+        for connection in self._peers.greet():
+            self._heartbeats.add_listener(connection)
+
     def _saw(self, view: StoreView) -> None:
         before = self._store_view.plan
         self._store_view = view
+        rank = view.plan.rank if view.plan is not None else None
+        if rank is not None:
+            self._heartbeats.follow(rank.neighbours, self._reactor.now())
         if view.plan is not None and (before is None or before.epoch != view.plan.epoch):
             plan = view.plan.value
             self._timeline.event("plan", epoch=plan.epoch, reason=plan.reason.value, size=plan.size, message=plan.message)

@@ -14,10 +14,11 @@ from elasticjob_runtime.contract import (
     PlanValue,
     RankValue,
     SpecValue,
+    SuspicionValue,
     Value,
 )
 from elasticjob_runtime.etcd.port import KeyRange, KeyValue, WatchUpdate
-from elasticjob_runtime.membership.model import Member, Plan, Role, StoreView
+from elasticjob_runtime.membership.model import Member, Plan, Role, StoreView, Suspicion
 
 T = TypeVar("T", bound=Value)
 
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 def watched_ranges(keys: Keys, role: Role, me: str, predecessor: str) -> list[KeyRange]:
     """What an agent in `role` watches."""
-    common = [KeyRange(keys.plan), KeyRange(keys.outcome), KeyRange(keys.spec)]
+    common = [KeyRange(keys.plan), KeyRange(keys.outcome), KeyRange(keys.spec), KeyRange.prefix(keys.suspects)]
     if role is Role.PLANNER:
         return [*common, KeyRange.prefix(keys.members), KeyRange.prefix(keys.failures)]
     names = [me, predecessor] if predecessor else [me]
@@ -41,6 +42,7 @@ class Mirror:
         self._kvs: dict[str, KeyValue] = {}
         self._members: dict[str, Member] = {}
         self._failures: dict[str, tuple[int, FailureValue]] = {}
+        self._suspicions: dict[str, Suspicion] = {}
         self._spec: SpecValue | None = None
         self._outcome: OutcomeValue | None = None
         self._refused: set[tuple[str, int]] = set()
@@ -97,6 +99,7 @@ class Mirror:
             outcome=self._outcome,
             members=dict(self._members),
             failures=self._failures_of(self.plan.epoch) if self.plan else (),
+            suspicions=self._suspicions_of(self.plan.epoch) if self.plan else (),
         )
 
     def parse(self, kv: KeyValue, kind: type[T]) -> T | None:
@@ -121,6 +124,10 @@ class Mirror:
             failure = self.parse(kv, FailureValue)
             if failure is not None:
                 self._failures[kv.key] = (kv.mod_revision, failure)
+        elif kv.key.startswith(keys.suspects):
+            suspicion = self.parse(kv, SuspicionValue)
+            if suspicion is not None:
+                self._suspicions[kv.key] = Suspicion(value=suspicion, seen_at=now)
         elif kv.key == keys.plan:
             self.plan = self.parse(kv, PlanValue)
         elif kv.key == keys.spec:
@@ -140,6 +147,7 @@ class Mirror:
     def _remove(self, key: str) -> None:
         self._kvs.pop(key, None)
         self._failures.pop(key, None)
+        self._suspicions.pop(key, None)
         keys = self._keys
         if key.startswith(keys.members):
             self._members.pop(key[len(keys.members) :], None)
@@ -165,3 +173,6 @@ class Mirror:
         start = self._keys.failure(epoch, "")
         found = sorted((revision, key) for key, (revision, _) in self._failures.items() if key.startswith(start))
         return tuple(self._failures[key][1] for _, key in found)
+
+    def _suspicions_of(self, epoch: int) -> tuple[Suspicion, ...]:
+        return tuple(suspicion for suspicion in self._suspicions.values() if suspicion.value.epoch == epoch)

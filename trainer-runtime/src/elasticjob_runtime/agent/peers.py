@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_runtime.membership.model import Member, Probe
 
-PROBE_TIMEOUT = 0.3
+PROBE_TIMEOUT = 0.5
 """s for all answers together. A live agent on the same network answers in about a millisecond."""
 
 
@@ -32,13 +32,16 @@ class PeerServer:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def greet(self) -> None:
+    def greet(self) -> list[socket.socket]:
+        """Greets all who connected. Returns their connections: whoever stays wants heartbeats."""
+        greeted = []
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._socket.accept()
-                with connection:
-                    connection.setblocking(False)
-                    connection.send(self._greeting)
+                connection.setblocking(False)
+                connection.send(self._greeting)
+                greeted.append(connection)
+        return greeted
 
     def close(self) -> None:
         self._socket.close()

@@ -7,9 +7,9 @@ never both win. A planner that dies between a batch and the head leaves ranks th
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from elasticjob_runtime.contract import Keys, PlanValue, RankValue
+from elasticjob_runtime.contract import Keys, Neighbour, PlanValue, RankValue
 from elasticjob_runtime.etcd.port import Compare, Delete, KeyRange, Operation, Put, Store, StoreError
 from elasticjob_runtime.membership.model import Member, ProposePlan, PublishOutcome
 
@@ -41,14 +41,7 @@ class PlanWriter:
         """Returns the revision of the new plan."""
         self._tries += 1  # ranks of an earlier try that failed half-way must not count for this one
         plan = self._plan_of(action, nproc)
-        ranks = {
-            member.name: RankValue(
-                group_rank=rank,
-                incarnation=member.value.incarnation,
-                predecessor=action.members[rank - 1].name if rank else "",
-            )
-            for rank, member in enumerate(action.members)
-        }
+        ranks = {member.name: _rank(action.members, rank) for rank, member in enumerate(action.members)}
         guards = [Compare(self._keys.plan, mod_revision=action.expected_mod_revision), Compare(self._keys.outcome, create_revision=0)]
         older = KeyRange(self._keys.ranks, self._keys.rank(self._keys.attempt(max(0, action.epoch - 1), ""), ""))
         head: list[Operation] = [Put(self._keys.plan, plan.to_json()), Delete(older)]
@@ -109,3 +102,18 @@ class PlanWriter:
             message=action.message,
             created_at=time.time(),
         )
+
+
+def _rank(members: Sequence[Member], rank: int) -> RankValue:
+    """The place of `members[rank]` among all."""
+    size = len(members)
+    neighbours = [members[(rank + distance) % size] for distance in (1, 2) if distance < size]
+    return RankValue(
+        group_rank=rank,
+        incarnation=members[rank].value.incarnation,
+        predecessor=members[rank - 1].name if rank else "",
+        neighbours=tuple(
+            Neighbour(name=one.name, incarnation=one.value.incarnation, address=one.value.address, peer_port=one.value.peer_port)
+            for one in neighbours
+        ),
+    )

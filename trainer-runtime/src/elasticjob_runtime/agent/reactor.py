@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import os
 import selectors
+import time
 from collections.abc import Callable
 
 
@@ -28,6 +29,9 @@ class Reactor:
     def remove_reader(self, fd: int) -> None:
         """Raises KeyError where `fd` is not registered."""
         self._selector.unregister(fd)
+
+    def now(self) -> float:
+        return time.monotonic()
 
     def call_soon(self, call: Callable[[], None]) -> None:
         """Runs `call` on the loop's thread. Thread-safe."""

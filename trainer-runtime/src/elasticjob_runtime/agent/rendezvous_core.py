@@ -17,10 +17,12 @@ from elasticjob_runtime.agent.plans import BATCH, PlanOutdatedError, PlanWriter
 from elasticjob_runtime.agent.registration import Registration
 from elasticjob_runtime.contract import Keys, MemberValue, ProgressValue, RankValue
 from elasticjob_runtime.etcd.port import (
+    Delete,
     Get,
     KeyRange,
     KeyValue,
     LeaseLost,
+    Put,
     Store,
     StoreError,
     Unavailable,
@@ -33,6 +35,7 @@ from elasticjob_runtime.membership.model import (
     PublishFailure,
     PublishOutcome,
     PublishState,
+    PublishSuspicion,
     Register,
     RestorePlan,
     Role,
@@ -182,6 +185,8 @@ class RendezvousCore:
                 failure = action.failure
                 revision = self._store.put(self._keys.failure(failure.epoch, failure.member), failure.to_json())
                 return revision if self._role is Role.PLANNER else 0
+            case PublishSuspicion():
+                return self._publish_suspicion(action)
             case PublishOutcome():
                 return self._plans.publish_outcome(action)
             case RestorePlan():
@@ -189,6 +194,12 @@ class RendezvousCore:
                 return self._plans.restore(action.plan.value, self._me, action.plan.rank)
             case ProposePlan():
                 return self._plans.propose(action, self._registration.member.nproc)
+
+    def _publish_suspicion(self, action: PublishSuspicion) -> int:
+        said = dataclasses.replace(action.suspicion, time=time.time())
+        key = self._keys.suspicion(said.epoch, said.suspect, said.by)
+        operation = Delete(KeyRange(key)) if action.retract else Put(key, said.to_json())
+        return self._store.txn([], [operation]).revision
 
     def _finish_awaited(self, error: StoreError | None) -> None:
         assert self._awaited is not None

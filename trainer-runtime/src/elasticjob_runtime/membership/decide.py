@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elasticjob_runtime.contract import CONTRACT_VERSION, ExitCode, MemberState, MemberValue, OutcomeState
+from elasticjob_runtime.contract import CONTRACT_VERSION, ExitCode, MemberState, MemberValue, OutcomeState, SuspicionValue
 from elasticjob_runtime.membership.model import (
     Action,
     Exit,
@@ -17,6 +17,7 @@ from elasticjob_runtime.membership.model import (
     ProbePeers,
     PublishFailure,
     PublishState,
+    PublishSuspicion,
     Register,
     RestorePlan,
     Role,
@@ -35,7 +36,7 @@ _ALIVE = (WorkersState.RUNNING, WorkersState.STOPPING)
 def decide(view: View, now: float) -> Action:
     """The next action of this agent."""
     rules: tuple[Callable[[View, float], Action | None], ...] = (
-        _end, _leave, _give_way, _register, _misfit, _warm_up, _follow, _report, _watch, _restore, _lead,
+        _end, _leave, _give_way, _fence, _register, _misfit, _warm_up, _follow, _report, _listen, _watch, _restore, _lead,
     )  # fmt: skip
     for rule in rules:
         if (action := rule(view, now)) is not None:
@@ -77,6 +78,31 @@ def _give_way(view: View, _now: float) -> Action | None:
         return None
     reason = f"another agent registered as {view.settings.me} (incarnation {view.store.replaced_by})"
     return _stop(view, reason) if view.workers.state in _ALIVE else Exit(code=ExitCode.RESTARTABLE, reason=reason)
+
+
+def _fence(view: View, now: float) -> Action | None:
+    """Cut off from the store and from all neighbours: the others have gone on without this member, or will. Two must not train alone."""
+    plan, expires = view.workers.plan, view.lease_expires_at
+    neighbours = plan.rank.neighbours if plan and plan.rank else ()
+    if expires is None or now < expires or not neighbours or any(one.name not in view.silent for one in neighbours):
+        return None
+    reason = "cut off: neither the store nor a neighbour can be reached, and the lease has run out"
+    return _stop(view, reason) if view.workers.state in _ALIVE else Exit(code=ExitCode.RESTARTABLE, reason=reason)
+
+
+def _listen(view: View, _now: float) -> Action | None:
+    """Say which neighbour is not heard any more, and take it back when it is."""
+    plan = view.store.plan
+    if plan is None or plan.rank is None or plan.epoch != view.workers.epoch:
+        return None
+    me = view.settings.me
+    said = {one.value.suspect: one.value for one in view.store.suspicions if one.value.by == me}
+    if back := sorted(name for name in said if name not in view.silent):
+        return PublishSuspicion(suspicion=said[back[0]], retract=True, reason=f"{back[0]} is heard again")
+    if lost := sorted(view.silent - said.keys()):
+        suspicion = SuspicionValue(suspect=lost[0], by=me, epoch=plan.epoch)
+        return PublishSuspicion(suspicion=suspicion, reason=f"{lost[0]} is not heard any more")
+    return None
 
 
 def _register(view: View, _now: float) -> Action | None:
@@ -192,9 +218,13 @@ def _first_in_line(view: View, predecessor: str) -> tuple[Role, str, str]:
 def trouble_since(view: View) -> float | None:
     """When this agent saw that the current plan cannot go on; None: it has not."""
     plan, workers = view.store.plan, view.workers
-    if plan is None or workers.epoch != plan.epoch or workers.failure is None:
+    if plan is None or workers.epoch != plan.epoch:
         return None
-    return workers.changed_at
+    leader = plan.value.leader
+    moments = [one.seen_at for one in view.store.suspicions if one.value.suspect == leader != view.settings.me]
+    if workers.failure is not None:
+        moments.append(workers.changed_at)
+    return min(moments, default=None)
 
 
 def takeover_delay(view: View) -> float:

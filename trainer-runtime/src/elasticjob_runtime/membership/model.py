@@ -20,6 +20,7 @@ from elasticjob_runtime.contract import (
     PlanValue,
     RankValue,
     SpecValue,
+    SuspicionValue,
 )
 
 
@@ -96,6 +97,13 @@ class Plan:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Suspicion:
+    value: SuspicionValue
+    seen_at: float
+    """When this agent read it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StoreView:
     """What the store said last."""
 
@@ -113,6 +121,8 @@ class StoreView:
     outcome: OutcomeValue | None = None
     members: Mapping[str, Member] = dataclasses.field(default_factory=dict)
     """All members where role is PLANNER; else myself and my predecessor."""
+    suspicions: tuple[Suspicion, ...] = ()
+    """Of the current epoch; known to all."""
     failures: tuple[FailureValue, ...] = ()
     """Failures of the current epoch, in the order of their writing; known to the planner only."""
 
@@ -145,6 +155,10 @@ class View:
     store: StoreView = dataclasses.field(default_factory=StoreView)
     workers: Workers = dataclasses.field(default_factory=Workers)
     probes: Mapping[str, Probe] = dataclasses.field(default_factory=dict)
+    lease_expires_at: float | None = None
+    """Until when the store certainly knows this member; None: it has no lease."""
+    silent: frozenset[str] = frozenset()
+    """Neighbours in rank order whose heartbeat is not heard."""
     warm: bool = True
     """Workers can be started at once: the zygote is ready, or there will not be one."""
     stores: bool = False
@@ -214,6 +228,13 @@ class PublishFailure(Action):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PublishSuspicion(Action):
+    suspicion: SuspicionValue
+    retract: bool = False
+    """Take it back: it is heard again."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PublishOutcome(Action):
     outcome: OutcomeValue
     expected_mod_revision: int
@@ -263,5 +284,5 @@ class Exit(Action):
     code: ExitCode
 
 
-StoreAction = Register | Subscribe | PublishState | PublishFailure | PublishOutcome | ProposePlan | RestorePlan
+StoreAction = Register | Subscribe | PublishState | PublishFailure | PublishSuspicion | PublishOutcome | ProposePlan | RestorePlan
 """Actions that go to the store: one at a time, retried with backoff while it is out of reach."""

@@ -37,6 +37,9 @@ def next_plan(view: View, now: float) -> Action | None:
     if missing := _still_registering(view, plan, now):
         until = view.store.members[view.settings.me].seen_at + view.settings.reregister_grace
         return Wait(until=until, reason=f"the store had lost all members: {_names(missing)} may still register again")
+    if suspects := _suspects(view, plan, now):
+        names = _names([member.name for member in suspects])
+        return ProbePeers(members=suspects, reason=f"{names} fell silent: asking")
     if broken := _what_broke(view, plan):
         return _repair(view, plan, broken, now)
     if _all_succeeded(view, plan):
@@ -169,13 +172,15 @@ def _resize(view: View, plan: Plan, now: float) -> Action | None:
 
 def _ask_again(view: View, now: float) -> Action | None:
     """A member that did not answer once may be back: ask again while its lease lives."""
-    silent = [member for member in view.store.members.values() if known_unreachable(view, member)]
+    named = {one.value.suspect for one in view.store.suspicions} - {view.settings.me}
+    members = view.store.members.values()
+    silent = [member for member in members if known_unreachable(view, member) or (member.name in named and member.name in view.probes)]
     if not silent:
         return None
     if due := tuple(member for member in silent if not _answered(view, member, now)):
         return ProbePeers(members=due, reason=f"asking {_names([member.name for member in due])} again")
     next_time = min(view.probes[member.name].at for member in silent) + view.settings.probe_age
-    return Wait(until=next_time, reason=f"{_names([member.name for member in silent])} did not answer; asking again soon")
+    return Wait(until=next_time, reason=f"{_names([member.name for member in silent])} fell silent; asking again soon")
 
 
 def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanReason, why: str = "everybody is there") -> ProposePlan:
@@ -197,6 +202,13 @@ def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanRe
 def first_failure(failures: Iterable[FailureValue]) -> FailureValue:
     """The earliest. A peer of the failed worker fails too, a little later: by its own clock, which is close enough on one network."""
     return min(failures, key=lambda failure: failure.time)
+
+
+def _suspects(view: View, plan: Plan, now: float) -> tuple[Member, ...]:
+    """Members of the plan that a neighbour does not hear, and that were not asked just now."""
+    named = {one.value.suspect for one in view.store.suspicions}
+    there = [member for member in candidates(view) if member.name in named and member.name in _ranks(plan)]
+    return tuple(member for member in there if not _answered(view, member, now))
 
 
 def _all_succeeded(view: View, plan: Plan) -> bool:

@@ -12,3 +12,6 @@ class Reactor(Protocol):
     def add_reader(self, fd: int, callback: Callable[[], None]) -> None: ...
 
     def remove_reader(self, fd: int) -> None: ...
+
+    def now(self) -> float:
+        """Monotonic time, s."""

@@ -1,0 +1,131 @@
+"""Heartbeats between neighbours in rank order: how a silent member is noticed.
+
+Every agent listens to the next two ranks (the plan names them), so every agent is heard by two others, and the cost stays linear. A
+closed connection is noticed at once, silence after a second. What is heard here is a suspicion only: the planner asks for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+from collections.abc import Sequence
+
+from elasticjob_runtime.contract import Neighbour
+from elasticjob_runtime.workers.reactor import Reactor
+
+BEAT = 0.25
+"""s between two beats."""
+
+SILENT = 1.0
+"""s without a beat after which a neighbour is suspected. Longer: fewer false alarms on a machine that is busy; shorter: earlier."""
+
+_BEAT = b"."
+
+
+@dataclasses.dataclass(slots=True)
+class _Line:
+    """The connection to one neighbour."""
+
+    neighbour: Neighbour
+    heard_at: float
+    connection: socket.socket | None = None
+    closed: bool = False
+
+
+class Heartbeats:
+    """Both directions: beats to whoever listens to this agent, and an ear for its neighbours. All on the agent's loop."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        self._reactor = reactor
+        self._listeners: list[socket.socket] = []
+        self._lines: dict[str, _Line] = {}
+        self._beat_at = 0.0
+
+    @property
+    def deadline(self) -> float | None:
+        """Monotonic time of the next `tick` that has something to do; None: nobody to beat for or to hear."""
+        return self._beat_at if self._listeners or self._lines else None
+
+    @property
+    def following(self) -> tuple[Neighbour, ...]:
+        return tuple(line.neighbour for line in self._lines.values())
+
+    def silent(self, now: float) -> frozenset[str]:
+        """Names of the neighbours that are not heard."""
+        return frozenset(name for name, line in self._lines.items() if line.closed or now - line.heard_at > SILENT)
+
+    def add_listener(self, connection: socket.socket) -> None:
+        """A peer connected: it gets beats until it goes."""
+        self._listeners.append(connection)
+
+    def follow(self, neighbours: Sequence[Neighbour], now: float) -> None:
+        """Listens to these, and to nobody else."""
+        if tuple(neighbours) == self.following:
+            return
+        for name in list(self._lines):
+            self._hang_up(self._lines.pop(name))
+        for neighbour in neighbours:
+            if neighbour.peer_port:
+                self._lines[neighbour.name] = _Line(neighbour, now)
+                self._call(self._lines[neighbour.name])
+
+    def tick(self, now: float) -> None:
+        """Beats, and calls again where a line broke."""
+        if now < self._beat_at:
+            return
+        self._beat_at = now + BEAT
+        self._listeners = [connection for connection in self._listeners if _beat(connection)]
+        for line in self._lines.values():
+            if line.connection is None:
+                self._call(line)
+
+    def close(self) -> None:
+        for line in self._lines.values():
+            self._hang_up(line)
+        for connection in self._listeners:
+            connection.close()
+
+    def _call(self, line: _Line) -> None:
+        family = socket.AF_INET6 if ":" in line.neighbour.address else socket.AF_INET
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        connection.setblocking(False)
+        connection.connect_ex((line.neighbour.address, line.neighbour.peer_port))
+        line.connection = connection
+        self._reactor.add_reader(connection.fileno(), lambda: self._hear(line, connection))
+
+    def _hear(self, line: _Line, connection: socket.socket) -> None:
+        try:
+            data = connection.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            line.closed = True
+            self._hang_up(line)
+        elif data.startswith(b"{") and line.neighbour.incarnation.encode() not in data:
+            line.closed = True  # somebody else has its port now
+            self._hang_up(line)
+        else:
+            line.closed = False
+            line.heard_at = self._reactor.now()
+
+    def _hang_up(self, line: _Line) -> None:
+        if line.connection is not None:
+            self._reactor.remove_reader(line.connection.fileno())
+            line.connection.close()
+            line.connection = None
+
+
+def _beat(connection: socket.socket) -> bool:
+    """False: the listener has gone."""
+    try:
+        connection.send(_BEAT)
+    except BlockingIOError:
+        return True  # it does not read: its own trouble
+    except OSError:
+        with contextlib.suppress(OSError):
+            connection.close()
+        return False
+    return True
