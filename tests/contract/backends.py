@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Protocol
 
 from elasticjob_runtime.etcd import EtcdClient, Event, KeyValue, MemoryStore, Store, StoreError, WatchFailure, WatchUpdate
+from elasticjob_runtime.etcd.embedded import EmbeddedServer
 from elasticjob_runtime.etcd.state import Revoke
 
 from tests.contract.etcd_servers import EtcdServer, require_etcd
 
-NAMES = ("memory", "etcd-3.4", "etcd-3.6")
+NAMES = ("memory", "embedded", "etcd-3.4", "etcd-3.6")
 
 
 class Backend(Protocol):
@@ -39,6 +40,18 @@ class MemoryBackend:
         self.store.apply(Revoke(lease))
 
 
+class EmbeddedBackend:
+    def __init__(self, server: EmbeddedServer) -> None:
+        self._server = server
+        self.store = EtcdClient(server.endpoint)
+
+    def compact(self, revision: int) -> None:
+        self._server.store.compact(revision)
+
+    def revoke(self, lease: int) -> None:
+        self._server.store.apply(Revoke(lease))
+
+
 class EtcdBackend:
     def __init__(self, server: EtcdServer) -> None:
         self._server = server
@@ -57,6 +70,12 @@ def start_backend(name: str, directory: Path) -> Iterator[Backend]:
         memory = MemoryBackend()
         yield memory
         memory.store.close()
+        return
+    if name == "embedded":
+        with EmbeddedServer() as embedded:
+            client = EmbeddedBackend(embedded)
+            yield client
+            client.store.close()
         return
     server = EtcdServer(require_etcd(name.removeprefix("etcd-")), directory).start()
     backend = EtcdBackend(server)

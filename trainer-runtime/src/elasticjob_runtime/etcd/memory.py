@@ -115,7 +115,7 @@ class MemoryStore:
     # For the embedded server and tests
 
     def apply(self, operation: StateOperation) -> TxnResult:
-        """Raises StoreError."""
+        """One operation of the state machine. Raises StoreError."""
         with self._changed:
             if self._closed:
                 raise Unavailable("the store was closed")
@@ -138,6 +138,17 @@ class MemoryStore:
         """Forgets the changes before `revision`, as etcd's compaction does."""
         self.apply(Compact(revision))
 
+    def ttl(self, lease: int) -> float:
+        """Seconds as granted. Raises LeaseLost."""
+        with self._changed:
+            return self._state.ttl(lease)
+
+    @property
+    def compacted(self) -> int:
+        """Changes before this revision are forgotten."""
+        with self._changed:
+            return self._state.compacted
+
     @property
     def revision(self) -> int:
         with self._changed:
@@ -159,6 +170,11 @@ class MemoryStore:
             if revision > self._state.revision + 1:
                 raise Compacted(f"the store is only at revision {self._state.revision}")
             return self._state.changes_since(ranges, revision), self._state.revision
+
+    def count(self, span: KeyRange, revision: int) -> int:
+        """How many keys there were at `revision`. Raises Compacted."""
+        with self._changed:
+            return self._state.count(span, revision)
 
     def wake(self) -> None:
         """Makes `wait_changes` look at `cancelled`."""

@@ -39,6 +39,14 @@ def dump(data: Json) -> bytes:
     return json.dumps(data, separators=(",", ":")).encode("ascii")
 
 
+def load(data: bytes) -> Json:
+    """Raises ValueError where it is no JSON object."""
+    value = json.loads(data)
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
 # Requests
 
 
