@@ -1,0 +1,69 @@
+"""The cluster that end-to-end tests run on, with images and chart, and jobs that are gone after their test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.demo.run import set_up
+from tests.drivers import ClusterDriver, NodePower, cluster_driver, collect_logs
+from tests.e2e.jobs import Job
+from tests.images.recipe import ROOT
+
+LOGS = ROOT / ".cluster" / "e2e"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[ClusterDriver]:
+    """Brought up once, images and chart on it; taken away at the end where it was made here."""
+    driver = cluster_driver()
+    set_up(driver)
+    yield driver
+    driver.down()
+
+
+@pytest.fixture
+def power(cluster: ClusterDriver) -> NodePower:
+    """Power over nodes; skipped, with the reason, where the cluster cannot give it."""
+    if cluster.power is None:
+        pytest.skip(cluster.no_power)
+    return cluster.power
+
+
+@pytest.fixture
+def new_job(cluster: ClusterDriver, request: pytest.FixtureRequest) -> Iterator[Callable[..., Job]]:
+    """Makes jobs; deletes them afterwards. A failed test leaves its logs in .cluster/e2e/<test>."""
+    jobs: list[Job] = []
+
+    def make(name: str, **options: object) -> Job:
+        job = Job(cluster, name, **options)  # type: ignore[arg-type]
+        jobs.append(job)
+        job.apply()
+        return job
+
+    yield make
+    if getattr(request.node, "failed", False):
+        folder = LOGS / re.sub(r"\W+", "-", request.node.name)
+        collect_logs(cluster, folder)
+        print(f"\nlogs, events and objects of this test: {folder.relative_to(ROOT)}")
+    for job in jobs:
+        job.delete()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.when == "call" and report.failed:  # type: ignore[attr-defined]
+        item.failed = True  # type: ignore[attr-defined]
+    return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """End-to-end tests take minutes, not seconds."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(420))

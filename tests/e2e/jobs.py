@@ -1,0 +1,111 @@
+"""An ElasticJob on a real cluster, as a person looks at it with kubectl."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import yaml
+from elasticjob_operator.names import worker_selector
+
+from tests.drivers import ClusterDriver, KubeError, adapt
+from tests.images.recipe import ROOT
+from tests.support import eventually
+
+MANIFEST = ROOT / "examples" / "digits" / "elasticjob.yaml"
+
+
+class Job:
+    """The digits example under another name, with other sizes and arguments."""
+
+    def __init__(
+        self,
+        cluster: ClusterDriver,
+        name: str,
+        *,
+        replicas: int = 2,
+        least: int = 1,
+        most: int = 4,
+        arguments: tuple[str, ...] = ("--steps=20000", "--step-seconds=0.05", "--checkpoint-every=5"),
+        command: tuple[str, ...] | None = None,
+        max_restarts: int = 3,
+        endpoint: str = "",
+    ) -> None:
+        self._cluster = cluster
+        self.name = name
+        manifest = yaml.safe_load(adapt(MANIFEST.read_text(encoding="utf-8"), cluster))
+        manifest["metadata"]["name"] = name
+        workers = manifest["spec"]["workers"]
+        workers.update(replicas=replicas, minReplicas=least, maxReplicas=most)
+        manifest["spec"]["restartPolicy"] = {"maxRestarts": max_restarts}
+        if endpoint:
+            manifest["spec"]["rendezvous"] = {"endpoint": endpoint}
+        container = workers["template"]["spec"]["containers"][0]
+        container["args"] = [*container["args"], *arguments]
+        if command is not None:
+            container["command"], container["args"] = list(command), []
+        self.manifest = manifest
+
+    def apply(self) -> None:
+        self._cluster.kubectl.apply(yaml.safe_dump(self.manifest))
+
+    def delete(self) -> None:
+        self._cluster.kubectl.delete("elasticjob", self.name, timeout=120)
+
+    def scale(self, replicas: int) -> None:
+        self._cluster.kubectl.run("scale", "elasticjob", self.name, f"--replicas={replicas}")
+
+    @property
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._cluster.kubectl.get("elasticjob", self.name).get("status", {})
+        return found
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        conditions = self.status.get("conditions", [])
+        return next((condition for condition in conditions if condition["type"] == kind), {})
+
+    def is_true(self, kind: str) -> bool:
+        return self.condition(kind).get("status") == "True"
+
+    @property
+    def step(self) -> int:
+        return int(self.status.get("progress", {}).get("step", 0))
+
+    @property
+    def restarts(self) -> int:
+        return int(self.status.get("restarts", {}).get("total", 0))
+
+    @property
+    def pods(self) -> list[dict[str, Any]]:
+        return self._cluster.kubectl.items("pods", selector=worker_selector(self.name))
+
+    def pod_of_rank_zero(self) -> str:
+        """The pod whose log has rank 0's last line."""
+        return max((str(pod["metadata"]["name"]) for pod in self.pods), key=self._last_step)
+
+    def _last_step(self, pod: str) -> int:
+        try:
+            lines = self._cluster.kubectl.logs(pod, "--tail=200").splitlines()
+        except KubeError:
+            return -1
+        steps = [int(line.split("step=")[1].split()[0]) for line in lines if line.startswith("step=")]
+        return max(steps, default=-1)
+
+    def trains(self, world: int, timeout: float = 120) -> int:
+        """Waits until `world` workers train and the step moves. Returns the step then."""
+
+        def at_size() -> bool:
+            status = self.status
+            assert status.get("worldSize") == world, json.dumps(status)[:2000]
+            return True
+
+        eventually(at_size, timeout, 0.3, f"{self.name} trains with {world} workers")
+        before = self.step
+        eventually(lambda: self.step > before, timeout, 0.3, f"{self.name} goes on from step {before}")
+        return self.step
+
+    def leftovers(self) -> list[str]:
+        """Everything in the namespace that still belongs to the job."""
+        kinds = "pods,services,statefulsets,configmaps,secrets,persistentvolumeclaims"
+        listed = self._cluster.kubectl.run("get", kinds, "--output", "name").split()
+        return [line for line in listed if line.partition("/")[2].startswith(self.name)]

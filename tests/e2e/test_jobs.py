@@ -1,0 +1,143 @@
+"""Whole jobs on a real cluster: real kubelets, containers, etcd and torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.drivers import ClusterDriver, NodePower
+from tests.e2e.jobs import Job
+from tests.support import eventually
+
+NewJob = Callable[..., Job]
+
+
+def test_a_job_runs_to_succeeded_and_leaves_nothing_when_it_is_deleted(cluster: ClusterDriver, new_job: NewJob) -> None:
+    job = new_job("short", replicas=2, least=2, arguments=("--steps=120", "--step-seconds=0"))
+    cluster.kubectl.wait("elasticjob/short", "condition=Succeeded", timeout=180)
+    status = job.status
+    assert not job.is_true("Failed")
+    assert job.restarts == 0
+    assert status["progress"]["step"] == 120
+    assert float(status["progress"]["metrics"]["accuracy"]) > 0.9
+    assert {pod["status"]["phase"] for pod in job.pods} <= {"Succeeded"}
+    job.delete()
+    eventually(lambda: not job.leftovers(), 60, 0.5, "nothing of the deleted job is left")
+
+
+def test_deleting_a_pod_restarts_all_pods_or_fails_the_job(cluster: ClusterDriver, new_job: NewJob) -> None:
+    """Complaints: kubeflow/trainer#1638 (c10d restarts every pod, etcd fails the job), pytorch/elastic#115 (hang after rank 0's pod)."""
+    job = new_job("pod-loss", replicas=3, least=2)
+    job.trains(3)
+    uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in job.pods}
+    victim = job.pod_of_rank_zero()
+    before = job.step
+    cluster.kubectl.delete("pod", victim, wait=False)
+    eventually(lambda: job.status.get("worldSize") == 2, 60, 0.2, "the rest go on")
+    job.trains(3)
+    assert job.step >= before - 10  # a checkpoint every 5 steps
+    assert job.restarts == 0  # a lost pod is free
+    after = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in job.pods}
+    assert set(after) == set(uids)
+    assert {name for name in uids if after[name] != uids[name]} == {victim}
+
+
+def test_scaling_a_running_job_restarts_it_from_nothing(new_job: NewJob) -> None:
+    """Complaints: pytorch/elastic#97 (progress resets), pytorch#91943 (scale-down kills the job), pytorch/elastic#77 (pods are left)."""
+    job = new_job("scaled", replicas=2)
+    job.trains(2)
+    two = {pod["metadata"]["uid"] for pod in job.pods}
+    job.scale(4)
+    four = job.trains(4)
+    assert two <= {pod["metadata"]["uid"] for pod in job.pods}
+    job.scale(2)
+    assert job.trains(2) >= four - 10
+    eventually(lambda: len(job.pods) == 2, 60, 0.5, "two pods are left")
+    assert {pod["metadata"]["uid"] for pod in job.pods} == two
+    assert job.restarts == 0
+
+
+def test_the_operator_is_killed_in_the_middle(cluster: ClusterDriver, new_job: NewJob) -> None:
+    """Training goes on without it, and a pod that was lost meanwhile is replaced when it is back."""
+    job = new_job("orphan", replicas=2)
+    job.trains(2)
+    cluster.kubectl.run("scale", "deployment/elasticjob-operator", "--replicas=0", "--namespace", "elasticjob-system")
+    try:
+        gone = "app.kubernetes.io/name=elasticjob-operator"
+        eventually(lambda: not cluster.kubectl.items("pods", "elasticjob-system", gone), 60, 0.5, "the operator is gone")
+        victim = sorted(pod["metadata"]["name"] for pod in job.pods)[0]
+        cluster.kubectl.delete("pod", victim, wait=True)
+        survivor = next(pod["metadata"]["name"] for pod in job.pods)
+        lines = len(cluster.kubectl.logs(survivor).splitlines())
+        eventually(lambda: len(cluster.kubectl.logs(survivor).splitlines()) > lines + 3, 60, 0.5, "the other worker goes on")
+    finally:
+        cluster.kubectl.run("scale", "deployment/elasticjob-operator", "--replicas=1", "--namespace", "elasticjob-system")
+    job.trains(2)
+    assert job.restarts == 0
+
+
+def test_a_script_that_raises_shows_nothing_but_an_exit_code(cluster: ClusterDriver, new_job: NewJob) -> None:
+    """Complaint: the traceback is in some pod's log, if that pod still exists."""
+    script = (
+        "import os, sys, time; time.sleep(1)\nif os.environ['RANK'] == '1': raise ValueError('the data are not there')\ntime.sleep(600)"
+    )
+    command = ("sh", "-c", 'echo "$0" > /tmp/train.py && exec elasticrun /tmp/train.py', script)
+    job = new_job("raises", replicas=2, least=2, command=command, max_restarts=1)
+    cluster.kubectl.wait("elasticjob/raises", "condition=Failed", timeout=120)
+    failure = job.status["lastFailure"]
+    assert failure["rank"] == 1
+    assert "ValueError: the data are not there" in failure["message"]
+    assert job.restarts == 1
+    eventually(
+        lambda: any("the data are not there" in event.get("message", "") for event in cluster.kubectl.items("events")),
+        30, 0.5, "an Event tells it",
+    )  # fmt: skip
+    states = [state for pod in job.pods for state in pod["status"].get("containerStatuses", [])]
+    messages = [state["state"].get("terminated", {}).get("message", "") for state in states]
+    assert any("the data are not there" in message for message in messages)
+
+
+def test_an_external_etcd_that_is_away_is_no_crash_loop(new_job: NewJob) -> None:
+    job = new_job("no-etcd", replicas=1, endpoint="nobody.default.svc:2379")
+
+    def told() -> bool:
+        condition = job.condition("RendezvousReady")
+        return condition.get("status") == "False" and "nobody.default.svc:2379" in condition.get("message", "")
+
+    eventually(told, 60, 0.5, "RendezvousReady=False names the address")
+    running = eventually(lambda: [pod for pod in job.pods if pod["status"]["phase"] == "Running"], 60, 0.5, "the worker waits")
+    for pod in running:
+        assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def node_of(cluster: ClusterDriver, pod: str) -> str:
+    return str(cluster.kubectl.get("pod", pod)["spec"]["nodeName"])
+
+
+def spare_node(cluster: ClusterDriver, job: Job) -> str:
+    """A node with a worker of the job, but neither the operator nor the job's etcd nor DNS."""
+    pods = [pod for space in ("elasticjob-system", "kube-system") for pod in cluster.kubectl.items("pods", space)]
+    pods += [pod for pod in cluster.kubectl.items("pods") if "-etcd-" in pod["metadata"]["name"]]
+    busy = {pod["spec"].get("nodeName") for pod in pods}
+    free = [node_of(cluster, pod["metadata"]["name"]) for pod in job.pods if pod["spec"].get("nodeName") not in busy]
+    if not free:
+        pytest.skip("every node with a worker has the operator, DNS or the job's etcd on it")
+    return free[0]
+
+
+@pytest.mark.parametrize("trouble", ["power_off", "freeze", "partition"])
+def test_a_node_that_goes_silent_is_never_noticed(cluster: ClusterDriver, power: NodePower, new_job: NewJob, trouble: str) -> None:
+    """Complaints: pytorch#111646 (survivors hang 30 minutes), kubeflow/trainer#2072 (Terminating forever, Restarting forever)."""
+    job = new_job(f"node-{trouble.replace('_', '-')}", replicas=4, least=1)
+    job.trains(4)
+    before = job.step
+    node = spare_node(cluster, job)
+    getattr(power, trouble)(node)
+    try:
+        eventually(lambda: 0 < job.status.get("worldSize", 4) < 4, 60, 0.2, "the rest go on")
+        job.trains(4)  # replaced on the other nodes
+        assert job.step >= before - 10
+        assert job.restarts == 0
+    finally:
+        {"power_off": power.power_on, "freeze": power.thaw, "partition": power.heal}[trouble](node)
