@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import errno
 import logging
 import os
@@ -255,42 +256,41 @@ class TestTwoWriters:
             assert go_on.wait(30)
             file.write(content[10:])
 
-        writer = threading.Thread(target=checkpoint.save, args=(tmp_path, 8, slow))
-        writer.start()
-        try:
-            assert half.wait(30)
-            save(tmp_path, 7)
-            save(tmp_path, 8)
-            assert load_step(tmp_path) == 8
-        finally:
-            go_on.set()
-            writer.join()
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            writer = pool.submit(checkpoint.save, tmp_path, 8, slow)
+            try:
+                assert half.wait(30)
+                save(tmp_path, 7)
+                save(tmp_path, 8)
+                assert load_step(tmp_path) == 8
+            finally:
+                go_on.set()
+            writer.result()
         assert files_in(tmp_path) == ["step-000000000007.ckpt", "step-000000000008.ckpt"]
         assert load_step(tmp_path) == 8
 
-    def test_many_writers_of_the_same_steps(self, tmp_path: pathlib.Path) -> None:
+    def test_many_writers_of_the_same_steps(self, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+        """Each cleans up after dead writers while the others have just opened their files."""
+
         def write() -> None:
-            for step in range(30):
+            for step in range(60):
                 save(tmp_path, step)
 
-        writers = [threading.Thread(target=write) for _ in range(4)]
-        for writer in writers:
-            writer.start()
-        for writer in writers:
-            writer.join()
-        assert files_in(tmp_path) == [f"step-0000000000{step}.ckpt" for step in (27, 28, 29)]
-        assert load_step(tmp_path) == 29
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            for writer in [pool.submit(write) for _ in range(6)]:
+                writer.result()
+        assert files_in(tmp_path) == [f"step-0000000000{step}.ckpt" for step in (57, 58, 59)]
+        assert load_step(tmp_path) == 59
+        assert caplog.records == []
 
     def test_a_reader_finds_one_while_a_writer_prunes(self, tmp_path: pathlib.Path) -> None:
         save(tmp_path, 0, keep=1)
-        writer = threading.Thread(target=lambda: [save(tmp_path, step, keep=1) for step in range(1, 200)])
-        writer.start()
-        try:
-            seen = []
-            while writer.is_alive():
+        seen = []
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            writer = pool.submit(lambda: [save(tmp_path, step, keep=1) for step in range(1, 200)])
+            while not writer.done():
                 seen.append(load_step(tmp_path))
-        finally:
-            writer.join()
+            writer.result()
         assert None not in seen
         assert seen == sorted(seen)  # type: ignore[type-var]
 

@@ -67,13 +67,14 @@ def save(directory: PathLike, step: int, write: Callable[[BinaryIO], Any], *, ke
             writer = file_format.PayloadWriter(file)
             write(writer)  # type: ignore[arg-type]  # a binary file in all but typeshed's class tree
             writer.finish(step)
+            now = os.fstat(file.fileno()).st_mtime
     except OSError as error:
         raise _cannot_write(target, error) from error
     except Exception:
         if writer is not None and writer.error is not None:
             raise _cannot_write(target, writer.error) from writer.error
         raise
-    _tidy(target, step, keep)
+    _tidy(folder, step, keep, now)
     return target
 
 
@@ -168,11 +169,13 @@ def _nothing_left(folder: pathlib.Path, skipped: dict[int, Exception]) -> None:
         logger.error("No checkpoint in %s can be used: all %d are corrupt.", folder, len(skipped))
 
 
-def _tidy(saved: pathlib.Path, step: int, keep: int) -> None:
-    """Removes what is no longer needed. Errors are logged: the checkpoint itself is safe by now."""
-    folder = saved.parent
+def _tidy(folder: pathlib.Path, step: int, keep: int, now: float) -> None:
+    """Removes what is no longer needed. Errors are logged: the checkpoint itself is safe by now.
+
+    `now`: time of the file system, s, which may not be ours.
+    """
     try:
-        for path in files.remove_abandoned(folder, reference=saved.stat().st_mtime):
+        for path in files.remove_abandoned(folder, now):
             logger.info("Removed %s, left behind by a writer that died.", path)
         earlier = [_path(folder, earlier) for earlier in steps(folder) if earlier < step]
         whole = [path for path in earlier if not _is_gone(path)]  # else they would take the place of good ones

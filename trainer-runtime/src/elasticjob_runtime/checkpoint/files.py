@@ -77,9 +77,10 @@ def remove_abandoned(directory: pathlib.Path, reference: float) -> list[pathlib.
         if match is None:
             continue
         with contextlib.suppress(OSError):  # another writer was quicker, or it is not ours to remove: a later save tries again
-            old = path.stat().st_mtime < reference - ABANDONED_AFTER_SECONDS
-            if old or (match["kernel"] == _kernel() and _is_unlocked(path)):
+            if path.stat().st_mtime < reference - ABANDONED_AFTER_SECONDS:
                 path.unlink()
+                removed.append(path)
+            elif match["kernel"] == _kernel() and _removed_unlocked(path):
                 removed.append(path)
     return removed
 
@@ -108,13 +109,14 @@ def _lock(file: BinaryIO) -> None:
             raise
 
 
-def _is_unlocked(path: pathlib.Path) -> bool:
-    """Whether nobody holds the lock. Raises OSError, also where the file system has no locks."""
+def _removed_unlocked(path: pathlib.Path) -> bool:
+    """Removes the file if nobody holds its lock. Raises OSError, also where the file system has no locks."""
     with open(path, "r+b") as file:  # for writing: network file systems give an exclusive lock on such files only
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        path.unlink()  # under the lock: a writer that opened it and waits for the lock will find it gone, and take another
         return True
 
 
