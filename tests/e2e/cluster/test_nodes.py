@@ -42,7 +42,7 @@ def test_a_pod_finds_a_pod_of_another_node_by_its_service_name() -> None:
 
 
 def test_a_name_of_the_outside_world_does_not_exist() -> None:
-    make_pod("client", "node-1", ["etcdctl", "--endpoints=http://example.org:2379", "--dial-timeout=2s", "get", "key"])
+    make_pod("client", "node-1", ["etcdctl", "--endpoints=http://example.org:2379", "--command-timeout=1s", "get", "key"])
     wait_for_phase("client", "Failed")
     assert "no such host" in cluster.kubectl("logs", "client")
 
