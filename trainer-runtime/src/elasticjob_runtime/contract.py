@@ -211,7 +211,7 @@ class PlanValue(Value):
     nproc: int
     """Workers per member: the same for all."""
     agent_store: bool = False
-    """The store listens already (`stores` of the leader)."""
+    """The leader's store listens already; every member has such stores."""
     restart_count: int
     """Restarts of the worker group because of failures; membership changes are free."""
     reason: PlanReason

@@ -96,7 +96,7 @@ class PlanWriter:
             master_port=ports[action.epoch % len(ports)],
             leader=leader.name,
             nproc=nproc,
-            agent_store=leader.value.stores,
+            agent_store=all(member.value.stores for member in action.members),
             restart_count=action.restart_count,
             reason=action.plan_reason,
             message=action.message,

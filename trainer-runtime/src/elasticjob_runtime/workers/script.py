@@ -34,6 +34,7 @@ def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> No
     reset_signals()
     reseed()
     blas.restore_threads(message["environment"])
+    ask_for_no_libuv(message["environment"])
     arguments: list[str] = message["arguments"]
     sys.argv = arguments
     sys.path[0] = os.getcwd() if message["module"] else os.path.dirname(os.path.realpath(arguments[0]))
@@ -138,6 +139,14 @@ def reseed() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.default_generator.seed()
+
+
+def ask_for_no_libuv(environment: dict[str, str]) -> None:
+    """torch 2.6 ignores USE_LIBUV for a store that the agent hosts (rendezvous._create_c10d_store), and fails where it has no libuv."""
+    rendezvous = sys.modules.get("torch.distributed.rendezvous")
+    if environment.get("USE_LIBUV") == "0" and rendezvous is not None:
+        store = rendezvous.TCPStore
+        rendezvous.__dict__["TCPStore"] = lambda *given, **named: store(*given, **{"use_libuv": False, **named})
 
 
 class ImportReporter:
