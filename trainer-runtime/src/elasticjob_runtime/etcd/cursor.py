@@ -1,10 +1,11 @@
 """Where a watch stands: turns the messages of one stream after another into updates, each change once and in revision order. Pure.
 
-etcd orders the changes of one watcher (one range). Watchers on a stream go in step as well, once they have caught up; but a watcher that
-begins in the past is taken up by the server within 0.1 s or so, and says nothing when there is nothing to catch up with. So with several
-ranges, after a connection, changes are held back until a read has told that no range still owes older ones (wire.backlog_request), or these
-have come. What remains: keys that came and went unseen do not show in that read, and the server may set one range back when this client
-reads more slowly than things change. Such changes come after newer ones of another range, but still once and in their range's order.
+etcd orders the changes of one watcher (one range). Watchers on a stream go in step as well, once the server has taken them all up; that
+takes 0.1 s or so, and it says nothing about a watcher that has nothing to catch up with. So with several ranges, after a connection,
+changes are held back until every range has sent something; or for TAKE_UP, and then until a read has told that no range owes older ones
+(wire.backlog_request). What remains, on a slow server: keys that came and went within that time do not show in the read. And the server may
+set one range back when this client reads more slowly than things change. Such changes come after newer ones of another range, but still
+once and in their range's order.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from elasticjob_runtime.etcd import wire
 from elasticjob_runtime.etcd.answers import cancel_error
 from elasticjob_runtime.etcd.port import Event, KeyRange, KeyValue, StoreError, WatchUpdate
 
-CATCH_UP = 2.0
-"""Seconds after a connection until every watcher surely goes in step."""
-BLIND_HOLD = 0.3
-"""Seconds to hold back where the past cannot be asked for."""
+TAKE_UP = 0.2
+"""Seconds after a connection within which the server usually has taken up every watcher."""
+IN_STEP = 2.0
+"""Seconds after a connection within which it surely has."""
 BATCH_REVISIONS = 1000
 """etcd sends a backlog in batches of as many revisions; a smaller one is the last."""
 
@@ -33,14 +34,16 @@ class Behind(StoreError):
 
 
 class Cursor:
-    """`begin` at every connection, then `feed` its messages; when `unsettled`, ask the server and `settle`; `expire` at `hold_until`."""
+    """`begin` at every connection, then `feed` its messages; `pass_time` at `wake_at`; when `unsettled`, ask the server and `settle`."""
 
     def __init__(self, ranges: Sequence[KeyRange], start_revision: int) -> None:
         wire.check_revision(start_revision)
         self.ranges = merge(ranges)
         self.next = [start_revision] * len(self.ranges)
         """For each range, the first revision not yet handed out."""
-        self.hold_until = math.inf
+        self.wake_at = math.inf
+        self._trust_at = math.inf
+        """From when on an answer of the server is worth something."""
         self._late: dict[int, bool] = {}
         """Ranges that may not be in step yet; True: older changes are known to be on their way."""
         self._held: list[tuple[Event, int]] = []
@@ -53,7 +56,7 @@ class Cursor:
 
     def begin(self) -> None:
         """A new connection. What the last one held back comes again."""
-        self.hold_until = math.inf
+        self.wake_at = self._trust_at = math.inf
         self._late = dict.fromkeys(range(len(self.ranges)), False) if len(self.ranges) > 1 else {}
         self._held = []
         self._asked = 0
@@ -65,10 +68,9 @@ class Cursor:
         """All watchers stand."""
         return self._created == len(self.ranges)
 
-    @property
-    def unsettled(self) -> dict[int, int]:
+    def unsettled(self, now: float) -> dict[int, int]:
         """Ranges that may owe older changes than those held back, and from which revision on."""
-        if not self.ready or len(self._held) == self._asked:
+        if now < self._trust_at or len(self._held) == self._asked:
             return {}
         since = dict(enumerate(self.next))
         for event, index in self._held:
@@ -99,7 +101,7 @@ class Cursor:
         self._term = int(header.get("raft_term", 0))
         self._created += 1
         if self.ready and self._late:
-            self.hold_until = now + CATCH_UP
+            self.wake_at = self._trust_at = now + TAKE_UP
         return self._flush_if_complete()
 
     def is_rewound(self, header: wire.Json) -> bool:
@@ -120,15 +122,17 @@ class Cursor:
         self._late.update(owes)
         return [] if any(self._late.values()) else self._flush()
 
-    def hold(self, now: float) -> None:
-        """The past cannot be asked for: wait a while."""
-        self._asked = len(self._held)
-        self.hold_until = min(self.hold_until, now + BLIND_HOLD)
+    def cannot_ask(self) -> list[WatchUpdate]:
+        """The server cannot tell any more (compacted)."""
+        return self._flush()
 
-    def expire(self, now: float) -> list[WatchUpdate]:
-        if now < self.hold_until:
+    def pass_time(self, now: float) -> list[WatchUpdate]:
+        if now < self.wake_at:
             return []
-        self.hold_until = math.inf
+        if now < self._trust_at + IN_STEP - TAKE_UP:
+            self.wake_at = self._trust_at + IN_STEP - TAKE_UP
+            return []
+        self.wake_at = math.inf
         self._late = {index: owes for index, owes in self._late.items() if owes}
         return self._flush_if_complete()
 

@@ -139,7 +139,7 @@ class EtcdWatch:
         probe = _Probe(end, None)
         while not self._stopped.is_set():
             try:
-                messages = lines.read(min(probe.due, cursor.hold_until))
+                messages = lines.read(min(probe.due, cursor.wake_at))
             except TimeoutError:
                 messages = []
                 if not cursor.ready:
@@ -147,9 +147,9 @@ class EtcdWatch:
             now = time.monotonic()
             for message in messages:
                 self._hand_over(cursor.feed(message, now))
-            self._hand_over(cursor.expire(now))
-            if cursor.unsettled:
-                self._settle(endpoint)
+            self._hand_over(cursor.pass_time(now))
+            if unsettled := cursor.unsettled(now):
+                self._settle(endpoint, unsettled)
             if cursor.ready:
                 probe = self._look_after(endpoint, probe, now, heard=bool(messages))
 
@@ -171,14 +171,13 @@ class EtcdWatch:
     def _next_probe(self) -> float:
         return time.monotonic() + self._probe_interval * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load
 
-    def _settle(self, endpoint: Endpoint) -> None:
+    def _settle(self, endpoint: Endpoint, unsettled: dict[int, int]) -> None:
         """Asks which ranges owe older changes than those that have come. Raises StoreError where going on is no use."""
-        unsettled = self._cursor.unsettled
         body = wire.dump(wire.backlog_request([self._cursor.ranges[i] for i in unsettled], list(unsettled.values())))
         try:
             answer = self._transport.call_at(endpoint, "/v3/kv/txn", body, time.monotonic() + _PROBE_TIMEOUT)
         except answers.PastGone:
-            self._cursor.hold(time.monotonic())
+            self._hand_over(self._cursor.cannot_ask())
         else:
             self._hand_over(self._cursor.settle(dict(zip(unsettled, wire.backlog(answer), strict=True))))
 

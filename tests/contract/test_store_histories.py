@@ -1,0 +1,130 @@
+"""Random histories: whatever is done, every store answers as the state machine does, and its watches tell the same story."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+from elasticjob_runtime.etcd import Compare, Delete, Event, Get, KeyRange, KeyValue, Operation, Put, StoreError, TxnResult
+from elasticjob_runtime.etcd.state import Grant, Revoke, State, Txn
+
+from tests.contract.backends import Backend, Collector
+from tests.support import eventually
+
+NAMES = ("a", "a/1", "a/2", "b", "b/1", "c", "ä")
+
+
+class Twins:
+    """Does everything twice, on the store and on a fresh state machine, and compares the answers."""
+
+    def __init__(self, backend: Backend, prefix: str, seed: int) -> None:
+        self.backend = backend
+        self.prefix = prefix
+        self.rng = random.Random(seed)
+        self.state = State()
+        self.offset = backend.store.put("/elsewhere", "") - 1
+        """Revision of the store when the state machine was at 1."""
+        self.leases: dict[int, int] = {}
+        """Of the store to those of the state machine."""
+        self.granted = 0
+
+    def shifted(self, revision: int) -> int:
+        return revision + self.offset if revision else 0
+
+    def step(self) -> None:
+        kind = self.rng.random()
+        if kind < 0.05:
+            self.granted += 1
+            keeper = self.backend.store.lease(3600, lambda _: None)
+            keeper.stop()
+            self.state.apply(Grant(self.granted, 3600), now=0)
+            self.leases[keeper.id] = self.granted
+        elif kind < 0.08 and self.leases:
+            lease = self.rng.choice(list(self.leases))
+            self.backend.revoke(lease)
+            self.state.apply(Revoke(self.leases.pop(lease)), now=0)
+        else:
+            self.transact()
+
+    def transact(self) -> None:
+        compare = [self.guard() for _ in range(self.rng.choice((0, 0, 1, 2)))]
+        success = [self.operation() for _ in range(self.rng.randint(0, 4))]
+        failure = [self.operation() for _ in range(self.rng.randint(0, 2))]
+        theirs = [self.guard_of_store(c) for c in compare]
+        expected: TxnResult | None = None
+        try:
+            expected = self.state.apply(Txn(compare, [self.mine(o) for o in success], [self.mine(o) for o in failure]), now=0)
+        except StoreError:
+            with pytest.raises(StoreError):
+                self.backend.store.txn(theirs, success, failure)
+        else:
+            result = self.backend.store.txn(theirs, success, failure)
+            assert (result.succeeded, result.revision) == (expected.succeeded, self.shifted(expected.revision))
+            assert result.reads == tuple(tuple(self.as_stored(kv) for kv in read) for read in expected.reads)
+
+    def key(self) -> str:
+        return self.prefix + self.rng.choice(NAMES)
+
+    def span(self) -> KeyRange:
+        low, high = sorted((self.key(), self.key()))
+        return self.rng.choice((KeyRange(low), KeyRange(low, high + "x"), KeyRange.prefix(self.prefix + "a/")))
+
+    def guard(self) -> Compare:
+        """True as often as not."""
+        key = self.key()
+        found = self.state.read(Get(KeyRange(key)))
+        created, modified = (found[0].create_revision, found[0].mod_revision) if found else (0, 0)
+        wrong = self.rng.choice((0, 0, 1))
+        return self.rng.choice((Compare(key, create_revision=created + wrong), Compare(key, mod_revision=modified + wrong)))
+
+    def guard_of_store(self, compare: Compare) -> Compare:
+        created, modified = compare.create_revision, compare.mod_revision
+        return Compare(
+            compare.key,
+            create_revision=created if created is None else self.shifted(created),
+            mod_revision=modified if modified is None else self.shifted(modified),
+        )
+
+    def operation(self) -> Operation:
+        lease = self.rng.choice([0, 0, *self.leases])
+        put = Put(self.key(), str(self.rng.random()), lease)
+        get = Get(self.span(), self.rng.choice((0, 2)), self.rng.random() < 0.3, self.rng.random() < 0.3, keys_only=self.rng.random() < 0.3)
+        return self.rng.choice((put, put, Delete(self.span()), get))
+
+    def mine(self, operation: Operation) -> Operation:
+        if isinstance(operation, Put):
+            return dataclasses.replace(operation, lease=self.leases.get(operation.lease, 0))
+        return operation
+
+    def as_stored(self, kv: KeyValue) -> KeyValue:
+        lease = next((theirs for theirs, mine in self.leases.items() if mine == kv.lease), 0)
+        return dataclasses.replace(
+            kv, create_revision=self.shifted(kv.create_revision), mod_revision=self.shifted(kv.mod_revision), lease=lease
+        )
+
+    def as_told(self, event: Event) -> Event:
+        return dataclasses.replace(
+            event, create_revision=self.shifted(event.create_revision), mod_revision=self.shifted(event.mod_revision)
+        )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_random_history_is_the_same_on_every_store(backend: Backend, prefix: str, seed: int) -> None:
+    twins = Twins(backend, prefix, seed)
+    ranges = [KeyRange.prefix(prefix + "a"), KeyRange(prefix + "b/1"), KeyRange(prefix + "ä")]
+    early, late = Collector(), Collector()
+    watches = [backend.store.watch(ranges, twins.shifted(2), early)]
+    for _ in range(300):
+        twins.step()
+    watches.append(backend.store.watch(ranges, twins.shifted(2), late))
+    expected = [twins.as_told(event) for event in twins.state.changes_since(ranges, 2)]
+    assert len(expected) > 50
+    eventually(lambda: len(early.events) >= len(expected) and len(late.events) >= len(expected))
+    for watch in watches:
+        watch.cancel()
+    in_revision = {event.mod_revision: [e for e in expected if e.mod_revision == event.mod_revision] for event in expected}
+    for seen in (early.events, late.events):
+        assert [event.mod_revision for event in seen] == [event.mod_revision for event in expected]
+        # Within one revision, changes of different ranges may come in any order.
+        assert all(sorted(in_revision[r], key=str) == sorted((e for e in seen if e.mod_revision == r), key=str) for r in in_revision)

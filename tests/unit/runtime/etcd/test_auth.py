@@ -1,0 +1,117 @@
+"""When to log in, and when not."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+
+import pytest
+from elasticjob_runtime.etcd import Credentials, Unavailable
+from elasticjob_runtime.etcd.answers import AuthDisabled
+from elasticjob_runtime.etcd.auth import TokenKeeper, renewal_time
+
+
+def jwt(expires: object) -> str:
+    def part(data: object) -> str:
+        return base64.urlsafe_b64encode(json.dumps(data).encode()).rstrip(b"=").decode()
+
+    return f"{part({'alg': 'RS256'})}.{part({'exp': expires, 'username': 'job>?'})}.c2lnbmF0dXJl"
+
+
+@pytest.mark.parametrize(
+    ("token", "expected"),
+    [
+        ("HbXhZpowLYkYFffy.21", float("inf")),
+        (jwt(2000), 1800.0),
+        (jwt(1000), 1000.0),
+        (jwt(500), 1000.0),
+        (jwt("never"), float("inf")),
+        ("a.b.c", float("inf")),
+        ("a.bm8ganNvbg.c", float("inf")),
+    ],
+    ids=["simple", "JWT", "JWT that ends now", "JWT in the past", "no time", "no base64", "no JSON"],
+)
+def test_a_token_is_renewed_before_it_ends(token: str, expected: float) -> None:
+    assert renewal_time(token, 1000.0) == expected
+
+
+class Logins:
+    def __init__(self, *tokens: str) -> None:
+        self.tokens = list(tokens)
+        self.count = 0
+
+    def __call__(self, user: str, password: str) -> str:
+        assert (user, password) == ("job", "secret")
+        self.count += 1
+        return self.tokens.pop(0)
+
+
+def test_one_login_serves_until_the_server_refuses_its_token() -> None:
+    keeper, login = TokenKeeper(Credentials("job", "secret")), Logins("one", "two")
+    assert [keeper.token(login, 1) for _ in range(3)] == ["one"] * 3
+    keeper.forget("something older")
+    assert keeper.token(login, 1) == "one"
+    keeper.forget("one")
+    keeper.forget("one")
+    assert [keeper.token(login, 1) for _ in range(3)] == ["two"] * 3
+
+
+def test_a_jwt_is_renewed_in_time() -> None:
+    now = [1000.0]
+    keeper, login = TokenKeeper(Credentials("job", "secret"), clock=lambda: now[0]), Logins(jwt(1100), jwt(1200))
+    first = keeper.token(login, 1)
+    now[0] = 1079.0
+    assert keeper.token(login, 1) == first
+    now[0] = 1081.0
+    assert keeper.token(login, 1) != first
+
+
+def test_many_threads_log_in_once() -> None:
+    login = Logins("one", "two")
+
+    def slow(user: str, password: str) -> str:
+        time.sleep(0.05)
+        return login(user, password)
+
+    keeper = TokenKeeper(Credentials("job", "secret"))
+    got: list[str] = []
+    threads = [threading.Thread(target=lambda: got.append(keeper.token(slow, 10))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == ["one"] * 8
+
+
+def test_waiting_for_somebody_elses_login_has_a_deadline() -> None:
+    keeper, entered, leave = TokenKeeper(Credentials("job", "secret")), threading.Event(), threading.Event()
+
+    def stuck(_user: str, _password: str) -> str:
+        entered.set()
+        leave.wait(10)
+        return "late"
+
+    thread = threading.Thread(target=keeper.token, args=(stuck, 10))
+    thread.start()
+    entered.wait(10)
+    with pytest.raises(Unavailable, match="logging in takes too long"):
+        keeper.token(stuck, 0.05)
+    leave.set()
+    thread.join()
+
+
+def test_a_server_without_users_needs_no_token_until_it_says_otherwise() -> None:
+    def disabled(_user: str, _password: str) -> str:
+        raise AuthDisabled("authentication is not enabled")
+
+    keeper = TokenKeeper(Credentials("job", "secret"))
+    assert keeper.token(disabled, 1) == ""
+    assert keeper.token(Logins(), 1) == ""
+    keeper.forget("")
+    assert keeper.token(Logins("one"), 1) == "one"
+
+
+def test_without_credentials_there_is_no_login() -> None:
+    assert TokenKeeper(None).token(Logins(), 1) == ""

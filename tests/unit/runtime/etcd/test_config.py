@@ -1,0 +1,63 @@
+"""The keys of --rdzv-conf, and what a wrong one gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from elasticjob_runtime.etcd import CONF_KEYS, Credentials, TlsConfig, connect
+from elasticjob_runtime.etcd.config import DEFAULT_TIMEOUT, parse_conf
+
+
+def test_nothing_given_is_plain_http_without_credentials() -> None:
+    settings = parse_conf({})
+    assert (settings.protocol, settings.tls, settings.credentials, settings.timeout) == ("", TlsConfig(), None, DEFAULT_TIMEOUT)
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    conf = {"protocol": "HTTPS", "cacert": "ca", "cert": "c", "key": "k", "user": "u", "password_file": str(file), "read_timeout": "2.5"}
+    settings = parse_conf(conf)
+    assert settings.protocol == "https"
+    assert settings.tls == TlsConfig("ca", "c", "k")
+    assert settings.credentials is not None
+    assert settings.credentials.read_password() == "secret"
+    assert settings.timeout == 2.5
+    assert set(conf) <= CONF_KEYS
+
+
+def test_a_conf_written_for_torchs_etcd_v2_backend_works_too() -> None:
+    conf = {"protocol": "https", "ca_cert": "ca", "ssl_cert": "c", "ssl_cert_key": "k", "read_timeout": "60"}
+    assert parse_conf(conf).tls == TlsConfig("ca", "c", "k")
+    assert set(conf) <= CONF_KEYS
+
+
+@pytest.mark.parametrize(
+    ("conf", "words"),
+    [
+        ({"protocol": "grpc"}, "protocol is 'grpc'; it must be http or https"),
+        ({"cacert": "a", "ca_cert": "b"}, "cacert and ca_cert are the same setting"),
+        ({"password": "x"}, "password is given without user"),
+        ({"user": "u"}, "user is 'u': give either password or password_file"),
+        ({"user": "u", "password": "x", "password_file": "y"}, "give either password or password_file"),
+        ({"user": "u", "password_file": "/nowhere"}, "password_file /nowhere: cannot be read"),
+        ({"read_timeout": "soon"}, "read_timeout is 'soon'"),
+        ({"read_timeout": "0"}, "read_timeout is '0'"),
+        ({"read_timeout": "nan"}, "read_timeout is 'nan'"),
+        ({"cacert": "/nowhere"}, "add protocol=https"),
+        ({"protocol": "https", "cacert": "/nowhere"}, "cacert /nowhere: cannot be used as a CA certificate: No such file"),
+        ({"protocol": "https", "cert": "/nowhere"}, "cert /nowhere: cannot be used as a client certificate: No such file"),
+        ({"protocol": "https", "key": "/nowhere"}, "key is given without cert"),
+        ({"protocol": "https", "cacert": __file__}, "cannot be used as a CA certificate"),
+    ],
+)
+def test_a_wrong_setting_gets_one_clear_sentence(conf: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words) as caught:
+        connect("etcd:2379", conf)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_password_is_never_shown() -> None:
+    assert "hunter2" not in repr(parse_conf({"user": "u", "password": "hunter2"}))
+    assert Credentials("u", "a") != Credentials("u", "b")

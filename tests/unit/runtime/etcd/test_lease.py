@@ -1,0 +1,134 @@
+"""Keeping a lease, with a store and a clock made of paper."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from elasticjob_runtime.etcd import LeaseLost, StoreError, Unavailable
+from elasticjob_runtime.etcd.lease import KeptLease
+
+from tests.support import eventually
+
+
+class PaperStore:
+    """Renewals take their outcome from `outcomes`, the last one again and again; each advances the clock by `cost`."""
+
+    def __init__(self, *outcomes: float | StoreError, cost: float = 0.0) -> None:
+        self.now = 100.0
+        self.cost = cost
+        self.renewals: list[float] = []
+        self.revoked = 0
+        self.lost: list[str] = []
+        self.ended = threading.Event()
+        self._outcomes = list(outcomes)
+
+    def keep(self, ttl: float, granted_at: float = 100.0) -> KeptLease:
+        return KeptLease(
+            7, ttl, granted_at, self.renew, self.revoke, self.lost.append, on_end=lambda _: self.ended.set(), clock=lambda: self.now
+        )
+
+    def renew(self) -> float:
+        self.renewals.append(self.now)
+        self.now += self.cost
+        outcome = self._outcomes.pop(0) if len(self._outcomes) > 1 else self._outcomes[0]
+        if isinstance(outcome, StoreError):
+            raise outcome
+        return outcome
+
+    def revoke(self) -> None:
+        self.revoked += 1
+        raise Unavailable("away")
+
+
+def test_the_promise_counts_from_before_the_renewal_was_sent() -> None:
+    store = PaperStore(0.09, cost=5.0)
+    keeper = store.keep(0.09)
+    eventually(lambda: store.renewals)
+    eventually(lambda: keeper.expires_at >= store.renewals[0] + 0.09)
+    assert keeper.expires_at < store.renewals[-1] + 5
+    keeper.stop()
+
+
+def test_it_is_renewed_three_times_within_a_ttl() -> None:
+    store = PaperStore(30.0)
+    keeper = store.keep(30.0, granted_at=90.05)  # the first is due in 0.05 s
+    eventually(lambda: len(store.renewals) == 1)
+    time.sleep(0.2)
+    assert len(store.renewals) == 1, "the next one is due in 10 s"
+    assert keeper.expires_at == 130.0
+    keeper.stop()
+    assert store.ended.wait(10)
+
+
+def test_what_the_store_granted_counts_and_not_what_was_asked() -> None:
+    store = PaperStore(50.0)
+    keeper = store.keep(0.03)
+    eventually(lambda: keeper.ttl == 50.0)
+    assert keeper.expires_at == 150.0
+    keeper.stop()
+
+
+def test_a_store_that_is_away_is_asked_again_and_nothing_is_promised_or_reported() -> None:
+    store = PaperStore(Unavailable("away"))
+    keeper = store.keep(0.2)
+    promised = keeper.expires_at
+    eventually(lambda: len(store.renewals) > 20)
+    assert keeper.expires_at == promised
+    assert store.lost == []
+    keeper.stop()
+    assert store.ended.wait(10)
+    count = len(store.renewals)
+    time.sleep(0.1)
+    assert len(store.renewals) == count
+
+
+def test_only_the_store_ends_it_and_it_says_so_once() -> None:
+    store = PaperStore(Unavailable("away"), 0.05, LeaseLost("expired"))
+    keeper = store.keep(0.05)
+    assert store.ended.wait(10)
+    assert store.lost == ["expired"]
+    assert len(store.renewals) == 3
+    keeper.stop()
+    keeper.revoke()
+    assert store.lost == ["expired"]
+
+
+def test_after_stop_a_lost_lease_is_nobodys_business() -> None:
+    blocked, leave = threading.Event(), threading.Event()
+    lost: list[str] = []
+
+    def renew() -> float:
+        blocked.set()
+        leave.wait(10)
+        raise LeaseLost("revoked by myself")
+
+    ended = threading.Event()
+    keeper = KeptLease(7, 0.03, time.monotonic(), renew, lambda: None, lost.append, on_end=lambda _: ended.set())
+    blocked.wait(10)
+    keeper.revoke()
+    leave.set()
+    assert ended.wait(10)
+    assert lost == []
+
+
+def test_revoking_while_the_store_is_away_is_no_error() -> None:
+    store = PaperStore(30.0)
+    keeper = store.keep(30.0)
+    keeper.revoke()
+    keeper.revoke()
+    assert store.revoked == 2
+    assert store.ended.wait(10)
+
+
+def test_a_callback_that_fails_harms_nobody() -> None:
+    ended = threading.Event()
+
+    def renew() -> float:
+        raise LeaseLost("gone")
+
+    def on_lost(_reason: str) -> None:
+        raise RuntimeError("the owner has a bug")
+
+    KeptLease(7, 0.03, time.monotonic(), renew, lambda: None, on_lost, on_end=lambda _: ended.set())
+    assert ended.wait(10)

@@ -1,0 +1,103 @@
+"""Requests and answers: what the client writes, the embedded server reads, and the other way round."""
+
+from __future__ import annotations
+
+import pytest
+from elasticjob_runtime.etcd import Compare, Delete, Get, KeyRange, KeyValue, MemoryStore, Operation, Put, wire
+from elasticjob_runtime.etcd.gateway import Gateway, watch_requests
+
+
+@pytest.mark.parametrize("text", ["", "plain", "/a/b", "Grüße \U0001f600", "\x00\x7f", "not UTF-8: \udcff"])
+def test_text_survives(text: str) -> None:
+    assert wire.decode(wire.encode(text)) == text
+
+
+def test_a_transaction_as_etcd_documents_it() -> None:
+    request = wire.txn_request(
+        [Compare("k", create_revision=0, mod_revision=5)],
+        [Put("k", "v", lease=7), Get(KeyRange("k", "l"), limit=1, by_creation=True, max_create_revision=9, keys_only=True)],
+        [Delete(KeyRange("k")), Get(KeyRange("k"), descending=True)],
+    )
+    key = {"key": "aw=="}
+    assert request == {
+        "compare": [
+            {**key, "target": "CREATE", "result": "EQUAL", "create_revision": "0"},
+            {**key, "target": "MOD", "result": "EQUAL", "mod_revision": "5"},
+        ],
+        "success": [
+            {"request_put": {**key, "value": "dg==", "lease": "7"}},
+            {
+                "request_range": {
+                    **key,
+                    "range_end": "bA==",
+                    "limit": "1",
+                    "sort_target": "CREATE",
+                    "sort_order": "ASCEND",
+                    "max_create_revision": "9",
+                    "keys_only": True,
+                }
+            },
+        ],
+        "failure": [{"request_delete_range": key}, {"request_range": {**key, "sort_order": "DESCEND"}}],
+    }
+
+
+def test_an_answer_leaves_out_what_is_zero() -> None:
+    """proto3's JSON: recorded from etcd 3.6, a key with an empty value and no lease."""
+    answer = {"header": {"revision": "5"}, "kvs": [{"key": "L2EveA==", "create_revision": "5", "mod_revision": "5", "version": "1"}]}
+    assert wire.key_values(answer) == (KeyValue("/a/x", "", 5, 5, 1, 0),)
+    assert wire.key_values({"header": {}}) == ()
+    assert wire.revision_of({"header": {}}) == 0
+
+
+def test_one_body_creates_a_watcher_for_each_range() -> None:
+    body = wire.watch_request([KeyRange("a"), KeyRange.prefix("b/")], [3, 4])
+    assert watch_requests(body) == {1: (KeyRange("a"), 3), 2: (KeyRange("b/", "b0"), 4)}
+
+
+OPERATIONS: list[list[Operation]] = [
+    [Put("a", "1"), Put("b", "Grüße"), Get(KeyRange("a", "c"))],
+    [Delete(KeyRange("a")), Get(KeyRange("a", "c"), descending=True, limit=1)],
+    [Get(KeyRange("a", "z"), by_creation=True, keys_only=True, max_create_revision=2)],
+]
+
+
+@pytest.mark.parametrize("operations", OPERATIONS)
+def test_the_embedded_server_reads_what_the_client_writes(operations: list[Operation]) -> None:
+    direct, served = MemoryStore(), MemoryStore()
+    gateway = Gateway(served, "1")
+    for store_put in (Put("a", "0"), Put("c", "x")):
+        direct.txn((), [store_put])
+        gateway.answer("/v3/kv/txn", wire.txn_request((), [store_put], ()))
+    guards = [Compare("a", mod_revision=2), Compare("new", create_revision=0)]
+    for compare in (guards, [Compare("a", mod_revision=9)]):
+        answer = gateway.answer("/v3/kv/txn", wire.txn_request(compare, operations, operations[-1:]))
+        assert wire.txn_result(answer) == direct.txn(compare, operations, operations[-1:])
+
+
+def test_the_embedded_server_knows_the_past_that_a_watch_asks_for() -> None:
+    store = MemoryStore()
+    gateway = Gateway(store, "1")
+    store.put("a", "1")  # 2
+    store.put("b", "1")  # 3
+    store.txn((), [Delete(KeyRange("a"))])  # 4
+    store.put("a", "2")  # 5
+    store.put("passing", "")  # 6
+    store.txn((), [Delete(KeyRange("passing"))])  # 7
+
+    def owes(since: int, *spans: KeyRange) -> list[bool]:
+        return wire.backlog(gateway.answer("/v3/kv/txn", wire.backlog_request(spans, [since] * len(spans))))
+
+    assert owes(4, KeyRange("a"), KeyRange("b"), KeyRange("a", "c")) == [True, False, True]
+    assert owes(5, KeyRange("a"), KeyRange("b")) == [True, False]
+    assert owes(6, KeyRange("a"), KeyRange("b")) == [False, False]
+    assert owes(6, KeyRange("passing")) == [False], "what came and went does not show"
+    assert owes(7, KeyRange("passing")) == [True], "but a deletion does"
+    assert owes(8, KeyRange("a", "z")) == [False]
+
+
+def test_checks_come_before_anything_is_sent() -> None:
+    with pytest.raises(ValueError, match="at most 100"):
+        wire.check_txn([], [Put("k", "")] * 101)
+    with pytest.raises(ValueError, match="must not be empty"):
+        wire.check_txn([Delete(KeyRange(""))])
