@@ -148,7 +148,9 @@ def watch_events(watchers: dict[int, tuple[KeyRange, int]], events: Sequence[Eve
 
 
 def _span(request: Json) -> KeyRange:
-    return KeyRange(wire.decode(request["key"]), wire.decode(request.get("range_end", "")))
+    span = KeyRange(wire.decode(request["key"]), wire.decode(request.get("range_end", "")))
+    wire.check_key(span.key)
+    return span
 
 
 def _get(request: Json) -> Get:
@@ -164,7 +166,7 @@ def _get(request: Json) -> Get:
 
 
 def _put(request: Json) -> Put:
-    return Put(wire.decode(request["key"]), wire.decode(request.get("value", "")), int(request.get("lease", 0)))
+    return Put(_span(request).key, wire.decode(request.get("value", "")), int(request.get("lease", 0)))
 
 
 def _operation(item: Json) -> Operation:

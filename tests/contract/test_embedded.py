@@ -1,0 +1,142 @@
+"""The embedded etcd as a server: start, end, restart, strange requests. (Its store's semantics: test_store_*.py.)"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from elasticjob_runtime.etcd import EtcdClient, KeyRange, Unavailable
+from elasticjob_runtime.etcd import embedded as embedded_module
+from elasticjob_runtime.etcd.embedded import EmbeddedServer
+
+from tests.contract.backends import Collector
+from tests.support import eventually
+
+OpenClient = Callable[..., EtcdClient]
+
+
+def test_a_restarted_server_is_an_empty_store_and_everybody_finds_out(open_client: OpenClient) -> None:
+    first = EmbeddedServer().start()
+    client = open_client(first.endpoint)
+    lost: list[str] = []
+    seen = Collector()
+    client.watch([KeyRange.prefix("/job/"), KeyRange("/plan")], 2, seen)
+    keeper = client.lease(3, lost.append)
+    client.put("/job/me", "old", lease=keeper.id)
+    for number in range(10):
+        client.put("/plan", str(number))
+    eventually(lambda: len(seen.events) == 11)
+    port = int(first.endpoint.rpartition(":")[2])
+    first.close()
+    with pytest.raises(Unavailable):
+        client.get("/plan", timeout=0.3)
+    with EmbeddedServer(port=port):
+        eventually(lambda: lost, what="the lease is gone")
+        eventually(lambda: seen.snapshots == [()], what="the watch starts over, with nothing")
+        revision = client.put("/plan", "new")
+        eventually(lambda: seen.events[-1].mod_revision == revision)
+        assert len(lost) == 1
+    client.close()
+
+
+def test_closing_ends_watches_and_all_threads(open_client: OpenClient) -> None:
+    before = {thread.ident for thread in threading.enumerate()}
+    server = EmbeddedServer().start()
+    client = open_client(server.endpoint)
+    seen = Collector()
+    for _ in range(5):
+        client.watch([KeyRange("/a")], 1, seen)
+    client.put("/a", "")
+    eventually(lambda: len(seen.events) == 5)
+    started = time.monotonic()
+    server.close()
+    eventually(lambda: len(seen.failures) == 5, what="the watches say that their server is away")
+    client.close()
+    eventually(lambda: {thread.ident for thread in threading.enumerate()} <= before, what="all threads end")
+    assert time.monotonic() - started < 30
+
+
+def test_a_watch_whose_client_is_gone_ends(open_client: OpenClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded_module, "_GONE_CHECK", 0.2)
+    with EmbeddedServer() as server:
+        client = open_client(server.endpoint)
+        client.watch([KeyRange("/never")], 1, Collector())
+        client.put("/a", "")
+        serving = eventually(lambda: [t for t in threading.enumerate() if "process_request_thread" in t.name])
+        assert len(serving) >= 2
+        client.close()
+        eventually(lambda: not any(t.is_alive() for t in serving), what="the server's threads for that client end")
+
+
+def test_a_port_that_is_taken_is_an_error_at_once() -> None:
+    with EmbeddedServer() as server, pytest.raises(OSError, match="in use"):
+        EmbeddedServer(port=int(server.endpoint.rpartition(":")[2]))
+
+
+def test_it_serves_on_ipv6(open_client: OpenClient) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("no IPv6 on this machine")
+    with EmbeddedServer("::1") as server:
+        assert server.endpoint.startswith("[::1]:")
+        assert open_client(server.endpoint).put("/a", "") == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/v3/kv/range", b"{", 400, "malformed"),
+        ("/v3/kv/range", b"[]", 400, "malformed"),
+        ("/v3/kv/range", b"{}", 400, "malformed"),
+        ("/v3/kv/range", b'{"key":"%%%"}', 400, "malformed"),
+        ("/v3/kv/txn", b'{"success":[{"request_put":{"key":1}}]}', 400, "malformed"),
+        ("/v3/kv/txn", b'{"compare":[{"key":"YQ==","target":"VALUE","result":"EQUAL"}]}', 404, "only comparisons for equality"),
+        ("/v3/watch", b'{"cancel_request":{}}', 400, "malformed"),
+        ("/v3/cluster/member/list", b"{}", 404, "not served by the embedded store"),
+        ("/v3/lease/revoke", b'{"ID":"7"}', 404, "requested lease not found"),
+        ("/v3/auth/authenticate", b"{}", 400, "authentication is not enabled"),
+    ],
+)
+def test_strange_requests_get_an_answer_and_do_no_harm(path: str, body: bytes, status: int, words: str) -> None:
+    with EmbeddedServer() as server:
+        connection = http.client.HTTPConnection(server.endpoint, timeout=10)
+        connection.request("POST", path, body)
+        answer = connection.getresponse()
+        assert (answer.status, words in answer.read().decode()) == (status, True)
+        connection.request("GET", "/version")
+        assert b"etcdserver" in connection.getresponse().read()
+        connection.close()
+
+
+def test_a_body_that_is_too_big_is_refused() -> None:
+    with EmbeddedServer() as server:
+        connection = http.client.HTTPConnection(server.endpoint, timeout=10)
+        connection.putrequest("POST", "/v3/kv/put")
+        connection.putheader("Content-Length", str(1 << 40))
+        connection.endheaders()
+        assert connection.getresponse().status == 413
+        connection.close()
+
+
+def test_many_clients_at_once(open_client: OpenClient) -> None:
+    with EmbeddedServer() as server:
+        seen = [Collector() for _ in range(30)]
+        clients = [open_client(server.endpoint) for _ in seen]
+        for client, collector in zip(clients, seen, strict=True):
+            client.watch([KeyRange.prefix("/a/")], 1, collector)
+        threads = [
+            threading.Thread(target=lambda c=client, n=number: [c.put(f"/a/{n}", str(i)) for i in range(5)])
+            for number, client in enumerate(clients)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for collector in seen:
+            eventually(lambda collector=collector: len(collector.events) == 150)  # type: ignore[misc]
+            assert collector.revisions == list(range(2, 152))
