@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,8 @@ def cluster() -> Iterator[ClusterDriver]:
     driver = cluster_driver()
     set_up(driver)
     yield driver
-    driver.down()
+    if not os.environ.get("KEEP_CLUSTER"):  # for whoever works on one test
+        driver.down()
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ from elasticjob_runtime.membership.model import (
     StoreAction,
     StoreView,
     Wait,
+    WorkersState,
 )
 from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.command import Command
@@ -299,7 +300,10 @@ class Agent:
         self._progress = dataclasses.replace(progress, epoch=epoch)
 
     def _publish_progress(self, now: float) -> None:
-        if self._progress is not None and now >= self._progress_due:
+        ended = self._group.view.state is not WorkersState.RUNNING
+        if ended:
+            self._reports.drain()  # the last word must be out before the job's end is told
+        if self._progress is not None and (ended or now >= self._progress_due):
             self._rendezvous.publish_progress(self._progress)
             self._progress = None
             self._progress_due = now + PROGRESS_SECONDS

@@ -37,6 +37,11 @@ class ReportSocket:
         self._meter = RateMeter()
         reactor.add_reader(self._listener.fileno(), self._accept)
 
+    def drain(self) -> None:
+        """Reads what workers said and nobody read yet."""
+        for fd in list(self._connections):
+            self._read(fd)
+
     def close(self) -> None:
         for fd in list(self._connections):
             self._drop(fd)
@@ -53,15 +58,19 @@ class ReportSocket:
             self._reactor.add_reader(fd, lambda: self._read(fd))
 
     def _read(self, fd: int) -> None:
-        try:
-            data = self._connections[fd].recv(65536)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._drop(fd)
-            return
+        while fd in self._connections:
+            try:
+                data = self._connections[fd].recv(65536)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if data:
+                self._take(data)
+            else:
+                self._drop(fd)
+
+    def _take(self, data: bytes) -> None:
         try:
             message = json.loads(data)
             if message.get("type") == "progress" and int(message.get("rank", 0)) == 0:
