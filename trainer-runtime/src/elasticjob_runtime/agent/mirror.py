@@ -46,8 +46,11 @@ class Mirror:
         self._spec: SpecValue | None = None
         self._outcome: OutcomeValue | None = None
         self._refused: set[tuple[str, int]] = set()
+        self._last_epoch = 0
         self.plan: PlanValue | None = None
         self.revision = 0
+        self.replaced = 0
+        """Grows whenever everything was read again: from another store, for all one knows."""
 
     @property
     def plan_revision(self) -> int:
@@ -63,6 +66,7 @@ class Mirror:
         for kv in fresh.values():
             self._set(kv, now)
         self.revision = revision
+        self.replaced += 1
 
     def apply(self, update: WatchUpdate, now: float) -> None:
         if update.snapshot is not None:
@@ -96,6 +100,7 @@ class Mirror:
             founder=founder,
             spec=self._spec,
             plan=self._plan(me, incarnation, role, ranks),
+            last_epoch=self._last_epoch,
             outcome=self._outcome,
             members=dict(self._members),
             failures=self._failures_of(self.plan.epoch) if self.plan else (),
@@ -130,6 +135,7 @@ class Mirror:
                 self._suspicions[kv.key] = Suspicion(value=suspicion, seen_at=now)
         elif kv.key == keys.plan:
             self.plan = self.parse(kv, PlanValue)
+            self._last_epoch = max(self._last_epoch, self.plan.epoch if self.plan else 0)
         elif kv.key == keys.spec:
             self._spec = self.parse(kv, SpecValue)
         elif kv.key == keys.outcome:

@@ -37,6 +37,10 @@ class PlanWriter:
         """These are all ranks of the plan of `attempt`: to put back what the store lost."""
         self._known = (attempt, ranks)
 
+    def known(self, attempt: str) -> Mapping[str, RankValue] | None:
+        """All ranks of that plan, where they are remembered. They never change."""
+        return self._known[1] if self._known[0] == attempt else None
+
     def propose(self, action: ProposePlan, nproc: int) -> int:
         """Returns the revision of the new plan."""
         self._tries += 1  # ranks of an earlier try that failed half-way must not count for this one
@@ -44,7 +48,8 @@ class PlanWriter:
         ranks = {member.name: _rank(action.members, rank) for rank, member in enumerate(action.members)}
         guards = [Compare(self._keys.plan, mod_revision=action.expected_mod_revision), Compare(self._keys.outcome, create_revision=0)]
         older = KeyRange(self._keys.ranks, self._keys.rank(self._keys.attempt(max(0, action.epoch - 1), ""), ""))
-        head: list[Operation] = [Put(self._keys.plan, plan.to_json()), Delete(older)]
+        suspicions = KeyRange(self._keys.suspects, self._keys.suspicion(action.epoch, "", ""))
+        head: list[Operation] = [Put(self._keys.plan, plan.to_json()), Delete(older), Delete(suspicions)]
         revision = 0
         for start in range(0, len(action.members), self._batch):
             batch = action.members[start : start + self._batch]
@@ -60,9 +65,7 @@ class PlanWriter:
 
     def restore(self, value: PlanValue, me: str, rank: RankValue) -> int:
         """Puts back the head and the ranks that this agent knows, at least its own; the others keep running meanwhile."""
-        attempt, ranks = self._known
-        if attempt != value.attempt:
-            ranks = {me: rank}
+        ranks = self.known(value.attempt) or {me: rank}
         guard = Compare(self._keys.plan, create_revision=0)
         names = list(ranks)
         for start in range(0, len(names), self._batch):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from elasticjob_runtime.agent.mirror import Mirror, watched_ranges
 from elasticjob_runtime.agent.plans import BATCH, PlanOutdatedError, PlanWriter
@@ -102,7 +102,7 @@ class RendezvousCore:
         self._watches = 0
         self._role: Role | None = None
         self._predecessor = ""
-        self._ranks: tuple[tuple[str, int], bool, dict[str, RankValue]] = (("", 0), False, {})
+        self._ranks: tuple[tuple[str, int, int], bool, Mapping[str, RankValue]] = (("", 0, 0), False, {})
         self._awaited: _Awaited | None = None
         self._changed = False
         """The mirror holds something that the agent has not been told."""
@@ -303,13 +303,15 @@ class RendezvousCore:
         everybody = self._role is Role.PLANNER
         if plan is None:
             return
-        identity = (plan.attempt, self._mirror.plan_revision)
+        identity = (plan.attempt, self._mirror.plan_revision, self._mirror.replaced)
         if self._ranks[0] == identity and (self._ranks[1] or not everybody):
             return
-        start = self._keys.rank(plan.attempt, "")
-        wanted = KeyRange.prefix(start) if everybody else KeyRange(start + self._me)
-        found = ((kv.key[len(start) :], self._mirror.parse(kv, RankValue)) for kv in self._store.range(Get(wanted)).kvs)
-        ranks = {name: rank for name, rank in found if rank is not None}
+        ranks = self._plans.known(plan.attempt)
+        if ranks is None:
+            start = self._keys.rank(plan.attempt, "")
+            wanted = KeyRange.prefix(start) if everybody else KeyRange(start + self._me)
+            found = ((kv.key[len(start) :], self._mirror.parse(kv, RankValue)) for kv in self._store.range(Get(wanted)).kvs)
+            ranks = {name: rank for name, rank in found if rank is not None}
         self._ranks = (identity, everybody, ranks)
-        if everybody and ranks:
+        if len(ranks) == plan.size and everybody:
             self._plans.remember(plan.attempt, ranks)

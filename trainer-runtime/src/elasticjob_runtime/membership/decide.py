@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from elasticjob_runtime.contract import CONTRACT_VERSION, ExitCode, MemberState, MemberValue, OutcomeState, SuspicionValue
+from elasticjob_runtime.contract import CONTRACT_VERSION, ExitCode, FailureValue, MemberState, MemberValue, OutcomeState, SuspicionValue
 from elasticjob_runtime.membership.model import (
     Action,
     Exit,
@@ -93,7 +93,7 @@ def _fence(view: View, now: float) -> Action | None:
 def _listen(view: View, _now: float) -> Action | None:
     """Say which neighbour is not heard any more, and take it back when it is."""
     plan = view.store.plan
-    if plan is None or plan.rank is None or plan.epoch != view.workers.epoch:
+    if plan is None or plan.rank is None or not view.runs_plan:
         return None
     me = view.settings.me
     said = {one.value.suspect: one.value for one in view.store.suspicions if one.value.by == me}
@@ -157,21 +157,29 @@ def _misfitting(reason: str) -> Action:
 
 def _follow(view: View, _now: float) -> Action | None:
     """Run what the plan says: its epoch, or nothing."""
-    plan = view.store.plan
-    if plan is None or plan.epoch <= view.workers.epoch:
+    plan, workers = view.store.plan, view.workers
+    if plan is None or (view.runs_plan and workers.state is not WorkersState.NONE):
         return None
     why = f"plan {plan.epoch}: {plan.value.message or plan.value.reason.value}"
-    if view.workers.state in _ALIVE:
+    if workers.state in _ALIVE:
         return _stop(view, why)
-    return StartWorkers(plan=plan, reason=why) if plan.rank is not None else None
+    if plan.rank is None:
+        return None
+    if plan.epoch > workers.epoch:
+        return StartWorkers(plan=plan, reason=why)
+    known = max(workers.epoch, view.store.last_epoch)
+    if (me := view.me) is not None and me.value.epoch < known:
+        reason = f"the store was set back to plan {plan.epoch}, and epochs only grow: asking for a plan after {known}"
+        return PublishState(state=MemberState.READY, epoch=known, stores=view.stores, reason=reason)
+    return None
 
 
 def _report(view: View, _now: float) -> Action | None:
     """Say how this epoch's workers ended, once."""
-    workers, plan = view.workers, view.store.plan
-    if plan is None or workers.epoch != plan.epoch:
+    workers = view.workers
+    if not view.runs_plan:
         return None
-    if workers.failure is not None and view.reported_failure < workers.epoch:
+    if workers.failure is not None and not _is_reported(view, workers.failure):
         return PublishFailure(failure=workers.failure, reason=f"a worker failed: {workers.failure.message}")
     if workers.state is WorkersState.SUCCEEDED and (me := view.me) is not None:
         said = me.value.state is MemberState.SUCCEEDED and me.value.epoch == workers.epoch
@@ -180,6 +188,13 @@ def _report(view: View, _now: float) -> Action | None:
                 state=MemberState.SUCCEEDED, epoch=workers.epoch, stores=view.stores, reason="all local workers exited with 0"
             )
     return None
+
+
+def _is_reported(view: View, failure: FailureValue) -> bool:
+    """Who sees all failures believes what it sees: a store that came back empty has lost them."""
+    if view.store.role is Role.PLANNER:
+        return any(other.member == failure.member for other in view.store.failures)
+    return view.reported_failure >= failure.epoch
 
 
 def _watch(view: View, now: float) -> Action | None:
@@ -208,17 +223,22 @@ def wanted_role(view: View, now: float) -> tuple[Role, str, str]:
 def _first_in_line(view: View, predecessor: str) -> tuple[Role, str, str]:
     if not predecessor:
         return Role.PLANNER, "", "first in line: planning"
-    watched = view.store.role is Role.PLANNER or view.store.predecessor == predecessor
+    plan, me = view.store.plan, view.me
     member = view.store.members.get(predecessor)
+    if plan is None and member is not None and me is not None and member.create_revision >= me.create_revision:
+        return Role.FOLLOWER, "", f"{predecessor} registered after me: finding out who is before me in line"
+    watched = view.store.role is Role.PLANNER or view.store.predecessor == predecessor
     if watched and (member is None or member.value.state is MemberState.LEAVING):
         return Role.PLANNER, "", f"{predecessor}, before me in line, is gone: looking for myself"
+    if plan is not None and member is not None and (member.create_revision > plan.mod_revision or predecessor == view.settings.me):
+        return Role.PLANNER, "", f"{predecessor}, before me in line, registered after plan {plan.epoch}: looking for myself"
     return Role.FOLLOWER, predecessor, f"following; {predecessor} is before me in line"
 
 
 def trouble_since(view: View) -> float | None:
     """When this agent saw that the current plan cannot go on; None: it has not."""
     plan, workers = view.store.plan, view.workers
-    if plan is None or workers.epoch != plan.epoch:
+    if plan is None or not view.runs_plan:
         return None
     leader = plan.value.leader
     moments = [one.seen_at for one in view.store.suspicions if one.value.suspect == leader != view.settings.me]
@@ -237,7 +257,7 @@ def takeover_delay(view: View) -> float:
 def _restore(view: View, now: float) -> Action | None:
     """The store came back empty while the job went on: the member that leads puts its plan back; without it, a new one is made."""
     plan, me = view.workers.plan, view.me
-    if view.store.plan is not None or plan is None or view.store.role is None or me is None:
+    if view.store.plan is not None or plan is None or view.store.role is None or me is None or plan.epoch < view.store.last_epoch:
         return None
     if plan.rank is not None and plan.rank.group_rank == 0:
         return RestorePlan(plan=plan, reason=f"the store lost plan {plan.epoch}: writing it again")

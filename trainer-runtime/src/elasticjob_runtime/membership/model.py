@@ -118,6 +118,8 @@ class StoreView:
     """The very first member, as it was when this one came; None: not known, or this one is it."""
     spec: SpecValue | None = None
     plan: Plan | None = None
+    last_epoch: int = 0
+    """The highest epoch of a plan that this agent ever saw: a store that came back empty does not know it."""
     outcome: OutcomeValue | None = None
     members: Mapping[str, Member] = dataclasses.field(default_factory=dict)
     """All members where role is PLANNER; else myself and my predecessor."""
@@ -178,6 +180,12 @@ class View:
     @property
     def me(self) -> Member | None:
         return self.store.members.get(self.settings.me)
+
+    @property
+    def runs_plan(self) -> bool:
+        """The last workers were started for the store's plan. Epochs may repeat in a store that came back empty, attempts do not."""
+        plan, mine = self.store.plan, self.workers.plan
+        return plan is not None and mine is not None and mine.value.attempt == plan.value.attempt
 
     @property
     def max_restarts(self) -> int:

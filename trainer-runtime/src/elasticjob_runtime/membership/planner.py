@@ -24,7 +24,7 @@ from elasticjob_runtime.membership.model import (
     View,
     Wait,
 )
-from elasticjob_runtime.membership.sizes import group_size, limit
+from elasticjob_runtime.membership.sizes import group_size, largest
 
 _PRESENT = (MemberState.READY, MemberState.SUCCEEDED)
 
@@ -33,7 +33,7 @@ def next_plan(view: View, now: float) -> Action | None:
     """What the planner does; None: nothing is due."""
     plan = view.store.plan
     if plan is None:
-        return _first_plan(view, now)
+        return _being_restored(view, now) or _first_plan(view, now)
     if missing := _still_registering(view, plan, now):
         until = view.store.members[view.settings.me].seen_at + view.settings.reregister_grace
         return Wait(until=until, reason=f"the store had lost all members: {_names(missing)} may still register again")
@@ -88,14 +88,14 @@ def _first_plan(view: View, now: float) -> Action:
     there = candidates(view)
     size = group_size(view.spec, len(there))
     if size is None:
-        return Wait(reason=_too_few(view, len(there)))
-    if size < limit(view.spec) and not _all_named_present(view, there):
+        return _park(view, now, _too_few(view, len(there)))
+    if size < largest(view.spec) and not _all_named_present(view, there):
         if warming := [member for member in view.store.members.values() if _warms_up(view, member, now)]:
             until = max(member.seen_at for member in warming) + view.settings.warm_timeout
             return Wait(until=until, reason=f"{_names([member.name for member in warming])} warm up")
         due = _latest_arrival(there) + view.settings.start_grace
         if now < due:
-            return Wait(until=due, reason=f"{len(there)} of {limit(view.spec)} wanted members are there; a moment for the rest")
+            return Wait(until=due, reason=f"{len(there)} of {largest(view.spec)} wanted members are there; a moment for the rest")
     return _propose(view, there, size, PlanReason.START)
 
 
@@ -116,9 +116,25 @@ def _what_broke(view: View, plan: Plan) -> tuple[PlanReason, str] | None:
         return PlanReason.MEMBER_LOST, f"lost {_names(lost)}"
     if left:
         return PlanReason.MEMBER_LEFT, f"{_names(left)} left"
+    if ahead := [name for name in _ranks(plan) if members[name].value.epoch > plan.epoch]:
+        return PlanReason.START, f"the store was set back: {_names(ahead)} know later plans"
     if view.store.failures:
         return PlanReason.WORKER_FAILED, _said(first_failure(view.store.failures))
     return None
+
+
+def _being_restored(view: View, now: float) -> Action | None:
+    """There was a job before the store lost everything: its leader puts the plan back, if it can."""
+    me = view.settings.me
+    witnesses = [member for member in view.store.members.values() if member.value.epoch or (member.name == me and view.store.last_epoch)]
+    if not witnesses:
+        return None
+    until = min(member.seen_at for member in witnesses) + view.settings.reregister_grace
+    if now >= until:
+        return None
+    return Wait(
+        until=until, reason=f"the store lost the plan that {_names([member.name for member in witnesses])} knew: it may be put back"
+    )
 
 
 def _still_registering(view: View, plan: Plan, now: float) -> list[str]:
@@ -132,24 +148,43 @@ def _still_registering(view: View, plan: Plan, now: float) -> list[str]:
 
 def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) -> Action:
     reason, why = broken
-    if reason is not PlanReason.MEMBER_LEFT and (unasked := _unasked(view, plan, now)):
-        return ProbePeers(members=unasked, reason=f"{why}: asking {len(unasked)} members whether they are there")
-    if reason is PlanReason.WORKER_FAILED and plan.value.restart_count >= view.max_restarts:
-        failure = first_failure(view.store.failures)
-        message = f"{_said(failure)}; {plan.value.restart_count} of {view.max_restarts} restarts used"
-        outcome = OutcomeValue(
-            state=OutcomeState.FAILED,
-            reason="MaxRestartsExceeded",
-            message=message,
-            epoch=plan.epoch,
-            failure={field: getattr(failure, field) for field in failure.__slots__},
-        )
-        return PublishOutcome(outcome=outcome, expected_mod_revision=plan.mod_revision, reason=message)
+    if reason is PlanReason.WORKER_FAILED:
+        if asking := _ask_present(view, plan, why, now):
+            return asking
+        if plan.value.restart_count >= view.max_restarts:
+            return _give_up(view, plan)
     there = candidates(view)
     size = group_size(view.spec, len(there))
     if size is None:
-        return Wait(reason=f"{why}; {_too_few(view, len(there))}")
+        return _park(view, now, f"{why}; {_too_few(view, len(there))}")
+    if reason is PlanReason.MEMBER_LOST and (asking := _ask_present(view, plan, why, now)):
+        return asking
     return _propose(view, there, size, reason, why)
+
+
+def _ask_present(view: View, plan: Plan, why: str, now: float) -> Action | None:
+    if unasked := _unasked(view, plan, now):
+        return ProbePeers(members=unasked, reason=f"{why}: asking {len(unasked)} members whether they are there")
+    return None
+
+
+def _give_up(view: View, plan: Plan) -> Action:
+    failure = first_failure(view.store.failures)
+    message = f"{_said(failure)}; {plan.value.restart_count} of {view.max_restarts} restarts used"
+    outcome = OutcomeValue(
+        state=OutcomeState.FAILED,
+        reason="MaxRestartsExceeded",
+        message=message,
+        epoch=plan.epoch,
+        failure={field: getattr(failure, field) for field in failure.__slots__},
+    )
+    return PublishOutcome(outcome=outcome, expected_mod_revision=plan.mod_revision, reason=message)
+
+
+def _park(view: View, now: float, why: str) -> Action:
+    """Too few to train. Who did not answer once may be back."""
+    again = _ask_again(view, now)
+    return again if isinstance(again, ProbePeers) else Wait(until=again.until if again else None, reason=why)
 
 
 def _resize(view: View, plan: Plan, now: float) -> Action | None:
@@ -160,7 +195,7 @@ def _resize(view: View, plan: Plan, now: float) -> Action | None:
     if size < plan.value.size:
         return _propose(view, there, size, PlanReason.RESIZED, f"{size} members wanted")
     new = there[plan.value.size :]
-    if size < limit(view.spec):
+    if size < largest(view.spec):
         due = _latest_arrival(new) + view.settings.join_delay
         if now < due:
             return Wait(until=due, reason=f"{_names([member.name for member in new])} joined; a moment for others")
@@ -186,8 +221,9 @@ def _ask_again(view: View, now: float) -> Action | None:
 def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanReason, why: str = "everybody is there") -> ProposePlan:
     plan = view.store.plan
     epochs = [member.value.epoch for member in view.store.members.values()]
-    last = max([plan.epoch if plan else 0, view.workers.epoch, *epochs])
-    restarts = plan.value.restart_count if plan else 0
+    last = max(plan.epoch if plan else 0, view.workers.epoch, view.store.last_epoch, *epochs)
+    known = plan or view.workers.plan  # a store that came back empty does not give the budget back
+    restarts = known.value.restart_count if known else 0
     return ProposePlan(
         epoch=last + 1,
         members=chosen(view, there, size),

@@ -6,9 +6,10 @@ from elasticjob_runtime.contract import SpecValue
 
 
 def limit(spec: SpecValue) -> int:
-    """Most members that may train now: max, or fewer where fewer are wanted."""
+    """Most members that may train now: max, or fewer where fewer are wanted; never fewer than can train at all."""
     wanted = spec.wanted or spec.max
-    return max(spec.min, min(spec.max, wanted))
+    smallest = min((size for size in spec.allowed if spec.min <= size <= spec.max), default=spec.min)
+    return max(smallest, min(spec.max, wanted))
 
 
 def group_size(spec: SpecValue, available: int) -> int | None:
@@ -22,3 +23,8 @@ def group_size(spec: SpecValue, available: int) -> int | None:
         return most if most >= spec.min else None
     fitting = [size for size in spec.allowed if spec.min <= size <= most]
     return max(fitting, default=None)
+
+
+def largest(spec: SpecValue) -> int:
+    """The size that is trained with when everybody is there."""
+    return group_size(spec, spec.max) or limit(spec)
