@@ -92,19 +92,24 @@ RUN printf 'path-exclude=%s\n' \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/cache/ldconfig/* /var/log/apt /var/log/*.log
 
 
-FROM build AS trainer-files
-COPY constraints.txt ./
 # The handwritten digits: one file of scikit-learn, which with SciPy would be 200 MB.
+FROM build AS digits
+COPY constraints.txt ./
 RUN pip download --no-deps -d /wheels -c constraints.txt scikit-learn \
- && mkdir -p /out/workspace/data \
  && python3 -m zipfile -e /wheels/scikit_learn-*.whl /wheels/content \
- && cp /wheels/content/sklearn/datasets/data/digits.csv.gz /wheels/content/sklearn/datasets/descr/digits.rst /out/workspace/data/
+ && mkdir -p /out/workspace/data \
+ && cp /wheels/content/sklearn/datasets/data/digits.csv.gz /wheels/content/sklearn/datasets/descr/digits.rst /out/workspace/data/ \
+ && rm -rf /wheels
+
+
+FROM build AS trainer-files
 COPY trainer-runtime ./trainer-runtime
 RUN pip install --no-deps --no-build-isolation --no-compile --break-system-packages --root /out ./trainer-runtime \
  && python3 -m compileall -q -s /out --invalidation-mode unchecked-hash /out/usr
 
 
 FROM torch AS trainer
+COPY --from=digits /out /
 COPY --from=trainer-files /out /
 COPY examples /workspace/examples
 WORKDIR /workspace

@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +22,7 @@ from tests.images.docker import Docker, docker_runs
 from tests.images.recipe import INPUTS, Context, make_context, reference
 from tests.steps import CACHE, Step, StepError, Steps, concurrently
 
-__all__ = ["NAMES", "StepError", "build", "builder", "reference"]
+__all__ = ["NAMES", "StepError", "build", "builder", "clean", "reference"]
 
 FOLDER = CACHE / "images"
 NAMES = tuple(INPUTS)
@@ -40,6 +42,8 @@ class Builder(Protocol):
     def prepare(self, steps: Steps) -> str: ...
 
     def build(self, context: Context, base_image: str, archive: Path, step: Step) -> None: ...
+
+    def tidy(self) -> None: ...
 
     def push(self, archive: Path, name: str, target: str, step: Step) -> None: ...
 
@@ -69,21 +73,31 @@ def build(names: Sequence[str] = NAMES, steps: Steps | None = None, using: Build
     chosen = using or builder()
     with _only_one(steps):
         base_image = chosen.prepare(steps)
-        archives = concurrently(*(lambda name=name: _build_one(name, chosen, base_image, steps) for name in names))
-    return dict(zip(names, archives, strict=True))
+        contexts = [make_context(name, FOLDER / "contexts" / name, base_image) for name in names]
+        archives = {context.name: FOLDER / context.key / f"{context.name}.tar" for context in contexts}
+        missing = [context for context in contexts if not archives[context.name].exists()]
+        concurrently(*(partial(_build_one, context, archives[context.name], chosen, base_image, steps) for context in missing))
+        for name, archive in archives.items():
+            archive.touch()
+            _remove_older(name, keep=3)
+        if missing:
+            chosen.tidy()
+    return archives
 
 
-def _build_one(name: str, using: Builder, base_image: str, steps: Steps) -> Path:
-    context = make_context(name, FOLDER / "contexts" / name, base_image)
-    archive = FOLDER / context.key / f"{name}.tar"
-    if archive.exists():
-        archive.touch()  # so that the newest are known when old ones are removed
-        return archive
+def clean(using: Builder | None = None) -> None:
+    """Removes every image, layer and archive of the cache; waits for a build that is under way. Raises StepError."""
+    with Steps() as steps, _only_one(steps):
+        (using or builder()).clean()
+        for path in FOLDER.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _build_one(context: Context, archive: Path, using: Builder, base_image: str, steps: Steps) -> None:
     archive.parent.mkdir(parents=True, exist_ok=True)
-    with steps.step(f"image {name}", _WHY[name], _SECONDS[name]) as step:
+    with steps.step(f"image {context.name}", _WHY[context.name], _SECONDS[context.name]) as step:
         using.build(context, base_image, archive, step)
-    _remove_older(name, keep=3)
-    return archive
 
 
 def _remove_older(name: str, keep: int) -> None:

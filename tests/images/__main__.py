@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 
-from tests.images import FOLDER, NAMES, StepError, build, builder, reference
+from tests.images import NAMES, StepError, build, clean, reference
 from tests.images.machine import MirrorError
 from tests.steps import Steps
 
@@ -23,8 +22,7 @@ def main() -> int:
         parser.error(f"no image {', '.join(unknown)}: there are {', '.join(NAMES)}")
     try:
         if arguments.command == "clean":
-            builder().clean()
-            shutil.rmtree(FOLDER, ignore_errors=True)
+            clean()
             return 0
         with Steps() as steps:
             archives = build(arguments.names or NAMES, steps)

@@ -44,6 +44,9 @@ class Docker:
         run_logged(["docker", "save", "--output", str(part), reference(context.name)], log)
         part.replace(archive)
 
+    def tidy(self) -> None:
+        """Nothing: Docker looks after its cache itself."""
+
     def push(self, archive: Path, name: str, target: str, step: Step) -> None:
         """Pushes the image `name` of an archive to a registry as `target`. Raises StepError."""
         log = self._logs / "push.log"
