@@ -21,7 +21,7 @@ def test_a_job_runs_to_succeeded_and_leaves_nothing_when_it_is_deleted(cluster: 
     assert job.restarts == 0
     assert status["progress"]["step"] == 120
     assert float(status["progress"]["metrics"]["accuracy"]) > 0.9
-    assert {pod["status"]["phase"] for pod in job.pods} <= {"Succeeded"}
+    eventually(lambda: [pod["status"]["phase"] for pod in job.pods] == ["Succeeded"] * 2, 30, 0.5, "ended pods stay, for their logs")
     job.delete()
     eventually(lambda: not job.leftovers(), 60, 0.5, "nothing of the deleted job is left")
 
