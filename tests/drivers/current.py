@@ -20,6 +20,7 @@ CLUSTER=current: say how images get to the cluster. Either a command that loads 
 or a registry that it pulls from, to which the images are pushed:
     IMAGE_REGISTRY=registry.example/team
 (IMAGE_LOAD=true where they are there already.)
+ETCD_IMAGE names the image of etcd where the cluster cannot pull the chart's.
 CHECKPOINT_CLAIM names a ReadWriteMany claim for checkpoints; without it each worker keeps its own."""
 
 
@@ -40,7 +41,6 @@ class CurrentCluster:
     """Whatever kubectl reaches with the current kubeconfig and context."""
 
     name = "current"
-    etcd_image = None
     power = None
     no_power = "power over nodes needs the cluster of tests/cluster (CLUSTER=own); this one is not ours to switch off"
     shared_directory = None
@@ -49,6 +49,7 @@ class CurrentCluster:
         self._load = environment.get("IMAGE_LOAD", "").strip()
         self._registry = environment.get("IMAGE_REGISTRY", "").strip().rstrip("/")
         self._log = ROOT / ".cluster" / "current.log"
+        self.etcd_image = environment.get("ETCD_IMAGE", "").strip() or None
         self.pull_policy = "Always" if self._registry else "IfNotPresent"
         claim = environment.get("CHECKPOINT_CLAIM", "").strip()
         # Without a volume that all nodes share, each worker keeps its checkpoints to itself: enough while rank 0 stays.
