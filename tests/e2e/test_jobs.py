@@ -62,9 +62,9 @@ def test_the_operator_is_killed_in_the_middle(cluster: ClusterDriver, new_job: N
     """Training goes on without it, and a pod that was lost meanwhile is replaced when it is back."""
     job = new_job("orphan", replicas=2)
     job.trains(2)
-    cluster.kubectl.run("scale", "deployment/elasticjob-operator", "--replicas=0", "--namespace", "elasticjob-system")
+    cluster.kubectl.run("scale", "deployment/elasticjob", "--replicas=0", "--namespace", "elasticjob-system")
     try:
-        gone = "app.kubernetes.io/name=elasticjob-operator"
+        gone = "app.kubernetes.io/name=elasticjob"
         eventually(lambda: not cluster.kubectl.items("pods", "elasticjob-system", gone), 60, 0.5, "the operator is gone")
         victim = sorted(pod["metadata"]["name"] for pod in job.pods)[0]
         cluster.kubectl.delete("pod", victim, wait=True)
@@ -72,7 +72,7 @@ def test_the_operator_is_killed_in_the_middle(cluster: ClusterDriver, new_job: N
         lines = len(cluster.kubectl.logs(survivor).splitlines())
         eventually(lambda: len(cluster.kubectl.logs(survivor).splitlines()) > lines + 3, 60, 0.5, "the other worker goes on")
     finally:
-        cluster.kubectl.run("scale", "deployment/elasticjob-operator", "--replicas=1", "--namespace", "elasticjob-system")
+        cluster.kubectl.run("scale", "deployment/elasticjob", "--replicas=1", "--namespace", "elasticjob-system")
     job.trains(2)
     assert job.restarts == 0
 
