@@ -61,11 +61,18 @@ def make_job(
     return job.model_copy(update={"status": status}) if status is not None else job
 
 
-def make_status(
-    *true: ConditionType, reason: str = "Test", restarts: int = 0, last_failure: Failure | None = None, **fields: Any
-) -> Status:
+_USUAL = {ConditionType.ACCEPTED: "Accepted", ConditionType.RUNNING: "Training"}
+
+
+def make_status(*true: ConditionType, reason: str = "", restarts: int = 0, last_failure: Failure | None = None, **fields: Any) -> Status:
     conditions = tuple(
-        Condition(type=each.value, status=ConditionStatus.TRUE, reason=reason, observed_generation=1, last_transition_time=NOW)
+        Condition(
+            type=each.value,
+            status=ConditionStatus.TRUE,
+            reason=reason or _USUAL.get(each, "Test"),
+            observed_generation=1,
+            last_transition_time=NOW,
+        )
         for each in true
     )
     return Status(conditions=conditions, restarts=Restarts(total=restarts), last_failure=last_failure, **fields)

@@ -30,9 +30,10 @@ from elasticjob_operator.planning.status import ended_status, finished_status, s
 from elasticjob_operator.planning.stories import tell
 from elasticjob_operator.policies import admission, completion
 from elasticjob_operator.policies.cleanup import clean_up
+from elasticjob_operator.policies.failures import judge
 from elasticjob_operator.policies.rendezvous import needs_publishing, wanted_spec
 from elasticjob_operator.policies.replacement import replace
-from elasticjob_operator.policies.restarts import Budget, account
+from elasticjob_operator.policies.restarts import Budget, account, is_accounted
 from elasticjob_operator.policies.standing import Standing
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.world import Pod, Reach, World
@@ -49,7 +50,7 @@ def plan(job: ElasticJob, world: World, settings: Settings, now: datetime.dateti
     if verdict.accepted is None and not observed.workers:
         return Plan(status=job.status, actions=_ask(job, observed, why="the template is new"), look_again=now)
     staying = [pod for pod, _ in observed.staying]
-    failed = [pod for pod, stand in observed.staying if stand.standing is Standing.FAILED]
+    failed = [pod for pod, stand in observed.workers if stand.standing is Standing.FAILED]
     budget = account(job, world.rendezvous, failed)
     done = completion.judge(job, world.rendezvous, staying, budget, now)
     if done.end is not None:
@@ -128,7 +129,7 @@ def _actions(
         actions += _creations(job, observed)
     elif observed.workers:
         actions += missing_objects(job, world, settings, observed.rendezvous)
-    actions += _removals(world, observed)
+    actions += _removals(job, world, observed)
     replacements, due = _replacements(job, world, observed, budget, now)
     actions += replacements
     if verdict.accepted or observed.workers:
@@ -147,7 +148,7 @@ def _creations(job: ElasticJob, observed: Observed) -> list[Action]:
     ]
 
 
-def _removals(world: World, observed: Observed) -> list[Action]:
+def _removals(job: ElasticJob, world: World, observed: Observed) -> list[Action]:
     """Pods that are too many, and those of earlier runs."""
     actions: list[Action] = []
     stands = {pod.uid: stand for pod, stand in observed.workers}
@@ -155,7 +156,7 @@ def _removals(world: World, observed: Observed) -> list[Action]:
         standing = stands[pod.uid].standing
         if standing is Standing.LOST:
             actions += _force_out(pod, stands[pod.uid].why, world)
-        elif standing is not Standing.LEAVING and (pod.ended or _is_drained(pod, world)):
+        elif standing is not Standing.LEAVING and _may_leave(job, pod, standing, world):
             actions.append(_delete(pod, "fewer workers wanted"))
     for pod, stand in observed.stale:
         if stand.standing is Standing.LOST:
@@ -165,8 +166,12 @@ def _removals(world: World, observed: Observed) -> list[Action]:
     return actions
 
 
-def _is_drained(pod: Pod, world: World) -> bool:
-    """The agents know that it leaves - or cannot be told."""
+def _may_leave(job: ElasticJob, pod: Pod, standing: Standing, world: World) -> bool:
+    """A failed pod is counted first. Of one that trains the agents know that it leaves - or cannot be told."""
+    if standing is Standing.FAILED:
+        return is_accounted(pod, judge(pod), job.status.last_failure)
+    if standing is Standing.SUCCEEDED:
+        return True
     view = world.rendezvous
     if view.reach in (Reach.UNREACHABLE, Reach.DENIED):
         return True

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from elasticjob_operator.building.pods import InvalidTemplateError, template_hash, worker_pod
+
+from tests.unit.operator.builders import TEMPLATE, UID, make_job
+
+TWO: dict[str, Any] = {
+    "metadata": {"labels": {"team": "vision"}, "annotations": {"note": "kept"}, "name": "not-ours"},
+    "spec": {
+        "containers": [
+            {"name": "logger", "image": "log:1"},
+            {"name": "trainer", "image": "t:1", "env": [{"name": "LR", "value": "$(PET_NNODES)"}]},
+        ],
+        "nodeSelector": {"gpu": "a100"},
+        "futureField": {"kept": True},
+        "restartPolicy": "Always",
+    },
+}
+
+
+def build(job: Any = None, index: int = 2, **workers: Any) -> dict[str, Any]:
+    return worker_pod(job or make_job(**workers), index=index, run=1, endpoint="etcd:2379")
+
+
+def environment(pod: dict[str, Any], container: int = 0) -> dict[str, Any]:
+    found = pod["spec"]["containers"][container].get("env", [])
+    return {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in found}
+
+
+def test_torchrun_needs_no_flags() -> None:
+    assert environment(build()) == {
+        "PET_NNODES": "2:8",
+        "PET_NPROC_PER_NODE": "auto",
+        "PET_RDZV_ID": f"{UID}-1",
+        "PET_RDZV_BACKEND": "etcd-v3",
+        "PET_RDZV_ENDPOINT": "etcd:2379",
+        "PET_MAX_RESTARTS": "3",
+        "ELASTICJOB_NAME": "digits",
+        "ELASTICJOB_NAMESPACE": "ml",
+        "ELASTICJOB_MEMBER_ID": "metadata.name",
+        "ELASTICJOB_ADDRESS": "status.podIP",
+    }
+
+
+def test_only_the_training_container_gets_the_environment() -> None:
+    pod = build(template=TWO, workers={"container": "trainer"})
+    assert "env" not in pod["spec"]["containers"][0]
+    names = list(environment(pod, 1))
+    assert names.index("PET_NNODES") < names.index("LR"), "the user's variables can refer to ours"
+    assert pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] == "trainer"
+
+
+def test_first_container_trains_by_default() -> None:
+    pod = build(template=TWO)
+    assert "PET_NNODES" in environment(pod, 0)
+    assert "PET_NNODES" not in environment(pod, 1)
+
+
+def test_template_is_kept_whole() -> None:
+    pod = build(template=TWO)
+    assert pod["spec"]["nodeSelector"] == {"gpu": "a100"}
+    assert pod["spec"]["futureField"] == {"kept": True}
+    assert pod["metadata"]["labels"]["team"] == "vision"
+    assert pod["metadata"]["annotations"]["note"] == "kept"
+
+
+def test_template_is_not_changed_by_building() -> None:
+    template = copy.deepcopy(TWO)
+    build(template=template)
+    assert template == TWO
+
+
+def test_names_and_ownership() -> None:
+    pod = build()
+    metadata = pod["metadata"]
+    assert metadata["name"] == "digits-worker-2"
+    assert (pod["spec"]["hostname"], pod["spec"]["subdomain"]) == ("digits-worker-2", "digits")
+    assert pod["spec"]["restartPolicy"] == "Never"
+    assert [(owner["uid"], owner["controller"]) for owner in metadata["ownerReferences"]] == [(UID, True)]
+    labels = metadata["labels"]
+    assert (labels["elasticjob.dev/job-name"], labels["elasticjob.dev/worker-index"], labels["elasticjob.dev/run"]) == ("digits", "2", "1")
+
+
+def test_template_hash_is_of_the_users_part_alone() -> None:
+    label = "elasticjob.dev/template-hash"
+    first = build()["metadata"]["labels"][label]
+    assert first == build(index=5)["metadata"]["labels"][label] == template_hash(make_job())
+    assert first == build(replicas=6, max=9)["metadata"]["labels"][label], "running agents learn sizes from etcd"
+    assert first != build(template=TWO)["metadata"]["labels"][label]
+
+
+def test_checkpoint_volume_is_mounted_in_the_training_container() -> None:
+    claim = {"persistentVolumeClaim": {"claimName": "ckpt"}}
+    pod = build(spec={"checkpoint": {"directory": "/ckpt", "volume": claim}})
+    assert pod["spec"]["volumes"] == [{"name": "elasticjob-checkpoint", **claim}]
+    assert pod["spec"]["containers"][0]["volumeMounts"] == [{"name": "elasticjob-checkpoint", "mountPath": "/ckpt"}]
+    assert environment(pod)["ELASTICJOB_CHECKPOINT_DIRECTORY"] == "/ckpt"
+
+
+def test_checkpoint_directory_without_volume_is_only_exported() -> None:
+    pod = build(spec={"checkpoint": {"directory": "/mine"}})
+    assert "volumes" not in pod["spec"]
+    assert environment(pod)["ELASTICJOB_CHECKPOINT_DIRECTORY"] == "/mine"
+
+
+@pytest.mark.parametrize(
+    ("template", "workers", "words"),
+    [
+        pytest.param({"metadata": {}}, {}, "template.spec is missing", id="no spec"),
+        pytest.param({"spec": {"containers": []}}, {}, "at least one container", id="no containers"),
+        pytest.param({"spec": {"containers": [{"image": "x"}]}}, {}, "name is missing", id="container without a name"),
+        pytest.param(TEMPLATE, {"container": "other"}, "has only: trainer", id="no such container"),
+    ],
+)
+def test_template_that_cannot_become_a_pod(template: dict[str, Any], workers: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidTemplateError, match=words):
+        build(template=template, workers=workers)
+
+
+def test_two_volumes_at_the_checkpoint_directory() -> None:
+    mounted = {"spec": {"containers": [{"name": "trainer", "volumeMounts": [{"name": "mine", "mountPath": "/ckpt"}]}]}}
+    checkpoint = {"checkpoint": {"directory": "/ckpt", "volume": {"emptyDir": {}}}}
+    with pytest.raises(InvalidTemplateError, match="already mounts volume 'mine'"):
+        build(template=mounted, spec=checkpoint)

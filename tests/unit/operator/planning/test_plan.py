@@ -1,0 +1,364 @@
+"""What a whole plan says: actions, conditions, when to look again. One case for each moment of a job's life."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from elasticjob_operator.api import ConditionStatus, ConditionType, ElasticJob, Reason, RendezvousStatus, Status
+from elasticjob_operator.planning import (
+    Action,
+    ApplyObject,
+    AskServer,
+    ClearRun,
+    CreateObject,
+    CreatePod,
+    DeleteObject,
+    DeletePod,
+    EvictMember,
+    Plan,
+    PublishSpec,
+    plan,
+)
+from elasticjob_operator.policies.rendezvous import wanted_spec
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.world import Admission, Kind, OwnedObject, Pod, PodPhase, Reach, Refusal, RendezvousView, World
+from elasticjob_runtime.contract import ProgressValue, SpecValue
+
+from tests.unit.operator.builders import (
+    NOW,
+    UID,
+    at,
+    failed_pod,
+    make_failure,
+    make_job,
+    make_node,
+    make_outcome,
+    make_plan,
+    make_pod,
+    make_status,
+    make_view,
+)
+
+SETTINGS = Settings(endpoint="etcd:2379")
+ADMITTED = Admission(template_hash=make_pod().template_hash, at=NOW)
+
+
+def ask(job: ElasticJob, *pods: Pod, seconds: float = 0, settings: Settings = SETTINGS, **world: Any) -> Plan:
+    return plan(job, World(pods=tuple(pods), **{"nodes": {}, **world}), settings, at(seconds))
+
+
+def kinds(found: Plan) -> list[str]:
+    return [type(action).__name__ for action in found.actions]
+
+
+def names(found: Plan, kind: type[Action]) -> list[str]:
+    """Of the objects that actions of that kind are about."""
+    return [_name(each) for each in found.actions if isinstance(each, kind)]
+
+
+def _name(action: Any) -> str:
+    for attribute in ("name", "member"):
+        if hasattr(action, attribute):
+            return str(getattr(action, attribute))
+    return str(action.body["metadata"]["name"])
+
+
+def condition(found: Plan, type_: ConditionType) -> tuple[str, str]:
+    known = found.status.condition(type_)
+    return (known.status.value, known.reason) if known else ("", "")
+
+
+def owned(found: Plan) -> dict[tuple[Kind, str], OwnedObject]:
+    """The objects of a plan, as if they had been created."""
+    objects = [(each.kind, each.body) for each in found.actions if isinstance(each, CreateObject)]
+    return {
+        (kind, body["metadata"]["name"]): OwnedObject(
+            kind=kind, name=body["metadata"]["name"], uid="o", owner_uid=UID, terminating=False, body=body
+        )
+        for kind, body in objects
+    }
+
+
+def follow(job: ElasticJob, found: Plan) -> ElasticJob:
+    return job.model_copy(update={"status": found.status})
+
+
+def published(job: ElasticJob, *members: int, draining: tuple[str, ...] = ()) -> SpecValue:
+    return wanted_spec(job, members=members, draining=draining)
+
+
+def trained(replicas: int = 4, **job: Any) -> ElasticJob:
+    status = job.pop("status", None) or make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, epoch=1, world_size=4)
+    return make_job(replicas=replicas, status=status, **job)
+
+
+def test_new_job_is_asked_about_first_and_nothing_else_happens() -> None:
+    found = ask(make_job())
+    assert kinds(found) == ["AskServer"]
+    assert found.look_again == NOW
+    assert found.status == Status()
+
+
+def test_pods_services_and_etcd_are_created_together_without_waiting_for_etcd() -> None:
+    found = ask(make_job(replicas=3), admission=ADMITTED, settings=Settings())
+    assert names(found, CreatePod) == ["digits-worker-0", "digits-worker-1", "digits-worker-2"]
+    assert sorted(names(found, CreateObject)) == ["digits", "digits-etcd", "digits-etcd"]
+    assert condition(found, ConditionType.ACCEPTED) == ("True", "Accepted")
+    assert condition(found, ConditionType.RUNNING) == ("False", "WaitingForWorkers")
+    assert found.status.rendezvous == RendezvousStatus(id=f"{UID}-1", backend="etcd-v3", endpoint="digits-etcd.ml.svc:2379")
+    assert found.target is not None
+    assert found.target.endpoint == "digits-etcd.ml.svc:2379"
+
+
+def test_no_etcd_is_made_when_one_is_given() -> None:
+    assert names(ask(make_job(), admission=ADMITTED), CreateObject) == ["digits"]
+
+
+def test_pod_template_that_the_server_refuses_creates_nothing() -> None:
+    refused = dataclasses.replace(ADMITTED, refusal="spec.containers[0].image: Required value", invalid=True)
+    found = ask(make_job(), admission=refused)
+    assert kinds(found) == []
+    assert condition(found, ConditionType.ACCEPTED) == ("False", "InvalidPodTemplate")
+    assert found.look_again == at(30)
+    assert [story.warning for story in found.stories] == [True]
+
+
+def test_template_without_the_named_container() -> None:
+    found = ask(make_job(workers={"container": "nobody"}))
+    assert kinds(found) == []
+    assert condition(found, ConditionType.ACCEPTED) == ("False", "InvalidPodTemplate")
+
+
+def test_steady_state_does_nothing() -> None:
+    job = trained()
+    pods = [make_pod(index) for index in range(4)]
+    first = ask(job, *pods, rendezvous=make_view(plan=make_plan(), spec=published(job, 0, 1, 2, 3)))
+    again = ask(
+        follow(job, first),
+        *pods,
+        seconds=100,
+        objects=owned(first),
+        rendezvous=make_view(plan=make_plan(), spec=published(job, 0, 1, 2, 3)),
+    )
+    assert again.actions == ()
+    assert again.stories == ()
+    assert again.status == first.status
+    assert again.look_again is None
+
+
+def test_running_has_world_size_and_epoch_of_the_plan() -> None:
+    found = ask(trained(), *[make_pod(index) for index in range(4)], rendezvous=make_view(plan=make_plan(3)))
+    assert condition(found, ConditionType.RUNNING) == ("True", "Training")
+    assert (found.status.world_size, found.status.epoch, found.status.workers) == (4, 3, "4/4")
+    assert (found.status.replicas, found.status.ready_replicas) == (4, 4)
+
+
+def test_spec_is_written_again_when_etcd_came_back_empty() -> None:
+    job = trained()
+    found = ask(job, *[make_pod(index) for index in range(4)], rendezvous=make_view())
+    (action,) = [each for each in found.actions if isinstance(each, PublishSpec)]
+    assert action.spec == published(job, 0, 1, 2, 3)
+
+
+def test_epoch_and_restarts_never_shrink_when_etcd_came_back_empty() -> None:
+    job = trained(status=make_status(ConditionType.ACCEPTED, restarts=2, epoch=7))
+    found = ask(job, *[make_pod(index) for index in range(4)], rendezvous=make_view())
+    assert (found.status.epoch, found.status.restarts.total) == (7, 2)
+
+
+def test_deleted_pod_comes_back_with_its_index() -> None:
+    found = ask(trained(), make_pod(0), make_pod(1), make_pod(3), rendezvous=make_view(plan=make_plan()))
+    assert names(found, CreatePod) == ["digits-worker-2"]
+
+
+class TestShrink:
+    """Draining is published first, so that nobody waits for a pod that is about to go."""
+
+    job = trained(replicas=2)
+    pods = tuple(make_pod(index) for index in range(4))
+    draining = ("digits-worker-2", "digits-worker-3")
+
+    def shrink(self, view: RendezvousView) -> Plan:
+        return ask(self.job, *self.pods, rendezvous=view)
+
+    def test_first_tells(self) -> None:
+        found = self.shrink(make_view(plan=make_plan(), spec=published(self.job, 0, 1, 2, 3)))
+        assert names(found, DeletePod) == []
+        (action,) = [each for each in found.actions if isinstance(each, PublishSpec)]
+        assert (action.spec.members, tuple(action.spec.draining)) == (["digits-worker-0", "digits-worker-1"], self.draining)
+
+    def test_then_deletes_the_highest(self) -> None:
+        found = self.shrink(make_view(plan=make_plan(), spec=published(self.job, 0, 1, draining=self.draining)))
+        assert names(found, DeletePod) == ["digits-worker-3", "digits-worker-2"]
+        assert not any(each.force for each in found.actions if isinstance(each, DeletePod))
+
+    def test_waits_for_the_first_contact_after_a_restart(self) -> None:
+        assert names(self.shrink(make_view(Reach.CONNECTING)), DeletePod) == []
+
+    def test_does_not_wait_for_an_etcd_that_is_away(self) -> None:
+        assert names(self.shrink(make_view(Reach.UNREACHABLE)), DeletePod) == ["digits-worker-3", "digits-worker-2"]
+
+
+class TestFailedPod:
+    job = trained()
+    pods = (make_pod(0), make_pod(1), make_pod(2), failed_pod(3))
+    view = make_view(plan=make_plan())
+
+    def test_is_counted_before_it_is_deleted(self) -> None:
+        first = ask(self.job, *self.pods, rendezvous=self.view)
+        assert names(first, DeletePod) == []
+        assert first.status.restarts.total == 1
+        assert first.look_again == NOW
+        second = ask(follow(self.job, first), *self.pods, rendezvous=self.view)
+        assert names(second, DeletePod) == ["digits-worker-3"]
+        assert names(second, EvictMember) == ["digits-worker-3"]
+        assert second.status.restarts.total == 1
+
+    def test_that_left_gracefully_is_free_and_replaced_at_once(self) -> None:
+        found = ask(self.job, *self.pods[:3], failed_pod(3, code=143), rendezvous=self.view)
+        assert names(found, DeletePod) == ["digits-worker-3"]
+        assert found.status.restarts.total == 0
+
+    def test_budget_spent_fails_the_job_with_the_failure(self) -> None:
+        job = trained(max_restarts=0)
+        found = ask(job, *self.pods, rendezvous=self.view)
+        assert condition(found, ConditionType.FAILED) == ("True", "MaxRestartsExceeded")
+        assert condition(found, ConditionType.RUNNING) == ("False", "Finished")
+        assert found.status.last_failure is not None
+        assert found.status.last_failure.worker == "digits-worker-3"
+        assert found.status.completion_time == NOW
+
+
+def test_node_lost_pod_is_forced_out_and_its_member_evicted() -> None:
+    nodes = {"good": make_node("good"), "bad": make_node("bad", ready=False, since=-5)}
+    pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad"))
+    found = ask(trained(), *pods, nodes=nodes, rendezvous=make_view(plan=make_plan()))
+    (delete,) = [each for each in found.actions if isinstance(each, DeletePod)]
+    assert (delete.name, delete.force) == ("digits-worker-3", True)
+    assert names(found, EvictMember) == ["digits-worker-3"]
+    assert found.status.restarts.total == 0, "node loss is free"
+
+
+def test_timer_for_a_node_that_is_about_to_be_lost() -> None:
+    nodes = {"good": make_node("good"), "bad": make_node("bad", ready=False, since=-1)}
+    found = ask(trained(replicas=2), make_pod(0, node="good"), make_pod(1, node="bad"), nodes=nodes, rendezvous=make_view(plan=make_plan()))
+    assert found.look_again == at(4)
+
+
+def test_quota_refusal_is_waited_for_and_shown() -> None:
+    refusal = Refusal(message="exceeded quota", retry_at=at(8))
+    found = ask(trained(), make_pod(0), make_pod(1), rendezvous=make_view(plan=make_plan()), refusal=refusal)
+    assert names(found, CreatePod) == []
+    assert found.look_again == at(8)
+    running = found.status.condition(ConditionType.RUNNING)
+    assert running is not None
+    assert "exceeded quota" in running.message
+    assert names(ask(trained(), make_pod(0), seconds=8, refusal=refusal), CreatePod) == [
+        "digits-worker-1",
+        "digits-worker-2",
+        "digits-worker-3",
+    ]
+
+
+def test_pods_of_an_earlier_job_of_the_name_are_waited_for() -> None:
+    found = ask(make_job(replicas=2), admission=ADMITTED, taken=frozenset({("Pod", "digits-worker-0"), ("Service", "digits")}))
+    assert names(found, CreatePod) == ["digits-worker-1"]
+    assert names(found, CreateObject) == []
+
+
+def test_somebody_elses_pod_with_copied_labels_is_left_alone() -> None:
+    stranger = dataclasses.replace(make_pod(0), name="copy-of-worker")
+    found = ask(trained(replicas=1, min=1), stranger, rendezvous=make_view(plan=make_plan()))
+    assert names(found, DeletePod) == []
+    assert names(found, CreatePod) == ["digits-worker-0"]
+
+
+def test_pods_of_an_earlier_run_are_garbage() -> None:
+    status = make_status(ConditionType.ACCEPTED, rendezvous=RendezvousStatus(id=f"{UID}-2", endpoint="etcd:2379"))
+    found = ask(trained(replicas=2, status=status), make_pod(0, run=1), make_pod(1, run=2), rendezvous=make_view())
+    assert names(found, DeletePod) == ["digits-worker-0"]
+    assert names(found, CreatePod) == [], "its name is still held"
+
+
+def test_object_edited_by_hand_is_put_right() -> None:
+    job = trained()
+    first = ask(make_job(), admission=ADMITTED)
+    objects = owned(first)
+    (key,) = objects
+    edited = {**objects[key].body, "spec": {**objects[key].body["spec"], "selector": {"wrong": "pods"}}}
+    pods = [make_pod(index) for index in range(4)]
+    found = ask(job, *pods, objects={key: dataclasses.replace(objects[key], body=edited)})
+    assert names(found, ApplyObject) == ["digits"]
+
+
+def test_new_default_image_restarts_nobodys_etcd() -> None:
+    first = ask(make_job(), admission=ADMITTED, settings=Settings(etcd_image="etcd:1"))
+    found = ask(trained(), *[make_pod(index) for index in range(4)], objects=owned(first), settings=Settings(etcd_image="etcd:2"))
+    assert names(found, ApplyObject) == []
+
+
+class TestEnd:
+    pods = tuple(make_pod(index) for index in range(4))
+
+    def test_success_is_said_first_and_cleaned_up_later(self) -> None:
+        progress = ProgressValue(step=100, epoch=1, updated_at=NOW.timestamp(), metrics={"loss": float("nan")})
+        found = ask(trained(), *self.pods, rendezvous=make_view(outcome=make_outcome(), plan=make_plan(), progress=progress))
+        assert found.actions == ()
+        assert condition(found, ConditionType.SUCCEEDED) == ("True", "WorkersSucceeded")
+        assert condition(found, ConditionType.FAILED) == ("False", "WorkersSucceeded")
+        assert found.status.latest_condition == "Succeeded"
+        assert (found.status.world_size, found.status.progress and found.status.progress.step) == (0, 100)
+        assert [story.reason for story in found.stories] == [Reason.WORKERS_SUCCEEDED]
+
+    def test_failed_outcome_is_told_with_the_first_failing_rank(self) -> None:
+        failure = dataclasses.asdict(make_failure(2, message="ValueError: no", traceback="Traceback\nValueError: no"))
+        outcome = make_outcome("failed", "MaxRestartsExceeded", message="rank 2: ValueError: no; 3 of 3 restarts used", failure=failure)
+        found = ask(trained(), *self.pods, rendezvous=make_view(outcome=outcome, plan=make_plan(restart_count=3)))
+        assert condition(found, ConditionType.FAILED) == ("True", "MaxRestartsExceeded")
+        last = found.status.last_failure
+        assert last is not None
+        assert (last.worker, last.rank, last.exit_code) == ("digits-worker-2", 2, 1)
+        assert "Traceback" in last.message
+        assert [(story.warning, "rank 2: ValueError: no" in story.message) for story in found.stories] == [(True, True)]
+
+    def finished(self, **fields: Any) -> ElasticJob:
+        return make_job(status=make_status(ConditionType.SUCCEEDED, completion_time=NOW, epoch=1, **fields))
+
+    def test_terminal_is_terminal(self) -> None:
+        found = ask(self.finished(), *[failed_pod(index) for index in range(4)], rendezvous=make_view(outcome=make_outcome("failed", "X")))
+        assert condition(found, ConditionType.SUCCEEDED)[0] == ConditionStatus.TRUE
+        assert condition(found, ConditionType.FAILED) == ("", "")
+        assert names(found, CreatePod) == []
+
+    def test_running_pods_go_after_a_grace(self) -> None:
+        assert ask(self.finished(), *self.pods).look_again == at(10)
+        assert len(names(ask(self.finished(), *self.pods, seconds=10), DeletePod)) == 4
+
+    def test_etcd_and_services_go_when_nothing_runs(self) -> None:
+        objects = owned(ask(make_job(), admission=ADMITTED, settings=Settings()))
+        running = ask(self.finished(), *self.pods, objects=objects, settings=Settings())
+        assert names(running, DeleteObject) == []
+        done = [make_pod(index, PodPhase.SUCCEEDED) for index in range(4)]
+        ended = ask(self.finished(), *done, objects=objects, settings=Settings())
+        assert sorted(names(ended, DeleteObject)) == ["digits", "digits-etcd", "digits-etcd"]
+        assert ended.target is None
+
+    def test_keys_in_the_users_own_etcd_are_removed(self) -> None:
+        found = ask(self.finished(), make_pod(0, PodPhase.SUCCEEDED), rendezvous=make_view(outcome=make_outcome()))
+        assert [type(each) for each in found.actions] == [ClearRun]
+        assert found.target is not None
+        after = ask(self.finished(), make_pod(0, PodPhase.SUCCEEDED), rendezvous=make_view())
+        assert (after.actions, after.target) == ((), None)
+
+
+def test_job_that_is_being_deleted_is_left_to_the_garbage_collector() -> None:
+    job = make_job()
+    deleting = job.model_copy(update={"metadata": job.metadata.model_copy(update={"deletion_timestamp": NOW})})
+    assert ask(deleting, make_pod(0)) == Plan(status=deleting.status)
+
+
+def test_every_action_says_why() -> None:
+    found = ask(make_job(), admission=ADMITTED, settings=Settings())
+    assert all(action.why for action in (*found.actions, *ask(make_job()).actions))
+    assert any(isinstance(action, AskServer) for action in ask(make_job()).actions)

@@ -1,0 +1,325 @@
+"""`plan` against a model of the cluster, in random orders of events and with operators that die in the middle of what they do.
+
+The model plays kubelets, nodes, agents and users. What must hold at every moment is in the invariants; in the end all troubles are over,
+and the job must come to rest where its owner wants it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+from elasticjob_operator.api import ElasticJob, Status
+from elasticjob_operator.planning import (
+    Action,
+    AskServer,
+    CreateObject,
+    CreatePod,
+    DeleteObject,
+    DeletePod,
+    Plan,
+    PublishSpec,
+    plan,
+)
+from elasticjob_operator.policies.failures import judge
+from elasticjob_operator.policies.restarts import is_accounted
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.world import (
+    Admission,
+    ContainerEnd,
+    Kind,
+    Node,
+    OwnedObject,
+    Pod,
+    PodPhase,
+    Reach,
+    RendezvousView,
+    World,
+)
+from elasticjob_runtime.contract import OutcomeValue, PlanValue, SpecValue
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tests.unit.operator.builders import NOW, UID, make_job, make_outcome, make_plan
+
+MIN, MAX = 1, 5
+NODES = ("n0", "n1", "n2")
+ENDS: tuple[int | str, ...] = (1, 1, 137, 143, 69, 0, "Evicted", "OutOfcpu")
+"""Exit codes, and reasons of pods that failed without one."""
+numbers = st.integers(0, MAX - 1)
+
+
+def event(**arguments: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Any]:
+    """Something happens, and the operator looks: or not (None), or dies after so many writes."""
+
+    def decorate(happen: Callable[..., None]) -> Any:
+        def happens(self: Cluster, survives: int | None, **values: Any) -> None:
+            happen(self, **values)
+            if survives is not None:
+                self.reconcile(survives)
+
+        happens.__name__ = happen.__name__
+        survives: st.SearchStrategy[Any] = st.sampled_from([99, 99, 99, None, 0, 1, 2, 3])
+        return rule(survives=survives, **arguments)(happens)  # type: ignore[call-overload]  # its overloads do not take **
+
+    return decorate
+
+
+class Cluster(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = NOW
+        self.job: ElasticJob = make_job(replicas=2, min=MIN, max=MAX, max_restarts=4)
+        self.pods: dict[str, Pod] = {}
+        self.objects: dict[tuple[Kind, str], OwnedObject] = {}
+        self.nodes = {name: Node(name=name, ready=True, since=NOW) for name in NODES}
+        self.reach = Reach.REACHABLE
+        self.spec: SpecValue | None = None
+        self.plan: PlanValue | None = None
+        self.outcome: OutcomeValue | None = None
+        self.admission: Admission | None = None
+        self.made = 0
+        self.most_restarts = 0
+        self.most_epoch = 0
+        self.ended: str = ""
+
+    # The operator
+
+    @property
+    def world(self) -> World:
+        known = self.reach is not Reach.CONNECTING
+        view = RendezvousView(
+            reach=self.reach,
+            spec=self.spec if known else None,
+            plan=self.plan if known else None,
+            outcome=self.outcome if known else None,
+        )
+        return World(pods=tuple(self.pods.values()), objects=self.objects, nodes=self.nodes, rendezvous=view, admission=self.admission)
+
+    def decide(self) -> Plan:
+        return plan(self.job, self.world, Settings(), self.now)
+
+    @initialize()
+    def _admit(self) -> None:
+        self.reconcile(survives=99)
+
+    def reconcile(self, survives: int) -> None:
+        """One round. The operator dies after `survives` writes, the status write being the last."""
+        found = self.decide()
+        for action in found.actions[:survives]:
+            self.apply(action)
+        if survives >= len(found.actions):
+            self.write(found.status)
+        else:
+            self.admission = None
+
+    def apply(self, action: Action) -> None:
+        match action:
+            case AskServer():
+                self.admission = Admission(template_hash=action.template_hash, at=self.now)
+            case CreatePod():
+                self.create(action)
+            case DeletePod():
+                self.check_counted(action)
+                self.delete(action)
+            case CreateObject():
+                body = action.body
+                name = body["metadata"]["name"]
+                self.objects[action.kind, name] = OwnedObject(
+                    kind=action.kind, name=name, uid="o", owner_uid=UID, terminating=False, body=body
+                )
+            case DeleteObject():
+                self.objects.pop((action.kind, action.name), None)
+            case PublishSpec():
+                if self.reach is Reach.REACHABLE:
+                    self.spec = action.spec
+            case _:
+                pass  # evicting members and clearing keys: agents' business
+
+    def create(self, action: CreatePod) -> None:
+        metadata = action.body["metadata"]
+        name, labels = metadata["name"], metadata["labels"]
+        assert not self.job.status.is_finished, "created a pod for a job that has ended"
+        assert name not in self.pods, "created a twin"
+        self.made += 1
+        self.pods[name] = Pod(
+            name=name,
+            uid=f"uid-{self.made}",
+            job_uid=UID,
+            component="worker",
+            index=int(labels["elasticjob.dev/worker-index"]),
+            run=int(labels["elasticjob.dev/run"]),
+            template_hash=labels["elasticjob.dev/template-hash"],
+            created_at=self.now,
+        )
+        assert len(self.pods) <= self.job.replicas, "more pods than wanted"
+
+    def check_counted(self, action: DeletePod) -> None:
+        pod = self.pods.get(action.name)
+        if pod and pod.failed and not self.job.status.is_finished and not pod.terminating:
+            assert is_accounted(pod, judge(pod), self.job.status.last_failure), "deleted before it was counted"
+
+    def delete(self, action: DeletePod) -> None:
+        pod = self.pods.get(action.name)
+        if pod is None or pod.uid != action.uid:
+            return
+        if action.force or not pod.node or pod.ended:
+            del self.pods[action.name]
+        else:
+            self.pods[action.name] = dataclasses.replace(pod, delete_by=self.now + datetime.timedelta(seconds=30))
+
+    def write(self, status: Status) -> None:
+        old = {each.type: each for each in self.job.status.conditions}
+        for condition in status.conditions:
+            before = old.get(condition.type)
+            if before is not None:
+                changed = before.status != condition.status
+                expected = self.now.replace(microsecond=0) if changed else before.last_transition_time
+                assert condition.last_transition_time == expected
+        self.job = self.job.model_copy(update={"status": status})
+
+    # The world
+
+    def change(self, pod: Pod, **fields: object) -> None:
+        self.pods[pod.name] = dataclasses.replace(pod, **fields)  # type: ignore[arg-type]
+
+    def pod(self, number: int) -> Pod | None:
+        """Any of those there are."""
+        return self.pods[sorted(self.pods)[number % len(self.pods)]] if self.pods else None
+
+    @event(seconds=st.sampled_from([0.3, 1, 4, 11, 70, 400]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += datetime.timedelta(seconds=seconds)
+        for number, pod in enumerate(list(self.pods.values())):
+            self.start(pod, NODES[number % len(NODES)])
+
+    @event(nodes=st.permutations(NODES), all_=st.booleans())
+    def kubelets_start_pods(self, nodes: list[str], all_: bool) -> None:
+        for number, pod in enumerate(list(self.pods.values())):
+            if all_ or number == 0:
+                self.start(pod, nodes[number % len(nodes)])
+
+    def start(self, pod: Pod, node: str) -> None:
+        if pod.phase is PodPhase.PENDING and not pod.terminating and self.nodes[node].ready:
+            self.change(pod, phase=PodPhase.RUNNING, ready=True, node=node, scheduled_at=self.now)
+
+    @event(number=numbers, how=st.sampled_from(ENDS))
+    def pod_ends(self, number: int, how: int | str) -> None:
+        pod = self.pod(number)
+        if pod is None or pod.ended or pod.terminating:
+            return
+        if isinstance(how, str):
+            self.change(pod, phase=PodPhase.FAILED, ready=False, reason=how)
+        elif pod.running and (how != 0 or self.made > 4):
+            phase = PodPhase.FAILED if how else PodPhase.SUCCEEDED
+            end = ContainerEnd(exit_code=how, reason="Error", started_at=pod.scheduled_at, finished_at=self.now)
+            self.change(pod, phase=phase, ready=False, end=end)
+
+    @event(number=numbers)
+    def user_deletes_pod(self, number: int) -> None:
+        pod = self.pod(number)
+        if pod and not pod.terminating:
+            self.delete(DeletePod(name=pod.name, uid=pod.uid, why="by hand", force=pod.failed))
+
+    @event(number=numbers)
+    def kubelet_ends_pod(self, number: int) -> None:
+        self.end(self.pod(number))
+
+    def end(self, pod: Pod | None) -> None:
+        if pod and pod.terminating and self.nodes[pod.node].ready:
+            del self.pods[pod.name]
+
+    @event(name=st.sampled_from(NODES))
+    def node_changes(self, name: str) -> None:
+        self.nodes[name] = Node(name=name, ready=not self.nodes[name].ready, since=self.now)
+
+    @event(replicas=st.integers(MIN, MAX))
+    def user_scales(self, replicas: int) -> None:
+        metadata = self.job.metadata.model_copy(update={"generation": self.job.generation + 1})
+        workers = self.job.spec.workers.model_copy(update={"replicas": replicas})
+        self.job = self.job.model_copy(update={"metadata": metadata, "spec": self.job.spec.model_copy(update={"workers": workers})})
+
+    @event(reach=st.sampled_from([Reach.REACHABLE, Reach.REACHABLE, Reach.UNREACHABLE, Reach.CONNECTING]), empty=st.booleans())
+    def etcd_comes_and_goes(self, reach: Reach, empty: bool) -> None:
+        self.reach = reach
+        if empty:
+            self.spec = self.plan = self.outcome = None
+
+    @event(restart=st.booleans())
+    def agents_plan(self, restart: bool) -> None:
+        epoch = max(self.most_epoch, self.plan.epoch if self.plan else 0) + 1
+        count = (self.plan.restart_count if self.plan else 0) + restart
+        self.plan = make_plan(epoch, restart_count=count)
+
+    @precondition(lambda self: self.made > 4)
+    @event(outcome=st.sampled_from([make_outcome(), make_outcome("failed", "MaxRestartsExceeded")]))
+    def agents_end(self, outcome: OutcomeValue) -> None:
+        self.outcome = self.outcome or outcome
+
+    # What always holds
+
+    @invariant()
+    def never_above_max_nor_two_of_an_index(self) -> None:
+        assert len(self.pods) <= MAX
+        assert len({pod.index for pod in self.pods.values()}) == len(self.pods)
+
+    @invariant()
+    def what_is_counted_never_shrinks(self) -> None:
+        status = self.job.status
+        assert status.restarts.total >= self.most_restarts
+        assert status.epoch >= self.most_epoch
+        self.most_restarts, self.most_epoch = status.restarts.total, status.epoch
+
+    @invariant()
+    def terminal_is_terminal(self) -> None:
+        ended = ",".join(
+            type_
+            for type_ in ("Succeeded", "Failed")
+            if any(each.type == type_ and each.status == "True" for each in self.job.status.conditions)
+        )
+        assert ended in ("Succeeded", "Failed", "")
+        assert not self.ended or ended == self.ended, f"{self.ended} became {ended or 'alive'}"
+        self.ended = ended
+
+    @invariant()
+    def deciding_twice_is_the_same(self) -> None:
+        assert self.decide() == self.decide()
+
+    # All troubles end
+
+    def teardown(self) -> None:
+        self.nodes = {name: Node(name=name, ready=True, since=self.now) for name in NODES}
+        self.reach = Reach.REACHABLE
+        for _ in range(60):
+            for pod in list(self.pods.values()):
+                self.start(pod, NODES[0])
+                self.end(pod)
+            found = self.decide()
+            if not found.actions and found.status == self.job.status:
+                if found.look_again is None:
+                    break
+                self.now = max(self.now, found.look_again)
+            self.reconcile(survives=99)
+        self.at_rest()
+        super().teardown()
+
+    def at_rest(self) -> None:
+        found = self.decide()
+        assert found.actions == ()
+        if self.job.status.is_finished:
+            assert not any(pod.running for pod in self.pods.values()), "an ended job holds resources"
+            assert not self.objects, "an ended job keeps its etcd"
+            return
+        assert len(self.pods) == self.job.replicas
+        assert all(pod.running for pod in self.pods.values())
+        assert self.spec is not None
+        assert sorted(self.spec.members) == sorted(self.pods)
+        assert self.spec.draining == []
+        assert self.spec.generation == self.job.generation
+
+
+TestRandomOrders = Cluster.TestCase
+TestRandomOrders.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
