@@ -40,7 +40,7 @@ check: setup ## format, lint, types, layers, generated files, chart
 	$(BIN)/mypy
 	PYTHONPATH=operator/src:trainer-runtime/src $(BIN)/lint-imports
 	$(BIN)/python -m elasticjob_operator.api.generate --check
-	$(BIN)/python -m tests.cluster helm lint --strict charts/elasticjob
+	$(BIN)/python -m tests.cluster helm lint --strict --kube-version 1.36 charts/elasticjob
 generate: setup ## CRD and chart files from the models
 	$(BIN)/python -m elasticjob_operator.api.generate
 
