@@ -76,14 +76,19 @@ class Job:
         return int(self.status.get("restarts", {}).get("total", 0))
 
     @property
+    def selector(self) -> str:
+        return worker_selector(self.name)
+
+    @property
     def pods(self) -> list[dict[str, Any]]:
-        return self._cluster.kubectl.items("pods", selector=worker_selector(self.name))
+        return self._cluster.kubectl.items("pods", selector=self.selector)
 
     def pod_of_rank_zero(self) -> str:
         """The pod whose log has rank 0's last line."""
-        return max((str(pod["metadata"]["name"]) for pod in self.pods), key=self._last_step)
+        return max((str(pod["metadata"]["name"]) for pod in self.pods), key=self.last_step)
 
-    def _last_step(self, pod: str) -> int:
+    def last_step(self, pod: str) -> int:
+        """Of the pod's log; -1: there is none."""
         try:
             lines = self._cluster.kubectl.logs(pod, "--tail=200").splitlines()
         except KubeError:

@@ -1,0 +1,113 @@
+"""What happens to a running job when its rendezvous service is lost, or too many of its pods are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import yaml
+
+from tests.drivers import ClusterDriver
+from tests.e2e.jobs import Job
+from tests.support import eventually
+
+NewJob = Callable[..., Job]
+
+
+def workers_started(cluster: ClusterDriver, job: Job) -> int:
+    """How often any agent of the job started workers."""
+    logs = [cluster.kubectl.logs(pod["metadata"]["name"]) for pod in job.pods]
+    return sum(line.startswith("[elasticrun") and " training: plan " in line for log in logs for line in log.splitlines())
+
+
+def steps_on(job: Job, seconds_at_most: float = 60) -> None:
+    """Training goes on, read from rank 0's log: the job's status needs the etcd that is away."""
+    pod = job.pod_of_rank_zero()
+    before = job.last_step(pod)
+    eventually(lambda: job.last_step(pod) > before, seconds_at_most, 0.5, f"{pod} goes on from step {before}")
+
+
+def test_losing_the_jobs_own_etcd_stops_the_training(cluster: ClusterDriver, new_job: NewJob) -> None:
+    """It comes back empty; the agents register again, and no worker is restarted."""
+    job = new_job("etcd-lost", replicas=2)
+    job.trains(2)
+    epoch, started = job.status["epoch"], workers_started(cluster, job)
+    cluster.kubectl.delete("pod", "etcd-lost-etcd-0", wait=True)
+    steps_on(job)
+    eventually(lambda: job.is_true("RendezvousReady"), 90, 0.5, "the rendezvous is ready again")
+    job.trains(2)
+    assert job.status["epoch"] == epoch
+    assert workers_started(cluster, job) == started
+    victim = sorted(pod["metadata"]["name"] for pod in job.pods)[1]
+    cluster.kubectl.delete("pod", victim, wait=False)  # and changes work again
+    eventually(lambda: job.status["epoch"] > epoch, 60, 0.3, "a new plan")
+    job.trains(2)
+    assert job.restarts == 0
+
+
+@pytest.fixture
+def outside_etcd(cluster: ClusterDriver) -> Iterator[Callable[[], None]]:
+    """An etcd beside the jobs, at outside-etcd.default.svc:2379; call to bring it (back) up. Nothing is left of it afterwards."""
+    image = cluster.etcd_image or "registry.k8s.io/etcd:3.6.8-0"
+    urls = ["--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://outside-etcd:2379"]
+    container = {"name": "etcd", "image": image, "command": ["etcd", "--data-dir=/tmp/data", *urls]}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "outside-etcd", "labels": {"app": "outside-etcd"}},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 1},
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "outside-etcd"},
+        "spec": {"selector": {"app": "outside-etcd"}, "ports": [{"port": 2379}]},
+    }
+
+    def bring_up() -> None:
+        cluster.kubectl.apply(yaml.safe_dump_all([service, pod]))
+        cluster.kubectl.wait("pod/outside-etcd", "condition=Ready")
+
+    bring_up()
+    yield bring_up
+    cluster.kubectl.delete("pod", "outside-etcd")
+    cluster.kubectl.delete("service", "outside-etcd")
+
+
+def test_an_etcd_that_is_gone_for_a_minute_ends_the_job(cluster: ClusterDriver, new_job: NewJob, outside_etcd: Callable[[], None]) -> None:
+    job = new_job("etcd-away", replicas=2, endpoint="outside-etcd.default.svc:2379")
+    job.trains(2)
+    started = workers_started(cluster, job)
+    cluster.kubectl.delete("pod", "outside-etcd", wait=True)
+    time.sleep(60)  # the outage itself: longer than every lease and patience
+    steps_on(job)
+    assert job.condition("RendezvousReady")["status"] == "False"
+    outside_etcd()
+    eventually(lambda: job.is_true("RendezvousReady"), 90, 0.5, "the rendezvous is ready again")
+    job.trains(2)
+    assert workers_started(cluster, job) == started
+    assert job.restarts == 0
+
+
+def test_all_pods_deleted_at_once_begin_anew(cluster: ClusterDriver, new_job: NewJob) -> None:
+    """Complaint: nobody is left to go on, and progress is reset. It resumes from the last checkpoint."""
+    job = new_job("all-gone", replicas=2)
+    before = job.trains(2)
+    uids = {pod["metadata"]["uid"] for pod in job.pods}
+    cluster.kubectl.run("delete", "pods", "--selector", job.selector, "--wait=false")
+    eventually(lambda: not uids & {pod["metadata"]["uid"] for pod in job.pods} and len(job.pods) == 2, 60, 0.5, "two new pods")
+    job.trains(2)
+    assert job.step >= before - 10
+    assert job.restarts == 0
+
+
+def test_a_job_below_its_minimum_fails(cluster: ClusterDriver, new_job: NewJob) -> None:
+    """It waits, and goes on when a pod comes."""
+    job = new_job("fixed", replicas=2, least=2, most=2)
+    before = job.trains(2)
+    victim = sorted(pod["metadata"]["name"] for pod in job.pods)[1]
+    cluster.kubectl.delete("pod", victim, wait=True)
+    job.trains(2)
+    assert job.step >= before - 10
+    assert job.restarts == 0
