@@ -224,7 +224,7 @@ def _goes_on(story: Story, now: float, step: int) -> Story:
     at_full_size = resuming.world >= story.full
     what = f"at full size: {resuming.world} workers" if at_full_size else f"with {resuming.world} of {story.full} workers"
     after = "" if story.lost_at is None else f"{now - story.lost_at:.1f} s after the pod was deleted, "
-    detail = f"{after}from step {resuming.step}, {resuming.lost} steps lost"
+    detail = f"{after}from step {resuming.step}, steps lost: {resuming.lost}"
     lost_a_pod = story.lost_at is not None
     story = dataclasses.replace(
         story, resuming=None, resumed=story.resumed or lost_a_pod, full_again=story.full_again or (lost_a_pod and at_full_size)

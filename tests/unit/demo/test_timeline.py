@@ -110,8 +110,8 @@ def test_the_table_says_what_happened_when() -> None:
         ("0.0 s", "job applied", ""),
         ("6.0 s", "training", "6.0 s after apply"),
         ("35.1 s", "worker pod digits-worker-2 deleted", "at step 300, with 3 workers"),
-        ("37.0 s", "training goes on with 2 of 3 workers", "1.9 s after the pod was deleted, from step 300, 4 steps lost"),
-        ("43.0 s", "training goes on at full size: 3 workers", "7.9 s after the pod was deleted, from step 320, 0 steps lost"),
+        ("37.0 s", "training goes on with 2 of 3 workers", "1.9 s after the pod was deleted, from step 300, steps lost: 4"),
+        ("43.0 s", "training goes on at full size: 3 workers", "7.9 s after the pod was deleted, from step 320, steps lost: 0"),
         ("72.0 s", "job succeeded", ""),
         ("", "accuracy on the test images", "0.9722"),
         ("", "steps lost in all", "4"),
@@ -168,7 +168,7 @@ def test_full_size_at_once_counts_as_going_on_and_as_full_size() -> None:
 def test_workers_that_read_a_checkpoint_but_never_train_have_not_gone_on() -> None:
     story = told(*LOST, (36.0, step(290, 2, "resumed")), (40.0, step(290, 3, "resumed")), (41.0, step(291, 3)))
     assert [moment.what for moment in story.moments][2:] == ["training goes on at full size: 3 workers"]
-    assert story.moments[-1].detail == "5.9 s after the pod was deleted, from step 290, 10 steps lost"
+    assert story.moments[-1].detail == "5.9 s after the pod was deleted, from step 290, steps lost: 10"
 
 
 def test_an_older_accuracy_of_the_status_does_not_take_the_view_back() -> None:
