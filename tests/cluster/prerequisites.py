@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
+from tests import debian
 from tests.steps import Steps
-
-from .output import ClusterError, environment
 
 PACKAGES = {
     "runc": "/usr/sbin/runc",
@@ -33,23 +29,6 @@ def missing_packages() -> list[str]:
 
 
 def install_packages(steps: Steps) -> None:
-    """Installs what is missing. Raises ClusterError with the one command to run when it cannot."""
-    missing = missing_packages()
-    if not missing:
-        return
-    by_hand = f"as root: apt-get install --no-install-recommends {' '.join(missing)}"
-    if os.geteuid() != 0:
-        raise ClusterError(f"these Debian packages are missing; {by_hand}")
-    if not shutil.which("apt-get"):
-        raise ClusterError(f"this machine is not a Debian (no apt-get); install what these Debian packages hold: {' '.join(missing)}")
-    with steps.step(f"Install Debian packages: {' '.join(missing)}", "to run containers and build images", 20):
-        # An unreachable third-party source makes `update` fail while Debian's own lists are fine: `install` decides.
-        updated = _apt("update")
-        installed = _apt("install", "--yes", "--no-install-recommends", *missing)
-        if installed.returncode:
-            raise ClusterError(f"apt-get failed; {by_hand}\n{updated.stderr.strip()}\n{installed.stderr.strip()}")
-
-
-def _apt(*arguments: str) -> subprocess.CompletedProcess[str]:
-    settings = environment(DEBIAN_FRONTEND="noninteractive")
-    return subprocess.run(["apt-get", "-q", *arguments], env=settings, capture_output=True, text=True, check=False)
+    """Installs what is missing. Raises StepError with the one command to run when it cannot."""
+    if missing := missing_packages():
+        debian.install(missing, steps, "to run containers and build images")

@@ -9,9 +9,10 @@ import tempfile
 import threading
 from pathlib import Path
 
+from tests import debian
 from tests.images import base, machine
 from tests.images.recipe import EPOCH, Context, reference
-from tests.steps import Step, StepError, Steps, run_logged
+from tests.steps import Step, Steps, run_logged
 
 SHARED_STAGE = "build"
 KEPT_STAGES = {"operator": ("operator-dependencies",), "runtime": (), "trainer": ("torch", "digits")}
@@ -37,7 +38,7 @@ class Buildah:
 
         Raises StepError, MirrorError.
         """
-        install_missing(steps, self._logs / "packages.log")
+        install_missing(steps)
         base.remove_leftovers(self._folder)
         run_logged(["buildah", *self._options, "rm", "--all"], self._logs / "store.log")
         named = os.environ.get("BASE_IMAGE")
@@ -116,17 +117,10 @@ def _stage_reference(stage: str) -> str:
     return f"localhost/elasticjob-stage-{stage}:dev"
 
 
-def install_missing(steps: Steps, log: Path) -> None:
+def install_missing(steps: Steps) -> None:
     """Installs buildah and debootstrap from Debian where they are missing. Raises StepError where that cannot be done."""
-    missing = [package for program, package in PACKAGES.items() if not shutil.which(program)]
-    if not missing:
-        return
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        raise StepError(f"to build images without Docker, install: {' '.join(missing)} (apt-get install {' '.join(missing)})")
-    with steps.step(f"install {' and '.join(missing)}", "they build images without Docker", 40):
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        run_logged(["apt-get", "update"], log, env=quiet)
-        run_logged(["apt-get", "install", "-y", "-o", "DPkg::Lock::Timeout=300", "--no-install-recommends", *missing], log, env=quiet)
+    if missing := [package for program, package in PACKAGES.items() if not shutil.which(program)]:
+        debian.install(missing, steps, "they build images without Docker")
 
 
 def _show(step: Step, line: str) -> None:
