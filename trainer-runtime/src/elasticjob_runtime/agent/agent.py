@@ -12,16 +12,17 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from types import FrameType
+from collections.abc import Mapping
 
+from elasticjob_runtime.agent import signals
+from elasticjob_runtime.agent.config import AgentConfig
 from elasticjob_runtime.agent.heartbeat import Heartbeats
 from elasticjob_runtime.agent.peers import PeerServer, hold_ports, probe_in_background
 from elasticjob_runtime.agent.reactor import Reactor
 from elasticjob_runtime.agent.rendezvous import PlanOutdatedError, Rendezvous
 from elasticjob_runtime.agent.reports import ReportSocket
 from elasticjob_runtime.agent.timeline import Timeline
-from elasticjob_runtime.contract import ExitCode, Keys, MemberValue, OutcomeValue, ProgressValue
+from elasticjob_runtime.contract import ExitCode, MemberValue, OutcomeValue, ProgressValue
 from elasticjob_runtime.etcd.port import Denied, NotEtcd, Store, StoreError
 from elasticjob_runtime.membership import View, decide
 from elasticjob_runtime.membership.model import (
@@ -30,7 +31,6 @@ from elasticjob_runtime.membership.model import (
     Probe,
     ProbePeers,
     PublishFailure,
-    Settings,
     StartWorkers,
     StopWorkers,
     StoreAction,
@@ -39,21 +39,10 @@ from elasticjob_runtime.membership.model import (
     WorkersState,
 )
 from elasticjob_runtime.workers import linux
-from elasticjob_runtime.workers.command import Command
-from elasticjob_runtime.workers.environment import GroupSpec
 from elasticjob_runtime.workers.group import WorkerGroup
 from elasticjob_runtime.workers.launch import PlainLauncher, ZygoteLauncher
-from elasticjob_runtime.workers.logs import LogSettings
 
 logger = logging.getLogger(__name__)
-
-LEAVE_SIGNALS = {
-    signal.SIGTERM: ExitCode.TERMINATED,
-    signal.SIGINT: ExitCode.INTERRUPTED,
-    signal.SIGHUP: ExitCode.TERMINATED,
-    signal.SIGQUIT: ExitCode.TERMINATED,
-}
-FORWARDED_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Pauses between tries while the store is out of reach; the last one repeats."""
@@ -61,22 +50,7 @@ RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 PROGRESS_SECONDS = 1.0
 """Least time between two progress writes."""
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class AgentConfig:
-    """What one agent is told by its flags."""
-
-    settings: Settings
-    group: GroupSpec
-    command: Command
-    keys: Keys
-    address: str
-    preload: Sequence[str] | None
-    """What the zygote imports beyond the usual; None: no zygote, workers are spawned."""
-    log_settings: LogSettings
-    lease_ttl: float = 5.0
-    join_timeout: float = 600.0
-    """s to reach the store at all, and then to be in a plan, before the agent gives up."""
+_NEVER = float("inf")
 
 
 class Agent:
@@ -148,7 +122,12 @@ class Agent:
 
     def run(self) -> Exit:
         """Returns why and with which code the agent ends. Workers are gone then, and the lease is given back."""
-        restore = self._take_signals()
+        restore = signals.take(
+            self._reactor.wakeup_fd,
+            on_leave=self._leave,
+            on_forward=self._group.signal,
+            on_child=lambda: self._reactor.call_soon(self._reap_orphans),
+        )
         self._reactor.add_reader(self._peers.fileno(), self._greet)
         self._rendezvous.start()
         try:
@@ -348,33 +327,12 @@ class Agent:
 
     # -- signals
 
-    def _take_signals(self) -> Callable[[], None]:
-        def leave(number: int, _frame: FrameType | None) -> None:
-            if self._leaving is None:
-                self._leaving = (time.monotonic(), LEAVE_SIGNALS[signal.Signals(number)])
-            else:
-                self._group.signal(signal.SIGKILL)
-
-        def forward(number: int, _frame: FrameType | None) -> None:
-            self._group.signal(number)
-
-        def child(_number: int, _frame: FrameType | None) -> None:
-            self._reactor.call_soon(self._reap_orphans)
-
-        handlers = {
-            **dict.fromkeys(LEAVE_SIGNALS, leave),
-            **dict.fromkeys(FORWARDED_SIGNALS, forward),
-            signal.SIGCHLD: child,
-        }
-        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-        wakeup = signal.set_wakeup_fd(self._reactor.wakeup_fd, warn_on_full_buffer=False)
-
-        def restore() -> None:
-            signal.set_wakeup_fd(wakeup)
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-        return restore
+    def _leave(self, code: ExitCode) -> None:
+        """The first signal lets the workers save; a second one does not wait."""
+        if self._leaving is None:
+            self._leaving = (time.monotonic(), code)
+        else:
+            self._group.signal(signal.SIGKILL)
 
     def _end_workers(self) -> None:
         """Nothing survives the agent, whatever ended it."""
@@ -387,18 +345,3 @@ class Agent:
         if action.reason != self._said:
             self._said = action.reason
             logger.info("%s", action.reason)
-
-
-_NEVER = float("inf")
-
-
-def write_termination_message(outcome: OutcomeValue | None, path: str | None) -> None:
-    """The first failure of the job, for `kubectl describe pod`. Best effort."""
-    if outcome is None or outcome.failure is None or not path:
-        return
-    failure = outcome.failure
-    text = f"{outcome.message}\n{failure.get('traceback', '')}".strip()
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(text[-4000:])

@@ -14,8 +14,7 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from elasticjob_runtime.agent import Agent, AgentConfig
-from elasticjob_runtime.agent.agent import write_termination_message
+from elasticjob_runtime.agent import Agent, AgentConfig, termination
 from elasticjob_runtime.agent.peers import local_address
 from elasticjob_runtime.agent.timeline import Timeline
 from elasticjob_runtime.cli import options
@@ -148,7 +147,7 @@ def _report(exit_: Exit, outcome: OutcomeValue | None) -> None:
     if traceback := failure.get("traceback"):
         logger.error("first failure, rank %s on %s:\n%s", failure.get("rank"), failure.get("member"), traceback)
     default = "/dev/termination-log"
-    write_termination_message(outcome, os.environ.get(Env.TERMINATION_LOG, default))
+    termination.write(outcome, os.environ.get(Env.TERMINATION_LOG, default))
 
 
 def _set_up_logging(debug: bool) -> None:

@@ -1,0 +1,29 @@
+"""What one agent is told when it starts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from elasticjob_runtime.contract import Keys
+from elasticjob_runtime.membership.model import Settings
+from elasticjob_runtime.workers.command import Command
+from elasticjob_runtime.workers.environment import GroupSpec
+from elasticjob_runtime.workers.logs import LogSettings
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class AgentConfig:
+    """What one agent is told by its flags."""
+
+    settings: Settings
+    group: GroupSpec
+    command: Command
+    keys: Keys
+    address: str
+    preload: Sequence[str] | None
+    """What the zygote imports beyond the usual; None: no zygote, workers are spawned."""
+    log_settings: LogSettings
+    lease_ttl: float = 5.0
+    join_timeout: float = 600.0
+    """s to reach the store at all, and then to be in a plan, before the agent gives up."""

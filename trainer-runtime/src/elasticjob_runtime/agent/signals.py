@@ -1,0 +1,50 @@
+"""Signals: which make the agent leave, which are passed on to the workers, and which tell of a child."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+from elasticjob_runtime.contract import ExitCode
+
+LEAVE = {
+    signal.SIGTERM: ExitCode.TERMINATED,
+    signal.SIGINT: ExitCode.INTERRUPTED,
+    signal.SIGHUP: ExitCode.TERMINATED,
+    signal.SIGQUIT: ExitCode.TERMINATED,
+}
+"""Signal -> exit code of the agent that leaves because of it."""
+
+FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
+"""What schedulers send to ask a script for a checkpoint."""
+
+
+def take(
+    wakeup_fd: int,
+    *,
+    on_leave: Callable[[ExitCode], None],
+    on_forward: Callable[[int], None],
+    on_child: Callable[[], None],
+) -> Callable[[], None]:
+    """Installs the handlers, which run on the main thread; every signal also wakes `wakeup_fd`. Returns what puts the old ones back."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        on_leave(LEAVE[signal.Signals(number)])
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        on_forward(number)
+
+    def child(_number: int, _frame: FrameType | None) -> None:
+        on_child()
+
+    handlers = {**dict.fromkeys(LEAVE, leave), **dict.fromkeys(FORWARDED, forward), signal.SIGCHLD: child}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    wakeup = signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
+
+    def restore() -> None:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    return restore
