@@ -12,7 +12,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -50,13 +50,18 @@ class Builder(Protocol):
     def clean(self) -> None: ...
 
 
-def builder(docker: bool | None = None) -> Builder:
-    """Docker where an engine runs (or `docker` says so), else buildah. `IMAGE_BUILDER=buildah|docker` decides otherwise."""
-    wanted = os.environ.get("IMAGE_BUILDER", "")
+def builder(environment: Mapping[str, str] = os.environ) -> Builder:
+    """What builds here: buildah for the own cluster (it needs no registry), Docker for others where its engine runs, and without root.
+
+    `IMAGE_BUILDER=buildah|docker` decides otherwise. Raises StepError for another word.
+    """
+    wanted = environment.get("IMAGE_BUILDER", "")
     if wanted not in {"", "buildah", "docker"}:
         raise StepError(f"IMAGE_BUILDER={wanted}: must be buildah or docker")
-    use_docker = wanted == "docker" if wanted else docker_runs() if docker is None else docker
-    return Docker(FOLDER / "docker") if use_docker else Buildah(FOLDER / "buildah")
+    if not wanted:
+        docker_first = environment.get("CLUSTER", "own") != "own" or os.geteuid() != 0
+        wanted = "docker" if docker_first and docker_runs() else "buildah"
+    return Docker(FOLDER / "docker") if wanted == "docker" else Buildah(FOLDER / "buildah")
 
 
 def build(names: Sequence[str] = NAMES, steps: Steps | None = None, using: Builder | None = None) -> dict[str, Path]:
