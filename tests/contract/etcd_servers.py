@@ -24,6 +24,7 @@ from tests.cluster.output import tail
 from tests.cluster.processes import Child, free_ports
 from tests.cluster.programs import programs_folder
 from tests.contract.certificates import Pki
+from tests.support import eventually
 
 ROOT_PASSWORD = "root secret"
 VERSIONS = ("3.4", "3.6")
@@ -130,6 +131,8 @@ class EtcdServer:
         """SIGSTOP: the kernel still accepts and acknowledges, nobody answers."""
         assert self._child is not None
         self._child.process.send_signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{self._child.pid}/task")
+        eventually(lambda: all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in threads.glob("*/stat")))
 
     def thaw(self) -> None:
         if self._child is not None and self._child.alive():

@@ -133,11 +133,11 @@ def test_an_idle_watch_survives_many_probes(etcd_server: EtcdServer, open_client
     client = open_client(etcd_server.url, probe_interval=0.1)
     seen = Collector()
     client.watch([EVERYTHING, KeyRange("/x")], 2, seen)
-    time.sleep(2)  # some 20 probes
+    time.sleep(1.5)  # some 15 probes
     revision = client.put("/job/a", "1")
     eventually(lambda: seen.revisions == [revision])
     client.txn((), (Delete(KeyRange("/job/a")),))
-    time.sleep(1)
+    time.sleep(0.5)
     eventually(lambda: seen.revisions == [revision, revision + 1])
     assert seen.failures == []
 

@@ -25,7 +25,15 @@ class PaperStore:
 
     def keep(self, ttl: float, granted_at: float = 100.0) -> KeptLease:
         return KeptLease(
-            7, ttl, granted_at, self.renew, self.revoke, self.lost.append, on_end=lambda _: self.ended.set(), clock=lambda: self.now
+            7,
+            ttl,
+            granted_at,
+            self.renew,
+            self.revoke,
+            self.lost.append,
+            interrupt=lambda: None,
+            on_end=lambda _: self.ended.set(),
+            clock=lambda: self.now,
         )
 
     def renew(self) -> float:
@@ -104,7 +112,7 @@ def test_after_stop_a_lost_lease_is_nobodys_business() -> None:
         raise LeaseLost("revoked by myself")
 
     ended = threading.Event()
-    keeper = KeptLease(7, 0.03, time.monotonic(), renew, lambda: None, lost.append, on_end=lambda _: ended.set())
+    keeper = KeptLease(7, 0.03, time.monotonic(), renew, lambda: None, lost.append, interrupt=lambda: None, on_end=lambda _: ended.set())
     blocked.wait(10)
     keeper.revoke()
     leave.set()
@@ -130,5 +138,5 @@ def test_a_callback_that_fails_harms_nobody() -> None:
     def on_lost(_reason: str) -> None:
         raise RuntimeError("the owner has a bug")
 
-    KeptLease(7, 0.03, time.monotonic(), renew, lambda: None, on_lost, on_end=lambda _: ended.set())
+    KeptLease(7, 0.03, time.monotonic(), renew, lambda: None, on_lost, interrupt=lambda: None, on_end=lambda _: ended.set())
     assert ended.wait(10)

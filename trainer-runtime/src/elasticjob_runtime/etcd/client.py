@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -12,7 +11,7 @@ from elasticjob_runtime.etcd import answers, config, wire
 from elasticjob_runtime.etcd.auth import TokenKeeper
 from elasticjob_runtime.etcd.config import Credentials, TlsConfig
 from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation, parse_endpoints
-from elasticjob_runtime.etcd.lease import KeptLease
+from elasticjob_runtime.etcd.lease import KeptLease, new_lease_id
 from elasticjob_runtime.etcd.port import (
     Compare,
     Denied,
@@ -96,7 +95,7 @@ class EtcdClient:
         return wire.txn_result(self._call("/v3/kv/txn", request, timeout, what, idempotent=only_reads))
 
     def lease(self, ttl: float, on_lost: Callable[[str], None]) -> KeptLease:
-        lease_id = secrets.randbits(62) + 1
+        lease_id = new_lease_id()
         started = time.monotonic()
         granted = self._grant(lease_id, ttl)
         transport = self._transport.sibling()
@@ -113,11 +112,8 @@ class EtcdClient:
         def revoke() -> None:
             self._call("/v3/lease/revoke", {"ID": str(lease_id)}, None, "revoke a lease", idempotent=True)
 
-        def end(keeper: KeptLease) -> None:
-            self._leases.discard(keeper)
-            transport.close()
-
-        keeper = KeptLease(lease_id, granted, started, renew, revoke, on_lost, on_end=end)
+        forget = self._leases.discard
+        keeper = KeptLease(lease_id, granted, started, renew, revoke, on_lost, interrupt=transport.close, on_end=forget)
         self._leases.add(keeper)
         return keeper
 
@@ -131,14 +127,8 @@ class EtcdClient:
         return float(answer["TTL"])
 
     def watch(self, ranges: Sequence[KeyRange], start_revision: int, callback: WatchCallback) -> EtcdWatch:
-        transport = self._transport.sibling()
-
-        def end(watch: EtcdWatch) -> None:
-            self._watches.discard(watch)
-            transport.close()
-
-        interval = self._probe_interval
-        watch = EtcdWatch(transport, ranges, start_revision, callback, probe_interval=interval, on_end=end)
+        transport, interval, forget = self._transport.sibling(), self._probe_interval, self._watches.discard
+        watch = EtcdWatch(transport, ranges, start_revision, callback, probe_interval=interval, on_end=forget)
         self._watches.add(watch)
         return watch
 

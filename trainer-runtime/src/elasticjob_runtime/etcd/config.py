@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -72,7 +71,8 @@ class Credentials:
         if not self.password_file:
             return self.password
         try:
-            return pathlib.Path(self.password_file).read_text(encoding="utf-8").rstrip("\r\n")
+            with open(self.password_file, encoding="utf-8") as file:
+                return file.read().rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"password_file {self.password_file}: cannot be read: {error}") from error
 

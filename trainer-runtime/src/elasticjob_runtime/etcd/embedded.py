@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import logging
-import secrets
+import random
 import select
 import socket
 import threading
@@ -34,7 +34,7 @@ class EmbeddedServer:
     def __init__(self, host: str = "127.0.0.1", port: int = 0, *, store: MemoryStore | None = None) -> None:
         """Port 0: any free one. Raises OSError where the address cannot be used."""
         self.store = store or MemoryStore()
-        self._gateway = gateway.Gateway(self.store, str(secrets.randbits(62)))
+        self._gateway = gateway.Gateway(self.store, str(random.getrandbits(62)))
         self._server = _Server((host, port), self._gateway, self.store)
         self._thread = threading.Thread(target=self._server.serve_forever, name="embedded-etcd", daemon=True)
 

@@ -6,7 +6,6 @@ import dataclasses
 import random
 import threading
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 DEFAULT_PORT = 2379
 
@@ -50,18 +49,27 @@ def _parse_endpoint(text: str, protocol: str, default_port: int) -> Endpoint:
         raise ValueError(f"etcd endpoint {text!r} starts with {scheme}://; expected http:// or https://")
     if separator and protocol and scheme != protocol:
         raise ValueError(f"etcd endpoint {text!r} contradicts protocol={protocol}")
-    if rest.count(":") > 1 and not rest.startswith("["):
-        rest = f"[{rest}]"
-    try:
-        parts = urlsplit(f"//{rest}")
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ValueError(f"etcd endpoint {text!r}: {error}; expected host:port") from error
-    if not host or port == 0 or any(c.isspace() for c in rest):
-        raise ValueError(f"etcd endpoint {text!r} has no usable {'port' if port == 0 else 'host'}; expected host:port")
-    if parts.path not in {"", "/"} or parts.query or parts.fragment:
+    if rest.endswith("/"):
+        rest = rest[:-1]
+    if "/" in rest or "?" in rest or "#" in rest:
         raise ValueError(f"etcd endpoint {text!r} has a path; expected host:port alone")
-    return Endpoint(host, default_port if port is None else port, scheme == "https")
+    host, port = _split_port(rest)
+    if not host or any(c.isspace() for c in rest) or any(c in host for c in "[]"):
+        raise ValueError(f"etcd endpoint {text!r} has no usable host; expected host:port")
+    if port and not (port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f"etcd endpoint {text!r} has no usable port; expected host:port with a port from 1 to 65535")
+    return Endpoint(host.lower(), int(port) if port else default_port, scheme == "https")
+
+
+def _split_port(text: str) -> tuple[str, str]:
+    """Host and port, both as text: "a:1", "[::1]:1", "::1", "a"."""
+    if text.startswith("["):
+        host, end, rest = text[1:].partition("]")
+        return (host, rest[1:]) if end and rest[:1] in {"", ":"} else ("", "")
+    if text.count(":") > 1:
+        return text, ""
+    host, _, port = text.partition(":")
+    return host, port
 
 
 class Rotation:

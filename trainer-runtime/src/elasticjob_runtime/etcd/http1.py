@@ -32,6 +32,10 @@ class NotSent(TransportError):
     """The request did not leave whole, so nothing has happened: it may be sent again, even if it writes."""
 
 
+class TooLate(NotSent):
+    """The deadline passed before the request could be sent."""
+
+
 class AnswerLost(TransportError):
     """The request was sent, and no whole answer came."""
 
@@ -82,7 +86,7 @@ class Connection:
                 self._handshake(self._context, end)
         except TimeoutError as error:
             self.close()
-            raise NotSent("no connection within the deadline") from error
+            raise TooLate("no connection within the deadline") from error
         except OSError as error:
             self.close()
             raise _explain(error, NotSent) from error
@@ -92,7 +96,15 @@ class Connection:
         wrapped = context.wrap_socket(self._socket, server_hostname=self.endpoint.host, do_handshake_on_connect=False)
         self._use(wrapped)
         wrapped.settimeout(max(0.001, end - time.monotonic()))
-        wrapped.do_handshake()
+        try:
+            wrapped.do_handshake()
+        except TimeoutError:
+            raise
+        except OSError as error:
+            explained = _explain(error, NotSent)
+            if isinstance(explained, NotSent):
+                raise NotSent(f"the TLS handshake broke off: {explained} (if it speaks no TLS: protocol=http)") from error
+            raise explained from error
 
     def _use(self, sock: socket.socket) -> None:
         with self._lock:
@@ -136,7 +148,7 @@ class Connection:
             sock = self._ready(end)
             sock.sendall(request)
         except TimeoutError as error:
-            raise NotSent("the request could not be sent within the deadline") from error
+            raise TooLate("the request could not be sent within the deadline") from error
         except OSError as error:
             raise _explain(error, NotSent) from error
 
@@ -265,6 +277,4 @@ def _explain(error: OSError, usual: type[TransportError]) -> TransportError:
         return TlsRefused(f"it does not accept our client certificate, or wants one (cert, key): {reason}")
     if reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"}:
         return NotHttp("does not speak TLS; is protocol=https right?")
-    if reason == "UNEXPECTED_EOF_WHILE_READING":
-        return usual("closed the connection in the middle of TLS; does it speak TLS (protocol=https)?")
     return usual(error.strerror or str(error) or type(error).__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -12,12 +13,17 @@ from elasticjob_runtime.etcd.port import LeaseLost, StoreError
 log = logging.getLogger(__name__)
 
 
+def new_lease_id() -> int:
+    """A random positive 63-bit number. (From os.urandom: `secrets` costs 5 MB.)"""
+    return int.from_bytes(os.urandom(8), "big") >> 1 or 1
+
+
 class KeptLease:
     """Implements port.LeaseKeeper.
 
     `renew` prolongs the lease and returns its TTL in seconds; it raises LeaseLost when the store says that it is gone, another StoreError
-    when the store cannot be asked. `on_end` is called by the thread when it has ended. `expires_at` counts from the moment *before* a
-    renewal was sent: the store cannot have counted from earlier.
+    when the store cannot be asked. `interrupt` makes a renewal under way fail, and those after it; `on_end` is called by the thread when it
+    has ended. `expires_at` counts from the moment *before* a renewal was sent: the store cannot have counted from earlier.
     """
 
     def __init__(
@@ -29,6 +35,7 @@ class KeptLease:
         revoke: Callable[[], None],
         on_lost: Callable[[str], None],
         *,
+        interrupt: Callable[[], None],
         on_end: Callable[[KeptLease], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -38,6 +45,7 @@ class KeptLease:
         self._renew = renew
         self._revoke = revoke
         self._on_lost = on_lost
+        self._interrupt = interrupt
         self._on_end = on_end
         self._clock = clock
         self._stopped = threading.Event()
@@ -55,9 +63,10 @@ class KeptLease:
 
     def stop(self) -> None:
         self._stopped.set()
+        self._interrupt()
 
     def revoke(self) -> None:
-        self._stopped.set()
+        self.stop()
         try:
             self._revoke()
         except LeaseLost:
@@ -69,6 +78,7 @@ class KeptLease:
         try:
             self._keep()
         finally:
+            self._interrupt()
             self._on_end(self)
 
     def _keep(self) -> None:
@@ -82,7 +92,7 @@ class KeptLease:
                 self._lost(str(error))
                 return
             except StoreError as error:
-                if not failing:
+                if not failing and not self._stopped.is_set():
                     log.warning("lease %x cannot be renewed for now: %s", self.id, error)
                 failing = True
                 due = self._clock() + self._ttl / 20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from collections.abc import Callable, Sequence
 from elasticjob_runtime.etcd import wire
 from elasticjob_runtime.etcd.cursor import merge
 from elasticjob_runtime.etcd.delivery import Delivery
-from elasticjob_runtime.etcd.lease import KeptLease
+from elasticjob_runtime.etcd.lease import KeptLease, new_lease_id
 from elasticjob_runtime.etcd.port import (
     Compare,
     Event,
@@ -82,7 +81,7 @@ class MemoryStore:
         return self.apply(Txn(compare, success, failure))
 
     def lease(self, ttl: float, on_lost: Callable[[str], None]) -> KeptLease:
-        number = secrets.randbits(62) + 1
+        number = new_lease_id()
         started = self._clock()
         self.apply(Grant(number, ttl))
 
@@ -93,7 +92,9 @@ class MemoryStore:
         def revoke() -> None:
             self.apply(Revoke(number))
 
-        keeper = KeptLease(number, ttl, started, renew, revoke, on_lost, on_end=self._leases.discard, clock=self._clock)
+        keeper = KeptLease(
+            number, ttl, started, renew, revoke, on_lost, interrupt=lambda: None, on_end=self._leases.discard, clock=self._clock
+        )
         self._leases.add(keeper)
         return keeper
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from elasticjob_runtime.etcd import answers, wire
 from elasticjob_runtime.etcd.auth import TokenKeeper
 from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation
-from elasticjob_runtime.etcd.http1 import AnswerLost, Connection, NotHttp, NotSent, TlsRefused, TransportError
+from elasticjob_runtime.etcd.http1 import AnswerLost, Connection, NotHttp, NotSent, TlsRefused, TooLate, TransportError
 from elasticjob_runtime.etcd.port import Denied, NotEtcd, StoreError, Unavailable
 
 if TYPE_CHECKING:
@@ -25,6 +25,10 @@ _LOGIN_PATH = "/v3/auth/authenticate"
 
 class Unsent(Unavailable):
     """Nothing was done: any call may be sent again."""
+
+
+class NoTime(Unsent):
+    """The deadline passed before the request was sent. Says less than what went wrong before."""
 
 
 class Untrusted(Denied):
@@ -67,9 +71,10 @@ class Transport:
                 return self.call_at(endpoint, path, body, attempt_end, end if not idempotent else attempt_end)
             except (Unavailable, NotEtcd, Untrusted) as error:
                 self.rotation.failed(endpoint)
-                faults[endpoint] = error
-                if isinstance(error, Unavailable) and not isinstance(error, Unsent) and not idempotent:
-                    raise Unavailable(f"{endpoint}: {error}; the write may have happened") from error
+                if endpoint not in faults or not isinstance(error, NoTime):
+                    faults[endpoint] = error
+                if not idempotent and not isinstance(error, Unsent | Untrusted) and endpoint in self._checked:
+                    raise type(error)(f"{endpoint}: {error}; the write may have happened") from error
             failures += 1
             verdict = self._verdict(faults)
             pause = pause_before(failures, len(self.rotation))
@@ -128,10 +133,9 @@ class Transport:
                     raise Denied(f"{endpoint}: {error}") from error
         raise AssertionError
 
-    def open_stream(self, endpoint: Endpoint, end: float, register: Callable[[Connection], None] = lambda _: None) -> Connection:
-        """A new connection; the caller closes it with `release`. `register` gets it before it connects, to `wake` it from elsewhere."""
+    def open_stream(self, endpoint: Endpoint, end: float) -> Connection:
+        """A new connection; the caller gives it back with `release`."""
         connection = Connection(endpoint, self._context if endpoint.tls else None)
-        register(connection)
         with self._lock:
             if self._closed:
                 raise Unavailable("the etcd client was closed")
@@ -229,6 +233,8 @@ def _exchange(connection: Connection, path: str, body: bytes, token: str, end: f
 
 def store_error(error: TransportError) -> StoreError:
     match error:
+        case TooLate():
+            return NoTime(str(error))
         case NotSent():
             return Unsent(str(error))
         case NotHttp():

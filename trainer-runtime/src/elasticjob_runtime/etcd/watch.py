@@ -41,7 +41,7 @@ class EtcdWatch:
 
     A stream on which nothing came for about `probe_interval` seconds is probed: the same member must answer a linearizable read within 3 s,
     and must not know of changes that the stream does not bring. That finds what TCP cannot see: a frozen server, a member cut off
-    from its cluster, a stream lost in a proxy.
+    from its cluster, a stream lost in a proxy. `transport` is the watch's own; `on_end` is called by its thread when it has ended.
     """
 
     def __init__(
@@ -60,7 +60,6 @@ class EtcdWatch:
         self._probe_interval = probe_interval
         self._on_end = on_end
         self._stopped = threading.Event()
-        self._stream: Connection | None = None
         self._established = False
         self._alive_since = 0.0
         self._announced = False
@@ -72,9 +71,7 @@ class EtcdWatch:
     def cancel(self) -> None:
         self._stopped.set()
         self._deliver.stop()
-        stream = self._stream
-        if stream is not None:
-            stream.wake()
+        self._transport.close()
 
     def _run(self) -> None:
         try:
@@ -104,7 +101,7 @@ class EtcdWatch:
         self._cursor.begin()
 
         def attempt(token: str) -> None:
-            stream = self._transport.open_stream(endpoint, end, self._register)
+            stream = self._transport.open_stream(endpoint, end)
             try:
                 login = f"Authorization: {token}\r\n" if token else ""
                 stream.send("POST", "/v3/watch", body, _HEADERS + login, end)
@@ -120,17 +117,10 @@ class EtcdWatch:
                 self._transport.forget_token(token)
                 raise Unavailable(str(error)) from error
             finally:
-                self._stream = None
                 stream.reusable = False
                 self._transport.release(stream)
 
         self._transport.with_token(endpoint, end, attempt)
-
-    def _register(self, stream: Connection) -> None:
-        """Called before it connects, so that cancel can break that off too."""
-        self._stream = stream
-        if self._stopped.is_set():
-            stream.wake()
 
     def _read(self, endpoint: Endpoint, stream: Connection, end: float) -> None:
         """Delivers what the stream brings. Returns only when cancelled."""
