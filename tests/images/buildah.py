@@ -38,6 +38,8 @@ class Buildah:
 
         Raises StepError, MirrorError.
         """
+        if os.geteuid() != 0:
+            raise StepError("building images without a Docker engine needs root: run this as root, or start Docker")
         install_missing(steps)
         base.remove_leftovers(self._folder)
         run_logged(["buildah", *self._options, "rm", "--all"], self._logs / "store.log")
