@@ -12,7 +12,7 @@ from pathlib import Path
 from tests import debian
 from tests.images import base, machine
 from tests.images.recipe import EPOCH, Context, reference
-from tests.steps import Step, Steps, run_logged
+from tests.steps import Step, StepError, Steps, run_logged
 
 SHARED_STAGE = "build"
 KEPT_STAGES = {"operator": ("operator-dependencies",), "runtime": (), "trainer": ("torch", "digits")}
