@@ -16,6 +16,7 @@ class Proxy:
         self._lock = threading.Lock()
         self._links: list[_Link] = []
         self._refusing = False
+        self._to_drop = 0
         self._closed = False
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -50,6 +51,16 @@ class Proxy:
         self.refuse()
         self.admit()
 
+    def drop_answers(self, count: int) -> None:
+        """The next answers are lost: their requests arrive, and the connection ends instead of the answer."""
+        with self._lock:
+            self._to_drop = count
+
+    def drops_this(self) -> bool:
+        with self._lock:
+            self._to_drop -= 1
+            return self._to_drop >= 0
+
     def silence(self) -> None:
         """Existing connections stay open and carry nothing any more; new ones are welcome."""
         with self._lock:
@@ -72,7 +83,7 @@ class Proxy:
                     client.close()
                     continue
                 try:
-                    link = _Link(client, socket.create_connection(("127.0.0.1", self._target)))
+                    link = _Link(self, client, socket.create_connection(("127.0.0.1", self._target)))
                 except OSError:
                     client.close()
                     continue
@@ -81,7 +92,8 @@ class Proxy:
 
 
 class _Link:
-    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+        self._proxy = proxy
         self._pair = (client, server)
         self.silent = False
         self.answers = bytearray()
@@ -97,6 +109,8 @@ class _Link:
                         return self.close()
                     if source is server:
                         self.answers += data
+                        if self._proxy.drops_this():
+                            return self.close()
                     if not self.silent:
                         other[source].sendall(data)
         return self.close()

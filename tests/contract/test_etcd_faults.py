@@ -115,6 +115,52 @@ def test_a_write_to_a_frozen_server_is_not_sent_twice(etcd_server: EtcdServer, o
     assert found.version <= 2
 
 
+def test_a_write_whose_answer_was_lost_is_not_sent_again(etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy) -> None:
+    client, other = open_client(proxy.url), open_client(etcd_server.url)
+    client.put("/job/a", "1")
+    for write in (
+        lambda: client.put("/job/a", "2"),
+        lambda: client.txn((), (Get(EVERYTHING), Put("/job/a", "3"))),
+    ):
+        proxy.drop_answers(1)
+        with pytest.raises(Unavailable, match="the write may have happened"):
+            write()
+    found = other.get("/job/a")
+    assert found is not None
+    assert (found.value, found.version) == ("3", 3)
+
+
+def test_a_read_or_a_lease_whose_answer_was_lost_is_asked_for_again(etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy) -> None:
+    client = open_client(proxy.url)
+    client.put("/job/a", "1")
+    proxy.drop_answers(3)
+    found = client.get("/job/a", timeout=30)
+    assert found is not None
+    proxy.drop_answers(1)
+    assert client.txn((), (Get(EVERYTHING),), timeout=30).succeeded
+    proxy.drop_answers(1)
+    keeper = client.lease(30, lambda _: None)
+    assert client.put("/job/a", "2", lease=keeper.id) > 0
+    assert len(etcd_server.call("/v3/lease/leases", {})["leases"]) == 1, "one lease, though it was asked for twice"
+    proxy.drop_answers(1)
+    keeper.revoke()
+    assert client.get("/job/a") is None
+
+
+def test_a_write_that_could_not_leave_is_sent_when_the_server_is_back(etcd_server: EtcdServer, open_client: OpenClient) -> None:
+    client = open_client(etcd_server.url)
+    client.put("/job/a", "1")
+    etcd_server.kill()
+    revisions: list[int] = []
+    thread = threading.Thread(target=lambda: revisions.append(client.put("/job/a", "2", timeout=60)))
+    thread.start()
+    etcd_server.start()
+    thread.join(60)
+    found = client.get("/job/a")
+    assert found is not None
+    assert (found.value, found.version, [found.mod_revision]) == ("2", 2, revisions)
+
+
 def test_a_watch_finds_out_that_its_server_is_frozen_and_misses_nothing(etcd_server: EtcdServer, open_client: OpenClient) -> None:
     client = open_client(etcd_server.url, probe_interval=0.5)
     seen = Collector()

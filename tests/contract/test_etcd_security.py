@@ -160,7 +160,8 @@ def test_wrong_or_missing_credentials_are_denied_in_one_sentence(
 
 
 def test_a_token_that_expired_is_renewed_and_nothing_is_written_twice(guarded_server: EtcdServer, open_client: OpenClient) -> None:
-    client = open_client(guarded_server.url, credentials=Credentials("job", "secret"), probe_interval=60)
+    proxy = Proxy(guarded_server.port)
+    client = open_client(proxy.url, credentials=Credentials("job", "secret"), probe_interval=60)
     first = client.put(JOB + "a", "1")
     seen = Collector()
     client.watch([KeyRange.prefix(JOB)], first, seen)
@@ -171,6 +172,8 @@ def test_a_token_that_expired_is_renewed_and_nothing_is_written_twice(guarded_se
     assert (found.version, second) == (2, first + 1)
     eventually(lambda: seen.revisions == [first, second], what="the watch outlives the token with which it began")
     assert seen.failures == []
+    assert b"invalid auth token" in proxy.answers, "the token had expired"
+    proxy.close()
 
 
 def test_tokens_lost_in_a_restart_are_renewed_by_calls_watches_and_leases(guarded_server: EtcdServer, open_client: OpenClient) -> None:
@@ -203,6 +206,7 @@ def test_a_watch_that_reconnects_with_an_expired_token_logs_in_again(guarded_ser
     revisions.append(other.put(JOB + "a", "2"))
     eventually(lambda: seen.revisions == revisions)
     assert [f for f in seen.failures if isinstance(f, Denied)] == []
+    assert b"invalid auth token" in proxy.answers, "the token had expired"
     proxy.close()
 
 
