@@ -113,7 +113,8 @@ def _run(args: argparse.Namespace) -> int:
         join_timeout=conf.join_timeout,
     )
     timeline = Timeline(me, Path(args.events) if args.events else None)
-    agent = Agent(config, store, {**os.environ, warden.MARK: mark}, timeline)
+    environment = {**os.environ, warden.MARK: mark, "TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle}
+    agent = Agent(config, store, environment, timeline)
     exit_ = agent.run()
     os.write(watching, b"x")
     timeline.close()
