@@ -16,7 +16,6 @@ from kubernetes.aio.client import ApiClient
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-APPLY_PATCH = "application/apply-patch+yaml"
 
 REQUEST_SECONDS = 30.0
 BUSY_RETRIES = 6

@@ -11,10 +11,10 @@ from typing import Any
 
 from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob
-from elasticjob_operator.cluster.api import APPLY_PATCH, Api, ApiError, ConflictError, NotFoundError, RefusedError
+from elasticjob_operator.cluster.api import MERGE_PATCH, Api, ApiError, ConflictError, NotFoundError, RefusedError
 from elasticjob_operator.cluster.resources import OWNED, PODS, Resource
 from elasticjob_operator.cluster.store import Json
-from elasticjob_operator.planning import Action, ApplyObject, AskServer, CreateObject, CreatePod, DeleteObject, DeletePod
+from elasticjob_operator.planning import Action, AskServer, CreateObject, CreatePod, DeleteObject, DeletePod, PatchObject
 from elasticjob_operator.world import Admission
 
 log = logging.getLogger(__name__)
@@ -62,8 +62,8 @@ class Writer:
                     return await self._create(job, PODS, dict(action.body))
                 case CreateObject():
                     return await self._create(job, OWNED[action.kind], dict(action.body))
-                case ApplyObject():
-                    await self._apply_object(job, action)
+                case PatchObject():
+                    await self._patch(job, action)
                 case DeletePod():
                     await self._delete(job, PODS, action.name, action.uid, force=action.force)
                 case DeleteObject():
@@ -100,17 +100,15 @@ class Writer:
         kind = resource.kind
         return Applied(refusal=f"{kind} {name} exists and does not belong to this job: delete it, or give the job another name")
 
-    async def _apply_object(self, job: ElasticJob, action: ApplyObject) -> None:
+    async def _patch(self, job: ElasticJob, action: PatchObject) -> None:
         resource = OWNED[action.kind]
-        body = dict(action.body)
-        # The uid makes the server refuse (409) where another object has taken the name.
-        body["metadata"] = {**body["metadata"], "uid": action.uid}
-        query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
-        path = resource.path(job.namespace, body["metadata"]["name"])
+        # The uid makes the server refuse (409 or 422) where another object has taken the name.
+        patch = {**action.patch, "metadata": {**action.patch.get("metadata", {}), "uid": action.uid}}
+        path, query = resource.path(job.namespace, action.name), {"fieldManager": names.FIELD_MANAGER}
         try:
-            self._enter(resource, await self._api.request("PATCH", path, query=query, body=body, content_type=APPLY_PATCH))
-        except (ConflictError, NotFoundError) as error:
-            log.info("%s/%s: %s", job.namespace, job.name, error)
+            self._enter(resource, await self._api.request("PATCH", path, query=query, body=patch, content_type=MERGE_PATCH))
+        except (ConflictError, NotFoundError, RefusedError) as error:
+            log.warning("cannot put %s right: %s", action.name, error, extra={"reason": action.why})
 
     async def _delete(self, job: ElasticJob, resource: Resource, name: str, uid: str, *, force: bool = False) -> None:
         options: dict[str, Any] = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}

@@ -5,7 +5,6 @@ Policies decide; this turns their words into actions and status.
 
 from elasticjob_operator.planning.actions import (
     Action,
-    ApplyObject,
     AskServer,
     ClearRun,
     CreateObject,
@@ -13,6 +12,7 @@ from elasticjob_operator.planning.actions import (
     DeleteObject,
     DeletePod,
     EvictMember,
+    PatchObject,
     Plan,
     PublishSpec,
     Story,
@@ -23,7 +23,6 @@ from elasticjob_operator.planning.refusal import refuse
 
 __all__ = [
     "Action",
-    "ApplyObject",
     "AskServer",
     "ClearRun",
     "CreateObject",
@@ -31,6 +30,7 @@ __all__ = [
     "DeleteObject",
     "DeletePod",
     "EvictMember",
+    "PatchObject",
     "Plan",
     "PublishSpec",
     "Story",

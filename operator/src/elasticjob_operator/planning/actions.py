@@ -41,12 +41,14 @@ class CreateObject(Action):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ApplyObject(Action):
-    """Server-side apply onto an object of ours that somebody changed."""
+class PatchObject(Action):
+    """Put right an object of ours that somebody changed."""
 
     kind: Kind
+    name: str
     uid: str
-    body: Mapping[str, Any]
+    patch: Mapping[str, Any]
+    """JSON merge patch."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

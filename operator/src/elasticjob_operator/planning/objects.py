@@ -7,10 +7,10 @@ from typing import Any
 
 from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob
-from elasticjob_operator.building.drift import covers
+from elasticjob_operator.building.drift import correction
 from elasticjob_operator.building.etcd import etcd_stateful_set
 from elasticjob_operator.building.services import etcd_service, workers_service
-from elasticjob_operator.planning.actions import Action, ApplyObject, CreateObject
+from elasticjob_operator.planning.actions import Action, CreateObject, PatchObject
 from elasticjob_operator.policies.rendezvous import Rendezvous
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.world import Kind, World
@@ -24,8 +24,8 @@ def missing_objects(job: ElasticJob, world: World, settings: Settings, rendezvou
         if known is None:
             if (kind.value, name) not in world.taken:
                 actions.append(CreateObject(kind=kind, body=body, why="the job needs it"))
-        elif not known.terminating and not all(covers(body[part], known.body.get(part)) for part in ("metadata", "spec")):
-            actions.append(ApplyObject(kind=kind, uid=known.uid, body=body, why="somebody changed it"))
+        elif not known.terminating and (patch := correction({part: body[part] for part in ("metadata", "spec")}, known.body)):
+            actions.append(PatchObject(kind=kind, name=name, uid=known.uid, patch=patch, why="somebody changed it"))
     return actions
 
 

@@ -61,7 +61,8 @@ class PodFailure:
 def judge(pod: Pod) -> PodFailure:
     """`pod` has failed."""
     end = pod.end
-    time = (end.finished_at if end else None) or pod.created_at
+    # Never before its creation: the two moments come from two clocks, and what follows compares them.
+    time = max((end.finished_at if end else None) or pod.created_at, pod.created_at)
     if pod.disruption is not None:
         return PodFailure(reason=pod.disruption.reason, detail=pod.disruption.message or pod.disruption.reason, cost=Cost.FREE, time=time)
     if pod.reason in _DISRUPTED:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elasticjob_operator.building.drift import covers
+from elasticjob_operator.building.drift import correction
 from elasticjob_operator.building.etcd import etcd_stateful_set
 from elasticjob_operator.building.services import etcd_service, workers_service
 
@@ -66,17 +66,21 @@ def test_everything_goes_with_the_job(build: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("desired", "observed", "expected"),
+    ("desired", "observed", "patch"),
     [
-        pytest.param({"a": 1}, {"a": 1, "default": 2}, True, id="defaults of the server"),
-        pytest.param({"a": {"b": 1}}, {"a": {"b": 2}}, False, id="changed"),
-        pytest.param({"a": {"b": 1}}, {"a": None}, False, id="gone"),
-        pytest.param({"l": [{"a": 1}]}, {"l": [{"a": 1, "default": 2}]}, True, id="lists, element by element"),
-        pytest.param({"l": [1]}, {"l": [1, 2]}, False, id="list grew"),
-        pytest.param({"requests": {"cpu": "0.5"}}, {"requests": {"cpu": "500m"}}, True, id="the same quantity, spelled canonically"),
-        pytest.param({"requests": {"cpu": "0.5"}}, {"requests": {"cpu": "600m"}}, False, id="another quantity"),
-        pytest.param({"name": "0.5"}, {"name": "500m"}, False, id="no quantity"),
+        pytest.param({"a": 1}, {"a": 1, "default": 2}, {}, id="defaults of the server"),
+        pytest.param({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}}, {"a": {"b": 1}}, id="changed"),
+        pytest.param({"a": {"b": 1}}, {"a": None}, {"a": {"b": 1}}, id="gone"),
+        pytest.param({"l": [{"a": 1}]}, {"l": [{"a": 1, "default": 2}]}, {}, id="lists, element by element"),
+        pytest.param({"l": [1]}, {"l": [1, 2]}, {"l": [1]}, id="list grew"),
+        pytest.param(
+            {"selector": {"a": "1"}}, {"selector": {"a": "1", "b": "2"}}, {"selector": {"b": None}}, id="a selector that selects less"
+        ),
+        pytest.param({"labels": {"a": "1"}}, {"labels": {"a": "1", "b": "2"}}, {}, id="somebody's label"),
+        pytest.param({"requests": {"cpu": "0.5"}}, {"requests": {"cpu": "500m"}}, {}, id="the same quantity, spelled canonically"),
+        pytest.param({"requests": {"cpu": "0.5"}}, {"requests": {"cpu": "600m"}}, {"requests": {"cpu": "0.5"}}, id="another quantity"),
+        pytest.param({"name": "0.5"}, {"name": "500m"}, {"name": "0.5"}, id="no quantity"),
     ],
 )
-def test_drift(desired: Any, observed: Any, expected: bool) -> None:
-    assert covers(desired, observed) is expected
+def test_edits_by_hand_are_put_right(desired: Any, observed: Any, patch: Any) -> None:
+    assert correction(desired, observed) == patch

@@ -8,7 +8,6 @@ from typing import Any
 from elasticjob_operator.api import ConditionStatus, ConditionType, ElasticJob, Reason, RendezvousStatus, Status
 from elasticjob_operator.planning import (
     Action,
-    ApplyObject,
     AskServer,
     ClearRun,
     CreateObject,
@@ -16,6 +15,7 @@ from elasticjob_operator.planning import (
     DeleteObject,
     DeletePod,
     EvictMember,
+    PatchObject,
     Plan,
     PublishSpec,
     plan,
@@ -289,13 +289,13 @@ def test_object_edited_by_hand_is_put_right() -> None:
     edited = {**objects[key].body, "spec": {**objects[key].body["spec"], "selector": {"wrong": "pods"}}}
     pods = [make_pod(index) for index in range(4)]
     found = ask(job, *pods, objects={key: dataclasses.replace(objects[key], body=edited)})
-    assert names(found, ApplyObject) == ["digits"]
+    assert names(found, PatchObject) == ["digits"]
 
 
 def test_new_default_image_restarts_nobodys_etcd() -> None:
     first = ask(make_job(), admission=ADMITTED, settings=Settings(etcd_image="etcd:1"))
     found = ask(trained(), *[make_pod(index) for index in range(4)], objects=owned(first), settings=Settings(etcd_image="etcd:2"))
-    assert names(found, ApplyObject) == []
+    assert names(found, PatchObject) == []
 
 
 class TestEnd:

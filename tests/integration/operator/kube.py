@@ -1,0 +1,168 @@
+"""A small client for tests: dicts in, dicts out, one connection a call. On purpose none of the operator's own code."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import tempfile
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+import yaml
+
+Json = dict[str, Any]
+JOBS = "/apis/elasticjob.dev/v1alpha1"
+
+
+class ApiStatusError(Exception):
+    """The server answered with an error."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
+
+class Kube:
+    """As the administrator of a kubeconfig with a client certificate."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self.server = urlsplit(cluster["server"])
+        self._context = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+        with tempfile.NamedTemporaryFile() as pem:
+            for part in ("client-certificate-data", "client-key-data"):
+                pem.write(base64.b64decode(user[part]))
+            pem.flush()
+            self._context.load_cert_chain(pem.name)
+
+    def call(self, method: str, path: str, body: Any = None, kind: str = "application/json", **query: str) -> Json:
+        """Raises ApiStatusError."""
+        assert self.server.hostname
+        connection = http.client.HTTPSConnection(self.server.hostname, self.server.port, context=self._context, timeout=30)
+        try:
+            target = f"{path}?{urlencode(query)}" if query else path
+            connection.request(method, target, json.dumps(body) if body is not None else None, {"Content-Type": kind})
+            response = connection.getresponse()
+            answer: Json = json.loads(response.read())
+        finally:
+            connection.close()
+        if response.status >= 300:
+            raise ApiStatusError(response.status, answer.get("message", ""))
+        return answer
+
+
+class Namespace:
+    """The test's own namespace: users, kubelets and nodes as the test plays them."""
+
+    def __init__(self, kube: Kube, name: str) -> None:
+        self.kube = kube
+        self.name = name
+
+    def path(self, plural: str, name: str = "", subresource: str = "") -> str:
+        root = {"elasticjobs": JOBS, "statefulsets": "/apis/apps/v1"}.get(plural, "/api/v1")
+        return "/".join(part for part in (root, "namespaces", self.name, plural, name, subresource) if part)
+
+    def create(self, plural: str, body: Json) -> Json:
+        return self.kube.call("POST", self.path(plural), body)
+
+    def get(self, plural: str, name: str) -> Json | None:
+        """None: not there."""
+        try:
+            return self.kube.call("GET", self.path(plural, name))
+        except ApiStatusError as error:
+            if error.code == 404:
+                return None
+            raise
+
+    def all(self, plural: str) -> dict[str, Json]:
+        items = self.kube.call("GET", self.path(plural))["items"]
+        return {each["metadata"]["name"]: each for each in items}
+
+    def delete(self, plural: str, name: str, **options: Any) -> None:
+        try:
+            self.kube.call("DELETE", self.path(plural, name), options or None)
+        except ApiStatusError as error:
+            if error.code != 404:
+                raise
+
+    def patch(self, plural: str, name: str, body: Json, subresource: str = "") -> Json:
+        return self.kube.call("PATCH", self.path(plural, name, subresource), body, "application/merge-patch+json")
+
+    # ElasticJobs
+
+    def job(self, name: str) -> Json:
+        found = self.get("elasticjobs", name)
+        assert found is not None, f"no ElasticJob {name}"
+        return found
+
+    def status(self, name: str) -> Json:
+        found: Json = self.job(name).get("status") or {}
+        return found
+
+    def condition(self, name: str, type_: str) -> Json:
+        """{} while it is not set."""
+        conditions = self.status(name).get("conditions") or []
+        return next((each for each in conditions if each["type"] == type_), {})
+
+    def is_true(self, name: str, type_: str) -> bool:
+        return bool(self.condition(name, type_).get("status") == "True")
+
+    def scale(self, name: str, replicas: int) -> None:
+        """As `kubectl scale` does."""
+        self.patch("elasticjobs", name, {"spec": {"replicas": replicas}}, "scale")
+
+    def events(self, job: str) -> list[Json]:
+        return [each for each in self.all("events").values() if each["involvedObject"]["name"] == job]
+
+    # What kubelets do
+
+    def workers(self) -> dict[str, Json]:
+        return {
+            name: pod for name, pod in self.all("pods").items() if pod["metadata"]["labels"].get("elasticjob.dev/component") == "worker"
+        }
+
+    def bind(self, pod: str, node: str) -> None:
+        """What the scheduler does. A bound pod waits for its kubelet when it is deleted."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        self.create(f"pods/{pod}/binding", {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target})
+
+    def run(self, pod: str, node: str = "") -> None:
+        if node:
+            self.bind(pod, node)
+        self.patch("pods", pod, {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}, "status")
+
+    def end(self, pod: str, code: int, *, reason: str = "", message: str = "", at: str, started: str = "") -> None:
+        """The container named trainer ends. Times as RFC 3339."""
+        terminated = {
+            "exitCode": code,
+            "reason": reason or ("Completed" if code == 0 else "Error"),
+            "message": message,
+            "startedAt": started or at,
+            "finishedAt": at,
+        }
+        container = {"name": "trainer", "image": "x", "imageID": "", "ready": False, "restartCount": 0, "state": {"terminated": terminated}}
+        phase = "Succeeded" if code == 0 else "Failed"
+        status = {"phase": phase, "containerStatuses": [container], "conditions": [{"type": "Ready", "status": "False"}]}
+        self.patch("pods", pod, {"status": status}, "status")
+
+    def remove(self, pod: str) -> None:
+        """What a kubelet does with a deleted pod in the end."""
+        self.delete("pods", pod, gracePeriodSeconds=0)
+
+    # Nodes
+
+    def add_node(self, name: str) -> None:
+        self.kube.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
+        self.set_node(name, ready=True, since="2026-01-01T00:00:00Z")
+
+    def set_node(self, name: str, *, ready: bool, since: str) -> None:
+        condition = {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": since}
+        path = f"/api/v1/nodes/{name}/status"
+        self.kube.call("PATCH", path, {"status": {"conditions": [condition]}}, "application/merge-patch+json")
+
+    def remove_node(self, name: str) -> None:
+        self.kube.call("DELETE", f"/api/v1/nodes/{name}")

@@ -1,0 +1,91 @@
+"""The agents of a job, as the test plays them in etcd."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from elasticjob_runtime.contract import (
+    DEFAULT_PREFIX,
+    FailureValue,
+    Keys,
+    OutcomeState,
+    OutcomeValue,
+    PlanReason,
+    PlanValue,
+    ProgressValue,
+    SpecValue,
+)
+from elasticjob_runtime.etcd import EtcdClient, Get, KeyRange
+
+
+class Agents:
+    def __init__(self, endpoint: str, run_id: str) -> None:
+        self._store = EtcdClient(endpoint)
+        self._keys = Keys(DEFAULT_PREFIX, run_id)
+
+    def spec(self) -> SpecValue | None:
+        """What the operator tells."""
+        found = self._store.get(self._keys.spec)
+        return SpecValue.from_json(found.value) if found else None
+
+    def lose_spec(self) -> None:
+        from elasticjob_runtime.etcd import Delete
+
+        self._store.txn((), [Delete(KeyRange(self._keys.spec))])
+
+    def plan(self, epoch: int, *, size: int, restart_count: int = 0, reason: PlanReason = PlanReason.START) -> None:
+        value = PlanValue(
+            epoch=epoch,
+            attempt=self._keys.attempt(epoch, "test"),
+            size=size,
+            world_size=size,
+            nproc=1,
+            master_addr="127.0.0.1",
+            master_port=1,
+            leader="x",
+            restart_count=restart_count,
+            reason=reason,
+            created_at=time.time(),
+        )
+        self._store.put(self._keys.plan, value.to_json())
+
+    def progress(self, step: int, **fields: Any) -> None:
+        self._store.put(self._keys.progress, ProgressValue(step=step, epoch=1, updated_at=time.time(), **fields).to_json())
+
+    def fail(self, epoch: int, member: str, message: str) -> FailureValue:
+        failure = failure_of(epoch, member, message)
+        self._store.put(self._keys.failure(epoch, member), failure.to_json())
+        return failure
+
+    def outcome(self, state: OutcomeState, reason: str, message: str = "", failure: dict[str, Any] | None = None) -> None:
+        self._store.put(self._keys.outcome, OutcomeValue(state=state, reason=reason, message=message, failure=failure).to_json())
+
+    def register(self, member: str) -> None:
+        """A member key, without the lease: whoever deletes it is not the lease."""
+        self._store.put(self._keys.member(member), "{}")
+
+    def members(self) -> list[str]:
+        found = self._store.range(Get(KeyRange.prefix(self._keys.members)))
+        return [kv.key.rpartition("/")[2] for kv in found.kvs]
+
+    def keys_left(self) -> list[str]:
+        found = self._store.range(Get(KeyRange.prefix(self._keys.root), keys_only=True))
+        return [kv.key for kv in found.kvs]
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def failure_of(epoch: int, member: str, message: str) -> FailureValue:
+    return FailureValue(
+        member=member,
+        epoch=epoch,
+        rank=1,
+        local_rank=0,
+        exit_code=1,
+        reason="ApplicationError",
+        message=message,
+        traceback=f"Traceback (most recent call last):\n  File train.py\n{message}",
+        time=time.time(),
+    )

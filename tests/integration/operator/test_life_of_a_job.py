@@ -1,0 +1,136 @@
+"""From apply to the end, on a real API server and a real etcd."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from elasticjob_runtime.contract import OutcomeState, PlanReason
+
+from tests.integration.operator.conftest import rfc3339
+from tests.integration.operator.kube import Namespace
+from tests.integration.operator.process import Operator
+from tests.integration.operator.rendezvous import Agents, failure_of
+from tests.support import eventually
+
+
+def test_job_without_an_endpoint_gets_pods_services_and_an_etcd(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+    assert operator
+    submit(endpoint="", replicas=3)
+    eventually(lambda: len(ns.workers()) == 3, what="three worker pods")
+    eventually(lambda: set(ns.all("services")) == {"digits", "digits-etcd"}, what="both services")
+    eventually(lambda: set(ns.all("statefulsets")) == {"digits-etcd"}, what="etcd's StatefulSet")
+    uid = ns.job("digits")["metadata"]["uid"]
+    owned = [*ns.workers().values(), *ns.all("services").values(), *ns.all("statefulsets").values()]
+    assert all(each["metadata"]["ownerReferences"][0]["uid"] == uid for each in owned)
+    pod = ns.workers()["digits-worker-0"]
+    environment = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+    assert environment["PET_RDZV_ENDPOINT"] == f"digits-etcd.{ns.name}.svc:2379"
+    assert environment["PET_RDZV_ID"] == f"{uid}-1"
+    assert ns.all("services")["digits-etcd"]["spec"]["clusterIP"] not in ("", "None")
+    assert ns.all("services")["digits"]["spec"]["clusterIP"] == "None"
+    starting = eventually(lambda: ns.condition("digits", "RendezvousReady"), what="RendezvousReady is told")
+    assert (starting["status"], starting["reason"]) == ("False", "EtcdStarting")
+
+
+def test_plan_and_progress_show_in_status(ns: Namespace, training: Callable[..., Agents]) -> None:
+    agents = training(replicas=2)
+    status = ns.status("digits")
+    assert (status["worldSize"], status["epoch"], status["workers"], status["readyReplicas"]) == (2, 1, "2/2", 2)
+    agents.progress(120, steps_per_second=3.5, last_checkpoint_step=100, metrics={"loss": 0.25})
+    eventually(lambda: ns.status("digits").get("progress", {}).get("step") == 120, what="progress")
+    progress = ns.status("digits")["progress"]
+    assert (progress["lastCheckpointStep"], progress["metrics"]) == (100, {"loss": "0.25"})
+    agents.plan(2, size=2, restart_count=1, reason=PlanReason.WORKER_FAILED)
+    eventually(lambda: ns.status("digits")["restarts"]["total"] == 1, what="the agents' restart is counted")
+    assert ns.status("digits")["epoch"] == 2
+
+
+def test_worker_failure_shows_as_restarting_and_then_training_goes_on(ns: Namespace, training: Callable[..., Agents]) -> None:
+    agents = training(replicas=2)
+    agents.fail(1, "digits-worker-1", "ValueError: no")
+    eventually(lambda: ns.is_true("digits", "Restarting"), what="Restarting")
+    assert ns.condition("digits", "Restarting")["reason"] == "WorkerFailed"
+    last = ns.status("digits")["lastFailure"]
+    assert (last["worker"], last["rank"], last["exitCode"]) == ("digits-worker-1", 1, 1)
+    assert "Traceback" in last["message"]
+    agents.plan(2, size=2, restart_count=1, reason=PlanReason.WORKER_FAILED)
+    eventually(lambda: ns.is_true("digits", "Running"), what="Running again")
+    assert ns.condition("digits", "Restarting")["status"] == "False"
+
+
+def test_succeeded_job_keeps_ended_pods_and_frees_the_rest(ns: Namespace, training: Callable[..., Agents]) -> None:
+    agents = training(replicas=3)
+    agents.outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
+    eventually(lambda: ns.is_true("digits", "Succeeded"), what="Succeeded")
+    for pod in ("digits-worker-0", "digits-worker-1"):
+        ns.end(pod, 0, at=rfc3339())
+    # The third agent never ends: its pod is deleted after the grace.
+    eventually(lambda: set(ns.workers()) == {"digits-worker-0", "digits-worker-1"}, what="only ended pods are left")
+    eventually(lambda: not ns.all("services"), what="the services are gone")
+    eventually(lambda: not agents.keys_left(), what="the run's keys are gone")
+    status = ns.status("digits")
+    assert status["worldSize"] == 0
+    assert status["completionTime"]
+    assert ns.condition("digits", "Failed")["status"] == "False"
+
+
+def test_managed_etcd_goes_with_the_end_of_the_job(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+    assert operator
+    submit(endpoint="")
+    eventually(lambda: len(ns.workers()) == 2, what="worker pods")
+    for pod in ns.workers():
+        ns.run(pod)
+        ns.end(pod, 0, at=rfc3339())
+    # Nobody plays etcd: all pods ended well, which is enough.
+    eventually(lambda: ns.is_true("digits", "Succeeded"), what="Succeeded")
+    eventually(lambda: not ns.all("statefulsets") and not ns.all("services"), what="etcd and services are gone")
+    assert len(ns.workers()) == 2, "their logs stay readable"
+
+
+def test_failed_outcome_fails_the_job_with_the_first_failing_rank(ns: Namespace, training: Callable[..., Agents]) -> None:
+    agents = training(replicas=2)
+    failure = dataclasses.asdict(failure_of(1, "digits-worker-1", "ZeroDivisionError: division by zero"))
+    agents.outcome(OutcomeState.FAILED, "MaxRestartsExceeded", "rank 1: ZeroDivisionError; 10 of 10 restarts used", failure)
+    eventually(lambda: ns.is_true("digits", "Failed"), what="Failed")
+    status = ns.status("digits")
+    assert ns.condition("digits", "Failed")["reason"] == "MaxRestartsExceeded"
+    assert (status["lastFailure"]["worker"], status["lastFailure"]["exitCode"]) == ("digits-worker-1", 1)
+    assert "ZeroDivisionError: division by zero" in status["lastFailure"]["message"]
+    told = eventually(lambda: [each for each in ns.events("digits") if each["reason"] == "MaxRestartsExceeded"], what="an Event")
+    assert [each["type"] for each in told] == ["Warning"]
+
+
+def test_deleted_job_leaves_nothing(ns: Namespace, training: Callable[..., Agents]) -> None:
+    agents = training(replicas=2)
+    ns.delete("elasticjobs", "digits")
+    eventually(lambda: not ns.all("pods") and not ns.all("services"), what="the garbage collector took everything")
+    eventually(lambda: not agents.keys_left(), what="the run's keys are gone")
+
+
+def test_bad_pod_template_is_refused_in_the_servers_own_words(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+    assert operator
+    submit(template={"spec": {"containers": [{"name": "trainer", "image": "x", "ports": [{"containerPort": 99999}]}]}})
+    refused = eventually(lambda: ns.condition("digits", "Accepted"), what="Accepted is told")
+    assert (refused["status"], refused["reason"]) == ("False", "InvalidPodTemplate")
+    assert "must be between 1 and 65535" in refused["message"]
+    assert not ns.all("pods")
+    assert not ns.all("services")
+
+
+def test_status_is_not_written_when_nothing_changed(ns: Namespace, training: Callable[..., Agents]) -> None:
+    training(replicas=2)
+    before = ns.job("digits")["metadata"]["resourceVersion"]
+    ns.patch("pods", "digits-worker-0", {"metadata": {"annotations": {"touched": "1"}}})
+    ns.scale("digits", 3)
+    eventually(lambda: len(ns.workers()) == 3, what="a third pod: the operator has looked")
+    ns.scale("digits", 2)
+    eventually(lambda: len(ns.workers()) == 2, what="two pods")
+    quiet = eventually(lambda: _unchanged(ns), what="no more writes")
+    assert int(quiet) > int(before)
+
+
+def _unchanged(ns: Namespace) -> str:
+    """resourceVersion of the job, once a whole series of reads found the same."""
+    versions = {ns.job("digits")["metadata"]["resourceVersion"] for _ in range(100)}
+    return versions.pop() if len(versions) == 1 else ""

@@ -1,0 +1,147 @@
+"""The operator itself: killed in the middle, stopped, cut off from the API server, with the chart's rights alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster.loopback import ControlPlane
+from tests.cluster.output import run
+from tests.cluster.programs import program
+from tests.cluster.settings import KUBERNETES_VERSION
+from tests.integration.operator.conftest import rfc3339
+from tests.integration.operator.kube import Kube, Namespace
+from tests.integration.operator.process import Gate, Operator
+from tests.integration.operator.rendezvous import Agents
+from tests.support import eventually
+
+CHART = Path(__file__).parents[3] / "charts" / "elasticjob"
+
+
+def test_killed_in_the_middle_and_started_again(ns: Namespace, operator: Operator, training: Callable[..., Agents]) -> None:
+    agents = training(replicas=3)
+    agents.plan(4, size=3, restart_count=2)
+    eventually(lambda: ns.status("digits")["restarts"]["total"] == 2, what="restarts")
+    kept = {name: pod["metadata"]["uid"] for name, pod in ns.workers().items()}
+    operator.kill()
+    # While nobody looks: a pod goes, a pod fails, the job is scaled, the agents go on.
+    ns.delete("pods", "digits-worker-0")
+    ns.end("digits-worker-1", 143, at=rfc3339())
+    ns.scale("digits", 4)
+    agents.plan(6, size=1, restart_count=2)
+    agents.progress(50)
+    operator.restart()
+    eventually(lambda: set(ns.workers()) == {f"digits-worker-{index}" for index in range(4)}, what="four workers")
+    eventually(lambda: ns.workers()["digits-worker-1"]["status"]["phase"] == "Pending", what="the failed one is replaced")
+    assert ns.workers()["digits-worker-2"]["metadata"]["uid"] == kept["digits-worker-2"], "who trained is left alone"
+    eventually(lambda: ns.status("digits")["epoch"] == 6, what="epoch")
+    assert ns.status("digits")["restarts"]["total"] == 2
+    assert ns.status("digits")["progress"]["step"] == 50
+
+
+def test_killed_again_and_again_while_a_job_starts(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+    submit(replicas=8, endpoint="")
+    for _ in range(3):
+        operator.kill()
+        operator.restart()
+    eventually(lambda: len(ns.workers()) == 8, what="eight workers")
+    eventually(lambda: set(ns.all("services")) == {"digits", "digits-etcd"}, what="services")
+    assert len({pod["metadata"]["uid"] for pod in ns.workers().values()}) == 8
+
+
+def test_stops_quickly_and_cleanly(operator: Operator, training: Callable[..., Agents]) -> None:
+    training(replicas=2)
+    code, seconds = operator.stop()
+    assert code == 0
+    assert seconds < 5
+    assert "Traceback" not in operator.log_text()
+
+
+def test_job_deleted_while_the_operator_is_down_is_gone_all_the_same(
+    ns: Namespace, operator: Operator, training: Callable[..., Agents]
+) -> None:
+    """No finalizer: nothing hangs."""
+    training(replicas=2)
+    operator.kill()
+    ns.delete("elasticjobs", "digits")
+    eventually(lambda: not ns.all("pods") and not ns.all("services"), what="the garbage collector took everything")
+
+
+def test_cut_off_from_the_api_server_it_goes_on_where_it_was(
+    ns: Namespace, kube: Kube, control_plane: Path, tmp_path: Path, start_operator: Callable[..., Operator], submit: Callable[..., str]
+) -> None:
+    assert kube.server.hostname
+    assert kube.server.port
+    gate = Gate(kube.server.hostname, kube.server.port)
+    gate.open()
+    kubeconfig = tmp_path / "through-the-gate.conf"
+    config = yaml.safe_load(control_plane.read_text(encoding="utf-8"))
+    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{gate.port}"
+    kubeconfig.write_text(yaml.safe_dump(config), encoding="utf-8")
+    operator = start_operator(kubeconfig)
+    submit(replicas=2)
+    submit("other", replicas=1)
+    eventually(lambda: len(ns.workers()) == 3, what="worker pods")
+    gate.shut()
+    ns.delete("pods", "digits-worker-0")
+    ns.delete("elasticjobs", "other")
+    ns.scale("digits", 3)
+    eventually(lambda: "other-worker-0" not in ns.workers(), what="the garbage collector took the other job's pod")
+    assert operator.probe("/healthz") == 200, "an API server that is away is no fault of ours"
+    gate.open()
+    eventually(lambda: set(ns.workers()) == {f"digits-worker-{index}" for index in range(3)}, what="three workers", timeout=60)
+    gate.cut()
+    ns.scale("digits", 2)
+    eventually(lambda: len(ns.workers()) == 2, what="two workers: the watches came back", timeout=60)
+    assert "other-worker-0" not in ns.workers()
+    gate.shut()
+
+
+def test_the_charts_rights_are_enough(
+    ns: Namespace,
+    control_plane_server: ControlPlane,
+    tmp_path: Path,
+    start_operator: Callable[..., Operator],
+    submit: Callable[..., str],
+    agents_of: Callable[[str], Agents],
+) -> None:
+    """The operator as its ServiceAccount, namespaced: a whole life without one Forbidden."""
+    operator = start_operator(_kubeconfig_of_the_chart(control_plane_server, ns.name, tmp_path))
+    submit()
+    submit("own", endpoint="", replicas=1)
+    eventually(lambda: len(ns.workers()) == 3, what="worker pods")
+    eventually(lambda: ns.all("statefulsets"), what="etcd")
+    for pod in ns.workers():
+        ns.run(pod)
+    agents_of("digits").plan(1, size=2)
+    eventually(lambda: ns.is_true("digits", "Running"), what="Running")
+    ns.patch("services", "digits", {"spec": {"selector": {"edited": "by-hand"}}})
+    eventually(lambda: "edited" not in ns.all("services")["digits"]["spec"]["selector"], what="the Service is put right")
+    ns.scale("digits", 1)
+    eventually(lambda: "digits-worker-1" not in ns.workers(), what="shrunk")
+    ns.end("own-worker-0", 0, at=rfc3339())
+    eventually(lambda: ns.is_true("own", "Succeeded"), what="Succeeded")
+    eventually(lambda: not ns.all("statefulsets"), what="etcd is gone")
+    eventually(lambda: ns.events("digits"), what="Events")
+    operator.stop()
+    assert "forbidden" not in operator.log_text().lower()
+
+
+def _kubeconfig_of_the_chart(server: ControlPlane, namespace: str, folder: Path) -> Path:
+    chosen = [f"watchNamespaces={{{namespace}}}", "crds.install=false"]
+    flags = [word for each in chosen for word in ("--set", each)]
+    text = run([program("helm"), "template", "ej", CHART, "--namespace", namespace, "--kube-version", KUBERNETES_VERSION, *flags])
+    rights = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
+    objects: list[dict[str, Any]] = [each for each in yaml.safe_load_all(text) if each and each["kind"] in rights]
+    server.kubectl("apply", "--namespace", namespace, "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    (account,) = [each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"]
+    token = server.kubectl("create", "token", account, "--namespace", namespace).strip()
+    config = yaml.safe_load(server.kubeconfig.read_text(encoding="utf-8"))
+    config["users"][0]["user"] = {"token": token}
+    path = folder / "chart.conf"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return path

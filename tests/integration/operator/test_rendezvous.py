@@ -1,0 +1,75 @@
+"""etcd that is away, comes back, or comes back empty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.integration.operator.kube import Namespace
+from tests.integration.operator.process import Gate, Operator, free_port
+from tests.integration.operator.rendezvous import Agents
+from tests.support import eventually
+
+
+@pytest.fixture
+def gate(endpoint: str) -> Iterator[Gate]:
+    """A way to etcd that is shut."""
+    host, _, port = endpoint.partition(":")
+    gate = Gate(host, int(port))
+    yield gate
+    gate.shut()
+
+
+def test_unreachable_etcd_is_a_condition_with_address_and_error_and_passes(
+    ns: Namespace, operator: Operator, submit: Callable[..., str], gate: Gate, agents_of: Callable[..., Agents]
+) -> None:
+    submit(endpoint=f"127.0.0.1:{gate.port}")
+    eventually(lambda: ns.condition("digits", "RendezvousReady").get("reason") == "EtcdUnreachable", what="the condition")
+    words = ns.condition("digits", "RendezvousReady")["message"]
+    assert f"127.0.0.1:{gate.port}" in words
+    assert "refused" in words
+    assert len(ns.workers()) == 2, "pods do not wait for etcd"
+    assert operator.probe("/healthz") == 200, "no crash loop"
+    gate.open()
+    eventually(lambda: ns.is_true("digits", "RendezvousReady"), what="it answers")
+    eventually(lambda: agents_of("digits").spec(), what="the spec is written")
+
+    gate.shut()
+    eventually(lambda: ns.condition("digits", "RendezvousReady")["status"] == "False", what="away again", timeout=60)
+    ns.scale("digits", 1)
+    eventually(lambda: len(ns.workers()) == 1, what="shrinking does not wait for etcd")
+    gate.open()
+    eventually(lambda: ns.is_true("digits", "RendezvousReady"), what="back again")
+    eventually(lambda: (spec := agents_of("digits").spec()) and spec.wanted == 1, what="what changed meanwhile is told")
+
+
+def test_spec_that_etcd_lost_is_written_again(ns: Namespace, training: Callable[..., Agents]) -> None:
+    agents = training(replicas=2)
+    before = eventually(agents.spec, what="spec")
+    agents.lose_spec()
+    assert eventually(agents.spec, what="spec again") == before
+    assert ns.is_true("digits", "Running")
+
+
+def test_endpoint_that_is_no_etcd_is_said(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+    submit(endpoint=f"127.0.0.1:{operator.probe_port}")
+    eventually(lambda: ns.condition("digits", "RendezvousReady").get("reason") == "EtcdDenied", what="the condition")
+    assert f"127.0.0.1:{operator.probe_port}" in ns.condition("digits", "RendezvousReady")["message"]
+
+
+def test_operators_default_endpoint_serves_jobs_that_name_none(
+    ns: Namespace, start_operator: Callable[..., Operator], submit: Callable[..., str], endpoint: str
+) -> None:
+    operator = start_operator(ELASTICJOB_RENDEZVOUS_ENDPOINT=endpoint)
+    submit(endpoint="")
+    eventually(lambda: ns.is_true("digits", "RendezvousReady"), what="RendezvousReady")
+    assert not ns.all("statefulsets")
+    # Another default after an upgrade does not move a job that runs.
+    operator.stop()
+    start_operator(ELASTICJOB_RENDEZVOUS_ENDPOINT=f"127.0.0.1:{free_port()}")
+    ns.scale("digits", 3)
+    eventually(lambda: len(ns.workers()) == 3, what="a third pod")
+    environment = {each["name"]: each.get("value") for each in ns.workers()["digits-worker-2"]["spec"]["containers"][0]["env"]}
+    assert environment["PET_RDZV_ENDPOINT"] == endpoint
+    assert ns.is_true("digits", "RendezvousReady")

@@ -1,0 +1,168 @@
+"""Pods that go: by hand, by failing, with their node, or that cannot come at all."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.integration.operator.conftest import rfc3339
+from tests.integration.operator.kube import Json, Namespace
+from tests.integration.operator.process import Operator
+from tests.integration.operator.rendezvous import Agents
+from tests.support import eventually
+
+
+@pytest.fixture
+def nodes(ns: Namespace) -> Iterator[tuple[str, str]]:
+    """Two nodes that are Ready."""
+    names = (f"node-{uuid.uuid4().hex[:6]}", f"node-{uuid.uuid4().hex[:6]}")
+    for name in names:
+        ns.add_node(name)
+    yield names
+    for name in names:
+        ns.remove_node(name)
+
+
+def successor(ns: Namespace, pod: str, uid: str) -> Json:
+    """The pod of that name, once it is another one."""
+
+    def found() -> Json | None:
+        known = ns.get("pods", pod)
+        return known if known and known["metadata"]["uid"] != uid else None
+
+    return eventually(found, what=f"a successor of {pod}") or {}
+
+
+def uid_of(ns: Namespace, pod: str) -> str:
+    found = ns.get("pods", pod)
+    assert found is not None
+    return str(found["metadata"]["uid"])
+
+
+def test_pod_deleted_by_hand_comes_back_and_is_free(ns: Namespace, training: Callable[..., Agents]) -> None:
+    training(replicas=3)
+    before = uid_of(ns, "digits-worker-1")
+    ns.delete("pods", "digits-worker-1")
+    successor(ns, "digits-worker-1", before)
+    assert len(ns.workers()) == 3
+    assert ns.status("digits")["restarts"]["total"] == 0
+
+
+def test_failed_pod_counts_and_is_replaced_and_its_member_evicted(ns: Namespace, training: Callable[..., Agents]) -> None:
+    agents = training(replicas=2)
+    agents.register("digits-worker-1")
+    before = uid_of(ns, "digits-worker-1")
+    ns.end("digits-worker-1", 137, reason="OOMKilled", at=rfc3339(), message="killed in step 7")
+    successor(ns, "digits-worker-1", before)
+    status = ns.status("digits")
+    assert status["restarts"]["total"] == 1
+    assert (status["lastFailure"]["worker"], status["lastFailure"]["reason"]) == ("digits-worker-1", "OutOfMemory")
+    assert "killed in step 7" in status["lastFailure"]["message"]
+    eventually(lambda: agents.members() == [], what="the dead member's key is gone")
+
+
+def test_evicted_pod_is_replaced_for_free(ns: Namespace, training: Callable[..., Agents]) -> None:
+    training(replicas=2)
+    before = uid_of(ns, "digits-worker-0")
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "preempted"}
+    ns.patch("pods", "digits-worker-0", {"status": {"phase": "Failed", "conditions": [condition]}}, "status")
+    successor(ns, "digits-worker-0", before)
+    assert ns.status("digits")["restarts"]["total"] == 0
+
+
+def test_budget_spent_by_pods_that_fail_ends_the_job(ns: Namespace, training: Callable[..., Agents]) -> None:
+    training(replicas=1, spec={"restartPolicy": {"maxRestarts": 1}})
+    before = uid_of(ns, "digits-worker-0")
+    ns.end("digits-worker-0", 1, at=rfc3339(-60), started=rfc3339(-600))
+    successor(ns, "digits-worker-0", before)
+    ns.run("digits-worker-0")
+    ns.end("digits-worker-0", 1, at=rfc3339(), message="ValueError: no")
+    eventually(lambda: ns.is_true("digits", "Failed"), what="Failed")
+    assert ns.condition("digits", "Failed")["reason"] == "MaxRestartsExceeded"
+    assert "ValueError: no" in ns.status("digits")["lastFailure"]["message"]
+    assert set(ns.workers()) == {"digits-worker-0"}, "the failed pod stays for its log"
+
+
+def test_dead_node_pod_terminating_forever_is_forced_out_and_replaced(
+    ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]
+) -> None:
+    good, bad = nodes
+    agents = training(replicas=2, node=good)
+    ns.scale("digits", 3)
+    eventually(lambda: "digits-worker-2" in ns.workers(), what="a third pod")
+    ns.run("digits-worker-2", bad)
+    agents.register("digits-worker-2")
+    before = uid_of(ns, "digits-worker-2")
+    ns.set_node(bad, ready=False, since=rfc3339())
+    # No kubelet will end it: an ordinary delete would leave it Terminating.
+    successor(ns, "digits-worker-2", before)
+    eventually(lambda: agents.members() == [], what="the lost member's key is gone")
+    assert ns.status("digits")["restarts"]["total"] == 0, "node loss is free"
+
+
+def test_pod_of_a_ready_node_is_left_to_its_kubelet(ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]) -> None:
+    good, bad = nodes
+    training(replicas=2, node=good)
+    before = uid_of(ns, "digits-worker-1")
+    ns.delete("pods", "digits-worker-1")
+    ns.set_node(bad, ready=False, since=rfc3339(-60))
+    ns.scale("digits", 3)
+    eventually(lambda: "digits-worker-2" in ns.workers(), what="a third pod: the operator has looked")
+    assert uid_of(ns, "digits-worker-1") == before
+    ns.remove("digits-worker-1")
+    successor(ns, "digits-worker-1", before)
+
+
+def test_image_that_cannot_be_pulled_is_shown_and_not_replaced(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+    assert operator
+    submit(replicas=1)
+    eventually(lambda: "digits-worker-0" in ns.workers(), what="the pod")
+    before = uid_of(ns, "digits-worker-0")
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "none"'}
+    container = {"name": "trainer", "image": "none", "imageID": "", "ready": False, "restartCount": 0, "state": {"waiting": waiting}}
+    ns.patch("pods", "digits-worker-0", {"status": {"phase": "Pending", "containerStatuses": [container]}}, "status")
+    eventually(lambda: ns.condition("digits", "Running").get("reason") == "ImageUnavailable", what="the reason")
+    assert 'Back-off pulling image "none"' in ns.condition("digits", "Running")["message"]
+    assert uid_of(ns, "digits-worker-0") == before
+
+
+def test_quota_is_shown_in_the_servers_words_and_growth_goes_on_when_it_is_lifted(ns: Namespace, training: Callable[..., Agents]) -> None:
+    training(replicas=2)
+    ns.create("resourcequotas", {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "2"}}})
+    # Nobody plays the quota controller: it would count the pods.
+    ns.patch("resourcequotas", "small", {"status": {"hard": {"pods": "2"}, "used": {"pods": "2"}}}, "status")
+    ns.scale("digits", 3)
+    eventually(lambda: "exceeded quota" in ns.condition("digits", "Running")["message"], what="the server's words")
+    assert ns.is_true("digits", "Running"), "the two go on"
+    ns.delete("resourcequotas", "small")
+    eventually(lambda: len(ns.workers()) == 3, what="the third pod")
+    eventually(lambda: "quota" not in ns.condition("digits", "Running")["message"], what="it is forgotten")
+
+
+def test_somebody_elses_service_of_the_name_is_not_touched(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+    assert operator
+    ns.create("services", {"metadata": {"name": "digits"}, "spec": {"ports": [{"port": 80}]}})
+    submit()
+    running = eventually(lambda: "does not belong to this job" in ns.condition("digits", "Running").get("message", ""), what="the reason")
+    assert running
+    assert ns.all("services")["digits"]["spec"]["ports"][0]["port"] == 80
+    ns.delete("services", "digits")
+    eventually(lambda: ns.all("services").get("digits", {}).get("spec", {}).get("clusterIP") == "None", what="our own")
+
+
+def test_job_made_again_under_its_name_waits_for_the_old_pods(
+    ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents], submit: Callable[..., str]
+) -> None:
+    training(replicas=2, node=nodes[0])
+    old = uid_of(ns, "digits-worker-0")
+    ns.delete("elasticjobs", "digits")
+    submit(replicas=2)
+    eventually(lambda: "deletionTimestamp" in ns.workers()["digits-worker-0"]["metadata"], what="the old pods end")
+    assert uid_of(ns, "digits-worker-0") == old
+    for pod in ("digits-worker-0", "digits-worker-1"):
+        ns.remove(pod)
+    new = successor(ns, "digits-worker-0", old)
+    assert new["metadata"]["ownerReferences"][0]["uid"] == ns.job("digits")["metadata"]["uid"]
+    assert ns.status("digits")["epoch"] == 0, "nothing of the old job's status"
