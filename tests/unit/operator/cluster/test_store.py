@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elasticjob_operator.cluster.store import Name, Store
+
+JOB = ("ml", "digits")
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.told: list[Name] = []
+        self.store: Store[str] = Store(lambda each: each["value"], _group, self.told.append)
+
+    def values(self, group: Name = JOB) -> list[str]:
+        return sorted(self.store.of(group))
+
+
+def _group(each: dict[str, Any]) -> Name | None:
+    return (each["metadata"]["namespace"], each["job"]) if each.get("job") else None
+
+
+def pod(name: str, version: int, value: str = "x", job: str = "digits", namespace: str = "ml") -> dict[str, Any]:
+    return {"metadata": {"namespace": namespace, "name": name, "resourceVersion": str(version)}, "value": value, "job": job}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_only_changes_that_matter_wake_a_job(bench: Bench) -> None:
+    bench.store.put(pod("a", 1, "x"))
+    bench.store.put(pod("a", 2, "x"))
+    bench.store.put(pod("a", 3, "y"))
+    assert bench.told == [JOB, JOB]
+
+
+def test_an_older_state_is_ignored(bench: Bench) -> None:
+    bench.store.put(pod("a", 5, "new"))
+    bench.store.put(pod("a", 4, "old"))
+    assert bench.values() == ["new"]
+
+
+def test_late_deletion_does_not_take_the_successor(bench: Bench) -> None:
+    bench.store.put(pod("a", 10, "successor"))
+    bench.store.remove(pod("a", 9))
+    assert bench.values() == ["successor"]
+    bench.store.remove(pod("a", 11))
+    assert bench.values() == []
+
+
+def test_replace_finds_what_vanished_while_the_watch_was_away(bench: Bench) -> None:
+    bench.store.put(pod("gone", 1))
+    bench.store.put(pod("kept", 2))
+    bench.told.clear()
+    bench.store.replace([pod("kept", 2), pod("new", 5)], version=6)
+    assert len(bench.store) == 2
+    assert bench.store.get(("ml", "gone")) is None
+    assert bench.told == [JOB, JOB], "one for the new, one for the vanished"
+
+
+def test_replace_keeps_our_own_later_writes(bench: Bench) -> None:
+    bench.store.put(pod("just-created", 9))
+    bench.store.replace([], version=8)
+    assert len(bench.store) == 1
+
+
+def test_replace_of_one_namespace_leaves_the_others(bench: Bench) -> None:
+    bench.store.put(pod("a", 1, namespace="other"))
+    bench.store.put(pod("b", 1))
+    bench.store.replace([], version=5, namespace="ml")
+    assert len(bench.store) == 1
+
+
+def test_a_changed_label_moves_it_between_jobs(bench: Bench) -> None:
+    bench.store.put(pod("a", 1))
+    bench.told.clear()
+    bench.store.put(pod("a", 2, "y", job="faces"))
+    assert bench.values() == []
+    assert bench.values(("ml", "faces")) == ["y"]
+    assert set(bench.told) == {JOB, ("ml", "faces")}

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from elasticjob_operator.reconciler.queue import FIRST_WAIT, KeyedQueue
+
+from tests.unit.operator.waiting import until
+
+
+class Bench:
+    """A queue with workers, and what they did."""
+
+    def __init__(self, workers: int = 2) -> None:
+        self.queue: KeyedQueue[str] = KeyedQueue()
+        self.done: list[str] = []
+        self.running: set[str] = set()
+        self.hold: dict[str, asyncio.Event] = {}
+        self.fail: dict[str, int] = {}
+        self._task = asyncio.create_task(self.queue.work(self._handle, workers))
+
+    async def _handle(self, key: str) -> None:
+        assert key not in self.running, "two workers on one key"
+        self.running.add(key)
+        try:
+            if key in self.hold:
+                await self.hold[key].wait()
+            if self.fail.get(key, 0) > 0:
+                self.fail[key] -= 1
+                raise ConnectionError("not now")
+        finally:
+            self.running.discard(key)
+            self.done.append(key)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+@pytest.fixture
+async def bench() -> object:
+    bench = Bench()
+    yield bench
+    await bench.close()
+
+
+async def test_a_key_added_often_is_worked_on_once(bench: Bench) -> None:
+    for _ in range(100):
+        bench.queue.add("a")
+    await until(lambda: bench.done == ["a"])
+    assert len(bench.queue) == 0
+
+
+async def test_a_key_added_while_worked_on_comes_again_after(bench: Bench) -> None:
+    bench.hold["a"] = asyncio.Event()
+    bench.queue.add("a")
+    await until(lambda: "a" in bench.running)
+    bench.queue.add("a")
+    bench.queue.add("a")
+    bench.queue.add("b")
+    await until(lambda: bench.done == ["b"])
+    bench.hold["a"].set()
+    await until(lambda: bench.done == ["b", "a", "a"])
+
+
+async def test_a_failing_key_comes_again_after_a_growing_wait_and_holds_nobody_up(bench: Bench) -> None:
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    bench.fail["bad"] = 2
+    bench.queue.add("bad")
+    bench.queue.add("good")
+    await until(lambda: "good" in bench.done)
+    await until(lambda: bench.done.count("bad") == 3)
+    assert loop.time() - started >= 0.75 * (FIRST_WAIT + 2 * FIRST_WAIT)
+
+
+async def test_the_earliest_of_several_timers_wins(bench: Bench) -> None:
+    now = asyncio.get_running_loop().time()
+    bench.queue.add_at("a", now + 60)
+    bench.queue.add_at("a", now + 0.05)
+    bench.queue.add_at("a", now + 30)
+    await until(lambda: bench.done == ["a"])
+
+
+async def test_an_add_makes_a_timer_void(bench: Bench) -> None:
+    bench.queue.add_at("a", asyncio.get_running_loop().time() + 0.1)
+    bench.queue.add("a")
+    await until(lambda: bench.done == ["a"])
+    bench.queue.add_at("b", asyncio.get_running_loop().time() + 0.15)
+    await until(lambda: "b" in bench.done)
+    assert bench.done == ["a", "b"]
+
+
+async def test_a_bug_in_one_job_stops_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    original = bench._handle
+
+    async def handle(key: str) -> None:
+        if key == "bug":
+            raise ZeroDivisionError("a bug")
+        await original(key)
+
+    queue: KeyedQueue[str] = KeyedQueue()
+    task = asyncio.create_task(queue.work(handle, 1))
+    queue.add("bug")
+    queue.add("good")
+    await until(lambda: bench.done == ["good"])
+    assert "a bug" in caplog.text
+    assert any(record.exc_info for record in caplog.records), "with its traceback"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

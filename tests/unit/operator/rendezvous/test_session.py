@@ -1,0 +1,142 @@
+"""A session on the store in memory; on a real etcd it is tested with the operator (tests/integration/operator)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+from elasticjob_operator.planning import ClearRun, EvictMember, PublishSpec, Target
+from elasticjob_operator.rendezvous.sessions import Sessions
+from elasticjob_operator.world import Reach, RendezvousView
+from elasticjob_runtime.contract import DEFAULT_PREFIX, Keys, ProgressValue, SpecValue
+from elasticjob_runtime.etcd import Denied, MemoryStore, Store, Unavailable
+
+from tests.unit.operator.builders import make_failure, make_outcome, make_plan
+from tests.unit.operator.waiting import until
+
+KEY = ("ml", "digits")
+TARGET = Target(endpoint="etcd:2379", run_id="u-1")
+KEYS = Keys(DEFAULT_PREFIX, "u-1")
+SPEC = SpecValue(min=1, max=2, members=["a", "b"])
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.refuse: Iterator[Exception | None] = itertools.repeat(None)
+        self.told = 0
+        self.sessions = Sessions(self._changed, self._open)
+
+    def _changed(self, key: tuple[str, str]) -> None:
+        assert key == KEY
+        self.told += 1
+
+    def _open(self, endpoint: str) -> Store:
+        assert endpoint == "etcd:2379"
+        error = next(self.refuse)
+        if error is not None:
+            raise error
+        return self.store
+
+    @property
+    def view(self) -> RendezvousView:
+        return self.sessions.view(KEY)
+
+    async def until(self, condition: Callable[[RendezvousView], object]) -> None:
+        await until(lambda: condition(self.view))
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    bench = Bench()
+    yield bench
+    await bench.sessions.close()
+
+
+async def test_nothing_is_known_before_the_first_answer(bench: Bench) -> None:
+    assert bench.view.reach is Reach.CONNECTING
+
+
+async def test_finds_what_was_written_before_and_follows_what_comes(bench: Bench) -> None:
+    bench.store.put(KEYS.plan, make_plan(3).to_json())
+    bench.store.put(KEYS.failure(3, "b"), make_failure(1, epoch=3, at=5).to_json())
+    bench.store.put(KEYS.failure(3, "a"), make_failure(2, epoch=3, at=4).to_json())
+    bench.store.put(KEYS.failure(2, "a"), make_failure(0, epoch=2).to_json())
+    await bench.sessions.follow(KEY, TARGET)
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+    assert bench.view.plan == make_plan(3)
+    assert bench.view.failure is not None
+    assert bench.view.failure.member == "digits-worker-2", "the earliest of the newest epoch"
+    bench.store.put(KEYS.progress, ProgressValue(step=7, epoch=3).to_json())
+    await bench.until(lambda view: view.progress and view.progress.step == 7)
+    bench.store.put(KEYS.outcome, make_outcome().to_json())
+    await bench.until(lambda view: view.outcome)
+    assert bench.told >= 3
+
+
+async def test_other_runs_are_not_ours(bench: Bench) -> None:
+    bench.store.put(Keys(DEFAULT_PREFIX, "u-2").plan, make_plan(9).to_json())
+    await bench.sessions.follow(KEY, TARGET)
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+    assert bench.view.empty
+
+
+async def test_publish_shows_at_once_and_a_lost_spec_is_noticed(bench: Bench) -> None:
+    await bench.sessions.follow(KEY, TARGET)
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+    await bench.sessions.execute(KEY, PublishSpec(spec=SPEC, why="test"))
+    assert bench.view.spec == SPEC
+    await bench.sessions.execute(KEY, ClearRun(why="test"))
+    await bench.until(lambda view: view.spec is None)
+
+
+async def test_evicts_one_member(bench: Bench) -> None:
+    for member in ("a", "b"):
+        bench.store.put(KEYS.member(member), "{}")
+    await bench.sessions.follow(KEY, TARGET)
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+    await bench.sessions.execute(KEY, EvictMember(member="a", why="test"))
+    assert bench.store.get(KEYS.member("a")) is None
+    assert bench.store.get(KEYS.member("b")) is not None
+
+
+async def test_writing_before_the_first_contact_is_refused_not_lost_in_silence(bench: Bench) -> None:
+    bench.refuse = itertools.repeat(Unavailable("nobody there"))
+    await bench.sessions.follow(KEY, TARGET)
+    with pytest.raises(Unavailable, match="not connected"):
+        await bench.sessions.execute(KEY, PublishSpec(spec=SPEC, why="test"))
+
+
+@pytest.mark.parametrize(
+    ("error", "reach"),
+    [
+        (Unavailable("connection refused"), Reach.UNREACHABLE),
+        (Denied("no such user"), Reach.DENIED),
+        (ValueError("endpoint has no usable port"), Reach.DENIED),
+    ],
+)
+async def test_says_what_is_wrong_and_tries_again(bench: Bench, error: Exception, reach: Reach) -> None:
+    bench.refuse = itertools.chain([error, error], itertools.repeat(None))
+    await bench.sessions.follow(KEY, TARGET)
+    await bench.until(lambda view: view.reach is reach)
+    assert str(error) in bench.view.error
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+    assert bench.view.error == ""
+
+
+async def test_what_is_not_understood_is_taken_as_missing(bench: Bench) -> None:
+    bench.store.put(KEYS.plan, "not json")
+    bench.store.put(KEYS.outcome, '{"state": "unheard-of", "reason": "x"}')
+    await bench.sessions.follow(KEY, TARGET)
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+    assert (bench.view.plan, bench.view.outcome) == (None, None)
+
+
+async def test_no_longer_followed_is_forgotten(bench: Bench) -> None:
+    await bench.sessions.follow(KEY, TARGET)
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+    await bench.sessions.follow(KEY, None)
+    assert bench.view.reach is Reach.CONNECTING
+    await bench.sessions.execute(KEY, PublishSpec(spec=SPEC, why="test"))
+    assert bench.view.spec is None

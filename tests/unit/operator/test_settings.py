@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+from elasticjob_operator.settings import LogFormat, Settings, SettingsError
+
+
+def test_defaults() -> None:
+    assert Settings.from_environment({}) == Settings()
+    assert Settings.from_environment({"ELASTICJOB_WATCH_NAMESPACES": "", "ELASTICJOB_NODE_LOST_SECONDS": " "}) == Settings()
+
+
+def test_every_variable() -> None:
+    found = Settings.from_environment(
+        {
+            "ELASTICJOB_ETCD_IMAGE": "etcd:1",
+            "ELASTICJOB_RENDEZVOUS_ENDPOINT": "etcd:2379",
+            "ELASTICJOB_WATCH_NAMESPACES": "a, b",
+            "ELASTICJOB_LOG_FORMAT": "JSON",
+            "ELASTICJOB_NODE_LOST_SECONDS": "7.5",
+            "ELASTICJOB_PROBE_PORT": "8081",
+            "ELASTICJOB_WORKERS": "3",
+            "ELASTICJOB_RESYNC_SECONDS": "30",
+        }
+    )
+    assert found == Settings(
+        etcd_image="etcd:1",
+        endpoint="etcd:2379",
+        namespaces=("a", "b"),
+        log_format=LogFormat.JSON,
+        node_lost_seconds=7.5,
+        probe_port=8081,
+        workers=3,
+        resync_seconds=30,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ELASTICJOB_NODE_LOST_SECONDS", "soon"), ("ELASTICJOB_PROBE_PORT", "-1"), ("ELASTICJOB_LOG_FORMAT", "xml")],
+)
+def test_what_cannot_be_is_named(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        Settings.from_environment({name: value})
