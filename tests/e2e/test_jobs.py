@@ -93,9 +93,12 @@ def test_a_script_that_raises_shows_nothing_but_an_exit_code(cluster: ClusterDri
         lambda: any("the data are not there" in event.get("message", "") for event in cluster.kubectl.items("events")),
         30, 0.5, "an Event tells it",
     )  # fmt: skip
-    states = [state for pod in job.pods for state in pod["status"].get("containerStatuses", [])]
-    messages = [state["state"].get("terminated", {}).get("message", "") for state in states]
-    assert any("the data are not there" in message for message in messages)
+
+    def told_by_a_pod() -> bool:
+        states = [state["state"] for pod in job.pods for state in pod["status"].get("containerStatuses", [])]
+        return any("the data are not there" in state.get("terminated", {}).get("message", "") for state in states)
+
+    eventually(told_by_a_pod, 30, 0.5, "a pod's termination message tells it")
 
 
 def test_an_external_etcd_that_is_away_is_no_crash_loop(new_job: NewJob) -> None:
