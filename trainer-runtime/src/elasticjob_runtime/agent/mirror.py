@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
@@ -34,6 +35,13 @@ def watched_ranges(keys: Keys, role: Role, me: str, predecessor: str) -> list[Ke
     return [*common, *(KeyRange(keys.member(name)) for name in names)]
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Failure:
+    revision: int
+    value: FailureValue
+    seen_at: float
+
+
 class Mirror:
     """Keys and values at one revision, moved on by watch updates. Every value is parsed once: a planner sees a thousand members come."""
 
@@ -41,7 +49,7 @@ class Mirror:
         self._keys = keys
         self._kvs: dict[str, KeyValue] = {}
         self._members: dict[str, Member] = {}
-        self._failures: dict[str, tuple[int, FailureValue]] = {}
+        self._failures: dict[str, _Failure] = {}
         self._suspicions: dict[str, Suspicion] = {}
         self._spec: SpecValue | None = None
         self._outcome: OutcomeValue | None = None
@@ -91,6 +99,7 @@ class Mirror:
     ) -> StoreView:
         """`ranks`: those of the current plan that were read; my own, or all where this agent plans."""
         mine = self._members.get(me)
+        failures = self._failures_of(self.plan.epoch) if self.plan else []
         other = mine.value.incarnation if mine and mine.value.incarnation != incarnation else ""
         return StoreView(
             registered=mine is not None and not other,
@@ -103,7 +112,8 @@ class Mirror:
             last_epoch=self._last_epoch,
             outcome=self._outcome,
             members=dict(self._members),
-            failures=self._failures_of(self.plan.epoch) if self.plan else (),
+            failures=tuple(failure.value for failure in failures),
+            failed_at=min((failure.seen_at for failure in failures), default=0.0),
             suspicions=self._suspicions_of(self.plan.epoch) if self.plan else (),
         )
 
@@ -128,7 +138,7 @@ class Mirror:
         elif kv.key.startswith(keys.failures):
             failure = self.parse(kv, FailureValue)
             if failure is not None:
-                self._failures[kv.key] = (kv.mod_revision, failure)
+                self._failures[kv.key] = _Failure(kv.mod_revision, failure, now)
         elif kv.key.startswith(keys.suspects):
             suspicion = self.parse(kv, SuspicionValue)
             if suspicion is not None:
@@ -175,10 +185,10 @@ class Mirror:
             ranks=ranks if role is Role.PLANNER else None,
         )
 
-    def _failures_of(self, epoch: int) -> tuple[FailureValue, ...]:
+    def _failures_of(self, epoch: int) -> list[_Failure]:
         start = self._keys.failure(epoch, "")
-        found = sorted((revision, key) for key, (revision, _) in self._failures.items() if key.startswith(start))
-        return tuple(self._failures[key][1] for _, key in found)
+        found = (failure for key, failure in self._failures.items() if key.startswith(start))
+        return sorted(found, key=lambda failure: failure.revision)
 
     def _suspicions_of(self, epoch: int) -> tuple[Suspicion, ...]:
         return tuple(suspicion for suspicion in self._suspicions.values() if suspicion.value.epoch == epoch)

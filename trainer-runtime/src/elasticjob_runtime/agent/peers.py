@@ -56,7 +56,8 @@ def probe_in_background(
 
 def probe(members: Sequence[Member], timeout: float = PROBE_TIMEOUT) -> dict[str, Probe]:
     """Asks all `members` at once. Reachable: the incarnation we know has answered within `timeout` seconds."""
-    end = time.monotonic() + timeout
+    start = time.monotonic()
+    end = start + timeout
     answers: dict[str, bool] = {member.name: False for member in members}
     with selectors.DefaultSelector() as selector:
         for member in members:
@@ -72,8 +73,7 @@ def probe(members: Sequence[Member], timeout: float = PROBE_TIMEOUT) -> dict[str
                 key.fileobj.close()  # type: ignore[union-attr]
         for key in list(selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
-    now = time.monotonic()
-    return {member.name: Probe(incarnation=member.value.incarnation, reachable=answers[member.name], at=now) for member in members}
+    return {member.name: Probe(incarnation=member.value.incarnation, reachable=answers[member.name], at=start) for member in members}
 
 
 def _greeted(connection: socket.socket, incarnation: str) -> bool:

@@ -167,10 +167,10 @@ def _follow(view: View, _now: float) -> Action | None:
         return None
     if plan.epoch > workers.epoch:
         return StartWorkers(plan=plan, reason=why)
-    known = max(workers.epoch, view.store.last_epoch)
-    if (me := view.me) is not None and me.value.epoch < known:
-        reason = f"the store was set back to plan {plan.epoch}, and epochs only grow: asking for a plan after {known}"
-        return PublishState(state=MemberState.READY, epoch=known, stores=view.stores, reason=reason)
+    after = max(workers.epoch, view.store.last_epoch, plan.epoch + 1)
+    if (me := view.me) is not None and me.value.epoch <= plan.epoch:
+        reason = f"the store was set back: plan {plan.epoch} cannot be run after epoch {workers.epoch}; asking for a later one"
+        return PublishState(state=MemberState.READY, epoch=after, stores=view.stores, reason=reason)
     return None
 
 

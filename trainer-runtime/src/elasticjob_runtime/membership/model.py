@@ -127,6 +127,8 @@ class StoreView:
     """Of the current epoch; known to all."""
     failures: tuple[FailureValue, ...] = ()
     """Failures of the current epoch, in the order of their writing; known to the planner only."""
+    failed_at: float = 0.0
+    """When this agent saw the first of them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,6 +151,7 @@ class Probe:
     incarnation: str
     reachable: bool
     at: float
+    """When it was asked."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

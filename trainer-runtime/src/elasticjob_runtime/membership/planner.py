@@ -149,7 +149,7 @@ def _still_registering(view: View, plan: Plan, now: float) -> list[str]:
 def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) -> Action:
     reason, why = broken
     if reason is PlanReason.WORKER_FAILED:
-        if asking := _ask_present(view, plan, why, now):
+        if asking := _ask_present(view, plan, why, now, since=view.store.failed_at):
             return asking
         if plan.value.restart_count >= view.max_restarts:
             return _give_up(view, plan)
@@ -162,8 +162,9 @@ def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) 
     return _propose(view, there, size, reason, why)
 
 
-def _ask_present(view: View, plan: Plan, why: str, now: float) -> Action | None:
-    if unasked := _unasked(view, plan, now):
+def _ask_present(view: View, plan: Plan, why: str, now: float, since: float = 0.0) -> Action | None:
+    """`since`: only an answer to a question asked later counts. Who was there before a failure may be its cause."""
+    if unasked := _unasked(view, plan, now, since):
         return ProbePeers(members=unasked, reason=f"{why}: asking {len(unasked)} members whether they are there")
     return None
 
@@ -222,8 +223,8 @@ def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanRe
     plan = view.store.plan
     epochs = [member.value.epoch for member in view.store.members.values()]
     last = max(plan.epoch if plan else 0, view.workers.epoch, view.store.last_epoch, *epochs)
-    known = plan or view.workers.plan  # a store that came back empty does not give the budget back
-    restarts = known.value.restart_count if known else 0
+    known = [one.value.restart_count for one in (plan, view.workers.plan) if one]  # a store that lost a plan does not give budget back
+    restarts = max(known, default=0)
     return ProposePlan(
         epoch=last + 1,
         members=chosen(view, there, size),
@@ -263,22 +264,22 @@ def _all_named_present(view: View, there: Sequence[Member]) -> bool:
     return bool(view.spec.members) and set(view.spec.members) <= {member.name for member in there}
 
 
-def _unasked(view: View, plan: Plan, now: float) -> tuple[Member, ...]:
+def _unasked(view: View, plan: Plan, now: float, since: float) -> tuple[Member, ...]:
     """Present members of the plan, but for this one, whose last answer is too old."""
     return tuple(
         member
         for member in candidates(view)
-        if member.name in _ranks(plan) and member.name != view.settings.me and not _answered(view, member, now)
+        if member.name in _ranks(plan) and member.name != view.settings.me and not _answered(view, member, now, since)
     )
 
 
-def _answered(view: View, member: Member, now: float) -> bool:
+def _answered(view: View, member: Member, now: float, since: float = 0.0) -> bool:
     if not member.value.peer_port or member.name == view.settings.me:
         return True
     probe = view.probes.get(member.name)
     if probe is None or probe.incarnation != member.value.incarnation:
         return False
-    return now - probe.at <= view.settings.probe_age
+    return probe.at >= since and now - probe.at <= view.settings.probe_age
 
 
 def _latest_arrival(members: Sequence[Member]) -> float:
