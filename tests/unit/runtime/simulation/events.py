@@ -1,0 +1,75 @@
+"""What can happen in a walk."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+
+
+class Kind(enum.Enum):
+    """What can happen. `who` picks an agent, `seconds` how long it lasts, `arg` says more."""
+
+    CRASH_AGENT = enum.auto()
+    """A node is lost. With `arg` even, its pod comes back under the same name after `seconds`."""
+    CRASH_PLANNER = enum.auto()
+    """The next agent that writes ranks dies before it has written the head."""
+    CRASH_WORKER = enum.auto()
+    FREEZE = enum.auto()
+    CUT_STORE = enum.auto()
+    CUT_PEERS = enum.auto()
+    """Nobody reaches it directly, and it reaches nobody."""
+    PARTITION = enum.auto()
+    """Both of these."""
+    LOSE_ANSWERS = enum.auto()
+    LOSE_LEASE = enum.auto()
+    STORE_DOWN = enum.auto()
+    STORE_EMPTIED = enum.auto()
+    """Down for `seconds`, and back without its data."""
+    STORE_SET_BACK = enum.auto()
+    """Down for `seconds`, and back with a copy of its data made when the walk was `arg` events younger."""
+    COMPACT = enum.auto()
+    JOIN = enum.auto()
+    LEAVE = enum.auto()
+    RESIZE = enum.auto()
+    """The operator wants 1 + `arg` members."""
+    DRAIN = enum.auto()
+    """The operator is about to take this member away."""
+    SLOW = enum.auto()
+    """Messages take 20 times as long."""
+    CLOCK_JUMPS = enum.auto()
+    FINISH = enum.auto()
+    """The training has done its last step."""
+
+
+UNCLEAR = frozenset({
+    Kind.FREEZE, Kind.CUT_STORE, Kind.CUT_PEERS, Kind.PARTITION, Kind.LOSE_ANSWERS, Kind.LOSE_LEASE, Kind.STORE_DOWN, Kind.STORE_EMPTIED,
+    Kind.STORE_SET_BACK, Kind.SLOW,
+})  # fmt: skip
+"""After these a loss may look like a failure: somebody did not answer, and then did."""
+
+
+SWITCHES = {Kind.FREEZE: "frozen", Kind.CUT_STORE: "cut_off", Kind.PARTITION: "cut_off", Kind.LOSE_ANSWERS: "lossy"}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    after: float
+    """s since the event before."""
+    kind: Kind
+    who: int = 0
+    seconds: float = 1.0
+    arg: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Walk:
+    agents: int = 3
+    least: int = 1
+    most: int = 4
+    allowed: tuple[int, ...] = ()
+    max_restarts: int = 100
+    operator: bool = False
+    """The operator writes a spec."""
+    seed: int = 0
+    events: Sequence[Event] = ()

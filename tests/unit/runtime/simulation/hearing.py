@@ -1,0 +1,61 @@
+"""Heartbeats of the simulation: which neighbours an agent hears, as agent/heartbeat.py finds out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from elasticjob_runtime.contract import Neighbour
+
+if TYPE_CHECKING:
+    from tests.unit.runtime.simulation.agent import Agent
+
+BEAT = 0.5
+SILENT = 1.0
+
+
+class Hearing:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._neighbours: tuple[Neighbour, ...] = ()
+        self._heard_at: dict[str, float] = {}
+        self._closed: set[str] = set()
+        self._ticking = False
+
+    def silent(self, now: float) -> frozenset[str]:
+        late = {name for name, heard_at in self._heard_at.items() if now - heard_at > SILENT}
+        return frozenset(late | self._closed)
+
+    def follow(self, neighbours: Sequence[Neighbour]) -> None:
+        if tuple(neighbours) == self._neighbours:
+            return
+        self._neighbours = tuple(neighbours)
+        self._heard_at = {neighbour.name: self._agent.clock.now for neighbour in neighbours}
+        self._closed = set()
+        if not self._ticking:
+            self._ticking = True
+            self._agent.clock.later(BEAT, self._tick)
+
+    def listen(self) -> None:
+        """Takes what has arrived."""
+        now, world = self._agent.clock.now, self._agent.world
+        for neighbour in self._neighbours:
+            if world.is_cut(self._agent.name, neighbour.name):
+                continue
+            peer = world.incarnation(neighbour.incarnation)
+            if peer is None or peer.dead:
+                self._closed.add(neighbour.name)
+            elif not peer.frozen:
+                self._closed.discard(neighbour.name)
+                self._heard_at[neighbour.name] = now
+
+    def _tick(self) -> None:
+        if self._agent.dead or not self._neighbours:
+            self._ticking = False
+            return
+        if not self._agent.frozen:
+            before = self.silent(self._agent.clock.now)
+            self.listen()
+            if self.silent(self._agent.clock.now) != before or before:
+                self._agent.wake()
+        self._agent.clock.later(BEAT, self._tick)

@@ -1,0 +1,162 @@
+"""What must hold at every moment, whatever happens. Checked at every change of the store and every start of workers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from elasticjob_runtime.contract import Keys, MemberValue, OutcomeState, OutcomeValue, PlanReason, PlanValue, RankValue, SpecValue
+from elasticjob_runtime.membership.model import Action, Plan, ProposePlan, View
+from elasticjob_runtime.membership.sizes import limit
+
+if TYPE_CHECKING:
+    from tests.unit.runtime.simulation.agent import Agent
+    from tests.unit.runtime.simulation.server import Server
+
+
+class Broken(AssertionError):
+    """An invariant does not hold."""
+
+
+def require(holds: object, message: str) -> None:
+    if not holds:
+        raise Broken(message)
+
+
+def fits(spec: SpecValue, size: int) -> bool:
+    return spec.min <= size <= limit(spec) and (not spec.allowed or size in spec.allowed)
+
+
+class Invariants:
+    """`crashes`: workers that the walk crashed. `certain`: so far nothing happened after which a loss can look like a failure."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._plan_key = keys.plan
+        self._outcome_key = keys.outcome
+        self._ranks = keys.ranks
+        self._members = keys.members
+        self._plan: PlanValue | None = None
+        self._lifetime = 0
+        self._runs = 0
+        self._outcome: tuple[int, str] | None = None
+        self._attempts: dict[tuple[int, int, int], str] = {}
+        self._known: dict[str, int] = {}
+        """Attempt -> lifetime of the store in which it was planned."""
+        self._started: dict[str, int] = defaultdict(int)
+        self._placed: dict[tuple[str, int], str] = {}
+        self.specs: list[SpecValue] = []
+        """All that were in force, the last one now."""
+        self.max_restarts = 0
+        self.crashes = 0
+        self.certain = True
+        self.counted = 0
+        self.plans = 0
+
+    # -- the store
+
+    def changed(self, server: Server) -> None:
+        if server.lifetime != self._lifetime:
+            self._lifetime, self._plan, self._outcome = server.lifetime, None, None
+        self._check_outcome(server)
+        self._check_named(server)
+        self._check_plan(server)
+
+    def _check_named(self, server: Server) -> None:
+        """Ranks are given to members that are registered at that moment."""
+        for kv in server.keys(self._ranks):
+            attempt, _, name = kv.key[len(self._ranks) :].partition("/")
+            if kv.mod_revision == server.state.revision and attempt not in self._known:
+                member = server.read(self._members + name)
+                incarnation = MemberValue.from_json(member.value).incarnation if member else "nobody"
+                planned = RankValue.from_json(kv.value).incarnation
+                require(incarnation == planned, f"{attempt} gives {name}/{planned} a rank, but {incarnation} is registered as {name}")
+
+    def _check_plan(self, server: Server) -> None:
+        kv = server.read(self._plan_key)
+        plan = PlanValue.from_json(kv.value) if kv else None
+        if plan == self._plan or plan is None:
+            self._plan = plan
+            return
+        before, self._plan = self._plan, plan
+        self.plans += 1
+        require(self._outcome is None, f"plan {plan.epoch} was made after the outcome")
+        attempt = self._attempts.setdefault((server.lifetime, self._runs, plan.epoch), plan.attempt)
+        require(attempt == plan.attempt, f"two plans of epoch {plan.epoch}: {attempt} and {plan.attempt}")
+        if plan.attempt in self._known:
+            require(before is None, f"plan {plan.epoch} was put back over another")
+            return
+        self._known[plan.attempt] = server.lifetime
+        require(before is None or plan.epoch > before.epoch, f"plan {plan.epoch} came after plan {before.epoch if before else 0}")
+        require(any(fits(spec, plan.size) for spec in self.specs), f"{plan.size} members are not in {self.specs}")
+        self._check_ranks(server, plan)
+        self._check_restarts(before, plan)
+
+    def _check_ranks(self, server: Server, plan: PlanValue) -> None:
+        start = f"{self._ranks}{plan.attempt}/"
+        ranks = {kv.key[len(start) :]: RankValue.from_json(kv.value) for kv in server.keys(start)}
+        places = sorted(rank.group_rank for rank in ranks.values())
+        require(places == list(range(plan.size)), f"plan {plan.epoch} of {plan.size} has ranks {places}")
+        first = next(name for name, rank in ranks.items() if rank.group_rank == 0)
+        require(plan.leader == first, f"plan {plan.epoch}: leader is {plan.leader}, rank 0 is {first}")
+
+    def _check_restarts(self, before: PlanValue | None, plan: PlanValue) -> None:
+        failed = plan.reason is PlanReason.WORKER_FAILED
+        if before is not None:
+            right = before.restart_count + failed
+            require(
+                plan.restart_count == right or (self._lifetime and plan.restart_count > right),
+                f"plan {plan.epoch} ({plan.reason}) counts {plan.restart_count} restarts, not {right}",
+            )
+        require(plan.restart_count <= self.max_restarts, f"{plan.restart_count} of {self.max_restarts} restarts")
+        self.counted += failed
+        require(not self.certain or self.counted <= self.crashes, f"{self.counted} restarts are counted for {self.crashes} failures")
+
+    def _check_outcome(self, server: Server) -> None:
+        kv = server.read(self._outcome_key)
+        if kv is None and self._outcome is not None and not server.keys(self._members):
+            self._outcome = self._plan = None  # the same run id, used again after everybody had left
+            self._runs += 1
+        elif self._outcome is not None:
+            require(kv and (kv.create_revision, kv.value) == self._outcome, "the outcome changed")
+        elif kv is not None:
+            self._outcome = (kv.create_revision, kv.value)
+            outcome = OutcomeValue.from_json(kv.value)
+            if outcome.state is OutcomeState.FAILED:
+                require(self._plan and self._plan.restart_count == self.max_restarts, "the job failed with restarts left")
+                require(not self.certain or self.crashes > self.max_restarts, "the job failed of losses")
+
+    # -- the agents
+
+    def acts(self, agent: Agent, action: Action, view: View) -> None:
+        if not isinstance(action, ProposePlan):
+            return
+        names = [member.name for member in action.members]
+        ran = view.workers.plan
+        require(ran is None or action.restart_count >= ran.value.restart_count, f"{agent} forgets restarts")
+        require(fits(view.spec, len(names)), f"{agent} proposes {len(names)} members for {view.spec}")
+        require(len(set(names)) == len(names), f"{agent} proposes {names}")
+        plan = view.store.plan
+        if plan is not None and plan.ranks:
+            stay = [
+                (plan.ranks[member.name].group_rank, rank)
+                for rank, member in enumerate(action.members)
+                if member.name in plan.ranks and plan.ranks[member.name].incarnation == member.value.incarnation
+            ]
+            require(stay == sorted(stay), f"{agent} changes the order of the ranks: {stay}")
+            require([rank for _, rank in stay] == list(range(len(stay))), f"{agent} puts a newcomer before a survivor: {names}")
+
+    def starts(self, agent: Agent, plan: Plan) -> None:
+        assert plan.rank is not None
+        incarnation = agent.settings.incarnation
+        require(plan.epoch > self._started[incarnation], f"{agent} goes from epoch {self._started[incarnation]} to {plan.epoch}")
+        self._started[incarnation] = plan.epoch
+        place = (plan.value.attempt, plan.rank.group_rank)
+        require(self._placed.setdefault(place, incarnation) == incarnation, f"{agent} has rank {place} of {self._placed[place]} too")
+        require(plan.rank.group_rank < plan.value.size, f"{agent} has rank {plan.rank.group_rank} of {plan.value.size}")
+        for other in agent.world.agents:
+            theirs = other.workers.view.plan
+            if other is not agent and other.workers.alive and theirs is not None and theirs.epoch == plan.epoch:
+                attempts = {theirs.value.attempt, plan.value.attempt}
+                # A store that lost its data does not know epochs that only members out of its reach remember.
+                same = len(attempts) == 1 or len({self._known[attempt] for attempt in attempts}) > 1
+                require(same, f"{agent} and {other} both run epoch {plan.epoch}, of different plans")

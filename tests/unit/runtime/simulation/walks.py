@@ -1,0 +1,84 @@
+"""Walks by seed, and the smallest walk that still fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Iterator
+
+from tests.unit.runtime.simulation.events import Event, Kind, Walk
+from tests.unit.runtime.simulation.invariants import Broken
+from tests.unit.runtime.simulation.world import World
+
+
+def random_walk(seed: int) -> Walk:
+    """Most walks draw from few kinds of events only: so these meet each other often."""
+    draw = random.Random(seed)
+    kinds = list(Kind)
+    if draw.random() < 0.8:
+        kinds = draw.sample(kinds, draw.randint(1, 5))
+    agents = draw.randint(1, 6)
+    least = draw.randint(1, agents)
+    most = draw.randint(least, 6)
+    sizes = tuple(size for size in (1, 2, 4) if least <= size <= most)
+    return Walk(
+        agents=agents,
+        least=least,
+        most=most,
+        allowed=draw.choice([(), (), (), sizes]),
+        max_restarts=draw.choice([100, 100, 0, 1, 3]),
+        operator=draw.random() < 0.5,
+        seed=seed,
+        events=[_event(draw, kinds) for _ in range(draw.randint(1, 14))],
+    )
+
+
+def _event(draw: random.Random, kinds: list[Kind]) -> Event:
+    return Event(
+        after=round(draw.choice([0.0, 0.01, 0.1, 1.0, 3.0, 8.0]) * draw.random(), 3),
+        kind=draw.choice(kinds),
+        who=draw.randrange(6),
+        seconds=round(draw.choice([0.05, 0.5, 2.0, 7.0, 15.0]) * draw.random(), 3),
+        arg=draw.randrange(6),
+    )
+
+
+def failure_of(walk: Walk) -> Broken | None:
+    try:
+        World(walk).run()
+    except Broken as broken:
+        return broken
+    return None
+
+
+def shrink(walk: Walk, tries: int = 300) -> Walk:
+    """A smaller walk that fails too, of whatever."""
+    while tries > 0:
+        for smaller in _smaller(walk):
+            tries -= 1
+            if failure_of(smaller) is not None:
+                walk = smaller
+                break
+            if tries <= 0:
+                return walk
+        else:
+            return walk
+    return walk
+
+
+def _smaller(walk: Walk) -> Iterator[Walk]:
+    events = list(walk.events)
+    for start in range(len(events)):
+        for length in (4, 1):
+            if start + length <= len(events):
+                yield dataclasses.replace(walk, events=[*events[:start], *events[start + length :]])
+    if walk.agents > 1:
+        yield dataclasses.replace(walk, agents=walk.agents - 1, least=min(walk.least, walk.agents - 1))
+    if walk.operator:
+        yield dataclasses.replace(walk, operator=False)
+    if walk.allowed:
+        yield dataclasses.replace(walk, allowed=())
+    for index, event in enumerate(events):
+        if round(event.after, 1) != event.after:
+            rounder = dataclasses.replace(event, after=round(event.after, 1))
+            yield dataclasses.replace(walk, events=[*events[:index], rounder, *events[index + 1 :]])

@@ -1,0 +1,151 @@
+"""Worker groups of the simulation, and the training that holds the groups of one plan together."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from elasticjob_runtime.contract import FailureValue
+from elasticjob_runtime.membership.model import Plan, Workers, WorkersState
+
+if TYPE_CHECKING:
+    from tests.unit.runtime.simulation.agent import Agent
+    from tests.unit.runtime.simulation.clock import Clock
+
+
+class Training:
+    """The process group of one plan: trains once all are there, breaks when one goes."""
+
+    def __init__(self, clock: Clock, plan: Plan) -> None:
+        self._clock = clock
+        self.size = plan.value.size
+        self.hangs = clock.random.random() < 0.2
+        """Peers of a lost worker wait for it for ever, instead of failing."""
+        self.joined: list[Workforce] = []
+        self.broken = False
+        self.completed = False
+
+    @property
+    def formed(self) -> bool:
+        return len(self.joined) == self.size
+
+    def join(self, workforce: Workforce) -> None:
+        self.joined.append(workforce)
+        if self.broken:
+            self._tell(workforce)
+
+    def lost(self, by: Workforce) -> None:
+        """A worker has ended before the training did."""
+        if self.completed or self.broken:
+            return
+        self.broken = True
+        for workforce in self.joined:
+            if workforce is not by:
+                self._tell(workforce)
+
+    def complete(self) -> None:
+        if self.formed and not self.broken:
+            self.completed = True
+            for workforce in self.joined:
+                workforce.succeed_soon()
+
+    def _tell(self, workforce: Workforce) -> None:
+        if not self.hangs:
+            epoch = workforce.view.epoch
+
+            def fail() -> None:
+                workforce.fail(epoch, "a peer is gone")
+
+            self._clock.later(self._clock.random.uniform(0.0, 0.05), fail)
+
+
+class Workforce:
+    """What agent/agent.py has in workers/group.py."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._clock = agent.clock
+        self._training: Training | None = None
+        self._life = 0
+        self.view = Workers()
+
+    @property
+    def alive(self) -> bool:
+        return self.view.state in (WorkersState.RUNNING, WorkersState.STOPPING)
+
+    def start(self, plan: Plan) -> None:
+        assert not self.alive
+        self._life += 1
+        self.view = Workers(state=WorkersState.RUNNING, epoch=plan.epoch, changed_at=self._clock.now, plan=plan)
+        self._training = self._agent.world.training(plan)
+        self._training.join(self)
+
+    def stop(self, grace: float) -> None:
+        if not self.alive:
+            return
+        if self.view.failure is None:
+            self._set(WorkersState.STOPPING)
+        saving = self._clock.random.uniform(0.0, min(grace, 2.0)) if grace else 0.0
+        self._ends_in(saving + self._clock.random.uniform(0.0, 0.02))
+
+    def fail(self, epoch: int, why: str) -> bool:
+        """One of the workers ends with an error. False: none is running."""
+        if self.view.epoch != epoch or self.view.state is not WorkersState.RUNNING or self._agent.dead:
+            return False
+        plan = self.view.plan
+        assert plan is not None
+        assert plan.rank is not None
+        failure = FailureValue(
+            member=self._agent.name,
+            epoch=epoch,
+            rank=plan.rank.group_rank,
+            local_rank=0,
+            exit_code=1,
+            reason="ApplicationError",
+            message=why,
+            time=self._clock.now + self._agent.wall_offset,
+        )
+        self._clock.note(self._agent.name, f"worker of plan {epoch} fails: {why}")
+        self.view = dataclasses.replace(self.view, failure=failure, state=WorkersState.STOPPING, changed_at=self._clock.now)
+        self._left()
+        self._ends_in(self._clock.random.uniform(0.0, 0.02))
+        self._agent.wake()
+        return True
+
+    def succeed_soon(self) -> None:
+        life = self._life
+
+        def succeed() -> None:
+            if life == self._life and self.view.state is WorkersState.RUNNING and not self._agent.dead:
+                self._training = None
+                self._set(WorkersState.SUCCEEDED)
+                self._agent.wake()
+
+        self._clock.later(self._clock.random.uniform(0.0, 1.0), succeed)
+
+    def killed(self) -> None:
+        """The agent died, and its workers with it."""
+        self._life += 1
+        self.view = dataclasses.replace(self.view, state=WorkersState.NONE)
+        self._left()
+
+    def _ends_in(self, seconds: float) -> None:
+        life = self._life
+
+        def ended() -> None:
+            if life != self._life or not self.alive:
+                return
+            self._left()
+            self._set(WorkersState.NONE if self.view.failure is None else WorkersState.FAILED)
+            self._agent.wake()
+
+        self._clock.later(seconds, ended)
+
+    def _left(self) -> None:
+        training, self._training = self._training, None
+        if training is not None:
+            training.lost(self)
+
+    def _set(self, state: WorkersState) -> None:
+        changed_at = self.view.changed_at if self.view.failure is not None else self._clock.now
+        self.view = dataclasses.replace(self.view, state=state, changed_at=changed_at)
