@@ -1,8 +1,8 @@
 """The port to the coordination store: the few operations of etcd v3 that the rendezvous needs, and its errors.
 
 Two implementations: `EtcdClient` (client.py) speaks to a real etcd; `MemoryStore` (memory.py) serves one process (`--standalone`, tests),
-or, behind `EmbeddedServer` (embedded.py), the `EtcdClient`s of one machine. One contract suite (tests/contract) runs on all of them. No wider
-than this on purpose: whatever is added must exist on both.
+or, behind `EmbeddedServer` (embedded.py), the `EtcdClient`s of one machine. One contract suite (tests/contract) runs on all of them. No
+wider than this on purpose: whatever is added must exist on both.
 
 All calls are blocking, bounded by a deadline, and may be made from any thread.
 
@@ -200,7 +200,8 @@ class Store(Protocol):
         raised, and the caller reads before it decides."""
 
     def lease(self, ttl: float, on_lost: Callable[[str], None]) -> LeaseKeeper:
-        """Grants a lease of `ttl` seconds (etcd: whole ones, at least 2) and renews it every ttl/3 on its own thread, with its own connection.
+        """Grants a lease of `ttl` seconds (etcd: whole ones, at least 2) and renews it every ttl/3 on its own thread, with its own
+        connection.
 
         `on_lost(reason)` is called once, from the keeper's thread, when the store says that the lease is gone. When the store cannot be
         reached, nothing is called: `expires_at` stops growing, and the owner decides (self-fencing is a decision, not I/O).
