@@ -16,9 +16,9 @@ NewJob = Callable[..., Job]
 
 
 def workers_started(cluster: ClusterDriver, job: Job) -> int:
-    """How often any agent of the job started workers."""
+    """How often the job's training began or was taken up again: rank 0 says so."""
     logs = [cluster.kubectl.logs(pod["metadata"]["name"]) for pod in job.pods]
-    return sum(line.startswith("[elasticrun") and " training: plan " in line for log in logs for line in log.splitlines())
+    return sum(line.startswith(("started ", "resumed ")) for log in logs for line in log.splitlines())
 
 
 def steps_on(job: Job, seconds_at_most: float = 60) -> None:
@@ -51,12 +51,22 @@ def outside_etcd(cluster: ClusterDriver) -> Iterator[Callable[[], None]]:
     """An etcd beside the jobs, at outside-etcd.default.svc:2379; call to bring it (back) up. Nothing is left of it afterwards."""
     image = cluster.etcd_image or "registry.k8s.io/etcd:3.6.8-0"
     urls = ["--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://outside-etcd:2379"]
-    container = {"name": "etcd", "image": image, "command": ["etcd", "--data-dir=/tmp/data", *urls]}
+    container = {
+        "name": "etcd",
+        "image": image,
+        "command": ["etcd", "--data-dir=/data/etcd", *urls],
+        "readinessProbe": {"httpGet": {"path": "/health", "port": 2379}, "periodSeconds": 1},
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "outside-etcd", "labels": {"app": "outside-etcd"}},
-        "spec": {"containers": [container], "terminationGracePeriodSeconds": 1},
+        "spec": {
+            "containers": [container],
+            "volumes": [{"name": "data", "emptyDir": {}}],
+            "terminationGracePeriodSeconds": 1,
+        },
     }
     service = {
         "apiVersion": "v1",
