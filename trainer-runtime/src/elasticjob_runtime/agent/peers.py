@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_runtime.membership.model import Member, Probe
 
-PROBE_TIMEOUT = 0.5
-"""s for all answers together. A live agent on the same network answers in about a millisecond."""
+PROBE_TIMEOUT = 1.5
+"""s for all answers together. A live agent answers in about a millisecond, a dead one is refused as quickly; only silence takes this long.
+Shorter: a machine with ten processes per core loses members that are alive (seen at 0.5 s)."""
 
 
 class PeerServer:
