@@ -14,7 +14,7 @@ import kopf
 from elasticjob_operator.cluster import Api, ApiError, Cluster, Connection, Key, NotFoundError, Teller, list_job_versions
 from elasticjob_operator.handlers import kopf_settings, register
 from elasticjob_operator.health import Health
-from elasticjob_operator.reconciler import Audit, Jobs, KeyedQueue, Reconciler
+from elasticjob_operator.reconciler import Audit, Jobs, KeyedQueue, Reconciler, key_of
 from elasticjob_operator.rendezvous import Sessions
 from elasticjob_operator.settings import Settings
 
@@ -36,6 +36,7 @@ class App:
         self._queue: KeyedQueue[Key] = KeyedQueue()
         self._jobs = Jobs()
         self._sessions = Sessions(self._queue.add)
+        self._audit: Audit | None = None
         self._ready = False
 
     async def run(self) -> int:
@@ -67,7 +68,7 @@ class App:
             self._background(informer.run(), f"informer of {informer}")
         await self._cluster.synced()
         reconciler = Reconciler(self._settings, self._jobs, self._cluster, self._sessions, teller, self._queue)
-        audit = Audit(
+        audit = self._audit = Audit(
             api,
             self._jobs,
             self._queue,
@@ -105,11 +106,18 @@ class App:
         )
 
     def _on_job(self, body: Mapping[str, Any]) -> None:
+        key = self._heard_of(body)
         if self._jobs.put(body):
-            self._queue.add((body["metadata"]["namespace"], body["metadata"]["name"]))
+            self._queue.add(key)
+
+    def _heard_of(self, body: Mapping[str, Any]) -> Key:
+        key = key_of(body)
+        if self._audit is not None:
+            self._audit.heard(key)
+        return key
 
     def _on_deleted_job(self, body: Mapping[str, Any]) -> None:
-        key = (body["metadata"]["namespace"], body["metadata"]["name"])
+        key = self._heard_of(body)
         if self._jobs.remove(key, body["metadata"]["uid"]):
             self._queue.add(key)
 

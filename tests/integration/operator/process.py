@@ -13,6 +13,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import yaml
+
 from tests.support import eventually
 
 
@@ -136,3 +138,14 @@ class Gate:
                 each.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue
+
+
+def changed_kubeconfig(kubeconfig: Path, path: Path, *, server: str = "", token: str = "") -> Path:
+    """`kubeconfig` with another address of the server, or another user, written to `path`."""
+    config = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
+    if server:
+        config["clusters"][0]["cluster"]["server"] = server
+    if token:
+        config["users"][0]["user"] = {"token": token}
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return path

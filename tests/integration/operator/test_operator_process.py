@@ -15,7 +15,7 @@ from tests.cluster.programs import program
 from tests.cluster.settings import KUBERNETES_VERSION
 from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Kube, Namespace
-from tests.integration.operator.process import Gate, Operator
+from tests.integration.operator.process import Gate, Operator, changed_kubeconfig
 from tests.integration.operator.rendezvous import Agents
 from tests.support import eventually
 
@@ -78,10 +78,7 @@ def test_cut_off_from_the_api_server_it_goes_on_where_it_was(
     assert kube.server.port
     gate = Gate(kube.server.hostname, kube.server.port)
     gate.open()
-    kubeconfig = tmp_path / "through-the-gate.conf"
-    config = yaml.safe_load(control_plane.read_text(encoding="utf-8"))
-    config["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{gate.port}"
-    kubeconfig.write_text(yaml.safe_dump(config), encoding="utf-8")
+    kubeconfig = changed_kubeconfig(control_plane, tmp_path / "gate.conf", server=f"https://127.0.0.1:{gate.port}")
     operator = start_operator(kubeconfig)
     submit(replicas=2)
     submit("other", replicas=1)
@@ -140,8 +137,4 @@ def _kubeconfig_of_the_chart(server: ControlPlane, namespace: str, folder: Path)
     server.kubectl("apply", "--namespace", namespace, "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
     (account,) = [each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"]
     token = server.kubectl("create", "token", account, "--namespace", namespace).strip()
-    config = yaml.safe_load(server.kubeconfig.read_text(encoding="utf-8"))
-    config["users"][0]["user"] = {"token": token}
-    path = folder / "chart.conf"
-    path.write_text(yaml.safe_dump(config), encoding="utf-8")
-    return path
+    return changed_kubeconfig(server.kubeconfig, folder / "chart.conf", token=token)

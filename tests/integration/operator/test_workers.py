@@ -78,7 +78,7 @@ def test_budget_spent_by_pods_that_fail_ends_the_job(ns: Namespace, training: Ca
     ns.end("digits-worker-0", 1, at=rfc3339(-60), started=rfc3339(-600))
     successor(ns, "digits-worker-0", before)
     ns.run("digits-worker-0")
-    ns.end("digits-worker-0", 1, at=rfc3339(), message="ValueError: no")
+    ns.end("digits-worker-0", 1, at=rfc3339(2), message="ValueError: no")
     eventually(lambda: ns.is_true("digits", "Failed"), what="Failed")
     assert ns.condition("digits", "Failed")["reason"] == "MaxRestartsExceeded"
     assert "ValueError: no" in ns.status("digits")["lastFailure"]["message"]
@@ -165,4 +165,5 @@ def test_job_made_again_under_its_name_waits_for_the_old_pods(
         ns.remove(pod)
     new = successor(ns, "digits-worker-0", old)
     assert new["metadata"]["ownerReferences"][0]["uid"] == ns.job("digits")["metadata"]["uid"]
+    eventually(lambda: ns.is_true("digits", "Accepted"), what="its own status")
     assert ns.status("digits")["epoch"] == 0, "nothing of the old job's status"

@@ -148,7 +148,7 @@ def make_plan(epoch: int = 1, *, size: int = 4, restart_count: int = 0, reason: 
         leader=worker_name(NAME, 0),
         restart_count=restart_count,
         reason=reason,
-        created_at=NOW.timestamp(),
+        created_at=NOW.timestamp() - 60,
     )
 
 

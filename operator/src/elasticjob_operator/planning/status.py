@@ -55,8 +55,13 @@ def status_of(job: ElasticJob, world: World, observed: Observed, verdict: Verdic
         _active(conditions, activity)
         for type_ in (ConditionType.SUCCEEDED, ConditionType.FAILED):
             conditions.set(type_, False, Reason.NOT_FINISHED, message(Reason.NOT_FINISHED))
-    return _common(job, world, observed, budget, conditions, world_size=_world_size(job, world.rendezvous, activity)).model_copy(
-        update={"start_time": job.status.start_time or (now.replace(microsecond=0) if verdict.accepted else None)}
+    return _common(job, world, observed, budget, conditions).model_copy(
+        update={
+            "world_size": _world_size(job, world.rendezvous, activity),
+            # Of the group that trains or trained last: after a restart, the epoch tells that training goes on.
+            "epoch": _epoch(job, world.rendezvous) if activity.running else job.status.epoch,
+            "start_time": job.status.start_time or (now.replace(microsecond=0) if verdict.accepted else None),
+        }
     )
 
 
@@ -80,8 +85,13 @@ def ended_status(
     conditions.set(won, True, end.reason, end.message)
     conditions.set(lost, False, end.reason, end.message)
     moment = now.replace(microsecond=0)
-    return _common(job, world, observed, budget, conditions, world_size=0).model_copy(
-        update={"start_time": job.status.start_time or moment, "completion_time": moment}
+    return _common(job, world, observed, budget, conditions).model_copy(
+        update={
+            "world_size": 0,
+            "epoch": _epoch(job, world.rendezvous),
+            "start_time": job.status.start_time or moment,
+            "completion_time": moment,
+        }
     )
 
 
@@ -107,14 +117,12 @@ def _active(conditions: _Conditions, activity: Activity) -> None:
         conditions.set(ConditionType.RESTARTING, activity.restarting, activity.restarting_reason, activity.restarting_message)
 
 
-def _common(job: ElasticJob, world: World, observed: Observed, budget: Budget, conditions: _Conditions, *, world_size: int) -> Status:
+def _common(job: ElasticJob, world: World, observed: Observed, budget: Budget, conditions: _Conditions) -> Status:
     view, before = world.rendezvous, job.status
     return before.model_copy(
         update={
             "observed_generation": job.generation,
             "selector": names.worker_selector(job.name),
-            "world_size": world_size,
-            "epoch": max(before.epoch, view.plan.epoch if view.plan else 0),
             "restarts": Restarts(total=budget.total),
             "rendezvous": observed.rendezvous.to_status(str(job.spec.rendezvous.backend)),
             "progress": _progress(view) or before.progress,
@@ -134,6 +142,11 @@ def _counts(job: ElasticJob, observed: Observed) -> dict[str, object]:
 
 def _is_ready(pod: Pod) -> bool:
     return pod.ready and not pod.terminating
+
+
+def _epoch(job: ElasticJob, view: RendezvousView) -> int:
+    """Never less than it was, whatever became of etcd."""
+    return max(job.status.epoch, view.plan.epoch if view.plan else 0)
 
 
 def _world_size(job: ElasticJob, view: RendezvousView, activity: Activity) -> int:

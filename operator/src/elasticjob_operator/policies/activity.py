@@ -1,7 +1,8 @@
 """Whether a worker group trains: the conditions Running and Restarting.
 
 Running: there is a plan, at least minReplicas pods are ready, and nothing broke. Restarting: training has started before, stands still now,
-and will go on.
+and will go on; over when the agents have made another plan. A pod that is merely not ready for a moment (its probe, its node) breaks
+nothing: the agents know better.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import dataclasses
 from collections.abc import Sequence
 
 from elasticjob_operator.api import ConditionType, ElasticJob, Reason, message
-from elasticjob_operator.policies.failures import judge
+from elasticjob_operator.policies.failures import Cost, judge
 from elasticjob_operator.policies.restarts import Budget
 from elasticjob_operator.policies.standing import Stand, Standing
-from elasticjob_operator.world import Pod, RendezvousView
+from elasticjob_operator.world import Pod, PodPhase, RendezvousView
 
 CONFIG_REASONS = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "InvalidImageName", "ErrImageNeverPull", "StartError"}
@@ -39,14 +40,13 @@ def judge_activity(
     ready = sum(pod.ready for pod, stand in workers if stand.standing is Standing.LIVE)
     epoch = view.plan.epoch if view.plan else job.status.epoch
     size = view.plan.world_size if view.plan else job.status.world_size
-    failed_group = view.failure is not None and view.failure.epoch >= epoch > 0
-    trains = epoch > 0 and ready >= job.min_replicas and not failed_group
+    trains = epoch > 0 and ready >= job.min_replicas and not _group_failed(view, epoch) and _is_planned_anew(job, view)
     if trains:
         reason, text = Reason.TRAINING, message(Reason.TRAINING, workers=ready, world_size=size, epoch=epoch)
         text = " ".join([text, message(Reason.POD_REFUSED, error=refusal) if refusal else _stuck(workers)[1]]).strip()
     else:
         reason, text = _waiting(job, ready, workers, refusal)
-    restarting, why, words = _restarting(job, workers, budget, trains=trains, epoch=epoch, failed_group=failed_group)
+    restarting, why, words = _resumed(job, epoch) if trains else _restarting(job, view, workers, budget)
     return Activity(
         running=trains,
         running_reason=reason,
@@ -55,6 +55,22 @@ def judge_activity(
         restarting_reason=why,
         restarting_message=words,
     )
+
+
+def _group_failed(view: RendezvousView, epoch: int) -> bool:
+    """A worker of the current plan failed, and there is no other plan yet."""
+    return view.failure is not None and view.failure.epoch >= epoch
+
+
+def _is_planned_anew(job: ElasticJob, view: RendezvousView) -> bool:
+    """After a restart only another plan means training. Epochs begin again at 1 when everything was lost at once, etcd too: then the time
+    of the plan tells."""
+    if not job.status.is_true(ConditionType.RESTARTING):
+        return True
+    before = job.status.condition(ConditionType.RESTARTING)
+    if view.plan is None or before is None:
+        return False
+    return view.plan.epoch != job.status.epoch or view.plan.created_at >= before.last_transition_time.timestamp()
 
 
 def _waiting(job: ElasticJob, ready: int, workers: Sequence[tuple[Pod, Stand]], refusal: str) -> tuple[Reason, str]:
@@ -86,33 +102,32 @@ def _blocked_reason(reason: str) -> Reason:
     return Reason.UNSCHEDULABLE if reason == "Unschedulable" else Reason.WAITING_FOR_WORKERS
 
 
+def _resumed(job: ElasticJob, epoch: int) -> tuple[bool | None, Reason, str]:
+    known = job.status.condition(ConditionType.RESTARTING) is not None
+    return (False if known else None), Reason.RESUMED, message(Reason.RESUMED, epoch=epoch)
+
+
 def _restarting(
-    job: ElasticJob,
-    workers: Sequence[tuple[Pod, Stand]],
-    budget: Budget,
-    *,
-    trains: bool,
-    epoch: int,
-    failed_group: bool,
+    job: ElasticJob, view: RendezvousView, workers: Sequence[tuple[Pod, Stand]], budget: Budget
 ) -> tuple[bool | None, Reason, str]:
+    """Of a job that does not train now. (None, ...): leave the condition as it is."""
     before = job.status.condition(ConditionType.RESTARTING)
-    if trains or epoch == 0:
-        if before is None:
-            return None, Reason.RESUMED, ""
-        return False, Reason.RESUMED, message(Reason.RESUMED, epoch=epoch)
-    if failed_group or budget.new_failure is not None:
+    if job.status.epoch == 0:
+        return None, Reason.RESUMED, ""
+    failed = [pod for pod, stand in workers if stand.standing is Standing.FAILED and judge(pod).cost is Cost.COUNTS]
+    if failed or _group_failed(view, job.status.epoch):
         return True, Reason.WORKER_FAILED, _worker_failed(job, budget)
     for pod, stand in workers:
-        if stand.standing is Standing.FAILED:
-            failure = judge(pod)
-            return True, Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=pod.name, detail=failure.detail)
-        if stand.standing in (Standing.LOST, Standing.LEAVING):
-            return True, Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=pod.name, detail=stand.why)
-    # Nothing visible is broken any more: the successor is on its way. Keep what was said, if it was.
+        if stand.standing in (Standing.FAILED, Standing.LOST, Standing.LEAVING):
+            detail = judge(pod).detail if stand.standing is Standing.FAILED else stand.why
+            return True, Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=pod.name, detail=detail)
+    # Nothing visible is broken any more, the successor is on its way: keep what was said.
     if before is not None and job.status.is_true(ConditionType.RESTARTING) and before.reason in (Reason.WORKER_FAILED, Reason.WORKER_LOST):
         return True, Reason(before.reason), before.message
-    missing = max(0, job.min_replicas - sum(pod.ready for pod, _ in workers))
-    return True, Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=f"{missing} of the workers", detail="being replaced")
+    missing = job.replicas - sum(pod.phase is PodPhase.RUNNING for pod, _ in workers)
+    if missing <= 0:
+        return None, Reason.RESUMED, ""
+    return True, Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=f"{missing} of {job.replicas} workers", detail="being replaced")
 
 
 def _worker_failed(job: ElasticJob, budget: Budget) -> str:

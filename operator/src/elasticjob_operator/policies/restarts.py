@@ -52,8 +52,11 @@ def is_accounted(pod: Pod, failure: PodFailure, last: Failure | None) -> bool:
         return True
     if last is None or last.time is None:
         return False
-    in_time = failure.time <= last.time + datetime.timedelta(seconds=GROUP_SECONDS)
-    return in_time and pod.created_at <= last.time
+    if failure.time > last.time + datetime.timedelta(seconds=GROUP_SECONDS):
+        return False
+    # Times have whole seconds: made in that very second, it is the failed one itself, one of its group, or its successor.
+    is_successor = pod.name == last.worker and failure.time > last.time
+    return pod.created_at < last.time or (pod.created_at == last.time and not is_successor)
 
 
 def failure_of(value: FailureValue | Mapping[str, Any]) -> Failure:

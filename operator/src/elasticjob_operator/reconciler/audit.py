@@ -19,7 +19,7 @@ from elasticjob_operator.reconciler.queue import KeyedQueue
 log = logging.getLogger(__name__)
 
 DEAD_AFTER = 3
-"""Audits in a row that found jobs the watch had not told of."""
+"""Audits that found what a watch had not told of, without one word from that watch in between."""
 
 
 class Audit:
@@ -36,7 +36,8 @@ class Audit:
         self._on_dead = on_dead
         self._suspects: dict[Key, int] = {}
         """Jobs of which the last audit knew more than the watch, and the version it saw."""
-        self._findings = 0
+        self._missed: dict[str, int] = {}
+        """By watch (one for each namespace, or one for all): audits with findings since it last told anything."""
 
     async def run(self) -> None:
         while True:
@@ -46,6 +47,13 @@ class Audit:
             except (ApiError, ConnectionError) as error:
                 log.warning("cannot list ElasticJobs: %s", error)
             self._resync()
+
+    def heard(self, key: Key) -> None:
+        """The watch told of that job."""
+        self._missed.pop(self._watch_of(key), None)
+
+    def _watch_of(self, key: Key) -> str:
+        return key[0] if key[0] in self._namespaces else ""
 
     def _resync(self) -> None:
         """All jobs, spread over a part of the interval."""
@@ -67,9 +75,10 @@ class Audit:
         for key in vanished:
             log.warning("%s/%s: gone, and the watch did not tell", *key)
             self._forget(key)
-        self._findings = self._findings + 1 if missed else 0
-        if self._findings >= DEAD_AFTER:
-            self._on_dead()
+        for watch in {self._watch_of(key) for key in missed}:
+            self._missed[watch] = self._missed.get(watch, 0) + 1
+            if self._missed[watch] >= DEAD_AFTER:
+                self._on_dead()
 
     async def _read(self, key: Key) -> None:
         try:

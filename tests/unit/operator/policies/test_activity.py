@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
@@ -17,6 +18,7 @@ AFTER_FAILURE = Budget(total=1, spent=False, last_failure=FAILURE, new_failure=F
 PLANNED = make_view(plan=make_plan(2))
 BROKEN = make_view(plan=make_plan(2), failure=make_failure(1, epoch=2))
 REPLANNED = make_view(plan=make_plan(3), failure=make_failure(1, epoch=2))
+BEGUN_AGAIN = make_view(plan=dataclasses.replace(make_plan(2), created_at=NOW.timestamp() + 9))
 AWAY = make_view(Reach.UNREACHABLE)
 TRAINED = make_status(ConditionType.RUNNING, epoch=2, world_size=4)
 RESTARTING = make_status(ConditionType.RESTARTING, reason="WorkerFailed", epoch=2)
@@ -27,12 +29,17 @@ def live(count: int) -> list[tuple[Pod, Stand]]:
 
 
 def pending(reason: str, message: str = "words") -> list[tuple[Pod, Stand]]:
-    pod = make_pod(7, PodPhase.PENDING, blocked=Blocked(reason=reason, message=message))
+    blocked = Blocked(reason=reason, message=message) if reason else None
+    pod = make_pod(7, PodPhase.PENDING, blocked=blocked)
     return [(pod, Stand(standing=Standing.LIVE))]
 
 
-def gone(standing: Standing, why: str = "deleted") -> list[tuple[Pod, Stand]]:
-    pod = failed_pod(5, code=143) if standing is Standing.FAILED else make_pod(5, delete_by=9)
+def unready(count: int) -> list[tuple[Pod, Stand]]:
+    return [(make_pod(index, ready=False), Stand(standing=Standing.LIVE)) for index in range(count)]
+
+
+def gone(standing: Standing, why: str = "deleted", code: int = 143) -> list[tuple[Pod, Stand]]:
+    pod = failed_pod(5, code=code) if standing is Standing.FAILED else make_pod(5, delete_by=9)
     return [(pod, Stand(standing=standing, why=why))]
 
 
@@ -55,7 +62,7 @@ def gone(standing: Standing, why: str = "deleted") -> list[tuple[Pod, Stand]]:
         pytest.param(
             TRAINED,
             PLANNED,
-            live(1) + gone(Standing.FAILED),
+            live(1) + gone(Standing.FAILED, code=1),
             AFTER_FAILURE,
             Reason.WAITING_FOR_WORKERS,
             Reason.WORKER_FAILED,

@@ -34,6 +34,8 @@ def counted(seconds: float, worker: str = "digits-worker-0", rank: int | None = 
         pytest.param(1, counted(0), NOTHING, [failed_pod(1, at=4)], 1, id="same group, seen later"),
         pytest.param(1, counted(-100), NOTHING, [failed_pod(1)], 2, id="a new failure, long after"),
         pytest.param(1, counted(-3), NOTHING, [failed_pod(0, created=-2)], 2, id="the successor failed at once: crash loop counts"),
+        pytest.param(1, counted(0), NOTHING, [failed_pod(0, at=1, created=0)], 2, id="the successor, made in the second of the failure"),
+        pytest.param(1, counted(0), NOTHING, [failed_pod(1, at=1, created=0)], 1, id="one of the group, made in the second of the failure"),
         pytest.param(1, counted(0), NOTHING, [failed_pod(0, at=-60, created=0)], 1, id="a node's clock is late: counted once all the same"),
         pytest.param(0, None, NOTHING, [failed_pod(0, code=143)], 0, id="disruptions are free"),
         pytest.param(0, None, NOTHING, [failed_pod(0, disruption="PreemptionByScheduler")], 0, id="preemption is free"),

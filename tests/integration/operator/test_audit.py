@@ -1,0 +1,85 @@
+"""The safety net under kopf's watch, on a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from elasticjob_operator.cluster import Api, Connection, Key
+from elasticjob_operator.reconciler import Audit, Jobs, KeyedQueue
+
+from tests.integration.operator.kube import Namespace
+from tests.unit.operator.waiting import until
+
+
+class Bench:
+    """An audit with nobody who watches: all there is to find, it must find."""
+
+    def __init__(self, api: Api, ns: Namespace) -> None:
+        self.jobs = Jobs()
+        self.queue: KeyedQueue[Key] = KeyedQueue()
+        self.woken: list[Key] = []
+        self.deaths = 0
+        self.audit = Audit(api, self.jobs, self.queue, namespaces=(ns.name,), seconds=0.2, on_dead=self._on_dead)
+        self._tasks = [asyncio.create_task(self.audit.run()), asyncio.create_task(self.queue.work(self._handle, 1))]
+
+    async def _handle(self, key: Key) -> None:
+        self.woken.append(key)
+
+    def _on_dead(self) -> None:
+        self.deaths += 1
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@pytest.fixture
+async def bench(ns: Namespace, control_plane: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(control_plane))
+    connection = await Connection.open()
+    api = Api(connection.client())
+    bench = Bench(api, ns)
+    yield bench
+    await bench.close()
+    await api.close()
+    await connection.close()
+
+
+async def change(bench: Bench, ns: Namespace, replicas: int) -> None:
+    """Something that nobody tells of, until the audit finds it."""
+    await asyncio.to_thread(ns.scale, "digits", replicas)
+    version = int((await asyncio.to_thread(ns.job, "digits"))["metadata"]["resourceVersion"])
+    await until(lambda: bench.jobs.version((ns.name, "digits")) >= version, "the change is found")
+
+
+async def test_operator_silently_stops_watching(bench: Bench, ns: Namespace, submit: Callable[..., str]) -> None:
+    """What the watch never told of is found; a watch that misses again and again, and tells nothing, is called dead."""
+    key = (ns.name, "digits")
+    await asyncio.to_thread(submit)
+    await until(lambda: key in bench.woken, "the job is found")
+    assert bench.jobs.get(key) is not None
+    await change(bench, ns, 3)
+    assert bench.deaths == 0, "twice is bad luck"
+    bench.audit.heard(key)
+    for replicas in (4, 5):
+        await change(bench, ns, replicas)
+    assert bench.deaths == 0, "it lives: it told of something meanwhile"
+    await change(bench, ns, 6)
+    assert bench.deaths == 1
+
+
+async def test_job_that_vanished_while_nobody_watched_is_forgotten(bench: Bench, ns: Namespace, submit: Callable[..., str]) -> None:
+    key = (ns.name, "digits")
+    await asyncio.to_thread(submit)
+    await until(lambda: bench.jobs.body(key) is not None)
+    await asyncio.to_thread(ns.delete, "elasticjobs", "digits")
+    await until(lambda: bench.jobs.body(key) is None, "the job is forgotten")
+
+
+async def test_every_job_is_looked_at_again(bench: Bench, ns: Namespace, submit: Callable[..., str]) -> None:
+    await asyncio.to_thread(submit)
+    await until(lambda: bench.woken.count((ns.name, "digits")) >= 3)

@@ -1,0 +1,162 @@
+"""The informer against a real API server: what a watch loses, a list finds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from elasticjob_operator.cluster import informer as module
+from elasticjob_operator.cluster.api import Api, Json
+from elasticjob_operator.cluster.connect import Connection
+from elasticjob_operator.cluster.informer import Informer
+from elasticjob_operator.cluster.resources import NODES, PODS, Resource
+from elasticjob_operator.cluster.store import Store
+
+from tests.cluster.loopback import ControlPlane
+from tests.integration.operator.kube import Kube, Namespace
+from tests.integration.operator.process import Gate, changed_kubeconfig
+from tests.unit.operator.waiting import until
+
+CONFIG_MAPS = Resource(kind="ConfigMap", plural="configmaps")
+
+
+class Bench:
+    """An informer of ConfigMaps in the test's namespace, through a gate."""
+
+    def __init__(self, api: Api, ns: Namespace, gate: Gate) -> None:
+        self.ns = ns
+        self.gate = gate
+        self.store: Store[str] = Store(
+            lambda body: body.get("data", {}).get("value", ""), lambda body: ("", body["metadata"]["name"]), lambda _: None
+        )
+        self.informer = Informer(api, CONFIG_MAPS, self.store, namespace=ns.name, selector="watched")
+        self._task = asyncio.create_task(self.informer.run())
+
+    async def create(self, name: str, value: str = "1") -> Json:
+        body = {"metadata": {"name": name, "labels": {"watched": ""}}, "data": {"value": value}}
+        return await asyncio.to_thread(self.ns.create, "configmaps", body)
+
+    async def delete(self, name: str) -> None:
+        await asyncio.to_thread(self.ns.delete, "configmaps", name)
+
+    async def change(self, name: str, value: str) -> None:
+        await asyncio.to_thread(self.ns.patch, "configmaps", name, {"data": {"value": value}})
+
+    def value(self, name: str) -> str | None:
+        return self.store.get((self.ns.name, name))
+
+    async def close(self) -> None:
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+
+@pytest.fixture
+async def api(kube: Kube, control_plane: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Api, Gate]]:
+    """Through a gate that the test can shut."""
+    assert kube.server.hostname
+    assert kube.server.port
+    gate = Gate(kube.server.hostname, kube.server.port)
+    gate.open()
+    path = changed_kubeconfig(control_plane, tmp_path / "gate.conf", server=f"https://127.0.0.1:{gate.port}")
+    monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    connection = await Connection.open()
+    api = Api(connection.client())
+    yield api, gate
+    await api.close()
+    await connection.close()
+    gate.shut()
+
+
+@pytest.fixture
+async def bench(api: tuple[Api, Gate], ns: Namespace) -> AsyncIterator[Bench]:
+    bench = Bench(api[0], ns, api[1])
+    yield bench
+    await bench.close()
+
+
+async def test_lists_then_follows(bench: Bench) -> None:
+    await bench.create("before")
+    await until(lambda: bench.value("before") == "1")
+    await bench.create("after")
+    await bench.change("after", "2")
+    await until(lambda: bench.value("after") == "2")
+    await bench.delete("before")
+    await until(lambda: bench.value("before") is None)
+
+
+async def test_what_happened_while_the_connection_was_cut_is_found(bench: Bench) -> None:
+    for name in ("gone", "changed"):
+        await bench.create(name)
+    await until(lambda: bench.value("changed") == "1" and bench.value("gone") == "1")
+    bench.gate.shut()
+    await bench.delete("gone")
+    await bench.change("changed", "2")
+    await bench.create("new")
+    assert bench.value("new") is None
+    bench.gate.open()
+    await until(lambda: (bench.value("gone"), bench.value("changed"), bench.value("new")) == (None, "2", "1"))
+    bench.gate.cut()
+    await bench.change("new", "3")
+    await until(lambda: bench.value("new") == "3", "the watch goes on after a cut")
+
+
+async def test_history_that_is_gone_is_listed_again(bench: Bench, control_plane_server: ControlPlane) -> None:
+    """410: etcd was compacted while the informer was away."""
+    for name in ("gone", "kept"):
+        await bench.create(name)
+    await until(lambda: bench.value("kept") == "1" and bench.value("gone") == "1")
+    bench.gate.shut()
+    await bench.delete("gone")
+    await bench.create("new")
+    bench.informer._version = 1  # as if it had been away for so long: the server keeps nothing of that age
+    bench.gate.open()
+    await until(lambda: bench.value("gone") is None and bench.value("new") == "1" and bench.value("kept") == "1")
+    assert bench.informer._version > 1
+    assert control_plane_server.server
+
+
+async def test_long_lists_come_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAGE", 3)
+    for number in range(10):
+        await bench.create(f"number-{number}")
+    again = Bench(bench.informer._api, bench.ns, bench.gate)
+    await asyncio.wait_for(again.informer.synced.wait(), 10)
+    assert len(again.store) == 10
+    await again.close()
+
+
+async def test_answer_to_our_own_write_never_brings_back_what_was_deleted(bench: Bench) -> None:
+    answer = await bench.create("short-lived")
+    await bench.delete("short-lived")
+    await bench.create("later")
+    await until(lambda: bench.value("later") == "1")
+    bench.informer.enter(answer)
+    assert bench.value("short-lived") is None
+
+
+async def test_forbidden_is_no_fault_where_it_is_optional(
+    control_plane_server: ControlPlane, ns: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Namespaced mode without the right to see nodes."""
+    control_plane_server.kubectl("create", "serviceaccount", "nobody", "--namespace", ns.name)
+    token = control_plane_server.kubectl("create", "token", "nobody", "--namespace", ns.name).strip()
+    path = changed_kubeconfig(control_plane_server.kubeconfig, tmp_path / "nobody.conf", token=token)
+    monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    connection = await Connection.open()
+    api = Api(connection.client())
+    store: Store[str] = Store(lambda body: body["metadata"]["name"], lambda _: None, lambda _: None)
+    optional = Informer(api, NODES, store, optional=True)
+    needed = Informer(api, PODS, store, namespace=ns.name)
+    tasks = [asyncio.create_task(each.run()) for each in (optional, needed)]
+    await asyncio.wait_for(optional.synced.wait(), 10)
+    assert optional.forbidden
+    assert not needed.synced.is_set()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await api.close()
+    await connection.close()
