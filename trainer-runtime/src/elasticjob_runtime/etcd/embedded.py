@@ -6,6 +6,7 @@ One process, nothing on disk, no users, no TLS: for one machine and for tests. W
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import http.server
 import logging
@@ -180,3 +181,25 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - named by http.server
         log.debug(format, *args)
+
+
+def main() -> None:
+    """`python -m elasticjob_runtime.etcd.embedded`: until Ctrl-C or SIGTERM."""
+    parser = argparse.ArgumentParser(
+        prog="python -m elasticjob_runtime.etcd.embedded",
+        description="An etcd for trying things out: in memory, without users or TLS. Whoever reaches it may read and write.",
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=2379, help="0: any free one (default: 2379)")
+    arguments = parser.parse_args()
+    try:
+        server = EmbeddedServer(arguments.host, arguments.port)
+    except (OSError, OverflowError) as error:
+        parser.exit(1, f"cannot listen on {arguments.host}:{arguments.port}: {error}\n")
+    with server, contextlib.suppress(KeyboardInterrupt):
+        print(f"serving etcd's v3 gateway on {server.endpoint}, in memory only", flush=True)  # noqa: T201 - a command line tool
+        threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

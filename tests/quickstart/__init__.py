@@ -1,0 +1,1 @@
+"""`make quickstart`: elastic training on this machine alone: agents, an etcd in this process, one worker killed, one agent joining."""

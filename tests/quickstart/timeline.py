@@ -1,0 +1,218 @@
+"""What the quick start makes of what it sees: pure, no process and no clock. Observations go in; the table and the verdict come out.
+
+Times are seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+GOOD_ACCURACY = 0.95
+
+
+class Kind(enum.Enum):
+    """What can happen to the job here, with the reason that its plan gives."""
+
+    START = "Start"
+    WORKER_KILLED = "WorkerFailed"
+    AGENT_JOINS = "MemberJoined"
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """Something that the quick start itself did."""
+
+    kind: Kind
+    member: str
+    """Whose worker was killed, who joins; empty: all."""
+    time: float
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentEvent:
+    """A line of an agent's --events file."""
+
+    time: float
+    member: str
+    event: str
+    """plan, stop, start, first-step ..."""
+    epoch: int
+    fields: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Seen:
+    """All that was seen."""
+
+    changes: Sequence[Change] = ()
+    events: Sequence[AgentEvent] = ()
+    failures: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    """Epoch -> when its first failure was noticed."""
+    ready: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Member -> when it was ready to start workers."""
+    steps: Sequence[StepLine] = ()
+    """Rank 0's lines, in their order."""
+    accuracy: float | None = None
+    """Of the trained model."""
+    exit_codes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def step(self) -> int:
+        return self.steps[-1].step if self.steps else 0
+
+    def first_step_of(self, kind: Kind) -> AgentEvent | None:
+        """The first step after a change of this kind; None: not yet."""
+        epochs = {event.epoch for event in self.events if event.event == "plan" and event.fields.get("reason") == kind.value}
+        return next((event for event in self.events if event.event == "first-step" and event.epoch in epochs), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class StepLine:
+    """A line of the example's rank 0."""
+
+    epoch: int
+    """Of the plan."""
+    step: int
+    world: int
+    word: str = ""
+    """started, resumed, finished; empty: an ordinary step."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """One change: milliseconds since it happened. None: not seen."""
+
+    what: str
+    world: int | None = None
+    detected: float | None = None
+    planned: float | None = None
+    """The first agent has the new plan."""
+    started: float | None = None
+    """The last agent has started its workers."""
+    first_step: float | None = None
+    stood_still: float | None = None
+    """From the end of the old workers (their stop, or the death of the first) to the first step of the new ones."""
+    steps_lost: int | None = None
+    """Steps that are done again."""
+    warm_up: float | None = None
+    """Of an agent that joins, before the change counts as happened: the others train on meanwhile."""
+
+
+_STEP = re.compile(r"(?:\b(started|resumed|finished) )?\bstep=(\d+) epoch=\d+ world=(\d+)")
+_ACCURACY = re.compile(r"^accuracy=([0-9.]+)")
+
+
+def parse_event(line: str) -> AgentEvent | None:
+    """None for a line that was not written to its end."""
+    try:
+        found: dict[str, Any] = json.loads(line)
+        time, member, event = float(found.pop("time")), str(found.pop("member")), str(found.pop("event"))
+        return AgentEvent(time, member, event, int(found.pop("epoch", 0)), found)
+    except (ValueError, KeyError, AttributeError):
+        return None
+
+
+def parse_output(epoch: int, line: str) -> StepLine | float | None:
+    """A step, an accuracy, or None for any other line that a worker of this epoch wrote.
+
+    >>> parse_output(2, "resumed step=120 epoch=5 world=3")
+    StepLine(epoch=2, step=120, world=3, word='resumed')
+    """
+    if found := _STEP.search(line):
+        return StepLine(epoch, int(found[2]), int(found[3]), found[1] or "")
+    if found := _ACCURACY.search(line):
+        return float(found[1])
+    return None
+
+
+def rows(seen: Seen) -> list[Row]:
+    """One row per change, in their order."""
+    return [_row(seen, change) for change in seen.changes]
+
+
+def _row(seen: Seen, change: Change) -> Row:
+    plans = [e for e in seen.events if e.event == "plan" and e.fields.get("reason") == change.kind.value and e.time >= change.time]
+    if not plans:
+        return Row(what=_what(change))
+    planned = min(plans, key=lambda event: event.time)
+    epoch = planned.epoch
+    since = _since(seen, change)
+    starts = [event.time for event in seen.events if event.event == "start" and event.epoch == epoch]
+    first_step = next((event.time for event in seen.events if event.event == "first-step" and event.epoch == epoch), None)
+    return Row(
+        what=_what(change),
+        world=next((line.world for line in seen.steps if line.epoch == epoch), None),
+        detected=_ms(since, _detected(seen, change, planned)),
+        planned=_ms(since, planned.time),
+        started=_ms(since, max(starts, default=None)),
+        first_step=_ms(since, first_step),
+        stood_still=_ms(_stopped_at(seen, change, epoch), first_step),
+        steps_lost=_steps_lost(seen.steps, epoch),
+        warm_up=_ms(change.time, since) if change.kind is Kind.AGENT_JOINS else None,
+    )
+
+
+def _since(seen: Seen, change: Change) -> float | None:
+    """When a change concerns the others: an agent that joins is none of their business until it is ready to start workers."""
+    return seen.ready.get(change.member) if change.kind is Kind.AGENT_JOINS else change.time
+
+
+def _detected(seen: Seen, change: Change, planned: AgentEvent) -> float | None:
+    """When the first agent (at the start: the last) could know."""
+    if change.kind is Kind.WORKER_KILLED:
+        return seen.failures.get(planned.epoch - 1)
+    if change.kind is Kind.AGENT_JOINS:
+        return seen.ready.get(change.member)
+    return max((time for time in seen.ready.values() if time <= planned.time), default=None)
+
+
+def _what(change: Change) -> str:
+    if change.kind is Kind.START:
+        return "agents started"
+    return f"{change.member}'s worker killed" if change.kind is Kind.WORKER_KILLED else f"{change.member} joins"
+
+
+def _stopped_at(seen: Seen, change: Change, epoch: int) -> float | None:
+    """When the workers before `epoch` stopped training; None: there were none."""
+    if change.kind is Kind.START:
+        return None
+    if change.kind is Kind.WORKER_KILLED:
+        return change.time
+    return min((event.time for event in seen.events if event.event == "stop" and event.epoch == epoch - 1), default=None)
+
+
+def _steps_lost(steps: Sequence[StepLine], epoch: int) -> int | None:
+    """Steps that the workers before `epoch` did and those of `epoch` do again."""
+    begun = next((line.step for line in steps if line.epoch == epoch and line.word in ("started", "resumed")), None)
+    if begun is None:
+        return None
+    return max(0, max((line.step for line in steps if line.epoch < epoch), default=0) - begun)
+
+
+def _ms(since: float | None, until: float | None) -> float | None:
+    return None if since is None or until is None else (until - since) * 1000
+
+
+def complaint(seen: Seen, workers: int) -> str:
+    """What is wrong with the end; empty: all is well. `workers`: how many trained at the end, if all went well."""
+    for member, code in seen.exit_codes.items():
+        if code:
+            return f"{member} exited with {code}"
+    for row in rows(seen):
+        if row.first_step is None:
+            return f"the training did not go on after: {row.what}"
+    kinds = {change.kind for change in seen.changes}
+    if kinds != set(Kind):
+        return f"the training was over before everything had happened ({', '.join(sorted(kind.name for kind in set(Kind) - kinds))})"
+    if not seen.steps or seen.steps[-1].word != "finished" or seen.accuracy is None:
+        return "the training did not come to its end"
+    if seen.steps[-1].world != workers:
+        return f"{seen.steps[-1].world} workers trained at the end, not {workers}"
+    if seen.accuracy < GOOD_ACCURACY:
+        return f"accuracy {seen.accuracy:.4f} is below {GOOD_ACCURACY}"
+    return ""
