@@ -67,6 +67,8 @@ class Settings:
     """s that workers get between SIGTERM and SIGKILL at a planned leave."""
     reregister_grace: float = 5.0
     """s that a planner which had to register again (the store lost everything) gives the others to do so too."""
+    verdict_grace: float = 1.0
+    """s to hear of the other members' failures before the job is given up: what is reported first need not have happened first."""
     leave_timeout: float = 2.0
     """s that a leaving agent tries to tell the others before it leaves without."""
 

@@ -152,7 +152,7 @@ def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) 
         if asking := _ask_present(view, plan, why, now, since=view.store.failed_at):
             return asking
         if plan.value.restart_count >= view.max_restarts:
-            return _give_up(view, plan)
+            return _hear_all(view, plan, now) or _give_up(view, plan)
     there = candidates(view)
     size = group_size(view.spec, len(there))
     if size is None:
@@ -167,6 +167,15 @@ def _ask_present(view: View, plan: Plan, why: str, now: float, since: float = 0.
     if unasked := _unasked(view, plan, now, since):
         return ProbePeers(members=unasked, reason=f"{why}: asking {len(unasked)} members whether they are there")
     return None
+
+
+def _hear_all(view: View, plan: Plan, now: float) -> Action | None:
+    """The verdict names the first failure: time for the others to tell theirs."""
+    silent = _ranks(plan).keys() - {failure.member for failure in view.store.failures}
+    until = view.store.failed_at + view.settings.verdict_grace
+    if not silent or now >= until:
+        return None
+    return Wait(until=until, reason=f"no restarts left; hearing from {_names(sorted(silent))} what failed first")
 
 
 def _give_up(view: View, plan: Plan) -> Action:

@@ -12,6 +12,7 @@ import os
 import signal
 from pathlib import Path
 
+TRACEBACK = "Traceback (most recent call last):"
 TRACEBACK_BYTES = 4096
 """Most of a traceback that is published."""
 
@@ -32,6 +33,20 @@ def describe(exit_code: int, error_file: Path | None, stderr_tail: str) -> tuple
     return "ApplicationError", _line(f"exit code {exit_code}" + (f": {last}" if last else "")), _tail(stderr_tail)
 
 
+def happened_at(exit_code: int, error_file: Path | None, traceback_at: float | None, ended_at: float) -> float:
+    """Unix time of the failure itself. Python takes a while from the exception to its end, in which peers notice and fail too:
+    by the ends alone, the wrong rank would be the first.
+
+    `traceback_at`: when a traceback last came out of its stderr; `ended_at`: when the process was seen to have ended.
+    """
+    moments = [ended_at]
+    if error_file is not None and error_file.exists():
+        moments.append(error_file.stat().st_mtime)
+    if exit_code > 0 and traceback_at is not None:
+        moments.append(traceback_at)
+    return min(moments)
+
+
 def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -41,7 +56,7 @@ def signal_name(number: int) -> str:
 
 def last_traceback(text: str) -> str:
     """The last Python traceback in `text`, up to its exception's message; empty where there is none."""
-    start = text.rfind("Traceback (most recent call last):")
+    start = text.rfind(TRACEBACK)
     if start < 0:
         return ""
     header, *lines = text[start:].splitlines()

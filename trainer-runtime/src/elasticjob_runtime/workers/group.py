@@ -20,7 +20,7 @@ from elasticjob_runtime.membership.model import Plan, Workers, WorkersState
 from elasticjob_runtime.workers import logs
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.environment import GroupSpec, worker_environment
-from elasticjob_runtime.workers.failure import describe
+from elasticjob_runtime.workers.failure import describe, happened_at
 from elasticjob_runtime.workers.launch import GroupLauncher
 from elasticjob_runtime.workers.process import Worker, WorkerSpec
 from elasticjob_runtime.workers.reactor import Reactor
@@ -169,14 +169,15 @@ class WorkerGroup:
 
     def _failure(self, worker: Worker, code: int) -> FailureValue:
         reason, message, traceback = describe(code, worker.spec.error_file, worker.stderr_tail)
-        return self._failure_value(worker.spec.rank, worker.spec.local_rank, code, reason, message, traceback)
+        at = happened_at(code, worker.spec.error_file, worker.traceback_at, time.time())
+        return self._failure_value(worker.spec.rank, worker.spec.local_rank, code, reason, message, traceback, at)
 
     def _cannot_start(self, group_rank: int, local_rank: int, error: Exception) -> FailureValue:
         rank = group_rank * self.group.nproc + local_rank
         message = f"cannot start {self._command.for_rank(local_rank)[0]}: {error}"
-        return self._failure_value(rank, local_rank, 127, "CannotStart", message, "")
+        return self._failure_value(rank, local_rank, 127, "CannotStart", message, "", time.time())
 
-    def _failure_value(self, rank: int, local_rank: int, code: int, reason: str, message: str, traceback: str) -> FailureValue:
+    def _failure_value(self, rank: int, local_rank: int, code: int, reason: str, message: str, traceback: str, at: float) -> FailureValue:
         return FailureValue(
             member=self._member,
             epoch=self.view.epoch,
@@ -187,7 +188,7 @@ class WorkerGroup:
             message=message,
             traceback=traceback,
             host=socket.gethostname(),
-            time=time.time(),
+            time=at,
         )
 
     @property

@@ -13,14 +13,19 @@ import socket
 import string
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
+
+from elasticjob_runtime.workers.failure import TRACEBACK
 
 TAIL_BYTES = 16384
 """How much of a worker's last stderr is kept for its failure report."""
 
 STDOUT, STDERR = 1, 2
+
+_TRACEBACK = TRACEBACK.encode()
 
 
 def parse_std(text: str) -> dict[int, int] | int:
@@ -84,6 +89,8 @@ class Sink:
         self._filtered = filtered
         self._line = b""
         self._tail = bytearray()
+        self.traceback_at: float | None = None
+        """Unix time at which a Python traceback last began; None: there was none."""
 
     @property
     def tail(self) -> str:
@@ -110,6 +117,8 @@ class Sink:
             file.close()
 
     def _take(self, data: bytes) -> None:
+        if _TRACEBACK in self._tail[1 - len(_TRACEBACK) :] + data:
+            self.traceback_at = time.time()
         self._tail += data
         del self._tail[:-TAIL_BYTES]
         for file in self._files:

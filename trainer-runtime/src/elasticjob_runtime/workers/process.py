@@ -85,5 +85,9 @@ class Worker:
         return self.exit_code
 
     @property
+    def traceback_at(self) -> float | None:
+        return self.sinks[-1].traceback_at if self.sinks else None
+
+    @property
     def stderr_tail(self) -> str:
         return self.sinks[-1].tail if self.sinks else ""
