@@ -288,4 +288,4 @@ class World:
             succeeded = outcome.state is OutcomeState.SUCCEEDED
             require(succeeded == (exit_.code is ExitCode.SUCCEEDED), f"{agent} exits with {exit_.code.name}, the job {outcome.state.value}")
         if exit_.code is ExitCode.RESTARTABLE:
-            self.clock.later(1.0, lambda: self._come_back(agent.name))
+            self.clock.later(2.5, lambda: self._come_back(agent.name))

@@ -1,0 +1,124 @@
+"""A worker without torch: joins the others of its world over TCP, as a process group does, reports progress, and does what it is told.
+
+    python light_worker.py DIRECTORY
+
+It writes DIRECTORY/workers/<epoch>-<rank>.json once all of its world are connected. It obeys DIRECTORY/do/<member>, a file with one word:
+raise, exit, hang, leave-children. DIRECTORY/finish ends all with success. A lost peer is an error, as it is for a collective.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import pathlib
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from types import FrameType
+from typing import Any
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+EPOCH = int(os.environ["ELASTICJOB_EPOCH"])
+MEMBER = os.environ["ELASTICJOB_MEMBER_ID"]
+MASTER = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+HERE = pathlib.Path(sys.argv[1])
+
+
+def connect_to_peers() -> list[socket.socket]:
+    """Rank 0 hears all others, they hear rank 0; returns when everybody is connected."""
+    if RANK:
+        connection = connect()
+        if connection.recv(1) != b"g":
+            raise ConnectionError("the world of this plan never formed")
+        return [connection]
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("", MASTER[1]))
+    listener.listen(64)
+    listener.settimeout(60)
+    connections = [listener.accept()[0] for _ in range(WORLD - 1)]
+    listener.close()
+    for connection in connections:
+        connection.sendall(b"g")
+    return connections
+
+
+def connect() -> socket.socket:
+    end = time.monotonic() + 60
+    while True:
+        try:
+            return socket.create_connection(MASTER, 60)
+        except ConnectionRefusedError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+
+
+def save(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM: the time to write a checkpoint."""
+    time.sleep(0.3)
+    (HERE / f"saved-{MEMBER}-{EPOCH}").touch()
+    sys.exit(0)
+
+
+def tell(agent: socket.socket, step: int) -> None:
+    message: dict[str, Any] = {"type": "progress", "rank": RANK, "step": step, "metrics": {"loss": 1 / step}, "time": time.time()}
+    agent.send(json.dumps(message).encode())
+
+
+def end_slowly(peers: list[socket.socket]) -> None:
+    """As torch does: long after the exception the connections go, and long after that the process ends."""
+    time.sleep(0.3)
+    for peer in peers:
+        peer.close()
+    time.sleep(0.3)
+
+
+def note(children: list[int]) -> None:
+    fields = {"pid": os.getpid(), "member": MEMBER, "rank": RANK, "world": WORLD, "epoch": EPOCH, "children": children}
+    fields["restarts"] = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    path = HERE / "workers" / f"{EPOCH}-{RANK}.json"
+    path.with_suffix(f".{os.getpid()}").write_text(json.dumps(fields))
+    path.with_suffix(f".{os.getpid()}").rename(path)
+
+
+def obey(peers: list[socket.socket]) -> None:
+    order = HERE / "do" / MEMBER
+    try:
+        word = order.read_text()
+        order.unlink()
+    except FileNotFoundError:
+        return
+    if word == "raise":
+        atexit.register(end_slowly, peers)
+        raise RuntimeError("told to fail")
+    if word == "exit":
+        os._exit(3)
+    if word == "hang":
+        signal.pause()
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, save)
+    loader = subprocess.Popen(["sleep", "1000"])
+    agent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    agent.connect(os.environ["ELASTICJOB_AGENT_SOCKET"])
+    peers = connect_to_peers()
+    note([loader.pid])
+    step = 0
+    while not (HERE / "finish").exists():
+        step += 1
+        tell(agent, step)
+        obey(peers)
+        heard, _, _ = select.select(peers, [], [], 0.05)
+        if heard and not (HERE / "finish").exists():
+            raise ConnectionError("lost a peer")
+    loader.kill()
+
+
+if __name__ == "__main__":
+    main()
