@@ -17,6 +17,8 @@ setup: .venv/.done ## .venv with everything for development (one torch included:
 	$(BIN)/python -m pip install -q -c constraints.txt -e ./trainer-runtime -e ./operator --group dev --group torch
 	@touch $@
 
+quickstart: setup ## no cluster, no root, a minute: agents on this machine lose a worker and gain a member
+	$(BIN)/python -m tests.quickstart
 demo: setup ## an elastic job on a real cluster: a pod is killed in the middle, the model trained to the end
 	$(BIN)/python -m tests.demo run
 demo-down: setup ## takes down what `make demo` brought up
@@ -44,4 +46,4 @@ check: setup ## format, lint, types, layers, generated files, chart
 generate: setup ## CRD and chart files from the models
 	$(BIN)/python -m elasticjob_operator.api.generate
 
-.PHONY: help setup demo demo-down install cluster cluster-down images test test-unit check generate
+.PHONY: help setup quickstart demo demo-down install cluster cluster-down images test test-unit check generate
