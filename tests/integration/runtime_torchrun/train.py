@@ -1,0 +1,59 @@
+"""A worker that only steps: one all-reduce a step, until the file `stop` is there. Files in $FOLDER steer it and tell what it did.
+
+steps/<member>    appended: "<step> <rank> <world size> <pid>"
+step              the last step of rank 0: its checkpoint
+crash-<member>    that member's worker exits with 3 (once)
+fail-<member>     that member's worker raises (every time)
+stop              all end well
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pathlib
+import time
+
+import torch
+import torch.distributed as dist
+
+folder = pathlib.Path(os.environ["FOLDER"])
+member = os.environ["ELASTICJOB_MEMBER_ID"]
+
+
+def main() -> None:
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+    rank, world = dist.get_rank(), dist.get_world_size()
+    saved = folder / "step"
+    start = torch.tensor([int(saved.read_text()) if rank == 0 and saved.exists() else 0])
+    dist.broadcast(start, 0)
+    step = int(start)
+    with (folder / "steps" / member).open("a", buffering=1) as log:
+        while True:
+            sums = torch.tensor([1, int(rank == 0 and (folder / "stop").exists())])
+            dist.all_reduce(sums)
+            if int(sums[0]) != world:
+                raise RuntimeError(f"{int(sums[0])} workers stepped in a world of {world}")
+            if int(sums[1]):
+                break
+            step += 1
+            if rank == 0:
+                (folder / "step.new").write_text(str(step))
+                (folder / "step.new").rename(saved)
+            log.write(f"{step} {rank} {world} {os.getpid()}\n")
+            obey()
+            time.sleep(0.05)
+    dist.destroy_process_group()
+
+
+def obey() -> None:
+    crash = folder / f"crash-{member}"
+    if crash.exists():
+        crash.unlink()
+        os._exit(3)
+    if (folder / f"fail-{member}").exists():
+        raise ValueError("the data are broken")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""torch's RendezvousHandler over etcd v3.
+
+torch's agent calls next_rendezvous for every round, asks num_nodes_waiting() ten times a second whether to start over, and calls shutdown()
+when it ends by itself; a signal ends it without.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousTimeoutError,
+)
+from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
+
+from elasticjob_runtime.cli.options import UsageError
+from elasticjob_runtime.contract import ExitCode, FailureValue, OutcomeState, OutcomeValue
+from elasticjob_runtime.etcd import Store
+from elasticjob_runtime.torchrun import BACKEND
+from elasticjob_runtime.torchrun.member import LEAVE_SIGNALS, Ended, Member
+from elasticjob_runtime.torchrun.options import MemberConfig, member_config, open_store, read_conf
+from elasticjob_runtime.torchrun.rounds import RoundOver, RoundStore, StoreHost, enter
+
+logger = logging.getLogger(__name__)
+
+CONFIRM_FAILURE = 1.0
+"""s between the last failure here and the job's: a lost member, which makes the workers of all others fail, is noticed in less."""
+
+TELL_END = 5.0
+"""s to tell the others how the job ended."""
+
+
+class SettingsError(RendezvousError, ValueError):
+    """A flag of torchrun is wrong; says which, and what to write instead."""
+
+
+def create(parameters: RendezvousParameters) -> EtcdRendezvousHandler:
+    _set_up_logging()
+    try:
+        conf = read_conf(parameters.config)
+        store = open_store(parameters.endpoint, conf)
+        config = member_config(
+            conf,
+            endpoint=store.endpoints[0],
+            run_id=parameters.run_id,
+            least=parameters.min_nodes,
+            most=parameters.max_nodes,
+            local_addr=parameters.local_addr,
+        )
+    except UsageError as error:
+        raise SettingsError(str(error)) from None
+    return EtcdRendezvousHandler(config, store)
+
+
+class EtcdRendezvousHandler(RendezvousHandler):
+    """One member of the run `config.run_id`. The main thread's, as torch's agent is."""
+
+    def __init__(self, config: MemberConfig, store: Store) -> None:
+        self._config = config
+        self._etcd = store
+        self._member: Member | None = None
+        self._stores: StoreHost | None = None
+        self._round: RoundStore | None = None
+        self._shared = False
+        self._signals: _SignalPipe | None = None
+
+    def get_backend(self) -> str:
+        return BACKEND
+
+    def get_run_id(self) -> str:
+        return self._config.run_id
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Whether MASTER_ADDR and MASTER_PORT are those of this round's store, or the worker of rank 0 opens one there."""
+        return self._shared
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Returns when all members of a plan that names this one are here.
+
+        Raises RendezvousClosedError: the job has failed; RendezvousTimeoutError: after join_timeout; RendezvousConnectionError: etcd
+        refuses this member, or it has lost its place. SystemExit(0): the job succeeded without it (torch 2.6 to 2.15 stumble over
+        RendezvousGracefulExitError).
+        """
+        member, stores = self._joined()
+        member.come_back()
+        with _leaving_on_signals():
+            while True:
+                try:
+                    plan = member.next_plan()
+                    self._round = enter(member, stores, plan)
+                except RoundOver:
+                    continue
+                except Ended as end:
+                    raise _error(end) from None
+                except TimeoutError as error:
+                    raise RendezvousTimeoutError(str(error)) from None
+                if member.run(plan.epoch):
+                    break
+        self._shared = plan.value.agent_store
+        assert plan.rank is not None
+        where = RendezvousStoreInfo(plan.value.master_addr, self._round.worker_port)
+        return RendezvousInfo(self._round, plan.rank.group_rank, plan.value.size, where)
+
+    def num_nodes_waiting(self) -> int:
+        """1 where the workers are to start over: a member came, left or was lost, workers of another failed, or the job is over."""
+        return int(self._member is not None and self._member.wants_restart())
+
+    def is_closed(self) -> bool:
+        return self._member is not None and self._member.outcome() is not None
+
+    def set_closed(self) -> None:
+        """The job is over for all members."""
+        if self._member is not None:
+            self._member.conclude(OutcomeValue(state=OutcomeState.FAILED, reason="Closed", message="the rendezvous was closed"))
+
+    def shutdown(self) -> bool:
+        """The end of torch's agent. Only success or failure of the workers is the job's; an agent's own trouble is nobody else's."""
+        error = sys.exc_info()[1]  # torch calls this from a `finally`
+        member, done = self._member, True
+        if member is not None:
+            if isinstance(error, ChildFailedError):
+                done = self._fail(member, error)
+            elif error is None:
+                done = self._succeed(member)
+        self._leave()
+        return done
+
+    def _joined(self) -> tuple[Member, StoreHost]:
+        if self._member is None or self._stores is None:
+            self._stores = StoreHost()
+            self._member = Member(self._config, self._etcd, self._stores.ports, shared=self._stores.shared)
+            self._signals = _SignalPipe()
+            self._member.start(self._signals.read)
+            atexit.register(self._leave)
+        return self._member, self._stores
+
+    def _succeed(self, member: Member) -> bool:
+        member.finish()
+        everybody = self._round is not None and self._round.all_finished
+        return member.wait_for_end(TELL_END if everybody else None)
+
+    def _fail(self, member: Member, error: ChildFailedError) -> bool:
+        epoch = self._round.epoch if self._round is not None else 0
+        member.wait_while(epoch, lambda: False, timeout=CONFIRM_FAILURE)
+        if not member.closes():
+            return True
+        rank, failure = error.get_first_failure()
+        member.conclude(_failed(self._config.settings.me, epoch, rank, failure))
+        return member.wait_for_end(TELL_END)
+
+    def _leave(self) -> None:
+        atexit.unregister(self._leave)
+        if self._signals is not None:
+            self._signals.close()
+        if self._member is not None:
+            self._member.close()
+        self._etcd.close()
+
+
+def _failed(me: str, epoch: int, rank: int, failure: ProcessFailure) -> OutcomeValue:
+    said = FailureValue(
+        member=me,
+        epoch=epoch,
+        rank=rank,
+        local_rank=failure.local_rank,
+        exit_code=failure.exitcode,
+        reason="Signal" if failure.exitcode < 0 else "ApplicationError",
+        message=str(failure.message).strip().partition("\n")[0][:500],
+        host=socket.gethostname(),
+        time=float(failure.timestamp or 0),
+    )
+    message = f"rank {rank} on {me} failed: {said.message}; torchrun has no restarts left (--max-restarts)"
+    values = {field: getattr(said, field) for field in FailureValue.__dataclass_fields__}
+    return OutcomeValue(state=OutcomeState.FAILED, reason="MaxRestartsExceeded", message=message, epoch=epoch, failure=values)
+
+
+def _error(end: Ended) -> BaseException:
+    if end.code is ExitCode.SUCCEEDED:
+        logger.info("%s; nothing left to do here", end)
+        return SystemExit(0)
+    if end.code is ExitCode.WORKERS_FAILED:
+        return RendezvousClosedError(str(end))
+    return RendezvousConnectionError(str(end))
+
+
+# -- signals
+
+
+class _SignalPipe:
+    """Tells the member's thread of signals at once, while torch's handlers deal with them. Only where nobody else listens this way."""
+
+    def __init__(self) -> None:
+        self.read: int | None = None
+        if threading.current_thread() is not threading.main_thread():
+            return
+        read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        if before == -1:
+            self.read = read
+        else:
+            signal.set_wakeup_fd(before)
+
+    def close(self) -> None:
+        """The pipe stays open: the member's thread may be in it."""
+        if self.read is not None and threading.current_thread() is threading.main_thread():
+            signal.set_wakeup_fd(-1)
+
+
+@contextlib.contextmanager
+def _leaving_on_signals() -> Iterator[None]:
+    """torch takes signals when it starts workers. Before, they would kill the agent before it could say good-bye."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SignalException(f"Process {os.getpid()} got signal: {number}", sigval=signal.Signals(number))
+
+    taken = []
+    if threading.current_thread() is threading.main_thread():
+        taken = [number for number in LEAVE_SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+# -- what people see
+
+
+def _set_up_logging() -> None:
+    """Membership changes on stderr, as torchrun's own log; LOGLEVEL, torch's variable, says how much. And errors in one sentence."""
+    root = logging.getLogger("elasticjob_runtime")
+    if not root.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("[etcd-v3] %(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S"))
+        root.addHandler(handler)
+        root.propagate = False
+        root.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
+    if root.level != logging.DEBUG and sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _one_sentence
+
+
+def _one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """sys.excepthook of a process whose rendezvous is ours: an error for the person at the terminal, without torch's frames."""
+    if isinstance(error, RendezvousError):
+        print(f"torchrun: {error}", file=sys.stderr)  # noqa: T201 - a command line tool's own error
+    else:
+        sys.__excepthook__(kind, error, trace)

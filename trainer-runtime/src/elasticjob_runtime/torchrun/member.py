@@ -1,0 +1,357 @@
+"""One member of a job under torchrun: a thread that observes, lets `policy.next_action` decide, and executes.
+
+torch's agent has the main thread and calls the public methods; they never wait for a network. The lease, the store's watch and the calls
+to the store have threads of their own, so heartbeats go on whatever torch's agent does.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from elasticjob_runtime.agent.heartbeat import Heartbeats
+from elasticjob_runtime.agent.peers import PeerServer, probe_in_background
+from elasticjob_runtime.agent.reactor import Reactor
+from elasticjob_runtime.agent.rendezvous import PlanOutdatedError, Rendezvous
+from elasticjob_runtime.contract import ExitCode, FailureValue, MemberValue, OutcomeValue
+from elasticjob_runtime.etcd.port import Denied, NotEtcd, Store, StoreError
+from elasticjob_runtime.membership import View
+from elasticjob_runtime.membership.model import (
+    Action,
+    Exit,
+    Plan,
+    Probe,
+    ProbePeers,
+    PublishFailure,
+    StartWorkers,
+    StopWorkers,
+    StoreAction,
+    StoreView,
+    Wait,
+)
+from elasticjob_runtime.torchrun.options import MemberConfig
+from elasticjob_runtime.torchrun.policy import TorchAgent, closes, is_spare, next_action
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
+"""Pauses between tries while the store is out of reach; the last one repeats."""
+
+_NEVER = float("inf")
+
+
+class Ended(Exception):
+    """This member's part in the job is over."""
+
+    def __init__(self, exit_: Exit) -> None:
+        super().__init__(exit_.reason)
+        self.code = exit_.code
+
+
+class Member:
+    """Public methods may be called from any thread."""
+
+    def __init__(self, config: MemberConfig, store: Store, ports: Sequence[int], *, shared: bool) -> None:
+        """`ports`: of stores that listen. `shared`: workers may use these stores too."""
+        settings = config.settings
+        self._config = config
+        self._shared = shared
+        self._reactor = Reactor()
+        self._peers = PeerServer(settings.me, settings.incarnation)
+        self._heartbeats = Heartbeats(self._reactor)
+        member = MemberValue(
+            address=config.address,
+            ports=list(ports),
+            nproc=settings.nproc,
+            incarnation=settings.incarnation,
+            peer_port=self._peers.port,
+            started_at=time.time(),
+        )
+        self._rendezvous = Rendezvous(
+            store,
+            config.keys,
+            settings.me,
+            member,
+            lease_ttl=config.lease_ttl,
+            on_view=lambda view: self._reactor.call_soon(lambda: self._saw(view)),
+            on_done=lambda action, error: self._reactor.call_soon(lambda: self._done(action, error)),
+            on_trouble=lambda error: self._reactor.call_soon(lambda: self._store_trouble(error)),
+        )
+        # Shared with the threads that call in; guarded by `_changed`.
+        self._changed = threading.Condition()
+        self._agent = TorchAgent()
+        self._store_view = StoreView()
+        self._verdict: OutcomeValue | None = None
+        self._leaving: float | None = None
+        self._closing = False
+        self._exit: Exit | None = None
+        self._said = ""
+        # The loop's own.
+        self._signals: int | None = None
+        self._probes: dict[str, Probe] = {}
+        self._probing = False
+        self._busy = False
+        self._tries = 0
+        self._retry_at = 0.0
+        self._reported_failure = 0
+        self._trouble = ""
+        self._fatal: Exit | None = None
+        self._thread = threading.Thread(target=self._run, name="etcd-v3-member", daemon=True)
+
+    def start(self, signals: int | None = None) -> None:
+        """`signals`: readable when a signal has come (signal.set_wakeup_fd)."""
+        self._signals = signals
+        if signals is not None:
+            self._reactor.add_reader(signals, self._read_signals)
+        self._reactor.add_reader(self._peers.fileno(), self._greet)
+        self._rendezvous.start()
+        self._thread.start()
+
+    # -- what torch's agent says and asks
+
+    def come_back(self) -> None:
+        """It is in next_rendezvous, and has no workers."""
+        with self._changed:
+            self._agent = self._agent.come_back(self._failure("torchrun restarts its workers; see its log for the cause"), time.monotonic())
+        self.wake()
+
+    def next_plan(self) -> Plan:
+        """Waits for a plan with this member in it. Raises Ended, and TimeoutError after `join_timeout`; spares wait as long as it takes."""
+        deadline = time.monotonic() + self._config.join_timeout
+        with self._changed:
+            while True:
+                if self._exit is not None:
+                    raise Ended(self._exit)
+                plan = self._agent.plan
+                if plan is not None and self._agent.is_in(plan.epoch):
+                    return plan
+                left = None if is_spare(self._view()) else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    why = self._trouble or self._said
+                    raise TimeoutError(f"no training after {self._config.join_timeout:g} s (join_timeout): {why}")
+                self._changed.wait(left)
+
+    def run(self, epoch: int) -> bool:
+        """All members have met in the round of `epoch`. False: it is over already."""
+        with self._changed:
+            self._agent = self._agent.run(epoch, time.monotonic())
+            return self._exit is None and self._agent.is_in(epoch)
+
+    def finish(self) -> None:
+        """All workers here have exited with 0."""
+        with self._changed:
+            self._agent = self._agent.finish(time.monotonic())
+        self.wake()
+
+    def wants_restart(self) -> bool:
+        with self._changed:
+            plan = self._agent.plan
+            return self._exit is not None or (plan is not None and not self._agent.is_in(plan.epoch))
+
+    def outcome(self) -> OutcomeValue | None:
+        with self._changed:
+            return self._store_view.outcome
+
+    def closes(self) -> bool:
+        """Would a failure here be the job's?"""
+        with self._changed:
+            return self._exit is None and closes(self._view())
+
+    def conclude(self, verdict: OutcomeValue) -> None:
+        """The job is over, says torch's agent."""
+        with self._changed:
+            self._verdict = verdict
+        self.wake()
+
+    def wait_while(self, epoch: int, until: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Waits until `until()` is true (call `wake` when it may be), the round of `epoch` is over, or `timeout` s. Returns `until()`."""
+        with self._changed:
+            self._changed.wait_for(lambda: until() or self._is_over(epoch), timeout)
+            return until()
+
+    def wait_for_end(self, timeout: float | None) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._exit is not None, timeout)
+
+    def wake(self) -> None:
+        """Something has changed that the loop or a waiting thread looks at."""
+        with self._changed:
+            self._changed.notify_all()
+        self._reactor.call_soon(lambda: None)
+
+    def close(self, timeout: float = 3.0) -> None:
+        """Gives the lease back, so that the others go on at once. Idempotent."""
+        with self._changed:
+            self._closing = True
+        self.wake()
+        self._thread.join(timeout)
+
+    def _is_over(self, epoch: int) -> bool:
+        return self._exit is not None or not self._agent.is_in(epoch)
+
+    # -- the loop
+
+    def _run(self) -> None:
+        try:
+            exit_ = self._loop()
+        except Exception as error:
+            logger.exception("the rendezvous thread failed")
+            exit_ = Exit(code=ExitCode.INTERNAL, reason=f"internal error: {error!r}")
+        self._rendezvous.close()
+        self._heartbeats.close()
+        self._peers.close()
+        with self._changed:
+            self._exit = exit_
+            self._changed.notify_all()
+
+    def _loop(self) -> Exit:
+        while True:
+            now = time.monotonic()
+            self._heartbeats.tick(now)
+            with self._changed:
+                if self._closing:
+                    return Exit(code=ExitCode.SUCCEEDED, reason="closed")
+                action = self._fatal or next_action(self._view(), self._agent, self._verdict, now)
+                self._say(action)
+            if isinstance(action, Exit):
+                return action
+            until = self._execute(action, now)
+            if until is not None:
+                beat = self._heartbeats.deadline
+                until = until if beat is None else min(until, beat)
+                self._reactor.wait(None if until == _NEVER else max(0.0, until - time.monotonic()))
+
+    def _view(self) -> View:
+        return View(
+            settings=self._config.settings,
+            store=self._store_view,
+            workers=self._agent.workers,
+            probes=self._probes,
+            lease_expires_at=self._rendezvous.lease_expires_at,
+            silent=self._heartbeats.silent(self._reactor.now()),
+            stores=self._shared,
+            reported_failure=self._reported_failure,
+            leaving_since=self._leaving,
+        )
+
+    def _execute(self, action: Action, now: float) -> float | None:
+        """Does it. Returns until when to wait for what comes; None: decide again at once."""
+        until = _NEVER if action.until is None else action.until
+        match action:
+            case Wait():
+                return until
+            case StartWorkers() | StopWorkers():
+                self._command(action, now)
+                return None
+            case ProbePeers():
+                if not self._probing:
+                    self._probing = True
+                    probe_in_background(action.members, lambda found: self._reactor.call_soon(lambda: self._probed(found)))
+                return until
+            case _:
+                return self._to_store(action, now, until)
+
+    def _command(self, action: StartWorkers | StopWorkers, now: float) -> None:
+        with self._changed:
+            if isinstance(action, StartWorkers):
+                self._agent = self._agent.start(action.plan, now)
+            else:
+                self._agent = self._agent.stop(self._failure(action.reason), now)
+            self._changed.notify_all()
+
+    def _failure(self, message: str) -> FailureValue:
+        rank = self._agent.plan.rank if self._agent.plan else None
+        return FailureValue(
+            member=self._config.settings.me,
+            epoch=self._agent.epoch,
+            rank=rank.group_rank if rank else 0,
+            local_rank=0,
+            exit_code=1,
+            reason="WorkersStopped",
+            message=message,
+            time=time.time(),
+        )
+
+    def _to_store(self, action: Action, now: float, until: float) -> float:
+        """One store action at a time; after a failure, the next one waits."""
+        if self._busy:
+            return until
+        if now < self._retry_at:
+            return min(until, self._retry_at)
+        self._busy = True
+        self._rendezvous.submit(action)  # type: ignore[arg-type]  # everything else is handled above
+        return until
+
+    def _say(self, action: Action) -> None:
+        if action.reason != self._said:
+            self._said = action.reason
+            logger.info("%s", action.reason)
+
+    # -- observations, all on the loop's thread
+
+    def _greet(self) -> None:
+        for connection in self._peers.greet():
+            self._heartbeats.add_listener(connection)
+
+    def _saw(self, view: StoreView) -> None:
+        with self._changed:
+            self._store_view = view
+            self._changed.notify_all()
+        rank = view.plan.rank if view.plan is not None else None
+        if rank is not None:
+            self._heartbeats.follow(rank.neighbours, self._reactor.now())
+
+    def _done(self, action: StoreAction, error: StoreError | None) -> None:
+        self._busy = False
+        if error is None:
+            self._tries = 0
+            if isinstance(action, PublishFailure):
+                self._reported_failure = action.failure.epoch
+        elif isinstance(error, PlanOutdatedError):
+            logger.info("%s", error)
+        elif isinstance(error, Denied | NotEtcd) and not self._agent.epoch:
+            denied = isinstance(error, Denied)
+            reason = str(error) if denied else f"no etcd 3.4 or newer at the endpoint: {error}"
+            self._fatal = Exit(code=ExitCode.DENIED if denied else ExitCode.UNAVAILABLE, reason=reason)
+        else:
+            self._retry_at = time.monotonic() + RETRY_SECONDS[min(self._tries, len(RETRY_SECONDS) - 1)]
+            self._tries += 1
+            self._store_trouble(error)
+
+    def _store_trouble(self, error: StoreError | None) -> None:
+        text = str(error) if error else ""
+        if text == self._trouble:
+            return
+        self._trouble = text
+        if error:
+            logger.warning("rendezvous out of reach: %s (trying again; running workers go on)", error)
+        else:
+            logger.info("rendezvous reached again")
+
+    def _probed(self, found: Mapping[str, Probe]) -> None:
+        self._probing = False
+        self._probes.update(found)
+        for name, probe in found.items():
+            if not probe.reachable:
+                logger.info("%s does not answer", name)
+
+    def _read_signals(self) -> None:
+        """A signal that ends torch's agent: tell the others at once, not when the workers have saved."""
+        assert self._signals is not None
+        for number in os.read(self._signals, 256):
+            if number in LEAVE_SIGNALS and ends_the_agent(signal.getsignal(number)):
+                with self._changed:
+                    self._leaving = self._leaving or time.monotonic()
+
+
+LEAVE_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def ends_the_agent(handler: object) -> bool:
+    """Is it torch's handler, Python's own for Ctrl-C, or ours? Whoever has another one decides for himself what a signal means."""
+    module = getattr(handler, "__module__", "") or ""
+    return handler is signal.default_int_handler or module.startswith(("torch.distributed.elastic.", "elasticjob_runtime."))

@@ -1,0 +1,85 @@
+"""From torchrun's flags to what a member needs. Raises UsageError, one sentence for the person who typed the flag."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from elasticjob_runtime.agent.peers import local_address
+from elasticjob_runtime.cli.options import RunConf, UsageError, member_id, run_conf
+from elasticjob_runtime.contract import Env, Keys
+from elasticjob_runtime.etcd import CONF_KEYS, Endpoint, EtcdClient, connect
+from elasticjob_runtime.membership.model import Settings
+
+logger = logging.getLogger(__name__)
+
+UNCOUNTED = 0
+"""`nproc` of a member under torchrun: torch's agents tell each other how many workers they start. No member of elasticrun says 0, and no
+plan has members of different `nproc`, so the two launchers never train together by accident."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class MemberConfig:
+    """What one member is told."""
+
+    settings: Settings
+    keys: Keys
+    run_id: str
+    address: str
+    lease_ttl: float
+    join_timeout: float
+    """s in next_rendezvous, without a place in a plan or as a spare, after which it gives up."""
+
+
+def read_conf(config: Mapping[str, Any]) -> RunConf:
+    """--rdzv-conf as torch has taken it apart."""
+    connection = {key: str(value) for key, value in config.items() if key in CONF_KEYS}
+    rest = ",".join(f"{key}={value}" for key, value in config.items() if key not in CONF_KEYS)
+    return dataclasses.replace(run_conf(rest), connection=connection)
+
+
+def open_store(endpoint: str, conf: RunConf) -> EtcdClient:
+    """Nothing is sent yet."""
+    if not endpoint:
+        raise UsageError("--rdzv-backend=etcd-v3 needs --rdzv-endpoint=HOST:PORT of an etcd")
+    try:
+        return connect(endpoint, conf.connection)
+    except (ValueError, OSError) as error:
+        raise UsageError(str(error)) from error
+
+
+def member_config(
+    conf: RunConf,
+    *,
+    endpoint: Endpoint,
+    run_id: str,
+    least: int,
+    most: int,
+    local_addr: str | None,
+    environment: Mapping[str, str] = os.environ,
+) -> MemberConfig:
+    """`least`, `most`: --nnodes."""
+    if run_id == "none":
+        logger.warning("no --rdzv-id: every job without one meets in the same place of this etcd")
+    return MemberConfig(
+        settings=Settings(
+            me=member_id(environment),
+            incarnation=secrets.token_hex(6),
+            nproc=UNCOUNTED,
+            min=least,
+            max=most,
+            max_restarts=sys.maxsize,  # torch's agents count for themselves
+            start_grace=conf.start_grace,
+            join_delay=conf.join_delay,
+        ),
+        keys=Keys(conf.prefix, run_id),
+        run_id=run_id,
+        address=local_addr or environment.get(Env.ADDRESS) or local_address(endpoint.host, endpoint.port),
+        lease_ttl=conf.lease_ttl,
+        join_timeout=conf.join_timeout,
+    )

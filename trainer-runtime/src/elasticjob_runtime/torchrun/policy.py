@@ -1,0 +1,190 @@
+"""What a member under torchrun does next: `membership.decide`, and what is different where torch's agent starts and stops the workers.
+
+To the rendezvous, torch's agent is a worker group that cannot be commanded: it is asked to stop (num_nodes_waiting() says 1, and torch
+looks ten times a second), and shows by calling next_rendezvous() that it has. Pure: no I/O, no clock, no torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+
+from elasticjob_runtime.contract import ExitCode, FailureValue, MemberState, OutcomeValue, PlanReason
+from elasticjob_runtime.membership import View, decide
+from elasticjob_runtime.membership.model import Action, Exit, Plan, PublishOutcome, PublishState, Wait, Workers, WorkersState
+
+COME_BACK = 45.0
+"""s that torch's agent gets to stop its workers, 30 of which it gives to the workers. Longer: the others wait longer for one that hangs;
+shorter: a member with slow workers is left out of a plan, and causes another when it comes back."""
+
+
+class Phase(enum.Enum):
+    """Where torch's agent is."""
+
+    WAITING = "waiting"
+    """In next_rendezvous, with no plan to follow."""
+    MEETING = "meeting"
+    """In next_rendezvous, with a plan: waits for its other members."""
+    RUNNING = "running"
+    """Next_rendezvous has returned: it starts workers and watches them."""
+    STOPPING = "stopping"
+    """Asked to stop, not back in next_rendezvous yet."""
+    FINISHED = "finished"
+    """All its workers exited with 0: it never comes back."""
+
+
+_WORKERS = {
+    Phase.MEETING: WorkersState.RUNNING,
+    Phase.RUNNING: WorkersState.RUNNING,
+    Phase.STOPPING: WorkersState.STOPPING,
+    Phase.FINISHED: WorkersState.SUCCEEDED,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TorchAgent:
+    """torch's agent, as this member sees it. Each method returns the agent after it; what does not fit the phase changes nothing."""
+
+    phase: Phase = Phase.WAITING
+    plan: Plan | None = None
+    """The last one it was given."""
+    failure: FailureValue | None = None
+    """Why its last workers stopped. Published only where no newer plan makes it uninteresting."""
+    changed_at: float = 0.0
+    """When the phase began, monotonic s."""
+
+    @property
+    def epoch(self) -> int:
+        return self.plan.epoch if self.plan else 0
+
+    @property
+    def workers(self) -> Workers:
+        """The same in the words of `decide`."""
+        state = _WORKERS.get(self.phase, WorkersState.FAILED if self.failure else WorkersState.NONE)
+        return Workers(state=state, epoch=self.epoch, failure=self.failure, changed_at=self.changed_at, plan=self.plan)
+
+    def come_back(self, failure: FailureValue, now: float) -> TorchAgent:
+        """It called next_rendezvous: its workers are gone."""
+        if self.phase in (Phase.WAITING, Phase.MEETING):
+            return self
+        return dataclasses.replace(self, phase=Phase.WAITING, failure=failure, changed_at=now)
+
+    def start(self, plan: Plan, now: float) -> TorchAgent:
+        if self.phase is not Phase.WAITING:
+            return self
+        return TorchAgent(phase=Phase.MEETING, plan=plan, changed_at=now)
+
+    def stop(self, failure: FailureValue, now: float) -> TorchAgent:
+        """It is to stop; where it has not started any workers yet, it has."""
+        if self.phase is Phase.MEETING:
+            return dataclasses.replace(self, phase=Phase.WAITING, failure=failure, changed_at=now)
+        return self._move(Phase.RUNNING, Phase.STOPPING, now)
+
+    def run(self, epoch: int, now: float) -> TorchAgent:
+        """All members of plan `epoch` have met."""
+        return self._move(Phase.MEETING, Phase.RUNNING, now) if epoch == self.epoch else self
+
+    def finish(self, now: float) -> TorchAgent:
+        if self.phase not in (Phase.RUNNING, Phase.STOPPING):
+            return self
+        return dataclasses.replace(self, phase=Phase.FINISHED, changed_at=now)
+
+    def is_in(self, epoch: int) -> bool:
+        """Does the round of `epoch` go on for it?"""
+        return epoch == self.epoch and self.phase in (Phase.MEETING, Phase.RUNNING, Phase.FINISHED)
+
+    def _move(self, before: Phase, after: Phase, now: float) -> TorchAgent:
+        return dataclasses.replace(self, phase=after, changed_at=now) if self.phase is before else self
+
+
+def next_action(view: View, agent: TorchAgent, verdict: OutcomeValue | None, now: float) -> Action:
+    """`view.workers` is `agent.workers`. `verdict`: how torch's agent says the job ended; None: it has not."""
+    if view.store.outcome is None and view.leaving_since is None and view.store.registered:
+        for special in (_refuse(view), _conclude(view, verdict), _bow_out(view, agent), _keep_time(view, agent, now)):
+            if special is not None:
+                return special
+    action = decide(_in_our_words(view), now)
+    if isinstance(action, Wait) and (until := _patience(view, agent)) is not None:
+        return dataclasses.replace(action, until=until if action.until is None else min(until, action.until))
+    if isinstance(action, PublishOutcome) and view.store.plan is not None:
+        message = f"the workers of all {view.store.plan.value.size} members exited with 0"
+        return dataclasses.replace(action, outcome=dataclasses.replace(action.outcome, message=message), reason=message)
+    return action
+
+
+def _refuse(view: View) -> Action | None:
+    """Members of elasticrun and members of torchrun cannot train together: they wait for each other in different ways."""
+    if view.workers.epoch:
+        return None
+    known = [member.value for member in view.store.members.values()] + ([view.store.founder] if view.store.founder else [])
+    if all(member.nproc == view.settings.nproc for member in known):
+        return None
+    reason = "the job with this --rdzv-id is elasticrun's: start all members with one launcher, or take another --rdzv-id for torchrun"
+    return Exit(code=ExitCode.CONFIG, reason=reason)
+
+
+def _in_our_words(view: View) -> View:
+    """A plan that elasticrun left behind does not bind us: its members are dead, or `_refuse` will see them."""
+    plan, nproc = view.store.plan, view.settings.nproc
+    if plan is None or plan.value.nproc == nproc:
+        return view
+    ours = dataclasses.replace(plan, value=dataclasses.replace(plan.value, nproc=nproc))
+    return dataclasses.replace(view, store=dataclasses.replace(view.store, plan=ours))
+
+
+def _conclude(view: View, verdict: OutcomeValue | None) -> Action | None:
+    """torch's agent says that the job failed. Not for this one to say where the others have gone on without it."""
+    if verdict is None:
+        return None
+    plan = view.store.plan
+    if plan is None or not closes(view):
+        return Exit(code=ExitCode.WORKERS_FAILED, reason=f"{verdict.message}; the others may go on")
+    return PublishOutcome(
+        outcome=dataclasses.replace(verdict, epoch=plan.epoch), expected_mod_revision=plan.mod_revision, reason=verdict.message
+    )
+
+
+def closes(view: View) -> bool:
+    """Is a failure here the job's? Not where the workers failed because another member went: then the others go on."""
+    plan = view.store.plan
+    if plan is None or any(one.value.suspect != view.settings.me for one in view.store.suspicions):
+        return False
+    if plan.epoch > view.workers.epoch:
+        return plan.rank is not None and plan.value.reason is PlanReason.WORKER_FAILED
+    return True
+
+
+def _bow_out(view: View, agent: TorchAgent) -> Action | None:
+    """Its workers are done, but the others had to start again: torch's agent cannot, so it leaves them to it."""
+    plan = view.store.plan
+    if agent.phase is not Phase.FINISHED or plan is None or plan.epoch <= agent.epoch:
+        return None
+    if view.me is not None and view.me.value.state is not MemberState.LEAVING:
+        return PublishState(state=MemberState.LEAVING, epoch=agent.epoch, reason="the workers here are done; the others go on without")
+    return Exit(code=ExitCode.SUCCEEDED, reason=f"the workers here are done, plan {plan.epoch} is for the others")
+
+
+def _keep_time(view: View, agent: TorchAgent, now: float) -> Action | None:
+    """A member whose torch agent does not come back must not keep the others waiting."""
+    me = view.me
+    if me is None:
+        return None
+    state = me.value.state
+    if agent.phase is Phase.STOPPING and state is MemberState.READY and now >= agent.changed_at + COME_BACK:
+        reason = f"the workers have not stopped within {COME_BACK:g} s: the others go on without"
+        return PublishState(state=MemberState.LEAVING, epoch=agent.epoch, reason=reason)
+    if agent.phase is Phase.WAITING and state is MemberState.LEAVING:
+        return PublishState(state=MemberState.READY, epoch=agent.epoch, stores=view.stores, reason="the workers have stopped at last")
+    return None
+
+
+def _patience(view: View, agent: TorchAgent) -> float | None:
+    """When `_keep_time` has something to do."""
+    waits = agent.phase is Phase.STOPPING and view.me is not None and view.me.value.state is MemberState.READY
+    return agent.changed_at + COME_BACK if waits else None
+
+
+def is_spare(view: View) -> bool:
+    """The job has all the members it wants, and this one waits until one is missing."""
+    plan = view.store.plan
+    return plan is not None and plan.rank is None
