@@ -1,0 +1,110 @@
+"""From the workers' lines to figures: pure. Times are Unix time, s."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+
+STEADY_STEPS = 10
+"""Steps of every rank after which a world counts as training."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Worker:
+    """One worker process: what it wrote."""
+
+    member: str
+    pid: int
+    rank: int
+    world: int
+    began: float
+    resumed: int
+    """The step of the checkpoint it went on from."""
+    steps: tuple[tuple[float, int], ...] = ()
+    """(time, step), as they were done."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recovery:
+    """What one change cost. None: it never came, within the limit."""
+
+    first_step: float | None
+    """s from the event to the first step of the world that should follow."""
+    stall: float | None
+    """s: the longest time without a step between the last one before the event and that first step."""
+    steps_lost: int | None
+    """Steps that were done again."""
+
+
+def parse_log(text: str) -> Worker | None:
+    """None where not even the head is whole. A last line that is cut off is left out."""
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    if not lines:
+        return None
+    steps = tuple((float(time), int(step)) for time, step in (line.split() for line in lines[1:]))
+    return Worker(**json.loads(lines[0]), steps=steps)
+
+
+def newest_world(workers: Iterable[Worker], world: int, since: float) -> list[Worker]:
+    """The latest worker of every rank among those that began after `since` in a world of this size; empty: not all there."""
+    latest: dict[int, Worker] = {}
+    for worker in sorted(workers, key=lambda worker: worker.began):
+        if worker.world == world and worker.began >= since:
+            latest[worker.rank] = worker
+    return [latest[rank] for rank in sorted(latest)] if len(latest) == world else []
+
+
+def is_steady(workers: Iterable[Worker], world: int, since: float = 0.0) -> bool:
+    there = newest_world(workers, world, since)
+    return bool(there) and all(len(worker.steps) >= STEADY_STEPS for worker in there)
+
+
+def first_step(workers: Iterable[Worker], world: int, since: float) -> float | None:
+    """When the world of this size, of workers that began after `since`, did its first step."""
+    times = [worker.steps[0][0] for worker in workers if worker.world == world and worker.began >= since and worker.steps]
+    return min(times, default=None)
+
+
+def recovery(workers: Sequence[Worker], event: float, world: int) -> Recovery:
+    """What the event at that time cost, until workers that began later trained as a world of this size."""
+    first = first_step(workers, world, event)
+    if first is None:
+        return Recovery(first_step=None, stall=None, steps_lost=None)
+    return Recovery(first_step=first - event, stall=_longest_pause(workers, event, first), steps_lost=_steps_lost(workers, event, first))
+
+
+def _longest_pause(workers: Iterable[Worker], event: float, first: float) -> float:
+    times = sorted(time for worker in workers for time, _ in worker.steps if time <= first)
+    before = max((time for time in times if time <= event), default=event)
+    course = [before, *(time for time in times if time > event)]
+    return max((after - earlier for earlier, after in itertools.pairwise(course)), default=0.0)
+
+
+def _steps_lost(workers: Iterable[Worker], event: float, first: float) -> int:
+    """Of every world that began between the event and the first step: how far it went back."""
+    all_workers = sorted(workers, key=lambda worker: worker.began)
+    lost = 0
+    for leader in (worker for worker in all_workers if worker.rank == 0 and event <= worker.began <= first):
+        lost += max(0, _reached(all_workers, leader.began) - leader.resumed)
+    return lost
+
+
+def _reached(workers: Iterable[Worker], until: float) -> int:
+    """The highest step that workers which began before that moment did."""
+    return max((worker.steps[-1][1] for worker in workers if worker.began < until and worker.steps), default=0)
+
+
+def usual_step(workers: Iterable[Worker]) -> float:
+    """s from step to step of an undisturbed worker: the median."""
+    gaps = [after[0] - before[0] for worker in workers for before, after in itertools.pairwise(worker.steps)]
+    return statistics.median(gaps) if gaps else 0.0
+
+
+def goodput(workers: Sequence[Worker], start: float, end: float) -> float:
+    """Share of the steps that could have been done between the two moments, had nothing happened: done again counts once."""
+    reached = [step for worker in workers for time, step in worker.steps if start <= time <= end]
+    ideal = (end - start) / usual_step(workers) if workers else 0.0
+    return (max(reached) - min(reached)) / ideal if reached and ideal else 0.0

@@ -1,0 +1,62 @@
+"""What every launcher trains: DistributedDataParallel over gloo, a checkpoint per step, and one line per step and rank with its time.
+
+An ordinary script: nothing in it knows which launcher runs it. BENCH_FOLDER is where checkpoint and lines go.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+FOLDER = Path(os.environ["BENCH_FOLDER"])
+STEP_SECONDS = float(os.environ.get("BENCH_STEP_SECONDS", "0.05"))
+"""Least time of a step: stands for the compute of a real model."""
+CHECKPOINT = FOLDER / "checkpoint.pt"
+
+
+def save(state: dict[str, Any]) -> None:
+    aside = CHECKPOINT.with_suffix(f".{os.getpid()}")
+    torch.save(state, aside)
+    aside.rename(CHECKPOINT)
+
+
+def main() -> None:
+    began = time.time()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    network = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
+    found = [torch.load(CHECKPOINT) if rank == 0 and CHECKPOINT.exists() else None]
+    dist.broadcast_object_list(found)
+    step = 0
+    if found[0] is not None:
+        network.load_state_dict(found[0]["network"])
+        step = found[0]["step"]
+    model = DistributedDataParallel(network)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+    head = {"member": os.environ["BENCH_MEMBER"], "pid": os.getpid(), "rank": rank, "world": world, "began": began, "resumed": step}
+    with (FOLDER / "steps" / f"{head['member']}.{os.getpid()}.log").open("a", buffering=1) as log:
+        log.write(json.dumps(head) + "\n")
+        while True:
+            until = time.monotonic() + STEP_SECONDS
+            model(torch.randn(16, 32)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            step += 1
+            log.write(f"{time.time():.6f} {step}\n")
+            if rank == 0:
+                save({"network": network.state_dict(), "step": step})
+            time.sleep(max(0.0, until - time.monotonic()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""The launchers that are compared, and how each is started. Pure.
+
+torchrun tuned: the shortest timeouts that its settings allow. They are whole seconds; with a keep-alive limit of one second instead of two,
+agents that are alive are thrown out on a busy machine, since their sign of life comes once a second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+
+_TUNED = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2,heartbeat_timeout=1,close_timeout=1"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class System:
+    name: str
+    launcher: Sequence[str]
+    """What `python` gets before the common flags."""
+    on_etcd: bool
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def command(self, endpoint: str, run_id: str, least: int, most: int, script: str) -> list[str]:
+        """`endpoint`: of etcd, or where the first agent of torchrun is to host its store."""
+        return [
+            *(sys.executable, *self.launcher, "--nnodes", f"{least}:{most}", "--nproc-per-node", "1", "--max-restarts", "1000"),
+            *("--rdzv-backend", "etcd-v3" if self.on_etcd else "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", run_id),
+            *("--local-addr", "127.0.0.1", script),
+        ]
+
+
+_TORCHRUN = ("-m", "torch.distributed.run")
+_ELASTICRUN = ("-m", "elasticjob_runtime")
+_FAST = ("--monitor-interval", "0.1", "--shutdown-timeout", "1")
+
+SYSTEMS = {
+    system.name: system
+    for system in (
+        System(name="torchrun", launcher=_TORCHRUN, on_etcd=False),
+        System(
+            name="torchrun-tuned",
+            launcher=(*_TORCHRUN, *_FAST, "--rdzv-conf", _TUNED),
+            on_etcd=False,
+            environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
+        ),
+        System(name="torchrun-etcd-v3", launcher=(*_TORCHRUN, *_FAST), on_etcd=True),
+        System(name="elasticrun-spawn", launcher=(*_ELASTICRUN, "--start-method", "spawn"), on_etcd=True),
+        System(name="elasticrun", launcher=_ELASTICRUN, on_etcd=True),
+    )
+}
+BASELINE = "torchrun-tuned"
+"""What the others are set against."""
