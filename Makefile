@@ -37,6 +37,9 @@ test: setup ## every test (without root: all but end-to-end)
 test-unit: setup ## the tests that take seconds
 	$(BIN)/python -m pytest -q -n 2 tests/unit
 
+bench-recovery: setup ## torchrun and elasticrun side by side: how long each change costs
+	$(BIN)/python -m tests.bench.recovery
+
 check: setup ## format, lint, types, layers, generated files, chart
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	$(BIN)/mypy
@@ -46,4 +49,4 @@ check: setup ## format, lint, types, layers, generated files, chart
 generate: setup ## CRD and chart files from the models
 	$(BIN)/python -m elasticjob_operator.api.generate
 
-.PHONY: help setup quickstart demo demo-down install cluster cluster-down images test test-unit check generate
+.PHONY: help setup quickstart demo demo-down install cluster cluster-down images test test-unit bench-recovery check generate
