@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import selectors
 import socket
 import threading
@@ -15,6 +16,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_runtime.membership.model import Member, Probe
+
+logger = logging.getLogger(__name__)
 
 PROBE_TIMEOUT = 1.5
 """s for all answers together. A live agent answers in about a millisecond, a dead one is refused as quickly; only silence takes this long.
@@ -25,7 +28,9 @@ class PeerServer:
     """Greets peers. Its descriptor belongs into the agent's loop; `greet` is called when it is readable."""
 
     def __init__(self, member: str, incarnation: str) -> None:
-        self._socket = socket.create_server(("", 0), backlog=128, reuse_port=False)
+        both = socket.has_dualstack_ipv6()  # peers on a network of either kind
+        family = socket.AF_INET6 if both else socket.AF_INET
+        self._socket = socket.create_server(("", 0), family=family, backlog=128, dualstack_ipv6=both)
         self._socket.setblocking(False)
         self._greeting = json.dumps({"member": member, "incarnation": incarnation}).encode() + b"\n"
         self.port: int = self._socket.getsockname()[1]
@@ -51,30 +56,58 @@ class PeerServer:
 def probe_in_background(
     members: Sequence[Member], on_result: Callable[[Mapping[str, Probe]], None], timeout: float = PROBE_TIMEOUT
 ) -> None:
-    """Asks on a thread of its own; `on_result` is called from it."""
-    threading.Thread(target=lambda: on_result(probe(members, timeout)), name="probe", daemon=True).start()
+    """Asks on a thread of its own; `on_result` is called from it, in any case."""
+
+    def ask() -> None:
+        try:
+            found = probe(members, timeout)
+        except OSError as error:  # this process has no descriptor left, say: that tells nothing of the peers
+            logger.warning("cannot ask the other members: %s", error)
+            time.sleep(timeout)
+            found = {}
+        on_result(found)
+
+    threading.Thread(target=ask, name="probe", daemon=True).start()
 
 
 def probe(members: Sequence[Member], timeout: float = PROBE_TIMEOUT) -> dict[str, Probe]:
-    """Asks all `members` at once. Reachable: the incarnation we know has answered within `timeout` seconds."""
-    start = time.monotonic()
-    end = start + timeout
+    """Asks all `members` at once. Reachable: the incarnation we know has answered within `timeout` seconds.
+
+    Raises OSError where this process cannot ask anybody.
+    """
+    asked_at = time.monotonic()
+    end = asked_at + timeout
     answers: dict[str, bool] = {member.name: False for member in members}
-    with selectors.DefaultSelector() as selector:
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as connections:
         for member in members:
-            connection = socket.socket(_family(member.value.address), socket.SOCK_STREAM)
+            connection = connections.enter_context(socket.socket(_family(member.value.address), socket.SOCK_STREAM))
             connection.setblocking(False)
-            connection.connect_ex((member.value.address, member.value.peer_port))
-            selector.register(connection, selectors.EVENT_READ, member)
+            if _call(connection, member):
+                selector.register(connection, selectors.EVENT_READ, member)
         while selector.get_map() and (left := end - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 member = key.data
                 answers[member.name] = _greeted(key.fileobj, member.value.incarnation)  # type: ignore[arg-type]
                 selector.unregister(key.fileobj)
-                key.fileobj.close()  # type: ignore[union-attr]
-        for key in list(selector.get_map().values()):
-            key.fileobj.close()  # type: ignore[union-attr]
-    return {member.name: Probe(incarnation=member.value.incarnation, reachable=answers[member.name], at=start) for member in members}
+    at = time.monotonic()
+    return {
+        member.name: Probe(incarnation=member.value.incarnation, reachable=answers[member.name], asked_at=asked_at, at=at)
+        for member in members
+    }
+
+
+def _call(connection: socket.socket, member: Member) -> bool:
+    """False: nobody can be reached at what it gave as its address."""
+    try:
+        connection.connect_ex((member.value.address, member.value.peer_port))
+    except (OSError, OverflowError) as error:
+        logger.warning("%s gave an address that cannot be used, %s port %d: %s", member.name, *_at(member), error)
+        return False
+    return True
+
+
+def _at(member: Member) -> tuple[str, int]:
+    return member.value.address, member.value.peer_port
 
 
 def _greeted(connection: socket.socket, incarnation: str) -> bool:

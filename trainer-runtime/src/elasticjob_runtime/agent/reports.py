@@ -50,7 +50,7 @@ class ReportSocket:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _accept(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # gone already, or no descriptor left for it
             connection, _ = self._listener.accept()
             connection.setblocking(False)
             fd = connection.fileno()
@@ -75,8 +75,8 @@ class ReportSocket:
             message = json.loads(data)
             if message.get("type") == "progress" and int(message.get("rank", 0)) == 0:
                 self._on_progress(self._progress(message))
-        except (ValueError, TypeError, AttributeError) as error:
-            logger.warning("a worker sent a report that cannot be read: %s", error)
+        except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
+            logger.warning("a worker sent a report that cannot be read: %r", error)
 
     def _progress(self, message: dict[str, Any]) -> ProgressValue:
         at = float(message.get("time", 0.0))
@@ -97,7 +97,7 @@ class ReportSocket:
 
 
 class RateMeter:
-    """Steps per second over the last reports, about ten seconds of them. Starts over when the step goes back."""
+    """Steps per second over the last reports, about ten seconds of them. Starts over when the step or the clock goes back."""
 
     WINDOW = 10.0
 
@@ -106,7 +106,7 @@ class RateMeter:
 
     def rate(self, step: int, at: float) -> float:
         """The rate after a report of `step` at time `at` (s)."""
-        if self._reports and step < self._reports[-1][1]:
+        if self._reports and (at < self._reports[-1][0] or step < self._reports[-1][1]):
             self._reports.clear()
         self._reports.append((at, step))
         while len(self._reports) > 2 and at - self._reports[0][0] > self.WINDOW:

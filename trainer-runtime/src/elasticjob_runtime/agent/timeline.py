@@ -5,6 +5,7 @@ One event per phase (failure, plan, stop, start, first step), as JSON lines wher
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -27,7 +28,11 @@ class Timeline:
     def event(self, name: str, **fields: Any) -> None:
         if self._file is not None:
             record = {"time": round(time.time(), 4), "member": self._member, "event": name, **fields}
-            self._file.write(json.dumps(record) + "\n")
+            try:
+                self._file.write(json.dumps(record) + "\n")
+            except OSError as error:  # a full disk must not end the training
+                logger.warning("no more events are written to %s: %s", self._file.name, error)
+                self._file = None
 
     def progressed(self, epoch: int, step: int) -> None:
         """Notes the first step of an epoch."""
@@ -38,4 +43,5 @@ class Timeline:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):
+                self._file.close()

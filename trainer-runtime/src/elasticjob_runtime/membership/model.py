@@ -152,8 +152,9 @@ class Probe:
 
     incarnation: str
     reachable: bool
+    asked_at: float
     at: float
-    """When it was asked."""
+    """When it answered, or had not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -288,7 +288,7 @@ def _answered(view: View, member: Member, now: float, since: float = 0.0) -> boo
     probe = view.probes.get(member.name)
     if probe is None or probe.incarnation != member.value.incarnation:
         return False
-    return probe.at >= since and now - probe.at <= view.settings.probe_age
+    return probe.asked_at >= since and now - probe.at <= view.settings.probe_age
 
 
 def _latest_arrival(members: Sequence[Member]) -> float:
