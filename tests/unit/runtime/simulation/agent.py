@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from elasticjob_runtime.agent.peers import PROBE_TIMEOUT
 from elasticjob_runtime.agent.plans import PlanOutdatedError
 from elasticjob_runtime.agent.rendezvous_core import Callbacks, RendezvousCore
 from elasticjob_runtime.contract import ExitCode, Keys, MemberValue
@@ -216,13 +217,17 @@ class Agent:
     def _probe(self, members: Sequence[Member]) -> None:
         def ended() -> None:
             found = {
-                member.name: Probe(incarnation=member.value.incarnation, reachable=answers[member.name], at=asked_at) for member in members
+                member.name: Probe(
+                    incarnation=member.value.incarnation, reachable=answers[member.name], asked_at=asked_at, at=self.clock.now
+                )
+                for member in members
             }
             self._loop.post(lambda: self._probed(found))
 
         asked_at = self.clock.now
         answers = {member.name: self.world.answers(self, member) for member in members}
-        self.clock.later(0.3 if not all(answers.values()) and self.clock.random.random() < 0.5 else self.clock.latency(), ended)
+        silent = any(not answers[member.name] and not self.world.refuses(self, member) for member in members)
+        self.clock.later(PROBE_TIMEOUT if silent else self.clock.latency(), ended)
 
     def _probed(self, found: dict[str, Probe]) -> None:
         self._probing = False

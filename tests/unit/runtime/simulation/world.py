@@ -267,6 +267,11 @@ class World:
         there = self.incarnation(member.value.incarnation)
         return there is not None and not there.stopped and there.exit is None and not self.is_cut(asking.name, member.name)
 
+    def refuses(self, asking: Agent, member: Member) -> bool:
+        """Whether the host says at once that nobody listens."""
+        there = self.incarnation(member.value.incarnation)
+        return (there is None or there.dead) and not self.is_cut(asking.name, member.name)
+
     def incarnation(self, wanted: str) -> Agent | None:
         return next((agent for agent in self.agents if agent.settings.incarnation == wanted), None)
 

@@ -1,0 +1,193 @@
+"""Small builders of views, and `told(action)`: an action in a few words, for tables that read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from elasticjob_runtime.contract import (
+    FailureValue,
+    MemberState,
+    MemberValue,
+    Neighbour,
+    OutcomeState,
+    OutcomeValue,
+    PlanReason,
+    PlanValue,
+    RankValue,
+    SpecValue,
+    SuspicionValue,
+)
+from elasticjob_runtime.membership.model import (
+    Action,
+    Exit,
+    Member,
+    Plan,
+    Probe,
+    ProbePeers,
+    ProposePlan,
+    PublishFailure,
+    PublishOutcome,
+    PublishState,
+    PublishSuspicion,
+    Register,
+    RestorePlan,
+    Role,
+    Settings,
+    StartWorkers,
+    StopWorkers,
+    StoreView,
+    Subscribe,
+    Suspicion,
+    View,
+    Wait,
+    Workers,
+    WorkersState,
+)
+
+NOW = 1000.0
+PLAN_REVISION = 100
+
+
+def make_member(name: str, **fields: Any) -> Member:
+    """Registered in the order of the letters, long ago. `create`, `seen_at` and all fields of MemberValue."""
+    create = fields.pop("create", 10 + ord(name[0]) - ord("a"))
+    seen_at = fields.pop("seen_at", NOW - 100)
+    value = {
+        "address": f"10.0.0.{ord(name[0])}",
+        "ports": [1, 2, 3, 4],
+        "nproc": 1,
+        "incarnation": f"{name}1",
+        "state": MemberState.READY,
+        "peer_port": 7,
+    }
+    return Member(name=name, create_revision=create, value=MemberValue(**{**value, **fields}), seen_at=seen_at)
+
+
+def members(names: str, **changed: Mapping[str, Any]) -> dict[str, Member]:
+    """`members("abc", b={"state": LEAVING})`."""
+    return {name: make_member(name, **changed.get(name, {})) for name in names}
+
+
+def make_plan(names: str, *, epoch: int = 1, me: str = "a", **fields: Any) -> Plan:
+    """The plan with these members in rank order, as the planner sees it. `restarts`, `revision`, `size`, `ranks`, `nproc`, `attempt`."""
+    size = fields.get("size", len(names))
+    ring = names * 2
+    ranks = {
+        name: RankValue(
+            group_rank=rank,
+            incarnation=f"{name}1",
+            predecessor=names[rank - 1] if rank else "",
+            neighbours=tuple(
+                Neighbour(name=name, incarnation=f"{name}1", address="10.0.0.1", peer_port=7)
+                for name in ring[rank + 1 : rank + 1 + min(2, len(names) - 1)]
+            ),
+        )
+        for rank, name in enumerate(names)
+    }
+    value = PlanValue(
+        epoch=epoch,
+        attempt=fields.get("attempt", f"{epoch:08d}.{names[0]}"),
+        size=size,
+        world_size=size,
+        master_addr="10.0.0.1",
+        master_port=1,
+        leader=names[0],
+        nproc=fields.get("nproc", 1),
+        restart_count=fields.get("restarts", 0),
+        reason=PlanReason.START,
+    )
+    known = fields.get("ranks", ranks)
+    return Plan(value=value, mod_revision=fields.get("revision", PLAN_REVISION), rank=ranks.get(me), ranks=known)
+
+
+def runs(plan: Plan, state: WorkersState = WorkersState.RUNNING, **fields: Any) -> Workers:
+    return Workers(state=state, epoch=plan.epoch, plan=plan, changed_at=fields.pop("changed_at", NOW - 50), **fields)
+
+
+def make_failure(member: str, *, epoch: int = 1, rank: int = 0, time: float = 0.0, message: str = "boom") -> FailureValue:
+    return FailureValue(
+        member=member, epoch=epoch, rank=rank, local_rank=0, exit_code=1, reason="ApplicationError", message=message, time=time
+    )
+
+
+def fails(plan: Plan, member: str = "a", *, ago: float = 0.0) -> Workers:
+    failure = make_failure(member, epoch=plan.epoch)
+    return runs(plan, WorkersState.FAILED, failure=failure, changed_at=NOW - ago)
+
+
+def answers(names: str, *, ago: float = 0.0, reachable: bool = True, incarnation: str = "1") -> dict[str, Probe]:
+    return {name: Probe(incarnation=name + incarnation, reachable=reachable, asked_at=NOW - ago, at=NOW - ago) for name in names}
+
+
+def suspicion(suspect: str, by: str, *, epoch: int = 1, ago: float = 0.0) -> Suspicion:
+    return Suspicion(value=SuspicionValue(suspect=suspect, by=by, epoch=epoch), seen_at=NOW - ago)
+
+
+def make_view(
+    *,
+    me: str = "a",
+    there: Mapping[str, Member] | str = "abc",
+    plan: Plan | None = None,
+    role: Role | None = Role.PLANNER,
+    predecessor: str = "",
+    workers: Workers | None = None,
+    spec: SpecValue | None = None,
+    failures: Sequence[FailureValue] = (),
+    settings: Mapping[str, Any] | None = None,
+    store: Mapping[str, Any] | None = None,
+    **fields: Any,
+) -> View:
+    """What agent `me` sees: by default the planner of a job of 2 to 3 members. `store`: further fields of StoreView; `fields`: of View."""
+    present = members(there) if isinstance(there, str) else there
+    own = {"me": me, "incarnation": f"{me}1", "nproc": 1, "min": 2, "max": 3, "max_restarts": 3, **(settings or {})}
+    seen = {
+        "registered": me in present,
+        "role": role,
+        "predecessor": predecessor,
+        "spec": spec,
+        "plan": plan,
+        "last_epoch": plan.epoch if plan else 0,
+        "members": present,
+        "failures": tuple(failures),
+        "failed_at": NOW - 10 if failures else 0.0,
+        **(store or {}),
+    }
+    return View(settings=Settings(**own), store=StoreView(**seen), workers=workers or (runs(plan) if plan else Workers()), **fields)
+
+
+_WORDS: dict[type[Action], Callable[[Any], str]] = {
+    ProposePlan: lambda it: (
+        f"plan {it.epoch}: {' '.join(member.name for member in it.members)}, {it.plan_reason.value}, {it.restart_count} restarts"
+    ),
+    ProbePeers: lambda it: "ask " + " ".join(member.name for member in it.members),
+    PublishOutcome: lambda it: (
+        f"outcome {it.outcome.state.value}" + (f" because of {it.outcome.failure['member']}" if it.outcome.failure else "")
+    ),
+    RestorePlan: lambda it: f"restore plan {it.plan.epoch}",
+    StartWorkers: lambda it: f"start plan {it.plan.epoch}",
+    StopWorkers: lambda it: f"stop, {it.grace:g} s to save" if it.grace else "stop",
+    Register: lambda it: f"register {it.state.value} of epoch {it.epoch}",
+    PublishState: lambda it: f"say {it.state.value} of epoch {it.epoch}",
+    PublishFailure: lambda it: f"report {it.failure.member}",
+    PublishSuspicion: lambda it: ("clear " if it.retract else "suspect ") + it.suspicion.suspect,
+    Subscribe: lambda it: f"watch as {it.role.value}" + (f" of {it.predecessor}" if it.predecessor else ""),
+    Exit: lambda it: f"exit {it.code.name}",
+    Wait: lambda it: "wait" + (f" {it.until - NOW:g} s" if it.until is not None else ""),
+}
+
+
+def told(action: Action | None) -> str:
+    """The action in words: `plan 2: a c, MemberLost, 0 restarts`."""
+    return _WORDS[type(action)](action) if action is not None else "nothing"
+
+
+SUCCEEDED = OutcomeValue(state=OutcomeState.SUCCEEDED, reason="WorkersSucceeded")
+FAILED = OutcomeValue(state=OutcomeState.FAILED, reason="MaxRestartsExceeded")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    view: View
+    does: str
