@@ -1,0 +1,127 @@
+"""Operator and agents together, through a real API server and a real etcd: what one writes, the other reads.
+
+No torch: the script only counts. Agents run as processes on this machine.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.operator.kube import Namespace
+from tests.integration.operator.kubelet import Kubelet
+from tests.integration.operator.process import Operator
+from tests.support import eventually
+
+SCRIPT = """
+import pathlib, sys, time
+from elasticjob_runtime.training import report_progress
+stop, crash = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+for step in range(100_000):
+    report_progress(step, loss=1 / (step + 1))
+    time.sleep(0.05)
+    if crash.exists():
+        raise ZeroDivisionError("told to fail")
+    if stop.exists():
+        break
+"""
+
+
+class Training:
+    """A job whose pods really run."""
+
+    def __init__(self, ns: Namespace, folder: Path, submit: Callable[..., str], node: str) -> None:
+        self.ns = ns
+        self.stop, self.crash = folder / "stop", folder / "crash"
+        script = folder / "train.py"
+        script.write_text(SCRIPT, encoding="utf-8")
+        agent = [sys.executable, "-m", "elasticjob_runtime", "--nproc-per-node=1", "--start-method=spawn", str(script)]
+        command = [*agent, str(self.stop), str(self.crash)]
+        self._template = {"spec": {"containers": [{"name": "trainer", "image": "none", "command": command}]}}
+        self._submit = submit
+        self.kubelet = Kubelet(ns, node, folder)
+
+    def start(self, replicas: int, **job: object) -> None:
+        self._submit(replicas=replicas, template=self._template, **job)
+        self.trains_with(replicas)
+
+    def trains_with(self, workers: int) -> None:
+        eventually(lambda: self._faultless() and self.ns.status("digits").get("worldSize") == workers, what=f"{workers} train", timeout=60)
+        before = self.step()
+        eventually(lambda: self.step() > before, what="steps go on")
+
+    def _faultless(self) -> bool:
+        assert self.kubelet.fault is None, repr(self.kubelet.fault)
+        return True
+
+    def step(self) -> int:
+        return int(self.ns.status("digits").get("progress", {}).get("step", 0))
+
+
+@pytest.fixture
+def training(ns: Namespace, tmp_path: Path, submit: Callable[..., str], operator: Operator) -> Iterator[Training]:
+    assert operator
+    node = f"node-{uuid.uuid4().hex[:6]}"
+    ns.add_node(node)
+    folder = tmp_path / "node"
+    folder.mkdir()
+    training = Training(ns, folder, submit, node)
+    yield training
+    print(training.kubelet.logs())
+    training.kubelet.close()
+    ns.remove_node(node)
+
+
+def test_runs_to_the_end(training: Training) -> None:
+    training.start(2)
+    training.stop.touch()
+    eventually(lambda: training.ns.is_true("digits", "Succeeded"), what="Succeeded")
+    eventually(lambda: [pod["status"]["phase"] for pod in training.ns.workers().values()] == ["Succeeded"] * 2, what="the pods ended well")
+    eventually(lambda: not training.ns.all("services"), what="helpers are gone")
+
+
+def test_grows_and_shrinks_while_it_trains(training: Training) -> None:
+    training.start(1)
+    training.ns.scale("digits", 3)
+    training.trains_with(3)
+    training.ns.scale("digits", 2)
+    training.trains_with(2)
+    assert set(training.ns.workers()) <= {"digits-worker-0", "digits-worker-1", "digits-worker-2"}
+    assert training.ns.status("digits")["restarts"]["total"] == 0, "changes of size are free"
+
+
+def test_goes_on_when_a_pod_is_deleted_and_comes_back_to_full_size(training: Training) -> None:
+    training.start(3)
+    epoch = training.ns.status("digits")["epoch"]
+    training.ns.delete("pods", "digits-worker-1")
+    eventually(lambda: training.ns.status("digits")["epoch"] >= epoch + 2, what="without it, and then with its successor", timeout=60)
+    training.trains_with(3)
+    assert training.ns.status("digits")["restarts"]["total"] == 0
+
+
+def test_script_that_raises_ends_the_job_with_its_traceback(training: Training) -> None:
+    training.start(2, spec={"restartPolicy": {"maxRestarts": 1}})
+    training.crash.touch()
+    eventually(lambda: training.ns.is_true("digits", "Failed"), what="Failed", timeout=60)
+    status = training.ns.status("digits")
+    assert training.ns.condition("digits", "Failed")["reason"] == "MaxRestartsExceeded"
+    assert status["restarts"]["total"] == 1
+    assert status["lastFailure"]["worker"].startswith("digits-worker-")
+    assert status["lastFailure"]["exitCode"] == 1
+    assert "ZeroDivisionError: told to fail" in status["lastFailure"]["message"]
+    assert 'raise ZeroDivisionError("told to fail")' in status["lastFailure"]["message"]
+    ended = eventually(lambda: [pod for pod in training.ns.workers().values() if pod["status"]["phase"] == "Failed"], what="failed pods")
+    assert ended
+
+
+def test_operator_that_is_killed_while_the_job_trains(training: Training, operator: Operator) -> None:
+    training.start(2)
+    operator.kill()
+    training.ns.scale("digits", 3)
+    operator.restart()
+    training.trains_with(3)
+    assert training.ns.status("digits")["restarts"]["total"] == 0
