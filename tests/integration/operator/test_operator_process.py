@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.cluster.loopback import ControlPlane
@@ -98,7 +99,9 @@ def test_cut_off_from_the_api_server_it_goes_on_where_it_was(
     gate.shut()
 
 
+@pytest.mark.parametrize("scope", ["namespaced", "cluster-wide"])
 def test_the_charts_rights_are_enough(
+    scope: str,
     ns: Namespace,
     control_plane_server: ControlPlane,
     tmp_path: Path,
@@ -106,8 +109,10 @@ def test_the_charts_rights_are_enough(
     submit: Callable[..., str],
     agents_of: Callable[[str], Agents],
 ) -> None:
-    """The operator as its ServiceAccount, namespaced: a whole life without one Forbidden."""
-    operator = start_operator(_kubeconfig_of_the_chart(control_plane_server, ns.name, tmp_path))
+    """The operator as its ServiceAccount: a whole life without one Forbidden."""
+    watched = ns.name if scope == "namespaced" else ""
+    kubeconfig = _kubeconfig_of_the_chart(control_plane_server, ns.name, watched, tmp_path)
+    operator = start_operator(kubeconfig, ELASTICJOB_WATCH_NAMESPACES=watched, ELASTICJOB_LOG_FORMAT="json")
     submit()
     submit("own", endpoint="", replicas=1)
     eventually(lambda: len(ns.workers()) == 3, what="worker pods")
@@ -126,10 +131,13 @@ def test_the_charts_rights_are_enough(
     eventually(lambda: ns.events("digits"), what="Events")
     operator.stop()
     assert "forbidden" not in operator.log_text().lower()
+    records = [json.loads(line) for line in operator.log_text().splitlines()]
+    about = [record for record in records if record.get("object", {}).get("name") == "digits"]
+    assert any(record.get("reason") == "Training" for record in about), "JSON logs have the job and the reason"
 
 
-def _kubeconfig_of_the_chart(server: ControlPlane, namespace: str, folder: Path) -> Path:
-    chosen = [f"watchNamespaces={{{namespace}}}", "crds.install=false"]
+def _kubeconfig_of_the_chart(server: ControlPlane, namespace: str, watched: str, folder: Path) -> Path:
+    chosen = [*([f"watchNamespaces={{{watched}}}"] if watched else []), "crds.install=false"]
     flags = [word for each in chosen for word in ("--set", each)]
     text = run([program("helm"), "template", "ej", CHART, "--namespace", namespace, "--kube-version", KUBERNETES_VERSION, *flags])
     rights = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")

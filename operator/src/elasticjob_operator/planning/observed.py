@@ -21,7 +21,8 @@ class Observed:
     """Pods of the current run, by index."""
     stale: tuple[tuple[Pod, Stand], ...]
     """Pods of earlier runs: garbage."""
-    etcd: tuple[Pod, ...]
+    etcd: tuple[tuple[Pod, Stand], ...]
+    """Pods of the job's own etcd."""
     scaling: Scaling
 
     @property
@@ -31,24 +32,27 @@ class Observed:
 
     @property
     def timers(self) -> list[datetime.datetime]:
-        return [stand.look_again for _, stand in (*self.workers, *self.stale) if stand.look_again is not None]
+        return [stand.look_again for _, stand in (*self.workers, *self.stale, *self.etcd) if stand.look_again is not None]
 
 
 def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.datetime) -> Observed:
     rendezvous = rendezvous_of(job, settings)
+
+    def stand(pod: Pod) -> Stand:
+        return standing(pod, world.nodes, node_lost_seconds=settings.node_lost_seconds, now=now)
+
     pods = [pod for pod in world.pods if pod.component == names.COMPONENT_WORKER and _has_its_name(job, pod)]
-    pods.sort(key=lambda pod: pod.index)
-    stood = [(pod, standing(pod, world.nodes, node_lost_seconds=settings.node_lost_seconds, now=now)) for pod in pods]
-    workers = tuple((pod, stand) for pod, stand in stood if pod.run == rendezvous.run)
-    stale = tuple((pod, stand) for pod, stand in stood if pod.run != rendezvous.run)
+    workers = [(pod, stand(pod)) for pod in sorted(pods, key=lambda pod: pod.index)]
+    current = tuple((pod, stands) for pod, stands in workers if pod.run == rendezvous.run)
+    stale = tuple((pod, stands) for pod, stands in workers if pod.run != rendezvous.run)
     return Observed(
         rendezvous=rendezvous,
-        workers=workers,
+        workers=current,
         stale=stale,
-        etcd=tuple(pod for pod in world.pods if pod.component == names.COMPONENT_ETCD),
+        etcd=tuple((pod, stand(pod)) for pod in world.pods if pod.component == names.COMPONENT_ETCD),
         scaling=scale(
             job.replicas,
-            {pod.index: (pod, stand.standing) for pod, stand in workers},
+            {pod.index: (pod, stands.standing) for pod, stands in current},
             taken=_taken(job, world, stale),
         ),
     )

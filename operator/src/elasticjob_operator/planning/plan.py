@@ -149,8 +149,8 @@ def _creations(job: ElasticJob, observed: Observed) -> list[Action]:
 
 
 def _removals(job: ElasticJob, world: World, observed: Observed) -> list[Action]:
-    """Pods that are too many, and those of earlier runs."""
-    actions: list[Action] = []
+    """Pods that are too many, those of earlier runs, and an etcd that died with its node: a StatefulSet waits for its kubelet for ever."""
+    actions: list[Action] = [_delete(pod, stand.why, force=True) for pod, stand in observed.etcd if stand.standing is Standing.LOST]
     stands = {pod.uid: stand for pod, stand in observed.workers}
     for pod in observed.scaling.surplus:
         standing = stands[pod.uid].standing
@@ -215,7 +215,7 @@ def _delete(pod: Pod, why: str, *, force: bool = False) -> DeletePod:
 
 def _target(observed: Observed) -> Target:
     rendezvous = observed.rendezvous
-    awake = ",".join(pod.uid for pod in observed.etcd if pod.ready) if rendezvous.managed else ""
+    awake = ",".join(pod.uid for pod, _ in observed.etcd if pod.ready) if rendezvous.managed else ""
     return Target(endpoint=rendezvous.endpoint, run_id=rendezvous.run_id, awake=awake)
 
 

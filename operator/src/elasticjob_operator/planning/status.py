@@ -106,7 +106,7 @@ def _accepted(conditions: _Conditions, verdict: Verdict) -> None:
 
 def _rendezvous_ready(conditions: _Conditions, job: ElasticJob, world: World, observed: Observed) -> None:
     was_ready = job.status.epoch > 0 or job.status.is_true(ConditionType.RENDEZVOUS_READY)
-    ready = readiness(observed.rendezvous, world.rendezvous, observed.etcd, was_ready=was_ready)
+    ready = readiness(observed.rendezvous, world.rendezvous, [pod for pod, _ in observed.etcd], was_ready=was_ready)
     if ready is not None:
         conditions.set(ConditionType.RENDEZVOUS_READY, ready.status, ready.reason, ready.message)
 

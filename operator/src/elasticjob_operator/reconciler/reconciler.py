@@ -11,7 +11,7 @@ import dataclasses
 import datetime
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from elasticjob_runtime.etcd import StoreError
 
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 STATUS_SECONDS = 1.0
 """Between two status writes that only count: progress, ready pods. What changes the state of the job is written at once."""
 FIRST_REFUSAL, LONGEST_REFUSAL = 1.0, 60.0
+NAMED = 4
+"""Names in one line of the log."""
 _RENDEZVOUS = (PublishSpec, EvictMember, ClearRun)
 
 
@@ -87,8 +89,7 @@ class Reconciler:
         world = self._observe(key, job, memory)
         decided = plan(job, world, self._settings, now)
         await self._sessions.follow(key, decided.target)
-        for action in decided.actions:
-            log.info("%s", _described(action), extra=about(key, action.why))
+        _log_actions(key, decided.actions)
         failure = await self._apply(key, job, memory, decided.actions)
         await self._write_status(key, job.status, decided, memory)
         if failure is not None:
@@ -210,8 +211,21 @@ def _state(status: Status) -> object:
     )
 
 
+def _log_actions(key: Key, actions: Iterable[Action]) -> None:
+    """One line for all of a kind and reason: a job of a thousand workers is not told of in a thousand lines."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for action in actions:
+        groups.setdefault((type(action).__name__, action.why), []).append(_name(action))
+    for (kind, why), names in groups.items():
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        log.info("%s %s%s: %s", kind, ", ".join(names[:NAMED]), more, why, extra=about(key, why))
+
+
+def _name(action: Action) -> str:
+    body = getattr(action, "body", None)
+    return str(body["metadata"]["name"] if body else getattr(action, "name", "") or getattr(action, "member", ""))
+
+
 def _described(action: Action) -> str:
     """Kind, object and reason, without the body."""
-    body = getattr(action, "body", None)
-    name = body["metadata"]["name"] if body else getattr(action, "name", "") or getattr(action, "member", "")
-    return f"{type(action).__name__} {name}".strip() + f": {action.why}"
+    return f"{type(action).__name__} {_name(action)}".strip() + f": {action.why}"

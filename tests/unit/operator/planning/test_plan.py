@@ -240,6 +240,15 @@ def test_node_lost_pod_is_forced_out_and_its_member_evicted() -> None:
     assert found.status.restarts.total == 0, "node loss is free"
 
 
+def test_etcd_that_died_with_its_node_is_forced_out_for_its_stateful_set_to_replace() -> None:
+    nodes = {"good": make_node("good"), "bad": make_node("bad", ready=False, since=-5)}
+    etcd = dataclasses.replace(make_pod(0, node="bad"), name="digits-etcd-0", uid="e", component="etcd", index=-1)
+    pods = [make_pod(index, node="good") for index in range(4)]
+    found = ask(trained(), *pods, etcd, nodes=nodes, settings=Settings(), rendezvous=make_view(Reach.UNREACHABLE))
+    (delete,) = [each for each in found.actions if isinstance(each, DeletePod)]
+    assert (delete.name, delete.force) == ("digits-etcd-0", True)
+
+
 def test_timer_for_a_node_that_is_about_to_be_lost() -> None:
     nodes = {"good": make_node("good"), "bad": make_node("bad", ready=False, since=-1)}
     found = ask(trained(replicas=2), make_pod(0, node="good"), make_pod(1, node="bad"), nodes=nodes, rendezvous=make_view(plan=make_plan()))
