@@ -14,8 +14,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import FrameType, TracebackType
+from typing import Any
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -33,6 +34,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 from elasticjob_runtime.cli.options import UsageError
 from elasticjob_runtime.contract import ExitCode, FailureValue, OutcomeState, OutcomeValue
 from elasticjob_runtime.etcd import Store
+from elasticjob_runtime.membership.model import Plan
 from elasticjob_runtime.torchrun import BACKEND
 from elasticjob_runtime.torchrun.member import LEAVE_SIGNALS, Ended, Member
 from elasticjob_runtime.torchrun.options import MemberConfig, member_config, open_store, read_conf
@@ -101,19 +103,13 @@ class EtcdRendezvousHandler(RendezvousHandler):
         """
         member, stores = self._joined()
         member.come_back()
-        with _leaving_on_signals():
-            while True:
-                try:
-                    plan = member.next_plan()
-                    self._round = enter(member, stores, plan)
-                except RoundOver:
-                    continue
-                except Ended as end:
-                    raise _error(end) from None
-                except TimeoutError as error:
-                    raise RendezvousTimeoutError(str(error)) from None
-                if member.run(plan.epoch):
-                    break
+        try:
+            with _leaving_on_signals():
+                plan, self._round = _meet(member, stores)
+        except Ended as end:
+            raise _error(end) from None
+        except TimeoutError as error:
+            raise RendezvousTimeoutError(str(error)) from None
         self._shared = plan.value.agent_store
         assert plan.rank is not None
         where = RendezvousStoreInfo(plan.value.master_addr, self._round.worker_port)
@@ -129,7 +125,8 @@ class EtcdRendezvousHandler(RendezvousHandler):
     def set_closed(self) -> None:
         """The job is over for all members."""
         if self._member is not None:
-            self._member.conclude(OutcomeValue(state=OutcomeState.FAILED, reason="Closed", message="the rendezvous was closed"))
+            verdict = OutcomeValue(state=OutcomeState.FAILED, reason="Closed", message="the rendezvous was closed")
+            self._member.conclude(verdict, gone=False)
 
     def shutdown(self) -> bool:
         """The end of torch's agent. Only success or failure of the workers is the job's; an agent's own trouble is nobody else's."""
@@ -153,17 +150,19 @@ class EtcdRendezvousHandler(RendezvousHandler):
         return self._member, self._stores
 
     def _succeed(self, member: Member) -> bool:
+        """An agent that left while others train would be missed as a lost member, so it waits for the job's end."""
+        if self._round is None:
+            return True
         member.finish()
-        everybody = self._round is not None and self._round.all_finished
-        return member.wait_for_end(TELL_END if everybody else None)
+        return member.wait_for_end(TELL_END if self._round.all_finished else None)
 
     def _fail(self, member: Member, error: ChildFailedError) -> bool:
         epoch = self._round.epoch if self._round is not None else 0
-        member.wait_while(epoch, lambda: False, timeout=CONFIRM_FAILURE)
+        member.is_over_within(epoch, CONFIRM_FAILURE)
         if not member.closes():
             return True
         rank, failure = error.get_first_failure()
-        member.conclude(_failed(self._config.settings.me, epoch, rank, failure))
+        member.conclude(_failed(self._config.settings.me, epoch, rank, failure), gone=True)
         return member.wait_for_end(TELL_END)
 
     def _leave(self) -> None:
@@ -172,7 +171,18 @@ class EtcdRendezvousHandler(RendezvousHandler):
             self._signals.close()
         if self._member is not None:
             self._member.close()
+        self._stores = None
         self._etcd.close()
+
+
+def _meet(member: Member, stores: StoreHost) -> tuple[Plan, RoundStore]:
+    """Follows plan after plan until all members of one are here."""
+    while True:
+        plan = member.next_plan()
+        with contextlib.suppress(RoundOver):
+            store = enter(member, stores, plan)
+            if member.run(plan.epoch):
+                return plan, store
 
 
 def _failed(me: str, epoch: int, rank: int, failure: ProcessFailure) -> OutcomeValue:
@@ -183,13 +193,32 @@ def _failed(me: str, epoch: int, rank: int, failure: ProcessFailure) -> OutcomeV
         local_rank=failure.local_rank,
         exit_code=failure.exitcode,
         reason="Signal" if failure.exitcode < 0 else "ApplicationError",
-        message=str(failure.message).strip().partition("\n")[0][:500],
+        message=_message(failure),
+        traceback=_traceback(failure),
         host=socket.gethostname(),
         time=float(failure.timestamp or 0),
     )
     message = f"rank {rank} on {me} failed: {said.message}; torchrun has no restarts left (--max-restarts)"
     values = {field: getattr(said, field) for field in FailureValue.__dataclass_fields__}
     return OutcomeValue(state=OutcomeState.FAILED, reason="MaxRestartsExceeded", message=message, epoch=epoch, failure=values)
+
+
+def _said(failure: ProcessFailure) -> Mapping[str, Any]:
+    """What @record wrote in the worker; empty: nothing."""
+    message = failure.error_file_data.get("message")
+    return message if isinstance(message, dict) else {}
+
+
+def _message(failure: ProcessFailure) -> str:
+    """One line. Where the worker wrote nothing, torch has the address of its documentation instead."""
+    if said := _said(failure):
+        return str(said.get("message", "")).strip().partition("\n")[0][:500]
+    return str(failure.message) if failure.exitcode < 0 else f"exit code {failure.exitcode}"
+
+
+def _traceback(failure: ProcessFailure) -> str:
+    extra = _said(failure).get("extraInfo")
+    return str(extra.get("py_callstack", ""))[-4096:] if isinstance(extra, dict) else ""
 
 
 def _error(end: Ended) -> BaseException:
@@ -261,7 +290,7 @@ def _set_up_logging() -> None:
 
 def _one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """sys.excepthook of a process whose rendezvous is ours: an error for the person at the terminal, without torch's frames."""
-    if isinstance(error, RendezvousError):
+    if isinstance(error, RendezvousError | SignalException):
         print(f"torchrun: {error}", file=sys.stderr)  # noqa: T201 - a command line tool's own error
     else:
         sys.__excepthook__(kind, error, trace)

@@ -161,17 +161,24 @@ class Member:
         with self._changed:
             return self._exit is None and closes(self._view())
 
-    def conclude(self, verdict: OutcomeValue) -> None:
-        """The job is over, says torch's agent."""
+    def conclude(self, verdict: OutcomeValue, *, gone: bool) -> None:
+        """The job is over, says torch's agent. `gone`: it has ended itself, and its workers."""
         with self._changed:
             self._verdict = verdict
+            if gone:
+                self._agent = self._agent.come_back(self._failure(verdict.message), time.monotonic())
         self.wake()
 
-    def wait_while(self, epoch: int, until: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Waits until `until()` is true (call `wake` when it may be), the round of `epoch` is over, or `timeout` s. Returns `until()`."""
+    def wait_while(self, epoch: int, until: Callable[[], bool]) -> bool:
+        """Waits until `until()` is true (call `wake` when it may be), or the round of `epoch` is over. Returns `until()`."""
         with self._changed:
-            self._changed.wait_for(lambda: until() or self._is_over(epoch), timeout)
+            self._changed.wait_for(lambda: until() or self._is_over(epoch))
             return until()
+
+    def is_over_within(self, epoch: int, timeout: float | None) -> bool:
+        """Waits for the end of the round of `epoch`, at most `timeout` s."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._is_over(epoch), timeout)
 
     def wait_for_end(self, timeout: float | None) -> bool:
         with self._changed:

@@ -11,7 +11,7 @@ import enum
 
 from elasticjob_runtime.contract import ExitCode, FailureValue, MemberState, OutcomeValue, PlanReason
 from elasticjob_runtime.membership import View, decide
-from elasticjob_runtime.membership.model import Action, Exit, Plan, PublishOutcome, PublishState, Wait, Workers, WorkersState
+from elasticjob_runtime.membership.model import Action, Exit, Plan, PublishOutcome, PublishState, Role, Wait, Workers, WorkersState
 
 COME_BACK = 45.0
 """s that torch's agent gets to stop its workers, 30 of which it gives to the workers. Longer: the others wait longer for one that hangs;
@@ -155,13 +155,23 @@ def closes(view: View) -> bool:
 
 
 def _bow_out(view: View, agent: TorchAgent) -> Action | None:
-    """Its workers are done, but the others had to start again: torch's agent cannot, so it leaves them to it."""
+    """Its workers are done, but the others have to start again: torch's agent cannot, so it leaves them to it."""
     plan = view.store.plan
-    if agent.phase is not Phase.FINISHED or plan is None or plan.epoch <= agent.epoch:
+    if agent.phase is not Phase.FINISHED or plan is None or (plan.epoch <= agent.epoch and not _is_broken(view, plan)):
         return None
     if view.me is not None and view.me.value.state is not MemberState.LEAVING:
         return PublishState(state=MemberState.LEAVING, epoch=agent.epoch, reason="the workers here are done; the others go on without")
-    return Exit(code=ExitCode.SUCCEEDED, reason=f"the workers here are done, plan {plan.epoch} is for the others")
+    return Exit(code=ExitCode.SUCCEEDED, reason="the workers here are done; what is left to do is for the others")
+
+
+def _is_broken(view: View, plan: Plan) -> bool:
+    """Does this member, which plans, see that the plan cannot go on?"""
+    if view.store.role is not Role.PLANNER or plan.ranks is None:
+        return False
+    there = {
+        (member.name, member.value.incarnation) for member in view.store.members.values() if member.value.state is not MemberState.LEAVING
+    }
+    return bool(view.store.failures) or any((name, rank.incarnation) not in there for name, rank in plan.ranks.items())
 
 
 def _keep_time(view: View, agent: TorchAgent, now: float) -> Action | None:

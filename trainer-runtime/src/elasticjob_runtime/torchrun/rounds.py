@@ -38,6 +38,9 @@ STORE_TIMEOUT = datetime.timedelta(seconds=300)
 
 FOREVER = datetime.timedelta(days=7)
 
+NOTICE = 15.0
+"""s within which a lost leader is noticed, even if only by the end of its lease."""
+
 RETRY = 0.5
 """s until a store that could not be reached is tried again: it is as long as torch's client sleeps between its own tries."""
 
@@ -146,7 +149,7 @@ class RoundStore(TCPStore):
             self.all_finished = not self._over
         except RuntimeError as error:
             logger.info("the store of plan %d has gone (%s): waiting for the end of the job", self._plan.epoch, error)
-            self._member.wait_while(self._plan.epoch, lambda: False)
+            self._member.is_over_within(self._plan.epoch, None)
 
     def _do(self, call: Callable[[], Any], otherwise: T) -> T:
         if not self._over:
@@ -154,6 +157,10 @@ class RoundStore(TCPStore):
                 result: T = in_background(self._member, self._plan.epoch, call)
             except RoundOver:
                 self._over = True  # the thread may still be in there: this store must not be touched again
+            except RuntimeError:
+                self._over = self._member.is_over_within(self._plan.epoch, NOTICE)  # of a leader that has just gone, so it seems
+                if not self._over:
+                    raise
             else:
                 return result
         return otherwise
@@ -172,7 +179,7 @@ def enter(member: Member, host: StoreHost, plan: Plan) -> RoundStore:
             return in_background(member, plan.epoch, lambda: _connect_and_meet(member, host, plan))
         except RuntimeError as error:
             logger.info("the store of plan %d cannot be reached for now: %s", plan.epoch, str(error).partition("\n")[0])
-        member.wait_while(plan.epoch, lambda: False, timeout=RETRY)
+        member.is_over_within(plan.epoch, RETRY)
 
 
 def _connect_and_meet(member: Member, host: StoreHost, plan: Plan) -> RoundStore:
