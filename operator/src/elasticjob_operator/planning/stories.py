@@ -8,7 +8,16 @@ from elasticjob_operator.api import ConditionStatus, ConditionType, Reason, Stat
 from elasticjob_operator.planning.actions import Action, CreateObject, CreatePod, DeletePod, Story
 from elasticjob_operator.world import Kind
 
-_UNTOLD = frozenset({Reason.NOT_FINISHED, Reason.FINISHED, Reason.WAITING_FOR_WORKERS, Reason.WAITING_FOR_RENDEZVOUS, Reason.ETCD_STARTING})
+_UNTOLD = frozenset(
+    {
+        Reason.NOT_FINISHED,
+        Reason.FINISHED,
+        Reason.WAITING_FOR_WORKERS,
+        Reason.WAITING_FOR_RENDEZVOUS,
+        Reason.ETCD_STARTING,
+        Reason.RESUMED,  # Training says the same
+    }
+)
 """Reasons that are the ordinary course of things."""
 
 _BAD_WHEN_TRUE = frozenset({ConditionType.FAILED.value})

@@ -115,8 +115,11 @@ def _restarting(
     if job.status.epoch == 0:
         return None, Reason.RESUMED, ""
     failed = [pod for pod, stand in workers if stand.standing is Standing.FAILED and judge(pod).cost is Cost.COUNTS]
-    if failed or _group_failed(view, job.status.epoch):
-        return True, Reason.WORKER_FAILED, _worker_failed(job, budget)
+    if failed:
+        return True, Reason.WORKER_FAILED, _worker_failed(job, budget, budget.total)
+    if _group_failed(view, job.status.epoch):
+        # The agents count it with the plan that is to come.
+        return True, Reason.WORKER_FAILED, _worker_failed(job, budget, (view.plan.restart_count if view.plan else budget.total) + 1)
     for pod, stand in workers:
         if stand.standing in (Standing.FAILED, Standing.LOST, Standing.LEAVING):
             detail = judge(pod).detail if stand.standing is Standing.FAILED else stand.why
@@ -130,12 +133,12 @@ def _restarting(
     return True, Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=f"{missing} of {job.replicas} workers", detail="being replaced")
 
 
-def _worker_failed(job: ElasticJob, budget: Budget) -> str:
+def _worker_failed(job: ElasticJob, budget: Budget, restarts: int) -> str:
     last = budget.last_failure
     return message(
         Reason.WORKER_FAILED,
         worker=last.worker if last else "a worker",
         detail=f"{last.reason}, exit code {last.exit_code}" if last else "unknown",
-        restarts=budget.total,
+        restarts=restarts,
         max_restarts=job.spec.restart_policy.max_restarts,
     )

@@ -113,3 +113,10 @@ def test_quota_that_stops_growth_is_shown_while_training() -> None:
     found = judge_activity(make_job(), PLANNED, live(4), CALM, refusal="exceeded quota: gpus")
     assert found.running
     assert "exceeded quota: gpus" in found.running_message
+
+
+def test_failed_worker_is_told_with_the_restart_that_follows() -> None:
+    budget = Budget(total=1, spent=False, last_failure=FAILURE)
+    view = make_view(plan=make_plan(2, restart_count=1), failure=make_failure(1, epoch=2))
+    found = judge_activity(make_job(max_restarts=3, status=TRAINED), view, live(4), budget)
+    assert found.restarting_message == "digits-worker-1 failed (ApplicationError, exit code 1); restart 2 of at most 3."
