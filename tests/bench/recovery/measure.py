@@ -83,18 +83,15 @@ def _longest_pause(workers: Iterable[Worker], event: float, first: float) -> flo
     return max((after - earlier for earlier, after in itertools.pairwise(course)), default=0.0)
 
 
-def _steps_lost(workers: Iterable[Worker], event: float, first: float) -> int:
-    """Of every world that began between the event and the first step: how far it went back."""
-    all_workers = sorted(workers, key=lambda worker: worker.began)
-    lost = 0
-    for leader in (worker for worker in all_workers if worker.rank == 0 and event <= worker.began <= first):
-        lost += max(0, _reached(all_workers, leader.began) - leader.resumed)
+def _steps_lost(workers: Sequence[Worker], event: float, first: float) -> int:
+    """Of every world that began between the event and the first step: how far it went back behind the one before."""
+    leaders = sorted((one for one in workers if one.rank == 0 and event <= one.began <= first), key=lambda one: one.began)
+    lost, since, reached = 0, 0.0, 0
+    for leader in leaders:
+        reached = max((step for one in workers for time, step in one.steps if since <= time < leader.began), default=reached)
+        lost += max(0, reached - leader.resumed)
+        since, reached = leader.began, leader.resumed
     return lost
-
-
-def _reached(workers: Iterable[Worker], until: float) -> int:
-    """The highest step that workers which began before that moment did."""
-    return max((worker.steps[-1][1] for worker in workers if worker.began < until and worker.steps), default=0)
 
 
 def usual_step(workers: Iterable[Worker]) -> float:

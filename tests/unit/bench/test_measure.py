@@ -58,6 +58,11 @@ def test_two_restarts_on_the_way_lose_steps_twice() -> None:
     assert recovery(workers, event=0.5, world=2).steps_lost == 1 + 1
 
 
+def test_a_world_that_never_did_a_step_loses_nothing_more() -> None:
+    workers = [worker(0, 2, 0.0, 0, [0.1, 0.2, 0.3]), worker(0, 3, 1.0, 2, []), worker(0, 2, 2.0, 2, [2.1])]
+    assert recovery(workers, event=0.5, world=2).steps_lost == 1
+
+
 def test_a_world_is_steady_when_every_rank_has_done_some_steps() -> None:
     assert is_steady(crash(), 2)
     assert is_steady(crash(), 2, since=2.1)

@@ -1,0 +1,149 @@
+"""`python -m tests.bench.rendezvous`: see `--help`, and the package's words on the method."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import queue
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.bench.etcd import Etcd
+from tests.bench.rendezvous.report import Counters, Crowded, Phase, Result, counters, parse_line, table, verdict
+from tests.cluster.output import DIE_WITH_PARENT
+
+LIMIT = 120.0
+"""s for one phase."""
+
+
+class CrowdError(Exception):
+    """Not all members got their rank."""
+
+
+class Crowds:
+    """The processes that hold the members."""
+
+    def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
+        self._processes = processes
+        self._said: queue.SimpleQueue[Crowded] = queue.SimpleQueue()
+        for process in processes:
+            threading.Thread(target=self._read, args=(process,), daemon=True).start()
+
+    def say(self, word: str, to: Sequence[int] | None = None) -> None:
+        for number in range(len(self._processes)) if to is None else to:
+            stdin = self._processes[number].stdin
+            assert stdin is not None
+            stdin.write(word + "\n")
+            stdin.flush()
+
+    def wait(self, epoch: int) -> list[Crowded]:
+        """What each says of this epoch. Raises CrowdError."""
+        end = time.monotonic() + LIMIT
+        found: list[Crowded] = []
+        while len(found) < len(self._processes):
+            try:
+                said = self._said.get(timeout=max(0.01, end - time.monotonic()))
+            except queue.Empty:
+                raise CrowdError(f"after {LIMIT:g} s, not all members have a rank in plan {epoch}") from None
+            if said.epoch == epoch:
+                found.append(said)
+        return found
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._said.put(parse_line(line))
+
+
+def measure(members: int, processes: int, folder: Path) -> Result:
+    """One start of so many members, and the loss of one."""
+    with ExitStack() as stack:
+        etcd = stack.enter_context(Etcd(folder))
+        crowds = stack.enter_context(_crowds(etcd.endpoint, members, min(processes, members)))
+        ready = crowds.wait(0)
+        began, before = time.time(), counters(etcd.metrics())
+        crowds.say("go")
+        ranked = crowds.wait(1)
+        time.sleep(1.0)  # what is still under way does not count for the next phase
+        start = _phase(began, ready, ranked, before, counters(etcd.metrics()))
+        time.sleep(1.0)
+        lost, before = time.time(), counters(etcd.metrics())
+        crowds.say("lose", [min(processes, members) - 1])
+        again = crowds.wait(2)
+        loss = _phase(lost, ranked, again, before, counters(etcd.metrics()))
+        return Result(members=members, start=start, loss=loss)
+
+
+def _phase(began: float, before: Sequence[Crowded], after: Sequence[Crowded], etcd_before: Counters, etcd_after: Counters) -> Phase:
+    return Phase(
+        seconds=max(one.at for one in after) - began,
+        python_cpu=sum(one.cpu for one in after) - sum(one.cpu for one in before),
+        etcd=etcd_after - etcd_before,
+    )
+
+
+@contextmanager
+def _crowds(endpoint: str, members: int, processes: int) -> Iterator[Crowds]:
+    started: list[subprocess.Popen[str]] = []
+    run_id = secrets.token_hex(6)
+    try:
+        for number in range(processes):
+            first, end = (members * edge // processes for edge in (number, number + 1))
+            started.append(
+                subprocess.Popen(
+                    [
+                        *(*DIE_WITH_PARENT, sys.executable, "-m", "tests.bench.rendezvous.crowd"),
+                        *("--endpoint", endpoint, "--run-id", run_id),
+                        *("--first", str(first), "--count", str(end - first), "--total", str(members)),
+                    ],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        yield Crowds(started)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.rendezvous", description=__doc__)
+    parser.add_argument("--members", default="4,32,128,512,1000", help="numbers of agents, separated by commas (4,32,128,512,1000)")
+    parser.add_argument("--processes", type=int, default=2, help="that hold them (2)")
+    parser.add_argument("--runs", type=int, default=1, help="of each; the table has the one with the median start (1)")
+    parser.add_argument("--folder", default=None, help="for etcd's data, such as /dev/shm (default: the system's temporary folder)")
+    arguments = parser.parse_args()
+    console = Console(highlight=False)
+    results: list[Result] = []
+    try:
+        for members in map(int, arguments.members.split(",")):
+            runs = []
+            for _ in range(arguments.runs):
+                with tempfile.TemporaryDirectory(prefix="elasticjob-rendezvous-", dir=arguments.folder) as folder:
+                    runs.append(measure(members, arguments.processes, Path(folder)))
+            middle = statistics.median_high(run.start.seconds for run in runs)
+            results.append(next(run for run in runs if run.start.seconds == middle))
+            console.print(f"{members} members: {middle:.2f} s to all ranks, {results[-1].loss.seconds:.2f} s after a loss")
+    except CrowdError as error:
+        console.print(f"[bold red]{error}[/]")
+    for one in table(results):
+        console.print(one)
+    console.print(verdict(results))
+    console.print(f"load of this machine now: {os.getloadavg()[0]:.1f}")
+    return 0 if len(results) == len(arguments.members.split(",")) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""From counters to tables: pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.table import Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Crowded:
+    """A line of a crowd: its last member has its rank in this plan."""
+
+    epoch: int
+    at: float
+    """Unix time, s."""
+    cpu: float
+    """s of CPU that the process has used so far."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Counters:
+    """What etcd counts."""
+
+    writes: float
+    """Entries that went through its log: puts and deletes, whole transactions, leases."""
+    puts: float
+    """Keys written."""
+    received: float
+    """Bytes from clients."""
+    sent: float
+    """Bytes to clients."""
+    log: float
+    """Bytes written to its log on disk."""
+    cpu: float
+    """s."""
+
+    def __sub__(self, other: Counters) -> Counters:
+        return Counters(**{field.name: getattr(self, field.name) - getattr(other, field.name) for field in dataclasses.fields(self)})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Phase:
+    """All have a rank, or have the next one."""
+
+    seconds: float
+    python_cpu: float
+    etcd: Counters
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Result:
+    members: int
+    start: Phase
+    loss: Phase
+
+
+def parse_line(line: str) -> Crowded:
+    return Crowded(**json.loads(line))
+
+
+def counters(metrics: Mapping[str, float]) -> Counters:
+    """From /metrics, summed over labels."""
+    return Counters(
+        writes=metrics["etcd_server_proposals_committed_total"],
+        puts=metrics["etcd_mvcc_put_total"],
+        received=metrics["etcd_network_client_grpc_received_bytes_total"],
+        sent=metrics["etcd_network_client_grpc_sent_bytes_total"],
+        log=metrics["etcd_disk_wal_write_bytes_total"],
+        cpu=metrics["process_cpu_seconds_total"],
+    )
+
+
+COLUMNS: tuple[tuple[str, Callable[[Phase, int], str]], ...] = (
+    ("s", lambda phase, _: f"{phase.seconds:.3f}"),
+    ("agents' CPU s", lambda phase, _: f"{phase.python_cpu:.2f}"),
+    ("etcd's CPU s", lambda phase, _: f"{phase.etcd.cpu:.2f}"),
+    ("writes each", lambda phase, members: f"{phase.etcd.writes / members:.1f}"),
+    ("keys each", lambda phase, members: f"{phase.etcd.puts / members:.1f}"),
+    ("B in each", lambda phase, members: f"{phase.etcd.received / members:,.0f}"),
+    ("B out each", lambda phase, members: f"{phase.etcd.sent / members:,.0f}"),
+    ("B log each", lambda phase, members: f"{phase.etcd.log / members:,.0f}"),
+)
+
+
+def table(results: Sequence[Result]) -> list[Table]:
+    phases: tuple[tuple[str, Callable[[Result], Phase]], ...] = (
+        ("from nothing to a rank for all", lambda result: result.start),
+        ("after one loss, to the new rank for all", lambda result: result.loss),
+    )
+    tables = []
+    for title, phase in phases:
+        shown = Table("members", *(name for name, _ in COLUMNS), title=title, title_justify="left")
+        for result in results:
+            shown.add_row(str(result.members), *(text(phase(result), result.members) for _, text in COLUMNS))
+        tables.append(shown)
+    return tables
+
+
+def growth(results: Sequence[Result], figure: Callable[[Result], float]) -> float:
+    """How much more the largest crowd costs per member than a middle one: 1 is linear, N/M quadratic. At least two results."""
+    few, many = results[len(results) // 2 - 1], results[-1]
+    return (figure(many) / many.members) / (figure(few) / few.members)
+
+
+def verdict(results: Sequence[Result]) -> str:
+    """One sentence: whether the cost per member stays the same."""
+    if len(results) < 2:
+        return ""
+    few, many = results[len(results) // 2 - 1].members, results[-1].members
+    parts = [
+        f"writes at the start x{growth(results, lambda one: one.start.etcd.writes):.2f}",
+        f"bytes x{growth(results, lambda one: one.start.etcd.received + one.start.etcd.sent):.2f}",
+        f"writes after a loss x{growth(results, lambda one: one.loss.etcd.writes):.2f}",
+        f"bytes x{growth(results, lambda one: one.loss.etcd.received + one.loss.etcd.sent):.2f}",
+    ]
+    return f"per member, from {few} to {many} members: {', '.join(parts)} (1 is linear, {many / few:.0f} would be quadratic)"

@@ -1,0 +1,43 @@
+"""The benches measure what they say, on the real thing: one run of each, whatever it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench.etcd import Etcd
+from tests.bench.recovery.job import Job
+from tests.bench.recovery.scenarios import SCENARIOS
+from tests.bench.recovery.systems import SYSTEMS
+from tests.bench.rendezvous.__main__ import measure
+from tests.cluster.output import ClusterError
+from tests.cluster.programs import program
+
+
+@pytest.fixture(autouse=True)
+def etcd_is_built() -> None:
+    try:
+        program("etcd")
+    except ClusterError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.torch
+def test_a_crash_is_measured_from_the_kill_to_the_next_step(tmp_path: Path) -> None:
+    with Etcd(tmp_path) as etcd, Job(SYSTEMS["elasticrun"], tmp_path / "job", etcd.endpoint) as job:
+        figures = SCENARIOS["crash"](job)
+        workers = job.workers()
+    cost = figures["worker crash"]
+    assert cost.first_step is not None
+    assert cost.stall is not None
+    assert 0 < cost.stall <= cost.first_step + 1
+    assert cost.steps_lost in (0, 1)
+    assert sorted(worker.rank for worker in workers) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_agents_without_workers_get_ranks_and_new_ones_after_a_loss(tmp_path: Path) -> None:
+    result = measure(members=5, processes=2, folder=tmp_path)
+    assert result.start.seconds > 0
+    assert result.start.etcd.puts == 5 + 5 + 1  # members, ranks, plan
+    assert result.loss.etcd.puts == 4 + 1
