@@ -39,14 +39,25 @@ class Rendezvous:
         on_trouble: Callable[[StoreError | None], None],
     ) -> None:
         self._store = store
-        self._on_done = on_done
+        self._deaf = False
+        """The owner has closed: a call that still waits for the store must not tell it anything any more."""
+
+        def unless_closed(tell: Callable[..., None]) -> Callable[..., None]:
+            return lambda *said: None if self._deaf else tell(*said)
+
+        self._on_done = unless_closed(on_done)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._core = RendezvousCore(
             store,
             keys,
             me,
             member,
-            Callbacks(on_view=on_view, on_done=on_done, on_trouble=on_trouble, post=self._inbox.put),
+            Callbacks(
+                on_view=unless_closed(on_view),
+                on_done=self._on_done,
+                on_trouble=unless_closed(on_trouble),
+                post=self._inbox.put,
+            ),
             lease_ttl=lease_ttl,
         )
         self._progress: collections.deque[ProgressValue] = collections.deque(maxlen=1)
@@ -73,6 +84,7 @@ class Rendezvous:
         """Gives the lease back, so that the others need not wait for its end. Takes at most `timeout` seconds."""
         self._inbox.put(self._leave)
         self._thread.join(timeout)
+        self._deaf = True
 
     def _run(self) -> None:
         while not self._closed:

@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import glob
 import logging
+import math
 import os
 import re
 import secrets
@@ -84,7 +85,7 @@ def _seconds(key: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if value < 0 or (key == "lease_ttl" and value < 2):
+    if not (math.isfinite(value) and value >= 0) or (key == "lease_ttl" and value < 2):
         raise UsageError(f"--rdzv-conf: {key}={text} is not a number of seconds" + (" of at least 2" if key == "lease_ttl" else ""))
     return value
 
@@ -96,7 +97,8 @@ def min_max(text: str) -> tuple[int, int]:
         raise UsageError(f"--nnodes={text}: write a number, or MIN:MAX such as 2:4")
     least, most = int(match[1]), int(match[2] or match[1])
     if not 0 < least <= most:
-        raise UsageError(f"--nnodes={text}: the minimum must be at least 1 and not above the maximum; did you mean {most}:{least}?")
+        hint = f"; did you mean {most}:{least}?" if 0 < most < least else ""
+        raise UsageError(f"--nnodes={text}: the minimum must be at least 1 and not above the maximum{hint}")
     return least, most
 
 

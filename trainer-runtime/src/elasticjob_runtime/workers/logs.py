@@ -23,6 +23,9 @@ from elasticjob_runtime.workers.failure import TRACEBACK
 TAIL_BYTES = 16384
 """How much of a worker's last stderr is kept for its failure report."""
 
+LINE_BYTES = 65536
+"""A longer line is cut where lines get a prefix."""
+
 STDOUT, STDERR = 1, 2
 
 _TRACEBACK = TRACEBACK.encode()
@@ -111,9 +114,9 @@ class Sink:
         """Takes what is left, then closes. A grandchild may still hold the writing end: its later output is lost, as its parent is."""
         self.pump()
         if self._line:
-            self._take(b"\n")
+            self._put_line(self._line)
         os.close(self.fd)
-        for file in self._files:
+        for file in (*self._files, *([self._filtered[0]] if self._filtered else [])):
             file.close()
 
     def _take(self, data: bytes) -> None:
@@ -128,11 +131,16 @@ class Sink:
                 _write(output, data)
             return
         *lines, self._line = (self._line + data).split(b"\n")
+        if len(self._line) > LINE_BYTES:  # a progress bar that never ends its line
+            lines, self._line = [*lines, self._line], b""
         for line in lines:
-            for output in self._outputs:
-                _write(output, self._prefix + line + b"\n")
-            if self._filtered is not None and any(word in line for word in self._filtered[1]):
-                _write(self._filtered[0], self._prefix + line + b"\n")
+            self._put_line(line)
+
+    def _put_line(self, line: bytes) -> None:
+        for output in self._outputs:
+            _write(output, self._prefix + line + b"\n")
+        if self._filtered is not None and any(word in line for word in self._filtered[1]):
+            _write(self._filtered[0], self._prefix + line + b"\n")
 
 
 def _write(file: BinaryIO, data: bytes) -> None:
