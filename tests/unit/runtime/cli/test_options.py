@@ -1,0 +1,180 @@
+"""What wrong flags get: one sentence that names the flag and what to write instead, and an exit code of its own."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from elasticjob_runtime.cli import main, options
+from elasticjob_runtime.cli.arguments import build_parser, comma_separated, parse_pairs, without_our_flags
+from elasticjob_runtime.contract import ExitCode
+
+
+def no_agent(*_: object) -> None:
+    raise AssertionError("an agent was started")
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith(("PET_", "ELASTICJOB_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(sys.modules["elasticjob_runtime.cli.main"], "Agent", no_agent)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+
+
+ETCD = ("--rdzv-backend=etcd-v3", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-id=x")
+
+WRONG = {
+    "more at least than at most": (("--nnodes=4:2", *ETCD), 2, "--nnodes=4:2: the minimum", "did you mean 2:4?"),
+    "no members": (("--nnodes=0", *ETCD), 2, "--nnodes=0: the minimum must be at least 1", ""),
+    "not a number of members": (("--nnodes=many", *ETCD), 2, "--nnodes=many: write a number, or MIN:MAX", ""),
+    "an unknown backend": (("--rdzv-backend=etcd3",), 2, "--rdzv-backend=etcd3: unknown backend; known are etcd-v3, c10d", ""),
+    "no endpoint": (("--rdzv-backend=etcd-v3",), 2, "needs --rdzv-endpoint=HOST:PORT", ""),
+    "an endpoint that is none": ((*ETCD, "--rdzv-endpoint=host:port"), 2, "host:port", ""),
+    "an unknown key": ((*ETCD, "--rdzv-conf=lease=3"), 2, "--rdzv-conf: unknown key 'lease'; known are", "lease_ttl"),
+    "a key without a value": ((*ETCD, "--rdzv-conf=lease_ttl"), 2, "'lease_ttl' is not of the form key=value", ""),
+    "a value that is no number": ((*ETCD, "--rdzv-conf=join_timeout=soon"), 2, "join_timeout=soon is not a number of seconds", ""),
+    "a lease that is too short": ((*ETCD, "--rdzv-conf=lease_ttl=1"), 2, "lease_ttl=1 is not a number of seconds of at least 2", ""),
+    "a lease without end": ((*ETCD, "--rdzv-conf=lease_ttl=inf"), 2, "lease_ttl=inf is not a number of seconds", ""),
+    "not a number at all": ((*ETCD, "--rdzv-conf=start_grace=nan"), 2, "start_grace=nan is not a number of seconds", ""),
+    "a time before now": ((*ETCD, "--rdzv-conf=join_delay=-1"), 2, "join_delay=-1 is not a number of seconds", ""),
+    "a certificate that is not there": (
+        (*ETCD, "--rdzv-conf=protocol=https,cacert=nowhere.pem"), 2, "nowhere.pem", "",
+    ),
+    "a certificate without https": ((*ETCD, "--rdzv-conf=cacert=ca.pem,protocol=http"), 2, "protocol=https", ""),
+    "a user without a password": ((*ETCD, "--rdzv-conf=user=me"), 2, "password", ""),
+    "restarts below none": ((*ETCD, "--max-restarts=-1"), 2, "--max-restarts=-1: must be 0 or more", ""),
+    "no workers": ((*ETCD, "--nproc-per-node=0"), 2, "--nproc-per-node=0: write a number of at least 1", ""),
+    "workers by a word": ((*ETCD, "--nproc-per-node=all"), 2, "--nproc-per-node=all: write a number", "auto, cpu, gpu or xpu"),
+    "a stream that is none": ((*ETCD, "--redirects=7"), 2, "--redirects: '7' is neither 0, 1, 2 or 3", ""),
+    "a tee that is none": ((*ETCD, "--tee=x"), 2, "--tee: 'x' is neither", ""),
+    "a filter that is none": ((*ETCD, "--local-ranks-filter=a"), 2, "--local-ranks-filter=a: write local ranks such as 0,1", ""),
+    "what only torchrun can": ((*ETCD, "--numa-binding=node"), 2, "--numa-binding is not supported by elasticrun", "torchrun"),
+    "a program and a module": ((*ETCD, "--no-python", "-m"), 2, "--no-python and --module cannot be used together", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags, code, says, also = WRONG[name]
+    assert main([*flags, "train.py"]) == code
+    said = capsys.readouterr().err
+    assert said.startswith("elasticrun: ")
+    assert said.count("\n") == 1, "one sentence"
+    assert says in said
+    assert also in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("nowhere.py",), "nowhere.py: no such script"),
+        (("--no-python", "nowhere"), "nowhere: no such program, or it may not be executed"),
+        (("--no-python", "./train.py"), "./train.py: no such program, or it may not be executed"),
+    ],
+)
+def test_scripts_that_cannot_be_run(flags: Sequence[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ETCD, *flags]) == ExitCode.NO_SCRIPT
+    assert says in capsys.readouterr().err
+
+
+def test_debug_shows_where_it_came_from() -> None:
+    with pytest.raises(options.UsageError):
+        main([*ETCD, "--debug", "nowhere.py"])
+
+
+@pytest.mark.parametrize(("text", "expected"), [("3", (3, 3)), ("2:4", (2, 4)), (" 1:1 ", (1, 1))])
+def test_nnodes(text: str, expected: tuple[int, int]) -> None:
+    assert options.min_max(text) == expected
+
+
+def test_rdzv_conf() -> None:
+    conf = options.run_conf("prefix=/team,lease_ttl=10,join_timeout=5,start_grace=0,join_delay=3,user=me,password=p=q,timeout=900")
+    assert (conf.prefix, conf.lease_ttl, conf.join_timeout, conf.start_grace, conf.join_delay) == ("/team", 10.0, 5.0, 0.0, 3.0)
+    assert conf.connection == {"user": "me", "password": "p=q"}
+
+
+def test_rdzv_conf_has_defaults() -> None:
+    assert options.run_conf("") == options.RunConf()
+
+
+def test_keys_of_torchs_backends_are_taken_and_mean_nothing() -> None:
+    assert options.run_conf("last_call_timeout=30,close_timeout=1,keep_alive_interval=5") == options.RunConf()
+
+
+def test_nproc_per_node() -> None:
+    assert options.workers_per_member("4") == 4
+    assert options.workers_per_member("cpu") == os.cpu_count()
+
+
+def test_auto_is_the_cpus_where_there_is_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "_has_accelerator", lambda: False)
+    assert options.workers_per_member("auto") == os.cpu_count()
+
+
+def test_commands() -> None:
+    parse = build_parser().parse_args
+    python = options.command(parse(["train.py", "--lr", "3"]))
+    assert python.for_rank(0)[1:] == ["-u", "train.py", "--lr", "3"]
+    module = options.command(parse(["-m", "package.train", "x"]))
+    assert module.for_rank(0)[1:] == ["-u", "-m", "package.train", "x"]
+    program = options.command(parse(["--no-python", "sh", "-c", "echo ${local_rank}"]))
+    assert program.for_rank(3) == ["sh", "-c", "echo 3"]
+
+
+def test_a_script_of_ones_own_that_may_be_executed(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    assert options.command(build_parser().parse_args(["--no-python", "./train.sh"])).for_rank(0) == ["./train.sh"]
+
+
+def test_log_settings() -> None:
+    args = build_parser().parse_args(
+        ["--log-dir=l", "-r=1", "-t=0:3", "--local-ranks-filter=0,2", "--duplicate-stderr-filters=a,b", "train.py"]
+    )
+    found = options.log_settings(args)
+    assert (found.directory, found.redirects, found.tee, found.ranks_filter) == ("l", 1, {0: 3}, frozenset({0, 2}))
+    assert found.stderr_filters == ("a", "b")
+
+
+def test_a_member_is_called_as_the_operator_says_or_by_its_host() -> None:
+    assert options.member_id({"ELASTICJOB_MEMBER_ID": "digits-worker-0"}) == "digits-worker-0"
+    first, second = options.member_id({}), options.member_id({})
+    assert first != second, "two agents on one host need two names"
+
+
+def test_only_the_zygote_preloads() -> None:
+    parse = build_parser().parse_args
+    plain = parse(["--start-method=spawn", "train.py"])
+    assert options.preload(plain, options.command(plain)) is None
+    forked = parse(["--preload=numpy,auto", "train.py"])
+    assert options.preload(forked, options.command(forked)) == ["numpy", "auto"]
+    program = parse(["--no-python", "sh"])
+    assert options.preload(program, options.command(program)) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "passed"),
+    [
+        (["--nnodes=2", "--events", "e.json", "train.py"], ["--nnodes=2", "train.py"]),
+        (["--events=e.json", "--debug", "--nnodes", "2", "train.py"], ["--nnodes", "2", "train.py"]),
+        (["--preload=auto", "train.py", "--debug", "--events", "mine"], ["train.py", "--debug", "--events", "mine"]),
+        (["train.py"], ["train.py"]),
+    ],
+)
+def test_torchrun_gets_its_own_flags_only(given: list[str], passed: list[str]) -> None:
+    assert without_our_flags(given, "train.py") == passed
+
+
+def test_pairs() -> None:
+    assert parse_pairs(" a = 1 ,b=x=y,, ") == {"a": "1", "b": "x=y"}
+
+
+def test_a_double_comma_is_a_comma() -> None:
+    assert comma_separated("a,b,,c") == ["a", "b,c"]

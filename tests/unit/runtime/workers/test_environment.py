@@ -1,0 +1,70 @@
+"""The environment of a worker. That the names are torchrun's is checked against torch itself (tests/integration)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elasticjob_runtime.contract import PlanReason, PlanValue
+from elasticjob_runtime.workers.environment import GroupSpec, worker_environment
+
+PLAN = PlanValue(
+    epoch=7, attempt="a", size=3, world_size=6, master_addr="10.0.0.1", master_port=4000, leader="w", nproc=2, restart_count=2,
+    reason=PlanReason.START,
+)  # fmt: skip
+
+
+def environment(base: dict[str, str] | None = None, *, group_rank: int = 1, local_rank: int = 1, libuv: bool = True, **group: Any) -> Any:
+    spec = GroupSpec(**{"run_id": "run", "role": "trainer", "nproc": 2, "max_restarts": 5, **group})
+    return worker_environment(base or {}, spec, PLAN, group_rank, local_rank, error_file="/e", agent_socket="/s", without_libuv=not libuv)
+
+
+def test_ranks_and_sizes() -> None:
+    found = environment()
+    names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE")
+    assert {name: found[name] for name in names} == dict(zip(names, ("3", "1", "1", "3", "6", "2", "3", "6"), strict=True))
+
+
+def test_restart_count_is_the_jobs_not_the_agents() -> None:
+    found = environment()
+    assert (found["TORCHELASTIC_RESTART_COUNT"], found["TORCHELASTIC_MAX_RESTARTS"]) == ("2", "5")
+    assert found["ELASTICJOB_EPOCH"] == "7"
+
+
+def test_the_store_is_where_the_plan_says_or_the_user() -> None:
+    assert (environment()["MASTER_ADDR"], environment()["MASTER_PORT"]) == ("10.0.0.1", "4000")
+    assert environment(master_port=29500)["MASTER_PORT"] == "29500"
+
+
+def test_what_the_user_set_passes_but_for_what_is_ours() -> None:
+    found = environment({"HOME": "/home", "RANK": "99", "OMP_NUM_THREADS": "8", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"})
+    assert (found["HOME"], found["RANK"], found["OMP_NUM_THREADS"], found["TORCH_NCCL_ASYNC_ERROR_HANDLING"]) == ("/home", "3", "8", "3")
+
+
+def test_threads_are_limited_where_several_workers_share_a_machine() -> None:
+    assert environment()["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in environment(nproc=1, local_rank=0)
+
+
+def test_a_torch_without_libuv_is_not_asked_for_it() -> None:
+    assert "USE_LIBUV" not in environment()
+    assert environment(libuv=False)["USE_LIBUV"] == "0"
+    assert environment({"USE_LIBUV": "1"}, libuv=False)["USE_LIBUV"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("base", "expected"),
+    [
+        ({}, {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "1"}),
+        ({"CUDA_VISIBLE_DEVICES": "4,6"}, {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "6"}),
+        ({"HIP_VISIBLE_DEVICES": "2,3"}, {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "3"}),
+    ],
+)
+def test_virtual_local_rank(base: dict[str, str], expected: dict[str, str]) -> None:
+    found = environment(base, virtual_local_rank=True)
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_virtual_local_rank_with_too_few_gpus() -> None:
+    with pytest.raises(ValueError, match="local rank 1 has no GPU in CUDA_VISIBLE_DEVICES=4"):
+        environment({"CUDA_VISIBLE_DEVICES": "4"}, virtual_local_rank=True)

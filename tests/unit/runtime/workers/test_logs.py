@@ -1,0 +1,175 @@
+"""Where the output of workers goes."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from elasticjob_runtime.workers import logs
+from elasticjob_runtime.workers.logs import STDERR, STDOUT, TAIL_BYTES, LogDirectory, LogSettings, Sink, open_sink, parse_std, wants
+
+
+@pytest.mark.parametrize(("text", "expected"), [("0", 0), ("3", 3), ("0:1,1:3", {0: 1, 1: 3}), ("12:2", {12: 2})])
+def test_redirects_and_tee(text: str, expected: Mapping[int, int] | int) -> None:
+    assert parse_std(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "4", "-1", "0:4", "0:1,", "a", "0:1 1:2", "1:", ":1"])
+def test_redirects_that_nobody_understands(text: str) -> None:
+    with pytest.raises(ValueError, match="neither 0, 1, 2 or 3 nor a list"):
+        parse_std(text)
+
+
+def test_which_stream_of_which_rank() -> None:
+    assert wants(3, 7, STDOUT)
+    assert not wants(2, 7, STDOUT)
+    assert wants({1: 2}, 1, STDERR)
+    assert not wants({1: 2}, 0, STDERR)
+
+
+class Pipe:
+    """A sink with both ends in hand."""
+
+    def __init__(self, *, prefix: bytes = b"", words: tuple[bytes, ...] = (), file: Path | None = None) -> None:
+        reading, self.writing = os.pipe()
+        self.console = io.BytesIO()
+        self.filtered = io.BytesIO()
+        self.file = file.open("ab") if file else None
+        filtered = (self.filtered, words) if words else None
+        self.sink = Sink(reading, [self.console], prefix=prefix, filtered=filtered, files=[self.file] if self.file else [])
+
+    def says(self, data: bytes) -> None:
+        os.write(self.writing, data)
+        self.sink.pump()
+
+    def ends(self) -> None:
+        os.close(self.writing)
+        self.sink.close()
+
+
+def test_output_passes_as_it_comes() -> None:
+    pipe = Pipe()
+    pipe.says(b"half a li")
+    assert pipe.console.getvalue() == b"half a li"
+    pipe.says(b"ne\n")
+    assert pipe.sink.tail == "half a line\n"
+    pipe.ends()
+
+
+def test_pump_tells_whether_more_may_come() -> None:
+    pipe = Pipe()
+    assert pipe.sink.pump()
+    os.close(pipe.writing)
+    assert not pipe.sink.pump()
+    pipe.sink.close()
+
+
+def test_prefixed_lines_are_whole() -> None:
+    pipe = Pipe(prefix=b"[0]:")
+    pipe.says(b"one\ntw")
+    assert pipe.console.getvalue() == b"[0]:one\n"
+    pipe.says(b"o\n\nthree")
+    pipe.ends()
+    assert pipe.console.getvalue() == b"[0]:one\n[0]:two\n[0]:\n[0]:three\n"
+
+
+def test_a_file_gets_what_was_written_and_no_more(tmp_path: Path) -> None:
+    pipe = Pipe(prefix=b"[0]:", file=tmp_path / "stderr.log")
+    pipe.says(b"one\nno end")
+    pipe.ends()
+    assert (tmp_path / "stderr.log").read_bytes() == b"one\nno end"
+
+
+def test_a_progress_bar_that_never_ends_its_line_does_not_fill_the_memory() -> None:
+    pipe = Pipe(prefix=b"[0]:")
+    for _ in range(40):
+        pipe.says(b"\r 50%" * 1000)
+    assert pipe.console.getvalue().count(b"[0]:") >= 2
+    pipe.ends()
+
+
+def test_lines_with_a_word_are_copied() -> None:
+    pipe = Pipe(words=(b"loss", b"error"))
+    pipe.says(b"loss 1\nnothing\nan error\n")
+    assert pipe.filtered.getvalue() == b"loss 1\nan error\n"
+    assert pipe.console.getvalue() == b"loss 1\nnothing\nan error\n"
+    pipe.ends()
+    assert pipe.filtered.closed, "a file is left open at every restart"
+
+
+def test_the_tail_is_bounded() -> None:
+    pipe = Pipe()
+    for _ in range(10):
+        pipe.says(b"x" * 60000)
+    pipe.says(b"the end")
+    assert len(pipe.sink.tail) == TAIL_BYTES
+    assert pipe.sink.tail.endswith("the end")
+    pipe.ends()
+
+
+def test_the_moment_of_a_traceback_is_noted_even_when_it_comes_in_pieces() -> None:
+    pipe = Pipe()
+    pipe.says(b"all is well\nTraceback (most re")
+    moments = [pipe.sink.traceback_at]
+    before = time.time()
+    pipe.says(b"cent call last):\n")
+    moments.append(pipe.sink.traceback_at)
+    assert moments[0] is None
+    assert moments[1] is not None
+    assert moments[1] >= before
+    pipe.ends()
+
+
+def test_a_closed_terminal_does_not_end_the_training(tmp_path: Path) -> None:
+    pipe = Pipe(file=tmp_path / "log")
+    pipe.sink._outputs = [open("/dev/full", "wb", buffering=0)]  # noqa: SIM115
+    pipe.says(b"into the void\n")
+    pipe.ends()
+    assert (tmp_path / "log").read_bytes() == b"into the void\n"
+
+
+def test_folders_as_torchrun_has_them(tmp_path: Path) -> None:
+    directory = LogDirectory(LogSettings(directory=str(tmp_path / "logs")), "team/run 1")
+    assert directory.path.parent == tmp_path / "logs"
+    assert directory.path.name.startswith("team_run_1_")
+    assert directory.worker(3, 1) == directory.path / "attempt_3" / "1"
+    assert directory.worker(3, 1).is_dir()
+
+
+@pytest.mark.parametrize(
+    ("settings", "stream", "console", "file"),
+    [
+        (LogSettings(), STDERR, b"hello\n", None),
+        (LogSettings(redirects=3), STDOUT, b"", b"hello\n"),
+        (LogSettings(redirects={0: 2}), STDERR, b"hello\n", None),
+        (LogSettings(redirects={1: 2}), STDERR, b"", b"hello\n"),
+        (LogSettings(tee=3), STDOUT, b"[trainer1]:hello\n", b"hello\n"),
+        (LogSettings(tee=3, prefix_template="${rank}/${local_rank} "), STDOUT, b"5/1 hello\n", b"hello\n"),
+        (LogSettings(ranks_filter=frozenset({0})), STDERR, b"", None),
+        (LogSettings(ranks_filter=frozenset({1})), STDERR, b"hello\n", None),
+        (LogSettings(ranks_filter=frozenset({0}), tee=3), STDOUT, b"", b"hello\n"),
+    ],
+)
+def test_flags(
+    settings: LogSettings, stream: int, console: bytes, file: bytes | None, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    (tmp_path / "1").mkdir()
+    sink, end = open_sink(settings, tmp_path / "1", stream, local_rank=1, rank=5, role="trainer")
+    assert sink is not None
+    assert end is not None
+    end.write(b"hello\n")
+    end.close()
+    sink.close()
+    shown = capfdbinary.readouterr()
+    assert (shown.out if stream == STDOUT else shown.err) == console
+    log = tmp_path / "1" / ("stdout.log" if stream == STDOUT else "stderr.log")
+    assert (log.read_bytes() if log.exists() else None) == file
+
+
+def test_stdout_that_goes_nowhere_else_is_the_agents_own(tmp_path: Path) -> None:
+    assert open_sink(LogSettings(), tmp_path, STDOUT, local_rank=0, rank=0, role="r") == (None, None)
+    assert logs.STDOUT == 1
