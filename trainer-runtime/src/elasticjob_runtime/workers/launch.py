@@ -96,7 +96,7 @@ class ZygoteLauncher:
     def started(self) -> None:
         """All workers of an epoch are started: park the next ones, now that nothing waits for it."""
         if self._zygote is not None:
-            self._zygote.park(self._nproc - len(self._zygote.parked))
+            self._zygote.park(self._nproc)
         if self._learn and self._forked and self._learn_at is None and self._next is None:
             self._learn_at = time.monotonic() + LEARN_SECONDS
 

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import logging
 import os
+import select
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +62,9 @@ class Zygote:
         self._on_ready = on_ready
         self._on_gone = on_gone
         self._waiting: list[Callable[[socket.socket], None]] = []
+        self._newborn: dict[socket.socket, Callable[[], None]] = {}
         self.parked: list[Parked] = []
+        self._under_way = 0
         self.ready = False
         self.seconds = 0.0
         ours, theirs = socket.socketpair()
@@ -80,8 +83,9 @@ class Zygote:
         return self._process.pid
 
     def park(self, count: int) -> None:
-        """Asks for `count` more parked workers."""
-        for _ in range(count):
+        """Asks for as many forks as are missing to `count` parked workers."""
+        for _ in range(count - len(self.parked) - self._under_way):
+            self._under_way += 1
             self._fork("worker", self._parked)
 
     def fork_stores(self, on_socket: Callable[[socket.socket], None]) -> None:
@@ -99,8 +103,17 @@ class Zygote:
         self._process.kill()
         self._process.wait()
 
-    def take(self) -> Parked | None:
-        """A parked worker, which is the caller's from now on."""
+    def take(self, patience: float = 3.0) -> Parked | None:
+        """A parked worker, which is the caller's from now on.
+
+        Where the last ones were taken a moment ago, the next is being forked: waits for it, at most `patience` seconds; a fork takes
+        milliseconds, a spawned worker seconds.
+        """
+        end = self._reactor.now() + patience
+        self.park(1)
+        while not self.parked and self.ready and (left := end - self._reactor.now()) > 0:
+            for ready in select.select([self._connection, *self._newborn], [], [], left)[0]:
+                self._newborn.get(ready, self._read)()
         if not self.parked:
             return None
         parked = self.parked.pop(0)
@@ -139,6 +152,8 @@ class Zygote:
     def _parked(self, connection: socket.socket) -> None:
         def said() -> None:
             self._reactor.remove_reader(connection.fileno())
+            del self._newborn[connection]
+            self._under_way -= 1
             try:
                 message, _ = messages.receive(connection)
             except (EOFError, OSError):
@@ -148,6 +163,7 @@ class Zygote:
             self.parked.append(parked)
             self._reactor.add_reader(connection.fileno(), lambda: self._lost(parked))
 
+        self._newborn[connection] = said
         self._reactor.add_reader(connection.fileno(), said)
 
     def _lost(self, parked: Parked) -> None:
@@ -155,7 +171,7 @@ class Zygote:
         self._forget(parked)
         parked.connection.close()
         self.parked.remove(parked)
-        self.park(1)
+        self.park(len(self.parked) + 1)
 
     def _forget(self, parked: Parked) -> None:
         self._reactor.remove_reader(parked.connection.fileno())
