@@ -81,7 +81,7 @@ def test_runs_to_the_end(training: Training) -> None:
     training.stop.touch()
     eventually(lambda: training.ns.is_true("digits", "Succeeded"), what="Succeeded")
     eventually(lambda: [pod["status"]["phase"] for pod in training.ns.workers().values()] == ["Succeeded"] * 2, what="the pods ended well")
-    eventually(lambda: not training.ns.all("services"), what="helpers are gone")
+    eventually(lambda: not training.ns.all("services"), what="the services are gone")
 
 
 def test_grows_and_shrinks_while_it_trains(training: Training) -> None:

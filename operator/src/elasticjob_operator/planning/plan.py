@@ -77,14 +77,14 @@ def _finished(job: ElasticJob, world: World, observed: Observed, now: datetime.d
     actions += [_delete(pod, "the job has ended, and the node is gone", force=True) for pod in rest.force]
     view = world.rendezvous
     keys_left = not observed.rendezvous.managed and view.reach is Reach.REACHABLE and not view.empty
-    if rest.remove_helpers:
+    if rest.all_ended:
         actions += [
             DeleteObject(kind=each.kind, name=each.name, uid=each.uid, why="the job has ended")
             for each in world.objects.values()
             if not each.terminating
         ]
         actions += [ClearRun(why="the job has ended")] if keys_left else []
-    followed = not rest.remove_helpers or keys_left
+    followed = not rest.all_ended or keys_left
     return Plan(
         status=finished_status(job, observed),
         actions=tuple(actions),

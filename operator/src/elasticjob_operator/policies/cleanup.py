@@ -23,7 +23,7 @@ class Cleanup:
     delete: tuple[Pod, ...] = ()
     force: tuple[Pod, ...] = ()
     """Lost with their nodes."""
-    remove_helpers: bool = False
+    all_ended: bool = False
     """Nothing runs any more: etcd, Services and the run's keys may go."""
     look_again: datetime.datetime | None = None
 
@@ -41,7 +41,7 @@ def clean_up(policy: CleanPods, pods: Iterable[tuple[Pod, Standing]], completed_
     return Cleanup(
         delete=() if wait else tuple(wanted),
         force=lost,
-        remove_helpers=not active and not lost,
+        all_ended=not active and not lost,
         look_again=due if wait else None,
     )
 

@@ -16,7 +16,7 @@ LOST = (make_pod(3), Standing.LOST)
 
 
 @pytest.mark.parametrize(
-    ("policy", "pods", "after", "deleted", "helpers", "again"),
+    ("policy", "pods", "after", "deleted", "rest", "again"),
     [
         pytest.param(RUNNING, [], 0, [], True, None, id="nothing left"),
         pytest.param(RUNNING, [LIVE, FAILED], 0, [], False, 10, id="agents end by themselves: wait, their logs stay"),
@@ -30,15 +30,15 @@ LOST = (make_pod(3), Standing.LOST)
     ],
 )
 def test_what_is_left_of_an_ended_job(
-    policy: CleanPods, pods: list[tuple[Pod, Standing]], after: float, deleted: list[int], helpers: bool, again: float | None
+    policy: CleanPods, pods: list[tuple[Pod, Standing]], after: float, deleted: list[int], rest: bool, again: float | None
 ) -> None:
     found = clean_up(policy, pods, NOW, at(after))
     assert [pod.index for pod in found.delete] == deleted
-    assert found.remove_helpers is helpers
+    assert found.all_ended is rest
     assert found.look_again == (at(again) if again is not None else None)
 
 
 def test_pods_lost_with_their_node_go_by_force() -> None:
     found = clean_up(RUNNING, [LOST], NOW, NOW)
     assert [pod.index for pod in found.force] == [3]
-    assert not found.remove_helpers
+    assert not found.all_ended
