@@ -58,6 +58,12 @@ class Agent:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
+    @property
+    def cpu_seconds(self) -> float:
+        """Used by the agent itself since its start."""
+        fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def ends(self, timeout: float = 30.0) -> int:
         """Its exit code, once it has ended."""
         eventually(lambda: self.process.poll() is not None, timeout, what=f"{self.name} ends; log:\n{self.output}")

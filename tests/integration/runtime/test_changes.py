@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from elasticjob_runtime.contract import ExitCode, MemberState, OutcomeState, PlanReason
 
@@ -143,6 +144,18 @@ def test_a_spare_is_parked_and_promoted(job: Job) -> None:
     assert [worker.member for worker in after] == [before[0].member, "c"]
     job.finish()
     assert spare.ends() == 0
+
+
+def test_a_spare_costs_nothing_however_long_it_waits(job: Job) -> None:
+    job.start_all("a b", nnodes="2")
+    job.trains(2)
+    spare = job.start("c", nnodes="2", conf="join_timeout=1")
+    eventually(lambda: "spare" in spare.output, what="the spare is parked")
+    time.sleep(1.5)  # past its join timeout
+    before = spare.cpu_seconds
+    time.sleep(2.0)
+    assert spare.cpu_seconds - before < 0.2, "it spins"
+    assert spare.process.poll() is None
 
 
 def test_a_spare_exits_0_when_the_others_have_succeeded(job: Job) -> None:

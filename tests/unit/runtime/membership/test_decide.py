@@ -294,6 +294,18 @@ FENCE = {
     "all neighbours are silent, the lease holds": Case(
         make_view(plan=AS_B, lease_expires_at=NOW + 1, silent=frozenset("ac"), **FOLLOWER), "suspect a"
     ),
+    "a spare that trained once has nothing to stop: it waits for etcd": Case(
+        make_view(
+            there="abcd",
+            plan=WITHOUT_ME,
+            workers=runs(PLAN, GONE),
+            lease_expires_at=NOW - 60,
+            silent=frozenset("bc"),
+            role=Role.FOLLOWER,
+            predecessor="b",
+        ),
+        "wait",
+    ),
     "alone in the plan: there is nobody to agree with": Case(
         make_view(there="a", plan=make_plan("a"), lease_expires_at=NOW - 60), "nothing to do"
     ),

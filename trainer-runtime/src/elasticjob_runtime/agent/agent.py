@@ -293,11 +293,12 @@ class Agent:
     # -- the start: how long to try
 
     def _join_deadline(self) -> float | None:
-        return None if self._group.view.epoch else self._started_at + self._config.join_timeout
+        waits = not self._group.view.epoch and self._store_view.plan is None
+        return self._started_at + self._config.join_timeout if waits else None
 
     def _gave_up(self, now: float) -> Exit | None:
         deadline = self._join_deadline()
-        if deadline is None or now < deadline or self._store_view.plan is not None:
+        if deadline is None or now < deadline:
             return None
         why = self._timeline.store_trouble or self._said
         return Exit(code=ExitCode.UNAVAILABLE, reason=f"no training after {self._config.join_timeout:g} s (join_timeout): {why}")

@@ -82,8 +82,8 @@ def _give_way(view: View, _now: float) -> Action | None:
 
 def _fence(view: View, now: float) -> Action | None:
     """Cut off from the store and from all neighbours: the others have gone on without this member, or will. Two must not train alone."""
-    plan, expires = view.workers.plan, view.lease_expires_at
-    neighbours = plan.rank.neighbours if plan and plan.rank else ()
+    plan, expires = view.store.plan, view.lease_expires_at
+    neighbours = plan.rank.neighbours if plan and plan.rank and view.runs_plan else ()
     if expires is None or now < expires or not neighbours or any(one.name not in view.silent for one in neighbours):
         return None
     reason = "cut off: neither the store nor a neighbour can be reached, and the lease has run out"
