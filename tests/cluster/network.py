@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 
-from .output import environment, run
+from .output import ClusterError, environment, run
 from .settings import (
     BRIDGE,
     CONTROL_PLANE_ADDRESS,
@@ -95,8 +95,16 @@ def remove_all() -> None:
     """Removes every namespace and link of the cluster. Its processes have ended before: a namespace lives as long as a process in it."""
     for name in namespaces():
         run(["ip", "netns", "delete", name])
-    if _ip_is_installed() and HOST_LINK in run(["ip", "-brief", "link", "show", "type", "veth"]):
-        run(["ip", "link", "delete", HOST_LINK])
+    if _ip_is_installed() and _host_link_exists():
+        try:
+            run(["ip", "link", "delete", HOST_LINK])
+        except ClusterError:
+            if _host_link_exists():  # else it went by itself meanwhile, with the namespace that had its other end
+                raise
+
+
+def _host_link_exists() -> bool:
+    return HOST_LINK in run(["ip", "-brief", "link", "show", "type", "veth"])
 
 
 def _ip_is_installed() -> bool:
