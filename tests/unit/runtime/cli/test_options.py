@@ -55,6 +55,8 @@ WRONG = {
     "a tee that is none": ((*ETCD, "--tee=x"), 2, "--tee: 'x' is neither", ""),
     "a filter that is none": ((*ETCD, "--local-ranks-filter=a"), 2, "--local-ranks-filter=a: write local ranks such as 0,1", ""),
     "what only torchrun can": ((*ETCD, "--numa-binding=node"), 2, "--numa-binding is not supported by elasticrun", "torchrun"),
+    "events where no file can be": ((*ETCD, "--events=nowhere/e.json"), 2, "--events=nowhere/e.json: No such file or directory", ""),
+    "logs where no folder can be": ((*ETCD, "--log-dir=train.py/logs"), 2, "--log-dir=train.py/logs: Not a directory", ""),
     "a program and a module": ((*ETCD, "--no-python", "-m"), 2, "--no-python and --module cannot be used together", ""),
 }  # fmt: skip
 

@@ -112,7 +112,10 @@ def _run(args: argparse.Namespace) -> int:
         lease_ttl=conf.lease_ttl,
         join_timeout=conf.join_timeout,
     )
-    timeline = Timeline(me, Path(args.events) if args.events else None)
+    try:
+        timeline = Timeline(me, Path(args.events) if args.events else None)
+    except OSError as error:
+        raise options.UsageError(f"--events={args.events}: {error.strerror}") from error
     environment = {**os.environ, warden.MARK: mark, "TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle}
     agent = Agent(config, store, environment, timeline)
     exit_ = agent.run()

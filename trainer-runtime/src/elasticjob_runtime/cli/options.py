@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import errno
 import glob
 import logging
 import math
@@ -173,6 +174,8 @@ def log_settings(args: argparse.Namespace) -> LogSettings:
         if not re.fullmatch(r"\d+(,\d+)*", args.local_ranks_filter):
             raise UsageError(f"--local-ranks-filter={args.local_ranks_filter}: write local ranks such as 0,1")
         ranks = frozenset(int(part) for part in args.local_ranks_filter.split(","))
+    if args.log_dir is not None:
+        _check_folder("--log-dir", args.log_dir)
     prefix = args.log_line_prefix_template or os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "")
     return LogSettings(
         directory=args.log_dir,
@@ -183,6 +186,16 @@ def log_settings(args: argparse.Namespace) -> LogSettings:
         stdout_filters=tuple(args.duplicate_stdout_filters),
         stderr_filters=tuple(args.duplicate_stderr_filters),
     )
+
+
+def _check_folder(flag: str, path: str) -> None:
+    """Makes it; better now than when the first worker starts."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise UsageError(f"{flag}={path}: {error.strerror}") from error
 
 
 def member_id(environment: Mapping[str, str]) -> str:
