@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 from elasticjob_runtime.contract import MemberState
 
-from tests.contract.etcd_servers import EtcdServer
+from tests.contract.etcd_servers import EtcdServer, require_etcd, three_members
 from tests.integration.runtime.agents import Job
 from tests.support import eventually
 
@@ -44,3 +46,21 @@ def test_a_change_waits_for_etcd_and_then_happens(fragile_job: Job, own_etcd: Et
     after = job.trains(3, after=before)
     assert [worker.member for worker in after] == [worker.member for worker in before]
     assert {worker.restarts for worker in after} == {1}
+
+
+def test_an_etcd_that_loses_one_member_of_three_is_not_noticed(tmp_path_factory: pytest.TempPathFactory, tmp_path: pathlib.Path) -> None:
+    servers = three_members(require_etcd("3.6"), tmp_path_factory.mktemp("etcd"))
+    job = Job(servers[2].url, tmp_path)
+    try:
+        job.start_all("a b c", "--max-restarts", "3", endpoint=",".join(f"127.0.0.1:{server.port}" for server in servers))
+        before = job.trains(3)
+        servers[0].kill()  # the one that all agents asked first
+        job.tell("b", "raise")
+        after = job.trains(3, after=before)
+        assert {worker.restarts for worker in after} == {1}, "more than the crash"
+        job.finish()
+        assert [agent.ends() for agent in job.agents] == [0, 0, 0], job.logs
+    finally:
+        job.close()
+        for server in servers:
+            server.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import pathlib
 import threading
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import pytest
 from elasticjob_runtime.contract import ExitCode
 
 from tests.cluster.processes import free_ports
+from tests.contract.etcd_servers import EtcdServer, enable_users
 from tests.integration.runtime.agents import Job
 from tests.support import eventually
 
@@ -31,6 +33,13 @@ def web_server() -> Iterator[str]:
     yield f"127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture
+def guarded(own_etcd: EtcdServer) -> EtcdServer:
+    """An etcd with one user, who may do as she likes under /ours."""
+    enable_users(own_etcd, {"jane": ("secret", "/ours/")})
+    return own_etcd
 
 
 def test_a_script_that_is_missing(job: Job) -> None:
@@ -56,6 +65,37 @@ def test_an_endpoint_that_is_no_etcd(job: Job, web_server: str) -> None:
     assert web_server in agent.output
     assert "HTTP 404 from BaseHTTP" in agent.output
     assert "Traceback" not in agent.output
+
+
+@pytest.mark.parametrize(
+    ("conf", "says"),
+    [
+        ("user=jane,password=wrong", "password"),
+        ("user=jane,password=secret,prefix=/theirs", "/theirs"),
+        ("lease_ttl=5", "refuses"),
+    ],
+)
+def test_credentials_that_are_refused(guarded: EtcdServer, tmp_path: pathlib.Path, conf: str, says: str) -> None:
+    job = Job(guarded.url, tmp_path)
+    try:
+        agent = job.start("a", nnodes="1", conf=conf)
+        assert agent.ends() == ExitCode.DENIED, agent.output
+        assert says in agent.output.splitlines()[-1]
+        assert "Traceback" not in agent.output
+        assert "secret" not in agent.output
+    finally:
+        job.close()
+
+
+def test_credentials_that_are_right(guarded: EtcdServer, tmp_path: pathlib.Path) -> None:
+    job = Job(guarded.url, tmp_path)
+    try:
+        agent = job.start("a", nnodes="1", conf="user=jane,password=secret,prefix=/ours")
+        eventually(lambda: "training" in agent.output, what=f"it trains; log:\n{agent.output}")
+        job.finish()
+        assert agent.ends() == ExitCode.SUCCEEDED
+    finally:
+        job.close()
 
 
 def test_a_member_that_starts_another_number_of_workers(job: Job) -> None:

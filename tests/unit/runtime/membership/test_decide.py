@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from elasticjob_runtime.contract import CONTRACT_VERSION, ExitCode, MemberState
 from elasticjob_runtime.membership import decide
-from elasticjob_runtime.membership.decide import takeover_delay
 from elasticjob_runtime.membership.model import Role, StoreView, Workers, WorkersState
 
 from tests.unit.runtime.membership.builders import (
@@ -15,7 +14,6 @@ from tests.unit.runtime.membership.builders import (
     NOW,
     SUCCEEDED,
     Case,
-    answers,
     fails,
     make_failure,
     make_member,
@@ -23,7 +21,6 @@ from tests.unit.runtime.membership.builders import (
     make_view,
     members,
     runs,
-    suspicion,
     told,
 )
 
@@ -188,146 +185,7 @@ REPORT = {
     ),
 }
 
-WATCH = {
-    "nothing is known": Case(make_view(role=None), "watch as follower"),
-    "registered first": Case(make_view(role=Role.FOLLOWER, plan=None), "watch as planner"),
-    "another registered before me": Case(make_view(me="b", there="ab", role=Role.FOLLOWER, predecessor="a"), "nothing to do"),
-    "the one before me has gone": Case(make_view(me="b", there="b", role=Role.FOLLOWER, predecessor="a"), "watch as planner"),
-    "the one before me is leaving": Case(
-        make_view(me="b", there=members("ab", a=LEAVING), role=Role.FOLLOWER, predecessor="a"), "watch as planner"
-    ),
-    "the one I follow registered after me, in a store that came back empty": Case(
-        make_view(me="a", there="ab", role=Role.FOLLOWER, predecessor="b"), "watch as follower"
-    ),
-    "rank 0 leads": Case(make_view(plan=PLAN, role=Role.FOLLOWER, predecessor="b"), "watch as planner"),
-    "rank 1 follows rank 0": Case(make_view(me="b", plan=AS_B, role=Role.PLANNER), "watch as follower of a"),
-    "rank 1 follows rank 0 already": Case(make_view(plan=AS_B, **FOLLOWER), "nothing to do"),
-    "rank 0 has gone": Case(make_view(there="bc", plan=AS_B, **FOLLOWER), "watch as planner"),
-    "rank 0 is leaving": Case(make_view(there=members("abc", a=LEAVING), plan=AS_B, **FOLLOWER), "watch as planner"),
-    "rank 0 came back under its name: it is another": Case(
-        make_view(there=members("abc", a={"incarnation": "a2", "create": 200}), plan=AS_B, **FOLLOWER), "watch as planner"
-    ),
-    "a spare follows the leader": Case(
-        make_view(there="ab", plan=SPARE, workers=Workers(), role=Role.FOLLOWER, predecessor="c"), "watch as follower of b"
-    ),
-    "a newcomer under the leader's name does not follow itself": Case(
-        make_view(
-            me="b",
-            there=members("b", b={"create": 200, "incarnation": "b1"}),
-            plan=make_plan("bc", me="x", ranks=None),
-            workers=Workers(),
-            role=Role.FOLLOWER,
-            predecessor="c",
-        ),
-        "watch as planner",
-    ),
-    "in trouble for a while: looking for myself": Case(
-        make_view(plan=AS_B, workers=fails(AS_B, "b", ago=0.2), reported_failure=1, **FOLLOWER), "watch as planner"
-    ),
-    "the leader is suspected for a while: looking for myself": Case(
-        make_view(plan=AS_B, store={"suspicions": (suspicion("a", "c", ago=0.2),)}, **FOLLOWER), "watch as planner"
-    ),
-    "somebody else is suspected: the leader's business": Case(
-        make_view(plan=AS_B, store={"suspicions": (suspicion("c", "a", ago=9.0),)}, **FOLLOWER), "nothing to do"
-    ),
-}
-
-RESTORE = {
-    "store came back empty: the leader puts the plan back and nobody restarts": Case(
-        make_view(there="a", workers=runs(PLAN)), "restore plan 1"
-    ),
-    "store came back empty: the others wait for the leader": Case(
-        make_view(me="b", there=members("b", b={"seen_at": NOW - 1}), workers=runs(AS_B)), "wait 4 s"
-    ),
-    "store came back empty, and the leader does not come": Case(
-        make_view(me="b", there="bc", workers=runs(AS_B)), "plan 2: b c, Start, 0 restarts"
-    ),
-    "a leader of the past puts nothing back": Case(
-        make_view(there=members("a", a={"seen_at": NOW}), workers=runs(PLAN, GONE), store={"last_epoch": 2}), "wait 5 s"
-    ),
-}
-
-LEAD = {
-    "the leader plans": Case(make_view(there="ab", plan=PLAN), "ask b"),
-    "a follower does not": Case(make_view(there="bc", me="c", plan=make_plan("abc", me="c", ranks=None), role=Role.FOLLOWER,
-                                          predecessor="b"), "nothing to do"),
-    "looking for myself, but another is before me": Case(
-        make_view(me="b", plan=make_plan("abc", me="b"), workers=fails(AS_B, "b", ago=1.0), failures=[make_failure("b")]), "ask a"
-    ),
-    "the one before me answers: it plans": Case(
-        make_view(
-            me="b", plan=make_plan("abc", me="b"), workers=fails(AS_B, "b", ago=1.0), failures=[make_failure("b")], probes=answers("a")
-        ),
-        "wait 1 s",
-    ),
-    "the one before me does not answer: I plan": Case(
-        make_view(
-            me="b",
-            plan=make_plan("abc", me="b"),
-            workers=fails(AS_B, "b", ago=1.0),
-            failures=[make_failure("b")],
-            probes={**answers("a", reachable=False), **answers("c")},
-        ),
-        "plan 2: b c, MemberLost, 0 restarts",
-    ),
-    "two are before me: both are asked": Case(
-        make_view(me="c", plan=make_plan("abc", me="c"), workers=fails(make_plan("abc", me="c"), "c", ago=1.0),
-                  failures=[make_failure("c")]),
-        "ask a b",
-    ),
-    "the one before me is leaving: I plan": Case(
-        make_view(me="b", there=members("abc", a=LEAVING), plan=make_plan("abc", me="b"), workers=runs(AS_B)),
-        "plan 2: b c, MemberLeft, 0 restarts",
-    ),
-}  # fmt: skip
-
-FENCE = {
-    "cut off from the store and all neighbours: stop": Case(
-        make_view(plan=PLAN, lease_expires_at=NOW - 0.1, silent=frozenset("bc")), "stop"
-    ),
-    "cut off: stopped": Case(
-        make_view(plan=PLAN, workers=runs(PLAN, GONE), lease_expires_at=NOW - 0.1, silent=frozenset("bc")), "exit RESTARTABLE"
-    ),
-    "the whole etcd is away, the neighbours are there: training goes on": Case(
-        make_view(plan=AS_B, lease_expires_at=NOW - 60, **FOLLOWER), "nothing to do"
-    ),
-    "all neighbours are silent, the lease holds": Case(
-        make_view(plan=AS_B, lease_expires_at=NOW + 1, silent=frozenset("ac"), **FOLLOWER), "suspect a"
-    ),
-    "a spare that trained once has nothing to stop: it waits for etcd": Case(
-        make_view(
-            there="abcd",
-            plan=WITHOUT_ME,
-            workers=runs(PLAN, GONE),
-            lease_expires_at=NOW - 60,
-            silent=frozenset("bc"),
-            role=Role.FOLLOWER,
-            predecessor="b",
-        ),
-        "wait",
-    ),
-    "alone in the plan: there is nobody to agree with": Case(
-        make_view(there="a", plan=make_plan("a"), lease_expires_at=NOW - 60), "nothing to do"
-    ),
-}
-
-LISTEN = {
-    "a neighbour fell silent": Case(make_view(plan=AS_B, silent=frozenset("c"), **FOLLOWER), "suspect c"),
-    "said already": Case(
-        make_view(plan=AS_B, silent=frozenset("c"), store={"suspicions": (suspicion("c", "b"),)}, **FOLLOWER), "nothing to do"
-    ),
-    "it is heard again": Case(make_view(plan=AS_B, store={"suspicions": (suspicion("c", "b"),)}, **FOLLOWER), "clear c"),
-    "what others say is theirs": Case(make_view(plan=AS_B, store={"suspicions": (suspicion("c", "a"),)}, **FOLLOWER), "nothing to do"),
-    "workers of an earlier plan: their neighbours do not matter": Case(
-        make_view(there="abcd", plan=WITHOUT_ME, workers=runs(PLAN, GONE), silent=frozenset("b"), role=Role.FOLLOWER, predecessor="b"),
-        "wait",
-    ),
-}
-
-TABLES = {
-    "end": END, "leave": LEAVE, "identity": IDENTITY, "misfits": MISFITS, "follow": FOLLOW, "report": REPORT, "watch": WATCH,
-    "restore": RESTORE, "lead": LEAD, "fence": FENCE, "listen": LISTEN,
-}  # fmt: skip
+TABLES = {"end": END, "leave": LEAVE, "identity": IDENTITY, "misfits": MISFITS, "follow": FOLLOW, "report": REPORT}
 
 
 @pytest.mark.parametrize(("rule", "name"), [(rule, name) for rule, cases in TABLES.items() for name in cases])
@@ -346,15 +204,3 @@ def test_an_agent_that_knows_nothing_yet_registers() -> None:
     view = make_view(there="", role=None)
     assert view.store == StoreView()
     assert told(decide(view, NOW)) == "register ready of epoch 0"
-
-
-@pytest.mark.parametrize(("rank", "delay"), [(0, 0.0), (1, 0.15), (4, 0.6), (100, 3.0)])
-def test_the_successor_comes_first(rank: int, delay: float) -> None:
-    names = [chr(0x100 + number) for number in range(101)]
-    plan = make_plan("".join(names), me=names[rank])
-    view = make_view(me=names[rank], there="", plan=plan)
-    assert takeover_delay(view) == pytest.approx(delay)
-
-
-def test_a_spare_comes_last() -> None:
-    assert takeover_delay(make_view(plan=SPARE, workers=Workers())) == 3.0
