@@ -73,8 +73,8 @@ def test_up_after_a_killed_up(before: dict[str, set[str]]) -> None:
 def test_the_cluster_of_another_checkout_is_taken_down(before: dict[str, set[str]], tmp_path: Path) -> None:
     cluster.up(nodes=1)
     shutil.copytree(CHECKOUT / "tests" / "cluster", tmp_path / "tests" / "cluster")
-    for file in ("__init__.py", "steps.py"):
-        shutil.copy(CHECKOUT / "tests" / file, tmp_path / "tests" / file)
+    for file in (CHECKOUT / "tests").glob("*.py"):  # what the cluster stands on
+        shutil.copy(file, tmp_path / "tests" / file.name)
     other = [sys.executable, "-m", "tests.cluster"]
     said = subprocess.run([*other, "up", "--nodes=1"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert f"the cluster of {CHECKOUT}" in " ".join(said.split())
