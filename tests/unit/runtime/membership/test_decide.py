@@ -133,6 +133,9 @@ MISFITS = {
         ),
         "exit CONFIG",
     ),
+    "a leader that has gone sets no rule": Case(
+        make_view(there="a", plan=SPARE, workers=Workers(), role=Role.FOLLOWER, predecessor="c"), "watch as follower of b"
+    ),
     "who trains already fits": Case(make_view(plan=PLAN, settings={"nproc": 2}), "nothing to do"),
 }
 
@@ -153,6 +156,10 @@ FOLLOW = {
     "a plan of the past cannot be run: ask for a later one": Case(
         make_view(plan=PLAN, workers=runs(NEXT, GONE), store={"last_epoch": 2}), "say ready of epoch 2"
     ),
+    "a plan of the past, and I registered with its epoch": Case(
+        make_view(there=members("abc", a={"epoch": 1}), plan=PLAN, workers=runs(NEXT, GONE), store={"last_epoch": 2}),
+        "say ready of epoch 2",
+    ),
     "a plan of the past: asked already": Case(
         make_view(there=members("abc", a={"epoch": 2}), plan=PLAN, workers=runs(NEXT, GONE), store={"last_epoch": 2}),
         "plan 3: a b c, Start, 0 restarts",
@@ -171,6 +178,14 @@ REPORT = {
     ),
     "the planner sees it": Case(make_view(plan=PLAN, workers=fails(PLAN), reported_failure=1, failures=[make_failure("a")]), "ask b c"),
     "success": Case(make_view(plan=PLAN, workers=runs(PLAN, DONE)), "say succeeded of epoch 1"),
+    "success, and an earlier one was said": Case(
+        make_view(
+            there=members("abc", a={"state": MemberState.SUCCEEDED, "epoch": 1}),
+            plan=make_plan("abc", epoch=2),
+            workers=runs(make_plan("abc", epoch=2), DONE),
+        ),
+        "say succeeded of epoch 2",
+    ),
     "success, said": Case(
         make_view(
             there=members("abc", b={"state": MemberState.SUCCEEDED, "epoch": 1}),

@@ -43,6 +43,9 @@ WATCH = {
     "the one I follow registered after me, in a store that came back empty": Case(
         make_view(me="a", there="ab", role=Role.FOLLOWER, predecessor="b"), "watch as follower"
     ),
+    "I follow myself, for I had the name of a leader of a store that came back empty": Case(
+        make_view(me="a", there="a", role=Role.FOLLOWER, predecessor="a"), "watch as follower"
+    ),
     "rank 0 leads": Case(make_view(plan=PLAN, role=Role.FOLLOWER, predecessor="b"), "watch as planner"),
     "rank 1 follows rank 0": Case(make_view(me="b", plan=AS_B, role=Role.PLANNER), "watch as follower of a"),
     "rank 1 follows rank 0 already": Case(make_view(plan=AS_B, **FOLLOWER), "nothing to do"),

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import socket
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import Neighbour
 from elasticjob_runtime.workers.reactor import Reactor
 
+logger = logging.getLogger(__name__)
+
 BEAT = 0.25
 """s between two beats."""
 
 SILENT = 1.0
 """s without a beat after which a neighbour is suspected. Longer: fewer false alarms on a machine that is busy; shorter: earlier."""
+
+CALL_AGAIN = 2.0
+"""s without a beat after which a line is made anew: after a partition, TCP may take a minute to go on with the old one."""
 
 _BEAT = b"."
 
@@ -29,6 +35,7 @@ class _Line:
 
     neighbour: Neighbour
     heard_at: float
+    called_at: float
     connection: socket.socket | None = None
     closed: bool = False
 
@@ -40,16 +47,13 @@ class Heartbeats:
         self._reactor = reactor
         self._listeners: list[socket.socket] = []
         self._lines: dict[str, _Line] = {}
+        self._followed: tuple[Neighbour, ...] = ()
         self._beat_at = 0.0
 
     @property
     def deadline(self) -> float | None:
         """Monotonic time of the next `tick` that has something to do; None: nobody to beat for or to hear."""
         return self._beat_at if self._listeners or self._lines else None
-
-    @property
-    def following(self) -> tuple[Neighbour, ...]:
-        return tuple(line.neighbour for line in self._lines.values())
 
     def silent(self, now: float) -> frozenset[str]:
         """Names of the neighbours that are not heard."""
@@ -61,24 +65,29 @@ class Heartbeats:
 
     def follow(self, neighbours: Sequence[Neighbour], now: float) -> None:
         """Listens to these, and to nobody else."""
-        if tuple(neighbours) == self.following:
+        if tuple(neighbours) == self._followed:
             return
+        self._followed = tuple(neighbours)
         for name in list(self._lines):
             self._hang_up(self._lines.pop(name))
         for neighbour in neighbours:
             if neighbour.peer_port:
-                self._lines[neighbour.name] = _Line(neighbour, now)
-                self._call(self._lines[neighbour.name])
+                self._lines[neighbour.name] = _Line(neighbour, now, now)
+                self._call(self._lines[neighbour.name], now)
 
     def tick(self, now: float) -> None:
         """Beats, and calls again where a line broke."""
         if now < self._beat_at:
             return
+        held_up = now - self._beat_at > SILENT  # suspended, or very busy: what was not heard meanwhile tells nothing
         self._beat_at = now + BEAT
         self._listeners = [connection for connection in self._listeners if _beat(connection)]
         for line in self._lines.values():
-            if line.connection is None:
-                self._call(line)
+            if held_up:
+                line.heard_at = now
+            if line.connection is None or now - max(line.heard_at, line.called_at) > CALL_AGAIN:
+                self._hang_up(line)
+                self._call(line, now)
 
     def close(self) -> None:
         for line in self._lines.values():
@@ -86,11 +95,18 @@ class Heartbeats:
         for connection in self._listeners:
             connection.close()
 
-    def _call(self, line: _Line) -> None:
-        family = socket.AF_INET6 if ":" in line.neighbour.address else socket.AF_INET
+    def _call(self, line: _Line, now: float) -> None:
+        line.called_at = now
+        neighbour = line.neighbour
+        family = socket.AF_INET6 if ":" in neighbour.address else socket.AF_INET
         connection = socket.socket(family, socket.SOCK_STREAM)
         connection.setblocking(False)
-        connection.connect_ex((line.neighbour.address, line.neighbour.peer_port))
+        try:
+            connection.connect_ex((neighbour.address, neighbour.peer_port))
+        except (OSError, OverflowError) as error:
+            logger.warning("%s gave an address that cannot be used, %s: %s", neighbour.name, neighbour.address, error)
+            connection.close()
+            return
         line.connection = connection
         self._reactor.add_reader(connection.fileno(), lambda: self._hear(line, connection))
 

@@ -11,7 +11,7 @@ Called by `decide` on the agent that leads. Rules, in this order:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from elasticjob_runtime.contract import FailureValue, MemberState, OutcomeState, OutcomeValue, PlanReason, RankValue
 from elasticjob_runtime.membership.model import (
@@ -295,8 +295,8 @@ def _latest_arrival(members: Sequence[Member]) -> float:
     return max((member.seen_at for member in members), default=0.0)
 
 
-def _ranks(plan: Plan | None) -> dict[str, RankValue]:
-    return dict(plan.ranks) if plan and plan.ranks else {}
+def _ranks(plan: Plan | None) -> Mapping[str, RankValue]:
+    return plan.ranks if plan and plan.ranks else {}
 
 
 def _too_few(view: View, have: int) -> str:
