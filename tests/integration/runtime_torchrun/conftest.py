@@ -20,6 +20,9 @@ from elasticjob_runtime.etcd import connect
 from tests.support import eventually
 
 SCRIPT = pathlib.Path(__file__).with_name("train.py")
+RESOLVER = {"RES_OPTIONS": "timeout:1 attempts:1"}
+"""torch asks the name server for the name of every peer; one that drops such questions would cost 5 s each time."""
+
 PATIENCE = 60.0
 """s for anything that starts Python processes with torch on a machine that does other things too."""
 
@@ -65,8 +68,8 @@ class Job:
         self.agents: list[Agent] = []
         (folder / "steps").mkdir()
 
-    def start(self, name: str, *flags: str, launcher: str = "torch.distributed.run", **options: str) -> Agent:
-        """`options` replace flags of the rendezvous, such as rdzv_endpoint=..."""
+    def start(self, name: str, command: Sequence[str] = ("torch.distributed.run", str(SCRIPT)), **options: str) -> Agent:
+        """`command`: the launcher's module, and what it runs. `options` replace flags of the rendezvous, such as rdzv_endpoint=..."""
         rendezvous = {
             "rdzv_backend": "etcd-v3",
             "rdzv_endpoint": self.endpoint,
@@ -76,9 +79,10 @@ class Job:
             **options,
         }
         given = [f"--{flag.replace('_', '-')}={value}" for flag, value in rendezvous.items()]
-        command = [sys.executable, "-m", launcher, *self.flags, *given, *flags, str(SCRIPT)]
-        environment = {"ELASTICJOB_MEMBER_ID": name, "FOLDER": str(self.folder), "OMP_NUM_THREADS": "1"}
-        agent = Agent(name, command, environment, self.folder / f"{len(self.agents)}-{name}.log")
+        launcher, *script = command
+        line = [sys.executable, "-m", launcher, *self.flags, *given, *script]
+        environment = {"ELASTICJOB_MEMBER_ID": name, "FOLDER": str(self.folder), "OMP_NUM_THREADS": "1", **RESOLVER}
+        agent = Agent(name, line, environment, self.folder / f"{len(self.agents)}-{name}.log")
         self.agents.append(agent)
         return agent
 
@@ -111,11 +115,11 @@ class Job:
     def stop(self) -> None:
         (self.folder / "stop").touch()
 
-    def read(self, key: str) -> dict[str, Any] | None:
-        store = connect(self.endpoint)
-        found = store.get(f"{self.prefix}/job/{key}")
-        store.close()
-        return json.loads(found.value) if found else None
+    def read(self, key: str) -> dict[str, Any]:
+        """A value in etcd; empty: it is not there."""
+        with contextlib.closing(connect(self.endpoint)) as store:
+            found = store.get(f"{self.prefix}/job/{key}")
+        return json.loads(found.value) if found else {}
 
     def end(self) -> None:
         for agent in self.agents:

@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from elasticjob_runtime.torchrun.handler import SettingsError
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-from tests.integration.runtime_torchrun.conftest import PATIENCE, Job
-from tests.support import eventually
+from tests.integration.runtime_torchrun.conftest import Job
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
@@ -36,13 +38,11 @@ def not_an_etcd() -> Iterator[str]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_bad_flags_get_one_sentence(jobs: Jobs, not_an_etcd: str) -> None:
+def test_bad_input_gets_one_sentence_and_no_traceback(jobs: Jobs, not_an_etcd: str) -> None:
     job = jobs("1:1")
     cases = {
         job.start("a", rdzv_conf="lease-ttl=3"): "torchrun: --rdzv-conf: unknown key 'lease-ttl'; known are ca_cert, ",
-        job.start("b", rdzv_endpoint=""): "torchrun: --rdzv-backend=etcd-v3 needs --rdzv-endpoint=HOST:PORT of an etcd",
-        job.start("c", rdzv_endpoint=not_an_etcd): f"torchrun: no etcd 3.4 or newer at the endpoint: http://{not_an_etcd}: ",
-        job.start("d", rdzv_endpoint="https://127.0.0.1:1", rdzv_conf="cacert=/nowhere.pem"): "torchrun: cacert /nowhere.pem: ",
+        job.start("b", rdzv_endpoint=not_an_etcd): f"torchrun: no etcd 3.4 or newer at the endpoint: http://{not_an_etcd}: ",
     }
     for agent, sentence in cases.items():
         assert agent.exit_code() == 1
@@ -52,19 +52,18 @@ def test_bad_flags_get_one_sentence(jobs: Jobs, not_an_etcd: str) -> None:
         assert job.steps(agent.name) == []
 
 
-def test_torchrun_and_elasticrun_refuse_each_other(jobs: Jobs) -> None:
-    job = jobs("1:2")
-    job.start("a", launcher="elasticjob_runtime")
-    job.train("a")
-    stranger = job.start("b")
-    assert stranger.exit_code() == 1
-    assert "torchrun: the job with this --rdzv-id is elasticrun's" in stranger.said
-    job.train("a")
-
-    other = jobs("1:2")
-    other.start("a")
-    other.train("a")
-    stranger = other.start("b", launcher="elasticjob_runtime")
-    assert stranger.exit_code() == 78
-    eventually(lambda: other.steps("a")[-1].number > 1, PATIENCE)
-    assert other.steps("a")[-1].world == 1
+@pytest.mark.parametrize(
+    ("endpoint", "conf", "sentence"),
+    [
+        ("", {}, "--rdzv-backend=etcd-v3 needs --rdzv-endpoint=HOST:PORT of an etcd"),
+        ("https://127.0.0.1:1", {"cacert": "/nowhere.pem"}, "cacert /nowhere.pem: cannot be used as a CA certificate"),
+        ("127.0.0.1:1", {"cacert": "/nowhere.pem"}, "add protocol=https"),
+        ("127.0.0.1:1", {"user": "me"}, "give either password or password_file"),
+        ("127.0.0.1:1", {"lease_ttl": "soon"}, "lease_ttl=soon is not a number of seconds"),
+        ("127.0.0.1:port", {}, "has no usable port"),
+    ],
+)
+def test_wrong_flags_are_seen_before_anything_is_sent(endpoint: str, conf: dict[str, str], sentence: str) -> None:
+    with pytest.raises(SettingsError) as error:
+        get_rendezvous_handler(RendezvousParameters("etcd-v3", endpoint, "run", 1, 1, **conf))
+    assert sentence in str(error.value)

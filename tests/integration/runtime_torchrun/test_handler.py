@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import Keys
+from elasticjob_runtime.contract import ExitCode, Keys
 from elasticjob_runtime.etcd import connect
 from elasticjob_runtime.torchrun import policy, rounds
 from elasticjob_runtime.torchrun.handler import EtcdRendezvousHandler
@@ -30,6 +30,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from torch.distributed.elastic.utils import store as torch_store
 
+from tests.integration.runtime_torchrun.conftest import RESOLVER, Job
 from tests.support import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
@@ -46,7 +47,7 @@ class Member:
         assert isinstance(handler, EtcdRendezvousHandler)
         self.handler = handler
         self._endpoint = endpoint
-        self._name = os.environ["ELASTICJOB_MEMBER_ID"]
+        self._name = os.environ.get("ELASTICJOB_MEMBER_ID", "")
         self._thread = ThreadPoolExecutor(1)
         self.round: RendezvousInfo | None = None
 
@@ -121,6 +122,7 @@ Make = Callable[..., Member]
 @pytest.fixture
 def make(etcd: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """Members of one run, named a, b, c ... in the order of their making."""
+    monkeypatch.setenv(*next(iter(RESOLVER.items())))
     run, members, names = secrets.token_hex(4), list[Member](), iter("abcdefgh")
 
     def member(nodes: tuple[int, int], **conf: Any) -> Member:
@@ -254,6 +256,16 @@ def test_success_ends_the_job_for_all_spares_too(make: Make) -> None:
     assert exit_.value.code == 0
 
 
+def test_a_run_id_can_be_used_again(make: Make) -> None:
+    """torchrun: RendezvousClosedError."""
+    for _ in range(2):
+        members = [make((2, 2)) for _ in range(2)]
+        together(*members)
+        for done in [member.finish() for member in members]:
+            done.result(SOON)
+        assert all(end.result(SOON) for end in [member.end() for member in members])
+
+
 def test_one_that_is_done_first_waits_for_the_others(make: Make) -> None:
     """torchrun gives up after five minutes, and closes the rendezvous under the others."""
     a, b = (make((2, 2)) for _ in range(2))
@@ -319,16 +331,34 @@ def test_too_few_members_until_join_timeout(make: Make) -> None:
         a.meet().result(SOON)
 
 
-def test_another_member_of_the_same_name_takes_its_place(make: Make, etcd: str) -> None:
+def test_of_two_members_of_one_name_only_one_trains(make: Make, etcd: str) -> None:
     a = make((1, 1))
     a.meet().result(SOON)
-    twin = Member(etcd, a.get_run_id(), (1, 1), prefix="/handler")
-    met = twin.meet()
-    wants_restart(a)
-    with pytest.raises(RendezvousConnectionError, match="another agent registered as a"):
+    with contextlib.closing(Member(etcd, a.get_run_id(), (1, 1), prefix="/handler")) as twin:
+        met = twin.meet()
+        eventually(lambda: a.num_nodes_waiting() or met.done(), SOON)
+        loser = a.meet() if a.num_nodes_waiting() else met
+        with pytest.raises(RendezvousConnectionError, match="another agent registered as a"):
+            loser.result(SOON)
+        assert loser is met or met.result(SOON).world_size == 1
+
+
+def test_torchrun_and_elasticrun_refuse_each_other(etcd: str, jobs: Callable[[str], Job]) -> None:
+    """They wait for each other in different ways: together, both would hang."""
+    theirs, ours = jobs("1:2"), jobs("1:2")
+    elasticrun = ("elasticjob_runtime", "--no-python", "sleep", "100")
+    with (
+        contextlib.closing(Member(etcd, "job", (1, 2), prefix=theirs.prefix)) as stranger,
+        contextlib.closing(Member(etcd, "job", (1, 2), prefix=ours.prefix)) as a,
+    ):
+        theirs.start("x", command=elasticrun)
+        eventually(lambda: theirs.read("plan"), SOON)
+        with pytest.raises(RendezvousConnectionError, match="the job with this --rdzv-id is elasticrun's"):
+            stranger.meet().result(SOON)
+
         a.meet().result(SOON)
-    assert met.result(SOON).world_size == 1
-    twin.close()
+        assert ours.start("x", command=elasticrun).exit_code() == ExitCode.CONFIG
+        assert not a.num_nodes_waiting()
 
 
 def test_a_torch_without_libuv(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
