@@ -91,10 +91,10 @@ def test_cut_off_from_the_api_server_it_goes_on_where_it_was(
     eventually(lambda: "other-worker-0" not in ns.workers(), what="the garbage collector took the other job's pod")
     assert operator.probe("/healthz") == 200, "an API server that is away is no fault of ours"
     gate.open()
-    eventually(lambda: set(ns.workers()) == {f"digits-worker-{index}" for index in range(3)}, what="three workers", timeout=60)
+    eventually(lambda: set(ns.workers()) == {f"digits-worker-{index}" for index in range(3)}, what="three workers", timeout=150)
     gate.cut()
     ns.scale("digits", 2)
-    eventually(lambda: len(ns.workers()) == 2, what="two workers: the watches came back", timeout=60)
+    eventually(lambda: len(ns.workers()) == 2, what="two workers: the watches came back", timeout=150)
     assert "other-worker-0" not in ns.workers()
     gate.shut()
 
