@@ -70,3 +70,15 @@ def test_the_job_fails_when_torch_has_no_restarts_left(jobs: Jobs) -> None:
     assert (a.exit_code(), b.exit_code()) == (1, 1)
     outcome = job.read("outcome")
     assert (outcome["state"], outcome["reason"]) == ("failed", "MaxRestartsExceeded")
+
+
+def test_sigterm_before_there_are_workers_leaves_at_once(jobs: Jobs) -> None:
+    """torch's agent takes signals only when it has workers: before, it would be missed only at the end of its lease."""
+    job = jobs("2:2")
+    a = job.start("a")
+    eventually(lambda: "waiting for members: 1 there, at least 2 needed" in a.said, PATIENCE)
+    assert job.read("members/a")
+    a.process.terminate()
+    assert a.exit_code() == 1
+    assert job.read("members/a") == {}
+    assert a.said.strip().splitlines()[-1].startswith("torchrun: Process ")

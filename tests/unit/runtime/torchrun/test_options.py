@@ -1,0 +1,80 @@
+"""--rdzv-conf, --rdzv-endpoint and the variables of a pod, as torch hands them over."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from elasticjob_runtime.cli.options import UsageError
+from elasticjob_runtime.contract import DEFAULT_PREFIX
+from elasticjob_runtime.etcd import Endpoint
+from elasticjob_runtime.torchrun.options import UNCOUNTED, MemberConfig, member_config, open_store, read_conf
+
+
+def config(conf: dict[str, Any] | None = None, **options: Any) -> MemberConfig:
+    given = {"endpoint": Endpoint("127.0.0.1"), "run_id": "run", "least": 2, "most": 4, "local_addr": None, "environment": {}, **options}
+    return member_config(read_conf(conf or {}), **given)
+
+
+def test_keys_are_sorted_out() -> None:
+    conf = read_conf({"prefix": "/jobs", "lease_ttl": "3", "join_timeout": 60, "user": "me", "password": "a,b=c", "timeout": 900})
+    assert (conf.prefix, conf.lease_ttl, conf.join_timeout) == ("/jobs", 3.0, 60.0)
+    assert conf.connection == {"user": "me", "password": "a,b=c"}, "a password may have commas where a program gives it"
+
+
+def test_keys_of_torchs_own_backends_are_no_error() -> None:
+    conf = read_conf({"last_call_timeout": "1", "keep_alive_interval": "1", "keep_alive_max_attempt": "2", "read_timeout": 5})
+    assert conf.prefix == DEFAULT_PREFIX
+
+
+@pytest.mark.parametrize(
+    ("conf", "sentence"),
+    [
+        ({"lease-ttl": "3"}, "unknown key 'lease-ttl'; known are"),
+        ({"lease_ttl": "1"}, "lease_ttl=1 is not a number of seconds of at least 2"),
+        ({"join_timeout": "soon"}, "join_timeout=soon is not a number of seconds"),
+    ],
+)
+def test_wrong_keys(conf: dict[str, str], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        read_conf(conf)
+
+
+def test_no_endpoint() -> None:
+    with pytest.raises(UsageError, match="needs --rdzv-endpoint=HOST:PORT"):
+        open_store("", read_conf({}))
+
+
+def test_a_pod_says_who_and_where_it_is() -> None:
+    pod = config(environment={"ELASTICJOB_MEMBER_ID": "digits-worker-0", "ELASTICJOB_ADDRESS": "10.0.0.7"})
+    assert (pod.settings.me, pod.address) == ("digits-worker-0", "10.0.0.7")
+    assert (pod.settings.min, pod.settings.max, pod.settings.nproc) == (2, 4, UNCOUNTED)
+    assert pod.keys.plan == f"{DEFAULT_PREFIX}/run/plan"
+
+
+def test_local_addr_comes_first_and_the_route_to_etcd_last() -> None:
+    assert config(local_addr="10.0.0.8", environment={"ELASTICJOB_ADDRESS": "10.0.0.7"}).address == "10.0.0.8"
+    assert config().address == "127.0.0.1"
+
+
+def test_every_start_is_a_new_incarnation() -> None:
+    assert config().settings.incarnation != config().settings.incarnation
+    assert config().settings.me != config().settings.me, "two agents on one host without names"
+
+
+def test_no_run_id_is_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    config(run_id="none")
+    assert "no --rdzv-id" in caplog.text
+
+
+def test_torchruns_of_other_backends_import_nothing_of_ours() -> None:
+    """torch calls every plug-in's entry point at every start."""
+    script = (
+        "import sys; from elasticjob_runtime.torchrun import rendezvous_handlers, create_handler;"
+        "assert rendezvous_handlers() is create_handler;"
+        "print([name for name in sys.modules if name.startswith(('torch', 'elasticjob_runtime.'))])"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "['elasticjob_runtime.torchrun']"
