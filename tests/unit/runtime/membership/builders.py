@@ -148,7 +148,7 @@ def make_view(
         "predecessor": predecessor,
         "spec": spec,
         "plan": plan,
-        "last_epoch": plan.epoch if plan else 0,
+        "last_epoch": max(plan.epoch if plan else 0, workers.epoch if workers else 0),
         "members": present,
         "failures": tuple(failures),
         "failed_at": NOW - 10 if failures else 0.0,

@@ -48,6 +48,15 @@ FIRST_PLAN = {
     "one imports for ever: it is not waited for": Case(
         make_view(there=members("abc", c={"state": MemberState.WARMING, "seen_at": NOW - 130})), "plan 1: a b, Start, 0 restarts"
     ),
+    "two are still importing: the later one is waited for": Case(
+        make_view(
+            there=members(
+                "abcd", c={"state": MemberState.WARMING, "seen_at": NOW - 20}, d={"state": MemberState.WARMING, "seen_at": NOW - 5}
+            ),
+            spec=SpecValue(min=2, max=4),
+        ),
+        "wait 115 s",
+    ),
     "newcomers stand in the order in which they registered": Case(
         make_view(there=members("abc", a={"create": 50})), "plan 1: b c a, Start, 0 restarts"
     ),
@@ -66,6 +75,9 @@ FIRST_PLAN = {
     ),
     "the store came back empty: whoever led may put the plan back": Case(
         make_view(there=members("abc", c={"epoch": 4, "seen_at": NOW - 1})), "wait 4 s"
+    ),
+    "the store came back empty: the time runs from the first who knew the plan": Case(
+        make_view(there=members("abc", b={"epoch": 4, "seen_at": NOW - 3}, c={"epoch": 4, "seen_at": NOW - 1})), "wait 2 s"
     ),
     "the store came back empty, and I saw a plan before": Case(
         make_view(there=members("abc", a={"seen_at": NOW - 1}), store={"last_epoch": 4}), "wait 4 s"
@@ -167,8 +179,20 @@ REPAIR = {
         make_view(there=members("ab", a={"epoch": 1, "seen_at": NOW - 6}), plan=PLAN, probes=answers("b")),
         "plan 2: a b, MemberLost, 0 restarts",
     ),
+    "the store lost its members a moment ago, and all are there again": Case(
+        make_view(there=members("abc", a={"epoch": 1, "seen_at": NOW - 1}), plan=PLAN), "nothing"
+    ),
+    "the store was set back: the restarts stay counted": Case(
+        make_view(there=members("abc", b={"epoch": 7}), plan=PLAN, workers=runs(make_plan("abc", epoch=7, restarts=2))),
+        "plan 8: a b c, Start, 2 restarts",
+    ),
     "the store was set back: members know later plans": Case(
         make_view(there=members("abc", b={"epoch": 7}), plan=PLAN), "plan 8: a b c, Start, 0 restarts"
+    ),
+    "who answered some time ago is not asked without a reason": Case(make_view(plan=PLAN, probes=answers("bc", ago=60.0)), "nothing"),
+    "two fell silent: the one asked longer ago is asked first": Case(
+        make_view(there="abcd", plan=TWO, probes={**answers("c", ago=0.75, reachable=False), **answers("d", ago=0.25, reachable=False)}),
+        "wait 0.25 s",
     ),
     "a neighbour does not hear one: the planner asks for itself": Case(
         make_view(plan=PLAN, store={"suspicions": (suspicion("c", "b"),)}), "ask c"

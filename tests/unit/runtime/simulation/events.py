@@ -19,6 +19,8 @@ class Kind(enum.Enum):
     CUT_STORE = enum.auto()
     CUT_PEERS = enum.auto()
     """Nobody reaches it directly, and it reaches nobody."""
+    CUT_LINK = enum.auto()
+    """It and the agent `arg` places further do not reach each other."""
     PARTITION = enum.auto()
     """Both of these."""
     LOSE_ANSWERS = enum.auto()
@@ -43,8 +45,8 @@ class Kind(enum.Enum):
 
 
 UNCLEAR = frozenset({
-    Kind.FREEZE, Kind.CUT_STORE, Kind.CUT_PEERS, Kind.PARTITION, Kind.LOSE_ANSWERS, Kind.LOSE_LEASE, Kind.STORE_DOWN, Kind.STORE_EMPTIED,
-    Kind.STORE_SET_BACK, Kind.SLOW,
+    Kind.FREEZE, Kind.CUT_STORE, Kind.CUT_PEERS, Kind.CUT_LINK, Kind.PARTITION, Kind.LOSE_ANSWERS, Kind.LOSE_LEASE, Kind.STORE_DOWN,
+    Kind.STORE_EMPTIED, Kind.STORE_SET_BACK, Kind.SLOW,
 })  # fmt: skip
 """After these a loss may look like a failure: somebody did not answer, and then did."""
 

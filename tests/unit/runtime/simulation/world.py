@@ -37,7 +37,8 @@ class World:
         self.finished = False
         self._copies: list[State] = []
         self._trainings: dict[str, Training] = {}
-        self._unreachable: dict[str, int] = {}
+        self._cuts: list[set[str]] = []
+        """Who does not reach whom: one name, nobody; two, each other."""
         self._crash_planner = False
         self._names = 0
         self._incarnations = 0
@@ -155,9 +156,12 @@ class World:
     def _befalls(self, agent: Agent, event: Event) -> None:
         if event.kind in SWITCHES:
             self._for_a_while(agent, SWITCHES[event.kind], event.seconds)
-        if event.kind in (Kind.CUT_PEERS, Kind.PARTITION):
-            self._unreachable[agent.name] = self._unreachable.get(agent.name, 0) + 1
-            self.clock.later(event.seconds, lambda: self._reachable_again(agent.name))
+        if event.kind in (Kind.CUT_PEERS, Kind.CUT_LINK, Kind.PARTITION):
+            there = [other.name for other in self.agents if not other.dead]
+            other = there[(there.index(agent.name) + event.arg) % len(there)]
+            cut = {agent.name, other} if event.kind is Kind.CUT_LINK else {agent.name}
+            self._cuts.append(cut)
+            self.clock.later(event.seconds, lambda: self._cuts.remove(cut))
         match event.kind:
             case Kind.CRASH_AGENT:
                 agent.kill()
@@ -183,9 +187,6 @@ class World:
 
         setattr(agent, what, True)
         self.clock.later(seconds, over)
-
-    def _reachable_again(self, name: str) -> None:
-        self._unreachable[name] -= 1
 
     def _store_down(self, event: Event) -> None:
         if not self.server.up:
@@ -277,7 +278,7 @@ class World:
         return next((agent for agent in self.agents if agent.settings.incarnation == wanted), None)
 
     def is_cut(self, one: str, other: str) -> bool:
-        return bool(self._unreachable.get(one) or self._unreachable.get(other))
+        return any(cut <= {one, other} for cut in self._cuts)
 
     def wrote(self, agent: Agent, operations: Sequence[Operation]) -> None:
         keys = {operation.key for operation in operations if isinstance(operation, Put)}
