@@ -3,7 +3,7 @@
     python light_worker.py DIRECTORY
 
 It writes DIRECTORY/workers/<epoch>-<rank>.json once all of its world are connected. It obeys DIRECTORY/do/<member>, a file with one word:
-raise, exit, hang, leave-children. DIRECTORY/finish ends all with success. A lost peer is an error, as it is for a collective.
+raise, exit or hang. DIRECTORY/finish ends all with success. A lost peer is an error, as it is for a collective.
 """
 
 from __future__ import annotations
