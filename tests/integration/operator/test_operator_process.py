@@ -20,6 +20,9 @@ from tests.integration.operator.process import Gate, Operator, changed_kubeconfi
 from tests.integration.operator.rendezvous import Agents
 from tests.support import eventually
 
+NAMESPACE_GOES = "because it is being terminated"
+"""The namespaces of the tests before may still be going while an operator watches all of them: that is no missing right."""
+
 CHART = Path(__file__).parents[3] / "charts" / "elasticjob"
 
 
@@ -130,7 +133,8 @@ def test_the_charts_rights_are_enough(
     eventually(lambda: not ns.all("statefulsets"), what="etcd is gone")
     eventually(lambda: ns.events("digits"), what="Events")
     operator.stop()
-    assert "forbidden" not in operator.log_text().lower()
+    refused = [line for line in operator.log_text().splitlines() if "forbidden" in line.lower() and NAMESPACE_GOES not in line]
+    assert not refused, "the chart gives every right that the operator uses"
     records = [json.loads(line) for line in operator.log_text().splitlines()]
     about = [record for record in records if record.get("object", {}).get("name") == "digits"]
     assert any(record.get("reason") == "Training" for record in about), "JSON logs have the job and the reason"
