@@ -43,6 +43,7 @@ def main() -> None:
         step = found[0]["step"]
     model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+    (FOLDER / "steps").mkdir(parents=True, exist_ok=True)
     head = {"member": os.environ["BENCH_MEMBER"], "pid": os.getpid(), "rank": rank, "world": world, "began": began, "resumed": step}
     with (FOLDER / "steps" / f"{head['member']}.{os.getpid()}.log").open("a", buffering=1) as log:
         log.write(json.dumps(head) + "\n")
