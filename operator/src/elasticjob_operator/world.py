@@ -199,3 +199,5 @@ class World:
     rendezvous: RendezvousView = RendezvousView()
     admission: Admission | None = None
     refusal: Refusal | None = None
+    namespace_goes: bool = False
+    """The job's namespace is being terminated, and the job with it: nothing can be created there any more."""

@@ -7,10 +7,11 @@ Errors, all from `cluster.api`:
       ConflictError       409: exists already, or is not the object it was
       GoneError           410: the history before this resourceVersion is no longer kept
       RefusedError        other 4xx: the request itself is at fault, or not allowed (quota, admission, RBAC)
+        NamespaceGoesError  the namespace is being terminated or gone: nothing can be created there any more
     ConnectionError  no answer (aiohttp's errors are chained)
 """
 
-from elasticjob_operator.cluster.api import Api, ApiError, ConflictError, GoneError, NotFoundError, RefusedError
+from elasticjob_operator.cluster.api import Api, ApiError, ConflictError, GoneError, NamespaceGoesError, NotFoundError, RefusedError
 from elasticjob_operator.cluster.cluster import Cluster, Key
 from elasticjob_operator.cluster.connect import Connection
 from elasticjob_operator.cluster.events import Teller
@@ -24,6 +25,7 @@ __all__ = [
     "Connection",
     "GoneError",
     "Key",
+    "NamespaceGoesError",
     "NotFoundError",
     "RefusedError",
     "Teller",

@@ -49,6 +49,10 @@ class RefusedError(ApiError):
     """400, 401, 403, 405, 413, 422 ...: trying the same again at once is no use."""
 
 
+class NamespaceGoesError(RefusedError):
+    """The namespace is being terminated, or is gone: nothing can be created in it ever again."""
+
+
 class Api:
     """Any number of requests at once; the pool of connections bounds them."""
 
@@ -146,6 +150,14 @@ def _error(status: int, data: bytes) -> ApiError:
 
 def error_of(status: int, said: Mapping[str, Any]) -> ApiError:
     """From a metav1.Status."""
+    if _namespace_goes(status, said.get("details") or {}):
+        return NamespaceGoesError(status, str(said.get("reason", "")), str(said.get("message", "")))
     special: dict[int, type[ApiError]] = {404: NotFoundError, 409: ConflictError, 410: GoneError}
     kind = special.get(status, RefusedError if 400 <= status < 500 and status != 429 else ApiError)
     return kind(status, str(said.get("reason", "")), str(said.get("message", "")))
+
+
+def _namespace_goes(status: int, details: Mapping[str, Any]) -> bool:
+    """403 with the cause NamespaceTerminating; 404 about the namespace itself once it is gone."""
+    terminating = any(cause.get("reason") == "NamespaceTerminating" for cause in details.get("causes") or [])
+    return (status == 403 and terminating) or (status == 404 and details.get("kind") == "namespaces")

@@ -16,7 +16,7 @@ from typing import Any
 from elasticjob_operator import names
 from elasticjob_operator.api import API_VERSION, KIND
 from elasticjob_operator.api.fields import format_time
-from elasticjob_operator.cluster.api import Api, ApiError
+from elasticjob_operator.cluster.api import Api, ApiError, NamespaceGoesError
 from elasticjob_operator.cluster.resources import EVENTS
 from elasticjob_operator.planning import Story
 
@@ -45,7 +45,8 @@ class Teller:
             try:
                 await self._api.request("POST", EVENTS.path(body["metadata"]["namespace"]), body=body)
             except (ApiError, ConnectionError) as error:
-                level = logging.DEBUG if getattr(error, "status", 0) in (404, 409) else logging.WARNING
+                told = isinstance(error, NamespaceGoesError) or getattr(error, "status", 0) in (404, 409)
+                level = logging.DEBUG if told else logging.WARNING
                 log.log(level, "Event %s of %s not posted: %s", body["reason"], body["involvedObject"]["name"], error)
 
 

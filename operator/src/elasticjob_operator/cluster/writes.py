@@ -11,7 +11,7 @@ from typing import Any
 
 from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob
-from elasticjob_operator.cluster.api import MERGE_PATCH, Api, ApiError, ConflictError, NotFoundError, RefusedError
+from elasticjob_operator.cluster.api import MERGE_PATCH, Api, ApiError, ConflictError, NamespaceGoesError, NotFoundError, RefusedError
 from elasticjob_operator.cluster.resources import OWNED, PODS, Resource
 from elasticjob_operator.cluster.store import Json
 from elasticjob_operator.planning import Action, AskServer, CreateObject, CreatePod, DeleteObject, DeletePod, PatchObject
@@ -31,6 +31,8 @@ class Applied:
     """The server's words on a create that it refused; empty: it refused none."""
     created: bool = False
     """At least one create went through."""
+    namespace_goes: bool = False
+    """A create was refused because the job's namespace is being terminated."""
 
 
 class Writer:
@@ -53,9 +55,16 @@ class Writer:
             admission=next((each.admission for each in known if each.admission), None),
             refusal=next((each.refusal for each in known if each.refusal), ""),
             created=any(each.created for each in known),
+            namespace_goes=any(each.namespace_goes for each in known),
         )
 
     async def _execute(self, job: ElasticJob, action: Action) -> Applied:
+        try:
+            return await self._carry_out(job, action)
+        except NamespaceGoesError:
+            return Applied(namespace_goes=True)
+
+    async def _carry_out(self, job: ElasticJob, action: Action) -> Applied:
         async with self._slots:
             match action:
                 case CreatePod():
@@ -80,6 +89,8 @@ class Writer:
             created = await self._api.request("POST", resource.path(job.namespace), query=query, body=body)
         except ConflictError:
             return await self._exists(job, resource, body["metadata"]["name"])
+        except NamespaceGoesError:
+            raise
         except (RefusedError, NotFoundError) as error:
             return Applied(refusal=str(error))
         self._enter(resource, created)
@@ -129,6 +140,8 @@ class Writer:
             await self._api.request("POST", PODS.path(job.namespace), query={"dryRun": "All"}, body=dict(action.body))
         except ConflictError:
             pass  # a pod of that name exists: all checks of this one were passed
+        except NamespaceGoesError:
+            raise
         except RefusedError as error:
             refusal, invalid = str(error), error.status in (400, 422)
         now = datetime.datetime.now(datetime.timezone.utc)

@@ -44,6 +44,8 @@ def plan(job: ElasticJob, world: World, settings: Settings, now: datetime.dateti
     if job.is_deleting:
         return Plan(status=job.status)
     observed = sort_out(job, world, settings, now)
+    if world.namespace_goes:
+        return Plan(status=job.status, target=_target(observed))
     if job.status.is_finished:
         return _finished(job, world, observed, now)
     verdict = _admission(job, world, observed, now)

@@ -42,6 +42,7 @@ class _Memory:
     admission: Admission | None = None
     refusal: Refusal | None = None
     refusals: int = 0
+    namespace_goes: bool = False
     written_at: float = float("-inf")
     """Monotonic time of the last status write, s."""
 
@@ -103,6 +104,7 @@ class Reconciler:
             rendezvous=self._sessions.view(key),
             admission=memory.admission,
             refusal=memory.refusal,
+            namespace_goes=memory.namespace_goes,
         )
 
     async def _apply(self, key: Key, job: ElasticJob, memory: _Memory, actions: tuple[Action, ...]) -> Exception | None:
@@ -117,6 +119,10 @@ class Reconciler:
         if isinstance(applied, BaseException):
             raise applied
         memory.admission = applied.admission or memory.admission
+        if applied.namespace_goes:
+            memory.namespace_goes = True  # for good: a namespace that is being terminated never comes back
+            log.info("left alone: its namespace is being terminated", extra=about(key))
+            return None
         if applied.refusal:
             memory.refusals += 1
             delay = min(LONGEST_REFUSAL, FIRST_REFUSAL * 2 ** min(memory.refusals - 1, 10))

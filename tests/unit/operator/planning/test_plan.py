@@ -371,3 +371,9 @@ def test_every_action_says_why() -> None:
     found = ask(make_job(), admission=ADMITTED, settings=Settings())
     assert all(action.why for action in (*found.actions, *ask(make_job()).actions))
     assert any(isinstance(action, AskServer) for action in ask(make_job()).actions)
+
+
+def test_job_whose_namespace_goes_is_left_alone() -> None:
+    found = ask(trained(), make_pod(0), namespace_goes=True)
+    assert (found.actions, found.stories, found.status, found.look_again) == ((), (), trained().status, None)
+    assert found.target is not None, "its keys in a user's etcd are still to be cleared"
