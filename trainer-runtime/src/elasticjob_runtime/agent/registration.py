@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Callable
 
 from elasticjob_runtime.contract import Keys, MemberState, MemberValue
@@ -40,7 +41,7 @@ class Registration:
         self._count += 1
         number = self._count
         self._lease = self._store.lease(self._ttl, lambda reason: on_lost(number, reason))
-        self.member = dataclasses.replace(self.member, state=state, epoch=epoch, stores=stores)
+        self.member = self._changed(state, epoch, stores)
         if not self._was_there:
             self._clear_earlier_run()
         self._store.txn([], [Delete(KeyRange(self._key))])
@@ -59,10 +60,14 @@ class Registration:
         """Returns the revision."""
         if self._lease is None:
             raise LeaseLost("not registered")
-        member = dataclasses.replace(self.member, state=state, epoch=epoch, stores=stores)
+        member = self._changed(state, epoch, stores)
         revision = self._store.put(self._key, member.to_json(), lease=self._lease.id)
         self.member = member
         return revision
+
+    def _changed(self, state: MemberState, epoch: int, stores: bool) -> MemberValue:
+        since = self.member.changed_at if state is self.member.state and self.member.changed_at else time.time()
+        return dataclasses.replace(self.member, state=state, epoch=epoch, stores=stores, changed_at=since)
 
     def neighbours(self) -> tuple[str, KeyValue | None]:
         """(the member that registered just before this one, or empty; the key of the very first, where that is another)."""

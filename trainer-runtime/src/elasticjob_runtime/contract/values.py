@@ -1,19 +1,4 @@
-"""The contract between operator and runtime: every name that both programs use.
-
-Environment variables, etcd keys and their values, exit codes, the contract version. Both sides import this module, so that neither
-has to hope that the other spells a name the same way. Standard library only; no I/O.
-
-Keys of one run, all under `<prefix>/<run-id>/` (see docs/design/rendezvous.md):
-
-    spec                      wanted membership               operator, or the first agent from its flags
-    members/<member>          leased: who is there            each agent, its own
-    ranks/<attempt>/<member>  ranks of a plan                 the planner, before the plan
-    plan                      the current plan's head         the planner, one compare-and-swap
-    failures/<epoch>/<member> first failure of an epoch       each agent, its own
-    suspects/<epoch>/<suspect>/<by>  no heartbeat any more    each agent, of its neighbours
-    progress                  step and rate of the training   rank 0's agent, at most once a second
-    outcome                   succeeded or failed, and why    the planner, once
-"""
+"""The values of the keys in etcd."""
 
 from __future__ import annotations
 
@@ -24,72 +9,6 @@ from typing import Any, TypeVar
 
 CONTRACT_VERSION = 1
 """Agents of different contract versions refuse to train together."""
-
-DEFAULT_PREFIX = "/elasticjob"
-"""etcd prefix of all jobs; `--rdzv-conf prefix=...` names another."""
-
-DEFAULT_C10D_PORT = 29400
-DEFAULT_ETCD_PORT = 2379
-
-
-class Env:
-    """Names of environment variables."""
-
-    # What torchrun and elasticrun both read as their flags.
-    NNODES = "PET_NNODES"
-    NPROC_PER_NODE = "PET_NPROC_PER_NODE"
-    RDZV_ID = "PET_RDZV_ID"
-    RDZV_BACKEND = "PET_RDZV_BACKEND"
-    RDZV_ENDPOINT = "PET_RDZV_ENDPOINT"
-    RDZV_CONF = "PET_RDZV_CONF"
-    MAX_RESTARTS = "PET_MAX_RESTARTS"
-
-    # Our own, set by the operator on the training container.
-    JOB_NAME = "ELASTICJOB_NAME"
-    JOB_NAMESPACE = "ELASTICJOB_NAMESPACE"
-    MEMBER_ID = "ELASTICJOB_MEMBER_ID"
-    """Name of this member: the pod's name. A host name and a random part where it is not set."""
-    ADDRESS = "ELASTICJOB_ADDRESS"
-    """IP address at which the other members reach this one: the pod's IP. Found out where it is not set."""
-    CREDENTIALS_PATH = "ELASTICJOB_CREDENTIALS_PATH"
-    CHECKPOINT_DIRECTORY = "ELASTICJOB_CHECKPOINT_DIRECTORY"
-    TERMINATION_LOG = "ELASTICJOB_TERMINATION_LOG"
-    """File that gets the first failure of the job, for the pod's termination message. Default: /dev/termination-log where it is."""
-
-    # Our own, set by the agent for its workers.
-    AGENT_SOCKET = "ELASTICJOB_AGENT_SOCKET"
-    """Unix socket (SOCK_SEQPACKET) on which a worker reports to its agent."""
-    EPOCH = "ELASTICJOB_EPOCH"
-
-    RESERVED_PREFIXES = ("PET_", "ELASTICJOB_", "TORCHELASTIC_")
-    RESERVED = (
-        "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
-        "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME",
-    )  # fmt: skip
-    """What users may not set in a pod template: the operator or the agent sets it."""
-
-
-class ExitCode(enum.IntEnum):
-    """Exit codes of the agent. 1 is torchrun's for failed workers; the others follow sysexits.h where it has a fitting one."""
-
-    SUCCEEDED = 0
-    WORKERS_FAILED = 1
-    """The job failed for good (outcome=failed). Starting this agent again does not help."""
-    USAGE = 2
-    """Wrong flags or arguments."""
-    NO_SCRIPT = 66
-    UNAVAILABLE = 69
-    """The rendezvous service stayed out of reach for the whole join timeout. Starting again may help."""
-    INTERNAL = 70
-    RESTARTABLE = 75
-    """Fenced or evicted: this agent lost its membership. Start it again."""
-    DENIED = 77
-    """The rendezvous service refused the credentials."""
-    CONFIG = 78
-    """This agent does not fit the others: contract version or --nproc-per-node."""
-    INTERRUPTED = 130
-    TERMINATED = 143
-    """SIGTERM: left the job gracefully."""
 
 
 class MemberState(str, enum.Enum):
@@ -187,6 +106,8 @@ class MemberValue(Value):
     """A TCPStore listens on every one of `ports` already: workers are its clients, none hosts it."""
     started_at: float = 0.0
     """Unix time, s."""
+    changed_at: float = 0.0
+    """Since when it has this state, Unix time, s."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", MemberState(self.state))
@@ -218,6 +139,17 @@ class PlanValue(Value):
     message: str = ""
     created_at: float = 0.0
     """Unix time, s."""
+    caused_at: float = 0.0
+    """When what it answers to happened, Unix time, s: the first failure, the last sign of a lost member, the word of one that leaves or is
+    ready to join; 0: nobody knows."""
+    crash: str = ""
+    """Kind of the last crash that was restarted; empty: none yet."""
+    same_crashes: int = 0
+    """Restarts in a row because of it, without progress between."""
+    stalled_restarts: int = 0
+    """Restarts in a row without progress, whatever crashed."""
+    best_step: int | None = None
+    """Highest training step known at the last crash; None: the script has not reported any."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", PlanReason(self.reason))
@@ -270,6 +202,10 @@ class FailureValue(Value):
     host: str = ""
     time: float = 0.0
     """Unix time of the failure, s."""
+    step: int | None = None
+    """Highest training step that this member's workers reported in this epoch; None: none."""
+    ran_seconds: float = 0.0
+    """How long this member's workers had run."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -281,6 +217,10 @@ class SuspicionValue(Value):
     epoch: int
     time: float = 0.0
     """Unix time, s."""
+    heard_at: float = 0.0
+    """When `by` last heard it, Unix time, s; 0: not told."""
+    closed: bool = False
+    """Its connection was closed; else it fell silent."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -311,67 +251,3 @@ class OutcomeValue(Value):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", OutcomeState(self.state))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Keys:
-    """The keys of one run.
-
-    >>> Keys("/elasticjob", "1234-1").member("digits-worker-0")
-    '/elasticjob/1234-1/members/digits-worker-0'
-    """
-
-    prefix: str
-    run_id: str
-
-    @property
-    def root(self) -> str:
-        return f"{self.prefix.rstrip('/')}/{self.run_id}/"
-
-    @property
-    def spec(self) -> str:
-        return self.root + "spec"
-
-    @property
-    def plan(self) -> str:
-        return self.root + "plan"
-
-    @property
-    def outcome(self) -> str:
-        return self.root + "outcome"
-
-    @property
-    def progress(self) -> str:
-        return self.root + "progress"
-
-    @property
-    def members(self) -> str:
-        return self.root + "members/"
-
-    @property
-    def ranks(self) -> str:
-        return self.root + "ranks/"
-
-    @property
-    def failures(self) -> str:
-        return self.root + "failures/"
-
-    @property
-    def suspects(self) -> str:
-        return self.root + "suspects/"
-
-    def member(self, name: str) -> str:
-        return self.members + name
-
-    def rank(self, attempt: str, name: str) -> str:
-        return f"{self.ranks}{attempt}/{name}"
-
-    def failure(self, epoch: int, name: str) -> str:
-        return f"{self.failures}{epoch:08d}/{name}"
-
-    def suspicion(self, epoch: int, suspect: str, by: str) -> str:
-        return f"{self.suspects}{epoch:08d}/{suspect}/{by}"
-
-    def attempt(self, epoch: int, planner: str) -> str:
-        """Sorts by epoch, so that one range delete clears all older plans' ranks."""
-        return f"{epoch:08d}.{planner}"

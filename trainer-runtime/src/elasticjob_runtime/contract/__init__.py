@@ -1,0 +1,62 @@
+"""The contract between operator and runtime: every name that both programs use.
+
+Environment variables, etcd keys and their values, exit codes, the contract version. Both sides import this module, so that neither
+has to hope that the other spells a name the same way. Standard library only; no I/O.
+
+Keys of one run, all under `<prefix>/<run-id>/` (see docs/design/rendezvous.md):
+
+    spec                      wanted membership               operator, or the first agent from its flags
+    members/<member>          leased: who is there            each agent, its own
+    ranks/<attempt>/<member>  ranks of a plan                 the planner, before the plan
+    plan                      the current plan's head         the planner, one compare-and-swap
+    failures/<epoch>/<member> first failure of an epoch       each agent, its own
+    suspects/<epoch>/<suspect>/<by>  no heartbeat any more    each agent, of its neighbours
+    progress                  step and rate of the training   rank 0's agent, at most once a second
+    outcome                   succeeded or failed, and why    the planner, once
+"""
+
+from elasticjob_runtime.contract.environment import Env
+from elasticjob_runtime.contract.exit_codes import ExitCode
+from elasticjob_runtime.contract.keys import DEFAULT_PREFIX, Keys
+from elasticjob_runtime.contract.values import (
+    CONTRACT_VERSION,
+    FailureValue,
+    MemberState,
+    MemberValue,
+    Neighbour,
+    OutcomeState,
+    OutcomeValue,
+    PlanReason,
+    PlanValue,
+    ProgressValue,
+    RankValue,
+    SpecValue,
+    SuspicionValue,
+    Value,
+)
+
+__all__ = [
+    "CONTRACT_VERSION",
+    "DEFAULT_C10D_PORT",
+    "DEFAULT_ETCD_PORT",
+    "DEFAULT_PREFIX",
+    "Env",
+    "ExitCode",
+    "FailureValue",
+    "Keys",
+    "MemberState",
+    "MemberValue",
+    "Neighbour",
+    "OutcomeState",
+    "OutcomeValue",
+    "PlanReason",
+    "PlanValue",
+    "ProgressValue",
+    "RankValue",
+    "SpecValue",
+    "SuspicionValue",
+    "Value",
+]
+
+DEFAULT_C10D_PORT = 29400
+DEFAULT_ETCD_PORT = 2379

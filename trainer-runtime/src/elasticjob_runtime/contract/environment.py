@@ -1,0 +1,47 @@
+"""Names of the environment variables that operator, agent and workers share."""
+
+from __future__ import annotations
+
+
+class Env:
+    """Names of environment variables."""
+
+    # What torchrun and elasticrun both read as their flags.
+    NNODES = "PET_NNODES"
+    NPROC_PER_NODE = "PET_NPROC_PER_NODE"
+    RDZV_ID = "PET_RDZV_ID"
+    RDZV_BACKEND = "PET_RDZV_BACKEND"
+    RDZV_ENDPOINT = "PET_RDZV_ENDPOINT"
+    RDZV_CONF = "PET_RDZV_CONF"
+    MAX_RESTARTS = "PET_MAX_RESTARTS"
+    SHUTDOWN_TIMEOUT = "PET_SHUTDOWN_TIMEOUT"
+
+    # Our own, set by the operator on the training container.
+    JOB_NAME = "ELASTICJOB_NAME"
+    JOB_NAMESPACE = "ELASTICJOB_NAMESPACE"
+    JOB_UID = "ELASTICJOB_UID"
+    """uid of the job: the same for all its runs, while the rendezvous id is `<uid>-<run>`."""
+    MEMBER_ID = "ELASTICJOB_MEMBER_ID"
+    """Name of this member: the pod's name. A host name and a random part where it is not set."""
+    ADDRESS = "ELASTICJOB_ADDRESS"
+    """IP address at which the other members reach this one: the pod's IP. Found out where it is not set."""
+    CREDENTIALS_PATH = "ELASTICJOB_CREDENTIALS_PATH"
+    CHECKPOINT_DIRECTORY = "ELASTICJOB_CHECKPOINT_DIRECTORY"
+    TERMINATION_LOG = "ELASTICJOB_TERMINATION_LOG"
+    """File that gets the first failure of the job, for the pod's termination message. Made
+    where it is missing. Default: /dev/termination-log where it is."""
+
+    METRICS_PORT = "ELASTICJOB_METRICS_PORT"
+    """TCP port at which the agent shows its metrics; not set or 0: none."""
+
+    # Our own, set by the agent for its workers.
+    AGENT_SOCKET = "ELASTICJOB_AGENT_SOCKET"
+    """Unix socket (SOCK_SEQPACKET) on which a worker reports to its agent."""
+    EPOCH = "ELASTICJOB_EPOCH"
+
+    RESERVED_PREFIXES = ("PET_", "ELASTICJOB_", "TORCHELASTIC_")
+    RESERVED = (
+        "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+        "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME",
+    )  # fmt: skip
+    """What users may not set in a pod template: the operator or the agent sets it."""

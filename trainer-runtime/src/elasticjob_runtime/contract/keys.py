@@ -1,0 +1,72 @@
+"""The keys in etcd. Listed in the package's docstring."""
+
+from __future__ import annotations
+
+import dataclasses
+
+DEFAULT_PREFIX = "/elasticjob"
+"""etcd prefix of all jobs; `--rdzv-conf prefix=...` names another."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one run.
+
+    >>> Keys("/elasticjob", "1234-1").member("digits-worker-0")
+    '/elasticjob/1234-1/members/digits-worker-0'
+    """
+
+    prefix: str
+    run_id: str
+
+    @property
+    def root(self) -> str:
+        return f"{self.prefix.rstrip('/')}/{self.run_id}/"
+
+    @property
+    def spec(self) -> str:
+        return self.root + "spec"
+
+    @property
+    def plan(self) -> str:
+        return self.root + "plan"
+
+    @property
+    def outcome(self) -> str:
+        return self.root + "outcome"
+
+    @property
+    def progress(self) -> str:
+        return self.root + "progress"
+
+    @property
+    def members(self) -> str:
+        return self.root + "members/"
+
+    @property
+    def ranks(self) -> str:
+        return self.root + "ranks/"
+
+    @property
+    def failures(self) -> str:
+        return self.root + "failures/"
+
+    @property
+    def suspects(self) -> str:
+        return self.root + "suspects/"
+
+    def member(self, name: str) -> str:
+        return self.members + name
+
+    def rank(self, attempt: str, name: str) -> str:
+        return f"{self.ranks}{attempt}/{name}"
+
+    def failure(self, epoch: int, name: str) -> str:
+        return f"{self.failures}{epoch:08d}/{name}"
+
+    def suspicion(self, epoch: int, suspect: str, by: str) -> str:
+        return f"{self.suspects}{epoch:08d}/{suspect}/{by}"
+
+    def attempt(self, epoch: int, planner: str) -> str:
+        """Sorts by epoch, so that one range delete clears all older plans' ranks."""
+        return f"{epoch:08d}.{planner}"
