@@ -13,6 +13,7 @@ Keys of one run, all under `<prefix>/<run-id>/` (see docs/design/rendezvous.md):
     suspects/<epoch>/<suspect>/<by>  no heartbeat any more    each agent, of its neighbours
     progress                  step and rate of the training   rank 0's agent, at most once a second
     outcome                   succeeded or failed, and why    the planner, once
+    tail                      who registered last             each agent, as it registers
 """
 
 from elasticjob_runtime.contract.environment import Env
@@ -32,6 +33,7 @@ from elasticjob_runtime.contract.values import (
     RankValue,
     SpecValue,
     SuspicionValue,
+    TailValue,
     Value,
 )
 
@@ -55,6 +57,7 @@ __all__ = [
     "RankValue",
     "SpecValue",
     "SuspicionValue",
+    "TailValue",
     "Value",
 ]
 

@@ -40,6 +40,10 @@ class Keys:
         return self.root + "progress"
 
     @property
+    def tail(self) -> str:
+        return self.root + "tail"
+
+    @property
     def members(self) -> str:
         return self.root + "members/"
 

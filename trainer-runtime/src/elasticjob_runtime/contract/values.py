@@ -114,6 +114,13 @@ class MemberValue(Value):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TailValue(Value):
+    """`tail`: the member that registered last. Each reads it as it registers, and so learns who came before without reading them all."""
+
+    member: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PlanValue(Value):
     """`plan`: head of the current plan, a few hundred bytes whatever the size."""
 
