@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from elasticjob_runtime.contract import FailureValue, Keys, OutcomeValue, PlanValue, ProgressValue, SpecValue, Value
-from elasticjob_runtime.etcd import Get, KeyRange, KeyValue, WatchUpdate
+from elasticjob_runtime.etcd import Event, Get, KeyRange, KeyValue
 
 from elasticjob_operator.world import Reach, RendezvousView
 
@@ -20,45 +20,49 @@ KEPT_FAILURES = 64
 
 
 class RunKeys:
-    """What is known of a run. Not thread-safe."""
+    """What is known of a run: a state read at one revision, and the changes after it."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
+        self._single = frozenset({keys.spec, keys.plan, keys.progress, keys.outcome})
         self._values: dict[str, str] = {}
-
-    @property
-    def ranges(self) -> list[KeyRange]:
-        """What to watch: not the members and ranks, of which there are as many as workers."""
-        keys = self._keys
-        return [
-            KeyRange(keys.spec),
-            KeyRange(keys.plan),
-            KeyRange(keys.progress),
-            KeyRange(keys.outcome),
-            KeyRange.prefix(keys.failures),
-        ]
+        self._revision = 0
+        """Of the state; changes up to it are in it."""
+        self._written: dict[str, int] = {}
+        """Keys that we have written since, and at which revision."""
 
     @property
     def reads(self) -> list[Get]:
-        *single, failures = self.ranges
-        return [*(Get(each) for each in single), Get(failures, limit=KEPT_FAILURES, descending=True)]
+        """Not the members and ranks, of which there are as many as workers."""
+        return [*(Get(KeyRange(key)) for key in sorted(self._single)), Get(self._failures, limit=KEPT_FAILURES, descending=True)]
 
-    def replace(self, kvs: Iterable[KeyValue]) -> None:
+    @property
+    def _failures(self) -> KeyRange:
+        return KeyRange.prefix(self._keys.failures)
+
+    def replace(self, kvs: Iterable[KeyValue], revision: int) -> None:
+        """Everything there is, as of `revision`."""
         self._values = {kv.key: kv.value for kv in kvs}
+        self._revision = revision
+        self._written.clear()
 
-    def update(self, update: WatchUpdate) -> None:
-        if update.snapshot is not None:
-            self.replace(update.snapshot)
-        for event in update.events:
-            if event.value is None:
-                self._values.pop(event.key, None)
-            else:
-                self._values[event.key] = event.value
+    def take(self, event: Event) -> bool:
+        """Whether that is news of a key of interest."""
+        if not (event.key in self._single or event.key.startswith(self._keys.failures)):
+            return False
+        if event.mod_revision <= max(self._revision, self._written.get(event.key, 0)):
+            return False
+        if event.value is None:
+            self._values.pop(event.key, None)
+        else:
+            self._values[event.key] = event.value
         self._forget_old_failures()
+        return True
 
-    def set(self, key: str, value: str) -> None:
+    def wrote(self, key: str, value: str, revision: int) -> None:
         """What we have just written ourselves."""
         self._values[key] = value
+        self._written[key] = revision
 
     def view(self, reach: Reach, error: str = "") -> RendezvousView:
         keys = self._keys

@@ -1,40 +1,30 @@
-"""All jobs' sessions, by job."""
+"""All jobs' sessions, by job, and the hubs they share, by etcd."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
-from elasticjob_runtime.etcd import EtcdClient, Store
+import aiohttp
 
 from elasticjob_operator.planning import ClearRun, EvictMember, PublishSpec, Target
+from elasticjob_operator.rendezvous.hub import Hub
 from elasticjob_operator.rendezvous.session import Session
+from elasticjob_operator.rendezvous.store import Etcd, Store, new_client
 from elasticjob_operator.world import RendezvousView
-
-THREADS = 32
-"""Calls at once, over all jobs. A call takes half a millisecond, or its timeout where etcd is away."""
-
-CALL_SECONDS = 3.0
-PROBE_SECONDS = 20.0
-"""How soon a watch finds out that its silence is that of a dead server, s."""
 
 Key = tuple[str, str]
 
 
-def open_etcd(endpoint: str) -> Store:
-    """Raises ValueError where `endpoint` is no address."""
-    return EtcdClient(endpoint, timeout=CALL_SECONDS, probe_interval=PROBE_SECONDS)
-
-
 class Sessions:
-    """`changed(key)` is called when a job's view differs."""
+    """`changed(key)` is called when a job's view differs. `open_store`: raises ValueError where the endpoint is no address."""
 
-    def __init__(self, changed: Callable[[Key], None], open_store: Callable[[str], Store] = open_etcd) -> None:
+    def __init__(self, changed: Callable[[Key], None], open_store: Callable[[str], Store] | None = None) -> None:
         self._changed = changed
-        self._open_store = open_store
+        self._open_store = open_store or self._open_etcd
         self._sessions: dict[Key, Session] = {}
-        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="etcd-call")
+        self._hubs: dict[str, Hub] = {}
+        self._client: aiohttp.ClientSession | None = None
 
     def view(self, key: Key) -> RendezvousView:
         session = self._sessions.get(key)
@@ -45,28 +35,49 @@ class Sessions:
         session = self._sessions.get(key)
         if session is not None:
             if target is not None and (target.endpoint, target.run_id) == (session.target.endpoint, session.target.run_id):
-                if target.awake != session.target.awake:
-                    session.nudge(target)
+                if target.awake and target.awake != session.awake:
+                    self._hubs[target.endpoint].nudge(replaced=bool(session.awake))
+                    session.awake = target.awake
+                session.target = target
                 return
             del self._sessions[key]
-            await session.close()
+            await self._leave(session)
         if target is not None:
-            self._sessions[key] = Session(target, self._open_store, self._executor, lambda: self._changed(key))
+            session = self._sessions[key] = Session(target, lambda: self._changed(key))
+            if target.endpoint not in self._hubs:
+                self._hubs[target.endpoint] = Hub(target.endpoint, self._open_store)
+            self._hubs[target.endpoint].add(session)
 
     async def execute(self, key: Key, action: PublishSpec | EvictMember | ClearRun) -> None:
         """Raises StoreError. Nothing happens where the job has no session."""
         session = self._sessions.get(key)
         if session is None:
             return
+        hub = self._hubs[session.target.endpoint]
         match action:
             case PublishSpec():
-                await session.publish(action.spec)
+                await hub.write(session, session.publish(action.spec))
             case EvictMember():
-                await session.evict(action.member)
+                await hub.write(session, session.evict(action.member))
             case ClearRun():
-                await session.clear()
+                await hub.write(session, session.clear())
 
     async def close(self) -> None:
-        sessions, self._sessions = list(self._sessions.values()), {}
-        await asyncio.gather(*(session.close() for session in sessions))
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._sessions.clear()
+        hubs, self._hubs = list(self._hubs.values()), {}
+        await asyncio.gather(*(hub.close() for hub in hubs))
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    async def _leave(self, session: Session) -> None:
+        hub = self._hubs[session.target.endpoint]
+        hub.remove(session)
+        if not len(hub):
+            del self._hubs[hub.endpoint]
+            await hub.close()
+
+    def _open_etcd(self, endpoint: str) -> Store:
+        if self._client is None:
+            self._client = new_client()
+        return Etcd(endpoint, self._client)

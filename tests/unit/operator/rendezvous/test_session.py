@@ -1,4 +1,4 @@
-"""A session on the store in memory; on a real etcd it is tested with the operator (tests/integration/operator)."""
+"""Sessions on the store in memory; the client for a real etcd has its own test, and both run in tests/integration/operator."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from elasticjob_operator.planning import ClearRun, EvictMember, PublishSpec, Target
+from elasticjob_operator.rendezvous import hub
 from elasticjob_operator.rendezvous.sessions import Sessions
+from elasticjob_operator.rendezvous.store import Store
 from elasticjob_operator.world import Reach, RendezvousView
 from elasticjob_runtime.contract import DEFAULT_PREFIX, Keys, ProgressValue, SpecValue
-from elasticjob_runtime.etcd import Denied, MemoryStore, Store, Unavailable
+from elasticjob_runtime.etcd import Denied, Unavailable
 
 from tests.unit.operator.builders import make_failure, make_outcome, make_plan
+from tests.unit.operator.rendezvous.memory import Memory
 from tests.unit.operator.waiting import until
 
 KEY = ("ml", "digits")
@@ -23,21 +26,25 @@ SPEC = SpecValue(min=1, max=2, members=["a", "b"])
 
 class Bench:
     def __init__(self) -> None:
-        self.store = MemoryStore()
+        self.memory = Memory()
+        self.store = self.memory.store
         self.refuse: Iterator[Exception | None] = itertools.repeat(None)
         self.told = 0
+        self.on_change: Callable[[], object] = lambda: None
+        self.keys: set[tuple[str, str]] = set()
         self.sessions = Sessions(self._changed, self._open)
 
     def _changed(self, key: tuple[str, str]) -> None:
-        assert key == KEY
+        self.keys.add(key)
         self.told += 1
+        self.on_change()
 
     def _open(self, endpoint: str) -> Store:
         assert endpoint == "etcd:2379"
         error = next(self.refuse)
         if error is not None:
             raise error
-        return self.store
+        return self.memory
 
     @property
     def view(self) -> RendezvousView:
@@ -73,6 +80,74 @@ async def test_finds_what_was_written_before_and_follows_what_comes(bench: Bench
     bench.store.put(KEYS.outcome, make_outcome().to_json())
     await bench.until(lambda view: view.outcome)
     assert bench.told >= 3
+
+
+async def test_one_watch_serves_all_jobs_of_an_etcd_and_each_hears_of_itself_alone(bench: Bench) -> None:
+    other = ("ml", "other")
+    await bench.sessions.follow(KEY, TARGET)
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+    bench.store.put(Keys(DEFAULT_PREFIX, "u-2").plan, make_plan(1).to_json())
+    await bench.sessions.follow(other, Target(endpoint="etcd:2379", run_id="u-2"))
+    await until(lambda: bench.sessions.view(other).plan == make_plan(1))
+    bench.keys.clear()
+    bench.store.put(Keys(DEFAULT_PREFIX, "u-2").plan, make_plan(2).to_json())
+    bench.store.put(KEYS.member("a"), "{}")
+    await until(lambda: bench.sessions.view(other).plan == make_plan(2))
+    assert bench.keys == {other}
+    assert bench.view.empty
+    assert bench.memory.watches == 1
+    await bench.sessions.follow(other, None)
+    bench.store.put(KEYS.plan, make_plan(5).to_json())
+    await bench.until(lambda view: view.plan == make_plan(5))
+
+
+async def test_watch_that_breaks_and_comes_back_misses_nothing_and_alarms_nobody(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hub, "SHORT_SECONDS", 0.0)
+    await bench.sessions.follow(KEY, TARGET)
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+    seen: set[Reach] = set()
+    bench.on_change = lambda: seen.add(bench.view.reach)
+    bench.memory.cut()
+    bench.store.put(KEYS.plan, make_plan(4).to_json())
+    await bench.until(lambda view: view.plan == make_plan(4))
+    assert seen == {Reach.REACHABLE}
+    assert bench.memory.watches == 2
+
+
+async def test_outage_keeps_what_was_known_and_ends_by_itself(bench: Bench) -> None:
+    bench.store.put(KEYS.plan, make_plan(3).to_json())
+    await bench.sessions.follow(KEY, TARGET)
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+    bench.memory.fault = Unavailable("connection refused")
+    bench.memory.cut()
+    await bench.until(lambda view: view.reach is Reach.UNREACHABLE)
+    assert bench.view.plan == make_plan(3)
+    bench.memory.fault = None
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+
+
+async def test_write_that_fails_is_asked_for_again_once_the_store_answers(bench: Bench) -> None:
+    await bench.sessions.follow(KEY, TARGET)
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+    bench.memory.refuse_writes = Unavailable("no leader")
+    with pytest.raises(Unavailable, match="no leader"):
+        await bench.sessions.execute(KEY, PublishSpec(spec=SPEC, why="test"))
+    before = bench.told
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+    assert bench.told > before, "the job is looked at again"
+    bench.memory.refuse_writes = None
+    await bench.sessions.execute(KEY, PublishSpec(spec=SPEC, why="test"))
+    assert bench.view.spec == SPEC
+
+
+async def test_etcd_that_was_replaced_is_connected_to_at_once(bench: Bench) -> None:
+    await bench.sessions.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", awake="pod-1"))
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+    await bench.sessions.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", awake=""))
+    assert bench.memory.watches == 1
+    await bench.sessions.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", awake="pod-2"))
+    await until(lambda: bench.memory.watches == 2)
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
 
 
 async def test_other_runs_are_not_ours(bench: Bench) -> None:

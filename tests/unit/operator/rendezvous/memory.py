@@ -1,0 +1,70 @@
+"""The operator's Store over the store in memory, with faults at will."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+
+from elasticjob_runtime.etcd import (
+    Event,
+    Get,
+    KeyRange,
+    MemoryStore,
+    Operation,
+    StoreError,
+    TxnResult,
+    Unavailable,
+    WatchFailure,
+    WatchUpdate,
+)
+
+
+class Memory:
+    """`fault`: what every call raises while it is set. `cut()`: ends the watches."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.fault: StoreError | None = None
+        self.refuse_writes: StoreError | None = None
+        self.watches = 0
+        """Opened so far."""
+        self._cut = asyncio.Event()
+
+    def cut(self) -> None:
+        self._cut.set()
+        self._cut = asyncio.Event()
+
+    async def revision(self, key: str) -> int:
+        assert key
+        self._maybe_fail()
+        return self.store.revision
+
+    async def txn(self, operations: Sequence[Operation]) -> TxnResult:
+        self._maybe_fail()
+        if self.refuse_writes is not None and not all(isinstance(each, Get) for each in operations):
+            raise self.refuse_writes
+        return self.store.txn((), operations)
+
+    async def watch(self, keys: KeyRange, start: int) -> AsyncGenerator[tuple[Event, ...], None]:
+        self._maybe_fail()
+        self.watches += 1
+        cut, loop = self._cut, asyncio.get_running_loop()
+        news: asyncio.Queue[WatchUpdate | WatchFailure] = asyncio.Queue()
+        watch = self.store.watch([keys], start, lambda each: loop.call_soon_threadsafe(news.put_nowait, each) and None)
+        try:
+            yield ()
+            while True:
+                waiting = {asyncio.ensure_future(cut.wait()), asyncio.ensure_future(news.get())}
+                done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for each in rest:
+                    each.cancel()
+                update = next((each.result() for each in done if isinstance(each.result(), WatchUpdate)), None)
+                if update is None:
+                    raise Unavailable("cut")
+                yield update.events
+        finally:
+            watch.cancel()
+
+    def _maybe_fail(self) -> None:
+        if self.fault is not None:
+            raise self.fault
