@@ -21,6 +21,7 @@ class Worker:
     rank: int
     world: int
     began: float
+    """When its script began, before its imports."""
     resumed: int
     """The step of the checkpoint it went on from."""
     steps: tuple[tuple[float, int], ...] = ()
@@ -37,6 +38,8 @@ class Recovery:
     """s: the longest time without a step between the last one before the event and that first step."""
     steps_lost: int | None
     """Steps that were done again."""
+    restarted: float | None = None
+    """s from the event until the last script of that world began: the launcher's share. Imports and first step are the script's."""
 
 
 def parse_log(text: str) -> Worker | None:
@@ -73,7 +76,13 @@ def recovery(workers: Sequence[Worker], event: float, world: int) -> Recovery:
     first = first_step(workers, world, event)
     if first is None:
         return Recovery(first_step=None, stall=None, steps_lost=None)
-    return Recovery(first_step=first - event, stall=_longest_pause(workers, event, first), steps_lost=_steps_lost(workers, event, first))
+    world_of_it = newest_world([worker for worker in workers if worker.began <= first], world, event)
+    return Recovery(
+        first_step=first - event,
+        stall=_longest_pause(workers, event, first),
+        steps_lost=_steps_lost(workers, event, first),
+        restarted=max((worker.began for worker in world_of_it), default=first) - event,
+    )
 
 
 def _longest_pause(workers: Iterable[Worker], event: float, first: float) -> float:

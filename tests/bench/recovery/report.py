@@ -1,14 +1,11 @@
-"""From results to what a person reads: a table on the terminal, Markdown, JSON and a plot. Pure, but for `save`."""
+"""From results to what a person reads: a table on the terminal, Markdown and a plot. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
-import datetime
-import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from pathlib import Path
 
 from rich.table import Table
 
@@ -17,6 +14,8 @@ from tests.bench.recovery.scenarios import NEVER
 from tests.bench.recovery.systems import BASELINE, SYSTEMS
 
 Parser = Callable[[str], list[str]]
+Facts = Mapping[str, str | int]
+"""What the machine is: name -> value."""
 
 SURVIVED = ("node joins", "2 -> 4")
 """Changes that the running job need not wait for: what counts is how long it stood still."""
@@ -32,6 +31,11 @@ class Result:
     recovery: Recovery | None = None
     goodput: float | None = None
     error: str = ""
+    scenario: str = ""
+    at: str = ""
+    """When it was measured: ISO 8601, UTC."""
+    busy: float | None = None
+    """Share of the CPU that others used just before."""
 
 
 def figure(result: Result) -> float | None:
@@ -45,25 +49,43 @@ def figure(result: Result) -> float | None:
 
 def median(results: Sequence[Result]) -> float | None:
     """None: in at least half of the runs it never came."""
-    figures = [figure(result) for result in results if not result.error]
+    return _median([figure(result) for result in results if not result.error])
+
+
+def _median(figures: Sequence[float | None]) -> float | None:
     middle = statistics.median_high(value if value is not None else float("inf") for value in figures) if figures else float("inf")
     return None if middle == float("inf") else middle
 
 
 def cell(results: Sequence[Result]) -> str:
-    """Median, least and most, the stall, steps lost; empty: nothing was measured."""
+    """Median, least and most, steps lost, what failed; empty: nothing was measured."""
     good = [result for result in results if not result.error]
+    failed = f"; {len(results) - len(good)} of {len(results)} failed" if len(good) < len(results) else ""
     if not good:
         return "failed" if results else ""
     middle = median(good)
     if good[0].goodput is not None:
-        return f"{1 - (middle or 0.0):.1%}"
-    if middle is None:
-        return f"never ({NEVER:.0f} s)"
+        return f"{1 - (middle or 0.0):.1%}{_spread([1 - value for result in good if (value := figure(result)) is not None], '%')}{failed}"
     values = [value for result in good if (value := figure(result)) is not None]
-    text = f"{middle:.2f} s" + (f" ({min(values):.2f}-{max(values):.2f})" if len(values) > 1 else "")
+    if middle is None:
+        return f"never ({NEVER:.0f} s)" + (f" in {len(good) - len(values)} of {len(good)}" if values else "") + failed
+    never = f"; never in {len(good) - len(values)} of {len(good)}" if len(values) < len(good) else ""
+    return f"{middle:.2f} s{_spread(values)}{_lost(good)}{never}{failed}"
+
+
+def _spread(values: Sequence[float], kind: str = "") -> str:
+    if len(values) < 2:
+        return ""
+    return f" ({min(values):.1%}-{max(values):.1%})" if kind else f" ({min(values):.2f}-{max(values):.2f})"
+
+
+def _lost(good: Sequence[Result]) -> str:
+    """Steps done again: the median, and the most where that is more."""
     lost = [result.recovery.steps_lost for result in good if result.recovery and result.recovery.steps_lost is not None]
-    return f"{text}, {statistics.median_high(lost)} lost" if lost and good[0].change != "start" else text
+    if not lost or good[0].change == "start":
+        return ""
+    middle = statistics.median_high(lost)
+    return f", {middle} lost" + (f" (most {max(lost)})" if max(lost) > middle else "")
 
 
 def ratio(results: Sequence[Result], baseline: Sequence[Result]) -> str:
@@ -88,6 +110,31 @@ def grid(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
     return ["event to first step", *systems], rows
 
 
+def shares(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
+    """(header, rows): how long it took until the last script of the new world began: what the launcher can do about it."""
+    systems = [name for name in SYSTEMS if any(result.system == name for result in results)]
+    rows = []
+    for change in dict.fromkeys(result.change for result in results if result.recovery is not None):
+        cells = []
+        for name in systems:
+            good = [one.recovery for one in results if (one.system, one.change) == (name, change) and one.recovery is not None]
+            middle = _median([cost.restarted for cost in good])
+            cells.append("" if not good else "never" if middle is None else f"{middle:.2f} s")
+        rows.append([change, *cells])
+    return ["event to the script's first line", *systems], rows
+
+
+def runs(results: Sequence[Result]) -> str:
+    """How many of each."""
+    counts: dict[tuple[str, str], set[int]] = {}
+    for result in results:
+        counts.setdefault((result.system, result.scenario), set()).add(result.run)
+    numbers = [len(found) for (_, scenario), found in counts.items() if scenario != "goodput"]
+    usual = statistics.mode(numbers) if numbers else 0
+    fewer = [f"{system} {scenario} {len(found)}" for (system, scenario), found in counts.items() if len(found) != usual]
+    return f"{usual} runs of each" + (f" (but {', '.join(fewer)})" if fewer else "")
+
+
 def table(results: Sequence[Result]) -> Table:
     header, rows = grid(results)
     shown = Table(*header, title=f"medians (least-most), steps lost, and how many times as long {BASELINE} takes", title_justify="left")
@@ -96,24 +143,41 @@ def table(results: Sequence[Result]) -> Table:
     return shown
 
 
-def markdown(results: Sequence[Result], when: datetime.date, cores: int) -> str:
-    header, rows = grid(results)
-    runs = max((result.run for result in results), default=0)
+def markdown(results: Sequence[Result], facts: Facts) -> str:
+    days = sorted({result.at[:10] for result in results if result.at})
+    others = [result.busy for result in results if result.busy is not None]
+    machine = ", ".join(f"{value} {name}" if name == "cores" else f"{name} {value}" for name, value in facts.items() if value)
+    quiet = f"Just before each run others used {statistics.median(others):.0%} of the CPU (at most {max(others):.0%})." if others else ""
     lines = [
         "# Recovery",
         "",
-        f"Measured on {when.isoformat()}, {cores} cores, 4 agents of one worker each on loopback, DDP over gloo, a checkpoint per step;",
-        f"medians of {runs} runs (least-most), steps lost, and how many times as long {BASELINE} takes.",
-        "Same script, same machine, same run: `python -m tests.bench.recovery --save`.",
+        f"Measured on {' and '.join(days) or 'an unknown day'}: {machine}. {quiet}",
+        "4 agents of one worker each on loopback, DDP over gloo, a step of 50 ms or more, a checkpoint per step. Same script, same",
+        f"machine, run by run side by side: `python -m tests.bench.recovery`. {runs(results)}.",
         "",
-        f"| {' | '.join(header)} |",
-        f"|{'---|' * len(header)}",
-        *(f"| {' | '.join(row)} |" for row in rows),
+        "From the event to the first step of the new world: median (least-most), steps done again, and how many times as long",
+        f"{BASELINE} takes. Never: not within {NEVER:.0f} s. Stall: the longest time without a step, where the job need not wait for",
+        "those who join.",
+        "",
+        *_markdown_table(*grid(results)),
         "",
         "![plot](recovery.svg)",
         "",
+        "Of which the launcher and its rendezvous took, until the last worker's script began. The rest is `import torch`, DDP and the",
+        "first step; a forked worker has most of that behind it.",
+        "",
+        *_markdown_table(*shares(results)),
+        "",
+        "| system | what it is |",
+        "|---|---|",
+        *(f"| {name} | {SYSTEMS[name].what} |" for name in SYSTEMS if any(result.system == name for result in results)),
+        "",
     ]
     return "\n".join(lines)
+
+
+def _markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 COLOURS = ("#9aa0a6", "#5f6368", "#f9ab00", "#8ab4f8", "#1a73e8")
@@ -155,17 +219,3 @@ def plot(results: Sequence[Result]) -> str:
             "",
         ]
     )
-
-
-def save(results: Sequence[Result], folder: Path, when: datetime.date, cores: int) -> list[Path]:
-    """Writes all three; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    figures = {"date": when.isoformat(), "cores": cores, "results": [dataclasses.asdict(result) for result in results]}
-    written = {
-        folder / "recovery.md": markdown(results, when, cores),
-        folder / "recovery.json": json.dumps(figures, indent=1) + "\n",
-        folder / "recovery.svg": plot(results),
-    }
-    for path, text in written.items():
-        path.write_text(text, encoding="utf-8")
-    return list(written)

@@ -16,6 +16,9 @@ START_LIMIT = 120.0
 NEVER = 60.0
 """s after which a recovery that has not come counts as never."""
 
+START_EXPECTED = 9.0
+"""s from the start of the agents to a world that trains, where nothing else runs."""
+
 Figures = dict[str, Recovery]
 """Name of the change -> what it cost."""
 
@@ -80,6 +83,15 @@ SCENARIOS: dict[str, Callable[[Job], Figures]] = {
     "sigterm": leave,
     "resize": resize,
 }
+
+
+def expected(scenario: str, system: str) -> float:
+    """About how many s after the start one run takes where nothing else runs; for planning only."""
+    if system == "torchrun":
+        return {"join": 9.0, "resize": 70.0}.get(scenario, 50.0)
+    if system == "torchrun-tuned" and scenario == "silent":
+        return NEVER
+    return {"resize": 25.0}.get(scenario, 9.0 if system.startswith("torchrun") else 6.0 if system == "elasticrun-spawn" else 2.0)
 
 
 def crashes(job: Job, seconds: float, every: float) -> float:

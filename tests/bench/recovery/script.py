@@ -5,16 +5,19 @@ An ordinary script: nothing in it knows which launcher runs it. BENCH_FOLDER is 
 
 from __future__ import annotations
 
-import json
-import os
 import time
-from pathlib import Path
-from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+BEGAN = time.time()
+
+import json  # noqa: E402 - what importing takes is the script's share, not the launcher's
+import os  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 FOLDER = Path(os.environ["BENCH_FOLDER"])
 STEP_SECONDS = float(os.environ.get("BENCH_STEP_SECONDS", "0.05"))
@@ -29,7 +32,6 @@ def save(state: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    began = time.time()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
@@ -44,7 +46,7 @@ def main() -> None:
     model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     (FOLDER / "steps").mkdir(parents=True, exist_ok=True)
-    head = {"member": os.environ["BENCH_MEMBER"], "pid": os.getpid(), "rank": rank, "world": world, "began": began, "resumed": step}
+    head = {"member": os.environ["BENCH_MEMBER"], "pid": os.getpid(), "rank": rank, "world": world, "began": BEGAN, "resumed": step}
     with (FOLDER / "steps" / f"{head['member']}.{os.getpid()}.log").open("a", buffering=1) as log:
         log.write(json.dumps(head) + "\n")
         while True:

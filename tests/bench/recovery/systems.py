@@ -19,6 +19,8 @@ class System:
     launcher: Sequence[str]
     """What `python` gets before the common flags."""
     on_etcd: bool
+    what: str
+    """For the reader of the figures."""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def command(self, endpoint: str, run_id: str, least: int, most: int, script: str) -> list[str]:
@@ -37,16 +39,24 @@ _FAST = ("--monitor-interval", "0.1", "--shutdown-timeout", "1")
 SYSTEMS = {
     system.name: system
     for system in (
-        System(name="torchrun", launcher=_TORCHRUN, on_etcd=False),
+        System(name="torchrun", launcher=_TORCHRUN, on_etcd=False, what="as shipped: rendezvous c10d, all settings left as they are"),
         System(
             name="torchrun-tuned",
             launcher=(*_TORCHRUN, *_FAST, "--rdzv-conf", _TUNED),
             on_etcd=False,
+            what="c10d with the shortest timeouts there are, and `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`",
             environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         ),
-        System(name="torchrun-etcd-v3", launcher=(*_TORCHRUN, *_FAST), on_etcd=True),
-        System(name="elasticrun-spawn", launcher=(*_ELASTICRUN, "--start-method", "spawn"), on_etcd=True),
-        System(name="elasticrun", launcher=_ELASTICRUN, on_etcd=True),
+        System(name="torchrun-etcd-v3", launcher=(*_TORCHRUN, *_FAST), on_etcd=True, what="torchrun with our rendezvous plug-in"),
+        System(
+            name="elasticrun-spawn",
+            launcher=(*_ELASTICRUN, "--start-method", "spawn"),
+            on_etcd=True,
+            what="elasticrun that starts each worker as a new process, as torchrun does",
+        ),
+        System(
+            name="elasticrun", launcher=_ELASTICRUN, on_etcd=True, what="as shipped: workers forked from a process that has imported torch"
+        ),
     )
 }
 BASELINE = "torchrun-tuned"

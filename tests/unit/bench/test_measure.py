@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import datetime
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.bench.etcd import parse_metrics
-from tests.bench.recovery import report
+from tests.bench.recovery import report, saved
+from tests.bench.recovery.__main__ import is_clear
 from tests.bench.recovery.measure import Recovery, Worker, goodput, is_steady, newest_world, parse_log, recovery, usual_step
 from tests.bench.recovery.report import Result
 from tests.bench.recovery.systems import SYSTEMS
@@ -33,6 +34,7 @@ def test_a_crash_costs_the_time_to_the_next_first_step_and_the_steps_done_again(
     assert cost.first_step == pytest.approx(0.55)
     assert cost.stall == pytest.approx(0.6)
     assert cost.steps_lost == 2
+    assert cost.restarted == pytest.approx(0.15)
 
 
 def test_workers_from_before_the_event_are_no_recovery() -> None:
@@ -111,16 +113,58 @@ def test_what_came_in_less_than_half_of_the_runs_never_came() -> None:
     cost = Recovery(first_step=1.0, stall=1.0, steps_lost=0)
     never = Recovery(first_step=None, stall=None, steps_lost=None)
     of = [Result(system="torchrun", change="crash", run=n, recovery=one) for n, one in enumerate((cost, never, never))]
-    assert report.cell(of) == "never (60 s)"
+    assert report.cell(of) == "never (60 s) in 2 of 3"
 
 
 def test_markdown_and_plot_show_every_change() -> None:
-    text = report.markdown(results(), datetime.date(2026, 1, 2), 2)
+    text = report.markdown(results(), {"cores": 2, "torch": "2.6"})
     assert "| worker crash | 8.00 s (8.00-8.00), 1 lost | 0.50 s (0.40-0.60), 1 lost  16.0x |" in text
     drawn = report.plot(results())
     assert drawn.startswith("<svg")
     for words in ("worker crash", "node joins: stall", "never", "0.50 s"):
         assert words in drawn
+
+
+def test_a_result_is_measured_in_pieces(tmp_path: Path) -> None:
+    def took(seconds: float, system: str = "elasticrun", run: int = 1) -> Result:
+        cost = Recovery(first_step=seconds, stall=seconds, steps_lost=0, restarted=seconds / 2)
+        return Result(
+            system=system, change="worker crash", scenario="crash", run=run, recovery=cost, busy=0.02, at="2026-01-02T03:04:05+00:00"
+        )
+
+    here: dict[str, str | int] = {"cores": 2, "torch": "2.6"}
+    assert saved.load(tmp_path) is None
+    saved.save(saved.Saved(here, [took(1.0), took(9.0, "torchrun-tuned")]), tmp_path)
+    before = saved.load(tmp_path)
+    assert before == saved.Saved(here, [took(1.0), took(9.0, "torchrun-tuned")])
+    assert before is not None
+    assert saved.merge(before.results, [took(2.0)], add=False) == [took(9.0, "torchrun-tuned"), took(2.0)]
+    assert saved.merge(before.results, [took(2.0)], add=True) == [took(1.0), took(9.0, "torchrun-tuned"), took(2.0, run=2)]
+
+    saved.check(before, here)
+    with pytest.raises(saved.SavedError, match=r"another machine.*torch 2.6 there, 2.7 here"):
+        saved.check(before, {**here, "torch": "2.7"})
+
+    text = (tmp_path / "recovery.md").read_text()
+    assert "Measured on 2026-01-02: 2 cores, torch 2.6. Just before each run others used 2% of the CPU (at most 2%)." in text
+    assert "1 runs of each" in text
+    assert "| worker crash | 4.50 s | 0.50 s |" in text, "the launcher's share"
+
+
+def test_what_is_saved_but_cannot_be_read_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "recovery.json").write_text('{"results": []}')
+    with pytest.raises(saved.SavedError, match="--fresh"):
+        saved.load(tmp_path)
+
+
+def test_two_slow_runs_tell_enough() -> None:
+    def took(seconds: float | None, run: int, change: str = "node silent") -> Result:
+        return Result(system="torchrun", change=change, run=run, recovery=Recovery(first_step=seconds, stall=None, steps_lost=None))
+
+    assert is_clear([took(40.0, 1), took(None, 2)])
+    assert not is_clear([took(None, 1)])
+    assert not is_clear([took(40.0, 1), took(9.0, 2)])
+    assert not is_clear([took(40.0, 1, "start"), took(40.0, 2, "start")]), "that is the start of what is to be measured"
 
 
 def test_every_launcher_gets_the_same_job() -> None:
