@@ -27,10 +27,11 @@ FULL_DISK = """
 
 
 @pytest.fixture(autouse=True)
-def channel(monkeypatch: pytest.MonkeyPatch) -> progress._Channel:
-    channel = progress._Channel()
-    monkeypatch.setattr(progress, "_channel", channel)
-    return channel
+def state(monkeypatch: pytest.MonkeyPatch) -> progress._State:
+    """What this process knows of its checkpoints."""
+    state = progress._State()
+    monkeypatch.setattr(progress, "_state", state)
+    return state
 
 
 def trained() -> dict[str, Any]:
@@ -45,29 +46,29 @@ def trained() -> dict[str, Any]:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "sampler": sampler, "step": 1}
 
 
-def test_model_and_optimizer_come_back_as_they_were(tmp_path: pathlib.Path, channel: progress._Channel) -> None:
-    state = trained()
-    save_checkpoint(tmp_path, state)
-    assert channel.last_checkpoint_step == 1
+def test_model_and_optimizer_come_back_as_they_were(tmp_path: pathlib.Path, state: progress._State) -> None:
+    saved = trained()
+    save_checkpoint(tmp_path, saved)
+    assert state.last_checkpoint_step == 1
     loaded = load_checkpoint(tmp_path)
     assert loaded is not None
     import torch
 
-    torch.testing.assert_close(loaded["model"], state["model"], rtol=0, atol=0)
-    torch.testing.assert_close(loaded["optimizer"]["state"], state["optimizer"]["state"], rtol=0, atol=0)
-    assert loaded["sampler"] == state["sampler"]
+    torch.testing.assert_close(loaded["model"], saved["model"], rtol=0, atol=0)
+    torch.testing.assert_close(loaded["optimizer"]["state"], saved["optimizer"]["state"], rtol=0, atol=0)
+    assert loaded["sampler"] == saved["sampler"]
 
 
-def test_nothing_there_is_none(tmp_path: pathlib.Path, channel: progress._Channel) -> None:
+def test_nothing_there_is_none(tmp_path: pathlib.Path, state: progress._State) -> None:
     assert load_checkpoint(tmp_path / "none") is None
-    assert channel.last_checkpoint_step is None
+    assert state.last_checkpoint_step is None
 
 
-def test_a_resumed_worker_reports_the_checkpoint_it_came_from(tmp_path: pathlib.Path, channel: progress._Channel) -> None:
+def test_a_resumed_worker_reports_the_checkpoint_it_came_from(tmp_path: pathlib.Path, state: progress._State) -> None:
     save_checkpoint(tmp_path, {"a": 1}, step=40)
-    channel.last_checkpoint_step = None
+    state.last_checkpoint_step = None
     load_checkpoint(tmp_path)
-    assert channel.last_checkpoint_step == 40
+    assert state.last_checkpoint_step == 40
 
 
 def test_the_file_is_one_that_plain_torch_opens(tmp_path: pathlib.Path) -> None:

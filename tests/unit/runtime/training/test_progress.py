@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import Env
-from elasticjob_runtime.training import progress, report_progress
+from elasticjob_runtime.training import channel, progress, report_progress
 
 
 class Agent:
@@ -49,7 +49,9 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
         agent = Agent(pathlib.Path(directory) / "socket")
         monkeypatch.setenv(Env.AGENT_SOCKET, str(agent.path))
         monkeypatch.setenv("RANK", "2")
-        monkeypatch.setattr(progress, "_channel", progress._Channel())
+        monkeypatch.setenv(Env.EPOCH, "5")
+        monkeypatch.setattr(channel, "_channel", channel._Channel())
+        monkeypatch.setattr(progress, "_state", progress._State())
         yield agent
         agent.stop()
 
@@ -62,6 +64,7 @@ def test_the_agent_gets_one_message_per_call(agent: Agent) -> None:
     assert message == {
         "type": "progress",
         "rank": 2,
+        "epoch": 5,
         "step": 120,
         "last_checkpoint_step": None,
         "metrics": {"loss": 0.25, "accuracy": 1.0},

@@ -59,6 +59,11 @@ class Heartbeats:
         """Names of the neighbours that are not heard."""
         return frozenset(name for name, line in self._lines.items() if line.closed or now - line.heard_at > SILENT)
 
+    def last_heard(self, name: str) -> tuple[float, bool] | None:
+        """(monotonic time of the neighbour's last beat or of its connection's end, whether that was closed); None: no neighbour."""
+        line = self._lines.get(name)
+        return None if line is None else (line.heard_at, line.closed)
+
     def add_listener(self, connection: socket.socket) -> None:
         """A peer connected: it gets beats until it goes."""
         self._listeners.append(connection)
@@ -118,6 +123,7 @@ class Heartbeats:
         except OSError:
             data = b""
         if not data:
+            line.heard_at = line.heard_at if line.closed else self._reactor.now()
             line.closed = True
             self._hang_up(line)
         elif data.startswith(b"{") and line.neighbour.incarnation.encode() not in data:

@@ -1,11 +1,13 @@
 """The socket on which workers speak to their agent: one Unix socket per agent, messages of JSON (SOCK_SEQPACKET).
 
-Today a worker reports progress on it; it is two-way, so plans can travel the other way.
+A worker reports progress and the phases of its start on it; it is two-way, so plans can travel the other way.
+The messages are described in elasticjob_runtime.training.channel.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -21,13 +23,37 @@ from elasticjob_runtime.workers.reactor import Reactor
 logger = logging.getLogger(__name__)
 
 
-class ReportSocket:
-    """Listens at `path`; `on_progress` gets what rank 0 reports."""
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """What a worker of any rank said of its start or its training."""
 
-    def __init__(self, reactor: Reactor, on_progress: Callable[[ProgressValue], None]) -> None:
+    rank: int
+    epoch: int
+    """0: it does not know."""
+    at: float
+    """Unix time, s."""
+    phase: str
+    """fork, connect, restore, first-step, checkpoint; `step`: a step is done."""
+    began: float | None = None
+    step: int | None = None
+
+
+class ReportSocket:
+    """Listens at `path`; `on_progress` gets the progress of rank 0, `on_report` what all ranks say."""
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        on_progress: Callable[[ProgressValue], None],
+        on_report: Callable[[Report], None] = lambda _report: None,
+        *,
+        folder: str | None = None,
+    ) -> None:
+        """`folder`: where the socket's own folder is made; None: where temporary files belong."""
         self._reactor = reactor
         self._on_progress = on_progress
-        self._directory = tempfile.mkdtemp(prefix="elasticrun-")
+        self._on_report = on_report
+        self._directory = tempfile.mkdtemp(prefix="socket-", dir=folder)
         self.path = os.path.join(self._directory, "agent.sock")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(self.path)
@@ -73,8 +99,11 @@ class ReportSocket:
     def _take(self, data: bytes) -> None:
         try:
             message = json.loads(data)
-            if message.get("type") == "progress" and int(message.get("rank", 0)) == 0:
+            kind = message.get("type")
+            if kind == "progress" and int(message.get("rank", 0)) == 0:
                 self._on_progress(self._progress(message))
+            if kind in ("progress", "phase"):
+                self._on_report(_report(message))
         except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
             logger.warning("a worker sent a report that cannot be read: %r", error)
 
@@ -94,6 +123,18 @@ class ReportSocket:
     def _drop(self, fd: int) -> None:
         self._reactor.remove_reader(fd)
         self._connections.pop(fd).close()
+
+
+def _report(message: dict[str, Any]) -> Report:
+    began, step = message.get("began"), message.get("step")
+    return Report(
+        rank=int(message.get("rank", 0)),
+        epoch=int(message.get("epoch", 0)),
+        at=float(message.get("time", 0.0)),
+        phase="step" if message["type"] == "progress" else str(message["phase"]),
+        began=None if began is None else float(began),
+        step=None if step is None else int(step),
+    )
 
 
 class RateMeter:

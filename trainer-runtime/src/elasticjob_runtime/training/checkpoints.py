@@ -9,11 +9,12 @@ import logging
 import os
 import pathlib
 import pickle
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from elasticjob_runtime import checkpoint
-from elasticjob_runtime.training import progress
+from elasticjob_runtime.training import channel, progress
 
 if TYPE_CHECKING:
     import torch
@@ -46,6 +47,7 @@ def load_checkpoint(path: PathLike, map_location: str | torch.device | None = "c
 
         return torch.load(file, map_location=map_location, weights_only=weights_only)
 
+    began = time.time()
     try:
         found = checkpoint.load(path, read)
     except pickle.UnpicklingError as error:
@@ -56,6 +58,7 @@ def load_checkpoint(path: PathLike, map_location: str | torch.device | None = "c
     if found is None:
         return None
     progress.remember_checkpoint(found.step)
+    channel.tell_phase("restore", began=began, step=found.step)
     return found.state
 
 
@@ -77,6 +80,7 @@ def save_checkpoint(path: PathLike, state: Any, *, step: int | None = None, keep
     number = _step_of(path, state) if step is None else step
     written = checkpoint.save(path, number, lambda file: torch.save(state, file), keep=keep)
     progress.remember_checkpoint(number)
+    channel.tell_phase("checkpoint", step=number)
     if written.parent not in _checked_content:
         _checked_content.add(written.parent)
         _warn_of_objects(written)

@@ -24,7 +24,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from elasticjob_runtime.workers import blas
+from elasticjob_runtime.workers import blas, phases
 
 
 def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> None:
@@ -42,6 +42,7 @@ def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> No
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
+    phases.watch()
     leave(exit_code_of(message["module"], arguments[0], main))
 
 

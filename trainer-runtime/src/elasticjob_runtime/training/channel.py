@@ -1,0 +1,74 @@
+"""The connection of a worker to its agent: one datagram per message, never a wait. Standard library only.
+
+The agent listens on a Unix socket (SOCK_SEQPACKET) that the environment names; each message is one JSON object:
+
+    {"type": "progress", "rank": 0, "epoch": 2, "time": 1767225600.0, "step": 120, "last_checkpoint_step": 100, "metrics": {"loss": 0.12}}
+    {"type": "phase", "rank": 0, "epoch": 2, "time": 1767225600.0, "phase": "restore", "began": 1767225599.5, "step": 100}
+
+What is told is news, not data: a message that cannot be sent at once is dropped, for the next one says more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import time
+from typing import Any
+
+from elasticjob_runtime.contract import Env
+
+
+@dataclasses.dataclass
+class _Channel:
+    """The connection of this process to its agent, made at the first message and again when the agent came back."""
+
+    connection: socket.socket | None = None
+    connected_to: tuple[str, int] | None = None
+    """Path and process id: a forked child must not use its parent's connection."""
+
+    def send(self, path: str, message: bytes) -> None:
+        try:
+            self._connection_to(path).send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            pass  # the agent is busy
+        except OSError:  # the agent is away
+            self._close()
+
+    def _connection_to(self, path: str) -> socket.socket:
+        if self.connection is None or self.connected_to != (path, os.getpid()):
+            self._close()
+            self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            self.connection.connect(path)
+            self.connected_to = (path, os.getpid())
+        return self.connection
+
+    def _close(self) -> None:
+        if self.connection is not None:
+            with contextlib.suppress(OSError):
+                self.connection.close()
+        self.connection = self.connected_to = None
+
+
+_channel = _Channel()
+
+
+def tell(kind: str, **fields: Any) -> None:
+    """Sends one message; does nothing where there is no agent (plain python, torchrun)."""
+    path = os.environ.get(Env.AGENT_SOCKET)
+    if path:
+        rank, epoch = _number("RANK"), _number(Env.EPOCH)
+        message = {"type": kind, "rank": rank, "epoch": epoch, "time": time.time(), **fields}
+        _channel.send(path, json.dumps(message, separators=(",", ":")).encode())
+
+
+def tell_phase(phase: str, **fields: Any) -> None:
+    """This worker is through `phase` of its start: `fork`, `connect`, `restore` or `first-step`."""
+    tell("phase", phase=phase, **fields)
+
+
+def _number(variable: str) -> int:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else 0
