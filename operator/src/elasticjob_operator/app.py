@@ -6,12 +6,26 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Coroutine, Mapping
+import socket
+import uuid
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import kopf
 
-from elasticjob_operator.cluster import Api, ApiError, Cluster, Connection, Key, NotFoundError, Teller, list_job_versions
+from elasticjob_operator import metrics
+from elasticjob_operator.cluster import (
+    Api,
+    ApiError,
+    Cluster,
+    Connection,
+    Elector,
+    Key,
+    NotFoundError,
+    Teller,
+    Terms,
+    list_job_versions,
+)
 from elasticjob_operator.handlers import kopf_settings, register
 from elasticjob_operator.health import Health
 from elasticjob_operator.reconciler import Audit, Jobs, KeyedQueue, Reconciler, key_of
@@ -35,35 +49,74 @@ class App:
         self._silent_watch = False
         self._queue: KeyedQueue[Key] = KeyedQueue()
         self._jobs = Jobs()
-        self._sessions = Sessions(self._queue.add)
+        self._sessions = Sessions(self._queue.add, may_write=self._may_write)
+        self._restarts = metrics.Restarts()
         self._audit: Audit | None = None
-        self._ready = False
+        self._elector: Elector | None = None
+        self._leading = False
+        self._watching = False
+        self._synced = False
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         connection = await Connection.open()
-        api = Api(connection.client())
+        api, lease_api = Api(connection.client(), self._may_write), Api(connection.client())
         self._cluster = Cluster(api, self._settings, self._queue.add)
-        health = Health(self._settings.probe_port, self._faults, lambda: self._ready)
+        self._elector = self._new_elector(lease_api)
+        health = Health(self._settings.probe_port, self._faults, self._readiness)
         await health.start()
-        log.info("probes on port %d", health.port)
+        log.info("probes and metrics on port %d", health.port)
+        stop_counting = self._count()
         try:
+            await self._lead()
             await self._until_stopped(self._start(api))
             if not self._stop.is_set():
                 await self._follow_jobs(connection)
         finally:
             await self._end()
+            if self._elector is not None:
+                await self._elector.release()
+            stop_counting()
             await health.stop()
             await api.close()
+            await lease_api.close()
             await connection.close()
         return 1 if self._fault else 0
 
+    def _new_elector(self, api: Api) -> Elector | None:
+        settings = self._settings
+        if not settings.lease_namespace:
+            return None
+        identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
+        return Elector(api, settings.lease_namespace, settings.lease_name, identity, Terms(duration=settings.lease_seconds))
+
+    def _may_write(self) -> bool:
+        return self._elector is None or self._elector.holds()
+
+    async def _lead(self) -> None:
+        """Returns when this operator may act, or is to stop."""
+        if self._elector is not None:
+            await self._until_stopped(self._elector.acquire())
+            if not self._stop.is_set():
+                self._background(self._elector.keep(), "leadership")
+        self._leading = not self._stop.is_set()
+        metrics.LEADER.set(self._leading)
+
+    def _count(self) -> Callable[[], None]:
+        metrics.LEADER.set(0)
+        metrics.QUEUE_DEPTH.set_function(lambda: len(self._queue))
+        metrics.QUEUE_AGE.set_function(lambda: self._queue.age)
+        return metrics.count_jobs(lambda: [body for body in map(self._jobs.body, self._jobs) if body is not None])
+
     async def _start(self, api: Api) -> None:
         """Everything but kopf: when the first job comes, the cluster is known."""
+        if self._stop.is_set():
+            return
         await self._wait_for_crd(api)
         teller = Teller(api)
+        self._watching = True
         for informer in self._cluster.informers:
             self._background(informer.run(), f"informer of {informer}")
         await self._cluster.synced()
@@ -79,7 +132,7 @@ class App:
         self._background(teller.run(), "teller")
         self._background(self._queue.work(reconciler.reconcile, self._settings.workers), "reconcilers")
         self._background(audit.run(), "audit")
-        self._ready = True
+        self._synced = True
 
     async def _wait_for_crd(self, api: Api) -> None:
         while True:
@@ -107,6 +160,7 @@ class App:
 
     def _on_job(self, body: Mapping[str, Any]) -> None:
         key = self._heard_of(body)
+        self._restarts.see(body)
         if self._jobs.put(body):
             self._queue.add(key)
 
@@ -118,6 +172,7 @@ class App:
 
     def _on_deleted_job(self, body: Mapping[str, Any]) -> None:
         key = self._heard_of(body)
+        self._restarts.forget(body)
         if self._jobs.remove(key, body["metadata"]["uid"]):
             self._queue.add(key)
 
@@ -138,10 +193,18 @@ class App:
         self._silent_watch = True
 
     def _faults(self) -> list[str]:
-        faults = [f"the informer of {informer} hangs" for informer in self._cluster.informers if informer.stuck]
+        informers = self._cluster.informers if self._watching else ()
+        faults = [f"the informer of {informer} hangs" for informer in informers if informer.stuck]
         if self._silent_watch:
             faults.append("kopf's watch of ElasticJobs brings no news")
+        if self._leading and not self._may_write() and not self._stop.is_set():
+            faults.append("the lease is lost, and nobody has stopped this operator")
         return faults
+
+    def _readiness(self) -> tuple[bool, str]:
+        if self._leading:
+            return self._synced, "ok" if self._synced else "starting"
+        return self._elector is not None and self._elector.fresh, "standing by"
 
     async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work`, but not beyond the signal to stop."""

@@ -1,7 +1,8 @@
-"""/healthz and /readyz for the kubelet's probes.
+"""/healthz and /readyz for the kubelet's probes, /metrics for Prometheus.
 
 Alive means: this event loop answers, every informer still does something (even failing is something: restarting the operator does not mend
-an API server), and kopf's watch brings what the audit finds. Ready means: everything was listed once.
+an API server), kopf's watch brings what the audit finds, and an operator that lost its lease has stopped. Ready means: everything was
+listed once - or another operator leads, and this one sees its lease.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 
 class Health:
-    """`faults()`: what is wrong, a sentence each. `ready()`: whether the operator does its work yet."""
+    """`faults()`: what is wrong, a sentence each. `ready()`: whether the operator does its work, or would; and a word on it."""
 
-    def __init__(self, port: int, faults: Callable[[], list[str]], ready: Callable[[], bool]) -> None:
+    def __init__(self, port: int, faults: Callable[[], list[str]], ready: Callable[[], tuple[bool, str]]) -> None:
         self._wanted_port = port
         self._faults = faults
         self._ready = ready
@@ -24,7 +26,7 @@ class Health:
     async def start(self) -> None:
         """Raises OSError where the port is taken."""
         app = web.Application()
-        app.add_routes([web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)])
+        app.add_routes([web.get("/healthz", self._healthz), web.get("/readyz", self._readyz), web.get("/metrics", self._metrics)])
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
         await self._runner.setup()
         site = web.TCPSite(self._runner, None, self._wanted_port)
@@ -40,5 +42,8 @@ class Health:
         return web.Response(text="\n".join(faults) or "ok", status=500 if faults else 200)
 
     async def _readyz(self, _request: web.Request) -> web.Response:
-        ready = self._ready()
-        return web.Response(text="ok" if ready else "starting", status=200 if ready else 503)
+        ready, word = self._ready()
+        return web.Response(text=word, status=200 if ready else 503)
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})

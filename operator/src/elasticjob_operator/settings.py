@@ -40,6 +40,16 @@ class Settings:
     probe_port: int = 8080
     """ELASTICJOB_PROBE_PORT: port of /healthz and /readyz. 0: any free one."""
 
+    lease_namespace: str = ""
+    """ELASTICJOB_LEASE_NAMESPACE: where the Lease is that decides which of several operators acts. Empty: this one acts, alone."""
+
+    lease_name: str = "elasticjob"
+    """ELASTICJOB_LEASE_NAME: operators with the same Lease take turns."""
+
+    lease_seconds: float = 10.0
+    """ELASTICJOB_LEASE_SECONDS: after so long without a word from the leader another takes over, s. Shorter: quicker; too short: an API
+    server that is slow for a moment makes the leader step down. One that cannot renew it stops acting after 0.7 of it."""
+
     workers: int = 8
     """ELASTICJOB_WORKERS: jobs that are reconciled at once. Reconciling is mostly waiting for the API server."""
 
@@ -58,6 +68,9 @@ class Settings:
             log_format=get.choice("ELASTICJOB_LOG_FORMAT", default.log_format),
             node_lost_seconds=get.number("ELASTICJOB_NODE_LOST_SECONDS", default.node_lost_seconds),
             probe_port=int(get.number("ELASTICJOB_PROBE_PORT", default.probe_port)),
+            lease_namespace=get.text("ELASTICJOB_LEASE_NAMESPACE", ""),
+            lease_name=get.text("ELASTICJOB_LEASE_NAME", default.lease_name),
+            lease_seconds=max(2.0, get.number("ELASTICJOB_LEASE_SECONDS", default.lease_seconds)),
             workers=max(1, int(get.number("ELASTICJOB_WORKERS", default.workers))),
             resync_seconds=get.number("ELASTICJOB_RESYNC_SECONDS", default.resync_seconds),
         )

@@ -64,6 +64,25 @@ class Operator:
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return 0
 
+    def metrics(self) -> str:
+        """Empty: no answer."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.probe_port}/metrics", timeout=5) as response:
+                return str(response.read().decode())
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return ""
+
+    @property
+    def pid(self) -> int:
+        assert self._process
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None: it runs."""
+        assert self._process
+        return self._process.poll()
+
     def close(self) -> None:
         if self._process is not None and self._process.poll() is None:
             self.kill()

@@ -16,6 +16,7 @@ from elasticjob_operator.cluster.cluster import Cluster, Key
 from elasticjob_operator.cluster.connect import Connection
 from elasticjob_operator.cluster.events import Teller
 from elasticjob_operator.cluster.jobs import list_job_versions, read_job
+from elasticjob_operator.cluster.lease import Elector, Terms
 
 __all__ = [
     "Api",
@@ -23,12 +24,14 @@ __all__ = [
     "Cluster",
     "ConflictError",
     "Connection",
+    "Elector",
     "GoneError",
     "Key",
     "NamespaceGoesError",
     "NotFoundError",
     "RefusedError",
     "Teller",
+    "Terms",
     "list_job_versions",
     "read_job",
 ]

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
 import orjson
 from kubernetes.aio.client import ApiClient
+
+from elasticjob_operator import metrics
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
@@ -53,11 +55,16 @@ class NamespaceGoesError(RefusedError):
     """The namespace is being terminated, or is gone: nothing can be created in it ever again."""
 
 
-class Api:
-    """Any number of requests at once; the pool of connections bounds them."""
+class NotLeadingError(ConnectionError):
+    """This operator may not write any more: another one may by now."""
 
-    def __init__(self, client: ApiClient) -> None:
+
+class Api:
+    """Any number of requests at once; the pool of connections bounds them. `may_write` is asked before everything that is not a read."""
+
+    def __init__(self, client: ApiClient, may_write: Callable[[], bool] = lambda: True) -> None:
         self._client = client
+        self._may_write = may_write
 
     async def request(
         self,
@@ -115,6 +122,8 @@ class Api:
         accept: str,
         timeout: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
+        if method != "GET" and not self._may_write():
+            raise NotLeadingError(f"{method} {path}: not sent, because this operator does not lead any more")
         _, url, headers, _, _ = await self._client.param_serialize(
             method,
             path,
@@ -126,7 +135,9 @@ class Api:
             send = self._client.rest_client.request
             answer = await send(method, url, headers=headers, body=body, _request_timeout=timeout)  # type: ignore[no-untyped-call]
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            metrics.count_request(method, path, query or {}, 0)
             raise ConnectionError(f"{method} {path}: {error or type(error).__name__}") from error
+        metrics.count_request(method, path, query or {}, answer.response.status)
         response: aiohttp.ClientResponse = answer.response
         return response
 

@@ -11,8 +11,11 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
+
+from elasticjob_operator import metrics
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +27,8 @@ FIRST_WAIT, LONGEST_WAIT = 0.25, 60.0
 class KeyedQueue(Generic[K]):
     def __init__(self) -> None:
         self._ready: asyncio.Queue[K] = asyncio.Queue()
-        self._waiting: set[K] = set()
-        """In `_ready`."""
+        self._waiting: dict[K, float] = {}
+        """In `_ready`, in that order, and since when (monotonic, s)."""
         self._working: set[K] = set()
         self._again: set[K] = set()
         """Added while worked on."""
@@ -35,12 +38,17 @@ class KeyedQueue(Generic[K]):
     def __len__(self) -> int:
         return len(self._waiting) + len(self._again)
 
+    @property
+    def age(self) -> float:
+        """How long the key at the head has waited, s."""
+        return time.monotonic() - next(iter(self._waiting.values())) if self._waiting else 0.0
+
     def add(self, key: K) -> None:
         self._cancel_timer(key)
         if key in self._working:
             self._again.add(key)
         elif key not in self._waiting:
-            self._waiting.add(key)
+            self._waiting[key] = time.monotonic()
             self._ready.put_nowait(key)
 
     def add_at(self, key: K, when: float) -> None:
@@ -69,10 +77,11 @@ class KeyedQueue(Generic[K]):
     async def _worker(self, handle: Callable[[K], Awaitable[None]]) -> None:
         while True:
             key = await self._ready.get()
-            self._waiting.discard(key)
+            metrics.QUEUE_WAIT.observe(time.monotonic() - self._waiting.pop(key))
             self._working.add(key)
             try:
-                await handle(key)
+                with metrics.RECONCILE.time():
+                    await handle(key)
                 self._failures.pop(key, None)
             except Exception as error:  # noqa: BLE001  one job's fault, whatever it is, must not stop the others
                 self._on_failure(key, error)

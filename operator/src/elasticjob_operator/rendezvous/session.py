@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 from elasticjob_runtime.contract import DEFAULT_PREFIX, Keys, SpecValue
@@ -10,6 +11,7 @@ from elasticjob_runtime.etcd import Delete, Denied, Event, KeyRange, KeyValue, N
 
 from elasticjob_operator.planning import Target
 from elasticjob_operator.rendezvous.keys import RunKeys
+from elasticjob_operator.rendezvous.meter import Meter
 from elasticjob_operator.world import Reach, RendezvousView
 
 log = logging.getLogger(__name__)
@@ -27,6 +29,7 @@ class Session:
         self.failed_writes = 0
         """Since one went well."""
         self._changed = changed
+        self._meter = Meter()
         self._run_keys = RunKeys(self.keys)
         self._early: list[Event] | None = None
         """Changes that came while the state is being read; None: it is not."""
@@ -93,5 +96,6 @@ class Session:
 
     def _set_view(self, view: RendezvousView, *, even_if_same: bool = False) -> None:
         if view != self.view or even_if_same:
+            self._meter.see(self.view, view, time.time())
             self.view = view
             self._changed()

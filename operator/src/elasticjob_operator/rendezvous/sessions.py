@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import aiohttp
+from elasticjob_runtime.etcd import Unavailable
 
 from elasticjob_operator.planning import ClearRun, EvictMember, PublishSpec, Target
 from elasticjob_operator.rendezvous.hub import Hub
@@ -17,10 +18,17 @@ Key = tuple[str, str]
 
 
 class Sessions:
-    """`changed(key)` is called when a job's view differs. `open_store`: raises ValueError where the endpoint is no address."""
+    """`changed(key)` is called when a job's view differs. `open_store`: raises ValueError where the endpoint is no address. `may_write` is
+    asked before every write."""
 
-    def __init__(self, changed: Callable[[Key], None], open_store: Callable[[str], Store] | None = None) -> None:
+    def __init__(
+        self,
+        changed: Callable[[Key], None],
+        open_store: Callable[[str], Store] | None = None,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._changed = changed
+        self._may_write = may_write
         self._open_store = open_store or self._open_etcd
         self._sessions: dict[Key, Session] = {}
         self._hubs: dict[str, Hub] = {}
@@ -53,6 +61,8 @@ class Sessions:
         session = self._sessions.get(key)
         if session is None:
             return
+        if not self._may_write():
+            raise Unavailable("not written, because this operator does not lead any more")
         hub = self._hubs[session.target.endpoint]
         match action:
             case PublishSpec():

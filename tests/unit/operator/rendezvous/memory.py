@@ -50,18 +50,23 @@ class Memory:
         self.watches += 1
         cut, loop = self._cut, asyncio.get_running_loop()
         news: asyncio.Queue[WatchUpdate | WatchFailure] = asyncio.Queue()
-        watch = self.store.watch([keys], start, lambda each: loop.call_soon_threadsafe(news.put_nowait, each) and None)
+
+        def on_news(each: WatchUpdate | WatchFailure) -> None:
+            loop.call_soon_threadsafe(news.put_nowait, each)
+
+        watch = self.store.watch([keys], start, on_news)
         try:
             yield ()
             while True:
-                waiting = {asyncio.ensure_future(cut.wait()), asyncio.ensure_future(news.get())}
-                done, rest = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for each in rest:
-                    each.cancel()
-                update = next((each.result() for each in done if isinstance(each.result(), WatchUpdate)), None)
-                if update is None:
+                ended, update = asyncio.ensure_future(cut.wait()), asyncio.ensure_future(news.get())
+                await asyncio.wait((ended, update), return_when=asyncio.FIRST_COMPLETED)
+                ended.cancel()
+                if not update.done():
+                    update.cancel()
                     raise Unavailable("cut")
-                yield update.events
+                told = update.result()
+                assert isinstance(told, WatchUpdate)
+                yield told.events
         finally:
             watch.cancel()
 

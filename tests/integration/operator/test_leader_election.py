@@ -1,0 +1,194 @@
+"""Two operators of one release, as the chart starts them: one acts, the other takes over, and never do both act."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.loopback import ControlPlane
+from tests.integration.operator.conftest import CRD
+from tests.integration.operator.kube import Json, Kube, Namespace
+from tests.integration.operator.process import Gate, Operator, changed_kubeconfig
+from tests.support import eventually
+
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/elasticjob"
+POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "verbs": ["create", "update", "patch", "delete"]}],
+}
+
+
+class Audited(ControlPlane):
+    """Its audit log tells who wrote what, and when it was done."""
+
+    def _server_flags(self) -> dict[str, Any]:
+        policy = self.directory / "audit-policy.yaml"
+        policy.write_text(yaml.safe_dump(POLICY), encoding="utf-8")
+        return {**super()._server_flags(), "audit-policy-file": policy, "audit-log-path": self.logs / "audit.log"}
+
+    def writes(self, namespace: str) -> list[tuple[str, str, str]]:
+        """(when it was answered, by which operator, what) of everything written there but the Lease, in that order."""
+        lines = (self.logs / "audit.log").read_text(encoding="utf-8").splitlines()
+        entries = [entry for entry in map(json.loads, lines) if (entry.get("objectRef") or {}).get("namespace") == namespace]
+        return sorted(
+            (entry["stageTimestamp"], entry["user"]["username"].rpartition(":")[2], f"{entry['verb']} {entry['objectRef']['resource']}")
+            for entry in entries
+            if entry["user"]["username"].startswith(f"system:serviceaccount:{namespace}:")
+            and entry["objectRef"]["resource"] != "leases"
+            and entry["responseStatus"]["code"] < 300
+        )
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
+    server = Audited(tmp_path_factory.mktemp("election"), controllers=["garbage-collector-controller"])
+    with server:
+        server.kubectl("apply", "--server-side", "-f", str(CRD))
+        server.kubectl("wait", "--for=condition=Established", "crd/elasticjobs.elasticjob.dev", "--timeout=30s")
+        yield server
+
+
+@pytest.fixture
+def ns(audited: Audited) -> Namespace:
+    kube = Kube(audited.kubeconfig)
+    name = f"le-{time.monotonic_ns() % 10**9}"
+    kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    return Namespace(kube, name)
+
+
+@pytest.fixture
+def control_plane(audited: Audited) -> Path:
+    return audited.kubeconfig
+
+
+class Pair:
+    """Operators `a` and `b`, each with a ServiceAccount of its own, so that the audit log can tell them apart."""
+
+    def __init__(self, server: Audited, ns: Namespace, folder: Path, start: Callable[..., Operator]) -> None:
+        self._server, self._ns, self._folder, self._start = server, ns, folder, start
+        self.operators: dict[str, Operator] = {}
+
+    def start(self, name: str, server: str = "") -> Operator:
+        if name not in self.operators:
+            kubectl = self._server.kubectl
+            kubectl("create", "serviceaccount", name, "-n", self._ns.name)
+            account = f"--serviceaccount={self._ns.name}:{name}"
+            kubectl("create", "clusterrolebinding", f"{self._ns.name}-{name}", "--clusterrole=cluster-admin", account)
+        token = self._server.kubectl("create", "token", name, "-n", self._ns.name).strip()
+        config = changed_kubeconfig(self._server.kubeconfig, self._folder / f"{name}.conf", token=token, server=server)
+        self.operators[name] = self._start(config, ELASTICJOB_LEASE_NAMESPACE=self._ns.name, ELASTICJOB_LOG_FORMAT="json")
+        return self.operators[name]
+
+    def lease(self) -> Json:
+        spec: Json = self._ns.kube.call("GET", LEASE.format(self._ns.name))["spec"]
+        return spec
+
+    @property
+    def leader(self) -> str:
+        """The one that says it leads; empty: none, or two."""
+        leading = [name for name, operator in self.operators.items() if "elasticjob_leader 1.0" in operator.metrics()]
+        return leading[0] if len(leading) == 1 else ""
+
+
+@pytest.fixture
+def pair(audited: Audited, ns: Namespace, tmp_path: Path, start_operator: Callable[..., Operator]) -> Pair:
+    pair = Pair(audited, ns, tmp_path, start_operator)
+    pair.start("a")
+    eventually(lambda: pair.leader == "a", what="a leads")
+    pair.start("b")
+    return pair
+
+
+def settle(ns: Namespace, job: str, replicas: int) -> None:
+    eventually(lambda: len([pod for pod in ns.workers() if pod.startswith(f"{job}-")]) == replicas, what=f"{replicas} pods of {job}")
+
+
+def written_in_turns(audited: Audited, ns: Namespace) -> list[str]:
+    """Who wrote, one name for each uninterrupted turn."""
+    turns: list[str] = []
+    for _, who, _ in audited.writes(ns.name):
+        turns += [who] if turns[-1:] != [who] else []
+    return turns
+
+
+def test_one_acts_the_other_is_ready_and_takes_over_from_a_killed_one(
+    audited: Audited, ns: Namespace, pair: Pair, submit: Callable[..., str]
+) -> None:
+    submit("one", replicas=3)
+    settle(ns, "one", 3)
+    assert pair.operators["b"].probe("/readyz") == 200
+    assert pair.operators["b"].probe("/healthz") == 200
+    pair.operators["a"].kill()
+    submit("two", replicas=2)
+    settle(ns, "two", 2)
+    assert pair.leader == "b"
+    assert pair.lease()["leaseTransitions"] == 2
+    assert written_in_turns(audited, ns) == ["a", "b"]
+
+
+def test_leader_that_was_frozen_does_nothing_when_it_thaws(audited: Audited, ns: Namespace, pair: Pair, submit: Callable[..., str]) -> None:
+    submit("one", replicas=3)
+    settle(ns, "one", 3)
+    frozen = pair.operators["a"]
+    os.kill(frozen.pid, signal.SIGSTOP)
+    try:
+        ns.scale("one", 1)
+        submit("two", replicas=2)
+        settle(ns, "two", 2)
+        ns.delete("pods", "two-worker-0")  # what the frozen one will see when it thaws
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)
+    assert eventually(lambda: frozen.returncode is not None and [frozen.returncode], what="it ends, to be started afresh") == [1]
+    settle(ns, "two", 2)
+    assert written_in_turns(audited, ns) == ["a", "b"], "never in between"
+    pair.start("a")
+    assert pair.operators["a"].probe("/readyz") == 200
+    assert pair.leader == "b"
+
+
+def test_leader_that_is_cut_off_stops_before_its_lease_can_be_taken(
+    audited: Audited, ns: Namespace, tmp_path: Path, start_operator: Callable[..., Operator], submit: Callable[..., str]
+) -> None:
+    kube = ns.kube
+    assert kube.server.hostname
+    assert kube.server.port
+    gate = Gate(kube.server.hostname, kube.server.port)
+    gate.open()
+    pair = Pair(audited, ns, tmp_path, start_operator)
+    cut_off = pair.start("a", server=f"https://127.0.0.1:{gate.port}")
+    eventually(lambda: pair.leader == "a", what="a leads")
+    pair.start("b")
+    submit("one", replicas=2)
+    settle(ns, "one", 2)
+    gate.shut()
+    eventually(lambda: cut_off.returncode is not None, what="it ends")
+    assert pair.lease()["holderIdentity"], "the lease is still its own: the other has not begun"
+    assert pair.leader == ""
+    eventually(lambda: pair.leader == "b", what="b leads")
+    submit("two", replicas=2)
+    settle(ns, "two", 2)
+    assert written_in_turns(audited, ns) == ["a", "b"]
+
+
+def test_leader_that_is_told_to_stop_gives_the_lease_back(audited: Audited, ns: Namespace, pair: Pair, submit: Callable[..., str]) -> None:
+    submit("one", replicas=2)
+    settle(ns, "one", 2)
+    code, _ = pair.operators["a"].stop()
+    assert code == 0
+    released = pair.operators["a"].log_text()
+    assert "gave back the lease" in released
+    eventually(lambda: pair.leader == "b", what="b leads")
+    assert "gave back the lease" not in pair.operators["b"].log_text()
+    ns.scale("one", 3)
+    settle(ns, "one", 3)
+    assert written_in_turns(audited, ns) == ["a", "b"]
