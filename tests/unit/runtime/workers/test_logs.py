@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from elasticjob_runtime.workers import logs
-from elasticjob_runtime.workers.logs import STDERR, STDOUT, TAIL_BYTES, LogDirectory, LogSettings, Sink, open_sink, parse_std, wants
+from elasticjob_runtime.workers.logs import (
+    STDERR,
+    STDOUT,
+    TAIL_BYTES,
+    Destination,
+    LogDirectory,
+    LogSettings,
+    Sink,
+    open_sink,
+    parse_std,
+    wants,
+)
+from elasticjob_runtime.workers.outlet import CONSOLES, FILES, Outlet
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0", 0), ("3", 3), ("0:1,1:3", {0: 1, 1: 3}), ("12:2", {12: 2})])
@@ -32,29 +45,45 @@ def test_which_stream_of_which_rank() -> None:
 
 
 class Pipe:
-    """A sink with both ends in hand."""
+    """A sink with both ends in hand. Its destinations are files in memory."""
 
     def __init__(self, *, prefix: bytes = b"", words: tuple[bytes, ...] = (), file: Path | None = None) -> None:
         reading, self.writing = os.pipe()
-        self.console = io.BytesIO()
-        self.filtered = io.BytesIO()
-        self.file = file.open("ab") if file else None
-        filtered = (self.filtered, words) if words else None
-        self.sink = Sink(reading, [self.console], prefix=prefix, filtered=filtered, files=[self.file] if self.file else [])
+        self._console, self._filtered = os.memfd_create("console"), os.memfd_create("filtered")
+        self.outlet = Outlet()
+        self.filtered_file = os.fdopen(os.dup(self._filtered), "wb", buffering=0)
+        filtered = (Destination(self.outlet, self._filtered, self.filtered_file), words) if words else None
+        files = [Destination.of_file(file)] if file else []
+        self.sink = Sink(reading, [Destination(self.outlet, self._console)], prefix=prefix, filtered=filtered, files=files)
 
     def says(self, data: bytes) -> None:
-        os.write(self.writing, data)
-        self.sink.pump()
+        view = memoryview(data)
+        os.set_blocking(self.writing, False)
+        while view:
+            view = view[os.write(self.writing, view) :]
+            self.sink.pump()
 
     def ends(self) -> None:
         os.close(self.writing)
         self.sink.close()
+        assert self.outlet.flush(10)
+        assert FILES.flush(10)
+
+    @property
+    def console(self) -> bytes:
+        assert self.outlet.flush(10)
+        return os.pread(self._console, 1 << 24, 0)
+
+    @property
+    def filtered(self) -> bytes:
+        assert self.outlet.flush(10)
+        return os.pread(self._filtered, 1 << 24, 0)
 
 
 def test_output_passes_as_it_comes() -> None:
     pipe = Pipe()
     pipe.says(b"half a li")
-    assert pipe.console.getvalue() == b"half a li"
+    assert pipe.console == b"half a li"
     pipe.says(b"ne\n")
     assert pipe.sink.tail == "half a line\n"
     pipe.ends()
@@ -71,10 +100,10 @@ def test_pump_tells_whether_more_may_come() -> None:
 def test_prefixed_lines_are_whole() -> None:
     pipe = Pipe(prefix=b"[0]:")
     pipe.says(b"one\ntw")
-    assert pipe.console.getvalue() == b"[0]:one\n"
+    assert pipe.console == b"[0]:one\n"
     pipe.says(b"o\n\nthree")
     pipe.ends()
-    assert pipe.console.getvalue() == b"[0]:one\n[0]:two\n[0]:\n[0]:three\n"
+    assert pipe.console == b"[0]:one\n[0]:two\n[0]:\n[0]:three\n"
 
 
 def test_a_file_gets_what_was_written_and_no_more(tmp_path: Path) -> None:
@@ -88,17 +117,17 @@ def test_a_progress_bar_that_never_ends_its_line_does_not_fill_the_memory() -> N
     pipe = Pipe(prefix=b"[0]:")
     for _ in range(40):
         pipe.says(b"\r 50%" * 1000)
-    assert pipe.console.getvalue().count(b"[0]:") >= 2
+    assert pipe.console.count(b"[0]:") >= 2
     pipe.ends()
 
 
 def test_lines_with_a_word_are_copied() -> None:
     pipe = Pipe(words=(b"loss", b"error"))
     pipe.says(b"loss 1\nnothing\nan error\n")
-    assert pipe.filtered.getvalue() == b"loss 1\nan error\n"
-    assert pipe.console.getvalue() == b"loss 1\nnothing\nan error\n"
+    assert pipe.filtered == b"loss 1\nan error\n"
+    assert pipe.console == b"loss 1\nnothing\nan error\n"
     pipe.ends()
-    assert pipe.filtered.closed, "a file is left open at every restart"
+    assert pipe.filtered_file.closed, "a file is left open at every restart"
 
 
 def test_the_tail_is_bounded() -> None:
@@ -126,18 +155,26 @@ def test_the_moment_of_a_traceback_is_noted_even_when_it_comes_in_pieces() -> No
 
 def test_a_closed_terminal_does_not_end_the_training(tmp_path: Path) -> None:
     pipe = Pipe(file=tmp_path / "log")
-    pipe.sink._outputs = [open("/dev/full", "wb", buffering=0)]  # noqa: SIM115
-    pipe.says(b"into the void\n")
-    pipe.ends()
+    with open("/dev/full", "wb", buffering=0) as full:
+        pipe.sink._consoles = [Destination(pipe.outlet, full.fileno())]
+        pipe.says(b"into the void\n")
+        pipe.ends()
     assert (tmp_path / "log").read_bytes() == b"into the void\n"
 
 
 def test_folders_as_torchrun_has_them(tmp_path: Path) -> None:
-    directory = LogDirectory(LogSettings(directory=str(tmp_path / "logs")), "team/run 1")
+    directory = LogDirectory(LogSettings(directory=str(tmp_path / "logs")), "team/run 1", str(tmp_path / "own"))
     assert directory.path.parent == tmp_path / "logs"
     assert directory.path.name.startswith("team_run_1_")
     assert directory.worker(3, 1) == directory.path / "attempt_3" / "1"
     assert directory.worker(3, 1).is_dir()
+
+
+def test_a_folder_of_logs_that_nobody_named_outlives_the_agent_only_where_there_are_logs(tmp_path: Path) -> None:
+    assert LogDirectory(LogSettings(), "run", str(tmp_path)).path.parent == tmp_path
+    kept = LogDirectory(LogSettings(redirects=3), "run", str(tmp_path)).path
+    assert kept.parent.parent == Path(tempfile.gettempdir())
+    shutil.rmtree(kept.parent)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +201,8 @@ def test_flags(
     end.write(b"hello\n")
     end.close()
     sink.close()
+    assert CONSOLES[stream].flush(10)
+    assert FILES.flush(10)
     shown = capfdbinary.readouterr()
     assert (shown.out if stream == STDOUT else shown.err) == console
     log = tmp_path / "1" / ("stdout.log" if stream == STDOUT else "stderr.log")

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from elasticjob_runtime.agent import Agent, AgentConfig, termination
+from elasticjob_runtime.agent.metrics import Metrics
 from elasticjob_runtime.agent.peers import local_address
 from elasticjob_runtime.agent.timeline import Timeline
 from elasticjob_runtime.cli import options
@@ -22,7 +23,7 @@ from elasticjob_runtime.cli.arguments import build_parser, without_our_flags
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT, Env, ExitCode, Keys, OutcomeState, OutcomeValue
 from elasticjob_runtime.etcd import MemoryStore, Store, connect
 from elasticjob_runtime.membership.model import Exit, Settings
-from elasticjob_runtime.workers import warden
+from elasticjob_runtime.workers import outlet
 from elasticjob_runtime.workers.environment import GroupSpec
 
 logger = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ def _alone(args: argparse.Namespace) -> bool:
 def _hand_over(args: argparse.Namespace, argv: Sequence[str]) -> int:
     """Becomes torchrun. Returns only where that is not possible."""
     logger.warning("--rdzv-backend=%s is torchrun's own: handing over to torchrun, without elasticrun's recovery", args.rdzv_backend)
+    outlet.flush()
     command = [sys.executable, "-m", "torch.distributed.run", *without_our_flags(argv, args.training_script)]
     os.execv(sys.executable, command)  # noqa: S606 - no shell on purpose
 
@@ -80,8 +82,6 @@ def _run(args: argparse.Namespace) -> int:
     conf = options.run_conf(args.rdzv_conf)
     command = options.command(args)
     preload = options.preload(args, command)
-    mark = secrets.token_hex(8)
-    watching = warden.start(mark)  # before anything starts a thread
     store, run_id, address = _store(args, conf)
     me = options.member_id(os.environ)
     nproc = options.workers_per_member(args.nproc_per_node)
@@ -95,6 +95,7 @@ def _run(args: argparse.Namespace) -> int:
             max_restarts=args.max_restarts,
             start_grace=conf.start_grace,
             join_delay=conf.join_delay,
+            crash_limits=options.crash_limits(args, conf),
             shutdown_grace=30.0 if args.shutdown_timeout is None else float(args.shutdown_timeout),
         ),
         group=GroupSpec(
@@ -111,16 +112,22 @@ def _run(args: argparse.Namespace) -> int:
         log_settings=options.log_settings(args),
         lease_ttl=conf.lease_ttl,
         join_timeout=conf.join_timeout,
+        hang_limits=options.hang_limits(args, conf),
     )
+    metrics = Metrics()
+    server = options.metrics_server(args, metrics)
     try:
         timeline = Timeline(me, Path(args.events) if args.events else None)
     except OSError as error:
         raise options.UsageError(f"--events={args.events}: {error.strerror}") from error
-    environment = {**os.environ, warden.MARK: mark, "TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle}
-    agent = Agent(config, store, environment, timeline)
+    environment = {**os.environ, "TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle}
+    agent = Agent(config, store, environment, timeline, metrics)
+    if server is not None:
+        server.start()  # a thread: after the agent has forked what it forks
     exit_ = agent.run()
-    os.write(watching, b"x")
     timeline.close()
+    if server is not None:
+        server.close()
     _report(exit_, agent.outcome)
     return exit_.code
 
@@ -156,7 +163,7 @@ def _report(exit_: Exit, outcome: OutcomeValue | None) -> None:
 
 def _set_up_logging(debug: bool) -> None:
     name = os.environ.get(Env.MEMBER_ID, "")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = outlet.LogHandler()
     prefix = f"[elasticrun {name}]" if name else "[elasticrun]"
     handler.setFormatter(logging.Formatter(f"{prefix} %(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S"))
     root = logging.getLogger("elasticjob_runtime")

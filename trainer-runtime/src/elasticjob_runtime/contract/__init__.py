@@ -21,6 +21,7 @@ from elasticjob_runtime.contract.exit_codes import ExitCode
 from elasticjob_runtime.contract.keys import DEFAULT_PREFIX, Keys
 from elasticjob_runtime.contract.values import (
     CONTRACT_VERSION,
+    PEER_LOST,
     FailureValue,
     MemberState,
     MemberValue,
@@ -42,6 +43,7 @@ __all__ = [
     "DEFAULT_C10D_PORT",
     "DEFAULT_ETCD_PORT",
     "DEFAULT_PREFIX",
+    "PEER_LOST",
     "Env",
     "ExitCode",
     "FailureValue",

@@ -190,6 +190,10 @@ class RankValue(Value):
         object.__setattr__(self, "neighbours", parsed)
 
 
+PEER_LOST = "PeerLost"
+"""Reason of a failure that only says: somebody this worker talked to is gone. The cause is elsewhere, most likely."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class FailureValue(Value):
     """`failures/<epoch>/<member>`: the first failure among this member's workers in this epoch."""
@@ -201,7 +205,7 @@ class FailureValue(Value):
     exit_code: int
     """Negative: the number of the signal that ended the worker."""
     reason: str
-    """ApplicationError, Signal, OutOfMemory ..."""
+    """ApplicationError, Signal, PeerLost ..."""
     message: str
     """One line."""
     traceback: str = ""

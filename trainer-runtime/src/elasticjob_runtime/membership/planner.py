@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from elasticjob_runtime.contract import FailureValue, MemberState, OutcomeState, OutcomeValue, PlanReason, RankValue
+from elasticjob_runtime.contract import PEER_LOST, FailureValue, MemberState, OutcomeState, OutcomeValue, PlanReason, RankValue
 from elasticjob_runtime.membership.model import (
     Action,
     Member,
@@ -246,8 +246,9 @@ def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanRe
 
 
 def first_failure(failures: Iterable[FailureValue]) -> FailureValue:
-    """The earliest. A peer of the failed worker fails too, a little later: by its own clock, which is close enough on one network."""
-    return min(failures, key=lambda failure: failure.time)
+    """The earliest, but rather a cause than who lost a peer by it. A peer of the failed worker fails too, a little later: by its own clock,
+    which is close enough on one network."""
+    return min(failures, key=lambda failure: (failure.reason == PEER_LOST, failure.time))
 
 
 def _suspects(view: View, plan: Plan, now: float) -> tuple[Member, ...]:

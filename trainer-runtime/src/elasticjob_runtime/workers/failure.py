@@ -9,8 +9,20 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 from pathlib import Path
+
+from elasticjob_runtime.contract import PEER_LOST
+
+_LOST_PEER = re.compile(
+    r"Connection closed by peer \[|Application timeout caused pair closure|gloo.{0,300}Connection reset by peer"
+    r"|gloo.{0,300}Broken pipe|gloo.{0,300}Timed out waiting"
+    r"|ncclRemoteError|remote process exited|NCCL communicator was aborted|Watchdog caught collective operation timeout"
+    r"|recvValue failed|sendBytes failed|recvBytes failed|failed to recv, got 0 bytes|Did the remote server shutdown or crash",
+    re.DOTALL,
+)
+"""What gloo, NCCL and TCPStore say of a peer that went away (torch 2.4 to 2.15)."""
 
 TRACEBACK = "Traceback (most recent call last):"
 TRACEBACK_BYTES = 4096
@@ -19,6 +31,18 @@ TRACEBACK_BYTES = 4096
 
 def describe(exit_code: int, error_file: Path | None, stderr_tail: str) -> tuple[str, str, str]:
     """(reason, message of one line, traceback) of a worker that ended with `exit_code` (negative: by that signal)."""
+    reason, message, traceback = _described(exit_code, error_file, stderr_tail)
+    aborted = exit_code == -signal.SIGABRT  # NCCL's watchdog ends a process so
+    lost = (exit_code > 0 or aborted) and lost_peer(f"{message}\n{traceback}")
+    return PEER_LOST if lost else reason, message, traceback
+
+
+def lost_peer(text: str) -> bool:
+    """Does this error tell of a peer that is gone? Then the peer's own failure came first, or its node's."""
+    return _LOST_PEER.search(text) is not None
+
+
+def _described(exit_code: int, error_file: Path | None, stderr_tail: str) -> tuple[str, str, str]:
     recorded = _recorded(error_file)
     if recorded is not None:
         message, traceback = recorded

@@ -15,8 +15,9 @@ import time
 from collections.abc import Mapping
 from typing import BinaryIO
 
-from elasticjob_runtime.contract import FailureValue
+from elasticjob_runtime.contract import PEER_LOST, FailureValue
 from elasticjob_runtime.membership.model import Plan, Workers, WorkersState
+from elasticjob_runtime.membership.planner import first_failure
 from elasticjob_runtime.workers import logs
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.environment import GroupSpec, worker_environment
@@ -24,6 +25,19 @@ from elasticjob_runtime.workers.failure import describe, happened_at
 from elasticjob_runtime.workers.launch import GroupLauncher
 from elasticjob_runtime.workers.process import Worker, WorkerSpec
 from elasticjob_runtime.workers.reactor import Reactor
+from elasticjob_runtime.workers.timers import TimerServer
+
+CAUSE_GRACE = 0.3
+"""s for which the failure of a worker that lost a peer is kept back: that peer's own failure, here or elsewhere, is the one to be told."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Start:
+    """A worker that is being started: what it is given, and the ends of pipes that only it will hold."""
+
+    spec: WorkerSpec
+    sinks: list[logs.Sink]
+    ends: list[BinaryIO]
 
 
 class WorkerGroup:
@@ -39,48 +53,62 @@ class WorkerGroup:
         member: str,
         log_settings: logs.LogSettings,
         agent_socket: str,
+        folder: str,
         base_environment: Mapping[str, str],
     ) -> None:
+        """`folder`: the agent's own, which ends with it."""
         self.group = group
         self._command = command
         self._launcher = launcher
         self._reactor = reactor
         self._member = member
         self._log_settings = log_settings
-        self._directory = logs.LogDirectory(log_settings, group.run_id)
+        self._directory = logs.LogDirectory(log_settings, group.run_id, folder)
         self._agent_socket = agent_socket
-        self._base = dict(base_environment)
+        self._timers = TimerServer(base_environment, folder, reactor, self._owner_of)
+        self._base = {**base_environment, **self._timers.environment}
         self._workers: list[Worker] = []
+        self._starting: list[Start] = []
         self._stopping = False
-        self.kill_at: float | None = None
-        """Monotonic time at which `tick` kills what a graceful stop left; None: none under way."""
+        self._failures: list[FailureValue] = []
+        """Kept back until `_verdict_at`."""
+        self._verdict_at: float | None = None
+        self._kill_at: float | None = None
         self.view = Workers()
 
+    @property
+    def deadline(self) -> float | None:
+        """Monotonic time of the next `tick` that has something to do; None: there is none."""
+        return min((at for at in (self._kill_at, self._verdict_at, self._timers.deadline) if at is not None), default=None)
+
     def start(self, plan: Plan, now: float) -> None:
-        """Starts all workers of this plan. A command that cannot be started is a failed worker."""
+        """Starts all workers of this plan, at once or when their forks are ready. A command that cannot be started is a failed worker."""
         assert plan.rank is not None
         assert not self._workers
         self._stopping = False
         self.view = Workers(state=WorkersState.RUNNING, epoch=plan.epoch, changed_at=now, plan=plan)
         for local_rank in range(self.group.nproc):
             try:
-                worker = self._start_one(plan, plan.rank.group_rank, local_rank)
+                self._starting.append(self._prepare(plan, plan.rank.group_rank, local_rank))
             except (OSError, ValueError) as error:
-                self._fail(self._cannot_start(plan.rank.group_rank, local_rank, error), now)
+                self._could_not_start(local_rank, error)
                 return
-            self._workers.append(worker)
-            self._reactor.add_reader(worker.pidfd, lambda worker=worker: self._ended(worker))  # type: ignore[misc]
-            for sink in worker.sinks:
-                self._reactor.add_reader(sink.fd, lambda sink=sink: self._pump(sink))  # type: ignore[misc]
-        self._launcher.started()
+        for start in list(self._starting):
+            if not self._stopping:
+                self._launcher.start(start.spec, lambda result, start=start: self._started(start, result))  # type: ignore[misc]
 
     def stop(self, grace: float, now: float) -> None:
         """SIGKILL at once, or SIGTERM and SIGKILL after `grace` seconds (by `tick`)."""
+        self._forget_starts()
+        self._forget_failures()
         if not self._workers:
+            if self.view.state is WorkersState.RUNNING:
+                self._stopping = True
+                self._all_ended(now)
             return
         self._stopping = True
         self._set(WorkersState.STOPPING, now)
-        self.kill_at = now + grace if grace > 0 else None
+        self._kill_at = now + grace if grace > 0 else None
         self.signal(signal.SIGTERM if grace > 0 else signal.SIGKILL)
 
     def signal(self, number: int) -> None:
@@ -88,15 +116,30 @@ class WorkerGroup:
             worker.signal(number)
 
     def tick(self, now: float) -> None:
-        if self.kill_at is not None and now >= self.kill_at:
-            self.kill_at = None
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = None
             self.signal(signal.SIGKILL)
+        if self._verdict_at is not None and now >= self._verdict_at:
+            self._fail(now)
+        self._timers.tick(now)
 
-    def _start_one(self, plan: Plan, group_rank: int, local_rank: int) -> Worker:
+    def close(self) -> None:
+        """After the last worker has ended."""
+        self._timers.close()
+
+    # -- starting
+
+    def _prepare(self, plan: Plan, group_rank: int, local_rank: int) -> Start:
+        """Raises OSError, ValueError."""
         directory = self._directory.worker(plan.epoch, local_rank)
         rank = group_rank * self.group.nproc + local_rank
         error_file = directory / "error.json"
         error_file.unlink(missing_ok=True)
+        environment = worker_environment(
+            self._base, self.group, plan.value, group_rank, local_rank,
+            error_file=str(error_file), agent_socket=self._agent_socket,
+            without_libuv=self._launcher.without_libuv,
+        )  # fmt: skip
         sinks: list[logs.Sink] = []
         writing: dict[int, BinaryIO] = {}
         for stream in (logs.STDOUT, logs.STDERR):
@@ -104,11 +147,6 @@ class WorkerGroup:
             if sink is not None and end is not None:
                 sinks.append(sink)
                 writing[stream] = end
-        environment = worker_environment(
-            self._base, self.group, plan.value, group_rank, local_rank,
-            error_file=str(error_file), agent_socket=self._agent_socket,
-            without_libuv=self._launcher.without_libuv,
-        )  # fmt: skip
         spec = WorkerSpec(
             command=self._command,
             environment=environment,
@@ -118,20 +156,51 @@ class WorkerGroup:
             stdout=writing[logs.STDOUT].fileno() if logs.STDOUT in writing else None,
             stderr=writing[logs.STDERR].fileno() if logs.STDERR in writing else None,
         )
-        try:
-            pid = self._launcher.start(spec)
-        except BaseException:
-            for sink in sinks:
+        return Start(spec, sinks, list(writing.values()))
+
+    def _started(self, start: Start, result: int | OSError) -> None:
+        self._starting.remove(start)
+        for end in start.ends:
+            end.close()
+        if isinstance(result, OSError):
+            for sink in start.sinks:
                 sink.close()
-            raise
-        finally:
-            for end in writing.values():
+            self._could_not_start(start.spec.local_rank, result)
+            return
+        worker = Worker(start.spec, result, start.sinks)
+        self._workers.append(worker)
+        self._reactor.add_reader(worker.pidfd, lambda: self._ended(worker))
+        for sink in worker.sinks:
+            self._listen_to(sink)
+        if not self._starting:
+            self._launcher.started()
+
+    def _forget_starts(self) -> None:
+        self._launcher.cancel()
+        for start in self._starting:
+            for end in start.ends:
                 end.close()
-        return Worker(spec, pid, sinks)
+            for sink in start.sinks:
+                sink.close()
+        self._starting.clear()
+
+    # -- output
+
+    def _listen_to(self, sink: logs.Sink) -> None:
+        self._reactor.add_reader(sink.fd, lambda: self._pump(sink))
 
     def _pump(self, sink: logs.Sink) -> None:
         if not sink.pump():
             self._reactor.remove_reader(sink.fd)
+        elif (outlet := sink.full) is not None:
+            self._reactor.remove_reader(sink.fd)
+            outlet.when_room(lambda: self._reactor.call_soon(lambda: self._resume(sink)))
+
+    def _resume(self, sink: logs.Sink) -> None:
+        if not sink.closed:
+            self._listen_to(sink)
+
+    # -- ends
 
     def _ended(self, worker: Worker) -> None:
         now = time.monotonic()
@@ -143,20 +212,38 @@ class WorkerGroup:
             sink.close()
         self._workers.remove(worker)
         if code != 0 and not self._stopping:
-            self._fail(self._failure(worker, code), now)
-        elif not self._workers:
+            self._failed(self._failure(worker, code), now)
+        elif not self._workers and not self._starting:
             self._all_ended(now)
 
-    def _fail(self, failure: FailureValue, now: float) -> None:
+    def _failed(self, failure: FailureValue, now: float) -> None:
+        """Tells it at once, unless it is likely the consequence of another one."""
+        self._failures.append(failure)
+        self._failures += [self._failure(worker, 1) for worker in self._workers if worker.spec.error_file.exists()]
+        if first_failure(self._failures).reason != PEER_LOST:
+            self._fail(now)
+        elif self._verdict_at is None:
+            self._verdict_at = now + CAUSE_GRACE
+
+    def _fail(self, now: float) -> None:
         """The first failure counts; the others of this group are ended: they could not go on without it."""
+        failure = first_failure(self._failures)
+        self._forget_failures()
+        self._forget_starts()
         self._stopping = True
         self.view = dataclasses.replace(self.view, failure=failure, state=WorkersState.STOPPING, changed_at=now)
         self.signal(signal.SIGKILL)
         if not self._workers:
             self._all_ended(now)
 
+    def _forget_failures(self) -> None:
+        self._failures = []
+        self._verdict_at = None
+
     def _all_ended(self, now: float) -> None:
-        self.kill_at = None
+        self._kill_at = None
+        if self._failures:
+            return  # the verdict is to come
         if self.view.failure is not None:
             self._set(WorkersState.FAILED, now)
         else:
@@ -172,10 +259,13 @@ class WorkerGroup:
         at = happened_at(code, worker.spec.error_file, worker.traceback_at, time.time())
         return self._failure_value(worker.spec.rank, worker.spec.local_rank, code, reason, message, traceback, at)
 
-    def _cannot_start(self, group_rank: int, local_rank: int, error: Exception) -> FailureValue:
-        rank = group_rank * self.group.nproc + local_rank
+    def _could_not_start(self, local_rank: int, error: Exception) -> None:
+        assert self.view.plan is not None
+        assert self.view.plan.rank is not None
+        rank = self.view.plan.rank.group_rank * self.group.nproc + local_rank
         message = f"cannot start {self._command.for_rank(local_rank)[0]}: {error}"
-        return self._failure_value(rank, local_rank, 127, "CannotStart", message, "", time.time())
+        self._failures.append(self._failure_value(rank, local_rank, 127, "CannotStart", message, "", time.time()))
+        self._fail(time.monotonic())
 
     def _failure_value(self, rank: int, local_rank: int, code: int, reason: str, message: str, traceback: str, at: float) -> FailureValue:
         return FailureValue(
@@ -190,6 +280,12 @@ class WorkerGroup:
             host=socket.gethostname(),
             time=at,
         )
+
+    def _owner_of(self, pid: int) -> bool:
+        """Is this process a worker, or of a worker's session?"""
+        with contextlib.suppress(OSError):
+            return os.getsid(pid) in self.pids.values()
+        return False
 
     @property
     def pids(self) -> dict[int, int]:

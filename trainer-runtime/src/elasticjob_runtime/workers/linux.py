@@ -32,3 +32,20 @@ def children() -> list[int]:
         with contextlib.suppress(OSError):
             pids += [int(pid) for pid in (task / "children").read_text().split()]
     return pids
+
+
+def open_files() -> list[str]:
+    """Paths of what this process has open."""
+    found: list[str] = []
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{entry}"))
+    return found
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True

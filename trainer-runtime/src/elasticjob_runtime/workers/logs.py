@@ -1,30 +1,34 @@
 """Where the output of workers goes: torchrun's --redirects, --tee, --log-dir, --local-ranks-filter, line prefixes.
 
 Standard error always passes through the agent, so that a script without `@record` has its traceback reported too; standard output only
-where it is to be copied.
+where it is to be copied. The agent's loop only reads; outlets (outlet.py) write.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import re
 import socket
 import string
-import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 from elasticjob_runtime.workers.failure import TRACEBACK
+from elasticjob_runtime.workers.outlet import CONSOLES, FILES, Outlet
 
 TAIL_BYTES = 16384
 """How much of a worker's last stderr is kept for its failure report."""
 
 LINE_BYTES = 65536
 """A longer line is cut where lines get a prefix."""
+
+READS_AT_ONCE = 16
+"""Pieces of 64 KiB: a worker that writes without end must not keep the loop for itself."""
 
 STDOUT, STDERR = 1, 2
 
@@ -65,8 +69,10 @@ class LogSettings:
 class LogDirectory:
     """`<base>/<run-id>_<random>/attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json}`, as torchrun lays it out."""
 
-    def __init__(self, settings: LogSettings, run_id: str) -> None:
-        base = settings.directory or tempfile.mkdtemp(prefix="elasticrun_")
+    def __init__(self, settings: LogSettings, run_id: str, private: str) -> None:
+        """`private`: the agent's own folder, for error files where nobody asked for logs. It goes when the agent goes."""
+        keeps = bool(settings.redirects or settings.tee or settings.stdout_filters or settings.stderr_filters)
+        base = settings.directory or (tempfile.mkdtemp(prefix="elasticrun_") if keeps else private)
         Path(base).mkdir(parents=True, exist_ok=True)
         safe = re.sub(r"[^\w.-]", "_", run_id)
         self.path = Path(tempfile.mkdtemp(prefix=f"{safe}_", dir=base))
@@ -78,20 +84,48 @@ class LogDirectory:
         return path
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Destination:
+    """A console, or a log file that one sink has opened."""
+
+    outlet: Outlet
+    fd: int
+    file: io.RawIOBase | None = None
+
+    @staticmethod
+    def of_file(path: Path) -> Destination:
+        file = path.open("ab", buffering=0)
+        return Destination(FILES, file.fileno(), file)
+
+    def put(self, data: bytes) -> None:
+        self.outlet.put(self.fd, data)
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.outlet.then(self.fd, self.file.close)
+
+
 class Sink:
-    """One stream of one worker: a pipe's reading end, and where its bytes go. Never blocks on reading."""
+    """One stream of one worker: a pipe's reading end, and where its bytes go. Never waits, neither to read nor to write."""
 
     def __init__(
-        self, fd: int, outputs: list[BinaryIO], *, prefix: bytes, filtered: tuple[BinaryIO, tuple[bytes, ...]] | None, files: list[BinaryIO]
+        self,
+        fd: int,
+        consoles: Sequence[Destination],
+        *,
+        prefix: bytes = b"",
+        filtered: tuple[Destination, tuple[bytes, ...]] | None = None,
+        files: Sequence[Destination] = (),
     ) -> None:
         self.fd = fd
         os.set_blocking(fd, False)
-        self._outputs = outputs
+        self._consoles = consoles
         self._files = files
         self._prefix = prefix
         self._filtered = filtered
         self._line = b""
         self._tail = bytearray()
+        self.closed = False
         self.traceback_at: float | None = None
         """Unix time at which a Python traceback last began; None: there was none."""
 
@@ -99,9 +133,17 @@ class Sink:
     def tail(self) -> str:
         return self._tail.decode(errors="replace")
 
+    @property
+    def full(self) -> Outlet | None:
+        """What takes no more at present. The worker's output stays in its pipe until then."""
+        outlets = [destination.outlet for destination in (*self._consoles, *self._files)]
+        return next((outlet for outlet in outlets if outlet.full), None)
+
     def pump(self) -> bool:
-        """Copies what is there. False: the writing end is closed."""
-        while True:
+        """Takes what is there, for a while. False: the writing end is closed."""
+        for _ in range(READS_AT_ONCE):
+            if self.full:
+                return True
             try:
                 data = os.read(self.fd, 65536)
             except BlockingIOError:
@@ -109,15 +151,27 @@ class Sink:
             if not data:
                 return False
             self._take(data)
+        return True
 
     def close(self) -> None:
         """Takes what is left, then closes. A grandchild may still hold the writing end: its later output is lost, as its parent is."""
-        self.pump()
+        self.closed = True
+        self._take_rest()
         if self._line:
             self._put_line(self._line)
         os.close(self.fd)
-        for file in (*self._files, *([self._filtered[0]] if self._filtered else [])):
-            file.close()
+        for destination in (*self._files, *([self._filtered[0]] if self._filtered else [])):
+            destination.close()
+
+    def _take_rest(self) -> None:
+        for _ in range(READS_AT_ONCE):
+            try:
+                data = os.read(self.fd, 65536)
+            except BlockingIOError:
+                return
+            if not data:
+                return
+            self._take(data)
 
     def _take(self, data: bytes) -> None:
         if _TRACEBACK in self._tail[1 - len(_TRACEBACK) :] + data:
@@ -125,10 +179,10 @@ class Sink:
         self._tail += data
         del self._tail[:-TAIL_BYTES]
         for file in self._files:
-            _write(file, data)
+            file.put(data)
         if not self._prefix and self._filtered is None:
-            for output in self._outputs:
-                _write(output, data)
+            for console in self._consoles:
+                console.put(data)
             return
         *lines, self._line = (self._line + data).split(b"\n")
         if len(self._line) > LINE_BYTES:  # a progress bar that never ends its line
@@ -137,19 +191,10 @@ class Sink:
             self._put_line(line)
 
     def _put_line(self, line: bytes) -> None:
-        for output in self._outputs:
-            _write(output, self._prefix + line + b"\n")
+        for console in self._consoles:
+            console.put(self._prefix + line + b"\n")
         if self._filtered is not None and any(word in line for word in self._filtered[1]):
-            _write(self._filtered[0], self._prefix + line + b"\n")
-
-
-def _write(file: BinaryIO, data: bytes) -> None:
-    """A closed terminal or a full disk must not end the training."""
-    try:
-        file.write(data)
-        file.flush()
-    except OSError:
-        pass
+            self._filtered[0].put(self._prefix + line + b"\n")
 
 
 def open_sink(
@@ -162,16 +207,14 @@ def open_sink(
     filters = settings.stdout_filters if stream == STDOUT else settings.stderr_filters
     if stream == STDOUT and not (redirected or teed or hidden or filters):
         return None, None
-    console = sys.stdout.buffer if stream == STDOUT else sys.stderr.buffer
-    outputs: list[BinaryIO] = [] if hidden or (redirected and not teed) else [console]
-    files: list[BinaryIO] = [(directory / f"{name}.log").open("ab")] if redirected or teed else []
+    consoles = [] if hidden or (redirected and not teed) else [Destination(CONSOLES[stream], stream)]
+    files = [Destination.of_file(directory / f"{name}.log")] if redirected or teed else []
     prefix = _prefix(settings, local_rank, rank, role) if teed else b""
-    filtered: tuple[BinaryIO, tuple[bytes, ...]] | None = None
+    filtered: tuple[Destination, tuple[bytes, ...]] | None = None
     if filters:
-        filtered_file = (directory.parent / f"filtered_{name}.log").open("ab")
-        filtered = (filtered_file, tuple(word.encode() for word in filters))
+        filtered = (Destination.of_file(directory.parent / f"filtered_{name}.log"), tuple(word.encode() for word in filters))
     reading, writing = os.pipe()
-    return Sink(reading, outputs, prefix=prefix, filtered=filtered, files=files), os.fdopen(writing, "wb")
+    return Sink(reading, consoles, prefix=prefix, filtered=filtered, files=files), os.fdopen(writing, "wb")
 
 
 def _prefix(settings: LogSettings, local_rank: int, rank: int, role: str) -> bytes:

@@ -7,9 +7,8 @@ import dataclasses
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.command import Command
@@ -31,17 +30,22 @@ class WorkerSpec:
     stderr: int | None
 
 
-class Launcher(Protocol):
-    """Starts worker processes. One way is a plain spawn (below)."""
-
-    def start(self, spec: WorkerSpec) -> int:
-        """Returns the process id of a child of this process that leads a session of its own. Raises OSError."""
+Started = Callable[[int | OSError], None]
+"""Is told the process id of a child of this process that leads a session of its own; or why there is none."""
 
 
 class SpawnLauncher:
     """fork and exec: works for every command; a Python worker then pays for all its imports."""
 
-    def start(self, spec: WorkerSpec) -> int:
+    def start(self, spec: WorkerSpec, started: Started) -> None:
+        try:
+            pid = self._spawn(spec)
+        except OSError as error:
+            started(error)
+        else:
+            started(pid)
+
+    def _spawn(self, spec: WorkerSpec) -> int:
         agent = os.getpid()
 
         def in_child() -> None:
@@ -50,7 +54,6 @@ class SpawnLauncher:
         process = subprocess.Popen(
             spec.command.for_rank(spec.local_rank),
             env=dict(spec.environment),
-            stdin=subprocess.DEVNULL,
             stdout=spec.stdout,
             stderr=spec.stderr,
             start_new_session=True,

@@ -15,3 +15,6 @@ class Reactor(Protocol):
 
     def now(self) -> float:
         """Monotonic time, s."""
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        """Runs `call` on the loop's thread. Thread-safe."""

@@ -1,7 +1,8 @@
 """Runs a user's script in a process that already has a history (a fork of the zygote), so that the script cannot tell.
 
 What `python -u script.py` or `python -u -m module` sets up is set up again: environment, stdio, signals, `sys.argv`, `sys.path[0]`, a fresh
-`__main__`, random numbers seeded anew. What the script imports beyond the zygote is reported, so that the next zygote has it.
+`__main__`, random numbers seeded anew. An exception that ends the script goes to torchelastic's error file too, `@record` or not. What the
+script imports beyond the zygote is reported, so that the next zygote has it.
 """
 
 from __future__ import annotations
@@ -24,11 +25,15 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from elasticjob_runtime.workers import blas, phases
+from elasticjob_runtime.workers import blas, error_file, phases
+
+INTERRUPTED = -2
+"""Exit code of a script that a KeyboardInterrupt ended."""
 
 
 def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> None:
-    """Becomes the worker that `message` describes: {"environment", "arguments", "module": bool, "stdio": [1, 2]}; `fds` are for stdio."""
+    """Becomes the worker that `message` describes: {"environment", "command", "arguments", "module": bool, "stdio": [0, 1, 2]}; `fds` are
+    for stdio."""
     set_environment(message["environment"])
     set_stdio(dict(zip(message["stdio"], fds, strict=True)))
     reset_signals()
@@ -37,8 +42,10 @@ def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> No
     ask_for_no_libuv(message["environment"])
     arguments: list[str] = message["arguments"]
     sys.argv = arguments
+    sys.orig_argv[:] = message["command"]
     sys.path[0] = os.getcwd() if message["module"] else os.path.dirname(os.path.realpath(arguments[0]))
     sys.meta_path.insert(0, ImportReporter(agent))
+    error_file.write_for(os.getpid(), message["environment"].get(error_file.VARIABLE))
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
@@ -47,7 +54,7 @@ def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> No
 
 
 def exit_code_of(module: bool, script: str, main: types.ModuleType) -> int:
-    """Runs it. Returns what the interpreter would exit with."""
+    """Runs it. Returns what the interpreter would exit with, or INTERRUPTED."""
     try:
         if module:
             runpy._run_module_as_main(script)  # type: ignore[attr-defined]  # what `python -m` itself calls
@@ -58,6 +65,9 @@ def exit_code_of(module: bool, script: str, main: types.ModuleType) -> int:
             return request.code or 0
         print(request.code, file=sys.stderr)  # noqa: T201 - what the interpreter does
         return 1
+    except KeyboardInterrupt as interrupt:
+        report(interrupt)
+        return INTERRUPTED
     except BaseException as error:  # noqa: BLE001 - what the interpreter does at top level
         report(error)
         return 1
@@ -79,6 +89,9 @@ def leave(code: int) -> None:
                 with contextlib.suppress(OSError, ValueError):
                     thing.flush()
     finally:
+        if code == INTERRUPTED:  # as the interpreter ends then: whoever waits must see the signal
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
         os._exit(code & 0xFF)
 
 
@@ -92,12 +105,17 @@ def run_file(path: str, main: types.ModuleType) -> None:
 
 
 def report(error: BaseException) -> None:
-    """Prints the traceback from the script's own first line on."""
+    """Writes torchelastic's error file, and prints the traceback from the script's own first line on."""
     traceback = error.__traceback__
     own = {__file__, runpy.__file__, "<frozen runpy>"}
     while traceback is not None and traceback.tb_frame.f_code.co_filename in own:
         traceback = traceback.tb_next
-    sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+    error = error.with_traceback(traceback)
+    error_file.write(error)
+    try:
+        sys.excepthook(type(error), error, traceback)
+    except BaseException:  # noqa: BLE001 - the script's own hook may raise anything; its error must not hide the first
+        sys.__excepthook__(type(error), error, traceback)
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
 
@@ -111,10 +129,7 @@ def set_environment(environment: dict[str, str]) -> None:
 
 
 def set_stdio(descriptors: dict[int, int]) -> None:
-    """Standard input from nowhere, output to the given descriptors or where the agent's own goes; unbuffered lines, as with `-u`."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.close(null)
+    """From and to the given descriptors, output without one to where the agent's own goes; unbuffered lines, as with `-u`."""
     for target, fd in descriptors.items():
         os.dup2(fd, target)
         os.close(fd)

@@ -22,8 +22,19 @@ class StoreHost:
         self._on_ready = on_ready
         self._connection: socket.socket | None = None
         self._used: set[int] = set()
+        self._deaths = 0
         self.listening = False
         self.libuv = True
+
+    @property
+    def attached(self) -> bool:
+        """There is a process, whether or not its stores listen already."""
+        return self._connection is not None
+
+    @property
+    def hopeless(self) -> bool:
+        """It ends whenever it is started."""
+        return self._deaths > 3
 
     def attach(self, connection: socket.socket) -> None:
         """`connection`: to a fresh store host process."""
@@ -56,6 +67,7 @@ class StoreHost:
             message = {"error": "it ended"}
         if "error" in message:
             logger.warning("no store host (%s): rank 0's worker hosts the store", message["error"])
+            self._deaths += 1
             self.close()
         else:
             self.listening = True

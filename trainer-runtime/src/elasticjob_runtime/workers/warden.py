@@ -1,58 +1,139 @@
-"""The warden: ends everything an agent started when the agent itself was killed.
+"""The warden: ends everything an agent started when the agent itself was killed, and removes its folder.
 
-Workers die with their agent by the kernel's doing, but not what *they* started (data loaders, a shell's children). The warden waits at
-the end of a pipe that only the agent holds open; when it closes, it kills every process that carries this agent's mark.
+Workers die with their agent by the kernel's doing, but not what *they* started (data loaders, a shell's children). The warden, a process of
+its own, waits at the end of a pipe that only the agent holds open; when it closes, it kills every process that carries this agent's mark,
+and what those started. When the warden itself is killed, the agent starts another one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+import secrets
+import shutil
 import signal
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
+
+from elasticjob_runtime.workers.reactor import Reactor
+from elasticjob_runtime.workers.zygote import ROOT
+
+logger = logging.getLogger(__name__)
 
 MARK = "ELASTICJOB_AGENT_MARK"
 """Environment variable with a random value per agent: all its descendants inherit it."""
 
+MOST_LIVES = 20
+"""A warden that keeps dying is not started for ever."""
 
-def start(mark: str) -> int:
-    """Forks the warden; call it before any thread is started. Returns the descriptor that keeps it waiting: a byte sends it home."""
-    reading, writing = os.pipe2(os.O_CLOEXEC)
-    child = os.fork()
-    if child:
+_BOOTSTRAP = f"import sys; sys.path.insert(0, {ROOT!r}); from elasticjob_runtime.workers.warden import main; main()"
+
+
+class Warden:
+    """The agent's side. `mark` belongs into the environment of all its children; `folder` is its own, removed by `close` or the warden."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        self.mark = secrets.token_hex(8)
+        self.folder = tempfile.mkdtemp(prefix="elasticrun-")
+        self._reactor = reactor
+        self._lives = 0
+        self._start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def close(self) -> None:
+        """Sends it home."""
+        with contextlib.suppress(KeyError):
+            self._reactor.remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        with contextlib.suppress(OSError):
+            os.write(self._pipe, b"x")
+        os.close(self._pipe)
+        self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self) -> None:
+        """A fresh interpreter: the agent has threads by now, and must not fork. 20 ms, beside everything else."""
+        reading, self._pipe = os.pipe2(os.O_CLOEXEC)
+        command = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, self.mark, self.folder]
+        environment = {name: value for name, value in os.environ.items() if name != MARK}
+        self._process = subprocess.Popen(
+            command, stdin=reading, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, start_new_session=True
+        )
         os.close(reading)
-        return writing
-    try:
-        os.close(writing)
-        os.setsid()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        if not os.read(reading, 1):
-            sweep(mark)
-    finally:
-        os._exit(0)
+        self._lives += 1
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._reactor.add_reader(self._pidfd, self._died)
+
+    def _died(self) -> None:
+        self._reactor.remove_reader(self._pidfd)
+        if self._lives >= MOST_LIVES:
+            logger.warning("the warden was killed again and again: what the workers started may outlive this agent if it is killed too")
+            return
+        logger.warning("the warden was killed; another one takes its place")
+        os.close(self._pidfd)
+        os.close(self._pipe)
+        self._process.wait()
+        self._start()
 
 
-def sweep(mark: str, rounds: int = 20) -> None:
-    """Kills all marked processes, again and again until none is left: they may be starting others."""
+def main() -> None:
+    """The process: standard input is the pipe."""
+    mark, folder = sys.argv[1:]
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    if not os.read(0, 1):
+        sweep(mark)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(mark: str, rounds: int = 50) -> None:
+    """Kills all marked processes and what they started, again and again until none is left: they may be starting others."""
     for _ in range(rounds):
-        found = [pid for pid in marked(mark) if pid != os.getpid()]
+        found = family(marked(mark)) - {os.getpid()}
         if not found:
             return
         for pid in found:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
 
 
-def marked(mark: str) -> list[int]:
-    """Process ids whose environment has the mark."""
+def marked(mark: str) -> set[int]:
+    """Process ids whose environment has the mark. Not of zombies: theirs is empty."""
     wanted = f"{MARK}={mark}".encode()
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
+    found = set()
+    for pid in processes():
+        with contextlib.suppress(OSError):
+            if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.add(pid)
     return found
+
+
+def family(pids: set[int]) -> set[int]:
+    """Also their descendants, and those in the sessions that they lead: a process may hide its environment."""
+    found, everybody = set(pids), relations()
+    while more := {pid for pid, (parent, session) in everybody.items() if parent in found or session in pids} - found:
+        found |= more
+    return found
+
+
+def relations() -> dict[int, tuple[int, int]]:
+    """Process id -> (its parent's, its session leader's)."""
+    found = {}
+    for pid in processes():
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            if fields[0] != "Z":
+                found[pid] = (int(fields[1]), int(fields[3]))
+    return found
+
+
+def processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]

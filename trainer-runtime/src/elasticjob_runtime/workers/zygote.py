@@ -1,6 +1,6 @@
-"""The agent's side of the zygote (zygote_main.py): starts it, keeps parked workers ready, replaces it by one that knows more.
+"""The agent's side of the zygote (zygote_main.py): starts it, and keeps parked workers ready.
 
-Everything here runs on the agent's loop and never waits, but for handing a command to a parked worker (a send on a local socket).
+Everything here runs on the agent's loop and never waits.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import dataclasses
 import json
 import logging
 import os
-import select
 import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from elasticjob_runtime.workers import messages
 from elasticjob_runtime.workers.reactor import Reactor
@@ -32,8 +32,10 @@ PRELOAD = (
 )
 """What nearly every training script imports."""
 
-_ROOT = str(Path(__file__).resolve().parents[2])
-_BOOTSTRAP = f"import sys; sys.path[0] = {_ROOT!r}; from elasticjob_runtime.workers.zygote_main import main; main()"
+ROOT = str(Path(__file__).resolve().parents[2])
+"""The folder that this package lies in."""
+
+_BOOTSTRAP = f"import sys; sys.path[0] = {ROOT!r}; from elasticjob_runtime.workers.zygote_main import main; main()"
 
 
 @dataclasses.dataclass(slots=True)
@@ -44,8 +46,17 @@ class Parked:
     connection: socket.socket
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class End:
+    """Why a zygote is no more, or never was one."""
+
+    why: str
+    module: str = ""
+    """The module after whose import it could not be forked any more; empty: none."""
+
+
 class Zygote:
-    """One zygote process and the children it has parked."""
+    """One zygote process and the children it has parked. Those outlive it: they can be taken even when it was killed."""
 
     def __init__(
         self,
@@ -55,20 +66,27 @@ class Zygote:
         reactor: Reactor,
         *,
         on_ready: Callable[[Zygote], None],
-        on_gone: Callable[[Zygote, str], None],
+        on_parked: Callable[[], None],
+        on_gone: Callable[[Zygote, End], None],
         nice: int = 0,
+        careful: bool = False,
     ) -> None:
+        """`careful`: rehearse each import of a learned module in a fork first, which takes twice as long and spoils nothing."""
         self._reactor = reactor
         self._on_ready = on_ready
+        self._on_parked = on_parked
         self._on_gone = on_gone
+        self.careful = careful
         self._waiting: list[Callable[[socket.socket], None]] = []
-        self._newborn: dict[socket.socket, Callable[[], None]] = {}
+        self._newborn: set[socket.socket] = set()
         self.parked: list[Parked] = []
         self._under_way = 0
         self.ready = False
         self.seconds = 0.0
+        self.unfit: dict[str, str] = {}
+        """Module -> why it was left out."""
         ours, theirs = socket.socketpair()
-        command = [python, "-c", _BOOTSTRAP, str(theirs.fileno()), str(os.getpid()), *modules]
+        command = [python, "-c", _BOOTSTRAP, str(theirs.fileno()), str(os.getpid()), "careful" if careful else "quick", *modules]
         if nice:
             command = ["nice", "-n", str(nice), *command]
         self._connection = ours
@@ -84,6 +102,8 @@ class Zygote:
 
     def park(self, count: int) -> None:
         """Asks for as many forks as are missing to `count` parked workers."""
+        if not self.ready:
+            return
         for _ in range(count - len(self.parked) - self._under_way):
             self._under_way += 1
             self._fork("worker", self._parked)
@@ -91,34 +111,33 @@ class Zygote:
     def fork_stores(self, on_socket: Callable[[socket.socket], None]) -> None:
         self._fork("stores", on_socket)
 
+    def take(self) -> Parked | None:
+        """A parked worker, which is the caller's from now on; None: there is none at present (`on_parked` tells when there is)."""
+        if not self.parked:
+            return None
+        parked = self.parked.pop(0)
+        self._reactor.remove_reader(parked.connection.fileno())
+        return parked
+
     def close(self) -> None:
         """Ends it, with the workers that still wait. Running workers and the store host live on."""
         for parked in self.parked:
-            self._forget(parked)
+            self._reactor.remove_reader(parked.connection.fileno())
             parked.connection.close()
         self.parked.clear()
+        for newborn in self._newborn:
+            self._reactor.remove_reader(newborn.fileno())
+            newborn.close()
+        self._newborn.clear()
+        self._end()
+
+    def _end(self) -> None:
+        self.ready = False
         if self._connection.fileno() >= 0:
             self._reactor.remove_reader(self._connection.fileno())
             self._connection.close()
         self._process.kill()
         self._process.wait()
-
-    def take(self, patience: float = 3.0) -> Parked | None:
-        """A parked worker, which is the caller's from now on.
-
-        Where the last ones were taken a moment ago, the next is being forked: waits for it, at most `patience` seconds; a fork takes
-        milliseconds, a spawned worker seconds.
-        """
-        end = self._reactor.now() + patience
-        self.park(1)
-        while not self.parked and self.ready and (left := end - self._reactor.now()) > 0:
-            for ready in select.select([self._connection, *self._newborn], [], [], left)[0]:
-                self._newborn.get(ready, self._read)()
-        if not self.parked:
-            return None
-        parked = self.parked.pop(0)
-        self._forget(parked)
-        return parked
 
     def _fork(self, kind: str, on_socket: Callable[[socket.socket], None]) -> None:
         try:
@@ -131,28 +150,31 @@ class Zygote:
         try:
             message, fds = messages.receive(self._connection)
         except (EOFError, OSError):
-            self._gone("it ended unexpectedly")
+            self._gone(End(why="it ended unexpectedly"))
             return
         if "forked" in message:
             self._waiting.pop(0)(socket.socket(fileno=fds[0]))
         elif message["ready"]:
-            self.ready = True
-            self.seconds = message["seconds"]
-            if message["failed"]:
-                logger.debug("zygote: not preloaded: %s", message["failed"])
-            self._on_ready(self)
+            self._started(message)
         else:
-            self._gone(message["problem"])
+            self._gone(End(why=message["problem"], module=message["module"]))
 
-    def _gone(self, why: str) -> None:
-        self.ready = False
-        self.close()
-        self._on_gone(self, why)
+    def _started(self, message: dict[str, Any]) -> None:
+        self.ready = True
+        self.seconds = message["seconds"]
+        self.unfit = message["unfit"]
+        if message["failed"]:
+            logger.debug("zygote: not preloaded: %s", message["failed"])
+        self._on_ready(self)
+
+    def _gone(self, end: End) -> None:
+        self._end()
+        self._on_gone(self, end)
 
     def _parked(self, connection: socket.socket) -> None:
         def said() -> None:
             self._reactor.remove_reader(connection.fileno())
-            del self._newborn[connection]
+            self._newborn.discard(connection)
             self._under_way -= 1
             try:
                 message, _ = messages.receive(connection)
@@ -162,19 +184,17 @@ class Zygote:
             parked = Parked(message["pid"], connection)
             self.parked.append(parked)
             self._reactor.add_reader(connection.fileno(), lambda: self._lost(parked))
+            self._on_parked()
 
-        self._newborn[connection] = said
+        self._newborn.add(connection)
         self._reactor.add_reader(connection.fileno(), said)
 
     def _lost(self, parked: Parked) -> None:
         """A parked worker was killed."""
-        self._forget(parked)
+        self._reactor.remove_reader(parked.connection.fileno())
         parked.connection.close()
         self.parked.remove(parked)
         self.park(len(self.parked) + 1)
-
-    def _forget(self, parked: Parked) -> None:
-        self._reactor.remove_reader(parked.connection.fileno())
 
 
 class ImportLog:

@@ -1,26 +1,44 @@
 """The zygote: a process that has imported torch once, and forks a worker whenever one is needed.
 
-Started by the agent with arguments FD AGENT_PID MODULE ... (see zygote.py). It stays single-threaded and never touches a GPU, so that its
-children are as good as fresh interpreters. Three kinds of process leave it: parked workers, which wait for their command and
-environment; one store host per agent, which keeps the TCPStores of coming epochs listening; nothing else.
+Started by the agent with arguments FD AGENT_PID quick|careful MODULE ... (see zygote.py). It stays single-threaded and never touches a GPU,
+so that its children are as good as fresh interpreters. Three kinds of process leave it: parked workers, which wait for their command and
+environment; one store host per agent, which keeps the TCPStores of coming epochs listening; rehearsals of imports, which end at once.
 
-Every child is forked twice, so that the agent (a subreaper) becomes its parent and waits for it as for any child.
+Every child that stays is forked twice, so that the agent (a subreaper) becomes its parent and waits for it as for any child.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import importlib
 import importlib.util
+import json
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from elasticjob_runtime.workers import blas, linux, messages
+from elasticjob_runtime.workers.preloading import LEARNED, within
+
+
+@dataclasses.dataclass(slots=True)
+class Imports:
+    """What became of the modules to import."""
+
+    failed: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Module -> error. The worker will import it itself and see."""
+    unfit: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Module -> why a process that has imported it must not be forked. It is left out."""
+    module: str = ""
+    """The module after which this very process must not be forked."""
+    problem: str = ""
+    """Why it must not; empty: it may."""
 
 
 def main() -> None:
@@ -31,28 +49,74 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     started = time.monotonic()
     blas.start_single_threaded()
-    failed = preload(sys.argv[3:])
-    problem = unfit()
-    ready = {"ready": not problem, "problem": problem, "failed": failed, "seconds": time.monotonic() - started}
-    messages.send(connection, ready)
-    if problem:
-        return
+    # `torch.cuda.is_available()`, which many modules ask when they are imported, must not initialise CUDA. Workers get the user's value.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    imports = preload(sys.argv[4:], careful=sys.argv[3] == "careful")
+    ready: dict[str, Any] = dataclasses.asdict(imports)
+    messages.send(connection, {**ready, "ready": not imports.problem, "seconds": time.monotonic() - started})
+    if imports.problem:
+        os._exit(0)  # nothing of whatever was started needs to end well
     gc.collect()
     gc.freeze()  # children share these pages; a collection must not copy them
     serve(connection, agent)
 
 
-def preload(modules: list[str]) -> dict[str, str]:
-    """Imports what can be imported; `?name`: only where it is an installed module. Returns the error of each that could not."""
-    failed = {}
-    for given in modules:
-        name = given.removeprefix("?")
-        try:
-            if name == given or installed(name):
-                importlib.import_module(name)
-        except Exception as error:  # noqa: BLE001 - any module may raise anything; the worker will import it itself and see
-            failed[name] = f"{type(error).__name__}: {error}"
-    return failed
+def preload(modules: Sequence[str], *, careful: bool) -> Imports:
+    """Imports what can be imported; `?name`: only where it is an installed module, and, where `careful`, only after a rehearsal."""
+    imports = Imports()
+    learned = [name.removeprefix(LEARNED) for name in modules if careful and name.startswith(LEARNED)]
+    for given in modules[: len(modules) - len(learned)]:
+        name = given.removeprefix(LEARNED)
+        import_one(name, imports, anywhere=name == given)
+        if problem := unfit():
+            imports.module, imports.problem = name, problem
+            return imports
+    while learned:
+        fit, problem = rehearse(learned)
+        for name in learned[:fit]:
+            import_one(name, imports)
+        if fit < len(learned):
+            imports.unfit[learned[fit]] = problem
+        learned = [name for name in learned[fit + 1 :] if not within(name, learned[fit])]
+    imports.problem = unfit()
+    return imports
+
+
+def import_one(name: str, imports: Imports, *, anywhere: bool = False) -> None:
+    try:
+        if anywhere or installed(name):
+            importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any module may raise anything; the worker will import it itself and see
+        imports.failed[name] = f"{type(error).__name__}: {error}"
+
+
+def rehearse(names: Sequence[str]) -> tuple[int, str]:
+    """Imports them in a fork. Returns how many of them, from the first on, leave a process fit to be forked, and what the next one does."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        with contextlib.suppress(BaseException):
+            rehearsal(names, writing)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as said:
+        lines = said.read().decode().splitlines()
+    _, status = os.waitpid(child, 0)
+    if lines and lines[-1].startswith("{"):
+        return len(lines) - 1, json.loads(lines[-1])["problem"]
+    return len(lines), f"importing it ends the process (status {status})"
+
+
+def rehearsal(names: Sequence[str], told: int) -> None:
+    """Writes a line for each, a problem as JSON."""
+    linux.die_with_parent(os.getppid())
+    for name in names:
+        import_one(name, Imports())
+        if problem := unfit():
+            os.write(told, json.dumps({"problem": problem}).encode() + b"\n")
+            return
+        os.write(told, b"fit\n")
 
 
 def installed(name: str) -> bool:
@@ -66,11 +130,22 @@ def unfit() -> str:
     """Why this process must not be forked; empty: it may."""
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
-        return f"an imported module started {threads - 1} threads"
+        return f"importing it starts {threads - 1} thread{'s' if threads > 2 else ''}"
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
-        return "an imported module initialised CUDA"
+        return "importing it initialises CUDA"
+    if device := open_device(linux.open_files()):
+        return f"importing it opens {device}"
     return ""
+
+
+def open_device(files: Iterable[str]) -> str:
+    """A file that a process has open once its CUDA or ROCm driver is initialised, which no fork survives. Asking NVML does not open these.
+
+    >>> open_device(["/dev/null", "/dev/nvidiactl", "/dev/nvidia-uvm"])
+    '/dev/nvidia-uvm'
+    """
+    return next((file for file in files if file in ("/dev/nvidia-uvm", "/dev/kfd")), "")
 
 
 def serve(connection: socket.socket, agent: int) -> None:
@@ -111,8 +186,8 @@ def park(ours: socket.socket) -> None:
     from elasticjob_runtime.workers import script  # here, so that the zygote's own start stays light
 
     os.setsid()
-    messages.send(ours, {"pid": os.getpid()})
     try:
+        messages.send(ours, {"pid": os.getpid()})
         message, fds = messages.receive(ours)
     except (EOFError, OSError):
         os._exit(0)
