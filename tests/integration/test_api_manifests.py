@@ -158,6 +158,14 @@ def running(api: ControlPlane) -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def resting(api: ControlPlane) -> Iterator[Cluster]:
+    """A namespace in which the job exists, suspended."""
+    with namespace(api) as cluster:
+        cluster.apply(changed({"spec.lifecycle.suspend": True}))
+        yield cluster
+
+
 GOOD = {
     "the least": Case({f"{WORKERS}.replicas": GONE}),
     "elastic": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8}),
@@ -180,6 +188,16 @@ GOOD = {
     "checkpoints where the template mounts them": Case({"spec.checkpoint.directory": "/data/run"}),
     "no restarts": Case({"spec.restartPolicy.maxRestarts": 0}),
     "all pods cleaned": Case({"spec.lifecycle.cleanPods": "All"}),
+    "suspended from the start": Case({"spec.lifecycle.suspend": True}),
+    "all deadlines": Case(
+        {
+            "spec.lifecycle.startupDeadlineSeconds": 60,
+            "spec.lifecycle.activeDeadlineSeconds": 60,
+            "spec.lifecycle.ttlSecondsAfterFinished": 0,
+            "spec.lifecycle.gracefulShutdownSeconds": 0,
+        }
+    ),
+    "another manager": Case({"spec.lifecycle.managedBy": "kueue.x-k8s.io/multikueue"}),
     "the longest name": Case({"metadata.name": "a" * 47}),
 }
 
@@ -254,7 +272,20 @@ BAD = {
     "restarts below none": Case({"spec.restartPolicy.maxRestarts": -1}, ("spec.restartPolicy.maxRestarts", "greater than or equal to 0")),
     "cleaning that is not there": Case({"spec.lifecycle.cleanPods": "Some"}, ('supported values: "Running", "All", "None"',)),
     "a typing error": Case({f"{WORKERS}.replica": 4}, ('unknown field "spec.workers.replica"',)),
-    "a field that comes later": Case({"spec.lifecycle.suspend": True}, ('unknown field "spec.lifecycle.suspend"',)),
+    "a field that comes later": Case({"spec.inject": "auto"}, ('unknown field "spec.inject"',)),
+    "no time at all": Case(
+        {"spec.lifecycle.activeDeadlineSeconds": 0}, ("spec.lifecycle.activeDeadlineSeconds", "greater than or equal to 1")
+    ),
+    "a deadline that another one forestalls": Case(
+        {"spec.lifecycle.startupDeadlineSeconds": 90, "spec.lifecycle.activeDeadlineSeconds": 60},
+        (
+            "spec.lifecycle.startupDeadlineSeconds: Invalid value",
+            "startupDeadlineSeconds (90) is above activeDeadlineSeconds (60), which ends the job before: lower it or leave it out",
+        ),
+    ),
+    "a manager without a domain": Case(
+        {"spec.lifecycle.managedBy": "kueue"}, ("managedBy kueue is not a domain, a slash and a name: write one such as kueue.x-k8s.io/",)
+    ),
     "no spec": Case({"spec": GONE}, ("spec: Required value",)),
 }
 
@@ -267,7 +298,8 @@ def test_bad_manifest_is_refused_with_field_value_and_remedy(empty: Cluster, cas
 
 
 FORBIDDEN = "cannot be changed once the job exists: delete the job and apply it again, or create one under a new name"
-TEMPLATE_FORBIDDEN = (f"spec.workers.template: Forbidden: template {FORBIDDEN}",)
+FIXED = "cannot be changed while the job runs: set lifecycle.suspend to true first, then change it and set suspend to false"
+TEMPLATE_FORBIDDEN = (f"spec.workers.template: Forbidden: template {FIXED}",)
 
 CHANGES = {
     "size": Case({f"{WORKERS}.replicas": 6}),
@@ -289,9 +321,13 @@ CHANGES = {
     "fewer containers": Case({f"{POD}.containers.1": GONE}, TEMPLATE_FORBIDDEN),
     "labels of the pods": Case({"spec.workers.template.metadata.labels": {"team": "speech"}}, TEMPLATE_FORBIDDEN),
     "annotations of the pods": Case({"spec.workers.template.metadata.annotations": {"a": "b"}}, TEMPLATE_FORBIDDEN),
-    "container": Case({f"{WORKERS}.container": "trainer"}, (f"spec.workers.container: Forbidden: container {FORBIDDEN}",)),
-    "processes": Case({f"{WORKERS}.procsPerWorker": 2}, (f"spec.workers.procsPerWorker: Forbidden: procsPerWorker {FORBIDDEN}",)),
-    "checkpoints": Case({"spec.checkpoint": {}}, (f"spec.checkpoint: Forbidden: checkpoint {FORBIDDEN}",)),
+    "container": Case({f"{WORKERS}.container": "trainer"}, (f"spec.workers.container: Forbidden: container {FIXED}",)),
+    "processes": Case({f"{WORKERS}.procsPerWorker": 2}, (f"spec.workers.procsPerWorker: Forbidden: procsPerWorker {FIXED}",)),
+    "checkpoints": Case({"spec.checkpoint": {}}, (f"spec.checkpoint: Forbidden: checkpoint {FIXED}",)),
+    "suspension": Case({"spec.lifecycle.suspend": True}),
+    "suspension and image at once": Case({"spec.lifecycle.suspend": True, f"{TRAINER}.image": "train:2"}, TEMPLATE_FORBIDDEN),
+    "deadlines": Case({"spec.lifecycle.activeDeadlineSeconds": 9, "spec.lifecycle.ttlSecondsAfterFinished": 9}),
+    "manager": Case({"spec.lifecycle.managedBy": "a.b/c"}, (f"spec.lifecycle.managedBy: Forbidden: managedBy {FORBIDDEN}",)),
     "rendezvous": Case({"spec.rendezvous.endpoint": "etcd:2379"}, (f"spec.rendezvous: Forbidden: rendezvous {FORBIDDEN}",)),
 }
 
@@ -302,6 +338,28 @@ def test_change_of_a_job_is_taken_or_refused_with_the_way_to_do_it(running: Clus
         running.apply(changed(case.changes), "--dry-run=server")
         return
     refusal = running.refusal(changed(case.changes))
+    for words in case.words:
+        assert words in refusal
+
+
+WHILE_SUSPENDED = {
+    "image": Case({f"{TRAINER}.image": "train:2"}),
+    "image, and on": Case({f"{TRAINER}.image": "train:2", "spec.lifecycle.suspend": False}),
+    "nodes, as a queue does": Case({f"{POD}.nodeSelector": {"pool": "a"}, "spec.lifecycle.suspend": False}),
+    "container, processes, checkpoints": Case(
+        {f"{WORKERS}.container": "trainer", f"{WORKERS}.procsPerWorker": 2, "spec.checkpoint": {"directory": "/a"}}
+    ),
+    "rendezvous": Case({"spec.rendezvous.endpoint": "etcd:2379"}, (f"spec.rendezvous: Forbidden: rendezvous {FORBIDDEN}",)),
+}
+
+
+@pytest.mark.parametrize("case", WHILE_SUSPENDED.values(), ids=WHILE_SUSPENDED.keys())
+def test_change_of_a_suspended_job(resting: Cluster, case: Case) -> None:
+    manifest = changed({"spec.lifecycle.suspend": True, **case.changes})
+    if not case.words:
+        resting.apply(manifest, "--dry-run=server")
+        return
+    refusal = resting.refusal(manifest)
     for words in case.words:
         assert words in refusal
 
@@ -324,7 +382,7 @@ def test_defaults_are_shown(cluster: Cluster) -> None:
     assert spec == {
         "rendezvous": {"backend": "etcd-v3", "endpoint": ""},
         "restartPolicy": {"maxRestarts": 10},
-        "lifecycle": {"cleanPods": "Running"},
+        "lifecycle": {"cleanPods": "Running", "managedBy": "", "suspend": False},
     }
 
 
@@ -414,7 +472,10 @@ def test_kubectl_explain_describes_every_field(cluster: Cluster, path: str) -> N
 
 def test_kubectl_explain_says_what_each_part_of_a_job_is_for(cluster: Cluster) -> None:
     text = " ".join(cluster.kubectl("explain", "ej.spec").split())
-    for words in ("workers <Object> -required- The worker pods: how many, and what each runs.", "lifecycle <Object> How the job ends."):
+    for words in (
+        "workers <Object> -required- The worker pods: how many, and what each runs.",
+        "lifecycle <Object> When the job runs, and how it ends.",
+    ):
         assert words in text
 
 

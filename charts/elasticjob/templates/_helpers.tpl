@@ -41,7 +41,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "elasticjob.namespacedRules" -}}
 - apiGroups: [elasticjob.dev]
   resources: [elasticjobs]
-  verbs: [get, list, watch]
+  # delete: spec.lifecycle.ttlSecondsAfterFinished
+  verbs: [get, list, watch, delete]
 - apiGroups: [elasticjob.dev]
   resources: [elasticjobs/status]
   verbs: [patch]

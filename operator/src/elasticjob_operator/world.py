@@ -150,6 +150,8 @@ class RendezvousView:
     """What the operator knows of a job's rendezvous. While it cannot be reached: what it said last."""
 
     reach: Reach = Reach.CONNECTING
+    run_id: str = ""
+    """Of which run this tells; empty: of the current one."""
     error: str = ""
     spec: SpecValue | None = None
     plan: PlanValue | None = None

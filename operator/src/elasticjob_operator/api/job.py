@@ -18,6 +18,8 @@ KIND = "ElasticJob"
 PLURAL = "elasticjobs"
 SINGULAR = "elasticjob"
 SHORT_NAME = "ej"
+MANAGER = f"{GROUP}/operator"
+"""This operator as `spec.lifecycle.managedBy` names it."""
 
 
 class InvalidJobError(ValueError):
@@ -96,6 +98,15 @@ class ElasticJob(Model, frozen=True):
         """Most workers the job may have. Default: replicas."""
         most = self.spec.workers.max_replicas
         return self.replicas if most is None else most
+
+    @property
+    def is_suspended(self) -> bool:
+        """Its owner wants it to rest."""
+        return self.spec.lifecycle.suspend
+
+    @property
+    def is_managed_by_another(self) -> bool:
+        return self.spec.lifecycle.managed_by not in ("", MANAGER)
 
     @property
     def training_container(self) -> str:

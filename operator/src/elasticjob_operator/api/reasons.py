@@ -16,6 +16,8 @@ class ConditionType(str, enum.Enum):
     """A worker group trains."""
     RESTARTING = "Restarting"
     """Training has started before, stands still now, and will go on."""
+    SUSPENDED = "Suspended"
+    """The job rests at its owner's wish; it holds no pods."""
     SUCCEEDED = "Succeeded"
     """All processes of the worker group ended well. Terminal."""
     FAILED = "Failed"
@@ -55,11 +57,18 @@ class Reason(str, enum.Enum):
     WORKER_LOST = "WorkerLost"
     RESUMED = "Resumed"
 
+    # Suspended; the first also of Running and the others meanwhile
+    SUSPENDED = "Suspended"
+    SUSPENDING = "Suspending"
+    JOB_RESUMED = "JobResumed"
+
     # Succeeded, Failed
     WORKERS_SUCCEEDED = "WorkersSucceeded"
     WORKERS_FAILED = "WorkersFailed"
     """The agents gave up, for another cause than the restart budget."""
     MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    STARTUP_DEADLINE_EXCEEDED = "StartupDeadlineExceeded"
     NOT_FINISHED = "NotFinished"
 
     # Events only
@@ -89,9 +98,14 @@ MESSAGES: dict[Reason, str] = {
     Reason.WORKER_FAILED: "{worker} failed ({detail}); restart {restarts} of at most {max_restarts}.",
     Reason.WORKER_LOST: "{worker} is gone ({detail}); this restart is free.",
     Reason.RESUMED: "Training goes on in epoch {epoch}.",
+    Reason.SUSPENDED: "The job is suspended: spec.lifecycle.suspend is true.",
+    Reason.SUSPENDING: "The job is to be suspended; {count} worker pods are ending.",
+    Reason.JOB_RESUMED: "The job is resumed with run {run}.",
     Reason.WORKERS_SUCCEEDED: "All workers ended well.",
     Reason.WORKERS_FAILED: "The workers gave up: {detail}",
     Reason.MAX_RESTARTS_EXCEEDED: "Failed {restarts} times, more than spec.restartPolicy.maxRestarts ({max_restarts}); last: {detail}",
+    Reason.DEADLINE_EXCEEDED: "The job ran for longer than spec.lifecycle.activeDeadlineSeconds ({seconds} s).",
+    Reason.STARTUP_DEADLINE_EXCEEDED: "Training did not begin within spec.lifecycle.startupDeadlineSeconds ({seconds} s): {detail}",
     Reason.NOT_FINISHED: "The job has not ended.",
     Reason.WORKER_CREATED: "Created {worker}.",
     Reason.WORKER_DELETED: "Deleted {worker}: {detail}",

@@ -46,11 +46,33 @@ def _literals(texts: tuple[str, ...]) -> str:
     return "[" + ", ".join(map(_literal, texts)) + "]"
 
 
+def _same(field: str) -> str:
+    """`field` of self did not change, appear or go."""
+    return f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
+
+
 def _immutable(field: str) -> Rule:
-    """`field` of self may not change, appear or go, once the job exists."""
+    """`field` of self may not change once the job exists."""
+    name = field.rpartition(".")[2]
     return {
-        "rule": f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})",
-        **_message(f"{field} cannot be changed once the job exists: delete the job and apply it again, or create one under a new name"),
+        "rule": _same(field),
+        **_message(f"{name} cannot be changed once the job exists: delete the job and apply it again, or create one under a new name"),
+        "fieldPath": f".{field}",
+        "reason": "FieldValueForbidden",
+    }
+
+
+_SUSPENDED = "has(oldSelf.lifecycle) && has(oldSelf.lifecycle.suspend) && oldSelf.lifecycle.suspend"
+
+
+def _fixed_while_it_runs(field: str) -> Rule:
+    """`field` of the spec may change only while the job is suspended; also in the very update that resumes it."""
+    name = field.rpartition(".")[2]
+    return {
+        "rule": f"({_SUSPENDED}) || ({_same(field)})",
+        **_message(
+            f"{name} cannot be changed while the job runs: set lifecycle.suspend to true first, then change it and set suspend to false"
+        ),
         "fieldPath": f".{field}",
         "reason": "FieldValueForbidden",
     }
@@ -73,7 +95,37 @@ JOB = rules(
     },
 )
 
-SPEC = rules(_immutable("checkpoint"), _immutable("rendezvous"))
+SPEC = rules(
+    _immutable("rendezvous"),
+    _fixed_while_it_runs("checkpoint"),
+    _fixed_while_it_runs("workers.template"),
+    _fixed_while_it_runs("workers.container"),
+    _fixed_while_it_runs("workers.procsPerWorker"),
+)
+
+LIFECYCLE = rules(
+    _immutable("managedBy"),
+    {
+        "rule": "!has(self.startupDeadlineSeconds) || !has(self.activeDeadlineSeconds) || "
+        "self.startupDeadlineSeconds <= self.activeDeadlineSeconds",
+        **_message(
+            "startupDeadlineSeconds (%d) is above activeDeadlineSeconds (%d), which ends the job before: lower it or leave it out",
+            "self.startupDeadlineSeconds",
+            "self.activeDeadlineSeconds",
+        ),
+        "fieldPath": ".startupDeadlineSeconds",
+    },
+)
+
+MANAGED_BY = rules(
+    {
+        "rule": r"self == '' || self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.~]*[A-Za-z0-9])?$')",
+        **_message(
+            "managedBy %s is not a domain, a slash and a name: write one such as kueue.x-k8s.io/multikueue, or leave it out",
+            "self",
+        ),
+    },
+)
 
 _BOUNDS_FIT = "(!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas)"
 _REPLICAS = rules(
@@ -145,9 +197,6 @@ _TEMPLATE = rules(
 WORKERS = rules(
     *_REPLICAS["x-kubernetes-validations"],
     *_TEMPLATE["x-kubernetes-validations"],
-    _immutable("template"),
-    _immutable("container"),
-    _immutable("procsPerWorker"),
 )
 
 PROCS_PER_WORKER = rules(

@@ -62,18 +62,18 @@ class Workers(Model, frozen=True, json_schema_extra=rules.WORKERS):
     max_replicas: WorkerCount | None = None
     """Most workers the job may be scaled to. Default: replicas, a job of fixed size."""
     procs_per_worker: Annotated[ProcsPerWorker, Field(json_schema_extra=rules.PROCS_PER_WORKER)] = "auto"
-    """Training processes in each worker pod, as torchrun's --nproc-per-node. Cannot be changed.
+    """Training processes in each worker pod, as torchrun's --nproc-per-node. Changed only while suspended.
 
     A number; cpu: one for each CPU; gpu: one for each GPU; auto: gpu where there are any, else cpu.
     """
     template: PodTemplate
-    """Pod template of the workers (core/v1 PodTemplateSpec). Cannot be changed.
+    """Pod template of the workers (core/v1 PodTemplateSpec). Changed only while suspended.
 
     The operator adds the job's environment to the training container, and sets restartPolicy to Never: it replaces
     failed workers itself.
     """
     container: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """Name of the container that trains. Default: the first container of the template. Cannot be changed.
+    """Name of the container that trains. Default: the first container of the template. Changed only while suspended.
 
     Only this container gets the job's environment variables.
     """
@@ -153,13 +153,46 @@ class RestartPolicy(Model, frozen=True):
     """
 
 
-class Lifecycle(Model, frozen=True):
-    """How the job ends."""
+Seconds = Annotated[Int32, Field(ge=1)]
 
+
+class Lifecycle(Model, frozen=True, json_schema_extra=rules.LIFECYCLE):
+    """When the job runs, and how it ends."""
+
+    suspend: bool = False
+    """Whether the job rests: all its pods and its etcd go, its status stays.
+
+    Set back to false, the job starts a new run, which goes on from the last checkpoint. While suspended, the template
+    and checkpoint may be changed.
+    """
+    active_deadline_seconds: Seconds | None = None
+    """Longest time from status.startTime to the end, s. Then the job fails. Left out: none.
+
+    Begins anew when a suspended job is resumed.
+    """
+    startup_deadline_seconds: Seconds | None = None
+    """Longest time from status.startTime until training begins, s. Then the job fails. Left out: none.
+
+    Frees the workers of a job of which others cannot be scheduled or started.
+    """
+    ttl_seconds_after_finished: Annotated[Int32, Field(ge=0)] | None = None
+    """The job is deleted, with its pods, this long after it ended, s. Left out: never."""
+    graceful_shutdown_seconds: Annotated[Int32, Field(ge=0, le=86_400)] | None = None
+    """Time that workers get from SIGTERM to save their state when their pod leaves, s.
+
+    The pod's terminationGracePeriodSeconds is raised to 5 s more. Left out: the template's terminationGracePeriodSeconds
+    (30) less 5 s. For pods that are made from then on.
+    """
+    managed_by: Annotated[str, Field(max_length=63, json_schema_extra=rules.MANAGED_BY)] = ""
+    """Controller that reconciles this job, such as kueue.x-k8s.io/multikueue. Cannot be changed.
+
+    Empty or elasticjob.dev/operator: this operator. Any other: this operator leaves the job alone.
+    """
     clean_pods: CleanPods = CleanPods.RUNNING
     """Worker pods that are deleted when the job has ended: Running, All or None.
 
-    Running: those that still run; the others stay, with their logs.
+    Running: those that still run; the others stay, with their logs. None: none, but for those that still run when the
+    job fails.
     """
 
 
@@ -171,8 +204,8 @@ class Spec(Model, frozen=True, json_schema_extra=rules.SPEC):
     rendezvous: Rendezvous = Rendezvous()
     """How the workers find each other and agree who takes part. Cannot be changed."""
     checkpoint: Checkpoint | None = None
-    """Where the training keeps its checkpoints. Left out: the script knows itself. Cannot be changed."""
+    """Where the training keeps its checkpoints. Left out: the script knows itself. Changed only while suspended."""
     restart_policy: RestartPolicy = RestartPolicy()
     """What failures the job survives."""
     lifecycle: Lifecycle = Lifecycle()
-    """How the job ends."""
+    """When the job runs, and how it ends."""

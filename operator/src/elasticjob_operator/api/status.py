@@ -27,7 +27,7 @@ class Condition(Model, frozen=True):
     """One aspect of the job's state, as metav1.Condition."""
 
     type: Annotated[str, Field(max_length=316)]
-    """Aspect: Accepted, RendezvousReady, Running, Restarting, Succeeded or Failed."""
+    """Aspect: Accepted, RendezvousReady, Running, Restarting, Suspended, Succeeded or Failed."""
     status: ConditionStatus
     """Whether the condition holds: True, False or Unknown."""
     reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
@@ -126,7 +126,7 @@ class Status(Model, frozen=True):
     latest_condition: str = ""
     """Type of the newest condition that is True. For people; programs read conditions."""
     start_time: Time | None = None
-    """When the operator first accepted the job."""
+    """When the operator accepted the job, or went on with it after it was suspended."""
     completion_time: Time | None = None
     """When the job succeeded or failed."""
 

@@ -16,6 +16,11 @@ from elasticjob_operator.building.metadata import labels, owner_reference
 
 _TEMPLATE = "spec.workers.template"
 
+_DEFAULT_GRACE = 30
+"""Kubernetes' own terminationGracePeriodSeconds, s."""
+_AGENT_SECONDS = 5
+"""What the agent itself needs to leave the job once its workers have ended, s."""
+
 
 class InvalidTemplateError(ValueError):
     """The pod template cannot become a worker pod; the message names the field and the remedy. The schema refuses most such templates,
@@ -37,9 +42,22 @@ def worker_pod(job: ElasticJob, *, index: int, run: int, endpoint: str) -> dict[
     pod["spec"]["hostname"] = name
     pod["spec"]["subdomain"] = names.workers_service(job.name)
     container = _training_container(job, pod["spec"])
+    workers_grace = _set_grace(job, pod["spec"])
     # First, so that the user's own variables may refer to ours: $(PET_NNODES).
-    container["env"] = [*_environment(job, run, endpoint), *(container.get("env") or [])]
+    container["env"] = [*_environment(job, run, endpoint, workers_grace), *(container.get("env") or [])]
     return pod
+
+
+def _set_grace(job: ElasticJob, spec: dict[str, Any]) -> int:
+    """Seconds from SIGTERM to SIGKILL that the agent gives its workers; the pod gets that and what the agent needs."""
+    of_pod = spec.get("terminationGracePeriodSeconds")
+    of_pod = of_pod if isinstance(of_pod, int) else _DEFAULT_GRACE
+    wanted = job.spec.lifecycle.graceful_shutdown_seconds
+    if wanted is None:
+        return max(0, of_pod - _AGENT_SECONDS)
+    if of_pod < wanted + _AGENT_SECONDS:
+        spec["terminationGracePeriodSeconds"] = wanted + _AGENT_SECONDS
+    return wanted
 
 
 def template_hash(job: ElasticJob) -> str:
@@ -98,7 +116,7 @@ def _training_container(job: ElasticJob, spec: dict[str, Any]) -> dict[str, Any]
     raise InvalidTemplateError(f"spec.workers.container is {wanted!r}, but {_TEMPLATE}.spec.containers has only: {there}")
 
 
-def _environment(job: ElasticJob, run: int, endpoint: str) -> list[dict[str, Any]]:
+def _environment(job: ElasticJob, run: int, endpoint: str, workers_grace: int) -> list[dict[str, Any]]:
     """What torchrun and elasticrun read as their flags, and our own."""
     values = {
         Env.NNODES: f"{job.min_replicas}:{job.max_replicas}",
@@ -107,7 +125,9 @@ def _environment(job: ElasticJob, run: int, endpoint: str) -> list[dict[str, Any
         Env.RDZV_BACKEND: str(job.spec.rendezvous.backend),
         Env.RDZV_ENDPOINT: endpoint,
         Env.MAX_RESTARTS: str(job.spec.restart_policy.max_restarts),
+        Env.SHUTDOWN_TIMEOUT: str(workers_grace),
         Env.JOB_NAME: job.name,
+        Env.JOB_UID: job.uid,
         Env.JOB_NAMESPACE: job.namespace,
     }
     if job.spec.checkpoint:

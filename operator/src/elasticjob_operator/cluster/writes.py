@@ -12,9 +12,9 @@ from typing import Any
 from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob
 from elasticjob_operator.cluster.api import MERGE_PATCH, Api, ApiError, ConflictError, NamespaceGoesError, NotFoundError, RefusedError
-from elasticjob_operator.cluster.resources import OWNED, PODS, Resource
+from elasticjob_operator.cluster.resources import JOBS, OWNED, PODS, Resource
 from elasticjob_operator.cluster.store import Json
-from elasticjob_operator.planning import Action, AskServer, CreateObject, CreatePod, DeleteObject, DeletePod, PatchObject
+from elasticjob_operator.planning import Action, AskServer, CreateObject, CreatePod, DeleteJob, DeleteObject, DeletePod, PatchObject
 from elasticjob_operator.world import Admission
 
 log = logging.getLogger(__name__)
@@ -77,6 +77,8 @@ class Writer:
                     await self._delete(job, PODS, action.name, action.uid, force=action.force)
                 case DeleteObject():
                     await self._delete(job, OWNED[action.kind], action.name, action.uid)
+                case DeleteJob():
+                    await self._delete(job, JOBS, action.name, action.uid)
                 case AskServer():
                     return Applied(admission=await self._ask(job, action))
                 case _:

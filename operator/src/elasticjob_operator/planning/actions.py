@@ -59,6 +59,14 @@ class DeleteObject(Action):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteJob(Action):
+    """The job itself, and by owner references all it has."""
+
+    name: str
+    uid: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class AskServer(Action):
     """Dry-run create: would the API server take this pod? The answer is part of the next world."""
 

@@ -31,6 +31,11 @@ class Observed:
         return tuple((pod, stand) for pod, stand in self.workers if pod.uid not in leaving)
 
     @property
+    def waking(self) -> str:
+        """Changes when the job's own etcd comes up."""
+        return ",".join(pod.uid for pod, _ in self.etcd if pod.ready) if self.rendezvous.managed else ""
+
+    @property
     def timers(self) -> list[datetime.datetime]:
         return [stand.look_again for _, stand in (*self.workers, *self.stale, *self.etcd) if stand.look_again is not None]
 

@@ -1,22 +1,26 @@
 """`plan(job, world, settings, now)`: the whole of the operator's judgement, top down.
 
+not ours?   nothing: another controller's job, one on its way out
 finished?   what is left to clean up
 ended now?  say so in status; the next plan cleans up
+suspended?  everything goes
 else        the objects that must be there, pods that are missing, useless or too many, the hint for the agents
 """
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Iterable
 
-from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.api import ConditionType, ElasticJob
 from elasticjob_operator.building.pods import InvalidTemplateError, template_hash, worker_pod
 from elasticjob_operator.planning.actions import (
     Action,
     AskServer,
     ClearRun,
     CreatePod,
+    DeleteJob,
     DeleteObject,
     DeletePod,
     EvictMember,
@@ -26,9 +30,10 @@ from elasticjob_operator.planning.actions import (
 )
 from elasticjob_operator.planning.objects import missing_objects
 from elasticjob_operator.planning.observed import Observed, sort_out
-from elasticjob_operator.planning.status import ended_status, finished_status, status_of
+from elasticjob_operator.planning.status import ended_status, finished_status, status_of, suspended_status
 from elasticjob_operator.planning.stories import tell
-from elasticjob_operator.policies import admission, completion
+from elasticjob_operator.policies import admission, completion, lifecycle
+from elasticjob_operator.policies.activity import judge_activity
 from elasticjob_operator.policies.cleanup import clean_up
 from elasticjob_operator.policies.failures import judge
 from elasticjob_operator.policies.rendezvous import needs_publishing, wanted_spec
@@ -36,28 +41,44 @@ from elasticjob_operator.policies.replacement import replace
 from elasticjob_operator.policies.restarts import Budget, account, is_accounted
 from elasticjob_operator.policies.standing import Standing
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.world import Pod, Reach, World
+from elasticjob_operator.world import Pod, Reach, RendezvousView, World
 
 
 def plan(job: ElasticJob, world: World, settings: Settings, now: datetime.datetime) -> Plan:
     """What to do now, what status to write, and when to look again."""
-    if job.is_deleting:
+    if job.is_deleting or job.is_managed_by_another:
         return Plan(status=job.status)
     observed = sort_out(job, world, settings, now)
     if world.namespace_goes:
         return Plan(status=job.status, target=_target(observed))
     if job.status.is_finished:
         return _finished(job, world, observed, now)
+    if world.rendezvous.run_id not in ("", observed.rendezvous.run_id):
+        world = dataclasses.replace(world, rendezvous=RendezvousView())  # of the last run
     verdict = _admission(job, world, observed, now)
     if verdict.accepted is None and not observed.workers:
         return Plan(status=job.status, actions=_ask(job, observed, why="the template is new"), look_again=now)
+    if lifecycle.starts_new_run(job):
+        job = job.model_copy(update={"status": lifecycle.forget_last_run(job.status)})
+    return _active(job, world, settings, observed, verdict, now)
+
+
+def _active(
+    job: ElasticJob, world: World, settings: Settings, observed: Observed, verdict: admission.Verdict, now: datetime.datetime
+) -> Plan:
+    """A job that has not ended."""
     staying = [pod for pod, _ in observed.staying]
     failed = [pod for pod, stand in observed.workers if stand.standing is Standing.FAILED]
     budget = account(job, world.rendezvous, failed)
-    done = completion.judge(job, world.rendezvous, staying, budget, now)
+    if job.is_suspended:
+        done = completion.judge_suspended(job, world.rendezvous, budget)
+    else:
+        done = _completion(job, world, observed, staying, budget, now)
     if done.end is not None:
         status = ended_status(job, world, observed, verdict, budget, done.end, now)
         return Plan(status=status, stories=tell(job.status, status, ()), target=_target(observed), look_again=now)
+    if job.is_suspended:
+        return _suspended(job, world, observed, verdict, budget, now)
     actions, timers = _actions(job, world, settings, observed, verdict, budget, now)
     status = status_of(job, world, observed, verdict, budget, now)
     timers += [*observed.timers, done.look_again, verdict.look_again]
@@ -70,28 +91,85 @@ def plan(job: ElasticJob, world: World, settings: Settings, now: datetime.dateti
     )
 
 
+def _completion(
+    job: ElasticJob, world: World, observed: Observed, staying: list[Pod], budget: Budget, now: datetime.datetime
+) -> completion.Completion:
+    """By what the agents and the pods say, or by time."""
+    done = completion.judge(job, world.rendezvous, staying, budget, now)
+    if done.end is not None:
+        return done
+    activity = judge_activity(job, world.rendezvous, observed.staying, budget, refusal=world.refusal.message if world.refusal else "")
+    trained = job.status.epoch > 0 or world.rendezvous.plan is not None or activity.running
+    late = lifecycle.deadlines(job, trained=trained, waiting=activity.running_message, now=now)
+    return completion.Completion(end=late.end, look_again=_soonest([done.look_again, late.look_again]))
+
+
+def _suspended(
+    job: ElasticJob, world: World, observed: Observed, verdict: admission.Verdict, budget: Budget, now: datetime.datetime
+) -> Plan:
+    """Nothing is held: first the pods go, then the rest."""
+    pods = (*observed.workers, *observed.stale)
+    actions: list[Action] = []
+    if verdict.ask:
+        actions += _ask(job, observed, why="asking again after a refusal")
+    for pod, stand in pods:
+        if stand.standing is Standing.LOST:
+            actions.append(_delete(pod, stand.why, force=True))
+        elif stand.standing is Standing.FAILED and not is_accounted(pod, judge(pod), job.status.last_failure):
+            continue  # counted first, in the status of this plan
+        elif stand.standing is not Standing.LEAVING:
+            actions.append(_delete(pod, "the job is suspended"))
+    gone = not pods
+    keys_left = _keys_left(world, observed)
+    if gone:
+        actions += _release(world, keys_left, "the job is suspended")
+    status = suspended_status(job, world, observed, verdict, budget, now)
+    timers = [*observed.timers, verdict.look_again, now if budget.new_failure or verdict.ask else None]
+    return Plan(
+        status=status,
+        actions=tuple(actions),
+        stories=tell(job.status, status, actions),
+        target=_target(observed) if not gone or keys_left else None,
+        look_again=_soonest(timers),
+    )
+
+
+def _keys_left(world: World, observed: Observed) -> bool:
+    """The run has left keys in an etcd that outlives it."""
+    view = world.rendezvous
+    return not observed.rendezvous.managed and view.reach is Reach.REACHABLE and not view.empty
+
+
+def _release(world: World, keys_left: bool, why: str) -> list[Action]:
+    """What a job without pods needs no longer."""
+    objects: list[Action] = [
+        DeleteObject(kind=each.kind, name=each.name, uid=each.uid, why=why) for each in world.objects.values() if not each.terminating
+    ]
+    return [*objects, ClearRun(why=why)] if keys_left else objects
+
+
 def _finished(job: ElasticJob, world: World, observed: Observed, now: datetime.datetime) -> Plan:
     """Terminal is terminal: only what is left over is of interest."""
     pods = (*observed.workers, *observed.stale)
+    expiry = lifecycle.expiry(job, now)
+    if expiry.delete:
+        why = f"ended {job.spec.lifecycle.ttl_seconds_after_finished} s ago"
+        return Plan(status=job.status, actions=(DeleteJob(name=job.name, uid=job.uid, why=why),), target=_target(observed))
     completed = job.status.completion_time or now
-    rest = clean_up(job.spec.lifecycle.clean_pods, [(pod, stand.standing) for pod, stand in pods], completed, now)
+    failed = job.status.is_true(ConditionType.FAILED)
+    standings = [(pod, stand.standing) for pod, stand in pods]
+    rest = clean_up(job.spec.lifecycle.clean_pods, standings, completed, now, job_failed=failed)
     actions: list[Action] = [_delete(pod, "the job has ended") for pod in rest.delete]
     actions += [_delete(pod, "the job has ended, and the node is gone", force=True) for pod in rest.force]
-    view = world.rendezvous
-    keys_left = not observed.rendezvous.managed and view.reach is Reach.REACHABLE and not view.empty
+    keys_left = _keys_left(world, observed)
     if rest.all_ended:
-        actions += [
-            DeleteObject(kind=each.kind, name=each.name, uid=each.uid, why="the job has ended")
-            for each in world.objects.values()
-            if not each.terminating
-        ]
-        actions += [ClearRun(why="the job has ended")] if keys_left else []
+        actions += _release(world, keys_left, "the job has ended")
     followed = not rest.all_ended or keys_left
     return Plan(
         status=finished_status(job, observed),
         actions=tuple(actions),
         target=_target(observed) if followed else None,
-        look_again=_soonest([rest.look_again, *observed.timers]),
+        look_again=_soonest([rest.look_again, expiry.look_again, *observed.timers]),
     )
 
 
@@ -217,8 +295,7 @@ def _delete(pod: Pod, why: str, *, force: bool = False) -> DeletePod:
 
 def _target(observed: Observed) -> Target:
     rendezvous = observed.rendezvous
-    awake = ",".join(pod.uid for pod, _ in observed.etcd if pod.ready) if rendezvous.managed else ""
-    return Target(endpoint=rendezvous.endpoint, run_id=rendezvous.run_id, awake=awake)
+    return Target(endpoint=rendezvous.endpoint, run_id=rendezvous.run_id, awake=observed.waking)
 
 
 def _soonest(timers: Iterable[datetime.datetime | None]) -> datetime.datetime | None:

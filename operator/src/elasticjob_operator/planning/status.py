@@ -51,6 +51,8 @@ def status_of(job: ElasticJob, world: World, observed: Observed, verdict: Verdic
     conditions = _Conditions(job, now)
     _accepted(conditions, verdict)
     _rendezvous_ready(conditions, job, world, observed)
+    if conditions.has(ConditionType.SUSPENDED):
+        conditions.set(ConditionType.SUSPENDED, False, Reason.JOB_RESUMED, message(Reason.JOB_RESUMED, run=observed.rendezvous.run))
     if verdict.accepted or observed.workers:
         _active(conditions, activity)
         for type_ in (ConditionType.SUCCEEDED, ConditionType.FAILED):
@@ -62,6 +64,24 @@ def status_of(job: ElasticJob, world: World, observed: Observed, verdict: Verdic
             "epoch": _epoch(job, world.rendezvous) if activity.running else job.status.epoch,
             "start_time": job.status.start_time or (now.replace(microsecond=0) if verdict.accepted else None),
         }
+    )
+
+
+def suspended_status(job: ElasticJob, world: World, observed: Observed, verdict: Verdict, budget: Budget, now: datetime.datetime) -> Status:
+    """Of a job that rests, or is about to."""
+    conditions = _Conditions(job, now)
+    _accepted(conditions, verdict)
+    left = len(observed.workers) + len(observed.stale)
+    reason = Reason.SUSPENDING if left else Reason.SUSPENDED
+    text = message(reason, count=left) if left else message(reason)
+    for type_ in (ConditionType.RENDEZVOUS_READY, ConditionType.RUNNING, ConditionType.RESTARTING):
+        if conditions.has(type_):
+            conditions.set(type_, False, reason, text)
+    conditions.set(ConditionType.SUSPENDED, not left, reason, text)
+    for type_ in (ConditionType.SUCCEEDED, ConditionType.FAILED):
+        conditions.set(type_, False, Reason.NOT_FINISHED, message(Reason.NOT_FINISHED))
+    return _common(job, world, observed, budget, conditions).model_copy(
+        update={"world_size": 0, "epoch": _epoch(job, world.rendezvous) if left else job.status.epoch}
     )
 
 
@@ -78,7 +98,7 @@ def ended_status(
     conditions = _Conditions(job, now)
     _accepted(conditions, verdict)
     over = message(Reason.FINISHED)
-    for type_ in (ConditionType.RENDEZVOUS_READY, ConditionType.RUNNING, ConditionType.RESTARTING):
+    for type_ in (ConditionType.RENDEZVOUS_READY, ConditionType.RUNNING, ConditionType.RESTARTING, ConditionType.SUSPENDED):
         if conditions.has(type_):
             conditions.set(type_, False, Reason.FINISHED, over)
     won, lost = (ConditionType.SUCCEEDED, ConditionType.FAILED) if end.succeeded else (ConditionType.FAILED, ConditionType.SUCCEEDED)

@@ -16,6 +16,7 @@ _UNTOLD = frozenset(
         Reason.WAITING_FOR_RENDEZVOUS,
         Reason.ETCD_STARTING,
         Reason.RESUMED,  # Training says the same
+        Reason.SUSPENDING,
     }
 )
 """Reasons that are the ordinary course of things."""
@@ -36,6 +37,8 @@ def _changes(before: Status, after: Status) -> Iterator[Story]:
     for condition in after.conditions:
         if old.get(condition.type) == (condition.status, condition.reason) or condition.reason in _UNTOLD:
             continue
+        if condition.reason == Reason.SUSPENDED and condition.type != ConditionType.SUSPENDED:
+            continue  # said once
         is_true = condition.status is ConditionStatus.TRUE
         if condition.type in (ConditionType.SUCCEEDED, ConditionType.FAILED) and not is_true:
             continue

@@ -28,9 +28,18 @@ class Cleanup:
     look_again: datetime.datetime | None = None
 
 
-def clean_up(policy: CleanPods, pods: Iterable[tuple[Pod, Standing]], completed_at: datetime.datetime, now: datetime.datetime) -> Cleanup:
-    """`pods`: the job's worker pods."""
+def clean_up(
+    policy: CleanPods,
+    pods: Iterable[tuple[Pod, Standing]],
+    completed_at: datetime.datetime,
+    now: datetime.datetime,
+    *,
+    job_failed: bool = False,
+) -> Cleanup:
+    """`pods`: the job's worker pods. `job_failed`: what still runs trains for nothing, and the agents may not know."""
     known = list(pods)
+    if policy is CleanPods.NONE and job_failed:
+        policy = CleanPods.RUNNING
     lost = tuple(pod for pod, standing in known if standing is Standing.LOST)
     active = [pod for pod, standing in known if standing in (Standing.LIVE, Standing.LEAVING)]
     live = [pod for pod in active if not pod.terminating]

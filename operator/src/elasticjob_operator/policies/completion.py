@@ -51,6 +51,12 @@ def judge(job: ElasticJob, view: RendezvousView, workers: Sequence[Pod], budget:
     return Completion(end=_over_budget(job, budget) if budget.spent else None)
 
 
+def judge_suspended(job: ElasticJob, view: RendezvousView, budget: Budget) -> Completion:
+    """Of a job that is to rest: if it has succeeded all the same, it has. What fails now may fail of the suspension."""
+    succeeded = view.outcome is not None and view.outcome.state is OutcomeState.SUCCEEDED
+    return Completion(end=_said(job, view.outcome, budget) if view.outcome and succeeded else None)
+
+
 def _said(job: ElasticJob, outcome: OutcomeValue, budget: Budget) -> End:
     if outcome.state is OutcomeState.SUCCEEDED:
         return _succeeded()

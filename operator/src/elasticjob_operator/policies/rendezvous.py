@@ -9,6 +9,7 @@ from elasticjob_runtime.contract import DEFAULT_ETCD_PORT, SpecValue
 
 from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob, Reason, RendezvousStatus, message
+from elasticjob_operator.policies import lifecycle
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.world import Pod, Reach, RendezvousView
 
@@ -33,6 +34,7 @@ def rendezvous_of(job: ElasticJob, settings: Settings) -> Rendezvous:
     own = names.managed_endpoint(job.name, job.namespace, DEFAULT_ETCD_PORT)
     before = job.status.rendezvous
     run = names.run_of(before.id, job.uid) if before else names.FIRST_RUN
+    run += lifecycle.starts_new_run(job)
     endpoint = (before.endpoint if before else "") or job.spec.rendezvous.endpoint or settings.endpoint or own
     return Rendezvous(run=run, run_id=names.run_id(job.uid, run), endpoint=endpoint, managed=endpoint == own)
 

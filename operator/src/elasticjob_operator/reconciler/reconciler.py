@@ -43,6 +43,8 @@ class _Memory:
     refusal: Refusal | None = None
     refusals: int = 0
     namespace_goes: bool = False
+    run_id: str = ""
+    """Of the run whose rendezvous is followed."""
     written_at: float = float("-inf")
     """Monotonic time of the last status write, s."""
 
@@ -90,6 +92,7 @@ class Reconciler:
         world = self._observe(key, job, memory)
         decided = plan(job, world, self._settings, now)
         await self._sessions.follow(key, decided.target)
+        memory.run_id = decided.target.run_id if decided.target else ""
         _log_actions(key, decided.actions)
         failure = await self._apply(key, job, memory, decided.actions)
         await self._write_status(key, job.status, decided, memory)
@@ -101,7 +104,7 @@ class Reconciler:
     def _observe(self, key: Key, job: ElasticJob, memory: _Memory) -> World:
         return dataclasses.replace(
             self._cluster.observe(key, job.uid),
-            rendezvous=self._sessions.view(key),
+            rendezvous=dataclasses.replace(self._sessions.view(key), run_id=memory.run_id),
             admission=memory.admission,
             refusal=memory.refusal,
             namespace_goes=memory.namespace_goes,

@@ -32,7 +32,13 @@ spec.checkpoint.volume.persistentVolumeClaim: object
 spec.checkpoint.volume.persistentVolumeClaim.claimName: string, required
 spec.checkpoint.volume.persistentVolumeClaim.readOnly: boolean
 spec.lifecycle: object = {}
+spec.lifecycle.activeDeadlineSeconds: integer
 spec.lifecycle.cleanPods: string = Running
+spec.lifecycle.gracefulShutdownSeconds: integer
+spec.lifecycle.managedBy: string =
+spec.lifecycle.startupDeadlineSeconds: integer
+spec.lifecycle.suspend: boolean = False
+spec.lifecycle.ttlSecondsAfterFinished: integer
 spec.rendezvous: object = {}
 spec.rendezvous.backend: string = etcd-v3
 spec.rendezvous.endpoint: string =

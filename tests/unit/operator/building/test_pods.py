@@ -41,6 +41,8 @@ def test_torchrun_needs_no_flags() -> None:
         "PET_MAX_RESTARTS": "3",
         "ELASTICJOB_NAME": "digits",
         "ELASTICJOB_NAMESPACE": "ml",
+        "ELASTICJOB_UID": UID,
+        "PET_SHUTDOWN_TIMEOUT": "25",
         "ELASTICJOB_MEMBER_ID": "metadata.name",
         "ELASTICJOB_ADDRESS": "status.podIP",
     }
@@ -126,3 +128,23 @@ def test_two_volumes_at_the_checkpoint_directory() -> None:
     checkpoint = {"checkpoint": {"directory": "/ckpt", "volume": {"emptyDir": {}}}}
     with pytest.raises(InvalidTemplateError, match="already mounts volume 'mine'"):
         build(template=mounted, spec=checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "wanted", "pod_gets", "workers_get"),
+    [
+        pytest.param(None, None, None, "25", id="neither: Kubernetes' 30 s, less what the agent needs"),
+        pytest.param(10, None, 10, "5", id="the template's"),
+        pytest.param(3, None, 3, "0", id="too short for the agent: none for the workers"),
+        pytest.param(None, 120, 125, "120", id="the pod gets more than its workers"),
+        pytest.param(30, 120, 125, "120", id="the template's is raised"),
+        pytest.param(300, 120, 300, "120", id="the template's is longer: stays"),
+        pytest.param(None, 10, None, "10", id="fits into Kubernetes' own"),
+    ],
+)
+def test_time_to_save_before_a_pod_is_killed(of_pod: int | None, wanted: int | None, pod_gets: int | None, workers_get: str) -> None:
+    template = {"spec": {**TEMPLATE["spec"], **({"terminationGracePeriodSeconds": of_pod} if of_pod is not None else {})}}
+    lifecycle = {"gracefulShutdownSeconds": wanted} if wanted is not None else {}
+    pod = worker_pod(make_job(template=template, spec={"lifecycle": lifecycle}), index=0, run=1, endpoint="etcd:2379")
+    assert pod["spec"].get("terminationGracePeriodSeconds") == pod_gets
+    assert environment(pod)["PET_SHUTDOWN_TIMEOUT"] == workers_get

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
 from elasticjob_operator.api import ConditionStatus, ConditionType, ElasticJob, Reason, RendezvousStatus, Status
 from elasticjob_operator.planning import (
     Action,
@@ -12,6 +13,7 @@ from elasticjob_operator.planning import (
     ClearRun,
     CreateObject,
     CreatePod,
+    DeleteJob,
     DeleteObject,
     DeletePod,
     EvictMember,
@@ -22,7 +24,7 @@ from elasticjob_operator.planning import (
 )
 from elasticjob_operator.policies.rendezvous import wanted_spec
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.world import Admission, Kind, OwnedObject, Pod, PodPhase, Reach, Refusal, RendezvousView, World
+from elasticjob_operator.world import Admission, Blocked, Kind, OwnedObject, Pod, PodPhase, Reach, Refusal, RendezvousView, World
 from elasticjob_runtime.contract import ProgressValue, SpecValue
 
 from tests.unit.operator.builders import (
@@ -377,3 +379,107 @@ def test_job_whose_namespace_goes_is_left_alone() -> None:
     found = ask(trained(), make_pod(0), namespace_goes=True)
     assert (found.actions, found.stories, found.status, found.look_again) == ((), (), trained().status, None)
     assert found.target is not None, "its keys in a user's etcd are still to be cleared"
+
+
+class TestSuspension:
+    """Everything goes, the status stays; a resumed job is a new run."""
+
+    def job(self, suspend: bool = True, *true: ConditionType, **status: Any) -> ElasticJob:
+        rendezvous = RendezvousStatus(id=f"{UID}-1", backend="etcd-v3", endpoint="etcd:2379")
+        known = {"epoch": 5, "restarts": 2, "start_time": at(-600), "rendezvous": rendezvous, **status}
+        conditions = true or (ConditionType.ACCEPTED, ConditionType.RUNNING)
+        return make_job(spec={"lifecycle": {"suspend": suspend}}, status=make_status(*conditions, **known))
+
+    at_rest = (ConditionType.ACCEPTED, ConditionType.SUSPENDED)
+    old = make_view(plan=make_plan(5, restart_count=2), spec=published(make_job(), 0, 1, 2, 3), run_id=f"{UID}-1")
+
+    def test_pods_go_first(self) -> None:
+        found = ask(self.job(), *[make_pod(index) for index in range(4)], rendezvous=self.old)
+        assert len(names(found, DeletePod)) == 4
+        assert names(found, DeleteObject) == []
+        assert condition(found, ConditionType.SUSPENDED) == ("False", "Suspending")
+        assert condition(found, ConditionType.RUNNING) == ("False", "Suspending")
+        assert found.target is not None
+
+    def test_then_the_rest_and_it_is_suspended_with_its_status_kept(self) -> None:
+        objects = owned(ask(make_job(), admission=ADMITTED))
+        found = ask(self.job(), objects=objects, rendezvous=self.old)
+        assert kinds(found) == ["DeleteObject", "ClearRun"]
+        assert condition(found, ConditionType.SUSPENDED) == ("True", "Suspended")
+        assert found.status.latest_condition == "Suspended"
+        assert (found.status.epoch, found.status.restarts.total, found.status.workers) == (5, 2, "0/4")
+        assert [story.reason for story in found.stories] == [Reason.SUSPENDED]
+
+    def test_at_rest_nothing_is_done_and_followed(self) -> None:
+        job = self.job(True, *self.at_rest)
+        job = follow(job, ask(job))
+        found = ask(job, seconds=9999)
+        assert (found.actions, found.status, found.target, found.look_again) == ((), job.status, None, None)
+
+    def test_failed_pod_is_counted_before_it_goes(self) -> None:
+        first = ask(self.job(), failed_pod(0), rendezvous=make_view())
+        assert (names(first, DeletePod), first.status.restarts.total, first.look_again) == ([], 3, NOW)
+        assert names(ask(follow(self.job(), first), failed_pod(0)), DeletePod) == ["digits-worker-0"]
+
+    def test_resumed_it_is_another_run_and_knows_nothing_of_the_last_ones_keys(self) -> None:
+        found = ask(self.job(False, *self.at_rest), rendezvous=self.old)
+        assert found.target is not None
+        assert found.target.run_id == f"{UID}-2"
+        pods = [each.body for each in found.actions if isinstance(each, CreatePod)]
+        assert len(pods) == 4
+        environment = {each["name"]: each.get("value") for each in pods[0]["spec"]["containers"][0]["env"]}
+        assert (environment["PET_RDZV_ID"], environment["ELASTICJOB_UID"]) == (f"{UID}-2", UID)
+        assert (found.status.epoch, found.status.start_time, found.status.restarts.total) == (0, NOW, 2)
+        assert condition(found, ConditionType.SUSPENDED) == ("False", "JobResumed")
+        assert found.status.rendezvous is not None
+        assert found.status.rendezvous.id == f"{UID}-2"
+
+    def test_resumed_and_written_it_stays_that_run(self) -> None:
+        job = self.job(False, *self.at_rest)
+        job = follow(job, ask(job))
+        found = ask(job, *[make_pod(index, run=2) for index in range(4)], rendezvous=make_view(plan=make_plan(1), run_id=f"{UID}-2"))
+        assert names(found, CreatePod) == names(found, DeletePod) == []
+        assert condition(found, ConditionType.RUNNING) == ("True", "Training")
+        assert found.status.epoch == 1
+
+    def test_resumed_with_another_template_the_server_is_asked_first(self) -> None:
+        job = self.job(False, *self.at_rest)
+        job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"generation": 2})})
+        first = ask(job)
+        assert (kinds(first), first.status) == (["AskServer"], job.status)
+        assert len(names(ask(job, admission=ADMITTED), CreatePod)) == 4
+
+    def test_succeeded_in_the_last_moment_it_has_succeeded(self) -> None:
+        found = ask(self.job(), make_pod(0), rendezvous=make_view(outcome=make_outcome()))
+        assert condition(found, ConditionType.SUCCEEDED) == ("True", "WorkersSucceeded")
+
+    def test_that_its_workers_fail_of_the_suspension_is_no_failure_of_the_job(self) -> None:
+        found = ask(self.job(), make_pod(0, delete_by=9), rendezvous=make_view(outcome=make_outcome("failed", "Other")))
+        assert condition(found, ConditionType.FAILED) == ("False", "NotFinished")
+
+
+def test_startup_deadline_frees_the_workers_of_a_job_that_cannot_start() -> None:
+    status = make_status(ConditionType.ACCEPTED, start_time=at(-60))
+    job = make_job(spec={"lifecycle": {"startupDeadlineSeconds": 60, "cleanPods": "None"}}, status=status)
+    blocked = Blocked(reason="Unschedulable", message="0/3 nodes are available")
+    pods = [make_pod(0), make_pod(1, PodPhase.PENDING, blocked=blocked)]
+    found = ask(job, *pods, rendezvous=make_view())
+    assert condition(found, ConditionType.FAILED) == ("True", "StartupDeadlineExceeded")
+    failed = found.status.condition(ConditionType.FAILED)
+    assert failed is not None
+    assert "0/3 nodes are available" in failed.message
+    assert len(names(ask(follow(job, found), *pods, seconds=10), DeletePod)) == 2
+    assert ask(job, *pods, seconds=-10).look_again == NOW
+
+
+def test_ended_job_is_deleted_after_its_time() -> None:
+    status = make_status(ConditionType.SUCCEEDED, completion_time=NOW)
+    job = make_job(spec={"lifecycle": {"ttlSecondsAfterFinished": 60}}, status=status)
+    assert ask(job, seconds=10).look_again == at(60)
+    assert names(ask(job, seconds=60), DeleteJob) == ["digits"]
+
+
+@pytest.mark.parametrize(("manager", "touched"), [("", True), ("elasticjob.dev/operator", True), ("kueue.x-k8s.io/multikueue", False)])
+def test_job_of_another_controller_is_left_alone(manager: str, touched: bool) -> None:
+    found = ask(make_job(spec={"lifecycle": {"managedBy": manager}}))
+    assert bool(found.actions) is touched

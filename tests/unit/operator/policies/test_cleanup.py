@@ -42,3 +42,8 @@ def test_pods_lost_with_their_node_go_by_force() -> None:
     found = clean_up(RUNNING, [LOST], NOW, NOW)
     assert [pod.index for pod in found.force] == [3]
     assert not found.all_ended
+
+
+def test_worker_that_trains_on_after_the_job_failed_holds_no_gpu_whatever_is_kept() -> None:
+    found = clean_up(NONE, [LIVE, FAILED], NOW, at(10), job_failed=True)
+    assert [pod.index for pod in found.delete] == [0]

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elasticjob_operator.api import Condition, ConditionStatus, Reason, Status
+from elasticjob_operator.policies.lifecycle import deadlines, expiry, forget_last_run, is_resuming, starts_new_run
+
+from tests.unit.operator.builders import NOW, at, make_job
+
+
+def job(lifecycle: dict[str, Any], suspended: bool | None = None, start: float | None = 0, completion: float | None = None) -> Any:
+    status = "True" if suspended else "False"
+    condition = Condition(type="Suspended", status=ConditionStatus(status), reason="Test", last_transition_time=NOW)
+    return make_job(
+        spec={"lifecycle": lifecycle},
+        status=Status(
+            conditions=() if suspended is None else (condition,),
+            start_time=at(start) if start is not None else None,
+            completion_time=at(completion) if completion is not None else None,
+            epoch=7,
+            world_size=4,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("suspend", "at_rest", "start", "resuming", "new_run"),
+    [
+        pytest.param(False, None, 0, False, False, id="never suspended"),
+        pytest.param(True, None, 0, False, False, id="to be suspended"),
+        pytest.param(True, True, 0, False, False, id="at rest"),
+        pytest.param(False, True, 0, True, True, id="resumed"),
+        pytest.param(False, False, 0, False, False, id="resumed before it was at rest: the run goes on"),
+        pytest.param(False, True, None, True, False, id="applied suspended, then resumed: its first run"),
+    ],
+)
+def test_run_after_suspension(suspend: bool, at_rest: bool | None, start: float | None, resuming: bool, new_run: bool) -> None:
+    found = job({"suspend": suspend}, at_rest, start)
+    assert (is_resuming(found), starts_new_run(found)) == (resuming, new_run)
+
+
+def test_new_run_begins_with_its_own_epochs_and_deadlines() -> None:
+    found = forget_last_run(job({}, True).status)
+    assert (found.epoch, found.world_size, found.start_time) == (0, 0, None)
+    assert found.conditions == job({}, True).status.conditions
+
+
+ACTIVE, STARTUP = Reason.DEADLINE_EXCEEDED, Reason.STARTUP_DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "start", "trained", "after", "reason", "again"),
+    [
+        pytest.param({}, 0, False, 9999, None, None, id="none given"),
+        pytest.param({"activeDeadlineSeconds": 60}, None, False, 9999, None, None, id="not accepted yet: no time runs"),
+        pytest.param({"activeDeadlineSeconds": 60}, 0, True, 59, None, 60, id="in time"),
+        pytest.param({"activeDeadlineSeconds": 60}, 0, True, 60, ACTIVE, None, id="too long, though it trains"),
+        pytest.param({"startupDeadlineSeconds": 60}, 0, False, 59.5, None, 60, id="long-pending pods: still in time"),
+        pytest.param({"startupDeadlineSeconds": 60}, 0, False, 60, STARTUP, None, id="long-pending pods hold the others no longer"),
+        pytest.param({"startupDeadlineSeconds": 60}, 0, True, 9999, None, None, id="has trained: a later restart may take its time"),
+        pytest.param({"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 90}, 0, False, 10, None, 60, id="the earlier of both"),
+        pytest.param({"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 90}, 0, True, 70, None, 90, id="the one that is left"),
+        pytest.param({"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 90}, 0, False, 500, STARTUP, None, id="operator was away"),
+    ],
+)
+def test_deadlines(
+    lifecycle: dict[str, Any], start: float | None, trained: bool, after: float, reason: Reason | None, again: float | None
+) -> None:
+    found = deadlines(job(lifecycle, start=start), trained=trained, waiting="no node takes it", now=at(after))
+    assert (found.end.reason if found.end else None) == reason
+    assert found.look_again == (at(again) if again is not None else None)
+
+
+def test_deadline_names_field_value_and_what_was_missing() -> None:
+    end = deadlines(job({"startupDeadlineSeconds": 5}), trained=False, waiting="No node takes digits-worker-3", now=at(9)).end
+    assert end is not None
+    assert "spec.lifecycle.startupDeadlineSeconds (5 s): No node takes digits-worker-3" in end.message
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "after", "delete", "again"),
+    [
+        pytest.param({}, 9999, False, None, id="kept for ever"),
+        pytest.param({"ttlSecondsAfterFinished": 60}, 59, False, 60, id="kept for its time"),
+        pytest.param({"ttlSecondsAfterFinished": 60}, 60, True, None, id="over"),
+        pytest.param({"ttlSecondsAfterFinished": 0}, 0, True, None, id="at once"),
+    ],
+)
+def test_ended_job_is_deleted_after_its_time(lifecycle: dict[str, Any], after: float, delete: bool, again: float | None) -> None:
+    found = expiry(job(lifecycle, completion=0), at(after))
+    assert (found.delete, found.look_again) == (delete, at(again) if again is not None else None)
