@@ -240,4 +240,6 @@ def test_progress_and_phases_can_be_read(job: Job) -> None:
     assert job.members["a"].state is MemberState.READY
     job.finish()
     assert agent.ends() == 0
-    assert [event["event"] for event in agent.events] == ["plan", "start", "first-step"]
+    events = agent.events
+    assert [event["event"] for event in events] == ["phase", "ready", "phase", "phase", "phase", "change", "exit"]
+    assert [event["phase"] for event in events if event["event"] == "phase"] == ["detect", "plan", "fork", "first-step"]

@@ -17,15 +17,6 @@ def test_events_are_json_lines_that_can_be_read_at_once(tmp_path: Path) -> None:
     assert event == {"member": "w0", "event": "plan", "epoch": 1, "size": 3}
 
 
-def test_the_first_step_of_every_plan_is_an_event(tmp_path: Path) -> None:
-    timeline = Timeline("w0", tmp_path / "events")
-    for epoch, step in ((1, 1), (1, 2), (2, 2), (2, 3)):
-        timeline.progressed(epoch, step)
-    timeline.close()
-    events = [json.loads(line) for line in (tmp_path / "events").read_text().splitlines()]
-    assert [(event["event"], event["epoch"], event["step"]) for event in events] == [("first-step", 1, 1), ("first-step", 2, 2)]
-
-
 def test_a_second_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
     for name in ("a", "b"):
         timeline = Timeline(name, tmp_path / "events")
@@ -37,7 +28,6 @@ def test_a_second_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
 def test_without_a_file_nothing_is_written() -> None:
     timeline = Timeline("w0")
     timeline.event("plan")
-    timeline.progressed(1, 1)
     timeline.close()
 
 

@@ -15,15 +15,19 @@ import time
 from collections.abc import Mapping
 
 from elasticjob_runtime.agent import signals
+from elasticjob_runtime.agent.chronicle import Chronicle
 from elasticjob_runtime.agent.config import AgentConfig
+from elasticjob_runtime.agent.desk import StoreDesk
 from elasticjob_runtime.agent.heartbeat import Heartbeats
+from elasticjob_runtime.agent.metrics import Metrics
 from elasticjob_runtime.agent.peers import PeerServer, hold_ports, probe_in_background
+from elasticjob_runtime.agent.progress import Progress
 from elasticjob_runtime.agent.reactor import Reactor
-from elasticjob_runtime.agent.rendezvous import PlanOutdatedError, Rendezvous
-from elasticjob_runtime.agent.reports import ReportSocket
+from elasticjob_runtime.agent.rendezvous import Rendezvous
+from elasticjob_runtime.agent.reports import Report, ReportSocket
 from elasticjob_runtime.agent.timeline import Timeline
 from elasticjob_runtime.contract import ExitCode, MemberValue, OutcomeValue, ProgressValue
-from elasticjob_runtime.etcd.port import Denied, NotEtcd, Store, StoreError
+from elasticjob_runtime.etcd.port import Store
 from elasticjob_runtime.membership import View, decide
 from elasticjob_runtime.membership.model import (
     Action,
@@ -31,9 +35,9 @@ from elasticjob_runtime.membership.model import (
     Probe,
     ProbePeers,
     PublishFailure,
+    PublishSuspicion,
     StartWorkers,
     StopWorkers,
-    StoreAction,
     StoreView,
     Wait,
     WorkersState,
@@ -44,12 +48,6 @@ from elasticjob_runtime.workers.launch import PlainLauncher, ZygoteLauncher
 from elasticjob_runtime.workers.warden import MARK, Warden
 
 logger = logging.getLogger(__name__)
-
-RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Pauses between tries while the store is out of reach; the last one repeats."""
-
-PROGRESS_SECONDS = 1.0
-"""Least time between two progress writes."""
 
 _NEVER = float("inf")
 
@@ -63,17 +61,19 @@ class Agent:
         store: Store,
         environment: Mapping[str, str],
         timeline: Timeline,
+        metrics: Metrics | None = None,
     ) -> None:
+        """`metrics`: where to keep them; None: nobody looks."""
         self._config = config
         settings = config.settings
-        self._timeline = timeline
         self._reactor = Reactor()
         self._peers = PeerServer(settings.me, settings.incarnation)
         self._held = hold_ports()
         self._heartbeats = Heartbeats(self._reactor)
+        self._chronicle = Chronicle(timeline, metrics or Metrics(), self._heartbeats, config.group.nproc)
         self._warden = Warden(self._reactor)
         environment = {**environment, MARK: self._warden.mark}
-        self._reports = ReportSocket(self._reactor, self._progressed, folder=self._warden.folder)
+        self._reports = ReportSocket(self._reactor, self._progressed, self._reported, folder=self._warden.folder)
         linux.become_subreaper()
         self._launcher = self._new_launcher(environment)
         self._group = WorkerGroup(
@@ -102,21 +102,19 @@ class Agent:
             member,
             lease_ttl=config.lease_ttl,
             on_view=lambda view: self._reactor.call_soon(lambda: self._saw(view)),
-            on_done=lambda action, error: self._reactor.call_soon(lambda: self._done(action, error)),
-            on_trouble=lambda error: self._reactor.call_soon(lambda: self._store_trouble(error)),
+            on_done=lambda action, error: self._reactor.call_soon(
+                lambda: self._desk.done(action, error, started=self._group.view.epoch > 0)
+            ),
+            on_trouble=lambda error: self._reactor.call_soon(lambda: self._desk.tell_trouble(error)),
         )
+        self._desk = StoreDesk(self._rendezvous.submit, self._chronicle.store_trouble)
+        self._progress = Progress(config.hang_limits, self._rendezvous.publish_progress)
         self._store_view = StoreView()
         self._probes: dict[str, Probe] = {}
         self._probing = False
-        self._busy = False
-        self._retry_at = 0.0
-        self._tries = 0
-        self._reported_failure = 0
         self._leaving: tuple[float, ExitCode] | None = None
-        self._fatal: Exit | None = None
         self._said = ""
-        self._progress: ProgressValue | None = None
-        self._progress_due = 0.0
+        self._starting = False
         self._started_at = time.monotonic()
 
     @property
@@ -135,7 +133,10 @@ class Agent:
         self._reactor.add_reader(self._peers.fileno(), self._greet)
         self._rendezvous.start()
         try:
-            return self._loop()
+            exit_ = self._loop()
+            self._chronicle.observe(self.view(), time.monotonic())
+            self._chronicle.close(exit_.code, exit_.reason, self.outcome)
+            return exit_
         finally:
             self._end_workers()
             self._launcher.close()
@@ -162,7 +163,8 @@ class Agent:
             silent=self._heartbeats.silent(self._reactor.now()),
             warm=self._launcher.ready,
             stores=self._launcher.stores is not None and self._launcher.stores.listening,
-            reported_failure=self._reported_failure,
+            reported_failure=self._desk.reported_failure,
+            step=self._progress.step,
             leaving_since=leaving[0] if leaving else None,
             leaving_code=leaving[1] if leaving else ExitCode.TERMINATED,
         )
@@ -173,8 +175,10 @@ class Agent:
             self._group.tick(now)
             self._launcher.tick(now)
             self._heartbeats.tick(now)
-            self._publish_progress(now)
-            action = self._fatal or self._gave_up(now) or decide(self.view(), now)
+            self._tick_progress(now)
+            view = self.view()
+            self._chronicle.observe(view, now)
+            action = self._desk.fatal or self._gave_up(now) or decide(view, now)
             self._say(action)
             if isinstance(action, Exit):
                 return action
@@ -184,7 +188,8 @@ class Agent:
                     self._group.deadline,
                     self._launcher.deadline,
                     self._heartbeats.deadline,
-                    self._progress_deadline(),
+                    self._progress.deadline,
+                    self._chronicle.deadline,
                     self._join_deadline(),
                 )
                 deadlines = [wait_until, *timers]
@@ -198,11 +203,9 @@ class Agent:
             case Wait():
                 return until
             case StartWorkers():
-                self._timeline.event("start", epoch=action.plan.epoch, reason=action.reason)
                 self._start(action, now)
                 return None
             case StopWorkers():
-                self._timeline.event("stop", epoch=self._group.view.epoch, reason=action.reason)
                 self._group.stop(action.grace, now)
                 return None
             case ProbePeers():
@@ -217,17 +220,19 @@ class Agent:
         plan = action.plan.value
         if self._launcher.stores is not None and plan.leader == self._config.settings.me:
             self._launcher.stores.renew(plan.epoch)
+        self._progress.starting(now)
+        self._starting = True
+        self._chronicle.starting()
         self._group.start(action.plan, now)
 
     def _to_store(self, action: Action, now: float, until: float) -> float:
-        """One store action at a time; after a failure, the next one waits."""
-        if self._busy:
-            return until
-        if now < self._retry_at:
-            return min(until, self._retry_at)
-        self._busy = True
-        self._rendezvous.submit(action)  # type: ignore[arg-type]  # everything else is handled above
-        return until
+        if isinstance(action, PublishFailure):
+            ran = self._progress.ran_seconds(now)
+            action = dataclasses.replace(action, failure=dataclasses.replace(action.failure, step=self._progress.step, ran_seconds=ran))
+        elif isinstance(action, PublishSuspicion) and (heard := self._heartbeats.last_heard(action.suspicion.suspect)):
+            at = round(time.time() - (now - heard[0]), 4)
+            action = dataclasses.replace(action, suspicion=dataclasses.replace(action.suspicion, heard_at=at, closed=heard[1]))
+        return self._desk.execute(action, now, until)  # type: ignore[arg-type]  # everything else is handled above
 
     # -- observations, all on the loop's thread
 
@@ -236,42 +241,10 @@ class Agent:
             self._heartbeats.add_listener(connection)
 
     def _saw(self, view: StoreView) -> None:
-        before = self._store_view.plan
         self._store_view = view
         rank = view.plan.rank if view.plan is not None else None
         if rank is not None:
             self._heartbeats.follow(rank.neighbours, self._reactor.now())
-        if view.plan is not None and (before is None or before.epoch != view.plan.epoch):
-            plan = view.plan.value
-            self._timeline.event("plan", epoch=plan.epoch, reason=plan.reason.value, size=plan.size, message=plan.message)
-
-    def _done(self, action: StoreAction, error: StoreError | None) -> None:
-        self._busy = False
-        if error is None:
-            self._tries = 0
-            if isinstance(action, PublishFailure):
-                self._reported_failure = action.failure.epoch
-            return
-        if isinstance(error, PlanOutdatedError):
-            logger.info("%s", error)
-            return
-        if isinstance(error, Denied | NotEtcd) and not self._group.view.epoch:
-            code = ExitCode.DENIED if isinstance(error, Denied) else ExitCode.UNAVAILABLE
-            self._fatal = Exit(code=code, reason=str(error))
-            return
-        pause = RETRY_SECONDS[min(self._tries, len(RETRY_SECONDS) - 1)]
-        self._tries += 1
-        self._retry_at = time.monotonic() + pause
-        self._store_trouble(error)
-
-    def _store_trouble(self, error: StoreError | None) -> None:
-        text = str(error) if error else ""
-        if text != self._timeline.store_trouble:
-            self._timeline.store_trouble = text
-            if error:
-                logger.warning("rendezvous out of reach: %s (trying again; running workers go on)", error)
-            else:
-                logger.info("rendezvous reached again")
 
     def _probed(self, found: Mapping[str, Probe]) -> None:
         self._probing = False
@@ -281,21 +254,22 @@ class Agent:
                 logger.info("%s does not answer", name)
 
     def _progressed(self, progress: ProgressValue) -> None:
-        epoch = self._group.view.epoch
-        self._timeline.progressed(epoch, progress.step)
-        self._progress = dataclasses.replace(progress, epoch=epoch)
+        self._progress.told(progress, self._group.view.epoch)
+        self._chronicle.progressed(progress)
 
-    def _publish_progress(self, now: float) -> None:
-        ended = self._group.view.state is not WorkersState.RUNNING
-        if ended:
+    def _reported(self, report: Report) -> None:
+        if report.epoch in (0, self._group.view.epoch):  # not of workers that are gone
+            self._progress.reported(report, time.monotonic())
+            self._chronicle.reported(report)
+
+    def _tick_progress(self, now: float) -> None:
+        running = self._group.view.state is WorkersState.RUNNING
+        if not running:
             self._reports.drain()  # the last word must be out before the job's end is told
-        if self._progress is not None and (ended or now >= self._progress_due):
-            self._rendezvous.publish_progress(self._progress)
-            self._progress = None
-            self._progress_due = now + PROGRESS_SECONDS
-
-    def _progress_deadline(self) -> float | None:
-        return self._progress_due if self._progress is not None else None
+        self._progress.publish(now, at_once=not running)
+        if self._starting and self._launcher.problem and len(self._group.pids) == self._config.group.nproc:
+            self._starting = False
+            self._chronicle.started()
 
     # -- the start: how long to try
 
@@ -307,7 +281,7 @@ class Agent:
         deadline = self._join_deadline()
         if deadline is None or now < deadline:
             return None
-        why = self._timeline.store_trouble or self._said
+        why = self._desk.trouble or self._said
         return Exit(code=ExitCode.UNAVAILABLE, reason=f"no training after {self._config.join_timeout:g} s (join_timeout): {why}")
 
     # -- processes
@@ -339,6 +313,7 @@ class Agent:
         """The first signal lets the workers save; a second one does not wait."""
         if self._leaving is None:
             self._leaving = (time.monotonic(), code)
+            self._chronicle.leaving()
         else:
             self._group.signal(signal.SIGKILL)
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import Keys
+from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.membership.model import Settings
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.environment import GroupSpec
@@ -27,3 +28,5 @@ class AgentConfig:
     lease_ttl: float = 5.0
     join_timeout: float = 600.0
     """s to reach the store at all, and then to be in a plan, before the agent gives up."""
+    hang_limits: HangLimits = dataclasses.field(default_factory=HangLimits)
+    """When workers that report no steps any more count as failed."""

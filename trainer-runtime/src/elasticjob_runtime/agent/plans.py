@@ -6,6 +6,7 @@ never both win. A planner that dies between a batch and the head leaves ranks th
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 
@@ -104,6 +105,8 @@ class PlanWriter:
             reason=action.plan_reason,
             message=action.message,
             created_at=time.time(),
+            caused_at=action.caused_at,
+            **dataclasses.asdict(action.crashes),
         )
 
 

@@ -1,7 +1,4 @@
-"""What happened when: the phases of every change, for people and machines.
-
-One event per phase (failure, plan, stop, start, first step), as JSON lines where a file is named.
-"""
+"""The --events file: what happened when, as JSON lines, for people and machines. The schema is in docs/elasticrun.md."""
 
 from __future__ import annotations
 
@@ -16,30 +13,22 @@ logger = logging.getLogger(__name__)
 
 
 class Timeline:
-    """Used from the agent's loop only."""
+    """Used from the agent's loop only. Raises OSError where the file cannot be opened."""
 
     def __init__(self, member: str, path: Path | None = None) -> None:
         self._member = member
         self._file: TextIO | None = path.open("a", buffering=1) if path else None
-        self._first_step_of = 0
-        self.store_trouble = ""
-        """The error of the store that was last told; empty: none."""
 
-    def event(self, name: str, **fields: Any) -> None:
+    def event(self, name: str, at: float | None = None, **fields: Any) -> None:
+        """`at`: Unix time, s, of what happened; None: now."""
         if self._file is not None:
-            record = {"time": round(time.time(), 4), "member": self._member, "event": name, **fields}
+            moment = time.time() if at is None else at
+            record = {"time": round(moment, 4), "member": self._member, "event": name, **fields}
             try:
                 self._file.write(json.dumps(record) + "\n")
             except OSError as error:  # a full disk must not end the training
                 logger.warning("no more events are written to %s: %s", self._file.name, error)
                 self._file = None
-
-    def progressed(self, epoch: int, step: int) -> None:
-        """Notes the first step of an epoch."""
-        if epoch != self._first_step_of:
-            self._first_step_of = epoch
-            self.event("first-step", epoch=epoch, step=step)
-            logger.info("plan %d: first step is %d", epoch, step)
 
     def close(self) -> None:
         if self._file is not None:

@@ -11,7 +11,16 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-OUR_FLAGS = {"--events": 1, "--preload": 1, "--debug": 0}
+from elasticjob_runtime.contract import Env
+
+OUR_FLAGS = {
+    "--events": 1,
+    "--preload": 1,
+    "--metrics-port": 1,
+    "--max-stalled-restarts": 1,
+    "--hang-factor": 1,
+    "--debug": 0,
+}
 """Flags torchrun does not know, with the number of their arguments."""
 
 
@@ -164,6 +173,18 @@ def _own_flags(parser: argparse.ArgumentParser) -> None:
         "--preload", action=_Env, type=str, default="auto",
         help="Modules the zygote imports, separated by commas; auto: what the script imported in its first run.",
     )  # fmt: skip
+    ours.add_argument(
+        "--metrics-port", "--metrics_port", action=_Env, type=int, default=os.environ.get(Env.METRICS_PORT) or 0,
+        help="TCP port for Prometheus (GET /metrics); 0: none.",
+    )  # fmt: skip
+    ours.add_argument(
+        "--max-stalled-restarts", "--max_stalled_restarts", action=_Env, type=int, default=None,
+        help="Restarts in a row without progress that end the job; 0: no such end (5 where the script reports steps, else 0).",
+    )  # fmt: skip
+    ours.add_argument(
+        "--hang-factor", "--hang_factor", action=_Env, type=float, default=0.0,
+        help="Workers that report no step for so many times the median count as failed; 0: never.",
+    )  # fmt: skip
     ours.add_argument("--debug", action=_EnvFlag, help="Show tracebacks and what the rendezvous does.")
 
 
@@ -173,7 +194,7 @@ def without_our_flags(arguments: Sequence[str], script: str) -> list[str]:
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
-        name = argument.partition("=")[0]
+        name = argument.partition("=")[0].replace("_", "-")
         if argument == script:
             return [*result, argument, *rest]
         if name in OUR_FLAGS:

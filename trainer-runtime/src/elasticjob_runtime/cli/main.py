@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from elasticjob_runtime.agent import Agent, AgentConfig, termination
+from elasticjob_runtime.agent.metrics import Metrics
 from elasticjob_runtime.agent.peers import local_address
 from elasticjob_runtime.agent.timeline import Timeline
 from elasticjob_runtime.cli import options
@@ -94,6 +95,7 @@ def _run(args: argparse.Namespace) -> int:
             max_restarts=args.max_restarts,
             start_grace=conf.start_grace,
             join_delay=conf.join_delay,
+            crash_limits=options.crash_limits(args, conf),
             shutdown_grace=30.0 if args.shutdown_timeout is None else float(args.shutdown_timeout),
         ),
         group=GroupSpec(
@@ -110,15 +112,22 @@ def _run(args: argparse.Namespace) -> int:
         log_settings=options.log_settings(args),
         lease_ttl=conf.lease_ttl,
         join_timeout=conf.join_timeout,
+        hang_limits=options.hang_limits(args, conf),
     )
+    metrics = Metrics()
+    server = options.metrics_server(args, metrics)
     try:
         timeline = Timeline(me, Path(args.events) if args.events else None)
     except OSError as error:
         raise options.UsageError(f"--events={args.events}: {error.strerror}") from error
     environment = {**os.environ, "TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle}
-    agent = Agent(config, store, environment, timeline)
+    agent = Agent(config, store, environment, timeline, metrics)
+    if server is not None:
+        server.start()  # a thread: after the agent has forked what it forks
     exit_ = agent.run()
     timeline.close()
+    if server is not None:
+        server.close()
     _report(exit_, agent.outcome)
     return exit_.code
 

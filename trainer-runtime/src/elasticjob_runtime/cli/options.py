@@ -21,9 +21,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from elasticjob_runtime.agent.metrics import Metrics
+from elasticjob_runtime.agent.metrics_server import MetricsServer
 from elasticjob_runtime.cli.arguments import parse_pairs
 from elasticjob_runtime.contract import DEFAULT_PREFIX, Env, ExitCode
 from elasticjob_runtime.etcd import CONF_KEYS
+from elasticjob_runtime.membership.crash_loop import Limits
+from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.launch import can_fork
 from elasticjob_runtime.workers.logs import LogSettings, parse_std
@@ -36,6 +40,10 @@ RUN_KEYS = {
     "join_timeout": "s to get into a plan before the agent gives up",
     "start_grace": "s without a further join before the first plan has fewer members than wanted",
     "join_delay": "s over which joins of a running job are batched",
+    "restart_backoff": "s before the same crash is restarted a second time without progress; doubles each time; 0: never waits",
+    "restart_backoff_max": "s, the longest such wait",
+    "stable_time": "s that workers which report no steps must run for it to count as progress",
+    "hang_min": "s: with --hang-factor, nothing shorter is a hang",
 }
 """Keys of --rdzv-conf that steer the agent."""
 
@@ -62,6 +70,10 @@ class RunConf:
     join_timeout: float = 600.0
     start_grace: float = 2.0
     join_delay: float = 1.0
+    restart_backoff: float = 1.0
+    restart_backoff_max: float = 60.0
+    stable_time: float = 20.0
+    hang_min: float = 30.0
     connection: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -89,6 +101,33 @@ def _seconds(key: str, text: str) -> float:
     if not (math.isfinite(value) and value >= 0) or (key == "lease_ttl" and value < 2):
         raise UsageError(f"--rdzv-conf: {key}={text} is not a number of seconds" + (" of at least 2" if key == "lease_ttl" else ""))
     return value
+
+
+def crash_limits(args: argparse.Namespace, conf: RunConf) -> Limits:
+    most: int | None = args.max_stalled_restarts
+    if most is not None and most < 0:
+        raise UsageError(f"--max-stalled-restarts={most}: must be 0 or more")
+    return Limits(backoff=conf.restart_backoff, backoff_max=conf.restart_backoff_max, stable_time=conf.stable_time, max_stalled=most)
+
+
+def hang_limits(args: argparse.Namespace, conf: RunConf) -> HangLimits:
+    factor: float = args.hang_factor
+    if not math.isfinite(factor) or 0 != factor < 1:
+        raise UsageError(f"--hang-factor={factor:g}: must be 1 or more, or 0 for no such rule")
+    return HangLimits(factor=factor, least=conf.hang_min)
+
+
+def metrics_server(args: argparse.Namespace, metrics: Metrics) -> MetricsServer | None:
+    """None: nobody asked for it."""
+    port: int = args.metrics_port
+    if not port:
+        return None
+    try:
+        return MetricsServer(port, metrics.text)
+    except OverflowError as error:
+        raise UsageError(f"--metrics-port={port}: not a TCP port") from error
+    except OSError as error:
+        raise UsageError(f"--metrics-port={port}: {error.strerror}") from error
 
 
 def min_max(text: str) -> tuple[int, int]:

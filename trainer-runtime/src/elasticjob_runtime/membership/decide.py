@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from elasticjob_runtime.contract import CONTRACT_VERSION, ExitCode, FailureValue, MemberState, MemberValue, OutcomeState, SuspicionValue
+from elasticjob_runtime.membership import crash_loop
 from elasticjob_runtime.membership.model import (
     Action,
     Exit,
@@ -248,10 +249,13 @@ def trouble_since(view: View) -> float | None:
 
 
 def takeover_delay(view: View) -> float:
-    """Grows with the rank, so that the planner's successor comes first and the others need not come at all. At most 3 s."""
+    """Grows with the rank, so that the planner's successor comes first and the others need not come at all. At most 3 s; and as long as
+    the planner may wait before it restarts the same crash once more, unless it is the planner who is not heard."""
     plan = view.store.plan
     rank = plan.rank.group_rank if plan and plan.rank else 20
-    return min(3.0, view.settings.takeover_delay * rank)
+    silent = plan is not None and any(one.value.suspect == plan.value.leader for one in view.store.suspicions)
+    history = crash_loop.history_of(plan.value if plan and not silent else None)
+    return min(3.0, view.settings.takeover_delay * rank) + crash_loop.longest_delay(history, view.settings.crash_limits)
 
 
 def _restore(view: View, now: float) -> Action | None:

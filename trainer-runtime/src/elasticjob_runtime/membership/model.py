@@ -22,6 +22,7 @@ from elasticjob_runtime.contract import (
     SpecValue,
     SuspicionValue,
 )
+from elasticjob_runtime.membership import crash_loop
 
 
 class Role(enum.Enum):
@@ -71,6 +72,8 @@ class Settings:
     """s to hear of the other members' failures before the job is given up: what is reported first need not have happened first."""
     leave_timeout: float = 2.0
     """s that a leaving agent tries to tell the others before it leaves without."""
+    crash_limits: crash_loop.Limits = dataclasses.field(default_factory=crash_loop.Limits)
+    """When restarts wait, and when they stop because they do not help."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,6 +176,8 @@ class View:
     """This member's stores of coming epochs listen already."""
     reported_failure: int = 0
     """Epoch of the last failure that was published."""
+    step: int | None = None
+    """Highest training step that the local workers reported in their epoch; None: none."""
     leaving_since: float | None = None
     """When SIGTERM (or SIGINT) came."""
     leaving_code: ExitCode = ExitCode.TERMINATED
@@ -268,6 +273,9 @@ class ProposePlan(Action):
     """The cause, for the plan's readers."""
     expected_mod_revision: int
     """mod_revision of the plan that this one follows; 0: none."""
+    caused_at: float = 0.0
+    """When the cause happened, Unix time, s; 0: not known."""
+    crashes: crash_loop.History = dataclasses.field(default_factory=crash_loop.History)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,8 @@ Called by `decide` on the agent that leads. Rules, in this order:
 
 1. Nobody planned yet: plan as soon as everybody wanted is there, or a short grace after the last join once there are enough.
 2. The plan is broken (a member lost or leaving, a worker failed): ask the others whether they are there (an answer takes a millisecond, a
-   lease takes seconds), then plan from those who are. A failure beyond the budget ends the job; a loss is free.
+   lease takes seconds), then plan from those who are. A failure beyond the budget ends the job, one that came again without progress waits
+   (crash_loop.py); a loss is free.
 3. Everybody succeeded: so has the job.
 4. More members, or fewer wanted: plan, joins batched.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, MemberState, OutcomeState, OutcomeValue, PlanReason, RankValue
+from elasticjob_runtime.membership import crash_loop
 from elasticjob_runtime.membership.model import (
     Action,
     Member,
@@ -151,8 +153,8 @@ def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) 
     if reason is PlanReason.WORKER_FAILED:
         if asking := _ask_present(view, plan, why, now, since=view.store.failed_at):
             return asking
-        if plan.value.restart_count >= view.max_restarts:
-            return _hear_all(view, plan, now) or _give_up(view, plan)
+        if action := _restart(view, plan, now):
+            return action
     there = candidates(view)
     size = group_size(view.spec, len(there))
     if size is None:
@@ -178,12 +180,45 @@ def _hear_all(view: View, plan: Plan, now: float) -> Action | None:
     return Wait(until=until, reason=f"no restarts left; hearing from {_names(sorted(silent))} what failed first")
 
 
-def _give_up(view: View, plan: Plan) -> Action:
+def _restart(view: View, plan: Plan, now: float) -> Action | None:
+    """None: restart now. Else the end of the job, or a wait."""
+    verdict = _judge(view)
+    used = f"{plan.value.restart_count} of {view.max_restarts} restarts used"
+    if plan.value.restart_count >= view.max_restarts:
+        return _hear_all(view, plan, now) or _give_up(view, plan, "MaxRestartsExceeded", used)
+    if verdict.end:
+        return _hear_all(view, plan, now) or _give_up(view, plan, "NoProgress", verdict.end)
+    until = view.store.failed_at + verdict.delay
+    if now < until:
+        times = verdict.history.same_crashes
+        why = f"{_said(first_failure(view.store.failures))}: the same crash {times} times without progress"
+        return Wait(until=until, reason=f"{why}; restarting after {verdict.delay:g} s")
+    return None
+
+
+def _judge(view: View) -> crash_loop.Verdict:
+    failures = view.store.failures
+    steps = [step for step in (view.step, *(failure.step for failure in failures)) if step is not None]
+    crash = crash_loop.Crash(
+        kind=crash_loop.kind_of(first_failure(failures)),
+        step=max(steps, default=None),
+        ran_seconds=max(failure.ran_seconds for failure in failures),
+    )
+    return crash_loop.judge(_crashes(view), crash, view.settings.crash_limits)
+
+
+def _crashes(view: View) -> crash_loop.History:
+    """A store that lost its plan does not make crashes forgotten."""
+    plan = view.store.plan or view.workers.plan
+    return crash_loop.history_of(plan.value if plan else None)
+
+
+def _give_up(view: View, plan: Plan, reason: str, why: str) -> Action:
     failure = first_failure(view.store.failures)
-    message = f"{_said(failure)}; {plan.value.restart_count} of {view.max_restarts} restarts used"
+    message = f"{_said(failure)}; {why}"
     outcome = OutcomeValue(
         state=OutcomeState.FAILED,
-        reason="MaxRestartsExceeded",
+        reason=reason,
         message=message,
         epoch=plan.epoch,
         failure={field: getattr(failure, field) for field in failure.__slots__},
@@ -241,8 +276,25 @@ def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanRe
         plan_reason=plan_reason,
         message=why,
         expected_mod_revision=plan.mod_revision if plan else 0,
+        caused_at=_caused_at(view, plan, plan_reason, there),
+        crashes=_judge(view).history if plan_reason is PlanReason.WORKER_FAILED else _crashes(view),
         reason=f"{why}; plan {last + 1} with {size} of {len(there)} members",
     )
+
+
+def _caused_at(view: View, plan: Plan | None, reason: PlanReason, there: Sequence[Member]) -> float:
+    """When it happened, Unix time, as far as anybody has told; 0: nobody has."""
+    moments: list[float] = []
+    if reason is PlanReason.WORKER_FAILED:
+        moments = [failure.time for failure in view.store.failures]
+    elif reason is PlanReason.MEMBER_LOST:
+        moments = [one.value.heard_at for one in view.store.suspicions]
+    elif reason is PlanReason.MEMBER_LEFT:
+        in_plan = [view.store.members[name].value for name in _ranks(plan) if name in view.store.members]
+        moments = [member.changed_at for member in in_plan if member.state is MemberState.LEAVING]
+    elif reason is PlanReason.MEMBER_JOINED:
+        moments = [member.value.changed_at for member in there if member.name not in _ranks(plan)]
+    return min((moment for moment in moments if moment), default=0.0)
 
 
 def first_failure(failures: Iterable[FailureValue]) -> FailureValue:

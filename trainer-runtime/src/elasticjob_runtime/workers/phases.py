@@ -53,7 +53,7 @@ def _show_stacks() -> None:
 
 def _watch_connect(distributed: Any) -> None:
     """Both names of the function get a wrapper, until its first success."""
-    homes = [home for home in (distributed, sys.modules.get("torch.distributed.distributed_c10d")) if home is not None]
+    homes: list[Any] = [home for home in (distributed, sys.modules.get("torch.distributed.distributed_c10d")) if home is not None]
     original: Callable[..., Any] | None = getattr(distributed, "init_process_group", None)
     if original is None:  # torch without distributed
         return

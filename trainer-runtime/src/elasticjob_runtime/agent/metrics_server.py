@@ -1,0 +1,46 @@
+"""GET /metrics on a port of its own, from a thread of its own."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Callable
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class MetricsServer:
+    """Serves until `close`. Raises OSError, OverflowError where the port cannot be had."""
+
+    def __init__(self, port: int, text: Callable[[], str]) -> None:
+        """`port` 0: any free one."""
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            timeout = 10  # a client that says nothing must not hold a thread for ever
+
+            def do_GET(self) -> None:
+                if self.path.partition("?")[0] != "/metrics":
+                    self.send_error(404, explain="see /metrics")
+                    return
+                body = text().encode()
+                self.send_response(200)
+                self.send_header("Content-Type", CONTENT_TYPE)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+                """A scrape is no news."""
+
+        self._server = http.server.ThreadingHTTPServer(("", port), Handler)
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._server.shutdown()
+        self._server.server_close()

@@ -1,0 +1,63 @@
+"""How far the local workers are: for the store (rank 0's word), for crash loops (the highest step), for the hang rule (when they came)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from elasticjob_runtime.agent.reports import Report
+from elasticjob_runtime.contract import ProgressValue
+from elasticjob_runtime.membership.hang import HangLimits, StepTimes
+
+PUBLISH_SECONDS = 1.0
+"""Least time between two progress writes."""
+
+
+class Progress:
+    """Of one epoch after the other. On the agent's loop only; times are monotonic, s."""
+
+    def __init__(self, limits: HangLimits, publish: Callable[[ProgressValue], None]) -> None:
+        self._limits = limits
+        self._publish = publish
+        self._news: ProgressValue | None = None
+        self._due = 0.0
+        self._steps = StepTimes()
+        self._started_at = 0.0
+        self.step: int | None = None
+        """The highest step (or checkpoint) that a local worker reported since the last start."""
+
+    @property
+    def deadline(self) -> float | None:
+        """When there is something to publish, or a hang to be seen."""
+        times = (self._due if self._news is not None else None, self._steps.deadline(self._limits))
+        return min((at for at in times if at is not None), default=None)
+
+    def starting(self, now: float) -> None:
+        """New workers."""
+        self._steps = StepTimes()
+        self._started_at = now
+        self.step = None
+
+    def reported(self, report: Report, now: float) -> None:
+        if report.step is None or report.phase not in ("step", "checkpoint"):
+            return
+        self.step = report.step if self.step is None else max(self.step, report.step)
+        if report.phase == "step":
+            self._steps.add(report.step, now)
+
+    def told(self, progress: ProgressValue, epoch: int) -> None:
+        """Rank 0's word."""
+        self._news = dataclasses.replace(progress, epoch=epoch)
+
+    def publish(self, now: float, *, at_once: bool) -> None:
+        if self._news is not None and (at_once or now >= self._due):
+            self._publish(self._news)
+            self._news = None
+            self._due = now + PUBLISH_SECONDS
+
+    def ran_seconds(self, now: float) -> float:
+        return round(max(0.0, now - self._started_at), 3)
+
+    def hang(self, now: float) -> str:
+        """Why the workers count as hung; empty: they do not."""
+        return self._steps.hang(self._limits, now)
