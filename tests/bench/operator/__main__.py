@@ -1,0 +1,90 @@
+"""The operator on a real API server and scheduler, with kwok for nodes and kubelets.
+
+big   one job of many workers, against a bare client that does the same creates, 64 in flight, in the same run
+idle  many small jobs on one etcd, at rest; then a storm: a tenth of all pods fails at once
+own   the same at rest, each job with an etcd (an address) of its own
+
+Load, API server, scheduler, kwok and operator share the machine: compare ratios, not seconds, between machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.operator import scenarios
+from tests.bench.operator.fake_cluster import Client, FakeCluster
+from tests.bench.operator.process import Operator
+
+REACH = {
+    "created / bare": 1.4,
+    "status / bare running": 1.4,
+    "API calls per pod beyond create": 2.0,
+    "idle: % of a core": 5.0,
+    "idle: MiB": 256.0,
+    "storm: reconcile p99, s": 1.0,
+}
+"""What is to be reached, at most."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench.operator", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("scenarios", nargs="*", default=["big", "idle", "own"], choices=["big", "idle", "own"], help="(all)")
+    parser.add_argument("--big", type=int, default=1000, help="workers of the one job (1000)")
+    parser.add_argument("--jobs", type=int, default=1000, help="small jobs (1000)")
+    parser.add_argument("--workers", type=int, default=4, help="of a small job (4)")
+    parser.add_argument("--idle-seconds", type=float, default=60.0, help="for which the operator is watched at rest (60)")
+    parser.add_argument("--keep", action="store_true", help="keep the logs, also when all went well")
+    arguments = parser.parse_args()
+    console = Console(highlight=False)
+    folder = Path(tempfile.mkdtemp(prefix="elasticjob-bench-operator-"))
+    good = True
+    for scenario in arguments.scenarios:
+        (folder / scenario).mkdir()
+        figures = asyncio.run(_run(scenario, folder / scenario, arguments))
+        good = _show(console, scenario, figures) and good
+    console.print(f"load of this machine now: {os.getloadavg()[0]:.1f}; logs: {folder}")
+    return 0 if good else 1
+
+
+async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> dict[str, float]:
+    own = arguments.jobs if scenario == "own" else 1
+    with (
+        FakeCluster(folder) as cluster,
+        scenarios.etcds(folder, own) as endpoint,
+        Operator(cluster.kubeconfig, folder / "operator.log") as operator,
+    ):
+        async with Client(cluster.kubeconfig) as client:
+            if scenario == "big":
+                return await scenarios.big_job(client, operator, arguments.big, endpoint(0))
+            return await scenarios.many_jobs(
+                client, operator, arguments.jobs, arguments.workers, endpoint, arguments.idle_seconds, storm=scenario == "idle"
+            )
+
+
+def _show(console: Console, scenario: str, figures: dict[str, float]) -> bool:
+    table = Table(title=scenario, title_justify="left")
+    for column in ("", "measured", "at most"):
+        table.add_column(column, justify="left" if not column else "right")
+    good = True
+    for name, value in figures.items():
+        limit = REACH.get(name)
+        missed = limit is not None and value > limit
+        good = good and not missed
+        text = f"{value:.3g}" if value < 100 else f"{value:.0f}"
+        table.add_row(name, f"[bold red]{text}[/]" if missed else text, "" if limit is None else f"{limit:g}")
+    console.print(table)
+    return good
+
+
+if __name__ == "__main__":
+    sys.exit(main())
