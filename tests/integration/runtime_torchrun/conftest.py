@@ -11,6 +11,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
@@ -108,6 +109,31 @@ class Job:
             return steps
 
         return eventually(together, PATIENCE, what=f"{', '.join(members)} train together")
+
+    def is_stepping(self, member: str) -> bool:
+        last = self.last(member)
+        time.sleep(0.5)
+        return self.last(member) != last
+
+    def reset(self, member: str) -> None:
+        """The node loses its power: its agent and its worker are gone."""
+        self._signal(member, signal.SIGKILL)
+
+    @contextlib.contextmanager
+    def frozen(self, member: str) -> Iterator[None]:
+        """The node stands still: its agent and its worker."""
+        self._signal(member, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._signal(member, signal.SIGCONT)
+
+    def _signal(self, member: str, number: signal.Signals) -> None:
+        agent = next(agent for agent in self.agents if agent.name == member)
+        last = self.last(member)
+        for pid in (agent.process.pid, *([last.pid] if last else [])):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def crash(self, member: str) -> None:
         (self.folder / f"crash-{member}").touch()

@@ -82,3 +82,47 @@ def test_sigterm_before_there_are_workers_leaves_at_once(jobs: Jobs) -> None:
     assert a.exit_code() == 1
     assert job.read("members/a") == {}
     assert a.said.strip().splitlines()[-1].startswith("torchrun: Process ")
+
+
+def test_a_silent_node_is_left_behind_and_taken_back_when_it_wakes(jobs: Jobs) -> None:
+    """torchrun looks at who waits, not at who is silent: it never notices."""
+    job = jobs("2:3")
+    for name in "abc":
+        job.start(name)
+    three = dict(zip("abc", job.train("a", "b", "c"), strict=True))
+    leader = min(three, key=lambda name: three[name].rank)
+    others = [name for name in "abc" if name != leader]
+
+    with job.frozen(leader):  # the one that has the store and plans
+        two = job.train(*others, without=list(three.values()))
+        assert job.read("plan")["reason"] == "MemberLost"
+    again = job.train("a", "b", "c", without=[*three.values(), *two])
+    assert min(step.number for step in again) > max(step.number for step in two), "it goes on from the checkpoint"
+
+    job.stop()
+    assert [agent.exit_code() for agent in job.agents] == [0, 0, 0]
+
+
+def test_below_the_minimum_the_rest_waits_for_a_new_member(jobs: Jobs) -> None:
+    job = jobs("2:2")
+    job.start("a")
+    job.start("b")
+    two = job.train("a", "b")
+    job.reset("b")
+    eventually(lambda: not job.is_stepping("a"), PATIENCE)
+    steps = len(job.steps("a"))
+
+    job.start("c")
+    job.train("a", "c", without=two)
+    assert job.steps("a")[steps].world == 2, "no step alone"
+
+
+def test_a_lost_node_costs_none_of_the_restarts(jobs: Jobs) -> None:
+    """torchrun counts the failures that a lost peer causes in the others' workers, and ends the job for them."""
+    job = jobs("1:3", max_restarts=0)
+    for name in "abc":
+        job.start(name)
+    before = job.train("a", "b", "c")
+    job.reset("b")
+    job.train("a", "c", without=before)
+    assert job.read("outcome") == {}

@@ -1,0 +1,117 @@
+"""TLS, certificates and users by --rdzv-conf: what the entry point of a pod types, and what it is told where that is wrong."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from elasticjob_runtime.torchrun.handler import SettingsError
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousParameters
+from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
+
+from tests.contract.certificates import Pki
+from tests.contract.etcd_servers import EtcdServer, enable_users, require_etcd
+from tests.integration.runtime_torchrun.conftest import PATIENCE, Job
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki(tmp_path_factory.mktemp("pki"), client_auth=True)
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    """Another CA, which nobody here trusts."""
+    return Pki(tmp_path_factory.mktemp("stranger"))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[EtcdServer]:
+    """Wants a client certificate, and a user: `jane` may read and write under /jane."""
+    server = EtcdServer(require_etcd("3.6"), tmp_path_factory.mktemp("guarded"), pki=pki, flags=["--bcrypt-cost", "4"]).start()
+    enable_users(server, {"jane": ("secret", "/jane/")})
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def job(guarded: EtcdServer, tmp_path: pathlib.Path) -> Iterator[Job]:
+    job = Job(tmp_path, f"127.0.0.1:{guarded.port}", nodes="2:2")
+    yield job
+    job.end()
+
+
+def conf(pki: Pki, **changed: str) -> str:
+    """--rdzv-conf. A key that is changed to nothing is left out."""
+    settings = {
+        "protocol": "https",
+        "cacert": pki.ca,
+        "cert": pki.certificate("client"),
+        "key": pki.key("client"),
+        "user": "jane",
+        "password": "secret",
+        "prefix": "/jane",
+        "lease_ttl": "3",
+        "join_timeout": "30",
+        **changed,
+    }
+    return ",".join(f"{key}={value}" for key, value in settings.items() if value)
+
+
+def test_a_job_trains_and_recovers_over_tls_as_a_user(job: Job, pki: Pki, tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    a = job.start("a", rdzv_conf=conf(pki))
+    b = job.start("b", rdzv_conf=conf(pki, password="", password_file=str(file)))
+    first = job.train("a", "b")
+    job.crash("a")
+    job.train("a", "b", without=first)
+    job.stop()
+    assert (a.exit_code(), b.exit_code()) == (0, 0)
+    assert "secret" not in a.said + b.said
+
+
+def test_a_wrong_password_gets_one_sentence_and_no_worker(job: Job, pki: Pki) -> None:
+    agent = job.start("a", rdzv_conf=conf(pki, password="hunter2"))
+    assert agent.exit_code() == 1, agent.said
+    last = agent.said.strip().splitlines()[-1]
+    assert last.startswith("torchrun: etcd refuses to grant a lease: user 'jane': authentication failed"), agent.said
+    assert "Traceback" not in agent.said
+    assert "hunter2" not in agent.said
+    assert job.steps("a") == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"password": "hunter2"}, "user 'jane': authentication failed"),
+        ({"user": "", "password": ""}, "permission denied"),
+        ({"prefix": "/john"}, "/john/job/.*permission denied"),
+        ({"cacert": "{stranger}/ca.crt"}, "its certificate is not accepted"),
+        ({"cert": "", "key": ""}, "wants one .cert, key."),
+        ({"cert": "{stranger}/client.crt", "key": "{stranger}/client.key"}, "does not accept our client certificate"),
+        ({"cert": "{pki}/named.crt", "key": "{pki}/named.key"}, "common name .CN."),
+        ({"key": "{stranger}/client.key"}, "client.key: cannot be used as a client certificate: .*key values mismatch"),
+        ({"key": "/nowhere.key"}, "/nowhere.key: cannot be used as a client certificate"),
+        ({"user": "jane", "password": "", "password_file": "/nowhere"}, "password_file /nowhere: cannot be read"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+)
+def test_wrong_keys_and_credentials(guarded: EtcdServer, pki: Pki, stranger: Pki, changed: dict[str, str], says: str) -> None:
+    given = conf(pki, **{key: value.format(pki=pki.directory, stranger=stranger.directory) for key, value in changed.items()})
+    settings = dict(one.split("=", 1) for one in given.split(","))
+    parameters = RendezvousParameters("etcd-v3", f"127.0.0.1:{guarded.port}", "job", 1, 1, local_addr="127.0.0.1", **settings)
+
+    def meet() -> None:
+        handler = get_rendezvous_handler(parameters)
+        try:
+            handler.next_rendezvous()
+        finally:
+            handler.shutdown()
+
+    with ThreadPoolExecutor(1) as thread, pytest.raises((SettingsError, RendezvousConnectionError), match=says):  # not with our signals
+        thread.submit(meet).result(PATIENCE)
