@@ -5,12 +5,9 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-import threading
 import time
 from pathlib import Path
 
-from elasticjob_runtime.contract import FailureValue, Keys, MemberState, MemberValue
-from elasticjob_runtime.etcd import KeyRange, WatchFailure, WatchUpdate
 from elasticjob_runtime.etcd.embedded import EmbeddedServer
 from rich.console import Console
 
@@ -59,7 +56,6 @@ class _Job:
         self._folder = folder
         self._steps = steps
         self._agents: list[Agent] = []
-        self._store = _StoreEye(store)
         self.seen = Seen()
         self._did(Change(Kind.START, "", time.time()))
         for _ in range(AGENTS):
@@ -109,8 +105,6 @@ class _Job:
             events=[*self.seen.events, *events],
             steps=[*self.seen.steps, *(what for what in said if isinstance(what, StepLine))],
             accuracy=accuracies[-1] if accuracies else self.seen.accuracy,
-            failures=dict(self._store.failures),
-            ready=dict(self._store.ready),
         )
 
     def _act(self) -> None:
@@ -126,26 +120,3 @@ class _Job:
 
     def _did(self, change: Change) -> None:
         self.seen = dataclasses.replace(self.seen, changes=[*self.seen.changes, change])
-
-
-class _StoreEye:
-    """What the agents write to the store, as it comes."""
-
-    def __init__(self, server: EmbeddedServer) -> None:
-        self._keys = Keys("/elasticjob", RUN_ID)
-        self._lock = threading.Lock()
-        self.failures: dict[int, float] = {}
-        self.ready: dict[str, float] = {}
-        self._watch = server.store.watch([KeyRange.prefix(self._keys.root)], 1, self._take)
-
-    def _take(self, update: WatchUpdate | WatchFailure) -> None:
-        if isinstance(update, WatchFailure):
-            return
-        for event in update.events:
-            if event.value is not None and event.key.startswith(self._keys.failures):
-                failure = FailureValue.from_json(event.value)
-                self.failures.setdefault(failure.epoch, failure.time)
-            elif event.value is not None and event.key.startswith(self._keys.members):
-                member = MemberValue.from_json(event.value)
-                if member.state is MemberState.READY:
-                    self.ready.setdefault(event.key.removeprefix(self._keys.members), time.time())

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tests.quickstart.timeline import AgentEvent, Change, Kind, Row, Seen, rows
 
-SAID = {"plan", "first-step"}
+SAID = {"detect", "stop", "plan", "fork", "connect", "restore", "first-step"}
 
 
 class Screen:
@@ -21,7 +21,7 @@ class Screen:
         self._console = console
         self._live = Live(Text(""), console=console, transient=True, refresh_per_second=8) if console.is_terminal else None
         self._changes = 0
-        self._told: set[tuple[str, int]] = set()
+        self._told: set[tuple[str, str, int]] = set()
 
     def __enter__(self) -> Screen:
         if self._live:
@@ -36,8 +36,8 @@ class Screen:
         news = [(change.time, f"[bold]{_doing(change)}[/]") for change in seen.changes[self._changes :]]
         self._changes = len(seen.changes)
         for event in sorted(seen.events, key=lambda event: event.time):
-            if event.event in SAID and (event.event, event.epoch) not in self._told:
-                self._told.add((event.event, event.epoch))
+            if event.event in SAID and (event.event, *event.change) not in self._told:
+                self._told.add((event.event, *event.change))
                 news.append((event.time, _saying(event)))
         for time, text in sorted(news):
             self._say(time - seen.changes[0].time, text)
@@ -56,17 +56,30 @@ def _doing(change: Change) -> str:
 
 
 def _saying(event: AgentEvent) -> str:
+    """A phase that one agent is through: how long after the cause, and how long it took."""
+    fields = event.fields
+    figures = f"+{fields.get('since', 0) * 1000:,.0f} ms, took {fields.get('seconds', 0) * 1000:,.0f}"
+    return f"  {event.member} {event.event:<10} {figures:<24} {_more(event)}".rstrip()
+
+
+def _more(event: AgentEvent) -> str:
+    if event.event == "detect":
+        return str(event.fields.get("cause"))
     if event.event == "plan":
         return f"plan {event.epoch}, {event.fields.get('size')} members: {event.fields.get('message')}"
-    return f"training: step {event.fields.get('step')}"
+    step = event.fields.get("step")
+    return f"step {step}" if step is not None else ""
 
 
 LINES: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
     ("warming up, beside the running job", lambda row: row.warm_up),
-    ("noticed", lambda row: row.detected),
-    ("new plan", lambda row: row.planned),
-    ("all workers started", lambda row: row.started),
-    ("first step", lambda row: row.first_step),
+    ("detect: an agent knows", lambda row: row.phases.get("detect")),
+    ("plan: the new plan is seen", lambda row: row.phases.get("plan")),
+    ("stop: the old workers are gone", lambda row: row.phases.get("stop")),
+    ("fork: all workers run the script", lambda row: row.phases.get("fork")),
+    ("connect: the process group is up", lambda row: row.phases.get("connect")),
+    ("restore: the checkpoint is read", lambda row: row.phases.get("restore")),
+    ("first step", lambda row: row.phases.get("first-step")),
     ("training stood still", lambda row: row.stood_still),
     ("steps lost", lambda row: row.steps_lost),
     ("workers", lambda row: row.world),

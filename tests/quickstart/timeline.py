@@ -40,9 +40,15 @@ class AgentEvent:
     time: float
     member: str
     event: str
-    """plan, stop, start, first-step ..."""
+    """Of a phase its name: detect, stop, plan, fork, connect, restore, first-step; else ready, change, failure, exit ..."""
     epoch: int
+    """0: not known yet."""
     fields: Mapping[str, Any]
+
+    @property
+    def change(self) -> tuple[str, int]:
+        """Each agent counts its changes."""
+        return self.member, int(self.fields.get("change", 0))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,10 +57,6 @@ class Seen:
 
     changes: Sequence[Change] = ()
     events: Sequence[AgentEvent] = ()
-    failures: Mapping[int, float] = dataclasses.field(default_factory=dict)
-    """Epoch -> when its first failure was noticed."""
-    ready: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Member -> when it was ready to start workers."""
     steps: Sequence[StepLine] = ()
     """Rank 0's lines, in their order."""
     accuracy: float | None = None
@@ -67,7 +69,7 @@ class Seen:
 
     def first_step_of(self, kind: Kind) -> AgentEvent | None:
         """The first step after a change of this kind; None: not yet."""
-        epochs = {event.epoch for event in self.events if event.event == "plan" and event.fields.get("reason") == kind.value}
+        epochs = {event.epoch for event in self.events if event.event == "plan" and event.fields.get("cause") == kind.value}
         return next((event for event in self.events if event.event == "first-step" and event.epoch in epochs), None)
 
 
@@ -89,12 +91,8 @@ class Row:
 
     what: str
     world: int | None = None
-    detected: float | None = None
-    planned: float | None = None
-    """The first agent has the new plan."""
-    started: float | None = None
-    """The last agent has started its workers."""
-    first_step: float | None = None
+    phases: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Phase -> its end: of the first agent that noticed, planned and did a step, of the last one with what all have to be through."""
     stood_still: float | None = None
     """From the end of the old workers (their stop, or the death of the first) to the first step of the new ones."""
     steps_lost: int | None = None
@@ -112,7 +110,8 @@ def parse_event(line: str) -> AgentEvent | None:
     try:
         found: dict[str, Any] = json.loads(line)
         time, member, event = float(found.pop("time")), str(found.pop("member")), str(found.pop("event"))
-        return AgentEvent(time, member, event, int(found.pop("epoch", 0)), found)
+        name = str(found.pop("phase")) if event == "phase" else event
+        return AgentEvent(time, member, name, int(found.pop("epoch", 0) or 0), found)
     except (ValueError, KeyError, AttributeError):
         return None
 
@@ -135,55 +134,59 @@ def rows(seen: Seen) -> list[Row]:
     return [_row(seen, change) for change in seen.changes]
 
 
+PHASES = ("detect", "stop", "plan", "fork", "connect", "restore", "first-step")
+
+_FIRST = ("detect", "plan", "first-step")
+"""Phases that are over for the job when the first agent is through; the others, when the last one is."""
+
+
 def _row(seen: Seen, change: Change) -> Row:
-    plans = [e for e in seen.events if e.event == "plan" and e.fields.get("reason") == change.kind.value and e.time >= change.time]
+    plans = [e for e in seen.events if e.event == "plan" and e.fields.get("cause") == change.kind.value and e.time >= change.time]
     if not plans:
         return Row(what=_what(change))
-    planned = min(plans, key=lambda event: event.time)
-    epoch = planned.epoch
+    epoch = min(plans, key=lambda event: event.time).epoch
     since = _since(seen, change)
-    starts = [event.time for event in seen.events if event.event == "start" and event.epoch == epoch]
-    first_step = next((event.time for event in seen.events if event.event == "first-step" and event.epoch == epoch), None)
+    phases = _phases(seen, epoch)
+    begun = [event.time - float(event.fields.get("seconds", 0.0)) for event in _of(seen, epoch) if event.event == "stop"]
+    stood = change.time if change.kind is Kind.WORKER_KILLED else min(begun, default=None)
     return Row(
         what=_what(change),
         world=next((line.world for line in seen.steps if line.epoch == epoch), None),
-        detected=_ms(since, _detected(seen, change, planned)),
-        planned=_ms(since, planned.time),
-        started=_ms(since, max(starts, default=None)),
-        first_step=_ms(since, first_step),
-        stood_still=_ms(_stopped_at(seen, change, epoch), first_step),
+        phases={name: (time - since) * 1000 for name, time in phases.items()} if since is not None else {},
+        stood_still=_ms(None if change.kind is Kind.START else stood, phases.get("first-step")),
         steps_lost=_steps_lost(seen.steps, epoch),
         warm_up=_ms(change.time, since) if change.kind is Kind.AGENT_JOINS else None,
     )
 
 
+def _of(seen: Seen, epoch: int) -> list[AgentEvent]:
+    """The phases of the change to this epoch, those before its plan too."""
+    changes = {event.change for event in seen.events if event.event == "plan" and event.epoch == epoch}
+    return [event for event in seen.events if event.event in PHASES and event.change in changes]
+
+
+def _phases(seen: Seen, epoch: int) -> dict[str, float]:
+    """Phase -> when it was over for the job."""
+    found: dict[str, float] = {}
+    for event in _of(seen, epoch):
+        best = min if event.event in _FIRST else max
+        found[event.event] = best(event.time, found.get(event.event, event.time))
+    return {name: found[name] for name in PHASES if name in found}
+
+
 def _since(seen: Seen, change: Change) -> float | None:
     """When a change concerns the others: an agent that joins is none of their business until it is ready to start workers."""
-    return seen.ready.get(change.member) if change.kind is Kind.AGENT_JOINS else change.time
+    return _ready(seen).get(change.member) if change.kind is Kind.AGENT_JOINS else change.time
 
 
-def _detected(seen: Seen, change: Change, planned: AgentEvent) -> float | None:
-    """When the first agent (at the start: the last) could know."""
-    if change.kind is Kind.WORKER_KILLED:
-        return seen.failures.get(planned.epoch - 1)
-    if change.kind is Kind.AGENT_JOINS:
-        return seen.ready.get(change.member)
-    return max((time for time in seen.ready.values() if time <= planned.time), default=None)
+def _ready(seen: Seen) -> dict[str, float]:
+    return {event.member: event.time for event in seen.events if event.event == "ready"}
 
 
 def _what(change: Change) -> str:
     if change.kind is Kind.START:
         return "agents started"
     return f"{change.member}'s worker killed" if change.kind is Kind.WORKER_KILLED else f"{change.member} joins"
-
-
-def _stopped_at(seen: Seen, change: Change, epoch: int) -> float | None:
-    """When the workers before `epoch` stopped training; None: there were none."""
-    if change.kind is Kind.START:
-        return None
-    if change.kind is Kind.WORKER_KILLED:
-        return change.time
-    return min((event.time for event in seen.events if event.event == "stop" and event.epoch == epoch - 1), default=None)
 
 
 def _steps_lost(steps: Sequence[StepLine], epoch: int) -> int | None:
@@ -204,7 +207,7 @@ def complaint(seen: Seen, workers: int) -> str:
         if code:
             return f"{member} exited with {code}"
     for row in rows(seen):
-        if row.first_step is None:
+        if "first-step" not in row.phases:
             return f"the training did not go on after: {row.what}"
     kinds = {change.kind for change in seen.changes}
     if kinds != set(Kind):

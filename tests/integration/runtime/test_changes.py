@@ -241,5 +241,5 @@ def test_progress_and_phases_can_be_read(job: Job) -> None:
     job.finish()
     assert agent.ends() == 0
     events = agent.events
-    assert [event["event"] for event in events] == ["phase", "ready", "phase", "phase", "phase", "change", "exit"]
-    assert [event["phase"] for event in events if event["event"] == "phase"] == ["detect", "plan", "fork", "first-step"]
+    assert [event["event"] for event in events] == ["ready", "phase", "phase", "phase", "change", "exit"]
+    assert [event["phase"] for event in events if event["event"] == "phase"] == ["plan", "fork", "first-step"]

@@ -2,7 +2,7 @@
 
 A change begins with its cause and ends with the first step of the new world. Its phases, in the usual order (stop and plan overlap):
 
-    detect      cause -> this agent knows
+    detect      cause -> this agent knows (not of its own start)
     stop        first word to stop -> the old workers are gone
     plan        this agent knows -> it has seen the new plan
     fork        start -> all local workers run the script
@@ -141,7 +141,7 @@ class Changes:
             change.known_at = max(change.known_at, caused_at)
         change.epoch, change.cause = epoch, cause
         change.caused_at = caused_at if caused_at is not None else change.caused_at
-        if change.caused_at is not None:
+        if change.caused_at is not None and cause is not Cause.START:
             change.ended["detect"] = change.known_at
         change.begun["plan"] = change.known_at
         return [*records, *self._told("plan", now, **fields)]
@@ -199,7 +199,7 @@ class Changes:
         self._count += 1
         self._open = _Change(self._count, cause, caused_at, now)
         self._forking = False
-        return self._told("detect", now) if caused_at is not None else []
+        return self._told("detect", now) if caused_at is not None and cause is not Cause.START else []
 
     def _stepped(self, at: float, step: int | None) -> list[Record]:
         if self._open is None or not self._forking:

@@ -153,6 +153,8 @@ class Chronicle:
             if self._store.failures and self._cause is Cause.WORKER_FAILED:
                 self._tell_failure(first_failure(self._store.failures), "job")
             self._suspicions.clear()
+            if plan.rank is None and not self._started:
+                return  # a newcomer or a spare, and the others' business
             rank = plan.rank.group_rank if plan.rank is not None else None
             self._write(
                 self._changes.planned(
