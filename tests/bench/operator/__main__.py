@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1000, help="small jobs (1000)")
     parser.add_argument("--workers", type=int, default=4, help="of a small job (4)")
     parser.add_argument("--idle-seconds", type=float, default=60.0, help="for which the operator is watched at rest (60)")
-    parser.add_argument("--keep", action="store_true", help="keep the logs, also when all went well")
+    parser.add_argument("--profile", action="store_true", help="write the operator's profile beside its log (everything is slower then)")
     arguments = parser.parse_args()
     console = Console(highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="elasticjob-bench-operator-"))
@@ -61,7 +61,7 @@ async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> di
     with (
         FakeCluster(folder) as cluster,
         scenarios.etcds(folder, own) as endpoint,
-        Operator(cluster.kubeconfig, folder / "operator.log") as operator,
+        Operator(cluster.kubeconfig, folder / "operator.log", folder / "profile" if arguments.profile else None) as operator,
     ):
         async with Client(cluster.kubeconfig) as client:
             if scenario == "big":

@@ -29,10 +29,12 @@ class Cost:
 class Operator:
     """For the whole cluster. Use as a context manager."""
 
-    def __init__(self, kubeconfig: Path, log: Path, **environment: str) -> None:
+    def __init__(self, kubeconfig: Path, log: Path, profile: Path | None = None, **environment: str) -> None:
+        """`profile`: where to write one of cProfile's."""
         (self._port,) = free_ports(1)
         settings = {"KUBECONFIG": str(kubeconfig), "ELASTICJOB_PROBE_PORT": str(self._port), **environment}
-        self._child = Child([sys.executable, "-m", "elasticjob_operator"], log, {**os.environ, **settings})
+        module = ["elasticjob_operator"] if profile is None else ["tests.bench.operator.profiled", profile]
+        self._child = Child([sys.executable, "-m", *module], log, {**os.environ, **settings})
 
     def __enter__(self) -> Operator:
         self._child.wait_until(lambda: answers(f"http://127.0.0.1:{self._port}/readyz"))

@@ -1,6 +1,6 @@
-"""Requests to the API server: dicts in, dicts out, over the connection, credentials and TLS of `kubernetes.aio`.
+"""Requests to the API server: dicts in, dicts out, over aiohttp, with the credentials and TLS of `kubernetes.aio`.
 
-The client's own typed methods are not used: the same call costs five times the CPU there, and we need eight kinds of request.
+The client's own methods are not used: the same call costs five times the CPU there, and we need eight kinds of request.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 import aiohttp
 import orjson
@@ -64,7 +65,10 @@ class Api:
 
     def __init__(self, client: ApiClient, may_write: Callable[[], bool] = lambda: True) -> None:
         self._client = client
+        self._configuration = client.configuration
         self._may_write = may_write
+        pool = aiohttp.TCPConnector(limit=self._configuration.connection_pool_maxsize, ssl=client.rest_client.ssl_context)
+        self._session = aiohttp.ClientSession(connector=pool, trust_env=True, cookie_jar=aiohttp.DummyCookieJar())
 
     async def request(
         self,
@@ -110,6 +114,7 @@ class Api:
         return response
 
     async def close(self) -> None:
+        await self._session.close()
         await self._client.close()  # type: ignore[no-untyped-call]
 
     async def _send(
@@ -124,21 +129,25 @@ class Api:
     ) -> aiohttp.ClientResponse:
         if method != "GET" and not self._may_write():
             raise NotLeadingError(f"{method} {path}: not sent, because this operator does not lead any more")
-        _, url, headers, _, _ = await self._client.param_serialize(
-            method,
-            path,
-            query_params=list((query or {}).items()),
-            header_params={"Accept": accept, "Content-Type": content_type},
-            auth_settings=["BearerToken"],
-        )
+        configuration = self._configuration
+        headers = {"Accept": accept, "Content-Type": content_type}
+        if token := await configuration.get_api_key_with_prefix("BearerToken", alias="authorization"):
+            headers["Authorization"] = token
         try:
-            send = self._client.rest_client.request
-            answer = await send(method, url, headers=headers, body=body, _request_timeout=timeout)  # type: ignore[no-untyped-call]
+            response = await self._session.request(
+                method,
+                configuration.host + path + (f"?{urlencode(query)}" if query else ""),
+                data=orjson.dumps(body) if body is not None else None,
+                headers=headers,
+                timeout=timeout,
+                proxy=configuration.proxy,
+                proxy_headers=configuration.proxy_headers,
+                server_hostname=configuration.tls_server_name,
+            )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             metrics.count_request(method, path, query or {}, 0)
             raise ConnectionError(f"{method} {path}: {error or type(error).__name__}") from error
-        metrics.count_request(method, path, query or {}, answer.response.status)
-        response: aiohttp.ClientResponse = answer.response
+        metrics.count_request(method, path, query or {}, response.status)
         return response
 
 

@@ -69,6 +69,9 @@ class Cluster:
             nodes=None if self._node_informer.forbidden else self._nodes.by_name,
         )
 
+    def pod_count(self, key: Key) -> int:
+        return self._pods.count(key)
+
     def has_active_pods(self, key: Key, uid: str) -> bool:
         return any(pod.job_uid == uid and not pod.ended for pod in self._pods.of(key))
 

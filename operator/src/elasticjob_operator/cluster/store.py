@@ -35,6 +35,9 @@ class Store(Generic[T]):
         entry = self._objects.get(name)
         return entry[1] if entry else None
 
+    def count(self, group: Name) -> int:
+        return len(self._groups.get(group, ()))
+
     def of(self, group: Name) -> Iterator[T]:
         """The objects of a group."""
         return (self._objects[name][1] for name in self._groups.get(group, ()))

@@ -25,7 +25,13 @@ FIRST_WAIT, LONGEST_WAIT = 0.25, 60.0
 
 
 class KeyedQueue(Generic[K]):
-    def __init__(self) -> None:
+    """`rest(key)`: for how long a key, once worked on, is left alone, s. What comes meanwhile is taken together; the first thing after a
+    quiet time is not held up."""
+
+    def __init__(self, rest: Callable[[K], float] = lambda _: 0.0) -> None:
+        self._rest = rest
+        self._resting: dict[K, float] = {}
+        """Until when (monotonic, s)."""
         self._ready: asyncio.Queue[K] = asyncio.Queue()
         self._waiting: dict[K, float] = {}
         """In `_ready`, in that order, and since when (monotonic, s)."""
@@ -44,10 +50,18 @@ class KeyedQueue(Generic[K]):
         return time.monotonic() - next(iter(self._waiting.values())) if self._waiting else 0.0
 
     def add(self, key: K) -> None:
-        self._cancel_timer(key)
         if key in self._working:
+            self._cancel_timer(key)
             self._again.add(key)
-        elif key not in self._waiting:
+        elif (until := self._resting.pop(key, 0.0)) > time.monotonic():
+            self._resting[key] = until
+            self.add_at(key, until)
+        else:
+            self._put(key)
+
+    def _put(self, key: K) -> None:
+        self._cancel_timer(key)
+        if key not in self._waiting:
             self._waiting[key] = time.monotonic()
             self._ready.put_nowait(key)
 
@@ -63,6 +77,7 @@ class KeyedQueue(Generic[K]):
         """No more waiting for that key, and its failures are forgiven."""
         self._cancel_timer(key)
         self._failures.pop(key, None)
+        self._resting.pop(key, None)
 
     async def work(self, handle: Callable[[K], Awaitable[None]], workers: int) -> None:
         """Until cancelled."""
@@ -87,6 +102,8 @@ class KeyedQueue(Generic[K]):
                 self._on_failure(key, error)
             finally:
                 self._working.discard(key)
+                if (seconds := self._rest(key)) > 0:
+                    self._resting[key] = time.monotonic() + seconds
                 if key in self._again:
                     self._again.discard(key)
                     self.add(key)
@@ -100,7 +117,11 @@ class KeyedQueue(Generic[K]):
 
     def _on_timer(self, key: K) -> None:
         self._timers.pop(key, None)
-        self.add(key)
+        self._resting.pop(key, None)
+        if key in self._working:
+            self._again.add(key)
+        else:
+            self._put(key)
 
     def _cancel_timer(self, key: K) -> None:
         with contextlib.suppress(KeyError):

@@ -108,3 +108,37 @@ async def test_a_bug_in_one_job_stops_no_other(bench: Bench, caplog: pytest.LogC
     assert any(record.exc_info for record in caplog.records), "with its traceback"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_comes_while_a_key_rests_is_worked_on_once_and_soon() -> None:
+    worked: list[float] = []
+    loop = asyncio.get_running_loop()
+    queue: KeyedQueue[str] = KeyedQueue(rest=lambda _: 0.1)
+
+    async def handle(_: str) -> None:
+        worked.append(loop.time())
+
+    task = asyncio.create_task(queue.work(handle, 2))
+    queue.add("a")
+    await until(lambda: worked)
+    for _ in range(20):
+        queue.add("a")
+        await asyncio.sleep(0.001)
+    queue.add_at("a", loop.time() + 60)
+    await until(lambda: len(worked) == 2)
+    assert worked[1] - worked[0] >= 0.1
+    await asyncio.sleep(0.15)
+    assert len(worked) == 2
+    queue.add("a")
+    await until(lambda: len(worked) == 3)
+    task.cancel()
+
+
+async def test_depth_and_age_are_those_of_what_waits() -> None:
+    queue: KeyedQueue[str] = KeyedQueue()
+    assert (len(queue), queue.age) == (0, 0.0)
+    queue.add("a")
+    await asyncio.sleep(0.02)
+    queue.add("b")
+    assert len(queue) == 2
+    assert queue.age >= 0.02
