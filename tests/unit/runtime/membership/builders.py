@@ -71,7 +71,8 @@ def members(names: str, **changed: Mapping[str, Any]) -> dict[str, Member]:
 
 
 def make_plan(names: str, *, epoch: int = 1, me: str = "a", **fields: Any) -> Plan:
-    """The plan with these members in rank order, as the planner sees it. `restarts`, `revision`, `size`, `ranks`, `nproc`, `attempt`."""
+    """The plan with these members in rank order, as the planner sees it. `restarts`, `revision`, `size`, `ranks`, `nproc`, `attempt`;
+    what is remembered of crashes."""
     size = fields.get("size", len(names))
     ring = names * 2
     ranks = {
@@ -97,6 +98,7 @@ def make_plan(names: str, *, epoch: int = 1, me: str = "a", **fields: Any) -> Pl
         nproc=fields.get("nproc", 1),
         restart_count=fields.get("restarts", 0),
         reason=PlanReason.START,
+        **{name: fields[name] for name in ("crash", "same_crashes", "stalled_restarts", "best_step") if name in fields},
     )
     known = fields.get("ranks", ranks)
     return Plan(value=value, mod_revision=fields.get("revision", PLAN_REVISION), rank=ranks.get(me), ranks=known)

@@ -1,0 +1,148 @@
+"""Restarts that do not help: how long the next one waits, and when there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from elasticjob_runtime.contract import FailureValue
+from elasticjob_runtime.membership.crash_loop import Crash, History, Limits, Verdict, delay, judge, kind_of, longest_delay
+from elasticjob_runtime.membership.planner import next_plan
+
+from tests.unit.runtime.membership.builders import NOW, Case, answers, make_failure, make_plan, make_view, members, told
+
+LIMITS = Limits(backoff=1.0, backoff_max=10.0, stable_time=20.0, max_stalled=None)
+
+
+def crash(kind: str = "A", step: int | None = None, ran: float = 1.0) -> Crash:
+    return Crash(kind=kind, step=step, ran_seconds=ran)
+
+
+def after(*crashes: Crash, limits: Limits = LIMITS) -> Verdict:
+    """What is made of the last of these."""
+    verdict = Verdict(history=History())
+    for one in crashes:
+        verdict = judge(verdict.history, one, limits)
+    return verdict
+
+
+DELAYS = {
+    "the first crash": ([crash()], 0.0),
+    "the same again": ([crash()] * 2, 1.0),
+    "and again": ([crash()] * 3, 2.0),
+    "and again and again": ([crash()] * 4, 4.0),
+    "never longer than the limit": ([crash()] * 30, 10.0),
+    "another crash is restarted at once": ([crash(), crash(), crash("B")], 0.0),
+    "two that alternate are never the same twice": ([crash(), crash("B"), crash(), crash("B")], 0.0),
+    "a step further: at once": ([crash(step=5), crash(step=6)], 0.0),
+    "after progress the count starts anew": ([crash(step=5)] * 4 + [crash(step=6)] * 2, 1.0),
+    "the steps of an old checkpoint done again are no progress": ([crash(step=100), crash(step=90), crash(step=99)], 2.0),
+    "no step since the restart": ([crash(step=100), crash()], 1.0),
+    "it crashes before its first step is reported": ([crash(), crash(step=1)], 0.0),
+    "a script that reports nothing, and ran for a while": ([crash(), crash(ran=20.0)], 0.0),
+    "a script that reports nothing, and did not": ([crash(), crash(ran=19.9)], 1.0),
+    "time is no progress where steps are reported": ([crash(step=100), crash(ran=500.0)], 1.0),
+}
+
+
+@pytest.mark.parametrize(("crashes", "seconds"), DELAYS.values(), ids=DELAYS)
+def test_a_crash_that_comes_back_waits_longer_every_time(crashes: list[Crash], seconds: float) -> None:
+    assert after(*crashes).delay == seconds
+
+
+ENDS = {
+    "four restarts did not help": ([crash(step=7)] * 5, None, ""),
+    "five restarts did not help": ([crash(step=7)] * 6, None, "5 restarts without progress (no step beyond 7)"),
+    "five crashes, each another one": ([crash(kind, 7) for kind in "ABCDEF"], None, "5 restarts without progress (no step beyond 7)"),
+    "progress between": ([*[crash(step=7)] * 5, crash(step=8), *[crash(step=8)] * 4], None, ""),
+    "a script that reports nothing is not ended by itself": ([crash()] * 50, None, ""),
+    "a script that reports nothing, and a limit asked for": ([crash()] * 4, 3, "3 restarts without progress (no group ran for 20 s)"),
+    "a lower limit": ([crash(step=7)] * 2, 1, "1 restarts without progress (no step beyond 7)"),
+    "no limit": ([crash(step=7)] * 50, 0, ""),
+}
+
+
+@pytest.mark.parametrize(("crashes", "most", "end"), ENDS.values(), ids=ENDS)
+def test_restarts_that_bring_no_progress_end_the_job(crashes: list[Crash], most: int | None, end: str) -> None:
+    assert after(*crashes, limits=dataclasses.replace(LIMITS, max_stalled=most)).end == end
+
+
+def test_without_a_backoff_nothing_waits() -> None:
+    assert [delay(times, Limits()) for times in range(9)] == [0.0] * 9
+    assert after(*[crash()] * 9, limits=Limits()).delay == 0.0
+
+
+def test_others_wait_for_a_new_plan_as_long_as_the_planner_may() -> None:
+    assert longest_delay(History(), LIMITS) == 0.0
+    assert longest_delay(after(crash(), crash()).history, LIMITS) == after(*[crash()] * 3).delay
+
+
+def failure(message: str, code: int = 1, reason: str = "ApplicationError") -> FailureValue:
+    return FailureValue(member="a", epoch=1, rank=0, local_rank=0, exit_code=code, reason=reason, message=message)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (failure("RuntimeError: at 0x7f01"), failure("RuntimeError: at 0x8e02"), True),
+        (failure("RuntimeError: no"), failure("ValueError: no"), False),
+        (failure("killed by SIGKILL", -9, "Signal"), failure("killed by SIGSEGV", -11, "Signal"), False),
+        (failure("exit code 3", 3), failure("exit code 4", 4), False),
+    ],
+)
+def test_two_crashes_of_one_kind(one: FailureValue, other: FailureValue, same: bool) -> None:
+    assert (kind_of(one) == kind_of(other)) is same
+
+
+BOOM = make_failure("b", message="boom")
+STUCK = make_plan("abc", restarts=2, crash=kind_of(BOOM), same_crashes=2, stalled_restarts=4, best_step=10)
+SETTINGS = {"crash_limits": LIMITS}
+LEFT = make_view(there="ab", plan=STUCK, probes=answers("b"), failures=[BOOM], settings=SETTINGS)
+
+PLANNING = {
+    "the third of its kind waits 2 s from the failure on": Case(
+        make_view(plan=make_plan("abc", crash=kind_of(BOOM), same_crashes=2), probes=answers("bc"), failures=[BOOM], settings=SETTINGS,
+                  store={"failed_at": NOW - 0.5}), "wait 1.5 s"
+    ),
+    "and is restarted then": Case(
+        make_view(plan=make_plan("abc", crash=kind_of(BOOM), same_crashes=2), probes=answers("bc"), failures=[BOOM], settings=SETTINGS,
+                  store={"failed_at": NOW - 2.0}), "plan 2: a b c, WorkerFailed, 1 restarts"
+    ),
+    "are all still there? That is asked before any wait": Case(
+        make_view(plan=make_plan("abc", crash=kind_of(BOOM), same_crashes=2), failures=[BOOM], settings=SETTINGS,
+                  store={"failed_at": NOW - 0.5}), "ask b c"
+    ),
+    "five restarts without progress: over": Case(
+        make_view(plan=STUCK, probes=answers("bc"), failures=[BOOM], settings=SETTINGS), "outcome failed because of b"
+    ),
+    "a step further: restarted at once": Case(
+        make_view(plan=STUCK, probes=answers("bc"), failures=[BOOM], settings=SETTINGS, step=11), "plan 2: a b c, WorkerFailed, 3 restarts"
+    ),
+    "a lost member never waits and never counts": Case(LEFT, "plan 2: a b, MemberLost, 2 restarts"),
+    "a newcomer changes nothing of the wait": Case(
+        make_view(there=members("abcd", d={"seen_at": NOW - 5}), plan=make_plan("abc", crash=kind_of(BOOM), same_crashes=2),
+                  probes=answers("bcd"), failures=[BOOM], settings=SETTINGS, store={"failed_at": NOW - 0.5}), "wait 1.5 s"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PLANNING.values(), ids=PLANNING)
+def test_the_planner_waits_and_ends(case: Case) -> None:
+    assert told(next_plan(case.view, NOW)) == case.does
+
+
+def test_what_is_remembered_goes_from_plan_to_plan() -> None:
+    again = next_plan(make_view(plan=make_plan("abc"), probes=answers("bc"), failures=[BOOM], step=3), NOW)
+    assert again is not None
+    assert again.crashes == History(crash=kind_of(BOOM), same_crashes=1, stalled_restarts=0, best_step=3)  # type: ignore[attr-defined]
+    lost = next_plan(LEFT, NOW)
+    assert lost is not None
+    assert lost.crashes == History(crash=kind_of(BOOM), same_crashes=2, stalled_restarts=4, best_step=10)  # type: ignore[attr-defined]
+
+
+def test_why_a_job_without_progress_ended() -> None:
+    view = make_view(plan=STUCK, probes=answers("bc"), failures=[BOOM], settings=SETTINGS)
+    action = next_plan(view, NOW)
+    assert action is not None
+    assert action.outcome.reason == "NoProgress"  # type: ignore[attr-defined]
+    assert "boom; 5 restarts without progress (no step beyond 10)" in action.reason

@@ -1,0 +1,48 @@
+"""When is a training that says nothing more a hang?"""
+
+from __future__ import annotations
+
+import pytest
+from elasticjob_runtime.membership.hang import REMEMBERED, HangLimits, StepTimes
+
+LIMITS = HangLimits(factor=10.0, least=5.0)
+
+
+def timed(*seconds: float) -> StepTimes:
+    """Steps that took so long, the first one beginning at 0 s."""
+    times = StepTimes()
+    now = 0.0
+    for step, one in enumerate((0.0, *seconds)):
+        now += one
+        times.add(step, now)
+    return times
+
+
+DEADLINES = {
+    "ten times the median after the last step": (timed(*[1.0] * 10), LIMITS, 20.0),
+    "not before the least": (timed(*[0.1] * 10), LIMITS, 6.0),
+    "a slow first step does not move the median": (timed(60.0, *[1.0] * 8), LIMITS, 78.0),
+    "too few steps to tell": (timed(*[1.0] * 4), LIMITS, None),
+    "no steps": (StepTimes(), LIMITS, None),
+    "nobody asked": (timed(*[1.0] * 10), HangLimits(), None),
+    "steps that get slower are remembered, old ones forgotten": (timed(*[1.0] * 200, *[2.0] * REMEMBERED), LIMITS, 402.0 + 20.0),
+}
+
+
+@pytest.mark.parametrize(("times", "limits", "deadline"), DEADLINES.values(), ids=DEADLINES)
+def test_when_a_step_is_missed(times: StepTimes, limits: HangLimits, deadline: float | None) -> None:
+    assert times.deadline(limits) == (None if deadline is None else pytest.approx(deadline))
+
+
+def test_what_is_said_of_it() -> None:
+    times = timed(*[0.4] * 10)
+    assert times.hang(LIMITS, 8.9) == ""
+    assert times.hang(LIMITS, 35.0) == "hang: no step for 31 s, median 0.4 s"
+
+
+def test_several_ranks_report_the_same_step() -> None:
+    times = StepTimes()
+    for step in range(10):
+        for rank in range(3):
+            times.add(step, step + rank * 0.01)
+    assert times.deadline(LIMITS) == pytest.approx(9.0 + 10.0)
