@@ -186,6 +186,16 @@ GOOD = {
     ),
     "checkpoints in a claim": Case({"spec.checkpoint.volume.persistentVolumeClaim.claimName": "checkpoints"}),
     "checkpoints where the template mounts them": Case({"spec.checkpoint.directory": "/data/run"}),
+    "rules and waits": Case(
+        {
+            "spec.restartPolicy": {
+                "maxRestarts": 100,
+                "windowSeconds": 3600,
+                "rules": [{"exitCodes": [42, 143], "action": "Fail"}, {"reasons": ["OutOfMemory"], "action": "Ignore"}],
+                "backoff": {"initialSeconds": 0, "maxSeconds": 0},
+            }
+        }
+    ),
     "no restarts": Case({"spec.restartPolicy.maxRestarts": 0}),
     "all pods cleaned": Case({"spec.lifecycle.cleanPods": "All"}),
     "suspended from the start": Case({"spec.lifecycle.suspend": True}),
@@ -282,6 +292,24 @@ BAD = {
             "spec.lifecycle.startupDeadlineSeconds: Invalid value",
             "startupDeadlineSeconds (90) is above activeDeadlineSeconds (60), which ends the job before: lower it or leave it out",
         ),
+    ),
+    "a rule that matches nothing": Case(
+        {"spec.restartPolicy.rules": [{"action": "Fail"}]},
+        ("spec.restartPolicy.rules[0]", "a rule without exitCodes and reasons matches nothing: give at least one of either"),
+    ),
+    "a rule for what is no exit code": Case(
+        {"spec.restartPolicy.rules": [{"exitCodes": [0], "action": "Fail"}]}, ("spec.restartPolicy.rules[0].exitCodes[0]", "or equal to 1")
+    ),
+    "a rule that does what is not there": Case(
+        {"spec.restartPolicy.rules": [{"exitCodes": [1], "action": "Retry"}]}, ('supported values: "Restart", "Ignore", "Fail"',)
+    ),
+    "waits crossed": Case(
+        {"spec.restartPolicy.backoff": {"initialSeconds": 9, "maxSeconds": 3}},
+        ("initialSeconds (9) is above maxSeconds (3): lower initialSeconds or raise maxSeconds",),
+    ),
+    "more restarts than a window remembers": Case(
+        {"spec.restartPolicy": {"maxRestarts": 101, "windowSeconds": 60}},
+        ("maxRestarts (101) is above 100, the most within windowSeconds", "lower maxRestarts, or leave windowSeconds out"),
     ),
     "a manager without a domain": Case(
         {"spec.lifecycle.managedBy": "kueue"}, ("managedBy kueue is not a domain, a slash and a name: write one such as kueue.x-k8s.io/",)
@@ -381,7 +409,7 @@ def test_defaults_are_shown(cluster: Cluster) -> None:
     }
     assert spec == {
         "rendezvous": {"backend": "etcd-v3", "endpoint": ""},
-        "restartPolicy": {"maxRestarts": 10},
+        "restartPolicy": {"maxRestarts": 10, "rules": [], "backoff": {"initialSeconds": 1, "maxSeconds": 300}},
         "lifecycle": {"cleanPods": "Running", "managedBy": "", "suspend": False},
     }
 
@@ -411,7 +439,7 @@ def full_status() -> Status:
         workers="3/4",
         world_size=6,
         epoch=2,
-        restarts=Restarts(total=1),
+        restarts=Restarts(total=3, reported=1, window=2, times=(NOON, NOON), by_cause={"OutOfMemory": 2, "Signal": 1}),
         rendezvous=RendezvousStatus(id="8c-1", backend="etcd-v3", endpoint="etcd:2379"),
         progress=Progress(
             step=3_000_000_000,
@@ -449,7 +477,7 @@ def test_kubectl_get_shows_what_a_person_asks_first(cluster: Cluster) -> None:
     cluster.kubectl("patch", "ej", "digits", "--subresource=status", "--type=merge", f"--patch={patch}")
     head, row = cluster.kubectl("get", "ej").splitlines()
     assert head.split() == ["NAME", "WORKERS", "WORLD", "RESTARTS", "STEP", "STATUS", "AGE"]
-    assert row.split()[:6] == ["digits", "3/4", "6", "1", "3000000000", "Running"]
+    assert row.split()[:6] == ["digits", "3/4", "6", "3", "3000000000", "Running"]
     assert "elasticjob.elasticjob.dev/digits" in cluster.kubectl("get", "all")
     scale = json.loads(cluster.kubectl("get", "ej", "digits", "--subresource=scale", "--output=json"))
     assert (scale["spec"]["replicas"], scale["status"]) == (4, {"replicas": 4, "selector": "elasticjob.dev/job-name=digits"})

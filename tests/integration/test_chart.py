@@ -57,11 +57,14 @@ def test_crd_of_the_chart_is_the_generated_one() -> None:
     ("setting", "complaint"),
     [
         ("rendezvous.endpoint=http://etcd:2379", "/rendezvous/endpoint"),
-        ("replicaCount=2", "/replicaCount"),
+        ("replicaCount=9", "/replicaCount"),
+        ("leaderElection.leaseSeconds=1", "/leaderElection/leaseSeconds"),
+        ("metrics.serviceMonitor.interval=often", "/metrics/serviceMonitor/interval"),
         ("logging.format=xml", "/logging/format"),
         ("replicas=1", "'replicas' not allowed"),
         ("watchNamespaces={Team_A}", "/watchNamespaces/0"),
         ("serviceAccount.create=false", "name the service account to use"),
+        ("metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "needs metrics.service.enabled"),
     ],
 )
 def test_wrong_value_is_refused_by_name(setting: str, complaint: str) -> None:
@@ -81,15 +84,42 @@ def test_values_reach_the_operator() -> None:
         "ELASTICJOB_NODE_LOST_SECONDS": "5",
         "ELASTICJOB_LOG_FORMAT": "plain",
         "ELASTICJOB_PROBE_PORT": "8080",
+        "ELASTICJOB_LEASE_NAMESPACE": "system",
+        "ELASTICJOB_LEASE_NAME": "ej-elasticjob",
+        "ELASTICJOB_LEASE_SECONDS": "10",
     }
 
 
 def test_with_named_namespaces_nothing_but_nodes_is_cluster_wide() -> None:
     objects = rendered("watchNamespaces={a,b}", "rbac.aggregateToUserRoles=false")
-    assert {each["metadata"]["namespace"] for each in of_kind(objects, "Role", "RoleBinding")} == {"a", "b"}
+    assert {each["metadata"]["namespace"] for each in of_kind(objects, "Role", "RoleBinding")} == {"a", "b", "system"}
+    (election,) = [each for each in of_kind(objects, "Role") if each["metadata"]["namespace"] == "system"]
+    assert {resource for rule in election["rules"] for resource in rule["resources"]} == {"leases"}
     (role,) = of_kind(objects, "ClusterRole")
     assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}]
     assert of_kind(rendered("watchNamespaces={a}", "rbac.readNodes=false", "rbac.aggregateToUserRoles=false"), "ClusterRole") == []
+
+
+def test_two_replicas_are_disrupted_one_at_a_time_and_one_is_never_kept_from_a_drain() -> None:
+    (budget,) = of_kind(rendered("replicaCount=2"), "PodDisruptionBudget")
+    (deployment,) = of_kind(rendered("replicaCount=2"), "Deployment")
+    assert budget["spec"]["selector"] == deployment["spec"]["selector"]
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert of_kind(rendered(), "PodDisruptionBudget") == []
+    assert of_kind(rendered("replicaCount=2", "podDisruptionBudget.enabled=false"), "PodDisruptionBudget") == []
+
+
+def test_metrics_service_and_monitor_find_the_operators_port() -> None:
+    objects = rendered("metrics.serviceMonitor.enabled=true", "metrics.serviceMonitor.labels.release=prometheus")
+    (service,), (monitor,), (deployment,) = (of_kind(objects, kind) for kind in ("Service", "ServiceMonitor", "Deployment"))
+    template = deployment["spec"]["template"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    assert {each["name"] for each in template["spec"]["containers"][0]["ports"]} == {service["spec"]["ports"][0]["targetPort"]}
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert of_kind(rendered("metrics.service.enabled=false"), "Service") == []
+    assert of_kind(rendered(), "ServiceMonitor") == []
 
 
 class Release:
@@ -111,10 +141,10 @@ class Release:
         self.helm("uninstall", "ej", "--ignore-not-found")
         self.kubectl("delete", "namespace", self.namespace, "--wait=false", "--ignore-not-found")
 
-    def may(self, verb: str, what: str, namespace: str) -> bool:
+    def may(self, verb: str, what: str, namespace: str, name: str = "") -> bool:
         """`what` as kubectl writes it: resource, resource.group, resource.group/subresource."""
-        name, _, subresource = what.partition("/")
-        resource, _, group = name.partition(".")
+        kind, _, subresource = what.partition("/")
+        resource, _, group = kind.partition(".")
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
@@ -126,6 +156,7 @@ class Release:
                     "resource": resource,
                     "subresource": subresource,
                     "namespace": namespace,
+                    "name": name,
                 },
             },
         }
@@ -151,11 +182,15 @@ def narrow(control_plane_server: ControlPlane) -> Iterator[Release]:
 
 
 NEEDED = [
-    *((verb, "elasticjobs.elasticjob.dev") for verb in ("get", "list", "watch")),
+    *((verb, "elasticjobs.elasticjob.dev") for verb in ("get", "list", "watch", "delete")),
     ("patch", "elasticjobs.elasticjob.dev/status"),
     ("update", "elasticjobs.elasticjob.dev/finalizers"),
     *((verb, "pods") for verb in ("get", "list", "watch", "create", "delete")),
-    *((verb, what) for what in ("services", "statefulsets.apps") for verb in ("get", "list", "watch", "create", "patch", "delete")),
+    *(
+        (verb, what)
+        for what in ("services", "statefulsets.apps", "horizontalpodautoscalers.autoscaling")
+        for verb in ("get", "list", "watch", "create", "patch", "delete")
+    ),
     ("create", "events"),
 ]
 NODES = [("list", "nodes"), ("watch", "nodes")]
@@ -165,13 +200,14 @@ NEVER = [
     ("get", "configmaps"),
     ("create", "elasticjobs.elasticjob.dev"),
     ("patch", "elasticjobs.elasticjob.dev"),
-    ("delete", "elasticjobs.elasticjob.dev"),
     ("create", "pods/exec"),
     ("create", "deployments.apps"),
     ("deletecollection", "pods"),
     ("patch", "pods"),
     ("list", "namespaces"),
     ("patch", "nodes"),
+    ("get", "leases.coordination.k8s.io"),
+    ("create", "leases.coordination.k8s.io"),
     ("create", "rolebindings.rbac.authorization.k8s.io"),
 ]
 
@@ -184,6 +220,17 @@ def test_operator_may_what_it_does(release: Release, verb: str, what: str) -> No
 @pytest.mark.parametrize(("verb", "what"), NEVER)
 def test_operator_may_nothing_else(release: Release, verb: str, what: str) -> None:
     assert not release.may(verb, what, "anywhere")
+
+
+def test_operator_may_hold_its_own_lease_and_no_other(release: Release) -> None:
+    lease = "leases.coordination.k8s.io"
+    for verb in ("get", "update"):
+        assert release.may(verb, lease, release.namespace, name="ej-elasticjob")
+        assert not release.may(verb, lease, release.namespace, name="another")
+        assert not release.may(verb, lease, "kube-system", name="ej-elasticjob")
+    assert release.may("create", lease, release.namespace)
+    for verb in ("list", "delete", "patch"):
+        assert not release.may(verb, lease, release.namespace, name="ej-elasticjob")
 
 
 @pytest.mark.parametrize(("verb", "what"), NEEDED)
@@ -211,7 +258,7 @@ def test_uninstall_leaves_the_jobs_and_an_upgrade_takes_them_over(control_plane_
     kubectl("delete", "ej", "kept")
 
 
-def test_operator_pod_fits_restricted_pod_security(control_plane_server: ControlPlane) -> None:
+def test_pods_of_the_chart_fit_restricted_pod_security(control_plane_server: ControlPlane) -> None:
     kubectl = control_plane_server.kubectl
     namespace = f"restricted-{uuid.uuid4().hex[:8]}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -221,13 +268,16 @@ def test_operator_pod_fits_restricted_pod_security(control_plane_server: Control
         stdin=json.dumps({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}),
     )
     (deployment,) = of_kind(rendered(), "Deployment")
-    template = deployment["spec"]["template"]
-    pod = {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {**template["metadata"], "name": "operator", "namespace": namespace}}
-    kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(pod))
-    loose = copy.deepcopy(pod)
-    del loose["spec"]["securityContext"]
-    with pytest.raises(ClusterError, match="violates PodSecurity"):
-        kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(loose))
+    (test,) = of_kind(rendered(), "Pod")
+    assert test["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    for template in (deployment["spec"]["template"], test):
+        metadata = {**template["metadata"], "name": "it", "namespace": namespace}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(pod))
+        loose = copy.deepcopy(pod)
+        del loose["spec"]["securityContext"]
+        with pytest.raises(ClusterError, match="violates PodSecurity"):
+            kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(loose))
     kubectl("delete", "namespace", namespace, "--wait=false")
 
 

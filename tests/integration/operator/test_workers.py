@@ -167,3 +167,33 @@ def test_job_made_again_under_its_name_waits_for_the_old_pods(
     assert new["metadata"]["ownerReferences"][0]["uid"] == ns.job("digits")["metadata"]["uid"]
     eventually(lambda: ns.is_true("digits", "Accepted"), what="its own status")
     assert ns.status("digits")["epoch"] == 0, "nothing of the old job's status"
+
+
+def test_rule_fails_the_job_at_once(ns: Namespace, training: Callable[..., Agents]) -> None:
+    rules = [{"exitCodes": [42], "action": "Fail"}]
+    training(replicas=2, spec={"restartPolicy": {"maxRestarts": 9, "rules": rules}})
+    ns.end("digits-worker-1", 42, at=rfc3339(), message="bad data")
+    eventually(lambda: ns.is_true("digits", "Failed"), what="Failed")
+    assert ns.condition("digits", "Failed")["reason"] == "FailedByRule"
+    assert "digits-worker-1" in ns.condition("digits", "Failed")["message"]
+    assert ns.status("digits")["restarts"]["byCause"] == {"ApplicationError": 1}
+
+
+def test_ignored_failure_is_replaced_and_free_and_the_agents_are_told_what_is_left(ns: Namespace, training: Callable[..., Agents]) -> None:
+    rules = [{"reasons": ["OutOfMemory"], "action": "Ignore"}]
+    agents = training(replicas=2, spec={"restartPolicy": {"maxRestarts": 3, "windowSeconds": 3600, "rules": rules}})
+    before = uid_of(ns, "digits-worker-1")
+    ns.end("digits-worker-1", 137, reason="OOMKilled", at=rfc3339(), started=rfc3339(-600))
+    successor(ns, "digits-worker-1", before)
+    assert ns.status("digits")["restarts"]["total"] == 0
+    before = uid_of(ns, "digits-worker-0")
+    ns.end("digits-worker-0", 1, at=rfc3339(), started=rfc3339(-600))
+    successor(ns, "digits-worker-0", before)
+    restarts = ns.status("digits")["restarts"]
+    assert (restarts["total"], restarts["window"], restarts["byCause"]) == (1, 1, {"ApplicationError": 1})
+
+    def told() -> int | None:
+        spec = agents.spec()
+        return spec.max_restarts if spec else None
+
+    eventually(lambda: told() == 2, what="two restarts are left")

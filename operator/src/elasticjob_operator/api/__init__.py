@@ -14,6 +14,7 @@ from elasticjob_operator.api.job import (
 )
 from elasticjob_operator.api.reasons import MESSAGES, ConditionType, Reason, message
 from elasticjob_operator.api.spec import (
+    Backoff,
     Checkpoint,
     CleanPods,
     Lifecycle,
@@ -22,6 +23,8 @@ from elasticjob_operator.api.spec import (
     RendezvousBackend,
     Resources,
     RestartPolicy,
+    RestartRule,
+    RuleAction,
     Spec,
     Workers,
 )
@@ -46,6 +49,7 @@ __all__ = [
     "SHORT_NAME",
     "SINGULAR",
     "VERSION",
+    "Backoff",
     "Checkpoint",
     "CleanPods",
     "Condition",
@@ -64,7 +68,9 @@ __all__ = [
     "RendezvousStatus",
     "Resources",
     "RestartPolicy",
+    "RestartRule",
     "Restarts",
+    "RuleAction",
     "Spec",
     "Status",
     "Workers",

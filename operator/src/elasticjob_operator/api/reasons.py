@@ -67,6 +67,7 @@ class Reason(str, enum.Enum):
     WORKERS_FAILED = "WorkersFailed"
     """The agents gave up, for another cause than the restart budget."""
     MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
+    FAILED_BY_RULE = "FailedByRule"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     STARTUP_DEADLINE_EXCEEDED = "StartupDeadlineExceeded"
     NOT_FINISHED = "NotFinished"
@@ -103,7 +104,9 @@ MESSAGES: dict[Reason, str] = {
     Reason.JOB_RESUMED: "The job is resumed with run {run}.",
     Reason.WORKERS_SUCCEEDED: "All workers ended well.",
     Reason.WORKERS_FAILED: "The workers gave up: {detail}",
-    Reason.MAX_RESTARTS_EXCEEDED: "Failed {restarts} times, more than spec.restartPolicy.maxRestarts ({max_restarts}); last: {detail}",
+    Reason.MAX_RESTARTS_EXCEEDED: "Failed {restarts} times{window}, more than spec.restartPolicy.maxRestarts ({max_restarts}); "
+    "last: {detail}",
+    Reason.FAILED_BY_RULE: "{worker} failed in a way that ends the job by spec.restartPolicy.rules: {detail}",
     Reason.DEADLINE_EXCEEDED: "The job ran for longer than spec.lifecycle.activeDeadlineSeconds ({seconds} s).",
     Reason.STARTUP_DEADLINE_EXCEEDED: "Training did not begin within spec.lifecycle.startupDeadlineSeconds ({seconds} s): {detail}",
     Reason.NOT_FINISHED: "The job has not ended.",

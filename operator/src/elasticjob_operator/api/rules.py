@@ -206,6 +206,39 @@ PROCS_PER_WORKER = rules(
     },
 )
 
+RESTART_RULE = rules(
+    {
+        "rule": "(has(self.exitCodes) && size(self.exitCodes) > 0) || (has(self.reasons) && size(self.reasons) > 0)",
+        **_message("a rule without exitCodes and reasons matches nothing: give at least one of either, such as exitCodes: [42]"),
+    },
+)
+
+BACKOFF = rules(
+    {
+        # Where it is an object's own default, the fields' defaults are not there yet.
+        "rule": "!has(self.initialSeconds) || !has(self.maxSeconds) || self.initialSeconds <= self.maxSeconds",
+        **_message(
+            "initialSeconds (%d) is above maxSeconds (%d): lower initialSeconds or raise maxSeconds",
+            "self.initialSeconds",
+            "self.maxSeconds",
+        ),
+        "fieldPath": ".initialSeconds",
+    },
+)
+
+MAX_RESTARTS_IN_WINDOW = 100
+RESTART_POLICY = rules(
+    {
+        "rule": f"!has(self.windowSeconds) || self.maxRestarts <= {MAX_RESTARTS_IN_WINDOW}",
+        **_message(
+            f"maxRestarts (%d) is above {MAX_RESTARTS_IN_WINDOW}, the most within windowSeconds, because their times are kept in status: "
+            "lower maxRestarts, or leave windowSeconds out",
+            "self.maxRestarts",
+        ),
+        "fieldPath": ".maxRestarts",
+    },
+)
+
 ENDPOINT = rules(
     {
         "rule": r"self == '' || self.matches('^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5}$')",

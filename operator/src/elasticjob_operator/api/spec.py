@@ -13,6 +13,8 @@ from elasticjob_operator.api.template import POD_TEMPLATE_SCHEMA
 
 MAX_WORKERS = 10_000
 
+Seconds = Annotated[Int32, Field(ge=1)]
+
 WorkerCount = Annotated[Int32, Field(ge=1, le=MAX_WORKERS)]
 
 PodTemplate = Annotated[dict[str, Any], WithJsonSchema(POD_TEMPLATE_SCHEMA)]
@@ -143,7 +145,42 @@ class Checkpoint(Model, frozen=True):
     """
 
 
-class RestartPolicy(Model, frozen=True):
+class RuleAction(str, enum.Enum):
+    """What a failure that a rule matches does."""
+
+    RESTART = "Restart"
+    IGNORE = "Ignore"
+    FAIL = "Fail"
+
+    __str__ = str.__str__
+
+
+class RestartRule(Model, frozen=True, json_schema_extra=rules.RESTART_RULE):
+    """What becomes of failures of a kind. A failure must match both lists, where both are given."""
+
+    exit_codes: Annotated[
+        tuple[Annotated[Int32, Field(ge=1, le=255)], ...], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})
+    ] = ()
+    """Exit codes of the process or container. 128 + n: ended by signal n."""
+    reasons: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=64)], ...],
+        Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"}),
+    ] = ()
+    """Kinds of failure as status.lastFailure.reason names them: ApplicationError, Signal, OutOfMemory, Evicted ..."""
+    action: RuleAction
+    """Restart: counts as a restart. Ignore: restarted too, and free. Fail: the job fails at once."""
+
+
+class Backoff(Model, frozen=True, json_schema_extra=rules.BACKOFF):
+    """Waits before a worker pod that fails again and again right after its start is replaced."""
+
+    initial_seconds: Annotated[Int32, Field(ge=0, le=86_400)] = 1
+    """First wait, s; each further failure doubles it."""
+    max_seconds: Annotated[Int32, Field(ge=0, le=86_400)] = 300
+    """Longest wait, s."""
+
+
+class RestartPolicy(Model, frozen=True, json_schema_extra=rules.RESTART_POLICY):
     """What failures the job survives."""
 
     max_restarts: Annotated[Int32, Field(ge=0, le=1_000_000)] = 10
@@ -151,9 +188,15 @@ class RestartPolicy(Model, frozen=True):
 
     Lost nodes, preempted and deleted pods and changes of size are free.
     """
+    window_seconds: Seconds | None = None
+    """Only restarts of the last so many seconds count towards maxRestarts. Left out: all do."""
+    rules: Annotated[tuple[RestartRule, ...], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})] = ()
+    """What certain failures do; the first rule that matches a failure decides.
 
-
-Seconds = Annotated[Int32, Field(ge=1)]
+    Without a match, failures of the training count, and what the cluster did (eviction, preemption, a lost node) is free.
+    """
+    backoff: Backoff = Backoff()
+    """Waits before a worker pod that fails again and again right after its start is replaced."""
 
 
 class Lifecycle(Model, frozen=True, json_schema_extra=rules.LIFECYCLE):

@@ -7,7 +7,7 @@ import enum
 from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from elasticjob_operator.api.fields import FailureMessage, Int32, Int64, Metrics, Model, Rate, Time
 from elasticjob_operator.api.reasons import ConditionType, Reason
@@ -48,6 +48,23 @@ class Restarts(Model, frozen=True):
 
     Compared with spec.restartPolicy.maxRestarts.
     """
+    reported: Count | None = None
+    """How many of them the agents of the current run reported; the others were whole pods that failed."""
+    window: Count | None = None
+    """How many of them fall into the last spec.restartPolicy.windowSeconds, where that is given."""
+    times: Annotated[tuple[Time, ...], Field(max_length=101, json_schema_extra={"x-kubernetes-list-type": "atomic"})] | None = None
+    """When those of the window were."""
+    by_cause: Annotated[
+        dict[str, Count],
+        WithJsonSchema(
+            {
+                "type": "object",
+                "maxProperties": 64,
+                "additionalProperties": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 2**31 - 1},
+            }
+        ),
+    ] = {}  # noqa: RUF012 pydantic copies defaults
+    """How many there were of each kind of failure, named as in lastFailure.reason."""
 
 
 class RendezvousStatus(Model, frozen=True):

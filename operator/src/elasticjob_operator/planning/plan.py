@@ -69,7 +69,7 @@ def _active(
     """A job that has not ended."""
     staying = [pod for pod, _ in observed.staying]
     failed = [pod for pod, stand in observed.workers if stand.standing is Standing.FAILED]
-    budget = account(job, world.rendezvous, failed)
+    budget = account(job, world.rendezvous, failed, now)
     if job.is_suspended:
         done = completion.judge_suspended(job, world.rendezvous, budget)
     else:
@@ -81,7 +81,7 @@ def _active(
         return _suspended(job, world, observed, verdict, budget, now)
     actions, timers = _actions(job, world, settings, observed, verdict, budget, now)
     status = status_of(job, world, observed, verdict, budget, now)
-    timers += [*observed.timers, done.look_again, verdict.look_again]
+    timers += [*observed.timers, done.look_again, verdict.look_again, budget.look_again]
     return Plan(
         status=status,
         actions=actions,
@@ -115,7 +115,7 @@ def _suspended(
     for pod, stand in pods:
         if stand.standing is Standing.LOST:
             actions.append(_delete(pod, stand.why, force=True))
-        elif stand.standing is Standing.FAILED and not is_accounted(pod, judge(pod), job.status.last_failure):
+        elif stand.standing is Standing.FAILED and not _is_counted(job, pod):
             continue  # counted first, in the status of this plan
         elif stand.standing is not Standing.LEAVING:
             actions.append(_delete(pod, "the job is suspended"))
@@ -213,7 +213,7 @@ def _actions(
     replacements, due = _replacements(job, world, observed, budget, now)
     actions += replacements
     if verdict.accepted or observed.workers:
-        actions += _publication(job, world, observed)
+        actions += _publication(job, world, observed, budget)
     return tuple(actions), timers + due
 
 
@@ -249,13 +249,18 @@ def _removals(job: ElasticJob, world: World, observed: Observed) -> list[Action]
 def _may_leave(job: ElasticJob, pod: Pod, standing: Standing, world: World) -> bool:
     """A failed pod is counted first. Of one that trains the agents know that it leaves - or cannot be told."""
     if standing is Standing.FAILED:
-        return is_accounted(pod, judge(pod), job.status.last_failure)
+        return _is_counted(job, pod)
     if standing is Standing.SUCCEEDED:
         return True
     view = world.rendezvous
     if view.reach in (Reach.UNREACHABLE, Reach.DENIED):
         return True
     return view.reach is Reach.REACHABLE and view.spec is not None and pod.name in view.spec.draining
+
+
+def _is_counted(job: ElasticJob, pod: Pod) -> bool:
+    """In the status that is written."""
+    return is_accounted(pod, judge(pod, job.spec.restart_policy.rules), job.status.last_failure)
 
 
 def _replacements(
@@ -267,16 +272,16 @@ def _replacements(
         if stand.standing is Standing.LOST:
             actions += _force_out(pod, stand.why, world)
         elif stand.standing is Standing.FAILED:
-            verdict = replace(pod, restarts=budget.total, counted=job.status.last_failure, now=now)
+            verdict = replace(pod, job.spec.restart_policy, restarts=budget.total, counted=job.status.last_failure, now=now)
             timers.append(verdict.look_again)
             if verdict.delete:
                 actions += [_delete(pod, verdict.why), *_evict(pod, verdict.why, world)]
     return actions, timers
 
 
-def _publication(job: ElasticJob, world: World, observed: Observed) -> list[Action]:
+def _publication(job: ElasticJob, world: World, observed: Observed, budget: Budget) -> list[Action]:
     draining = [pod.name for pod in observed.scaling.surplus if not pod.ended]
-    wanted = wanted_spec(job, members=observed.scaling.members, draining=draining)
+    wanted = wanted_spec(job, members=observed.scaling.members, draining=draining, max_restarts=budget.limit_of_agents)
     why = needs_publishing(world.rendezvous, wanted)
     return [PublishSpec(spec=wanted, why=why)] if why else []
 

@@ -11,7 +11,6 @@ from elasticjob_operator.api import (
     ElasticJob,
     Progress,
     Reason,
-    Restarts,
     Status,
     latest_true,
     message,
@@ -143,7 +142,7 @@ def _common(job: ElasticJob, world: World, observed: Observed, budget: Budget, c
         update={
             "observed_generation": job.generation,
             "selector": names.worker_selector(job.name),
-            "restarts": Restarts(total=budget.total),
+            "restarts": budget.restarts,
             "rendezvous": observed.rendezvous.to_status(str(job.spec.rendezvous.backend)),
             "progress": _progress(view) or before.progress,
             "last_failure": budget.last_failure,

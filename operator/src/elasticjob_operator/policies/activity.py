@@ -114,12 +114,13 @@ def _restarting(
     before = job.status.condition(ConditionType.RESTARTING)
     if job.status.epoch == 0:
         return None, Reason.RESUMED, ""
-    failed = [pod for pod, stand in workers if stand.standing is Standing.FAILED and judge(pod).cost is Cost.COUNTS]
+    rules = job.spec.restart_policy.rules
+    failed = [pod for pod, stand in workers if stand.standing is Standing.FAILED and judge(pod, rules).cost is Cost.COUNTS]
     if failed:
         return True, Reason.WORKER_FAILED, _worker_failed(job, budget, budget.total)
     if _group_failed(view, job.status.epoch):
         # The agents count it with the plan that is to come.
-        return True, Reason.WORKER_FAILED, _worker_failed(job, budget, (view.plan.restart_count if view.plan else budget.total) + 1)
+        return True, Reason.WORKER_FAILED, _worker_failed(job, budget, budget.total + 1)
     for pod, stand in workers:
         if stand.standing in (Standing.FAILED, Standing.LOST, Standing.LEAVING):
             detail = judge(pod).detail if stand.standing is Standing.FAILED else stand.why

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from elasticjob_runtime.contract import OutcomeState, OutcomeValue
 
-from elasticjob_operator.api import ElasticJob, Reason, message
+from elasticjob_operator.api import ElasticJob, Failure, Reason, message
 from elasticjob_operator.policies.restarts import Budget
 from elasticjob_operator.world import Pod, RendezvousView
 
@@ -48,6 +48,8 @@ def judge(job: ElasticJob, view: RendezvousView, workers: Sequence[Pod], budget:
         if now >= due or all(pod.ended for pod in workers):
             return Completion(end=_succeeded())
         return Completion(look_again=due)
+    if budget.fatal is not None:
+        return Completion(end=_by_rule(budget.fatal))
     return Completion(end=_over_budget(job, budget) if budget.spent else None)
 
 
@@ -72,11 +74,23 @@ def _succeeded() -> End:
 
 def _over_budget(job: ElasticJob, budget: Budget, detail: str = "") -> End:
     last = budget.last_failure
-    detail = detail or (f"{last.worker}: {last.message.splitlines()[0] if last.message else last.reason}" if last else "unknown")
-    limit = job.spec.restart_policy.max_restarts
+    detail = detail or (f"{last.worker}: {_line(last)}" if last else "unknown")
+    policy = job.spec.restart_policy
+    window = f" within {policy.window_seconds} s (windowSeconds)" if policy.window_seconds else ""
+    limit = policy.max_restarts
     # The failure that ended the job was not followed by a restart.
-    text = message(Reason.MAX_RESTARTS_EXCEEDED, restarts=limit + 1, max_restarts=limit, detail=detail)
+    text = message(Reason.MAX_RESTARTS_EXCEEDED, restarts=limit + 1, window=window, max_restarts=limit, detail=detail)
     return End(succeeded=False, reason=Reason.MAX_RESTARTS_EXCEEDED, message=text)
+
+
+def _by_rule(failure: Failure) -> End:
+    detail = f"{failure.reason}, exit code {failure.exit_code}: {_line(failure)}"
+    text = message(Reason.FAILED_BY_RULE, worker=failure.worker, detail=detail)
+    return End(succeeded=False, reason=Reason.FAILED_BY_RULE, message=text)
+
+
+def _line(failure: Failure) -> str:
+    return failure.message.splitlines()[0] if failure.message else failure.reason
 
 
 def _ended_at(pod: Pod) -> datetime.datetime:

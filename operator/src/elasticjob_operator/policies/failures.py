@@ -10,6 +10,9 @@
     refused by the kubelet (OutOfcpu, NodeAffinity ...)     free                  after a wait: the scheduler may choose the same node
     unknown (node restarted, container vanished)            free                  at once
 
+`spec.restartPolicy.rules` come before the last two columns: Restart makes a failure count, Ignore makes it free (with a wait where the pod
+had only just started), Fail ends the job.
+
 Pods that cannot start (image, config) do not fail: they stay Pending, and the kubelet tries again with a backoff of its own. They are
 shown in the condition Running, and never deleted.
 """
@@ -19,9 +22,11 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+from collections.abc import Iterable
 
 from elasticjob_runtime.contract import ExitCode
 
+from elasticjob_operator.api import RestartRule, RuleAction
 from elasticjob_operator.world import ContainerEnd, Pod
 
 _OOM_KILLED = "OOMKilled"
@@ -41,6 +46,7 @@ class Cost(enum.Enum):
     COUNTS = "counts"
     FREE = "free"
     FREE_BUT_WAIT = "free, after a wait"
+    IGNORED = "free by a rule"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,10 +62,32 @@ class PodFailure:
     """When it ended, as well as is known."""
     exit_code: int | None = None
     """Negative: the number of the signal."""
+    ends_job: bool = False
+    """A rule says so."""
 
 
-def judge(pod: Pod) -> PodFailure:
+_COSTS = {RuleAction.RESTART: Cost.COUNTS, RuleAction.FAIL: Cost.COUNTS, RuleAction.IGNORE: Cost.IGNORED}
+
+
+def judge(pod: Pod, rules: Iterable[RestartRule] = ()) -> PodFailure:
     """`pod` has failed."""
+    failure = _judge(pod)
+    action = action_for(rules, failure.exit_code, failure.reason)
+    if action is None:
+        return failure
+    return dataclasses.replace(failure, cost=_COSTS[action], ends_job=action is RuleAction.FAIL)
+
+
+def action_for(rules: Iterable[RestartRule], exit_code: int | None, reason: str) -> RuleAction | None:
+    """Of the first rule that matches; None: no rule does. `exit_code` negative: the number of the signal."""
+    code = _SIGNAL_BASE - exit_code if exit_code is not None and exit_code < 0 else exit_code
+    for rule in rules:
+        if (not rule.exit_codes or code in rule.exit_codes) and (not rule.reasons or reason in rule.reasons):
+            return rule.action
+    return None
+
+
+def _judge(pod: Pod) -> PodFailure:
     end = pod.end
     # Never before its creation: the two moments come from two clocks, and what follows compares them.
     time = max((end.finished_at if end else None) or pod.created_at, pod.created_at)

@@ -27,7 +27,8 @@ def starts_new_run(job: ElasticJob) -> bool:
 
 def forget_last_run(status: Status) -> Status:
     """What a new run begins with: what was said of the last run alone is gone, the job's own history stays."""
-    return status.model_copy(update={"epoch": 0, "world_size": 0, "start_time": None})
+    restarts = status.restarts.model_copy(update={"reported": 0})
+    return status.model_copy(update={"epoch": 0, "world_size": 0, "start_time": None, "restarts": restarts})
 
 
 def deadlines(job: ElasticJob, *, trained: bool, waiting: str, now: datetime.datetime) -> Completion:

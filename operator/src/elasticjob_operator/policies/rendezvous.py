@@ -39,15 +39,15 @@ def rendezvous_of(job: ElasticJob, settings: Settings) -> Rendezvous:
     return Rendezvous(run=run, run_id=names.run_id(job.uid, run), endpoint=endpoint, managed=endpoint == own)
 
 
-def wanted_spec(job: ElasticJob, *, members: Iterable[int], draining: Iterable[str]) -> SpecValue:
-    """The membership hint for the agents."""
+def wanted_spec(job: ElasticJob, *, members: Iterable[int], draining: Iterable[str], max_restarts: int) -> SpecValue:
+    """The membership hint for the agents. `max_restarts`: what they may compare their own count with."""
     return SpecValue(
         min=job.min_replicas,
         max=job.max_replicas,
         wanted=job.replicas,
         members=[names.worker_name(job.name, index) for index in sorted(members)],
         draining=sorted(draining),
-        max_restarts=job.spec.restart_policy.max_restarts,
+        max_restarts=max_restarts,
         generation=job.generation,
     )
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
-from elasticjob_operator.api import Failure
+from elasticjob_operator.api import Backoff, Failure, RestartPolicy
 from elasticjob_operator.policies.failures import Cost, PodFailure, judge
 from elasticjob_operator.policies.restarts import is_accounted
 from elasticjob_operator.world import Pod
 
-INITIAL_SECONDS = 1.0
-MAX_SECONDS = 300.0
 REFUSED_SECONDS = 10.0
 """Wait where trying again at once would end the same way, s."""
 STEADY_SECONDS = 60.0
@@ -32,24 +30,28 @@ class Replacement:
     """When it may go; None with `delete` False: once status says that it is counted."""
 
 
-def replace(pod: Pod, *, restarts: int, counted: Failure | None, now: datetime.datetime) -> Replacement:
+def replace(pod: Pod, policy: RestartPolicy, *, restarts: int, counted: Failure | None, now: datetime.datetime) -> Replacement:
     """`pod` has failed. `counted`: last failure in the status that is *written*; `restarts`: the total with this one."""
-    failure = judge(pod)
+    failure = judge(pod, policy.rules)
     why = f"{failure.reason}: {failure.detail}"
     if not is_accounted(pod, failure, counted):
         return Replacement(delete=False, why=why)
-    due = failure.time + datetime.timedelta(seconds=_wait(pod, failure, restarts))
+    due = failure.time + datetime.timedelta(seconds=_wait(pod, failure, policy.backoff, restarts))
     return Replacement(delete=now >= due, why=why, look_again=None if now >= due else due)
 
 
-def _wait(pod: Pod, failure: PodFailure, restarts: int) -> float:
+def _wait(pod: Pod, failure: PodFailure, backoff: Backoff, restarts: int) -> float:
     """Seconds between the end of a pod and its successor's creation."""
     if failure.cost is Cost.FREE:
         return 0.0
     if failure.cost is Cost.FREE_BUT_WAIT:
         return REFUSED_SECONDS
     started = (pod.end.started_at if pod.end else None) or pod.created_at
-    if restarts < 2 or (failure.time - started).total_seconds() >= STEADY_SECONDS:
+    if (failure.time - started).total_seconds() >= STEADY_SECONDS:
+        return 0.0
+    if failure.cost is Cost.IGNORED:
+        return REFUSED_SECONDS  # there is no count by which a wait could grow
+    if restarts < 2:
         return 0.0
     # The exponent is bounded before it is used: 2.0 ** 2000 is an error.
-    return min(MAX_SECONDS, INITIAL_SECONDS * 2.0 ** min(restarts - 2, 30))
+    return float(min(backoff.max_seconds, backoff.initial_seconds * 2.0 ** min(restarts - 2, 30)))

@@ -1,8 +1,11 @@
 """The restart budget: what was restarted because of failures, and whether that is too much.
 
-`status.restarts.total` is the larger of two counts, so that no failure counts twice: the agents' own (`restart_count` of the plan: worker
-processes that failed while their agent lived) and that of whole pods that failed. A failed pod takes its group with it, so pods that fail
-together count once: those that were there at the last counted failure and ended within `GROUP_SECONDS` of it.
+Two kinds of failure add up in `status.restarts.total`:
+
+- The agents' own, worker processes that failed while their agents lived: `restart_count` of the plan, one for each restart of the whole
+  group. `status.restarts.reported` says how many of them are in the total.
+- Pods that failed as a whole. A failed pod takes its group with it, so pods that fail together count once: those that were there at the
+  last counted failure and ended within `GROUP_SECONDS` of it. A restart of the agents that follows from a pod's end is no other failure.
 
 A failed pod is counted first, in status, and deleted only after that was written. So a killed operator neither forgets a failure nor
 counts it twice: whether a pod was counted can be read from status and the pod's own times.
@@ -17,33 +20,108 @@ from typing import Any
 
 from elasticjob_runtime.contract import FailureValue
 
-from elasticjob_operator.api import ElasticJob, Failure
-from elasticjob_operator.policies.failures import Cost, PodFailure, judge
+from elasticjob_operator.api import ElasticJob, Failure, RestartPolicy, RestartRule, Restarts, RuleAction
+from elasticjob_operator.policies.failures import Cost, PodFailure, action_for, judge
 from elasticjob_operator.world import Pod, RendezvousView
 
 GROUP_SECONDS = 5.0
 """How long the rest of a worker group takes to fail of the first failure, s."""
+MAX_TIMES = 101
+"""Times of restarts that are kept: one more than may be within a window."""
+UNKNOWN = "WorkerFailed"
+"""Cause of a restart of which the agents reported no failure."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    total: int
-    spent: bool
-    last_failure: Failure | None
+    restarts: Restarts = dataclasses.field(default_factory=Restarts)
+    limit: int = 0
+    """spec.restartPolicy.maxRestarts."""
+    last_failure: Failure | None = None
     new_failure: Failure | None = None
     """The newest failure of a whole pod that is counted now, for the first time."""
+    fatal: Failure | None = None
+    """A failure that ends the job by a rule."""
+    look_again: datetime.datetime | None = None
+    """When a restart leaves the window."""
+
+    @property
+    def total(self) -> int:
+        return self.restarts.total
+
+    @property
+    def used(self) -> int:
+        """What counts towards the limit."""
+        return self.restarts.total if self.restarts.window is None else self.restarts.window
+
+    @property
+    def spent(self) -> bool:
+        return self.used > self.limit
+
+    @property
+    def limit_of_agents(self) -> int:
+        """What the agents may compare their own count of this run with."""
+        return (self.restarts.reported or 0) + max(0, self.limit - self.used)
 
 
-def account(job: ElasticJob, view: RendezvousView, failed: Iterable[Pod]) -> Budget:
+class _Tally:
+    """status.restarts, counted on."""
+
+    def __init__(self, before: Restarts) -> None:
+        self.total = before.total
+        self.times = list(before.times or ())
+        self.by_cause = dict(before.by_cause)
+
+    def add(self, cause: str, time: datetime.datetime, count: int = 1) -> None:
+        self.total += count
+        self.times += [time] * min(count, MAX_TIMES)
+        self.by_cause[cause] = self.by_cause.get(cause, 0) + count
+
+
+def account(job: ElasticJob, view: RendezvousView, failed: Iterable[Pod], now: datetime.datetime) -> Budget:
     """The budget after everything that is visible now. Never below what status says."""
-    total = max(job.status.restarts.total, view.plan.restart_count if view.plan else 0)
-    last = _newer(job.status.last_failure, _reported(view))
+    policy, before = job.spec.restart_policy, job.status.restarts
+    tally = _Tally(before)
+    known, reported = job.status.last_failure, _reported(view)
+    last = _newer(known, reported)
+    action = action_for(policy.rules, reported.exit_code, reported.reason) if reported else None
+    fatal = reported if action is RuleAction.FAIL and last is reported and last != known else None
+    count, fresh = _fresh(before, view)
+    if fresh and known is not None and known.rank is None and last is known and reported is not None:
+        fresh -= 1  # it followed from that pod's end
+    if fresh and action is not RuleAction.IGNORE:
+        cause, time = (reported.reason or UNKNOWN, reported.time or now) if reported else (UNKNOWN, now)
+        tally.add(cause, time, fresh)
     new: Failure | None = None
-    for pod, failure in _in_order(failed):
+    for pod, failure in _in_order(failed, policy.rules):
+        if failure.ends_job:
+            fatal = fatal or _of_pod(pod, failure)
         if failure.cost is Cost.COUNTS and not is_accounted(pod, failure, last):
-            total += 1
+            tally.add(failure.reason, failure.time)
             last = new = _of_pod(pod, failure)
-    return Budget(total=total, spent=total > job.spec.restart_policy.max_restarts, last_failure=last, new_failure=new)
+    restarts, again = _within_window(policy, tally, count, now)
+    return Budget(restarts=restarts, limit=policy.max_restarts, last_failure=last, new_failure=new, fatal=fatal, look_again=again)
+
+
+def _fresh(before: Restarts, view: RendezvousView) -> tuple[int | None, int]:
+    """(the agents' count, how many of it are not in status yet). A count that shrank began anew, with an empty etcd and new agents."""
+    if view.plan is None:
+        return before.reported, 0
+    count = view.plan.restart_count
+    known = before.total if before.reported is None else before.reported
+    return count, max(0, count - known)
+
+
+def _within_window(
+    policy: RestartPolicy, tally: _Tally, reported: int | None, now: datetime.datetime
+) -> tuple[Restarts, datetime.datetime | None]:
+    """(status.restarts, when the next one leaves the window)"""
+    if policy.window_seconds is None:
+        return Restarts(total=tally.total, reported=reported, by_cause=tally.by_cause), None
+    window = datetime.timedelta(seconds=policy.window_seconds)
+    times = sorted(time for time in tally.times if time.replace(microsecond=0) + window > now)[-MAX_TIMES:]
+    restarts = Restarts(total=tally.total, reported=reported, window=len(times), times=tuple(times), by_cause=tally.by_cause)
+    return restarts, times[0].replace(microsecond=0) + window if times else None
 
 
 def is_accounted(pod: Pod, failure: PodFailure, last: Failure | None) -> bool:
@@ -88,8 +166,8 @@ def _newer(known: Failure | None, reported: Failure | None) -> Failure | None:
     return reported if reported.time >= known.time + patience else known
 
 
-def _in_order(failed: Iterable[Pod]) -> list[tuple[Pod, PodFailure]]:
-    return sorted(((pod, judge(pod)) for pod in failed), key=lambda each: (each[1].time, each[0].index))
+def _in_order(failed: Iterable[Pod], rules: Iterable[RestartRule]) -> list[tuple[Pod, PodFailure]]:
+    return sorted(((pod, judge(pod, rules)) for pod in failed), key=lambda each: (each[1].time, each[0].index))
 
 
 def _of_pod(pod: Pod, failure: PodFailure) -> Failure:

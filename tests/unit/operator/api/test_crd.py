@@ -50,7 +50,18 @@ spec.rendezvous.etcd.resources.limits[]: int-or-string
 spec.rendezvous.etcd.resources.requests: object
 spec.rendezvous.etcd.resources.requests[]: int-or-string
 spec.restartPolicy: object = {}
+spec.restartPolicy.backoff: object = {}
+spec.restartPolicy.backoff.initialSeconds: integer = 1
+spec.restartPolicy.backoff.maxSeconds: integer = 300
 spec.restartPolicy.maxRestarts: integer = 10
+spec.restartPolicy.rules: array = []
+spec.restartPolicy.rules[]: object
+spec.restartPolicy.rules[].action: string, required
+spec.restartPolicy.rules[].exitCodes: array = []
+spec.restartPolicy.rules[].exitCodes[]: integer
+spec.restartPolicy.rules[].reasons: array = []
+spec.restartPolicy.rules[].reasons[]: string
+spec.restartPolicy.windowSeconds: integer
 spec.workers: object, required
 spec.workers.container: string
 spec.workers.maxReplicas: integer
@@ -103,7 +114,13 @@ status.rendezvous.endpoint: string
 status.rendezvous.id: string
 status.replicas: integer
 status.restarts: object
+status.restarts.byCause: object
+status.restarts.byCause[]: integer
+status.restarts.reported: integer
+status.restarts.times: array
+status.restarts.times[]: string
 status.restarts.total: integer
+status.restarts.window: integer
 status.selector: string
 status.startTime: string
 status.workers: string

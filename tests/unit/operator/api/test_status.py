@@ -55,7 +55,7 @@ def test_unset_fields_are_left_out() -> None:
     written = Status().to_api()
     assert "progress" not in written
     assert "startTime" not in written
-    assert written["restarts"] == {"total": 0}
+    assert written["restarts"] == {"total": 0, "byCause": {}}
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def follow(job: ElasticJob, found: Plan) -> ElasticJob:
 
 
 def published(job: ElasticJob, *members: int, draining: tuple[str, ...] = ()) -> SpecValue:
-    return wanted_spec(job, members=members, draining=draining)
+    return wanted_spec(job, members=members, draining=draining, max_restarts=job.spec.restart_policy.max_restarts)
 
 
 def trained(replicas: int = 4, **job: Any) -> ElasticJob:

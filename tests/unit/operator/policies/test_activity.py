@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import pytest
-from elasticjob_operator.api import ConditionType, Failure, Reason, Status
+from elasticjob_operator.api import ConditionType, Failure, Reason, Restarts, Status
 from elasticjob_operator.policies.activity import judge_activity
 from elasticjob_operator.policies.restarts import Budget
 from elasticjob_operator.policies.standing import Stand, Standing
@@ -13,8 +13,8 @@ from elasticjob_operator.world import Blocked, Pod, PodPhase, Reach, RendezvousV
 from tests.unit.operator.builders import NOW, failed_pod, make_failure, make_job, make_plan, make_pod, make_status, make_view
 
 FAILURE = Failure(worker="digits-worker-1", exit_code=1, reason="ApplicationError", time=NOW)
-CALM = Budget(total=0, spent=False, last_failure=None)
-AFTER_FAILURE = Budget(total=1, spent=False, last_failure=FAILURE, new_failure=FAILURE)
+CALM = Budget(limit=3)
+AFTER_FAILURE = Budget(restarts=Restarts(total=1), limit=3, last_failure=FAILURE, new_failure=FAILURE)
 PLANNED = make_view(plan=make_plan(2))
 BROKEN = make_view(plan=make_plan(2), failure=make_failure(1, epoch=2))
 REPLANNED = make_view(plan=make_plan(3), failure=make_failure(1, epoch=2))
@@ -116,7 +116,7 @@ def test_quota_that_stops_growth_is_shown_while_training() -> None:
 
 
 def test_failed_worker_is_told_with_the_restart_that_follows() -> None:
-    budget = Budget(total=1, spent=False, last_failure=FAILURE)
+    budget = Budget(restarts=Restarts(total=1), limit=3, last_failure=FAILURE)
     view = make_view(plan=make_plan(2, restart_count=1), failure=make_failure(1, epoch=2))
     found = judge_activity(make_job(max_restarts=3, status=TRAINED), view, live(4), budget)
     assert found.restarting_message == "digits-worker-1 failed (ApplicationError, exit code 1); restart 2 of at most 3."

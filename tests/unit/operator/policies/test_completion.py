@@ -3,16 +3,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from elasticjob_operator.api import Failure, Reason
+from elasticjob_operator.api import Failure, Reason, Restarts
 from elasticjob_operator.policies.completion import judge
 from elasticjob_operator.policies.restarts import Budget
 from elasticjob_operator.world import Pod, PodPhase, Reach, RendezvousView
 
 from tests.unit.operator.builders import NOW, at, ended, failed_pod, make_job, make_outcome, make_pod, make_view
 
-FINE = Budget(total=0, spent=False, last_failure=None)
+FINE = Budget(limit=3)
 LAST = Failure(worker="digits-worker-2", reason="ApplicationError", message="ValueError: no\nTraceback", time=NOW)
-SPENT = Budget(total=4, spent=True, last_failure=LAST)
+SPENT = Budget(restarts=Restarts(total=4), limit=3, last_failure=LAST)
+FATAL = Budget(restarts=Restarts(total=1), limit=3, last_failure=LAST, fatal=LAST)
 
 
 def won(index: int, seconds: float = 0) -> Pod:
@@ -44,6 +45,7 @@ AWAY = make_view(Reach.UNREACHABLE)
             None,
             id="a deleted pod that exits with 0 is no success",
         ),
+        pytest.param(make_view(), [failed_pod(0)], FATAL, False, Reason.FAILED_BY_RULE, None, id="a rule ends it"),
         pytest.param(make_view(), [failed_pod(0)], SPENT, False, Reason.MAX_RESTARTS_EXCEEDED, None, id="budget spent"),
         pytest.param(
             make_view(outcome=make_outcome("failed", "MaxRestartsExceeded", message="boom")),
@@ -81,3 +83,9 @@ def test_message_says_who_failed_of_what_and_names_the_field() -> None:
     assert end is not None
     assert "maxRestarts (3)" in end.message
     assert "digits-worker-2: ValueError: no" in end.message
+
+
+def test_message_of_a_rule_says_who_failed_of_what() -> None:
+    end = judge(make_job(), make_view(), [failed_pod(2)], FATAL, NOW).end
+    assert end is not None
+    assert "digits-worker-2 failed in a way that ends the job by spec.restartPolicy.rules: ApplicationError" in end.message

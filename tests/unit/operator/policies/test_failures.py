@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_operator.policies.failures import Cost, judge
+from elasticjob_operator.api import RestartRule, RuleAction
+from elasticjob_operator.policies.failures import Cost, action_for, judge
 from elasticjob_operator.world import Pod, PodPhase
 
 from tests.unit.operator.builders import at, failed_pod, make_pod
@@ -44,3 +45,25 @@ def test_what_a_failed_pod_costs(pod: Pod, reason: str, cost: Cost, exit_code: i
 
 def test_time_is_when_the_container_ended() -> None:
     assert judge(failed_pod(at=-7)).time == at(-7)
+
+
+KILLED = RestartRule(exit_codes=(137,), action=RuleAction.IGNORE)
+BOTH = RestartRule(exit_codes=(1,), reasons=("ApplicationError",), action=RuleAction.FAIL)
+ANY_OOM = RestartRule(reasons=("OutOfMemory",), action=RuleAction.RESTART)
+
+
+@pytest.mark.parametrize(
+    ("rules", "exit_code", "reason", "expected"),
+    [
+        pytest.param((), 1, "ApplicationError", None, id="no rules"),
+        pytest.param((KILLED,), 137, "OutOfMemory", RuleAction.IGNORE, id="by exit code"),
+        pytest.param((KILLED,), -9, "Signal", RuleAction.IGNORE, id="a signal as a shell shows it"),
+        pytest.param((KILLED,), None, "Evicted", None, id="without an exit code"),
+        pytest.param((ANY_OOM,), 1, "OutOfMemory", RuleAction.RESTART, id="by reason"),
+        pytest.param((BOTH,), 1, "ApplicationError", RuleAction.FAIL, id="both match"),
+        pytest.param((BOTH,), 1, "Other", None, id="only one of both matches"),
+        pytest.param((ANY_OOM, KILLED), 137, "OutOfMemory", RuleAction.RESTART, id="the first that matches"),
+    ],
+)
+def test_rule_for_a_failure(rules: tuple[RestartRule, ...], exit_code: int | None, reason: str, expected: RuleAction | None) -> None:
+    assert action_for(rules, exit_code, reason) == expected

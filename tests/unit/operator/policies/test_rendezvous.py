@@ -43,7 +43,9 @@ def test_rdzv_id_is_unique_to_job_and_run(in_status: str | None, expected: int) 
 
 
 def test_hint_for_the_agents() -> None:
-    spec = wanted_spec(make_job(replicas=3, generation=7), members=[2, 0, 1], draining=["digits-worker-5", "digits-worker-4"])
+    spec = wanted_spec(
+        make_job(replicas=3, generation=7), members=[2, 0, 1], draining=["digits-worker-5", "digits-worker-4"], max_restarts=3
+    )
     assert spec == SpecValue(
         min=2,
         max=8,

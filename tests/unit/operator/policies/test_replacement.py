@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_operator.api import Failure
+from elasticjob_operator.api import Backoff, Failure, RestartPolicy, RestartRule, RuleAction
 from elasticjob_operator.policies.replacement import replace
 from elasticjob_operator.world import Pod, PodPhase
 
@@ -31,7 +31,24 @@ QUICK = -5.0
 def test_when_a_failed_pod_is_replaced(
     pod: Pod, restarts: int, counted: Failure | None, after: float, expected: tuple[bool, float | None]
 ) -> None:
-    found = replace(pod, restarts=restarts, counted=counted, now=at(after))
+    found = replace(pod, RestartPolicy(), restarts=restarts, counted=counted, now=at(after))
     delete, again = expected
     assert (found.delete, found.look_again) == (delete, at(again) if again is not None else None)
     assert found.why
+
+
+@pytest.mark.parametrize(
+    ("pod", "restarts", "wait"),
+    [
+        pytest.param(failed_pod(started=QUICK), 2, 10, id="the first wait"),
+        pytest.param(failed_pod(started=QUICK), 3, 20, id="doubles"),
+        pytest.param(failed_pod(started=QUICK), 9, 60, id="is bounded"),
+        pytest.param(failed_pod(started=QUICK, code=42), 0, 10, id="ignored by a rule, but in a loop: no storm"),
+        pytest.param(failed_pod(started=-3600, code=42), 0, None, id="ignored by a rule"),
+    ],
+)
+def test_waits_are_those_of_the_job(pod: Pod, restarts: int, wait: float | None) -> None:
+    rule = RestartRule(exit_codes=(42,), action=RuleAction.IGNORE)
+    policy = RestartPolicy(rules=(rule,), backoff=Backoff(initial_seconds=10, max_seconds=60))
+    found = replace(pod, policy, restarts=restarts, counted=COUNTED, now=NOW)
+    assert (found.delete, found.look_again) == ((True, None) if wait is None else (False, at(wait)))

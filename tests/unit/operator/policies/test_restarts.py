@@ -2,14 +2,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from elasticjob_operator.api import Failure
+from elasticjob_operator.api import Failure, Restarts
 from elasticjob_operator.policies.failures import judge
 from elasticjob_operator.policies.restarts import account, failure_of, is_accounted
-from elasticjob_operator.world import Pod, RendezvousView
+from elasticjob_operator.world import Pod, PodPhase, RendezvousView
 
-from tests.unit.operator.builders import at, failed_pod, make_failure, make_job, make_outcome, make_plan, make_status, make_view
+from tests.unit.operator.builders import (
+    NOW,
+    at,
+    failed_pod,
+    make_failure,
+    make_job,
+    make_outcome,
+    make_plan,
+    make_pod,
+    make_status,
+    make_view,
+)
 
 NOTHING = make_view()
 
@@ -51,21 +63,21 @@ def counted(seconds: float, worker: str = "digits-worker-0", rank: int | None = 
 )
 def test_restart_budget(before: int, last: Failure | None, view: RendezvousView, failed: Sequence[Pod], total: int) -> None:
     job = make_job(status=make_status(restarts=before, last_failure=last))
-    assert account(job, view, failed).total == total
+    assert account(job, view, failed, NOW).total == total
 
 
 @pytest.mark.parametrize(("before", "spent"), [(2, False), (3, True)])
 def test_budget_is_spent_when_a_failure_exceeds_max_restarts(before: int, spent: bool) -> None:
     job = make_job(max_restarts=3, status=make_status(restarts=before, last_failure=counted(-100)))
-    assert account(job, NOTHING, [failed_pod(0)]).spent is spent
+    assert account(job, NOTHING, [failed_pod(0)], NOW).spent is spent
 
 
 def test_counting_is_repeatable() -> None:
     """The operator was killed after the status write and before the deletion: the second look finds it counted."""
     failed = [failed_pod(0), failed_pod(1, at=1)]
-    first = account(make_job(), NOTHING, failed)
+    first = account(make_job(), NOTHING, failed, NOW)
     job = make_job(status=make_status(restarts=first.total, last_failure=first.last_failure))
-    second = account(job, NOTHING, failed)
+    second = account(job, NOTHING, failed, NOW)
     assert (second.total, second.last_failure, second.new_failure) == (1, first.last_failure, None)
     assert all(is_accounted(pod, judge(pod), second.last_failure) for pod in failed)
 
@@ -73,7 +85,7 @@ def test_counting_is_repeatable() -> None:
 def test_last_failure_of_a_pod_has_its_termination_message() -> None:
     pod = failed_pod(2)
     assert pod.end is not None
-    found = account(make_job(), NOTHING, [pod]).last_failure
+    found = account(make_job(), NOTHING, [pod], NOW).last_failure
     assert found is not None
     assert (found.worker, found.exit_code, found.reason, found.time) == ("digits-worker-2", 1, "ApplicationError", at(0))
 
@@ -98,7 +110,7 @@ def test_last_failure_of_a_pod_has_its_termination_message() -> None:
     ],
 )
 def test_last_failure_is_the_first_of_the_newest(known: Failure | None, view: RendezvousView, expected: str) -> None:
-    found = account(make_job(status=make_status(last_failure=known)), view, []).last_failure
+    found = account(make_job(status=make_status(last_failure=known)), view, [], NOW).last_failure
     assert found is not None
     assert found.worker == expected
 
@@ -107,3 +119,112 @@ def test_failure_has_the_line_and_the_traceback() -> None:
     found = failure_of(make_failure(1, message="ValueError: no", traceback="Traceback ...\nValueError: no"))
     assert found.message.splitlines() == ["ValueError: no", "Traceback ...", "ValueError: no"]
     assert (found.rank, found.exit_code) == (1, 1)
+
+
+def restarts(**fields: Any) -> Any:
+    return make_status().model_copy(update={"restarts": Restarts(**fields)})
+
+
+@pytest.mark.parametrize(
+    ("before", "count", "expected"),
+    [
+        pytest.param({"total": 0}, 2, (2, 2), id="agents restarted the group twice"),
+        pytest.param({"total": 3, "reported": 2}, 2, (3, 2), id="nothing new: one of the three was a pod"),
+        pytest.param({"total": 3, "reported": 2}, 3, (4, 3), id="a pod's failure and the agents' restarts add up"),
+        pytest.param({"total": 3, "reported": 0}, 1, (4, 1), id="a new run counts from 0, the job does not"),
+        pytest.param({"total": 5, "reported": 4}, 0, (5, 0), id="new agents after an empty etcd: nothing is given back"),
+        pytest.param({"total": 5}, 5, (5, 5), id="a status of an earlier version"),
+    ],
+)
+def test_agents_restarts_count_once_for_the_group(before: dict[str, int], count: int, expected: tuple[int, int]) -> None:
+    found = account(make_job(status=restarts(**before)), make_view(plan=make_plan(restart_count=count)), [], NOW)
+    assert (found.total, found.restarts.reported) == expected
+
+
+def test_restart_of_the_agents_that_follows_from_a_pods_end_is_the_same_failure() -> None:
+    status = make_status(restarts=1, last_failure=counted(-2)).model_copy(update={"restarts": Restarts(total=1, reported=0)})
+    view = make_view(plan=make_plan(restart_count=1), failure=make_failure(1))
+    assert account(make_job(status=status), view, [], NOW).restarts == Restarts(total=1, reported=1)
+
+
+def test_restarts_are_told_by_cause() -> None:
+    status = restarts(total=3, reported=1, by_cause={"OutOfMemory": 2, "ApplicationError": 1})
+    view = make_view(plan=make_plan(restart_count=2), failure=make_failure(at=-60))
+    found = account(make_job(status=status), view, [failed_pod(0, reason="OOMKilled", code=137)], NOW).restarts
+    assert found.by_cause == {"OutOfMemory": 3, "ApplicationError": 2}
+    assert found.total == 5
+
+
+@pytest.mark.parametrize(
+    ("times", "after", "window", "spent", "again"),
+    [
+        pytest.param([], 0, 1, False, 60, id="the first"),
+        pytest.param([-10, -5], 0, 3, False, 50, id="at the limit"),
+        pytest.param([-10, -5, -1], 0, 4, True, 50, id="one too many within the minute"),
+        pytest.param([-90, -59, -1], 0, 3, False, 1, id="the oldest has left"),
+        pytest.param([-60, -59, -1], 0, 3, False, 1, id="leaves at its very second"),
+    ],
+)
+def test_only_restarts_within_the_window_count(times: list[float], after: float, window: int, spent: bool, again: float) -> None:
+    status = restarts(total=40, reported=0, times=tuple(at(each) for each in times))
+    job = make_job(spec={"restartPolicy": {"maxRestarts": 3, "windowSeconds": 60}}, status=status)
+    found = account(job, NOTHING, [failed_pod(0)], at(after))
+    assert (found.restarts.window, found.spent, found.total) == (window, spent, 41)
+    assert found.look_again == at(again)
+
+
+@pytest.mark.parametrize(
+    ("before", "limit"),
+    [
+        pytest.param({"total": 0, "reported": 0}, 3, id="all is left"),
+        pytest.param({"total": 2, "reported": 2}, 3, id="their own restarts change nothing"),
+        pytest.param({"total": 2, "reported": 1}, 2, id="a pod's failure takes one away"),
+        pytest.param({"total": 2, "reported": 0}, 1, id="so do those of the last run"),
+        pytest.param({"total": 9, "reported": 1}, 1, id="none is left"),
+    ],
+)
+def test_what_the_agents_may_still_use(before: dict[str, int], limit: int) -> None:
+    assert account(make_job(max_restarts=3, status=restarts(**before)), NOTHING, [], NOW).limit_of_agents == limit
+
+
+def ruled(*rules: dict[str, Any], **job: Any) -> Any:
+    return make_job(spec={"restartPolicy": {"maxRestarts": 3, "rules": list(rules)}}, **job)
+
+
+IGNORE, FAIL, RESTART = (
+    {"exitCodes": [42], "action": "Ignore"},
+    {"exitCodes": [42], "action": "Fail"},
+    {"reasons": ["Evicted"], "action": "Restart"},
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "pod", "total", "fatal"),
+    [
+        pytest.param(IGNORE, failed_pod(0, code=42), 0, False, id="ignored"),
+        pytest.param(IGNORE, failed_pod(0, code=1), 1, False, id="another code counts"),
+        pytest.param(FAIL, failed_pod(0, code=42), 1, True, id="fails the job"),
+        pytest.param(FAIL, failed_pod(0, code=143), 0, False, id="leaving stays free"),
+        pytest.param(RESTART, make_pod(0, PodPhase.FAILED, reason="Evicted", created=0), 1, False, id="evictions count by wish"),
+        pytest.param(RESTART, make_pod(0, PodPhase.FAILED, reason="Preempted", created=0), 0, False, id="preemption does not"),
+    ],
+)
+def test_rules_for_pods(rule: dict[str, Any], pod: Pod, total: int, fatal: bool) -> None:
+    found = account(ruled(rule), NOTHING, [pod], NOW)
+    assert (found.total, found.fatal is not None) == (total, fatal)
+
+
+@pytest.mark.parametrize(
+    ("rule", "known", "total", "fatal"),
+    [
+        pytest.param({"exitCodes": [1], "action": "Ignore"}, None, 0, False, id="ignored"),
+        pytest.param({"reasons": ["ApplicationError"], "action": "Fail"}, None, 1, True, id="fails the job"),
+        pytest.param(
+            {"reasons": ["ApplicationError"], "action": "Fail"}, failure_of(make_failure(1)), 1, False, id="was there before the rule"
+        ),
+    ],
+)
+def test_rules_for_what_the_agents_report(rule: dict[str, Any], known: Failure | None, total: int, fatal: bool) -> None:
+    view = make_view(plan=make_plan(restart_count=1), failure=make_failure(1))
+    found = account(ruled(rule, status=make_status(last_failure=known)), view, [], NOW)
+    assert (found.total, found.restarts.reported, found.fatal is not None) == (total, 1, fatal)
