@@ -86,6 +86,8 @@ def running_operator(release: Release, folder: Path, namespaces: str) -> Iterato
         "ELASTICJOB_WATCH_NAMESPACES": namespaces,
         "ELASTICJOB_PROBE_PORT": "0",
         "ELASTICJOB_RESYNC_SECONDS": "1",
+        "ELASTICJOB_LEASE_NAMESPACE": release.namespace,
+        "ELASTICJOB_LEASE_NAME": "ej-elasticjob",
     }
     with log.open("wb") as output:
         process = subprocess.Popen([sys.executable, "-m", "elasticjob_operator"], env=environment, stdout=output, stderr=output)

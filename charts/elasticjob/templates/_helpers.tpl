@@ -11,6 +11,10 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "elasticjob.metricsName" -}}
+{{- printf "%s-metrics" (include "elasticjob.fullname" . | trunc 55 | trimSuffix "-") -}}
+{{- end -}}
+
 {{- define "elasticjob.selectorLabels" -}}
 app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -59,6 +63,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [apps]
   resources: [statefulsets]
+  verbs: [get, list, watch, create, patch, delete]
+# Of a job that scales by metrics.
+- apiGroups: [autoscaling]
+  resources: [horizontalpodautoscalers]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [events]
