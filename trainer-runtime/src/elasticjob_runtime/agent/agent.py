@@ -266,6 +266,9 @@ class Agent:
         running = self._group.view.state is WorkersState.RUNNING
         if not running:
             self._reports.drain()  # the last word must be out before the job's end is told
+            self._progress.ended()
+        elif why := self._progress.hang(now):
+            self._group.hung(why, now)
         self._progress.publish(now, at_once=not running)
         if self._starting and self._launcher.problem and len(self._group.pids) == self._config.group.nproc:
             self._starting = False

@@ -58,6 +58,13 @@ class Progress:
     def ran_seconds(self, now: float) -> float:
         return round(max(0.0, now - self._started_at), 3)
 
+    def ended(self) -> None:
+        """Of these workers no further step is expected."""
+        self._steps = StepTimes()
+
     def hang(self, now: float) -> str:
-        """Why the workers count as hung; empty: they do not."""
-        return self._steps.hang(self._limits, now)
+        """Why the workers count as hung, said once; empty: they do not."""
+        why = self._steps.hang(self._limits, now)
+        if why:
+            self.ended()
+        return why

@@ -18,7 +18,7 @@ from typing import BinaryIO
 from elasticjob_runtime.contract import PEER_LOST, FailureValue
 from elasticjob_runtime.membership.model import Plan, Workers, WorkersState
 from elasticjob_runtime.membership.planner import first_failure
-from elasticjob_runtime.workers import logs
+from elasticjob_runtime.workers import logs, phases
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.environment import GroupSpec, worker_environment
 from elasticjob_runtime.workers.failure import describe, happened_at
@@ -110,6 +110,15 @@ class WorkerGroup:
         self._set(WorkersState.STOPPING, now)
         self._kill_at = now + grace if grace > 0 else None
         self.signal(signal.SIGTERM if grace > 0 else signal.SIGKILL)
+
+    def hung(self, message: str, now: float) -> None:
+        """The workers run, but the training does not: they fail, as soon as they had the time to write their stacks."""
+        if self.view.state is WorkersState.RUNNING and self._workers and not self._failures:
+            for worker in self._workers:
+                phases.ask_for_stacks(worker.pid, worker.spec.error_file)
+            spec = self._workers[0].spec
+            self._failures.append(self._failure_value(spec.rank, spec.local_rank, -signal.SIGKILL, phases.HANG, message, "", time.time()))
+            self._verdict_at = now + phases.STACKS_SECONDS
 
     def signal(self, number: int) -> None:
         for worker in self._workers:
@@ -228,6 +237,8 @@ class WorkerGroup:
     def _fail(self, now: float) -> None:
         """The first failure counts; the others of this group are ended: they could not go on without it."""
         failure = first_failure(self._failures)
+        if failure.reason == phases.HANG:
+            failure = dataclasses.replace(failure, traceback=phases.stacks({w.spec.local_rank: w.spec.error_file for w in self._workers}))
         self._forget_failures()
         self._forget_starts()
         self._stopping = True

@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,35 @@ STACKS_SIGNAL = signal.SIGRTMIN + 9
 """Makes a worker write the stacks of all its threads, even while one of them holds the interpreter. Not a signal that scripts use."""
 
 
+STACKS_SECONDS = 0.3
+"""s that workers get to write their stacks before they are ended."""
+
+STACKS_BYTES = 4000
+
+HANG = "Hang"
+"""Reason of a failure: workers that run, and do no step."""
+
+
 def stacks_file(error_file: str | os.PathLike[str]) -> Path:
     """Where a worker writes its stacks: beside its error file."""
     return Path(error_file).with_name("stacks")
+
+
+def ask_for_stacks(pid: int, error_file: Path) -> None:
+    """Called by the agent. A worker that could not prepare for the signal would die of it, and is not asked."""
+    if stacks_file(error_file).exists():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, STACKS_SIGNAL)
+
+
+def stacks(error_files: Mapping[int, Path]) -> str:
+    """What the workers wrote, by local rank; empty: nothing. At most STACKS_BYTES."""
+    found = []
+    for local_rank, error_file in error_files.items():
+        with contextlib.suppress(OSError):
+            text = stacks_file(error_file).read_text(errors="replace")[: STACKS_BYTES // len(error_files)].strip()
+            found += [f"Stacks of local rank {local_rank}:\n{text}"] if text else []
+    return "\n".join(found)
 
 
 def watch() -> None:

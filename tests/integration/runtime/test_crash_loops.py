@@ -1,0 +1,122 @@
+"""Workers that crash again and again, or hang: real agents and real workers on a real etcd."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import sys
+import time
+
+import pytest
+from elasticjob_runtime.contract import ExitCode, PlanReason
+
+from tests.integration.runtime.agents import QUICK, Job
+from tests.support import eventually
+
+CRASHING = """
+import json, os, pathlib, socket, sys, time
+
+here, last = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+with (here / "starts").open("a") as starts:
+    starts.write(f"{time.time()}\\n")
+if last:
+    agent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    agent.connect(os.environ["ELASTICJOB_AGENT_SOCKET"])
+    agent.send(json.dumps({"type": "progress", "rank": 0, "step": last, "time": time.time()}).encode())
+if len((here / "starts").read_text().split()) >= int(sys.argv[3]):
+    sys.exit(0)
+raise RuntimeError(f"cannot go on at {time.time()}")
+"""
+
+HANGING = """
+import sys, time
+from elasticjob_runtime.training import report_progress
+
+def wait_for_ever():
+    time.sleep(1000)
+
+for step in range(10):
+    report_progress(step)
+    time.sleep(0.05)
+wait_for_ever()
+"""
+
+
+@pytest.fixture
+def crashing(job: Job) -> pathlib.Path:
+    script = job.directory / "crashing.py"
+    script.write_text(CRASHING)
+    return script
+
+
+def starts(job: Job) -> list[float]:
+    path = job.directory / "starts"
+    return [float(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def test_the_same_crash_again_waits_longer_every_time(job: Job, crashing: pathlib.Path) -> None:
+    conf = f"{QUICK},restart_backoff=0.4"
+    agent = job.start("a", "--max-restarts", "9", nnodes="1", conf=conf, script=[str(crashing), str(job.directory), "0", "5"])
+    assert agent.ends() == ExitCode.SUCCEEDED, agent.output
+    times = starts(job)
+    waits = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert waits[1] >= 0.4, waits
+    assert waits[2] >= 0.8, waits
+    assert waits[3] >= 1.6, waits
+    assert "the same crash 3 times without progress; restarting after 0.8 s" in agent.output
+
+
+def test_restarts_without_progress_end_the_job_before_the_budget_is_used(job: Job, crashing: pathlib.Path) -> None:
+    flags = ("--max-restarts", "99", "--max-stalled-restarts", "3")
+    conf = f"{QUICK},restart_backoff=0.1"
+    script = [str(crashing), str(job.directory), "7", "99"]
+    agents = job.start_all("a b", *flags, nnodes="2", conf=conf, script=script)
+    assert [agent.ends() for agent in agents] == [ExitCode.WORKERS_FAILED] * 2, job.logs
+    outcome = job.outcome
+    assert outcome is not None
+    assert (outcome.reason, outcome.epoch) == ("NoProgress", 4)
+    assert "3 restarts without progress (no step beyond 7)" in outcome.message
+    for agent in agents:
+        assert "RuntimeError: cannot go on" in agent.termination_file.read_text()
+
+
+def test_a_new_planner_remembers_the_crashes(job: Job, crashing: pathlib.Path) -> None:
+    """They are in the plan: an agent that comes back, or another one, goes on counting."""
+    conf = f"{QUICK},restart_backoff=30"
+    script = [str(crashing), str(job.directory), "0", "9"]
+    first = job.start("a", "--max-restarts", "9", nnodes="1", conf=conf, script=script)
+    eventually(lambda: "restarting after 30 s" in first.output, what="it waits")
+    plan = job.plan
+    assert plan is not None
+    assert (plan.reason, plan.same_crashes, plan.restart_count) == (PlanReason.WORKER_FAILED, 1, 1)
+    first.process.kill()
+    second = job.start("b", "--max-restarts", "9", nnodes="1", conf=f"{conf},lease_ttl=2", script=script)
+    eventually(lambda: (now := job.plan) is not None and now.epoch > plan.epoch and now.crash == plan.crash, what="the next plan knows")
+    eventually(lambda: "restarting after 30 s" in second.output, what="its crash is the same again")
+
+
+def test_a_hanging_worker_is_replaced_and_shows_its_stack(job: Job) -> None:
+    script = job.directory / "hanging.py"
+    script.write_text(HANGING)
+    conf = f"{QUICK},hang_min=1"
+    agent = job.start(
+        "a", "--hang-factor", "3", "--start-method", "zygote", "--preload", "json", "--max-restarts", "0", nnodes="1", conf=conf,
+        script=[str(script)], environment={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+    )  # fmt: skip
+    assert agent.ends(90) == ExitCode.WORKERS_FAILED
+    outcome = job.outcome
+    assert outcome is not None
+    assert outcome.failure is not None
+    assert outcome.failure["reason"] == "Hang"
+    assert outcome.failure["message"].startswith("hang: no step for ")
+    assert "in wait_for_ever" in outcome.failure["traceback"]
+    assert "in wait_for_ever" in agent.termination_file.read_text()
+
+
+def test_a_worker_that_only_pauses_is_left_alone(job: Job) -> None:
+    agent = job.start("a", "--hang-factor", "100", nnodes="1", conf=f"{QUICK},hang_min=60")
+    job.trains(1)
+    job.tell("a", "hang")
+    time.sleep(2.0)
+    assert agent.process.poll() is None
+    assert "no step for" not in agent.output
