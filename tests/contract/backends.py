@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from elasticjob_runtime.etcd import EtcdClient, Event, KeyValue, MemoryStore, Store, StoreError, WatchFailure, WatchUpdate
+from elasticjob_runtime.etcd import EtcdClient, Event, KeyRange, KeyValue, MemoryStore, Store, StoreError, WatchFailure, WatchUpdate
 from elasticjob_runtime.etcd.embedded import EmbeddedServer
 from elasticjob_runtime.etcd.state import Revoke
 
@@ -84,6 +84,12 @@ def start_backend(name: str, directory: Path) -> Iterator[Backend]:
     finally:
         backend.store.close()
         server.stop()
+
+
+def by_range(events: Iterable[Event], ranges: Sequence[KeyRange]) -> list[list[Event]]:
+    """The changes of each range, in the order in which they came: between ranges there is none."""
+    found = list(events)
+    return [[event for event in found if event.key in span] for span in ranges]
 
 
 class Collector:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 
 import pytest
 from elasticjob_runtime.etcd import Delete, Get, KeyRange, Put, Store, WatchFailure, WatchUpdate
 
-from tests.contract.backends import Backend, Collector
+from tests.contract.backends import Backend, Collector, by_range
 from tests.support import eventually
 
 
@@ -65,8 +66,8 @@ def test_a_prefix_ends_where_it_ends(store: Store, prefix: str) -> None:
     assert [key for key, _ in seen.changes] == [prefix, prefix + "a", prefix + "\x7f", prefix + "z"]
 
 
-def test_several_ranges_come_in_the_order_of_the_store(store: Store, prefix: str) -> None:
-    """The past and the present, over three ranges, each change once and in order."""
+def test_several_ranges_each_come_in_order_and_nothing_twice(store: Store, prefix: str) -> None:
+    """The past and the present, over three ranges."""
     rng = random.Random(1)
     keys = [prefix + name for name in ("plan", "members/a", "members/b", "stop/1", "unwatched")]
     start = now(store, prefix) + 1
@@ -81,11 +82,44 @@ def test_several_ranges_come_in_the_order_of_the_store(store: Store, prefix: str
 
     write(100)
     seen = Collector()
-    watch = store.watch([KeyRange.prefix(prefix + "members/"), KeyRange(prefix + "plan"), KeyRange.prefix(prefix + "stop/")], start, seen)
+    ranges = [KeyRange.prefix(prefix + "members/"), KeyRange(prefix + "plan"), KeyRange.prefix(prefix + "stop/")]
+    watch = store.watch(ranges, start, seen)
     write(300)
     eventually(lambda: len(seen.events) >= len(written))
     watch.cancel()
-    assert [(event.key, event.mod_revision) for event in seen.events] == written
+    told = [[(event.key, event.mod_revision) for event in events] for events in by_range(seen.events, ranges)]
+    assert told == [[(key, revision) for key, revision in written if key in span] for span in ranges]
+
+
+def test_one_range_tells_of_all_its_keys_in_the_order_of_the_store(store: Store, prefix: str) -> None:
+    """From a past in which keys come and go, and on."""
+    start = now(store, prefix) + 1
+    revisions = []
+    for i in range(60):
+        revisions.append(store.put(f"{prefix}{i % 7}", ""))
+        if i % 3 == 0:
+            revisions.append(store.txn((), (Delete(KeyRange(f"{prefix}{i % 7}")),)).revision)
+    seen = Collector()
+    watch = store.watch([KeyRange(prefix + "0", prefix + "9")], start, seen)
+    revisions += [store.put(f"{prefix}{i % 7}", "") for i in range(60)]
+    eventually(lambda: len(seen.events) >= len(revisions))
+    watch.cancel()
+    assert seen.revisions == revisions
+
+
+def test_a_fresh_watch_of_several_ranges_tells_at_once(store: Store, prefix: str) -> None:
+    """A range that has nothing to tell held back the others for 0.2 s."""
+    waited = []
+    for i in range(5):
+        seen = Collector()
+        ranges = [KeyRange(f"{prefix}{name}") for name in "abcd"]
+        watch = store.watch(ranges, now(store, prefix) + 1, seen)
+        began = time.monotonic()
+        store.put(prefix + "b", str(i))
+        eventually(lambda seen=seen: seen.events, interval=0.002)  # type: ignore[misc]
+        waited.append(time.monotonic() - began)
+        watch.cancel()
+    assert min(waited) < 0.15, "etcd itself takes up to 0.1 s where the write came first"
 
 
 def test_a_key_in_two_ranges_is_reported_once(store: Store, prefix: str) -> None:
@@ -127,11 +161,14 @@ def test_a_long_past_comes_whole_and_in_order(store: Store, prefix: str) -> None
     start = now(store, prefix) + 1
     written = [store.put(f"{prefix}{'ab'[i % 3 == 0]}/{i % 7}", str(i)) for i in range(1500)]
     seen = Collector()
-    watch = store.watch([KeyRange.prefix(prefix + "a/"), KeyRange.prefix(prefix + "b/")], start, seen)
+    ranges = [KeyRange.prefix(prefix + "a/"), KeyRange.prefix(prefix + "b/")]
+    watch = store.watch(ranges, start, seen)
     written += [store.put(f"{prefix}{'ab'[i % 2]}/x", str(i)) for i in range(200)]
     eventually(lambda: len(seen.events) >= len(written))
     watch.cancel()
-    assert seen.revisions == written
+    assert sorted(seen.revisions) == written
+    for events in by_range(seen.events, ranges):
+        assert [e.mod_revision for e in events] == sorted(e.mod_revision for e in events)
 
 
 def test_big_values_come_whole(store: Store, prefix: str) -> None:

@@ -10,7 +10,6 @@ from elasticjob_runtime.etcd import Denied, LeaseLost, NotEtcd, StoreError, Unav
 from elasticjob_runtime.etcd.answers import (
     AuthDisabled,
     Exists,
-    PastGone,
     TokenRefused,
     cancel_error,
     check_version,
@@ -41,7 +40,7 @@ def new(code: int, message: str) -> bytes:
         (400, 3, "etcdserver: revision of auth store is old", TokenRefused),
         (412, 9, "etcdserver: lease already exists", Exists),
         (400, 9, "etcdserver: authentication is not enabled", AuthDisabled),
-        (400, 11, "etcdserver: mvcc: required revision has been compacted", PastGone),
+        (400, 11, "etcdserver: mvcc: required revision has been compacted", StoreError),
         (503, 14, "etcdserver: request timed out", Unavailable),
         (503, 14, "etcdserver: no leader", Unavailable),
         (500, 2, "etcdserver: leader changed", Unavailable),

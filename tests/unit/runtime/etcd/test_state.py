@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_runtime.etcd import Delete, Get, KeyRange, LeaseLost, MemoryStore, Put, StoreError
+from elasticjob_runtime.etcd import Get, KeyRange, LeaseLost, MemoryStore, Put, StoreError
 from elasticjob_runtime.etcd.state import Compact, Compacted, Grant, KeepAlive, Revoke, State, Txn
 
 from tests.support import eventually
@@ -64,8 +64,6 @@ def test_history_can_be_read_from_any_revision_that_is_not_compacted() -> None:
         state.changes_since(ALL, 3)
     with pytest.raises(Compacted):
         state.apply(Compact(4), now=0)
-    with pytest.raises(Compacted):
-        state.count(ALL[0], 3)
 
 
 def test_history_does_not_grow_for_ever() -> None:
@@ -74,14 +72,6 @@ def test_history_does_not_grow_for_ever() -> None:
         state.apply(Txn(success=[Put(f"k{number % 7}", "")]), now=0)
     assert 50 <= len(state.changes_since(ALL, state.compacted)) <= 100
     assert len(state.read(Get(ALL[0]))) == 7
-
-
-def test_a_count_in_the_past() -> None:
-    state = State()
-    state.apply(Txn(success=[Put("a", ""), Put("b", "")]), now=0)  # 2
-    state.apply(Txn(success=[Delete(KeyRange("a")), Put("c", "")]), now=0)  # 3
-    state.apply(Txn(success=[Put("a", "")]), now=0)  # 4
-    assert [state.count(ALL[0], revision) for revision in (1, 2, 3, 4)] == [0, 2, 2, 3]
 
 
 def test_a_test_may_move_the_clock_of_a_memory_store() -> None:

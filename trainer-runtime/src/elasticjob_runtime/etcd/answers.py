@@ -18,15 +18,11 @@ class Exists(StoreError):
     """The lease is there already."""
 
 
-class PastGone(StoreError):
-    """The revision asked for is compacted."""
-
-
 class AuthDisabled(StoreError):
     """The server has no authentication."""
 
 
-_NOT_FOUND, _FORBIDDEN, _EXHAUSTED, _PRECONDITION, _OUT_OF_RANGE, _UNAUTHENTICATED = 5, 7, 8, 9, 11, 16
+_NOT_FOUND, _FORBIDDEN, _EXHAUSTED, _PRECONDITION, _UNAUTHENTICATED = 5, 7, 8, 9, 16
 _PASSING = {1, 2, 4, 10, 13, 14}
 """gRPC codes that may pass: canceled, unknown, deadline exceeded, aborted, internal, unavailable."""
 _LOGIN_AGAIN = ("invalid auth token", "user name is empty", "revision of auth store is old")
@@ -45,8 +41,6 @@ def grpc_error(code: int, message: str) -> StoreError:
         return Exists(text)
     if code == _PRECONDITION and "authentication is not enabled" in text:
         return AuthDisabled(text)
-    if code == _OUT_OF_RANGE and "compacted" in text:
-        return PastGone(text)
     if code in _PASSING or (code == _EXHAUSTED and "too many requests" in text):
         return Unavailable(text)
     return StoreError(text)

@@ -73,10 +73,7 @@ class Gateway:
         return {"header": self.header(result.revision), "succeeded": result.succeeded, "responses": responses}
 
     def _range_answer(self, request: Json, kvs: Sequence[KeyValue]) -> Json:
-        """Adds what the port does not know and the client's watches ask for: counts, also in the past, and what was written since."""
-        if request.get("count_only"):
-            revision = int(request.get("revision", 0))
-            return {"count": str(self._store.count(_span(request), revision) if revision else len(kvs))}
+        """Adds what the port does not know and the client's watches ask for: what was written since."""
         since = int(request.get("min_mod_revision", 0))
         return {"kvs": [_key_value(kv) for kv in kvs if kv.mod_revision >= since], "count": str(len(kvs))}
 

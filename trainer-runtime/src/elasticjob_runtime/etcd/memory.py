@@ -172,11 +172,6 @@ class MemoryStore:
                 raise Compacted(f"the store is only at revision {self._state.revision}")
             return self._state.changes_since(ranges, revision), self._state.revision
 
-    def count(self, span: KeyRange, revision: int) -> int:
-        """How many keys there were at `revision`. Raises Compacted."""
-        with self._changed:
-            return self._state.count(span, revision)
-
     def wake(self) -> None:
         """Makes `wait_changes` look at `cancelled`."""
         with self._changed:

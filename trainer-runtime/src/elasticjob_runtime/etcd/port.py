@@ -134,7 +134,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WatchUpdate:
-    """What a watch delivers, in revision order, never twice.
+    """What a watch delivers: changes of one range in revision order, each once. `revision` is that of the last.
 
     `snapshot` is set when the watch had to start over (history compacted): it then holds *all* keys of the watched ranges at `revision`,
     to replace whatever the receiver knew; `events` is empty.
@@ -211,7 +211,8 @@ class Store(Protocol):
         """Delivers every change of the ranges from `start_revision` on, over one connection, across reconnects and endpoint changes.
 
         `start_revision` is at most one past what the store has told; a later one means that the store has lost its data since, and the
-        watch begins with a snapshot. Between ranges, the order of changes right after a connection is as good as etcd allows (cursor.py).
+        watch begins with a snapshot. Changes of one range come in order. Those of two ranges need not, right after a connection: who needs
+        that watches one range (cursor.py).
         """
 
     def close(self) -> None:

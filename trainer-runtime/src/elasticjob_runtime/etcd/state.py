@@ -133,15 +133,6 @@ class State:
         first = bisect.bisect_left(self._history, revision, key=lambda e: e.mod_revision)
         return [e for e in self._history[first:] if any(e.key in span for span in ranges)]
 
-    def count(self, span: KeyRange, revision: int) -> int:
-        """How many keys there were at `revision`. Raises Compacted."""
-        if revision < self.compacted:
-            raise Compacted(f"compacted up to revision {self.compacted}")
-        existed = dict.fromkeys(self._select(span), True)
-        for event in reversed(self.changes_since((span,), revision + 1)):
-            existed[event.key] = event.create_revision != event.mod_revision  # the first change after `revision` decides
-        return sum(existed.values())
-
     def read(self, get: Get) -> tuple[KeyValue, ...]:
         kvs: Iterable[KeyValue] = (self._keys[key] for key in self._select(get.range))
         if get.max_create_revision:

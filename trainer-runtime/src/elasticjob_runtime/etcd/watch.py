@@ -23,7 +23,6 @@ from elasticjob_runtime.etcd.port import (
     Unavailable,
     WatchCallback,
     WatchFailure,
-    WatchUpdate,
 )
 from elasticjob_runtime.etcd.transport import Transport, Untrusted, pause_before, store_error, summary
 
@@ -131,17 +130,16 @@ class EtcdWatch:
         probe = _Probe(end, None)
         while not self._stopped.is_set():
             try:
-                messages = lines.read(min(probe.due, cursor.wake_at))
+                messages = lines.read(probe.due)
             except TimeoutError:
                 messages = []
                 if not cursor.ready:
                     raise Unavailable(f"no watch within {_OPEN_TIMEOUT:g} s") from None
             now = time.monotonic()
             for message in messages:
-                self._hand_over(cursor.feed(message, now))
-            self._hand_over(cursor.pass_time(now))
-            if unsettled := cursor.unsettled(now):
-                self._settle(endpoint, unsettled)
+                update = cursor.feed(message)
+                if update is not None:
+                    self._deliver(update)
             if cursor.ready:
                 probe = self._look_after(endpoint, probe, now, heard=bool(messages))
 
@@ -156,26 +154,12 @@ class EtcdWatch:
         if heard:
             return _Probe(self._next_probe(), probe.stall)
         if now >= probe.at:
-            stall = self._probe(endpoint)
+            stall = probe.stall or self._probe(endpoint)  # another probe gives no more time
             return _Probe(self._next_probe(), stall)
         return probe
 
     def _next_probe(self) -> float:
         return time.monotonic() + self._probe_interval * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load
-
-    def _settle(self, endpoint: Endpoint, unsettled: dict[int, int]) -> None:
-        """Asks which ranges owe older changes than those that have come. Raises StoreError where going on is no use."""
-        body = wire.dump(wire.backlog_request([self._cursor.ranges[i] for i in unsettled], list(unsettled.values())))
-        try:
-            answer = self._transport.call_at(endpoint, "/v3/kv/txn", body, time.monotonic() + _PROBE_TIMEOUT)
-        except answers.PastGone:
-            self._hand_over(self._cursor.cannot_ask())
-        else:
-            self._hand_over(self._cursor.settle(dict(zip(unsettled, wire.backlog(answer), strict=True))))
-
-    def _hand_over(self, updates: list[WatchUpdate]) -> None:
-        for update in updates:
-            self._deliver(update)
 
     def _probe(self, endpoint: Endpoint) -> _Stall | None:
         """Raises Unavailable when the member does not answer. Returns what the stream should have brought and has not yet."""

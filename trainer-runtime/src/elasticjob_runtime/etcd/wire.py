@@ -99,26 +99,6 @@ def news_request(ranges: Sequence[KeyRange], since: Sequence[int]) -> Json:
     }
 
 
-def backlog_request(ranges: Sequence[KeyRange], since: Sequence[int]) -> Json:
-    """Reads, three for each range, that tell whether it was written to at or after the revision in `since`: any such key, and how many keys
-    there are now and were before (was any deleted?)."""
-    reads: list[Json] = []
-    for span, revision in zip(ranges, since, strict=True):
-        written = {"min_mod_revision": str(revision), "limit": "1", "keys_only": True}
-        before = {"revision": str(max(1, revision - 1)), "count_only": True}  # at revision 1 a store is empty
-        reads += [{**_span(span), **written}, {**_span(span), "count_only": True}, {**_span(span), **before}]
-    return {"success": [{"request_range": read} for read in reads]}
-
-
-def backlog(answer: Json) -> list[bool]:
-    """For each range, whether the reads show that it was written to."""
-    reads = [item["response_range"] for item in answer["responses"]]
-    return [
-        bool(written.get("kvs")) or now.get("count") != before.get("count")
-        for written, now, before in zip(reads[::3], reads[1::3], reads[2::3], strict=True)
-    ]
-
-
 def _span(span: KeyRange) -> Json:
     request: Json = {"key": encode(span.key)}
     if span.end:
