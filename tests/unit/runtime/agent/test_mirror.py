@@ -76,10 +76,10 @@ def test_changes_one_by_one() -> None:
     of = mirror(member("a"))
     of.apply(change(KEYS.member("b"), make_member("b").value, 11), 20.0)
     of.apply(change(KEYS.plan, PLAN, 12), 20.0)
-    assert (set(seen(of).members), of.revision, of.plan_revision) == ({"a", "b"}, 12, 12)
+    assert (set(seen(of).members), of.plan_revision) == ({"a", "b"}, 12)
     of.apply(change(KEYS.member("b"), None, 13), 21.0)
     of.apply(change(KEYS.plan, None, 14), 21.0)
-    assert (set(seen(of).members), seen(of).plan, of.revision) == ({"a"}, None, 14)
+    assert (set(seen(of).members), seen(of).plan) == ({"a"}, None)
     assert seen(of).last_epoch == 3, "that there was a plan is not forgotten"
 
 
@@ -87,7 +87,40 @@ def test_a_snapshot_replaces_everything_and_may_go_back_in_revisions() -> None:
     of = mirror(member("a"), kv(KEYS.plan, PLAN), kv(KEYS.spec, SpecValue(min=1, max=2)))
     of.apply(WatchUpdate(2, snapshot=(member("b", 2, 2),)), 20.0)
     view = seen(of)
-    assert (set(view.members), view.plan, view.spec, of.revision) == ({"b"}, None, None, 2)
+    assert (set(view.members), view.plan, view.spec) == ({"b"}, None, None)
+
+
+def test_news_of_one_range_say_nothing_of_another() -> None:
+    of = Mirror(KEYS)
+    of.replace([], 10, 0.0, watched_ranges(KEYS, Role.FOLLOWER, "a", "b"))
+    assert of.shows(KEYS.plan, 10)
+    assert not of.shows(KEYS.plan, 11)
+    assert of.shows(KEYS.progress, 99), "nobody waits for what is not watched"
+    of.apply(change(KEYS.member("b"), make_member("b").value, 12), 20.0)
+    assert of.shows(KEYS.member("b"), 12)
+    assert not of.shows(KEYS.member("a"), 12)
+    of.apply(change(KEYS.outcome, None, 13), 20.0)
+    assert of.shows(KEYS.plan, 13), "outcome and plan are one range"
+
+
+def test_what_was_read_later_is_not_undone_by_older_news() -> None:
+    of = mirror()
+    of.add(kv(KEYS.member("b"), make_member("b", state=MemberState.LEAVING).value, mod=12), 20.0)
+    of.apply(change(KEYS.member("b"), make_member("b").value, 11), 21.0)
+    assert seen(of).members["b"].value.state is MemberState.LEAVING
+
+
+@pytest.mark.parametrize(("role", "count"), [(None, 3), (Role.FOLLOWER, 4), (Role.PLANNER, 2)])
+def test_what_is_watched(role: Role | None, count: int) -> None:
+    """Not the ranks, of which there are as many as members, nor the progress, which is written every second."""
+    ranges = watched_ranges(KEYS, role, "a", "b" if role else "")
+    assert len(ranges) == count
+    wanted = [KEYS.plan, KEYS.outcome, KEYS.spec, KEYS.suspicion(1, "b", "a"), KEYS.member("a")]
+    assert all(any(key in span for span in ranges) for key in wanted)
+    others = [KEYS.progress, KEYS.rank("1", "a"), KEYS.tail]
+    assert not any(key in span for key in others for span in ranges)
+    everybody = [KEYS.member("c"), KEYS.failure(1, "c")]
+    assert all(any(key in span for span in ranges) == (role is Role.PLANNER) for key in everybody)
 
 
 def test_a_member_is_seen_from_its_registration_on() -> None:

@@ -119,8 +119,10 @@ def fails(plan: Plan, member: str = "a", *, ago: float = 0.0) -> Workers:
     return runs(plan, WorkersState.FAILED, failure=failure, changed_at=NOW - ago)
 
 
-def answers(names: str, *, ago: float = 0.0, reachable: bool = True, incarnation: str = "1") -> dict[str, Probe]:
-    return {name: Probe(incarnation=name + incarnation, reachable=reachable, asked_at=NOW - ago, at=NOW - ago) for name in names}
+def answers(names: str, *, ago: float = 0.0, reachable: bool = True, incarnation: str = "1", epoch: int = 0) -> dict[str, Probe]:
+    return {
+        name: Probe(incarnation=name + incarnation, reachable=reachable, asked_at=NOW - ago, at=NOW - ago, epoch=epoch) for name in names
+    }
 
 
 def suspicion(suspect: str, by: str, *, epoch: int = 1, ago: float = 0.0) -> Suspicion:

@@ -41,6 +41,10 @@ END = {
     "the job succeeded": Case(make_view(plan=PLAN, workers=runs(PLAN, DONE), store={"outcome": SUCCEEDED}), "exit SUCCEEDED"),
     "the job failed": Case(make_view(plan=PLAN, workers=fails(PLAN), store={"outcome": FAILED}), "exit WORKERS_FAILED"),
     "the job succeeded without this spare": Case(make_view(plan=SPARE, workers=Workers(), store={"outcome": SUCCEEDED}), "exit SUCCEEDED"),
+    "it was over before I came": Case(make_view(there="", role=None, workers=Workers(), store={"outcome": SUCCEEDED}), "exit SUCCEEDED"),
+    "it had failed before I came": Case(
+        make_view(there="", role=None, workers=Workers(), store={"outcome": FAILED}), "exit WORKERS_FAILED"
+    ),
     "the outcome wins over leaving": Case(
         make_view(plan=PLAN, workers=runs(PLAN, DONE), store={"outcome": SUCCEEDED}, leaving_since=NOW), "exit SUCCEEDED"
     ),
@@ -85,6 +89,14 @@ IDENTITY = {
         make_view(there="bc", plan=PLAN, workers=runs(PLAN, DONE), store={"registered": False}), "register succeeded of epoch 1"
     ),
     "the imports are done": Case(make_view(there=members("abc", a={"state": MemberState.WARMING}), plan=None), "say ready of epoch 0"),
+    "the process that held my stores has died: nobody may be sent there": Case(
+        make_view(there=members("abc", a={"stores": True, "epoch": 1}), plan=PLAN), "say ready of epoch 1"
+    ),
+    "my stores listen again": Case(make_view(there=members("abc", a={"epoch": 1}), plan=PLAN, stores=True), "say ready of epoch 1"),
+    "who leaves is sent nobody": Case(
+        make_view(there=members("abc", a={**LEAVING, "stores": True}), plan=PLAN, workers=runs(PLAN, GONE), leaving_since=NOW),
+        "exit TERMINATED",
+    ),
     "the imports are not done": Case(
         make_view(there=members("ab", b={"state": MemberState.WARMING}), warm=False, **FOLLOWER), "nothing to do"
     ),
@@ -108,6 +120,10 @@ MISFITS = {
         ),
         "wait",
     ),
+    "the one before me was a misfit too, and has gone: now I see who was first": Case(
+        make_view(me="c", there=members("ac", a={"nproc": 2})), "exit CONFIG"
+    ),
+    "the first fits itself": Case(make_view(there=members("abc", c={"nproc": 2})), "plan 1: a b, Start, 0 restarts"),
     "a first member that is leaving sets no rule": Case(
         make_view(me="b", there="ab", role=Role.FOLLOWER, predecessor="a", store={"founder": make_member("a", nproc=2, **LEAVING).value}),
         "wait",
@@ -219,3 +235,8 @@ def test_an_agent_that_knows_nothing_yet_registers() -> None:
     view = make_view(there="", role=None)
     assert view.store == StoreView()
     assert told(decide(view, NOW)) == "register ready of epoch 0"
+
+
+def test_who_comes_after_the_end_is_told_what_to_do() -> None:
+    action = decide(make_view(there="", role=None, workers=Workers(), store={"outcome": SUCCEEDED}), NOW)
+    assert action.reason.startswith("the job succeeded before this agent came; take another --rdzv-id to run it again")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import MemberState
+from elasticjob_runtime.contract import MemberState, SpecValue
 from elasticjob_runtime.membership import decide
-from elasticjob_runtime.membership.decide import takeover_delay
+from elasticjob_runtime.membership.line import takeover_delay
 from elasticjob_runtime.membership.model import Role, Workers, WorkersState
 
 from tests.unit.runtime.membership.builders import (
@@ -160,10 +160,69 @@ FENCE = {
         ),
         "wait",
     ),
-    "alone in the plan: there is nobody to agree with": Case(
-        make_view(there="a", plan=make_plan("a"), lease_expires_at=NOW - 60), "nothing to do"
+    "a neighbour follows a later plan: it will show here in a moment": Case(
+        make_view(plan=AS_B, heard_epoch=2, heard_at=NOW - 0.25, **FOLLOWER), "wait 0.75 s"
+    ),
+    "a neighbour follows a later plan, and the store does not tell here: stop, lease or not": Case(
+        make_view(plan=AS_B, heard_epoch=2, heard_at=NOW - 1, lease_expires_at=NOW + 3, **FOLLOWER), "stop"
+    ),
+    "stopped for a later plan: wait for the store to tell": Case(
+        make_view(plan=AS_B, workers=runs(AS_B, GONE), heard_epoch=2, heard_at=NOW - 1, lease_expires_at=NOW - 9, **FOLLOWER), "wait"
+    ),
+    "a neighbour has not seen this plan yet": Case(
+        make_view(there="abc", plan=make_plan("abc", epoch=2), heard_epoch=1, heard_at=NOW - 9), "nothing to do"
+    ),
+    "the later plan has come": Case(
+        make_view(plan=make_plan("abc", epoch=2), workers=runs(PLAN, GONE), heard_epoch=2, heard_at=NOW - 9), "start plan 2"
     ),
 }
+
+ONE = make_plan("a")
+AWAY = NOW - 2
+"""The lease ended 2 s ago."""
+
+ALONE = {
+    "alone, the lease holds": Case(make_view(there="ab", plan=ONE, lease_expires_at=NOW + 2, spec=SpecValue(min=1, max=1)), "wait 2 s"),
+    "alone, and the lease ended: the spare is asked": Case(
+        make_view(there="ab", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1)), "ask b"
+    ),
+    "alone: the spare has no later plan, so etcd is away for all": Case(
+        make_view(there="ab", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1), probes=answers("b", ago=0.25)), "wait 0.75 s"
+    ),
+    "alone: the spare is asked again": Case(
+        make_view(there="ab", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1), probes=answers("b", ago=1.0)), "ask b"
+    ),
+    "alone: the spare follows a later plan": Case(
+        make_view(there="ab", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1), probes=answers("b", epoch=2)), "stop"
+    ),
+    "alone: one spare is gone with the store, another answers": Case(
+        make_view(there="abc", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1),
+                  probes={**answers("b"), **answers("c", reachable=False)}), "wait 1 s"
+    ),
+    "alone: neither store nor spare": Case(
+        make_view(there="ab", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1), probes=answers("b", reachable=False)), "stop"
+    ),
+    "alone: neither store nor spare, stopped": Case(
+        make_view(there="ab", plan=ONE, workers=runs(ONE, GONE), lease_expires_at=AWAY, spec=SpecValue(min=1, max=1),
+                  probes=answers("b", reachable=False)), "exit RESTARTABLE"
+    ),
+    "alone, and nobody is known: a moment for etcd to come back": Case(
+        make_view(there="a", plan=ONE, lease_expires_at=AWAY, settings={"min": 1}), "wait 58 s"
+    ),
+    "alone, nobody is known, etcd does not come back: somebody may have come": Case(
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 60, settings={"min": 1}), "stop"
+    ),
+    "alone, nobody is known, but an operator may have replaced this node": Case(
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 60, spec=SpecValue(min=1, max=1)), "stop"
+    ),
+    "alone, and there is room for nobody else: it trains on": Case(
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 600, settings={"min": 1, "max": 1}), "nothing to do"
+    ),
+    "alone and done: nothing to protect": Case(
+        make_view(there=members("a", a={"state": MemberState.SUCCEEDED, "epoch": 1}), plan=ONE, workers=runs(ONE, WorkersState.SUCCEEDED),
+                  lease_expires_at=NOW - 600, settings={"min": 1}), "outcome succeeded"
+    ),
+}  # fmt: skip
 
 LISTEN = {
     "a neighbour fell silent": Case(make_view(plan=AS_B, silent=frozenset("c"), **FOLLOWER), "suspect c"),
@@ -178,7 +237,7 @@ LISTEN = {
     ),
 }
 
-TABLES = {"watch": WATCH, "restore": RESTORE, "lead": LEAD, "fence": FENCE, "listen": LISTEN}
+TABLES = {"watch": WATCH, "restore": RESTORE, "lead": LEAD, "fence": FENCE, "alone": ALONE, "listen": LISTEN}
 
 
 @pytest.mark.parametrize(("rule", "name"), [(rule, name) for rule, cases in TABLES.items() for name in cases])

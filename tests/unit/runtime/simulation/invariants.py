@@ -37,9 +37,8 @@ class Invariants:
         self._members = keys.members
         self._plan: PlanValue | None = None
         self._lifetime = 0
-        self._runs = 0
         self._outcome: tuple[int, str] | None = None
-        self._attempts: dict[tuple[int, int, int], str] = {}
+        self._attempts: dict[tuple[int, int], str] = {}
         self._known: dict[str, int] = {}
         """Attempt -> lifetime of the store in which it was planned."""
         self._started: dict[str, int] = defaultdict(int)
@@ -80,7 +79,7 @@ class Invariants:
         before, self._plan = self._plan, plan
         self.plans += 1
         require(self._outcome is None, f"plan {plan.epoch} was made after the outcome")
-        attempt = self._attempts.setdefault((server.lifetime, self._runs, plan.epoch), plan.attempt)
+        attempt = self._attempts.setdefault((server.lifetime, plan.epoch), plan.attempt)
         require(attempt == plan.attempt, f"two plans of epoch {plan.epoch}: {attempt} and {plan.attempt}")
         if plan.attempt in self._known:
             require(before is None, f"plan {plan.epoch} was put back over another")
@@ -113,10 +112,7 @@ class Invariants:
 
     def _check_outcome(self, server: Server) -> None:
         kv = server.read(self._outcome_key)
-        if kv is None and self._outcome is not None and not server.keys(self._members):
-            self._outcome = self._plan = None  # the same run id, used again after everybody had left
-            self._runs += 1
-        elif self._outcome is not None:
+        if self._outcome is not None:
             require(kv and (kv.create_revision, kv.value) == self._outcome, "the outcome changed")
         elif kv is not None:
             self._outcome = (kv.create_revision, kv.value)

@@ -117,12 +117,44 @@ class Server:
 
 
 class Watch:
-    """port.Watch: wakes up after every change, delivers what is new."""
+    """port.Watch: a stream for each range, as etcd gives no order between them."""
 
     def __init__(self, server: Server, owner: Owner, ranges: Sequence[KeyRange], start: int, callback: WatchCallback) -> None:
         self._server = server
-        self._owner = owner
         self._ranges = merge(ranges)
+        self._callback = callback
+        self._streams = [Stream(server, owner, span, start, callback, self._start_over) for span in self._ranges]
+
+    @property
+    def ended(self) -> bool:
+        return all(stream.ended for stream in self._streams)
+
+    def cancel(self) -> None:
+        for stream in self._streams:
+            stream.cancel()
+
+    def wake(self) -> None:
+        for stream in self._streams:
+            stream.wake()
+
+    def _start_over(self) -> None:
+        server = self._server
+        kvs = [kv for span in self._ranges for kv in server.state.read(Get(span))]
+        for stream in self._streams:
+            stream.goes_on()
+        self._callback(WatchUpdate(server.state.revision, snapshot=tuple(sorted(kvs, key=lambda kv: kv.key))))
+
+
+class Stream:
+    """Wakes up after every change, delivers what is new."""
+
+    def __init__(
+        self, server: Server, owner: Owner, span: KeyRange, start: int, callback: WatchCallback, start_over: Callable[[], None]
+    ) -> None:
+        self._server = server
+        self._owner = owner
+        self._span = span
+        self._start_over = start_over
         self._next = start
         self._lifetime = server.lifetime
         self._callback = callback
@@ -149,15 +181,17 @@ class Watch:
         try:
             if self._lifetime != server.lifetime:
                 raise Compacted("another store")
-            events = server.state.changes_since(self._ranges, self._next)
+            events = server.state.changes_since([self._span], self._next)
         except Compacted:
-            self._lifetime = server.lifetime
-            kvs = [kv for span in self._ranges for kv in server.state.read(Get(span))]
-            self._callback(WatchUpdate(server.state.revision, snapshot=tuple(sorted(kvs, key=lambda kv: kv.key))))
+            self._start_over()
         else:
+            self._next = server.state.revision + 1
             if events:
                 self._callback(WatchUpdate(events[-1].mod_revision, tuple(events)))
-        self._next = server.state.revision + 1
+
+    def goes_on(self) -> None:
+        """From what the store holds now."""
+        self._lifetime, self._next = self._server.lifetime, self._server.state.revision + 1
 
 
 class Lease:

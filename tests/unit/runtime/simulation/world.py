@@ -226,8 +226,7 @@ class World:
         self._start(f"w{self._names}")
 
     def _come_back(self, name: str) -> None:
-        over = self._outcome() is not None and not self.walk.operator  # who comes then, starts the run anew
-        if not over and not any(agent.name == name and not agent.dead for agent in self.agents):
+        if not any(agent.name == name and not agent.dead for agent in self.agents):
             self._start(name)
 
     def _start(self, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from elasticjob_runtime.contract import (
@@ -26,13 +26,19 @@ T = TypeVar("T", bound=Value)
 logger = logging.getLogger(__name__)
 
 
-def watched_ranges(keys: Keys, role: Role, me: str, predecessor: str) -> list[KeyRange]:
+def common_ranges(keys: Keys) -> list[KeyRange]:
+    """What every agent wants to know: outcome and plan; spec and suspects. Few ranges, since to watch one costs as much as a call. Nothing
+    else sorts between these names."""
+    return [KeyRange(keys.outcome, keys.progress), KeyRange(keys.spec, KeyRange.prefix(keys.suspects).end)]
+
+
+def watched_ranges(keys: Keys, role: Role | None, me: str, predecessor: str) -> list[KeyRange]:
     """What an agent in `role` watches."""
-    common = [KeyRange(keys.plan), KeyRange(keys.outcome), KeyRange(keys.spec), KeyRange.prefix(keys.suspects)]
-    if role is Role.PLANNER:
-        return [*common, KeyRange.prefix(keys.members), KeyRange.prefix(keys.failures)]
+    head, wishes = common_ranges(keys)
+    if role is Role.PLANNER:  # failures, members, outcome and plan in one: so no plan is seen before the members that it names
+        return [KeyRange(keys.failures, head.end), wishes]
     names = [me, predecessor] if predecessor else [me]
-    return [*common, *(KeyRange(keys.member(name)) for name in names)]
+    return [head, wishes, *(KeyRange(keys.member(name)) for name in names)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,7 +62,8 @@ class Mirror:
         self._refused: set[tuple[str, int]] = set()
         self._last_epoch = 0
         self.plan: PlanValue | None = None
-        self.revision = 0
+        self._seen: dict[KeyRange, int] = {}
+        """What is watched, and up to which revision it is known: ranges do not move on together."""
         self.replaced = 0
         """Grows whenever everything was read again: from another store, for all one knows."""
 
@@ -66,26 +73,38 @@ class Mirror:
         kv = self._kvs.get(self._keys.plan)
         return kv.mod_revision if kv else 0
 
-    def replace(self, kvs: Iterable[KeyValue], revision: int, now: float) -> None:
-        """These are all keys, at `revision`. `now`: when (monotonic s) what is new was first seen."""
+    def replace(self, kvs: Iterable[KeyValue], revision: int, now: float, ranges: Sequence[KeyRange] = ()) -> None:
+        """These are all keys of `ranges` (empty: those of before), at `revision`. `now`: when (monotonic s) what is new was first seen."""
         fresh = {kv.key: kv for kv in kvs}
         for key in self._kvs.keys() - fresh.keys():
             self._remove(key)
         for kv in fresh.values():
             self._set(kv, now)
-        self.revision = revision
+        self._seen = dict.fromkeys(ranges or self._seen, revision)
         self.replaced += 1
+
+    def shows(self, key: str, revision: int) -> bool:
+        """Whether what was written to `key` at `revision` would be known by now. Nobody waits for a key that is not watched."""
+        return all(seen >= revision for span, seen in self._seen.items() if key in span)
+
+    def add(self, kv: KeyValue, now: float) -> None:
+        """One more key, read a moment after the others."""
+        self._set(kv, now)
 
     def apply(self, update: WatchUpdate, now: float) -> None:
         if update.snapshot is not None:
             self.replace(update.snapshot, update.revision, now)
             return
         for event in update.events:
+            known = self._kvs.get(event.key)
+            if known is not None and known.mod_revision > event.mod_revision:
+                continue  # read later than the rest: see `add`
             if event.value is None:
                 self._remove(event.key)
             else:
                 self._set(KeyValue(event.key, event.value, event.create_revision, event.mod_revision, 0), now)
-        self.revision = max(self.revision, update.revision)
+        last = {span: event.mod_revision for event in update.events for span in self._seen if event.key in span}
+        self._seen.update((span, max(self._seen[span], revision)) for span, revision in last.items())
 
     def view(
         self,

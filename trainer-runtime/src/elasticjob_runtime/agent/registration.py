@@ -5,12 +5,24 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from elasticjob_runtime.contract import Keys, MemberState, MemberValue
+from elasticjob_runtime.agent.mirror import common_ranges
+from elasticjob_runtime.contract import Keys, MemberState, MemberValue, TailValue
 from elasticjob_runtime.etcd.port import Compare, Delete, Get, KeyRange, KeyValue, LeaseKeeper, LeaseLost, Put, Store, Unavailable
 
 logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arrival:
+    """What the transaction that registered this member has read and written."""
+
+    revision: int
+    kvs: tuple[KeyValue, ...]
+    """Its own key, and all of `common_ranges`. With an outcome, it did not register: the job is over."""
+    before: str
+    """The member that registered just before; empty: nobody has."""
 
 
 class Registration:
@@ -24,7 +36,6 @@ class Registration:
         self._ttl = ttl
         self._lease: LeaseKeeper | None = None
         self._count = 0
-        self._was_there = False
         self.member = member
         """What the others know of this one."""
 
@@ -32,8 +43,8 @@ class Registration:
     def expires_at(self) -> float | None:
         return self._lease.expires_at if self._lease else None
 
-    def register(self, state: MemberState, epoch: int, stores: bool, on_lost: Callable[[int, str], None]) -> int:
-        """A new lease and a new key, whose create revision is this registration's identity. Returns the revision.
+    def register(self, state: MemberState, epoch: int, stores: bool, on_lost: Callable[[int, str], None]) -> Arrival:
+        """A new lease and a new key, whose create revision is this registration's identity: two calls.
 
         `on_lost(number, reason)` is called from the lease keeper's thread; see `is_current`.
         """
@@ -42,15 +53,31 @@ class Registration:
         number = self._count
         self._lease = self._store.lease(self._ttl, lambda reason: on_lost(number, reason))
         self.member = self._changed(state, epoch, stores)
-        if not self._was_there:
-            self._clear_earlier_run()
-        self._store.txn([], [Delete(KeyRange(self._key))])
-        put = Put(self._key, self.member.to_json(), self._lease.id)
-        result = self._store.txn([Compare(self._key, create_revision=0)], [put])
-        if not result.succeeded:
+        arrival = self._arrive(self._lease.id) or self._arrive(self._lease.id)
+        if arrival is None:
             raise Unavailable(f"another agent registered as {self._me} at the same moment")
-        self._was_there = True
-        return result.revision
+        if not any(kv.key == self._key for kv in arrival.kvs):
+            self.revoke()
+            self._lease = None
+        return arrival
+
+    def _arrive(self, lease: int) -> Arrival | None:
+        """None: the key was there, of an earlier registration, and is not any more."""
+        keys, value = self._keys, self.member.to_json()
+        guards = [Compare(self._key, create_revision=0), Compare(keys.outcome, create_revision=0)]
+        known = [Get(wanted) for wanted in common_ranges(keys)]
+        tail = TailValue(member=self._me).to_json()
+        puts = [Put(self._key, value, lease), Put(keys.tail, tail)]
+        result = self._store.txn(guards, [Get(KeyRange(keys.tail)), *known, *puts], [Get(KeyRange(self._key)), *known])
+        first, *rest = result.reads
+        kvs = tuple(kv for read in rest for kv in read)
+        if result.succeeded:
+            own = KeyValue(self._key, value, result.revision, result.revision, 1, lease)
+            return Arrival(result.revision, (*kvs, own), _member_of(first))
+        if any(kv.key == keys.outcome for kv in kvs):
+            return Arrival(result.revision, kvs, "")
+        self._store.txn([Compare(self._key, mod_revision=kv.mod_revision) for kv in first], [Delete(KeyRange(self._key))])
+        return None
 
     def is_current(self, number: int) -> bool:
         """Whether news of registration `number` still matter."""
@@ -70,7 +97,10 @@ class Registration:
         return dataclasses.replace(self.member, state=state, epoch=epoch, stores=stores, changed_at=since)
 
     def neighbours(self) -> tuple[str, KeyValue | None]:
-        """(the member that registered just before this one, or empty; the key of the very first, where that is another)."""
+        """(the member that registered just before this one and is still there, or empty; the key of the very first, where that is another).
+
+        The store sorts all members for it: only for who cannot believe its Arrival.
+        """
         own = self._store.get(self._key)
         if own is None:
             raise LeaseLost("not registered")
@@ -92,10 +122,9 @@ class Registration:
         if self._lease is not None:
             self._lease.revoke()
 
-    def _clear_earlier_run(self) -> None:
-        """A run id used again by hand, after its job ended and all agents left: start anew. With an operator (spec), the outcome stands."""
-        reads = [Get(KeyRange(self._keys.outcome)), Get(KeyRange(self._keys.spec)), Get(KeyRange.prefix(self._keys.members), limit=1)]
-        outcome, spec, members = self._store.txn([], reads).reads
-        if outcome and not spec and not members:
-            guard = Compare(self._keys.outcome, mod_revision=outcome[0].mod_revision)
-            self._store.txn([guard], [Delete(KeyRange.prefix(self._keys.root))])
+
+def _member_of(tail: Sequence[KeyValue]) -> str:
+    try:
+        return TailValue.from_json(tail[0].value).member if tail else ""
+    except ValueError:
+        return ""

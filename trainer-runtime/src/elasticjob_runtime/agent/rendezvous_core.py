@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from elasticjob_runtime.agent.mirror import Mirror, watched_ranges
 from elasticjob_runtime.agent.plans import BATCH, PlanOutdatedError, PlanWriter
-from elasticjob_runtime.agent.registration import Registration
+from elasticjob_runtime.agent.registration import Arrival, Registration
 from elasticjob_runtime.contract import Keys, MemberValue, ProgressValue, RankValue
 from elasticjob_runtime.etcd.port import (
     Delete,
@@ -70,6 +70,8 @@ class _Awaited:
     """An action that is done, but not yet seen."""
 
     action: StoreAction
+    key: str
+    """What it wrote; empty: nothing that is watched."""
     revision: int
     until: float
 
@@ -98,6 +100,8 @@ class RendezvousCore:
         self._registration = Registration(store, keys, me, member, lease_ttl)
         self._plans = PlanWriter(store, keys, f"{me}.{member.incarnation}", batch=batch)
         self._founder: MemberValue | None = None
+        self._arrival: Arrival | None = None
+        """What the mirror holds is what was read as this member registered, and nothing is watched yet."""
         self._watch: Watch | None = None
         self._watches = 0
         self._role: Role | None = None
@@ -123,7 +127,7 @@ class RendezvousCore:
     def execute(self, action: StoreAction) -> None:
         """`on_done` follows in any case, now or later. One action at a time."""
         try:
-            revision = self._do(action)
+            key, revision = self._do(action)
         except StoreError as error:
             if isinstance(error, LeaseLost):
                 self._registration.forget()
@@ -132,7 +136,7 @@ class RendezvousCore:
             self.flush()
             self._tell.on_done(action, error)
         else:
-            self._awaited = _Awaited(action, revision, self._clock() + CATCH_UP)
+            self._awaited = _Awaited(action, key, revision, self._clock() + CATCH_UP)
             self.flush()
 
     def flush(self) -> None:
@@ -149,7 +153,7 @@ class RendezvousCore:
             self._tell.on_trouble(error)
             return
         self._retry_at = None
-        if self._awaited is not None and self._mirror.revision >= self._awaited.revision:
+        if self._awaited is not None and self._mirror.shows(self._awaited.key, self._awaited.revision):
             self._finish_awaited(None)
 
     def tick(self) -> None:
@@ -172,34 +176,36 @@ class RendezvousCore:
             self._watch.cancel()
         self._registration.revoke()
 
-    def _do(self, action: StoreAction) -> int:
-        """Returns the revision that shows the effect; 0: no watched key shows it."""
+    def _do(self, action: StoreAction) -> tuple[str, int]:
+        """Returns the key that was written and its revision: what shows the effect."""
+        keys = self._keys
         match action:
             case Register():
-                return self._register(action)
+                self._register(action)
+                return "", 0
             case Subscribe():
-                return self._subscribe(action.role, action.predecessor)
+                self._subscribe(action.role, action.predecessor)
+                return "", 0
             case PublishState():
-                return self._registration.write(action.state, action.epoch, action.stores)
+                return keys.member(self._me), self._registration.write(action.state, action.epoch, action.stores)
             case PublishFailure():
-                failure = action.failure
-                revision = self._store.put(self._keys.failure(failure.epoch, failure.member), failure.to_json())
-                return revision if self._role is Role.PLANNER else 0
+                key = keys.failure(action.failure.epoch, action.failure.member)
+                return key, self._store.put(key, action.failure.to_json())
             case PublishSuspicion():
                 return self._publish_suspicion(action)
             case PublishOutcome():
-                return self._plans.publish_outcome(action)
+                return keys.outcome, self._plans.publish_outcome(action)
             case RestorePlan():
                 assert action.plan.rank is not None
-                return self._plans.restore(action.plan.value, self._me, action.plan.rank)
+                return keys.plan, self._plans.restore(action.plan.value, self._me, action.plan.rank)
             case ProposePlan():
-                return self._plans.propose(action, self._registration.member.nproc)
+                return keys.plan, self._plans.propose(action, self._registration.member.nproc)
 
-    def _publish_suspicion(self, action: PublishSuspicion) -> int:
+    def _publish_suspicion(self, action: PublishSuspicion) -> tuple[str, int]:
         said = dataclasses.replace(action.suspicion, time=time.time())
         key = self._keys.suspicion(said.epoch, said.suspect, said.by)
         operation = Delete(KeyRange(key)) if action.retract else Put(key, said.to_json())
-        return self._store.txn([], [operation]).revision
+        return key, self._store.txn([], [operation]).revision
 
     def _finish_awaited(self, error: StoreError | None) -> None:
         assert self._awaited is not None
@@ -219,16 +225,15 @@ class RendezvousCore:
 
     # -- membership
 
-    def _register(self, action: Register) -> int:
+    def _register(self, action: Register) -> None:
         def on_lost(number: int, reason: str) -> None:
             self._tell.post(lambda: self._lost(number, reason))
 
-        revision = self._registration.register(action.state, action.epoch, action.stores, on_lost)
-        if self._role is None:
-            self._read_again()
-        else:
+        self._arrival = arrival = self._registration.register(action.state, action.epoch, action.stores, on_lost)
+        self._mirror.replace(arrival.kvs, arrival.revision, self._clock(), watched_ranges(self._keys, None, self._me, ""))
+        self._stale, self._changed = self._role is not None, True
+        if self._role is not None:
             self._subscribe(self._role, self._predecessor)
-        return revision
 
     def _lost(self, registration: int, reason: str) -> None:
         if self._registration.is_current(registration):
@@ -238,30 +243,53 @@ class RendezvousCore:
 
     # -- watching
 
-    def _subscribe(self, role: Role, predecessor: str) -> int:
+    def _subscribe(self, role: Role, predecessor: str) -> None:
+        arrival = self._arrival
         if role is Role.FOLLOWER and not predecessor and not self._mirror.plan_revision:
             predecessor = self._who_came_before()
-        self._role, self._predecessor, self._stale = role, predecessor, True
-        return self._read_again()
+        elif arrival is not None and role is Role.FOLLOWER and predecessor:
+            self._meet(predecessor)
+        self._role, self._predecessor = role, predecessor
+        if arrival is None or arrival is not self._arrival or role is not Role.FOLLOWER:
+            self._stale = True
+            self._read_again()
+            return
+        self._arrival, self._stale, self._changed = None, False, True
+        self._watch_from(arrival.revision + 1, watched_ranges(self._keys, role, self._me, predecessor))
 
     def _who_came_before(self) -> str:
-        """The member that registered just before this one; and notes the very first, to which all others have to fit."""
+        """The member that registered just before this one. Notes the very first, to which all others have to fit, where that is in doubt:
+        while each fits the one before, all fit the first."""
+        if self._arrival is not None:
+            before, mine = self._arrival.before, self._registration.member
+            if not before:
+                return ""
+            other = self._meet(before) if before != self._me else None
+            if other is not None and (other.nproc, other.contract) == (mine.nproc, mine.contract):
+                return before
+        self._arrival = None
         before, first = self._registration.neighbours()
         self._founder = self._mirror.parse(first, MemberValue) if first else None
         return before
 
-    def _read_again(self) -> int:
-        """Reads all watched keys at one revision and watches from there; its own key only, before there is a role."""
-        ranges = [KeyRange(self._keys.member(self._me))]
-        if self._role is not None:
-            ranges = watched_ranges(self._keys, self._role, self._me, self._predecessor)
+    def _meet(self, name: str) -> MemberValue | None:
+        """Reads one member's key beside what the mirror holds."""
+        kv = self._store.get(self._keys.member(name))
+        if kv is None:
+            return None
+        self._mirror.add(kv, self._clock())
+        return self._mirror.parse(kv, MemberValue)
+
+    def _read_again(self) -> None:
+        """Reads all watched keys at one revision and watches from there; does not watch before there is a role."""
+        self._arrival = None
+        ranges = watched_ranges(self._keys, self._role, self._me, self._predecessor)
         result = self._store.txn([], [Get(wanted) for wanted in ranges])
         kvs: list[KeyValue] = [kv for read in result.reads for kv in read]
-        self._mirror.replace(kvs, result.revision, self._clock())
+        self._mirror.replace(kvs, result.revision, self._clock(), ranges)
         self._stale, self._changed, self._retry_at = False, True, None
         if self._role is not None:
             self._watch_from(result.revision + 1, ranges)
-        return result.revision
 
     def _watch_from(self, revision: int, ranges: list[KeyRange]) -> None:
         if self._watch is not None:

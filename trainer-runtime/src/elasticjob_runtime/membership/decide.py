@@ -6,15 +6,17 @@ number of calls with the same view give the same action, and an agent that was k
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 from elasticjob_runtime.contract import CONTRACT_VERSION, ExitCode, FailureValue, MemberState, MemberValue, OutcomeState, SuspicionValue
-from elasticjob_runtime.membership import crash_loop
+from elasticjob_runtime.membership.fencing import fence, fence_due, superseded
+from elasticjob_runtime.membership.line import before_me, takeover_delay, trouble_since, wanted_role
 from elasticjob_runtime.membership.model import (
+    ALIVE,
     Action,
     Exit,
     Member,
-    Plan,
     ProbePeers,
     PublishFailure,
     PublishState,
@@ -28,16 +30,23 @@ from elasticjob_runtime.membership.model import (
     View,
     Wait,
     WorkersState,
+    stop,
 )
-from elasticjob_runtime.membership.planner import known_unreachable, next_plan
-
-_ALIVE = (WorkersState.RUNNING, WorkersState.STOPPING)
+from elasticjob_runtime.membership.planner import next_plan
 
 
 def decide(view: View, now: float) -> Action:
     """The next action of this agent."""
+    action = _first_of_the_rules(view, now)
+    due = fence_due(view, now)
+    if isinstance(action, Wait) and due is not None and (action.until is None or due < action.until):
+        return dataclasses.replace(action, until=due)
+    return action
+
+
+def _first_of_the_rules(view: View, now: float) -> Action:
     rules: tuple[Callable[[View, float], Action | None], ...] = (
-        _end, _leave, _give_way, _fence, _register, _misfit, _warm_up, _follow, _report, _listen, _watch, _restore, _lead,
+        _end, _leave, _give_way, fence, _register, _misfit, _warm_up, _follow, _report, _listen, _watch, _restore, _lead,
     )  # fmt: skip
     for rule in rules:
         if (action := rule(view, now)) is not None:
@@ -50,10 +59,11 @@ def _end(view: View, _now: float) -> Action | None:
     outcome = view.store.outcome
     if outcome is None:
         return None
-    if view.workers.state in _ALIVE:
-        return _stop(view, f"the job {outcome.state.value}: {outcome.message}")
+    if view.workers.state in ALIVE:
+        return stop(view, f"the job {outcome.state.value}: {outcome.message}")
     code = ExitCode.SUCCEEDED if outcome.state is OutcomeState.SUCCEEDED else ExitCode.WORKERS_FAILED
-    return Exit(code=code, reason=f"the job {outcome.state.value}: {outcome.message}")
+    late = "" if view.store.registered or view.workers.epoch else " before this agent came; take another --rdzv-id to run it again"
+    return Exit(code=code, reason=f"the job {outcome.state.value}{late}: {outcome.message}")
 
 
 def _leave(view: View, now: float) -> Action | None:
@@ -78,17 +88,7 @@ def _give_way(view: View, _now: float) -> Action | None:
     if not view.store.replaced_by:
         return None
     reason = f"another agent registered as {view.settings.me} (incarnation {view.store.replaced_by})"
-    return _stop(view, reason) if view.workers.state in _ALIVE else Exit(code=ExitCode.RESTARTABLE, reason=reason)
-
-
-def _fence(view: View, now: float) -> Action | None:
-    """Cut off from the store and from all neighbours: the others have gone on without this member, or will. Two must not train alone."""
-    plan, expires = view.store.plan, view.lease_expires_at
-    neighbours = plan.rank.neighbours if plan and plan.rank and view.runs_plan else ()
-    if expires is None or now < expires or not neighbours or any(one.name not in view.silent for one in neighbours):
-        return None
-    reason = "cut off: neither the store nor a neighbour can be reached, and the lease has run out"
-    return _stop(view, reason) if view.workers.state in _ALIVE else Exit(code=ExitCode.RESTARTABLE, reason=reason)
+    return stop(view, reason) if view.workers.state in ALIVE else Exit(code=ExitCode.RESTARTABLE, reason=reason)
 
 
 def _listen(view: View, _now: float) -> Action | None:
@@ -118,10 +118,15 @@ def _register(view: View, _now: float) -> Action | None:
 
 
 def _warm_up(view: View, _now: float) -> Action | None:
-    """Ready to start workers: say so."""
+    """Ready to start workers: say so; and whether there are stores for them, which their host process may have taken with it."""
     me = view.me
-    if me is None or me.value.state is not MemberState.WARMING or not view.warm:
+    if me is None:
         return None
+    if me.value.state is not MemberState.WARMING or not view.warm:
+        if me.value.stores == view.stores or me.value.state is MemberState.LEAVING:
+            return None
+        reason = "the stores of coming epochs listen" if view.stores else "the stores of coming epochs are gone"
+        return PublishState(state=me.value.state, epoch=me.value.epoch, stores=view.stores, reason=reason)
     return PublishState(state=MemberState.READY, epoch=view.workers.epoch, stores=view.stores, reason="ready to start workers")
 
 
@@ -148,8 +153,16 @@ def _norm(view: View) -> MemberValue | None:
     if plan is not None:
         leader = view.store.members.get(plan.value.leader)
         return leader.value if leader is not None and leader.name != view.settings.me else None
-    founder = view.store.founder
+    founder = view.store.founder or _earliest_other(view)
     return founder if founder is not None and founder.state is not MemberState.LEAVING else None
+
+
+def _earliest_other(view: View) -> MemberValue | None:
+    """The first of all members, where this one sees them all and is not the first itself."""
+    if view.store.role is not Role.PLANNER or not view.store.members:
+        return None
+    first = min(view.store.members.values(), key=lambda member: member.create_revision)
+    return first.value if first.name != view.settings.me else None
 
 
 def _misfitting(reason: str) -> Action:
@@ -161,9 +174,11 @@ def _follow(view: View, _now: float) -> Action | None:
     plan, workers = view.store.plan, view.workers
     if plan is None or (view.runs_plan and workers.state is not WorkersState.NONE):
         return None
+    if view.runs_plan and superseded(view):
+        return Wait(reason=f"plan {view.heard_epoch} is not to be seen yet")
     why = f"plan {plan.epoch}: {plan.value.message or plan.value.reason.value}"
-    if workers.state in _ALIVE:
-        return _stop(view, why)
+    if workers.state in ALIVE:
+        return stop(view, why)
     if plan.rank is None:
         return None
     if plan.epoch > workers.epoch:
@@ -206,58 +221,6 @@ def _watch(view: View, now: float) -> Action | None:
     return Subscribe(role=role, predecessor=predecessor, reason=why)
 
 
-def wanted_role(view: View, now: float) -> tuple[Role, str, str]:
-    """(role, predecessor to watch, why)."""
-    plan, store = view.store.plan, view.store
-    since = trouble_since(view)
-    if since is not None and now >= since + takeover_delay(view):
-        return Role.PLANNER, "", "trouble, and no new plan: looking for myself"
-    if plan is None:
-        if store.role is None:
-            return Role.FOLLOWER, "", "finding out who was here first"
-        return _first_in_line(view, store.predecessor)
-    if plan.rank is None:
-        return _first_in_line(view, plan.value.leader)
-    return _first_in_line(view, plan.rank.predecessor)
-
-
-def _first_in_line(view: View, predecessor: str) -> tuple[Role, str, str]:
-    if not predecessor:
-        return Role.PLANNER, "", "first in line: planning"
-    plan, me = view.store.plan, view.me
-    member = view.store.members.get(predecessor)
-    if plan is None and member is not None and me is not None and member.create_revision >= me.create_revision:
-        return Role.FOLLOWER, "", f"{predecessor} registered after me: finding out who is before me in line"
-    watched = view.store.role is Role.PLANNER or view.store.predecessor == predecessor
-    if watched and (member is None or member.value.state is MemberState.LEAVING):
-        return Role.PLANNER, "", f"{predecessor}, before me in line, is gone: looking for myself"
-    if plan is not None and member is not None and (member.create_revision > plan.mod_revision or predecessor == view.settings.me):
-        return Role.PLANNER, "", f"{predecessor}, before me in line, registered after plan {plan.epoch}: looking for myself"
-    return Role.FOLLOWER, predecessor, f"following; {predecessor} is before me in line"
-
-
-def trouble_since(view: View) -> float | None:
-    """When this agent saw that the current plan cannot go on; None: it has not."""
-    plan, workers = view.store.plan, view.workers
-    if plan is None or not view.runs_plan:
-        return None
-    leader = plan.value.leader
-    moments = [one.seen_at for one in view.store.suspicions if one.value.suspect == leader != view.settings.me]
-    if workers.failure is not None:
-        moments.append(workers.changed_at)
-    return min(moments, default=None)
-
-
-def takeover_delay(view: View) -> float:
-    """Grows with the rank, so that the planner's successor comes first and the others need not come at all. At most 3 s; and as long as
-    the planner may wait before it restarts the same crash once more, unless it is the planner who is not heard."""
-    plan = view.store.plan
-    rank = plan.rank.group_rank if plan and plan.rank else 20
-    silent = plan is not None and any(one.value.suspect == plan.value.leader for one in view.store.suspicions)
-    history = crash_loop.history_of(plan.value if plan and not silent else None)
-    return min(3.0, view.settings.takeover_delay * rank) + crash_loop.longest_delay(history, view.settings.crash_limits)
-
-
 def _restore(view: View, now: float) -> Action | None:
     """The store came back empty while the job went on: the member that leads puts its plan back; without it, a new one is made."""
     plan, me = view.workers.plan, view.me
@@ -276,7 +239,7 @@ def _lead(view: View, now: float) -> Action | None:
     if view.store.role is not Role.PLANNER:
         since = trouble_since(view)
         return None if since is None else Wait(until=since + takeover_delay(view), reason="waiting for a new plan")
-    before = _before_me(view)
+    before = before_me(view)
     if not before:
         return next_plan(view, now)
     unasked = tuple(member for member in before if not _fresh(view, member, now))
@@ -292,35 +255,6 @@ def _fresh(view: View, member: Member, now: float) -> bool:
     probe = view.probes.get(member.name)
     same = probe is not None and probe.incarnation == member.value.incarnation
     return same and probe is not None and now - probe.at <= view.settings.probe_age
-
-
-def _before_me(view: View) -> list[Member]:
-    """Members that plan before this one: lower ranks, or, where there is no plan, earlier registrations."""
-    plan, me = view.store.plan, view.me
-    if me is None:
-        return []
-    mine = _place(plan, me)
-    return [
-        member
-        for member in view.store.members.values()
-        if member.name != me.name
-        and member.value.state is not MemberState.LEAVING
-        and _place(plan, member) < mine
-        and not known_unreachable(view, member)
-    ]
-
-
-def _place(plan: Plan | None, member: Member) -> tuple[int, int]:
-    rank = plan.ranks.get(member.name) if plan and plan.ranks else None
-    if rank is not None and rank.incarnation == member.value.incarnation:
-        return (0, rank.group_rank)
-    return (1, member.create_revision)
-
-
-def _stop(view: View, reason: str) -> Action:
-    if view.workers.state is WorkersState.STOPPING:
-        return Wait(reason=f"stopping the workers: {reason}")
-    return StopWorkers(reason=reason)
 
 
 def _doing(view: View) -> str:

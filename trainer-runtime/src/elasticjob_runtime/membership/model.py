@@ -43,6 +43,9 @@ class WorkersState(enum.Enum):
     SUCCEEDED = "succeeded"
 
 
+ALIVE = (WorkersState.RUNNING, WorkersState.STOPPING)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     """One agent's own settings, from its flags."""
@@ -70,6 +73,13 @@ class Settings:
     """s that a planner which had to register again (the store lost everything) gives the others to do so too."""
     verdict_grace: float = 1.0
     """s to hear of the other members' failures before the job is given up: what is reported first need not have happened first."""
+    warming_delay: float = 3.0
+    """s that joins which are ready wait for members that are there but still importing: one restart instead of two. Never after a loss."""
+    hearsay_grace: float = 1.0
+    """s to see a plan that a neighbour already follows, before the workers are stopped."""
+    alone_grace: float = 60.0
+    """s after its lease ended that the only member of a plan trains on while the store is away, where it knows nobody whom it could ask.
+    Longer: longer outages of the store stop nothing; shorter: a replacement that was started elsewhere sooner finds it stopped."""
     leave_timeout: float = 2.0
     """s that a leaving agent tries to tell the others before it leaves without."""
     crash_limits: crash_loop.Limits = dataclasses.field(default_factory=crash_loop.Limits)
@@ -83,6 +93,8 @@ class Member:
     value: MemberValue
     seen_at: float = 0.0
     """When this agent first saw this incarnation."""
+    ready_at: float = 0.0
+    """When this agent first saw it ready."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,6 +170,8 @@ class Probe:
     asked_at: float
     at: float
     """When it answered, or had not."""
+    epoch: int = 0
+    """Of the plan that it knows."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,6 +184,10 @@ class View:
     """Until when the store certainly knows this member; None: it has no lease."""
     silent: frozenset[str] = frozenset()
     """Neighbours in rank order whose heartbeat is not heard."""
+    heard_epoch: int = 0
+    """The latest plan that a neighbour says it knows."""
+    heard_at: float = 0.0
+    """When a neighbour first said so."""
     warm: bool = True
     """Workers can be started at once: the zygote is ready, or there will not be one."""
     stores: bool = False
@@ -308,3 +326,10 @@ class Exit(Action):
 
 StoreAction = Register | Subscribe | PublishState | PublishFailure | PublishSuspicion | PublishOutcome | ProposePlan | RestorePlan
 """Actions that go to the store: one at a time, retried with backoff while it is out of reach."""
+
+
+def stop(view: View, reason: str) -> Action:
+    """Stops the workers at once, or waits until they have."""
+    if view.workers.state is WorkersState.STOPPING:
+        return Wait(reason=f"stopping the workers: {reason}")
+    return StopWorkers(reason=reason)
