@@ -82,7 +82,7 @@ class StoreHost:
         return int(self._worker_ports[plan.epoch % len(self._worker_ports)].getsockname()[1])
 
     def _listen(self, port: int) -> TCPStore:
-        return TCPStore("localhost", port, is_master=True, wait_for_workers=False, use_libuv=self.libuv)
+        return TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, use_libuv=self.libuv)
 
 
 class RoundStore(TCPStore):
