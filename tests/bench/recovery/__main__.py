@@ -29,7 +29,10 @@ GOODPUT = "goodput"
 SLOW = 30.0
 """s from which on two runs tell enough: the difference to the others is not a question of the median."""
 
-OVERHEAD = 2.0
+SETTLE = 0.5
+"""s in which the processes of the run before disappear."""
+
+OVERHEAD = 2.5
 """s per scenario and system to look how busy the machine is, and to start and end etcd."""
 
 
@@ -93,6 +96,7 @@ def is_clear(results: Sequence[Result]) -> bool:
 def _one(console: Console, logs: Path, number: int, scenario: str, system: System, arguments: argparse.Namespace) -> list[Result]:
     folder = logs / f"{scenario}-{system.name}-{number}"
     folder.mkdir()
+    time.sleep(SETTLE)
     head = Result(
         system=system.name,
         change=scenario,

@@ -38,6 +38,8 @@ class Job:
         self._command = system.command(self._endpoint, self._token, least, most, str(SCRIPT))
         self._agents: dict[str, Child] = {}
         self._count = 0
+        self._ended: set[str] = set()
+        """Members that were ended on purpose."""
 
     def __enter__(self) -> Job:
         return self
@@ -66,6 +68,7 @@ class Job:
 
     def reset_node(self, member: str) -> float:
         """The agent and all it started, at once."""
+        self._ended.add(member)
         return self._signal_all(member, signal.SIGKILL)
 
     def freeze_node(self, member: str) -> float:
@@ -74,6 +77,7 @@ class Job:
     def terminate(self, *members: str) -> float:
         now = time.time()
         for member in members:
+            self._ended.add(member)
             self._agents[member].process.send_signal(signal.SIGTERM)
         return now
 
@@ -90,7 +94,13 @@ class Job:
 
     def wait_steady(self, world: int, since: float, limit: float) -> None:
         """Raises JobError."""
-        if not self._until(lambda: is_steady(self.workers(), world, since), limit):
+
+        def steady() -> bool:
+            if gone := next((name for name, agent in self._agents.items() if name not in self._ended and not agent.alive()), None):
+                raise JobError(f"{gone} ended by itself: {last_line(self._agents[gone].log)}")
+            return is_steady(self.workers(), world, since)
+
+        if not self._until(steady, limit):
             raise JobError(f"no training with {world} workers after {limit:g} s")
 
     def wait_first_step(self, world: int, since: float, limit: float) -> bool:
@@ -144,6 +154,10 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
         return now
+
+
+def last_line(log: Path) -> str:
+    return ([line for line in log.read_text(errors="replace").splitlines() if line.strip()] or ["it said nothing"])[-1]
 
 
 def marked(variable: str, value: str, proc: Path = Path("/proc")) -> list[int]:

@@ -118,10 +118,17 @@ def shares(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
         cells = []
         for name in systems:
             good = [one.recovery for one in results if (one.system, one.change) == (name, change) and one.recovery is not None]
-            middle = _median([cost.restarted for cost in good])
+            middle = _median([_share(cost, stall=change in SURVIVED) for cost in good])
             cells.append("" if not good else "never" if middle is None else f"{middle:.2f} s")
-        rows.append([change, *cells])
+        rows.append([f"{change}: of the stall" if change in SURVIVED else change, *cells])
     return ["event to the script's first line", *systems], rows
+
+
+def _share(cost: Recovery, *, stall: bool) -> float | None:
+    """Of the stall: without the time in which the newcomers start while the others still train."""
+    if cost.restarted is None or cost.first_step is None or cost.stall is None or not stall:
+        return cost.restarted
+    return max(0.0, cost.restarted - (cost.first_step - cost.stall))
 
 
 def runs(results: Sequence[Result]) -> str:

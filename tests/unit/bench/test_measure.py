@@ -157,6 +157,16 @@ def test_what_is_saved_but_cannot_be_read_is_not_overwritten(tmp_path: Path) -> 
         saved.load(tmp_path)
 
 
+def test_the_launchers_share_of_a_join_is_what_it_takes_while_nobody_trains() -> None:
+    """The newcomer's own start, beside the running job, holds up nobody."""
+    cost = Recovery(first_step=7.0, stall=3.0, steps_lost=0, restarted=5.0)
+    of = [Result(system="elasticrun", change=change, run=1, recovery=cost) for change in ("node joins", "node reset")]
+    assert report.shares(of) == (
+        ["event to the script's first line", "elasticrun"],
+        [["node joins: of the stall", "1.00 s"], ["node reset", "5.00 s"]],
+    )
+
+
 def test_two_slow_runs_tell_enough() -> None:
     def took(seconds: float | None, run: int, change: str = "node silent") -> Result:
         return Result(system="torchrun", change=change, run=run, recovery=Recovery(first_step=seconds, stall=None, steps_lost=None))
