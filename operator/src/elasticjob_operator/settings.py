@@ -50,7 +50,7 @@ class Settings:
     """ELASTICJOB_LEASE_SECONDS: after so long without a word from the leader another takes over, s. Shorter: quicker; too short: an API
     server that is slow for a moment makes the leader step down. One that cannot renew it stops acting after 0.7 of it."""
 
-    workers: int = 8
+    workers: int = 32
     """ELASTICJOB_WORKERS: jobs that are reconciled at once. Reconciling is mostly waiting for the API server."""
 
     resync_seconds: float = 60.0

@@ -18,8 +18,8 @@ from tests.cluster.components import command
 from tests.cluster.loopback import ControlPlane
 from tests.cluster.processes import free_ports
 from tests.cluster.programs import source_of_module
+from tests.integration.operator.conftest import install_crd
 
-CRD = Path(__file__).parents[3] / "crds" / "elasticjobs.elasticjob.dev.yaml"
 NODES = 30
 Json = dict[str, Any]
 
@@ -45,8 +45,7 @@ class FakeCluster(ControlPlane):
         stages = source_of_module("sigs.k8s.io/kwok") / "kustomize" / "stage"
         files = [stages / "node/fast/node-initialize.yaml", *(stages / "pod/fast" / f"pod-{each}.yaml" for each in ("ready", "delete"))]
         self._start_child([*command("kwok", kwok), *(f"--config={each}" for each in files)])
-        self.kubectl("apply", "--server-side", "--filename", str(CRD))
-        self.kubectl("wait", "--for=condition=Established", "crd/elasticjobs.elasticjob.dev", "--timeout=30s")
+        install_crd(self)
         nodes = [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{number}"}} for number in range(NODES)]
         self.kubectl("create", "--filename=-", stdin=orjson.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}).decode())
         self.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s")

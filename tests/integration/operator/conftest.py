@@ -24,9 +24,15 @@ TEMPLATE: dict[str, Any] = {"spec": {"containers": [{"name": "trainer", "image":
 @pytest.fixture(scope="session")
 def kube(control_plane_server: ControlPlane) -> Kube:
     """With the CRD installed."""
-    control_plane_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-    control_plane_server.kubectl("wait", "--for=condition=Established", "crd/elasticjobs.elasticjob.dev", "--timeout=30s")
+    install_crd(control_plane_server)
     return Kube(control_plane_server.kubeconfig)
+
+
+def install_crd(server: ControlPlane) -> None:
+    """`kubectl wait` ends with an error where an object has no conditions yet."""
+    server.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
+    established = '--output=jsonpath={.status.conditions[?(@.type=="Established")].status}'
+    eventually(lambda: server.kubectl("get", "crd/elasticjobs.elasticjob.dev", established) == "True", what="the CRD is established")
 
 
 @pytest.fixture

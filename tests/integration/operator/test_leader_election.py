@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.cluster.loopback import ControlPlane
-from tests.integration.operator.conftest import CRD
+from tests.integration.operator.conftest import install_crd
 from tests.integration.operator.kube import Json, Kube, Namespace
 from tests.integration.operator.process import Gate, Operator, changed_kubeconfig
 from tests.support import eventually
@@ -53,8 +53,7 @@ class Audited(ControlPlane):
 def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
     server = Audited(tmp_path_factory.mktemp("election"), controllers=["garbage-collector-controller"])
     with server:
-        server.kubectl("apply", "--server-side", "-f", str(CRD))
-        server.kubectl("wait", "--for=condition=Established", "crd/elasticjobs.elasticjob.dev", "--timeout=30s")
+        install_crd(server)
         yield server
 
 

@@ -14,6 +14,9 @@ Json = dict[str, Any]
 Name = tuple[str, str]
 """(namespace, name)"""
 
+REMEMBERED = 1000
+"""Objects that are gone."""
+
 
 class Store(Generic[T]):
     """`convert`: from the API's object to what is kept. `group`: under which keys (usually one job) an object is found.
@@ -27,6 +30,8 @@ class Store(Generic[T]):
         self._changed = changed
         self._objects: dict[Name, tuple[int, T, Name | None]] = {}
         self._groups: dict[Name, set[Name]] = {}
+        self._gone: dict[Name, int] = {}
+        """Of the last objects that were deleted: their last version. A late word must not bring them back."""
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -52,10 +57,10 @@ class Store(Generic[T]):
         return {group for _, value, group in self._objects.values() if group is not None and wanted(value)}
 
     def put(self, body: Json) -> None:
-        """An added or changed object. An older state of a known object is ignored."""
+        """An added or changed object. A state of a known object that is no news is ignored, and so is one of an object that is gone."""
         name, version = name_of(body), version_of(body)
         known = self._objects.get(name)
-        if known is not None and version < known[0]:
+        if version and version <= (known[0] if known is not None else self._gone.get(name, 0)):
             return
         value, group = self._convert(body), self._group(body)
         if known is not None and known[2] != group:
@@ -69,6 +74,10 @@ class Store(Generic[T]):
     def remove(self, body: Json) -> None:
         """A deleted object, as it was last. A younger one of the same name stays."""
         known = self._objects.get(name_of(body))
+        if known is None or known[0] <= version_of(body):
+            self._gone[name_of(body)] = version_of(body)
+            while len(self._gone) > REMEMBERED:
+                del self._gone[next(iter(self._gone))]
         if known is not None and known[0] <= version_of(body):
             self._drop(name_of(body))
 

@@ -51,6 +51,22 @@ def test_late_deletion_does_not_take_the_successor(bench: Bench) -> None:
     assert bench.values() == []
 
 
+def test_late_word_does_not_bring_back_what_is_gone(bench: Bench) -> None:
+    bench.store.put(pod("a", 5))
+    bench.store.remove(pod("a", 7))
+    bench.store.put(pod("a", 6, "late"))
+    assert bench.values() == []
+    bench.store.put(pod("a", 8, "successor"))
+    assert bench.values() == ["successor"]
+
+
+def test_what_was_told_before_it_was_known_stays_gone(bench: Bench) -> None:
+    """The watch is ahead of the answer to our own write."""
+    bench.store.remove(pod("a", 7))
+    bench.store.put(pod("a", 6, "answer"))
+    assert bench.values() == []
+
+
 def test_replace_finds_what_vanished_while_the_watch_was_away(bench: Bench) -> None:
     bench.store.put(pod("gone", 1))
     bench.store.put(pod("kept", 2))
