@@ -186,6 +186,9 @@ GOOD = {
     ),
     "checkpoints in a claim": Case({"spec.checkpoint.volume.persistentVolumeClaim.claimName": "checkpoints"}),
     "checkpoints where the template mounts them": Case({"spec.checkpoint.directory": "/data/run"}),
+    "allowed sizes": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, f"{WORKERS}.allowedReplicas": [2, 4, 8]}),
+    "sizes by a step": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 9, f"{WORKERS}.replicaStep": 2}),
+    "an autoscaler": Case({f"{WORKERS}.maxReplicas": 8, "spec.scaling.metrics": [{"type": "Resource"}]}),
     "rules and waits": Case(
         {
             "spec.restartPolicy": {
@@ -292,6 +295,25 @@ BAD = {
             "spec.lifecycle.startupDeadlineSeconds: Invalid value",
             "startupDeadlineSeconds (90) is above activeDeadlineSeconds (60), which ends the job before: lower it or leave it out",
         ),
+    ),
+    "sizes said twice": Case(
+        {f"{WORKERS}.allowedReplicas": [4], f"{WORKERS}.replicaStep": 2},
+        ("allowedReplicas and replicaStep both say which sizes are allowed: remove either",),
+    ),
+    "a size out of bounds": Case(
+        {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.allowedReplicas": [2, 8]},
+        ("allowedReplicas [2, 8] are not all from minReplicas to maxReplicas (2 to 4): change either; both bounds default to replicas",),
+    ),
+    "below all sizes": Case(
+        {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, f"{WORKERS}.allowedReplicas": [8]},
+        ("replicas (4) is below all of allowedReplicas [8]: raise replicas, or allow a smaller size",),
+    ),
+    "a step that leaves no least size": Case(
+        {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.replicaStep": 4},
+        ("minReplicas (2; default: replicas) is not a multiple of replicaStep (4): change either",),
+    ),
+    "metrics without room": Case(
+        {"spec.scaling.metrics": [{"type": "Resource"}]}, ("scaling.metrics need room to scale: set workers.maxReplicas",)
     ),
     "a rule that matches nothing": Case(
         {"spec.restartPolicy.rules": [{"action": "Fail"}]},
@@ -410,6 +432,7 @@ def test_defaults_are_shown(cluster: Cluster) -> None:
     assert spec == {
         "rendezvous": {"backend": "etcd-v3", "endpoint": ""},
         "restartPolicy": {"maxRestarts": 10, "rules": [], "backoff": {"initialSeconds": 1, "maxSeconds": 300}},
+        "scaling": {"scaleUpDelaySeconds": 0, "metrics": []},
         "lifecycle": {"cleanPods": "Running", "managedBy": "", "suspend": False},
     }
 
@@ -437,6 +460,8 @@ def full_status() -> Status:
         ready_replicas=3,
         selector="elasticjob.dev/job-name=digits",
         workers="3/4",
+        desired_replicas=4,
+        scale_up_time=NOON,
         world_size=6,
         epoch=2,
         restarts=Restarts(total=3, reported=1, window=2, times=(NOON, NOON), by_cause={"OutOfMemory": 2, "Signal": 1}),

@@ -18,6 +18,7 @@ ANNOTATION_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 COMPONENT_WORKER = "worker"
 COMPONENT_ETCD = "etcd"
+COMPONENT_AUTOSCALER = "autoscaler"
 
 CHECKPOINT_VOLUME = "elasticjob-checkpoint"
 

@@ -119,6 +119,7 @@ class Kind(str, enum.Enum):
 
     SERVICE = "Service"
     STATEFUL_SET = "StatefulSet"
+    AUTOSCALER = "HorizontalPodAutoscaler"
 
     __str__ = str.__str__
 

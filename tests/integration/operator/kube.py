@@ -63,7 +63,8 @@ class Namespace:
         self.name = name
 
     def path(self, plural: str, name: str = "", subresource: str = "") -> str:
-        root = {"elasticjobs": JOBS, "statefulsets": "/apis/apps/v1"}.get(plural, "/api/v1")
+        groups = {"elasticjobs": JOBS, "statefulsets": "/apis/apps/v1", "horizontalpodautoscalers": "/apis/autoscaling/v2"}
+        root = groups.get(plural, "/api/v1")
         return "/".join(part for part in (root, "namespaces", self.name, plural, name, subresource) if part)
 
     def create(self, plural: str, body: Json) -> Json:

@@ -25,6 +25,7 @@ from elasticjob_operator.api.spec import (
     RestartPolicy,
     RestartRule,
     RuleAction,
+    Scaling,
     Spec,
     Workers,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "RestartRule",
     "Restarts",
     "RuleAction",
+    "Scaling",
     "Spec",
     "Status",
     "Workers",

@@ -84,14 +84,39 @@ class ElasticJob(Model, frozen=True):
 
     @property
     def replicas(self) -> int:
-        """Worker pods wanted now."""
-        return self.spec.workers.replicas
+        """Worker pods wanted now, rounded down to a size that is allowed."""
+        return self.round_down(self.spec.workers.replicas)
+
+    def round_down(self, replicas: int) -> int:
+        """The largest allowed size up to `replicas`; the smallest one where there is none."""
+        allowed, step = self.spec.workers.allowed_replicas, self.spec.workers.replica_step
+        if allowed:
+            return max((size for size in allowed if size <= replicas), default=min(allowed))
+        return max(step, replicas - replicas % step) if step else replicas
+
+    def with_replicas(self, replicas: int) -> ElasticJob:
+        """The same job, wanting another number of workers."""
+        if replicas == self.spec.workers.replicas:
+            return self
+        workers = self.spec.workers.model_copy(update={"replicas": replicas})
+        return self.model_copy(update={"spec": self.spec.model_copy(update={"workers": workers})})
+
+    @property
+    def allowed_sizes(self) -> list[int]:
+        """Sizes with which the training may run; empty: all from minimum to maximum."""
+        allowed, step = self.spec.workers.allowed_replicas, self.spec.workers.replica_step
+        if allowed:
+            return sorted(allowed)
+        if step is None or step == 1:
+            return []
+        return [size for size in range(step, self.max_replicas + 1, step) if size >= self.min_replicas]
 
     @property
     def min_replicas(self) -> int:
         """Fewest workers that train. Default: replicas."""
-        least = self.spec.workers.min_replicas
-        return self.replicas if least is None else least
+        least, allowed = self.spec.workers.min_replicas, self.spec.workers.allowed_replicas
+        least = self.replicas if least is None else least
+        return min((size for size in allowed if size >= least), default=least) if allowed else least
 
     @property
     def max_replicas(self) -> int:

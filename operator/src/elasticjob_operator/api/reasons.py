@@ -16,6 +16,10 @@ class ConditionType(str, enum.Enum):
     """A worker group trains."""
     RESTARTING = "Restarting"
     """Training has started before, stands still now, and will go on."""
+    RESIZING = "Resizing"
+    """The number of workers is on its way to another one that is wanted."""
+    DEGRADED = "Degraded"
+    """Trains, with fewer workers than wanted."""
     SUSPENDED = "Suspended"
     """The job rests at its owner's wish; it holds no pods."""
     SUCCEEDED = "Succeeded"
@@ -56,6 +60,17 @@ class Reason(str, enum.Enum):
     WORKER_FAILED = "WorkerFailed"
     WORKER_LOST = "WorkerLost"
     RESUMED = "Resumed"
+
+    # Resizing
+    SCALING_UP = "ScalingUp"
+    SCALE_UP_DELAYED = "ScaleUpDelayed"
+    SCALING_DOWN = "ScalingDown"
+    RESIZED = "Resized"
+
+    # Degraded
+    WORKERS_MISSING = "WorkersMissing"
+    COMPLETE = "Complete"
+    NOT_TRAINING = "NotTraining"
 
     # Suspended; the first also of Running and the others meanwhile
     SUSPENDED = "Suspended"
@@ -99,6 +114,13 @@ MESSAGES: dict[Reason, str] = {
     Reason.WORKER_FAILED: "{worker} failed ({detail}); restart {restarts} of at most {max_restarts}.",
     Reason.WORKER_LOST: "{worker} is gone ({detail}); this restart is free.",
     Reason.RESUMED: "Training goes on in epoch {epoch}.",
+    Reason.SCALING_UP: "On the way to {wanted} workers; {there} train.",
+    Reason.SCALE_UP_DELAYED: "{wanted} workers from {time} on, by spec.scaling.scaleUpDelaySeconds.",
+    Reason.SCALING_DOWN: "On the way to {wanted} workers; {leaving} are leaving.",
+    Reason.RESIZED: "No change of size is under way; {wanted} workers are wanted.",
+    Reason.WORKERS_MISSING: "{there} of {wanted} workers train.",
+    Reason.NOT_TRAINING: "Nothing trains now.",
+    Reason.COMPLETE: "As many workers train as are wanted.",
     Reason.SUSPENDED: "The job is suspended: spec.lifecycle.suspend is true.",
     Reason.SUSPENDING: "The job is to be suspended; {count} worker pods are ending.",
     Reason.JOB_RESUMED: "The job is resumed with run {run}.",

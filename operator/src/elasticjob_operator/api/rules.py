@@ -101,6 +101,11 @@ SPEC = rules(
     _fixed_while_it_runs("workers.template"),
     _fixed_while_it_runs("workers.container"),
     _fixed_while_it_runs("workers.procsPerWorker"),
+    {
+        "rule": "!has(self.scaling) || !has(self.scaling.metrics) || size(self.scaling.metrics) == 0 || has(self.workers.maxReplicas)",
+        **_message("scaling.metrics need room to scale: set workers.maxReplicas (and minReplicas), or remove the metrics"),
+        "fieldPath": ".scaling.metrics",
+    },
 )
 
 LIFECYCLE = rules(
@@ -150,6 +155,39 @@ _REPLICAS = rules(
     },
 )
 
+_LEAST, _MOST = (f"(has(self.{bound}) ? self.{bound} : self.replicas)" for bound in ("minReplicas", "maxReplicas"))
+_ALLOWED = rules(
+    {
+        "rule": "!has(self.allowedReplicas) || !has(self.replicaStep)",
+        **_message("allowedReplicas and replicaStep both say which sizes are allowed: remove either"),
+        "fieldPath": ".replicaStep",
+    },
+    {
+        "rule": f"!has(self.allowedReplicas) || self.allowedReplicas.all(x, {_LEAST} <= x && x <= {_MOST})",
+        **_message(
+            "allowedReplicas %s are not all from minReplicas to maxReplicas (%d to %d): change either; both bounds default to replicas",
+            "self.allowedReplicas",
+            _LEAST,
+            _MOST,
+        ),
+        "fieldPath": ".allowedReplicas",
+    },
+    {
+        "rule": "!has(self.allowedReplicas) || self.allowedReplicas.exists(x, x <= self.replicas)",
+        **_message(
+            "replicas (%d) is below all of allowedReplicas %s: raise replicas, or allow a smaller size",
+            "self.replicas",
+            "self.allowedReplicas",
+        ),
+        "fieldPath": ".replicas",
+    },
+    {
+        "rule": f"!has(self.replicaStep) || {_LEAST} % self.replicaStep == 0",
+        **_message("minReplicas (%d; default: replicas) is not a multiple of replicaStep (%d): change either", _LEAST, "self.replicaStep"),
+        "fieldPath": ".minReplicas",
+    },
+)
+
 _CONTAINERS = "self.template.spec.containers"
 _TRAINS = f"c.name == (has(self.container) ? self.container : {_CONTAINERS}[0].name)"
 _RESERVED = f"(e.name in {_literals(Env.RESERVED)} || {_literals(Env.RESERVED_PREFIXES)}.exists(p, e.name.startsWith(p)))"
@@ -196,6 +234,7 @@ _TEMPLATE = rules(
 
 WORKERS = rules(
     *_REPLICAS["x-kubernetes-validations"],
+    *_ALLOWED["x-kubernetes-validations"],
     *_TEMPLATE["x-kubernetes-validations"],
 )
 

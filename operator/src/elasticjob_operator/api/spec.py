@@ -63,6 +63,15 @@ class Workers(Model, frozen=True, json_schema_extra=rules.WORKERS):
     """Training goes on while at least this many workers are there. Default: replicas, a job of fixed size."""
     max_replicas: WorkerCount | None = None
     """Most workers the job may be scaled to. Default: replicas, a job of fixed size."""
+    allowed_replicas: (
+        Annotated[tuple[WorkerCount, ...], Field(min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})] | None
+    ) = None
+    """Sizes with which the training may run, such as [2, 4, 8]. Left out: all from minReplicas to maxReplicas.
+
+    A wanted number in between is rounded down, and workers beyond such a size wait as spares.
+    """
+    replica_step: Annotated[Int32, Field(ge=1, le=MAX_WORKERS)] | None = None
+    """Allows the multiples of this number only, as allowedReplicas does for a list. Instead of allowedReplicas."""
     procs_per_worker: Annotated[ProcsPerWorker, Field(json_schema_extra=rules.PROCS_PER_WORKER)] = "auto"
     """Training processes in each worker pod, as torchrun's --nproc-per-node. Changed only while suspended.
 
@@ -239,6 +248,25 @@ class Lifecycle(Model, frozen=True, json_schema_extra=rules.LIFECYCLE):
     """
 
 
+class Scaling(Model, frozen=True):
+    """How the number of workers changes by itself."""
+
+    scale_up_delay_seconds: Annotated[Int32, Field(ge=0, le=86_400)] = 0
+    """Time from a wish for more workers until they are created, s. Wishes that come meanwhile are met at the same moment.
+
+    Each change of size interrupts the training for a moment: this makes one of many. Lost workers are replaced, and
+    fewer workers let go, without delay.
+    """
+    metrics: Annotated[tuple[Preserved, ...], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"})] = ()
+    """What a HorizontalPodAutoscaler of the job follows (autoscaling/v2 MetricSpec). Empty: there is none.
+
+    The operator makes it, from minReplicas to maxReplicas. It changes workers.replicas: leave that out of what you apply
+    again.
+    """
+    behavior: Preserved | None = None
+    """How fast that HorizontalPodAutoscaler changes the size (autoscaling/v2 HorizontalPodAutoscalerBehavior)."""
+
+
 class Spec(Model, frozen=True, json_schema_extra=rules.SPEC):
     """What the job's owner wants."""
 
@@ -250,5 +278,7 @@ class Spec(Model, frozen=True, json_schema_extra=rules.SPEC):
     """Where the training keeps its checkpoints. Left out: the script knows itself. Changed only while suspended."""
     restart_policy: RestartPolicy = RestartPolicy()
     """What failures the job survives."""
+    scaling: Scaling = Scaling()
+    """How the number of workers changes by itself."""
     lifecycle: Lifecycle = Lifecycle()
     """When the job runs, and how it ends."""

@@ -27,7 +27,7 @@ class Condition(Model, frozen=True):
     """One aspect of the job's state, as metav1.Condition."""
 
     type: Annotated[str, Field(max_length=316)]
-    """Aspect: Accepted, RendezvousReady, Running, Restarting, Suspended, Succeeded or Failed."""
+    """Aspect: Accepted, RendezvousReady, Running, Restarting, Resizing, Degraded, Suspended, Succeeded or Failed."""
     status: ConditionStatus
     """Whether the condition holds: True, False or Unknown."""
     reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
@@ -122,7 +122,11 @@ class Status(Model, frozen=True):
     selector: str = ""
     """Label selector of the worker pods, for the scale subresource."""
     workers: str = ""
-    """Ready and wanted worker pods, such as 3/4. For people; programs read readyReplicas and spec.workers.replicas."""
+    """Ready and wanted worker pods, such as 3/4. For people; programs read readyReplicas and desiredReplicas."""
+    desired_replicas: Count | None = None
+    """Worker pods that the operator aims at: spec.workers.replicas, rounded down to an allowed size, more of them only after a delay."""
+    scale_up_time: Time | None = None
+    """When it will aim at more, because of spec.scaling.scaleUpDelaySeconds."""
     world_size: Count = 0
     """Training processes in the current worker group (WORLD_SIZE); 0 while nothing trains."""
     epoch: Count = 0

@@ -11,6 +11,8 @@ from kubernetes.utils.quantity import parse_quantity
 _EXACT = frozenset({"selector"})
 """Maps in which a key more changes the meaning. Elsewhere what only the server has (defaults, others' labels) is let be."""
 _QUANTITIES = frozenset({"limits", "requests"})
+_AMOUNTS = frozenset({"value", "averageValue"})
+"""Fields of an autoscaler's metrics that are quantities."""
 
 
 def correction(desired: Mapping[str, Any], observed: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,6 +30,8 @@ def correction(desired: Mapping[str, Any], observed: Mapping[str, Any]) -> dict[
                 part |= {name: None for name in known if name not in value}
             if part and not (key in _QUANTITIES and _same_quantities(value, known)):
                 patch[key] = part
+        elif key in _AMOUNTS and known is not None and _amount(value) == _amount(known):
+            continue
         elif key not in observed or not _covers(value, known):
             patch[key] = value
     return patch

@@ -13,7 +13,7 @@ from elasticjob_operator.cluster.api import Api
 from elasticjob_operator.cluster.informer import Informer
 from elasticjob_operator.cluster.jobs import write_status
 from elasticjob_operator.cluster.observe import job_of, node_of, object_of, pod_of
-from elasticjob_operator.cluster.resources import NODES, OWNED, PODS, Resource
+from elasticjob_operator.cluster.resources import AUTOSCALERS, NODES, OWNED, PODS, Resource
 from elasticjob_operator.cluster.store import Json, Name, Store
 from elasticjob_operator.cluster.writes import Applied, Writer
 from elasticjob_operator.planning import Action
@@ -45,7 +45,9 @@ class Cluster:
 
     def _watch(self, resource: Resource, store: Store[Any]) -> None:
         for namespace in self._namespaces:
-            informer = Informer(self._api, resource, store, namespace=namespace, selector=names.LABEL_JOB)
+            # Autoscalers are the one kind that jobs can do without: an older chart gives no right to them.
+            optional = resource is AUTOSCALERS
+            informer = Informer(self._api, resource, store, namespace=namespace, selector=names.LABEL_JOB, optional=optional)
             self._informers[resource.plural, namespace] = informer
 
     @property

@@ -26,9 +26,10 @@ class Resource:
 PODS = Resource(kind="Pod", plural="pods")
 SERVICES = Resource(kind="Service", plural="services")
 STATEFUL_SETS = Resource(kind="StatefulSet", plural="statefulsets", group_version="apps/v1")
+AUTOSCALERS = Resource(kind="HorizontalPodAutoscaler", plural="horizontalpodautoscalers", group_version="autoscaling/v2")
 NODES = Resource(kind="Node", plural="nodes", namespaced=False)
 LEASES = Resource(kind="Lease", plural="leases", group_version="coordination.k8s.io/v1")
 EVENTS = Resource(kind="Event", plural="events")
 JOBS = Resource(kind="ElasticJob", plural=PLURAL, group_version=f"{GROUP}/{VERSION}")
 
-OWNED = {Kind.SERVICE: SERVICES, Kind.STATEFUL_SET: STATEFUL_SETS}
+OWNED = {Kind.SERVICE: SERVICES, Kind.STATEFUL_SET: STATEFUL_SETS, Kind.AUTOSCALER: AUTOSCALERS}

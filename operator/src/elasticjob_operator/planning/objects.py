@@ -1,4 +1,4 @@
-"""The objects beside its pods that a job needs: created where missing, put right where somebody changed them."""
+"""The objects beside its pods that a job needs: created where missing, put right where somebody changed them, else taken away."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.building.autoscaler import autoscaler
 from elasticjob_operator.building.drift import correction
 from elasticjob_operator.building.etcd import etcd_stateful_set
 from elasticjob_operator.building.services import etcd_service, workers_service
-from elasticjob_operator.planning.actions import Action, CreateObject, PatchObject
+from elasticjob_operator.planning.actions import Action, CreateObject, DeleteObject, PatchObject
 from elasticjob_operator.policies.rendezvous import Rendezvous
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.world import Kind, World
@@ -18,6 +19,12 @@ from elasticjob_operator.world import Kind, World
 
 def missing_objects(job: ElasticJob, world: World, settings: Settings, rendezvous: Rendezvous) -> list[Action]:
     actions: list[Action] = []
+    if not job.spec.scaling.metrics:
+        actions += [
+            DeleteObject(kind=each.kind, name=each.name, uid=each.uid, why="spec.scaling.metrics is empty")
+            for each in world.objects.values()
+            if each.kind is Kind.AUTOSCALER and not each.terminating
+        ]
     for kind, body in _desired(job, world, settings, rendezvous):
         name = body["metadata"]["name"]
         known = world.objects.get((kind, name))
@@ -34,6 +41,8 @@ def _desired(job: ElasticJob, world: World, settings: Settings, rendezvous: Rend
     if rendezvous.managed:
         yield Kind.SERVICE, etcd_service(job)
         yield Kind.STATEFUL_SET, etcd_stateful_set(job, _etcd_image(job, world, settings))
+    if job.spec.scaling.metrics:
+        yield Kind.AUTOSCALER, autoscaler(job)
 
 
 def _etcd_image(job: ElasticJob, world: World, settings: Settings) -> str:

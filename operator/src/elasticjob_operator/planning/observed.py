@@ -7,6 +7,7 @@ import datetime
 
 from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.policies.growth import Growth
 from elasticjob_operator.policies.rendezvous import Rendezvous, rendezvous_of
 from elasticjob_operator.policies.scaling import Scaling, scale
 from elasticjob_operator.policies.standing import Stand, standing
@@ -24,6 +25,7 @@ class Observed:
     etcd: tuple[tuple[Pod, Stand], ...]
     """Pods of the job's own etcd."""
     scaling: Scaling
+    growth: Growth
 
     @property
     def staying(self) -> tuple[tuple[Pod, Stand], ...]:
@@ -40,7 +42,8 @@ class Observed:
         return [stand.look_again for _, stand in (*self.workers, *self.stale, *self.etcd) if stand.look_again is not None]
 
 
-def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.datetime) -> Observed:
+def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.datetime, growth: Growth) -> Observed:
+    """`job` wants as many workers as `growth` says."""
     rendezvous = rendezvous_of(job, settings)
 
     def stand(pod: Pod) -> Stand:
@@ -60,6 +63,7 @@ def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.da
             {pod.index: (pod, stands.standing) for pod, stands in current},
             taken=_taken(job, world, stale),
         ),
+        growth=growth,
     )
 
 

@@ -36,6 +36,7 @@ from elasticjob_operator.policies import admission, completion, lifecycle
 from elasticjob_operator.policies.activity import judge_activity
 from elasticjob_operator.policies.cleanup import clean_up
 from elasticjob_operator.policies.failures import judge
+from elasticjob_operator.policies.growth import settle
 from elasticjob_operator.policies.rendezvous import needs_publishing, wanted_spec
 from elasticjob_operator.policies.replacement import replace
 from elasticjob_operator.policies.restarts import Budget, account, is_accounted
@@ -48,7 +49,9 @@ def plan(job: ElasticJob, world: World, settings: Settings, now: datetime.dateti
     """What to do now, what status to write, and when to look again."""
     if job.is_deleting or job.is_managed_by_another:
         return Plan(status=job.status)
-    observed = sort_out(job, world, settings, now)
+    growth = settle(job, now)
+    job = job.with_replicas(growth.replicas)
+    observed = sort_out(job, world, settings, now, growth)
     if world.namespace_goes:
         return Plan(status=job.status, target=_target(observed))
     if job.status.is_finished:
@@ -81,7 +84,7 @@ def _active(
         return _suspended(job, world, observed, verdict, budget, now)
     actions, timers = _actions(job, world, settings, observed, verdict, budget, now)
     status = status_of(job, world, observed, verdict, budget, now)
-    timers += [*observed.timers, done.look_again, verdict.look_again, budget.look_again]
+    timers += [*observed.timers, done.look_again, verdict.look_again, budget.look_again, observed.growth.scale_up_at]
     return Plan(
         status=status,
         actions=actions,

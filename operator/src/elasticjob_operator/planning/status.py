@@ -21,9 +21,19 @@ from elasticjob_operator.policies.activity import Activity, judge_activity
 from elasticjob_operator.policies.admission import Verdict
 from elasticjob_operator.policies.completion import End
 from elasticjob_operator.policies.rendezvous import readiness
+from elasticjob_operator.policies.resizing import degraded, resizing
 from elasticjob_operator.policies.restarts import Budget
 from elasticjob_operator.policies.standing import Standing
 from elasticjob_operator.world import Pod, RendezvousView, World
+
+_OF_RUNNING = (
+    ConditionType.RENDEZVOUS_READY,
+    ConditionType.RUNNING,
+    ConditionType.RESTARTING,
+    ConditionType.RESIZING,
+    ConditionType.DEGRADED,
+)
+"""What is false of a job that does not run."""
 
 
 class _Conditions:
@@ -54,6 +64,7 @@ def status_of(job: ElasticJob, world: World, observed: Observed, verdict: Verdic
         conditions.set(ConditionType.SUSPENDED, False, Reason.JOB_RESUMED, message(Reason.JOB_RESUMED, run=observed.rendezvous.run))
     if verdict.accepted or observed.workers:
         _active(conditions, activity)
+        _sized(conditions, job, world, observed, activity)
         for type_ in (ConditionType.SUCCEEDED, ConditionType.FAILED):
             conditions.set(type_, False, Reason.NOT_FINISHED, message(Reason.NOT_FINISHED))
     return _common(job, world, observed, budget, conditions).model_copy(
@@ -73,7 +84,7 @@ def suspended_status(job: ElasticJob, world: World, observed: Observed, verdict:
     left = len(observed.workers) + len(observed.stale)
     reason = Reason.SUSPENDING if left else Reason.SUSPENDED
     text = message(reason, count=left) if left else message(reason)
-    for type_ in (ConditionType.RENDEZVOUS_READY, ConditionType.RUNNING, ConditionType.RESTARTING):
+    for type_ in _OF_RUNNING:
         if conditions.has(type_):
             conditions.set(type_, False, reason, text)
     conditions.set(ConditionType.SUSPENDED, not left, reason, text)
@@ -97,7 +108,7 @@ def ended_status(
     conditions = _Conditions(job, now)
     _accepted(conditions, verdict)
     over = message(Reason.FINISHED)
-    for type_ in (ConditionType.RENDEZVOUS_READY, ConditionType.RUNNING, ConditionType.RESTARTING, ConditionType.SUSPENDED):
+    for type_ in (*_OF_RUNNING, ConditionType.SUSPENDED):
         if conditions.has(type_):
             conditions.set(type_, False, Reason.FINISHED, over)
     won, lost = (ConditionType.SUCCEEDED, ConditionType.FAILED) if end.succeeded else (ConditionType.FAILED, ConditionType.SUCCEEDED)
@@ -136,12 +147,26 @@ def _active(conditions: _Conditions, activity: Activity) -> None:
         conditions.set(ConditionType.RESTARTING, activity.restarting, activity.restarting_reason, activity.restarting_message)
 
 
+def _sized(conditions: _Conditions, job: ElasticJob, world: World, observed: Observed, activity: Activity) -> None:
+    ready = sum(pod.ready for pod, stand in observed.staying if stand.standing is Standing.LIVE)
+    leaving = sum(not pod.ended for pod in observed.scaling.surplus)
+    trained = job.status.epoch > 0 or activity.running
+    resized = resizing(job, observed.growth, world.rendezvous, ready=ready, leaving=leaving, trained=trained)
+    if resized is None:
+        return
+    conditions.set(ConditionType.RESIZING, resized.status, resized.reason, resized.message)
+    missing = degraded(job, world.rendezvous, ready=ready, runs=activity.running, resizing=resized.status, why=activity.missing_message)
+    conditions.set(ConditionType.DEGRADED, missing.status, missing.reason, missing.message)
+
+
 def _common(job: ElasticJob, world: World, observed: Observed, budget: Budget, conditions: _Conditions) -> Status:
     view, before = world.rendezvous, job.status
     return before.model_copy(
         update={
             "observed_generation": job.generation,
             "selector": names.worker_selector(job.name),
+            "desired_replicas": None if job.is_suspended else job.replicas,
+            "scale_up_time": observed.growth.scale_up_at,
             "restarts": budget.restarts,
             "rendezvous": observed.rendezvous.to_status(str(job.spec.rendezvous.backend)),
             "progress": _progress(view) or before.progress,

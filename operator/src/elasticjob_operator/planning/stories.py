@@ -17,11 +17,16 @@ _UNTOLD = frozenset(
         Reason.ETCD_STARTING,
         Reason.RESUMED,  # Training says the same
         Reason.SUSPENDING,
+        Reason.SCALING_UP,
+        Reason.SCALING_DOWN,
+        Reason.RESIZED,
+        Reason.COMPLETE,
+        Reason.NOT_TRAINING,
     }
 )
 """Reasons that are the ordinary course of things."""
 
-_BAD_WHEN_TRUE = frozenset({ConditionType.FAILED.value})
+_BAD_WHEN_TRUE = frozenset({ConditionType.FAILED.value, ConditionType.DEGRADED.value})
 _GOOD_WHEN_TRUE = frozenset(
     {ConditionType.ACCEPTED.value, ConditionType.RENDEZVOUS_READY.value, ConditionType.RUNNING.value, ConditionType.SUCCEEDED.value}
 )

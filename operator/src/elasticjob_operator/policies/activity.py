@@ -27,6 +27,8 @@ class Activity:
     running: bool
     running_reason: Reason
     running_message: str
+    missing_message: str
+    """Why workers that are wanted are not there, if anybody says so."""
     restarting: bool | None
     """None: never trained, so it cannot restart either."""
     restarting_reason: Reason
@@ -41,9 +43,10 @@ def judge_activity(
     epoch = view.plan.epoch if view.plan else job.status.epoch
     size = view.plan.world_size if view.plan else job.status.world_size
     trains = epoch > 0 and ready >= job.min_replicas and not _group_failed(view, epoch) and _is_planned_anew(job, view)
+    missing = message(Reason.POD_REFUSED, error=refusal) if refusal else _stuck(workers)[1]
     if trains:
         reason, text = Reason.TRAINING, message(Reason.TRAINING, workers=ready, world_size=size, epoch=epoch)
-        text = " ".join([text, message(Reason.POD_REFUSED, error=refusal) if refusal else _stuck(workers)[1]]).strip()
+        text = f"{text} {missing}".strip()
     else:
         reason, text = _waiting(job, ready, workers, refusal)
     restarting, why, words = _resumed(job, epoch) if trains else _restarting(job, view, workers, budget)
@@ -51,6 +54,7 @@ def judge_activity(
         running=trains,
         running_reason=reason,
         running_message=text,
+        missing_message=missing,
         restarting=restarting,
         restarting_reason=why,
         restarting_message=words,

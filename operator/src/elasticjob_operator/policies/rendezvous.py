@@ -47,6 +47,7 @@ def wanted_spec(job: ElasticJob, *, members: Iterable[int], draining: Iterable[s
         wanted=job.replicas,
         members=[names.worker_name(job.name, index) for index in sorted(members)],
         draining=sorted(draining),
+        allowed=job.allowed_sizes,
         max_restarts=max_restarts,
         generation=job.generation,
     )

@@ -62,7 +62,15 @@ spec.restartPolicy.rules[].exitCodes[]: integer
 spec.restartPolicy.rules[].reasons: array = []
 spec.restartPolicy.rules[].reasons[]: string
 spec.restartPolicy.windowSeconds: integer
+spec.scaling: object = {}
+spec.scaling.behavior: object, open
+spec.scaling.metrics: array = []
+spec.scaling.metrics[]: object, open
+spec.scaling.scaleUpDelaySeconds: integer = 0
 spec.workers: object, required
+spec.workers.allowedReplicas: array
+spec.workers.allowedReplicas[]: integer
+spec.workers.replicaStep: integer
 spec.workers.container: string
 spec.workers.maxReplicas: integer
 spec.workers.minReplicas: integer
@@ -90,6 +98,7 @@ status.conditions[].observedGeneration: integer
 status.conditions[].reason: string, required
 status.conditions[].status: string, required
 status.conditions[].type: string, required
+status.desiredReplicas: integer
 status.epoch: integer
 status.lastFailure: object
 status.lastFailure.exitCode: integer
@@ -121,6 +130,7 @@ status.restarts.times: array
 status.restarts.times[]: string
 status.restarts.total: integer
 status.restarts.window: integer
+status.scaleUpTime: string
 status.selector: string
 status.startTime: string
 status.workers: string

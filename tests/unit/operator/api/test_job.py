@@ -81,3 +81,20 @@ def test_nobody_changes_a_job_that_is_being_judged() -> None:
     job = ElasticJob.parse(body())
     with pytest.raises(pydantic.ValidationError, match="frozen"):
         job.spec.workers.replicas = 5  # type: ignore[misc]  # what the test is about
+
+
+@pytest.mark.parametrize(
+    ("workers", "replicas", "least", "allowed"),
+    [
+        pytest.param({"replicas": 5, "minReplicas": 1, "maxReplicas": 9}, 5, 1, [], id="every size"),
+        pytest.param({"replicas": 4, "minReplicas": 2, "maxReplicas": 8, "allowedReplicas": [2, 4, 8]}, 4, 2, [2, 4, 8], id="allowed"),
+        pytest.param({"replicas": 7, "minReplicas": 2, "maxReplicas": 8, "allowedReplicas": [8, 4, 2]}, 4, 2, [2, 4, 8], id="rounded down"),
+        pytest.param({"replicas": 7, "minReplicas": 2, "maxReplicas": 8, "allowedReplicas": [4, 8]}, 4, 4, [4, 8], id="the least allowed"),
+        pytest.param({"replicas": 7, "minReplicas": 2, "maxReplicas": 8, "replicaStep": 2}, 6, 2, [2, 4, 6, 8], id="a step"),
+        pytest.param({"replicas": 6, "minReplicas": 3, "maxReplicas": 7, "replicaStep": 3}, 6, 3, [3, 6], id="a step within bounds"),
+        pytest.param({"replicas": 7, "minReplicas": 1, "maxReplicas": 8, "replicaStep": 1}, 7, 1, [], id="a step of one allows all"),
+    ],
+)
+def test_sizes_that_are_allowed(workers: dict[str, Any], replicas: int, least: int, allowed: list[int]) -> None:
+    job = ElasticJob.parse(body(**workers))
+    assert (job.replicas, job.min_replicas, job.allowed_sizes) == (replicas, least, allowed)

@@ -483,3 +483,42 @@ def test_ended_job_is_deleted_after_its_time() -> None:
 def test_job_of_another_controller_is_left_alone(manager: str, touched: bool) -> None:
     found = ask(make_job(spec={"lifecycle": {"managedBy": manager}}))
     assert bool(found.actions) is touched
+
+
+METRICS = [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]
+
+
+class TestScaling:
+    def test_metrics_get_an_autoscaler_within_the_bounds(self) -> None:
+        found = ask(make_job(spec={"scaling": {"metrics": METRICS}}), admission=ADMITTED)
+        (scaler,) = [each.body for each in found.actions if isinstance(each, CreateObject) and each.kind is Kind.AUTOSCALER]
+        assert scaler["spec"]["scaleTargetRef"] == {"apiVersion": "elasticjob.dev/v1alpha1", "kind": "ElasticJob", "name": "digits"}
+        assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"], scaler["spec"]["metrics"]) == (2, 8, METRICS)
+
+    def test_without_metrics_it_goes(self) -> None:
+        objects = owned(ask(make_job(spec={"scaling": {"metrics": METRICS}}), admission=ADMITTED))
+        found = ask(trained(), *[make_pod(index) for index in range(4)], objects=objects)
+        assert [(each.kind, each.name) for each in found.actions if isinstance(each, DeleteObject)] == [(Kind.AUTOSCALER, "digits")]
+
+    def test_size_in_between_is_rounded_down_and_told_to_the_agents(self) -> None:
+        found = ask(make_job(replicas=7, workers={"allowedReplicas": [2, 4, 8]}), admission=ADMITTED, rendezvous=make_view())
+        assert len(names(found, CreatePod)) == 4
+        (action,) = [each for each in found.actions if isinstance(each, PublishSpec)]
+        assert (action.spec.wanted, action.spec.allowed) == (4, [2, 4, 8])
+        assert (found.status.desired_replicas, found.status.workers) == (4, "0/4")
+
+    def test_more_workers_come_after_the_delay_and_lost_ones_at_once(self) -> None:
+        scaling = {"scaling": {"scaleUpDelaySeconds": 10}}
+        status = make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, epoch=1, desired_replicas=4, start_time=NOW)
+        job = trained(replicas=6, spec=scaling, status=status)
+        view = make_view(plan=make_plan())
+        first = ask(job, *[make_pod(index) for index in (0, 1, 3)], rendezvous=view)
+        assert names(first, CreatePod) == ["digits-worker-2"], "a lost one"
+        assert first.look_again == at(10)
+        assert condition(first, ConditionType.RESIZING) == ("True", "ScaleUpDelayed")
+        pods = [make_pod(index) for index in range(4)]
+        assert names(ask(follow(job, first), *pods, seconds=9, rendezvous=view), CreatePod) == []
+        then = ask(follow(job, first), *pods, seconds=10, rendezvous=view)
+        assert names(then, CreatePod) == ["digits-worker-4", "digits-worker-5"]
+        assert condition(then, ConditionType.RESIZING) == ("True", "ScalingUp")
+        assert (then.status.desired_replicas, then.status.scale_up_time) == (6, None)

@@ -1,0 +1,55 @@
+"""Whether the number of workers is as wanted: the conditions Resizing and Degraded.
+
+Resizing begins when another number is wanted and ends when that many train, nobody is leaving and nothing is put off. That workers are lost
+and replaced meanwhile is no resizing: a job that trains without them is Degraded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from elasticjob_operator.api import ConditionType, ElasticJob, Reason, message
+from elasticjob_operator.api.fields import format_time
+from elasticjob_operator.policies.growth import Growth
+from elasticjob_operator.world import RendezvousView
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    status: bool
+    reason: Reason
+    message: str
+
+
+def resizing(job: ElasticJob, growth: Growth, view: RendezvousView, *, ready: int, leaving: int, trained: bool) -> Judgement | None:
+    """`job` wants `growth.replicas`. `ready`: of the pods that stay; `leaving`: pods that are too many. None: it never trained, so there is
+    nothing to resize."""
+    if not trained:
+        return None
+    wanted = job.replicas
+    if growth.scale_up_at is not None:
+        text = message(Reason.SCALE_UP_DELAYED, wanted=job.round_down(growth.wish), time=format_time(growth.scale_up_at))
+        return Judgement(status=True, reason=Reason.SCALE_UP_DELAYED, message=text)
+    if leaving:
+        text = message(Reason.SCALING_DOWN, wanted=wanted, leaving=leaving)
+        return Judgement(status=True, reason=Reason.SCALING_DOWN, message=text)
+    train = _training(view, ready)
+    grows = job.status.desired_replicas is not None and wanted > job.status.desired_replicas
+    if train < wanted and (grows or job.status.is_true(ConditionType.RESIZING)):
+        return Judgement(status=True, reason=Reason.SCALING_UP, message=message(Reason.SCALING_UP, wanted=wanted, there=train))
+    return Judgement(status=False, reason=Reason.RESIZED, message=message(Reason.RESIZED, wanted=wanted))
+
+
+def degraded(job: ElasticJob, view: RendezvousView, *, ready: int, runs: bool, resizing: bool, why: str) -> Judgement:
+    """`why`: what keeps the missing ones from coming."""
+    train = _training(view, ready)
+    if runs and not resizing and train < job.replicas:
+        text = message(Reason.WORKERS_MISSING, there=train, wanted=job.replicas)
+        return Judgement(status=True, reason=Reason.WORKERS_MISSING, message=f"{text} {why}".strip())
+    reason = Reason.COMPLETE if runs else Reason.NOT_TRAINING
+    return Judgement(status=False, reason=reason, message=message(reason))
+
+
+def _training(view: RendezvousView, ready: int) -> int:
+    """Workers that train: no more than are ready, nor than the agents planned with."""
+    return min(ready, view.plan.size) if view.plan else ready

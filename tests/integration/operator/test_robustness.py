@@ -1,0 +1,358 @@
+"""The operator on an API server that fails in every way one can, and killed at each of its writes: the end is always the same."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.operator.conftest import rfc3339
+from tests.integration.operator.faulty import Answer, Bend, Drop, Fault, FaultyServer, Request, Slow
+from tests.integration.operator.kube import Json, Namespace
+from tests.integration.operator.process import Operator
+from tests.support import eventually
+
+
+@pytest.fixture
+def server(control_plane: Path) -> Iterator[FaultyServer]:
+    with FaultyServer(control_plane) as server:
+        yield server
+
+
+@pytest.fixture
+def operator(server: FaultyServer, tmp_path: Path, start_operator: Callable[..., Operator]) -> Operator:
+    return start_operator(server.kubeconfig(tmp_path), ELASTICJOB_RESYNC_SECONDS="5")
+
+
+def every(count: int, fault: Fault, wanted: Callable[[Request], bool]) -> Callable[[Request], Fault | None]:
+    """That fault for all but each `count`th of the requests that are `wanted`."""
+    seen = 0
+    lock = threading.Lock()
+
+    def decide(request: Request) -> Fault | None:
+        nonlocal seen
+        if not wanted(request):
+            return None
+        with lock:
+            seen += 1
+            return None if seen % count == 0 else fault
+
+    return decide
+
+
+def live(ns: Namespace, job: str = "digits") -> None:
+    """A start, a failure, a scaling: each with all its writes."""
+    eventually(lambda: set(ns.workers()) == {f"{job}-worker-0", f"{job}-worker-1"}, what="two workers", timeout=60)
+    eventually(lambda: ns.is_true(job, "Accepted"), what="Accepted", timeout=60)
+    first = ns.workers()[f"{job}-worker-0"]["metadata"]["uid"]
+    ns.run(f"{job}-worker-0")
+    ns.run(f"{job}-worker-1")
+    ns.end(f"{job}-worker-0", 1, at=rfc3339())
+    replaced = f"{job}-worker-0"
+    eventually(lambda: replaced in ns.workers() and ns.workers()[replaced]["metadata"]["uid"] != first, what="replaced", timeout=60)
+    eventually(lambda: ns.status(job)["restarts"]["total"] == 1, what="one restart is counted", timeout=60)
+    ns.scale(job, 3)
+    eventually(lambda: set(ns.workers()) == {f"{job}-worker-{index}" for index in range(3)}, what="three workers", timeout=60)
+    eventually(lambda: ns.status(job)["workers"].endswith("/3"), what="status", timeout=60)
+    assert ns.status(job)["restarts"]["total"] == 1
+
+
+FAULTS: dict[str, Callable[[Request], Fault | None]] = {
+    "two of three writes are answered 500": every(3, Answer(500, "InternalError"), lambda r: r.is_write),
+    "two of three writes are put off with 429": every(3, Answer(429, "TooManyRequests", {"Retry-After": "1"}), lambda r: r.is_write),
+    "every other write is a conflict": every(2, Answer(409, "Conflict"), lambda r: r.is_write and r.method != "POST"),
+    "every other write is lost": every(2, Drop(), lambda r: r.is_write),
+    "the answer to every other write is lost": every(2, Drop(acted=True), lambda r: r.is_write),
+    "all requests are slow": lambda r: None if r.is_watch else Slow(0.3),
+    "two of three requests of any kind are answered 503": every(3, Answer(503, "ServiceUnavailable"), lambda _: True),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_job_lives_its_life_although(
+    name: str, ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]
+) -> None:
+    server.fault = FAULTS[name]
+    submit(replicas=2)
+    live(ns)
+    assert operator.probe("/healthz") == 200
+
+
+def test_429_is_waited_for_as_long_as_the_server_says(
+    ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]
+) -> None:
+    creates: list[Request] = []
+
+    def busy(request: Request) -> Fault | None:
+        if request.method != "POST" or not request.path.endswith("/pods") or "dryRun" in request.query:
+            return None
+        creates.append(request)
+        return Answer(429, "TooManyRequests", {"Retry-After": "2"}) if len(creates) == 1 else None
+
+    server.fault = busy
+    submit(replicas=1)
+    eventually(lambda: len(creates) == 2, what="tried again")
+    assert operator.returncode is None
+    eventually(lambda: len(ns.workers()) == 1, what="one worker")
+    assert "elasticjob_pods_created_total 1.0" in operator.metrics()
+    assert 'code="429",resource="pods",verb="create"} 1.0' in operator.metrics()
+
+
+def test_watches_that_are_cut_again_and_again(ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]) -> None:
+    stop = threading.Event()
+
+    def cut() -> None:
+        while not stop.wait(0.2):
+            server.cut_watches()
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    try:
+        submit(replicas=2)
+        live(ns)
+    finally:
+        stop.set()
+        thread.join()
+    assert operator.probe("/healthz") == 200
+
+
+async def twice(events: AsyncIterator[Json]) -> AsyncIterator[Json]:
+    async for event in events:
+        yield event
+        yield event
+
+
+async def in_pairs_turned_round(events: AsyncIterator[Json]) -> AsyncIterator[Json]:
+    """Each second event goes before the first, if it comes at all; what comes alone waits for the next bookmark or event."""
+    held: Json | None = None
+    async for event in events:
+        if held is None and event["type"] != "BOOKMARK":
+            held = event
+            continue
+        yield event
+        if held is not None:
+            yield held
+            held = None
+
+
+async def with_echoes_of_the_past(events: AsyncIterator[Json]) -> AsyncIterator[Json]:
+    """Whatever was deleted, or is newer, is shown once more as it was first."""
+    first: dict[str, Json] = {}
+    async for event in events:
+        yield event
+        uid = event["object"]["metadata"].get("uid")
+        if uid and event["type"] == "ADDED":
+            first[uid] = event
+        elif uid in first:
+            yield {**first[uid], "type": "MODIFIED"}
+
+
+@pytest.mark.parametrize("bend", [twice, with_echoes_of_the_past])
+def test_events_that_come_twice_or_late_change_nothing(
+    bend: Callable[[AsyncIterator[Json]], AsyncIterator[Json]],
+    ns: Namespace,
+    server: FaultyServer,
+    tmp_path: Path,
+    start_operator: Callable[..., Operator],
+    submit: Callable[..., str],
+) -> None:
+    server.fault = lambda request: Bend(bend) if request.is_watch else None
+    start_operator(server.kubeconfig(tmp_path))
+    submit(replicas=2)
+    live(ns)
+
+
+def test_events_in_the_wrong_order_change_nothing(
+    ns: Namespace, server: FaultyServer, tmp_path: Path, start_operator: Callable[..., Operator], submit: Callable[..., str]
+) -> None:
+    server.fault = lambda request: Bend(in_pairs_turned_round) if request.is_watch and "/pods" in request.path else None
+    start_operator(server.kubeconfig(tmp_path), ELASTICJOB_RESYNC_SECONDS="2")
+    ns.create("pods", {"metadata": {"name": "noise", "labels": {"elasticjob.dev/job-name": "noise"}}, "spec": {"containers": [NOISE]}})
+    stop = threading.Event()
+
+    def make_noise() -> None:
+        number = 0
+        while not stop.wait(0.3):
+            number += 1
+            ns.patch("pods", "noise", {"metadata": {"annotations": {"number": str(number)}}})
+
+    thread = threading.Thread(target=make_noise)  # so that no event is held for long
+    thread.start()
+    try:
+        submit(replicas=2)
+        pods = ns.workers
+
+        def jobs_own() -> dict[str, Json]:
+            return {name: pod for name, pod in pods().items() if name != "noise"}
+
+        ns.workers = jobs_own  # type: ignore[method-assign]
+        live(ns)
+    finally:
+        stop.set()
+        thread.join()
+
+
+NOISE = {"name": "noise", "image": "none"}
+
+
+def test_history_that_is_gone_is_listed_again(ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]) -> None:
+    submit(replicas=2)
+    eventually(lambda: len(ns.workers()) == 2, what="two workers")
+    server.fault = every(2, Answer(410, "Expired"), lambda r: r.is_watch and "elasticjobs" not in r.path)
+    server.cut_watches()
+    ns.delete("pods", "digits-worker-1")
+    ns.scale("digits", 3)
+    eventually(lambda: set(ns.workers()) == {f"digits-worker-{index}" for index in range(3)}, what="three workers", timeout=60)
+    assert operator.probe("/healthz") == 200
+
+
+def test_kopfs_watch_gets_410_and_goes_on(ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]) -> None:
+    server.fault = every(2, Answer(410, "Expired"), lambda r: r.is_watch and "elasticjobs" in r.path)
+    server.cut_watches()
+    submit(replicas=2)
+    eventually(lambda: len(ns.workers()) == 2, what="two workers", timeout=60)
+    assert operator.returncode is None
+
+
+# Killed at every write
+
+
+def normalised(ns: Namespace, job: str) -> Json:
+    """What there is of a job, without names and times that differ between two equal lives."""
+
+    def plain(text: Any) -> Any:
+        return str(text).replace(job, "JOB")
+
+    pods = {plain(name): (pod["status"]["phase"], plain(pod["spec"]["containers"])) for name, pod in ns.workers().items() if job in name}
+    status = ns.status(job)
+    return {
+        "pods": {name: (phase, _without_uid(spec, ns, job)) for name, (phase, spec) in pods.items()},
+        "services": sorted(plain(name) for name in ns.all("services") if job in name),
+        "statefulsets": sorted(plain(name) for name in ns.all("statefulsets") if job in name),
+        "conditions": [(each["type"], each["status"], each["reason"]) for each in status.get("conditions") or []],
+        "restarts": status["restarts"]["total"],
+        "workers": status["workers"],
+    }
+
+
+def _without_uid(text: str, ns: Namespace, job: str) -> str:
+    return text.replace(ns.job(job)["metadata"]["uid"], "UID")
+
+
+def settled(server: FaultyServer) -> bool:
+    """Nothing was written for a while."""
+    before = len(server.writes())
+    time.sleep(1.2)
+    return len(server.writes()) == before
+
+
+class Killer:
+    """Kills the operator at its `at`-th write from now on: before the API server gets it, or once it has acted."""
+
+    def __init__(self, server: FaultyServer, operator: Operator, at: int, *, acted: bool) -> None:
+        self._operator = operator
+        self._at = at
+        self._acted = acted
+        self._seen: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self.killed = ""
+        server.fault, server.after = self._before, self._after
+
+    def _before(self, request: Request) -> Fault | None:
+        with self._lock:
+            if not request.is_write or self.killed:
+                return None
+            self._seen[request.number] = len(self._seen) + 1
+            if self._acted or self._seen[request.number] != self._at:
+                return None
+            return self._kill(request)
+
+    def _after(self, request: Request) -> None:
+        with self._lock:
+            if self._acted and not self.killed and self._seen.get(request.number) == self._at:
+                self._kill(request)
+
+    def _kill(self, request: Request) -> Fault:
+        self._operator.kill()
+        self.killed = str(request)
+        return Drop()
+
+
+@pytest.mark.parametrize("acted", [False, True], ids=["before", "after"])
+def test_killed_at_every_write_of_a_start(
+    acted: bool, ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]
+) -> None:
+    def is_there(job: str) -> bool:
+        return bool(
+            len([name for name in ns.workers() if name.startswith(f"{job}-")]) == 2
+            and f"{job}-etcd" in ns.all("statefulsets")
+            and ns.is_true(job, "Accepted")
+        )
+
+    submit("whole", replicas=2, endpoint="")
+    eventually(lambda: is_there("whole"), what="it starts")
+    eventually(lambda: settled(server), what="rest", timeout=60)
+    expected = normalised(ns, "whole")
+    killed_at = []
+    for number in range(1, 30):
+        killer = Killer(server, operator, number, acted=acted)
+        job = f"kill-{number}"
+        submit(job, replicas=2, endpoint="")
+        eventually(lambda: killer.killed or is_there(job), what="killed, or through", timeout=60)  # noqa: B023
+        if not killer.killed:
+            eventually(lambda: killer.killed or settled(server), what="rest", timeout=60)  # noqa: B023
+        if not killer.killed:
+            break
+        killed_at.append(killer.killed)
+        operator.restart()
+        eventually(lambda: is_there(job), what=f"it starts, although killed at {killer.killed}", timeout=60)  # noqa: B023
+        eventually(lambda: normalised(ns, job) == expected, what=f"the same as ever, killed at {killer.killed}", timeout=60)  # noqa: B023
+        ns.delete("elasticjobs", job)
+    assert len(killed_at) >= 7, f"dry run, two Services, StatefulSet, two pods, status: {killed_at}"
+
+
+@pytest.mark.parametrize("acted", [False, True], ids=["before", "after"])
+def test_killed_at_every_write_of_a_restart(
+    acted: bool, ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]
+) -> None:
+    """Counted once, replaced once."""
+
+    def fail(job: str) -> None:
+        submit(job, replicas=2)
+        eventually(lambda: len([name for name in ns.workers() if name.startswith(f"{job}-")]) == 2, what="two workers")
+        for index in range(2):
+            ns.run(f"{job}-worker-{index}")
+        eventually(lambda: ns.status(job).get("workers") == "2/2" and settled(server), what="both are ready", timeout=60)
+
+    def is_replaced(job: str) -> bool:
+        pod = ns.workers().get(f"{job}-worker-0")
+        return bool(pod and pod["status"]["phase"] == "Pending" and ns.status(job)["workers"] == "1/2")
+
+    fail("whole")
+    ns.end("whole-worker-0", 1, at=rfc3339())
+    eventually(lambda: is_replaced("whole"), what="it is replaced")
+    eventually(lambda: settled(server), what="rest", timeout=60)
+    expected = normalised(ns, "whole")
+    assert expected["restarts"] == 1
+    killed_at = []
+    for number in range(1, 20):
+        job = f"kill-{number}"
+        server.fault = server.after = lambda _: None
+        fail(job)
+        killer = Killer(server, operator, number, acted=acted)
+        ns.end(f"{job}-worker-0", 1, at=rfc3339())
+        eventually(lambda: killer.killed or is_replaced(job), what="killed, or through", timeout=60)  # noqa: B023
+        if not killer.killed:
+            eventually(lambda: killer.killed or settled(server), what="rest", timeout=60)  # noqa: B023
+        if not killer.killed:
+            break
+        killed_at.append(killer.killed)
+        operator.restart()
+        eventually(lambda: is_replaced(job), what=f"replaced, although killed at {killer.killed}", timeout=60)  # noqa: B023
+        eventually(lambda: normalised(ns, job) == expected, what=f"the same as ever, killed at {killer.killed}", timeout=60)  # noqa: B023
+        ns.delete("elasticjobs", job)
+    assert len(killed_at) >= 3, f"status, delete, create: {killed_at}"

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+from elasticjob_operator.api import ConditionType, Reason
+from elasticjob_operator.policies.growth import Growth
+from elasticjob_operator.policies.resizing import degraded, resizing
+from elasticjob_operator.world import RendezvousView
+
+from tests.unit.operator.builders import at, make_job, make_plan, make_status, make_view
+
+RESIZING = ConditionType.RESIZING
+UP, DOWN, DELAYED, DONE = Reason.SCALING_UP, Reason.SCALING_DOWN, Reason.SCALE_UP_DELAYED, Reason.RESIZED
+
+
+def planned(size: int) -> RendezvousView:
+    return make_view(plan=make_plan(size=size))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "aimed_at", "was", "view", "ready", "leaving", "expected"),
+    [
+        pytest.param(4, 4, False, planned(4), 4, 0, (False, DONE), id="at rest"),
+        pytest.param(6, 4, False, planned(4), 4, 0, (True, UP), id="more are wanted"),
+        pytest.param(6, 6, True, planned(4), 5, 0, (True, UP), id="they come"),
+        pytest.param(6, 6, True, planned(4), 6, 0, (True, UP), id="they are there, but do not train yet"),
+        pytest.param(6, 6, True, planned(6), 6, 0, (False, DONE), id="they train"),
+        pytest.param(2, 4, False, planned(4), 4, 2, (True, DOWN), id="fewer are wanted"),
+        pytest.param(2, 2, True, planned(2), 2, 1, (True, DOWN), id="one is still leaving"),
+        pytest.param(2, 2, True, planned(2), 2, 0, (False, DONE), id="they are gone"),
+        pytest.param(4, 4, False, planned(4), 3, 0, (False, DONE), id="a worker was lost: no change of size"),
+        pytest.param(4, None, False, planned(3), 3, 0, (False, DONE), id="the first start is none either"),
+        pytest.param(6, 6, True, make_view(), 6, 0, (False, DONE), id="a launcher that plans nothing: pods tell"),
+    ],
+)
+def test_resizing(
+    wanted: int, aimed_at: int | None, was: bool, view: RendezvousView, ready: int, leaving: int, expected: tuple[bool, Reason]
+) -> None:
+    status = make_status(*([RESIZING] if was else []), desired_replicas=aimed_at)
+    job = make_job(replicas=wanted, status=status)
+    found = resizing(job, Growth(replicas=wanted, wish=wanted), view, ready=ready, leaving=leaving, trained=True)
+    assert found is not None
+    assert (found.status, found.reason) == expected
+
+
+def test_growth_that_is_put_off_says_until_when() -> None:
+    growth = Growth(replicas=4, wish=6, scale_up_at=at(10))
+    found = resizing(make_job(replicas=4), growth, planned(4), ready=4, leaving=0, trained=True)
+    assert found is not None
+    assert (found.status, found.reason) == (True, DELAYED)
+    assert "6 workers from 2026-01-01T12:00:10Z on" in found.message
+
+
+def test_job_that_never_trained_has_nothing_to_resize() -> None:
+    assert resizing(make_job(), Growth(replicas=4, wish=4), make_view(), ready=0, leaving=0, trained=False) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "ready", "runs", "resizes", "expected"),
+    [
+        pytest.param(4, 4, True, False, (False, Reason.COMPLETE), id="all train"),
+        pytest.param(3, 4, True, False, (True, Reason.WORKERS_MISSING), id="one is not in the plan"),
+        pytest.param(4, 3, True, False, (True, Reason.WORKERS_MISSING), id="one is not ready"),
+        pytest.param(3, 3, True, True, (False, Reason.COMPLETE), id="on the way to another size"),
+        pytest.param(3, 3, False, False, (False, Reason.NOT_TRAINING), id="stands still: that is Restarting"),
+    ],
+)
+def test_degraded(size: int, ready: int, runs: bool, resizes: bool, expected: tuple[bool, Reason]) -> None:
+    found = degraded(make_job(), planned(size), ready=ready, runs=runs, resizing=resizes, why="No node takes digits-worker-3.")
+    assert (found.status, found.reason) == expected
+    assert ("No node takes digits-worker-3." in found.message) is expected[0]
