@@ -100,8 +100,8 @@ def web_server(answers: dict[str, Any]) -> http.server.ThreadingHTTPServer:
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
-        ({}, r"HTTP 404 from BaseHTTP"),
-        ({"/version": {"etcdserver": "3.3.27", "etcdcluster": "3.3.0"}}, r"an etcd 3\.3\.27; 3\.4 or newer is needed"),
+        ({}, r"not an etcd v3 gateway \(HTTP 404 from BaseHTTP"),
+        ({"/version": {"etcdserver": "3.3.27", "etcdcluster": "3.3.0"}}, r"an etcd 3\.3\.27, which is too old: 3\.4 or newer is needed"),
         ({"/version": {"etcdserver": "2.3.8"}}, r"an etcd 2\.3\.8"),
         ({"/version": {"etcdserver": "weird"}}, r"unknown version 'weird'"),
         ({"/version": {"major": "1", "minor": "36", "gitVersion": "v1.36.3"}}, r"gitVersion"),

@@ -111,5 +111,5 @@ def test_versions_that_will_do(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["3.3.27", "3.0.17", "2.3.8", "0.4.9"])
 def test_versions_that_are_too_old(version: str) -> None:
-    with pytest.raises(NotEtcd, match=f"an etcd {version}; 3.4 or newer is needed"):
+    with pytest.raises(NotEtcd, match=f"an etcd {version}, which is too old: 3.4 or newer is needed"):
         check_version(200, {}, json.dumps({"etcdserver": version}).encode())

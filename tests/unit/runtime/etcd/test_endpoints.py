@@ -17,6 +17,7 @@ from elasticjob_runtime.etcd.endpoints import Rotation
         ("[::1]:2380", [Endpoint("::1", 2380)]),
         ("[fe80::1]", [Endpoint("fe80::1", 2379)]),
         ("::1", [Endpoint("::1", 2379)]),
+        ("[fe80::1%eth0]:1", [Endpoint("fe80::1%eth0", 1)]),
         ("http://etcd:1", [Endpoint("etcd", 1)]),
         ("HTTPS://etcd/", [Endpoint("etcd", 2379, tls=True)]),
         ("https://[::1]:1,http://b", [Endpoint("::1", 1, tls=True), Endpoint("b")]),
@@ -40,6 +41,10 @@ def test_endpoints(text: str, expected: list[Endpoint]) -> None:
         ("http://etcd:1?x", "has a path"),
         ("ftp://etcd:1", "starts with ftp://"),
         ("[::1", "expected host:port"),
+        ("a:b:c", "more than one colon"),
+        ("http://etcd:2379:2379", "more than one colon"),
+        ("10.0.0.1:2379:1", "more than one colon"),
+        ("[etcd]:2379", "expected host:port"),
     ],
 )
 def test_what_is_no_endpoint_is_said_to_be_none(text: str, words: str) -> None:

@@ -60,7 +60,7 @@ def http_error(status: int, headers: dict[str, str], body: bytes) -> StoreError:
     if "CommonName" in text:
         return Denied("etcd's gateway refuses client certificates with a common name (CN); issue one without")
     server = headers.get("server", "")
-    return NotEtcd(f"HTTP {status}{f' from {server}' if server else ''}: {text[:80]!r}")
+    return NotEtcd(f"not an etcd v3 gateway (HTTP {status}{f' from {server}' if server else ''}: {text[:80]!r})")
 
 
 def cancel_error(reason: str) -> StoreError:
@@ -96,9 +96,9 @@ def check_version(status: int, headers: dict[str, str], body: bytes) -> None:
         raise http_error(status, headers, body)
     numbers = version.split(".")
     if len(numbers) < 2 or not (numbers[0].isdigit() and numbers[1].isdigit()):
-        raise NotEtcd(f"an etcd of unknown version {version!r}")
+        raise NotEtcd(f"an etcd of unknown version {version!r}; 3.4 or newer is needed")
     if (int(numbers[0]), int(numbers[1])) < (3, 4):
-        raise NotEtcd(f"an etcd {version}; 3.4 or newer is needed")
+        raise NotEtcd(f"an etcd {version}, which is too old: 3.4 or newer is needed")
 
 
 def _object(body: bytes) -> Json | None:

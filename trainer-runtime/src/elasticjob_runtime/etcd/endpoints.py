@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import socket
 import threading
 from collections.abc import Sequence
 
@@ -54,6 +55,9 @@ def _parse_endpoint(text: str, protocol: str, default_port: int) -> Endpoint:
     if "/" in rest or "?" in rest or "#" in rest:
         raise ValueError(f"etcd endpoint {text!r} has a path; expected host:port alone")
     host, port = _split_port(rest)
+    if (":" in host or rest.startswith("[")) and not _is_ipv6(host):
+        what = "brackets" if rest.startswith("[") else "more than one colon"
+        raise ValueError(f"etcd endpoint {text!r} has {what} and is no IPv6 address; expected host:port or [IPv6]:port")
     if not host or any(c.isspace() for c in rest) or any(c in host for c in "[]"):
         raise ValueError(f"etcd endpoint {text!r} has no usable host; expected host:port")
     if port and not (port.isdigit() and 0 < int(port) < 65536):
@@ -70,6 +74,14 @@ def _split_port(text: str) -> tuple[str, str]:
         return text, ""
     host, _, port = text.partition(":")
     return host, port
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+    except OSError:
+        return False
+    return True
 
 
 class Rotation:
