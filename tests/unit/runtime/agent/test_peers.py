@@ -125,3 +125,10 @@ def test_held_ports_are_free_for_a_store_and_for_nobody_else() -> None:
 def test_the_own_address_is_the_one_the_others_see() -> None:
     assert local_address("127.0.0.1", 2379) == "127.0.0.1"
     assert local_address("no.such.host.invalid", 2379) == "127.0.0.1"
+
+
+def test_a_peer_says_which_plan_it_knows(server: PeerServer) -> None:
+    assert probe([at(server.port)])["a"].epoch == 0
+    server.epoch = 7
+    assert probe([at(server.port)])["a"].epoch == 7
+    assert probe([at(server.port, incarnation="a0")])["a"].epoch == 0, "somebody else's word does not count"

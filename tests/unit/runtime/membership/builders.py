@@ -51,9 +51,10 @@ PLAN_REVISION = 100
 
 
 def make_member(name: str, **fields: Any) -> Member:
-    """Registered in the order of the letters, long ago. `create`, `seen_at` and all fields of MemberValue."""
+    """Registered in the order of the letters, long ago. `create`, `seen_at`, `ready_at` and all fields of MemberValue."""
     create = fields.pop("create", 10 + ord(name[0]) - ord("a"))
     seen_at = fields.pop("seen_at", NOW - 100)
+    ready_at = fields.pop("ready_at", seen_at)
     value = {
         "address": f"10.0.0.{ord(name[0])}",
         "ports": [1, 2, 3, 4],
@@ -62,7 +63,7 @@ def make_member(name: str, **fields: Any) -> Member:
         "state": MemberState.READY,
         "peer_port": 7,
     }
-    return Member(name=name, create_revision=create, value=MemberValue(**{**value, **fields}), seen_at=seen_at)
+    return Member(name=name, create_revision=create, value=MemberValue(**{**value, **fields}), seen_at=seen_at, ready_at=ready_at)
 
 
 def members(names: str, **changed: Mapping[str, Any]) -> dict[str, Member]:

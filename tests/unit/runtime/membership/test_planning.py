@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 from elasticjob_runtime.contract import MemberState, SpecValue
+from elasticjob_runtime.membership.candidates import candidates, chosen
 from elasticjob_runtime.membership.model import WorkersState
-from elasticjob_runtime.membership.planner import candidates, chosen, first_failure, next_plan
+from elasticjob_runtime.membership.planner import first_failure, next_plan
 
 from tests.unit.runtime.membership.builders import (
     NOW,
@@ -27,6 +28,7 @@ PLAN = make_plan("abc")
 TWO = make_plan("ab")
 USED_UP = make_plan("abc", restarts=3)
 LEAVING = {"state": MemberState.LEAVING}
+WARMING = {"state": MemberState.WARMING}
 DONE = {"state": MemberState.SUCCEEDED, "epoch": 1}
 JUST = {"seen_at": NOW - 0.2}
 
@@ -228,6 +230,44 @@ RESIZE = {
     ),
     "joins are batched": Case(
         make_view(there=members("abc", c={"seen_at": NOW - 0.25}), plan=TWO, spec=SpecValue(min=2, max=5)), "wait 0.75 s"
+    ),
+    "joins are batched from when they are ready, not from when they came": Case(
+        make_view(there=members("abc", c={"seen_at": NOW - 5, "ready_at": NOW - 0.25}), plan=TWO, spec=SpecValue(min=2, max=5)),
+        "wait 0.75 s",
+    ),
+    "one is ready, another still imports: one restart for both": Case(
+        make_view(there=members("abcd", c={"ready_at": NOW - 1}, d=WARMING), plan=TWO, spec=SpecValue(min=2, max=5)), "wait 2 s"
+    ),
+    "one still imports, for too long: the other joins": Case(
+        make_view(there=members("abcd", c={"ready_at": NOW - 3}, d=WARMING), plan=TWO, spec=SpecValue(min=2, max=5), probes=answers("c")),
+        "plan 2: a b c, MemberJoined, 0 restarts",
+    ),
+    "both are ready, and all wanted are there: nobody is waited for": Case(
+        make_view(
+            there=members("abcd", c={"ready_at": NOW - 0.25}, d={"ready_at": NOW}),
+            plan=TWO,
+            spec=SpecValue(min=2, max=4),
+            probes=answers("cd"),
+        ),
+        "plan 2: a b c d, MemberJoined, 0 restarts",
+    ),
+    "who imports would make no larger group": Case(
+        make_view(
+            there=members("abcde", d=WARMING, e=WARMING), plan=TWO, spec=SpecValue(min=2, max=8, allowed=[2, 3, 8]), probes=answers("c")
+        ),
+        "plan 2: a b c, MemberJoined, 0 restarts",
+    ),
+    "who imports and is a misfit, or about to go, is not waited for": Case(
+        make_view(
+            there=members("abcde", c={"ready_at": NOW - 1}, d={**WARMING, "nproc": 2}, e=WARMING),
+            plan=TWO,
+            spec=SpecValue(min=2, max=5, draining=["e"]),
+            probes=answers("c"),
+        ),
+        "plan 2: a b c, MemberJoined, 0 restarts",
+    ),
+    "after a loss nobody is waited for": Case(
+        make_view(there=members("abd", d=WARMING), plan=PLAN, probes=answers("b")), "plan 2: a b, MemberLost, 0 restarts"
     ),
     "joins are not batched when everybody wanted is there": Case(
         make_view(there=members("abc", c={"seen_at": NOW - 0.25}), plan=TWO, probes=answers("c")), "plan 2: a b c, MemberJoined, 0 restarts"

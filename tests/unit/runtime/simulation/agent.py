@@ -120,7 +120,12 @@ class Agent:
         self.dead = True
         self.workers.killed()
 
+    @property
+    def known_epoch(self) -> int:
+        return self.store_view.plan.epoch if self.store_view.plan else 0
+
     def view(self) -> View:
+        heard = self.hearing.heard()
         return View(
             settings=self.settings,
             store=self.store_view,
@@ -128,6 +133,8 @@ class Agent:
             probes=self.probes,
             lease_expires_at=self._core.lease_expires_at,
             silent=self.hearing.silent(self.clock.now),
+            heard_epoch=heard[0],
+            heard_at=heard[1],
             warm=self.warm,
             reported_failure=self._reported_failure,
             leaving_since=self.leaving_since,
@@ -218,7 +225,11 @@ class Agent:
         def ended() -> None:
             found = {
                 member.name: Probe(
-                    incarnation=member.value.incarnation, reachable=answers[member.name], asked_at=asked_at, at=self.clock.now
+                    incarnation=member.value.incarnation,
+                    reachable=answers[member.name],
+                    asked_at=asked_at,
+                    at=self.clock.now,
+                    epoch=epochs[member.name],
                 )
                 for member in members
             }
@@ -226,6 +237,8 @@ class Agent:
 
         asked_at = self.clock.now
         answers = {member.name: self.world.answers(self, member) for member in members}
+        asked = {member.name: self.world.incarnation(member.value.incarnation) for member in members}
+        epochs = {name: there.known_epoch if there and answers[name] else 0 for name, there in asked.items()}
         silent = any(not answers[member.name] and not self.world.refuses(self, member) for member in members)
         self.clock.later(PROBE_TIMEOUT if silent else self.clock.latency(), ended)
 

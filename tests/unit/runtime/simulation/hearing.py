@@ -20,11 +20,17 @@ class Hearing:
         self._neighbours: tuple[Neighbour, ...] = ()
         self._heard_at: dict[str, float] = {}
         self._closed: set[str] = set()
+        self._epochs: dict[str, tuple[int, float]] = {}
+        """What each neighbour said last, and when it first said so."""
         self._ticking = False
 
     def silent(self, now: float) -> frozenset[str]:
         late = {name for name, heard_at in self._heard_at.items() if now - heard_at > SILENT}
         return frozenset(late | self._closed)
+
+    def heard(self) -> tuple[int, float]:
+        latest = max((epoch for epoch, _ in self._epochs.values()), default=0)
+        return latest, min((at for epoch, at in self._epochs.values() if epoch == latest), default=0.0)
 
     def follow(self, neighbours: Sequence[Neighbour]) -> None:
         if tuple(neighbours) == self._neighbours:
@@ -32,6 +38,7 @@ class Hearing:
         self._neighbours = tuple(neighbours)
         self._heard_at = {neighbour.name: self._agent.clock.now for neighbour in neighbours}
         self._closed = set()
+        self._epochs = {}
         if not self._ticking:
             self._ticking = True
             self._agent.clock.later(BEAT, self._tick)
@@ -48,14 +55,16 @@ class Hearing:
             elif not peer.frozen:
                 self._closed.discard(neighbour.name)
                 self._heard_at[neighbour.name] = now
+                if self._epochs.get(neighbour.name, (0, 0.0))[0] != peer.known_epoch:
+                    self._epochs[neighbour.name] = (peer.known_epoch, now)
 
     def _tick(self) -> None:
         if self._agent.dead or not self._neighbours:
             self._ticking = False
             return
         if not self._agent.frozen:
-            before = self.silent(self._agent.clock.now)
+            before, said = self.silent(self._agent.clock.now), self.heard()
             self.listen()
-            if self.silent(self._agent.clock.now) != before or before:
+            if self.silent(self._agent.clock.now) != before or before or self.heard() != said:
                 self._agent.wake()
         self._agent.clock.later(BEAT, self._tick)

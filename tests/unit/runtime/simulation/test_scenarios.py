@@ -114,6 +114,64 @@ def test_a_node_that_is_cut_off_does_not_train_on_its_own(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_a_node_that_only_etcd_does_not_hear_stops_when_the_others_go_on_without_it(seed: int) -> None:
+    story = Story(agents=3, seed=seed)
+    cut = story.trainers[seed % 3]
+    story.happens(Kind.CUT_STORE, cut, seconds=60.0)
+    story.wait(LEASE_TTL + 5.0)
+    story.check(not cut.workers.alive, "two groups train")
+    story.check(len(story.trainers) == 2)
+    story.wait(70.0)
+    story.check(len(story.trainers) == 3 and cut.live, "it was not taken back")
+    story.check(story.plan.restart_count == 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_only_member_of_a_plan_stops_when_its_spare_takes_over(seed: int) -> None:
+    story = Story(agents=2, least=1, most=1, seed=seed)
+    cut = story.trainers[0]
+    story.happens(Kind.CUT_STORE if seed % 2 else Kind.PARTITION, cut, seconds=60.0)
+    story.wait(LEASE_TTL + 5.0)
+    story.check(not cut.workers.alive, "two groups train")
+    story.check(len(story.trainers) == 1 and cut not in story.trainers)
+
+
+@pytest.mark.parametrize("agents", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_only_member_of_a_plan_trains_on_while_etcd_is_away_for_all(seed: int, agents: int) -> None:
+    story = Story(agents=agents, least=1, most=1, seed=seed)
+    before, only = story.plan, story.trainers
+    story.happens(Kind.STORE_DOWN, seconds=50.0)
+    story.wait(80.0)
+    story.check(story.plan == before, "a new plan was made")
+    story.check(story.trainers == only)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_two_that_are_ready_one_after_the_other_cost_one_restart(seed: int) -> None:
+    story = Story(agents=2, least=2, most=6, seed=seed)
+    epoch = story.plan.epoch
+    story.happens(Kind.JOIN)
+    story.wait(0.2)
+    story.happens(Kind.JOIN)
+    story.wait(8.0)
+    story.check(story.plan.epoch == epoch + 1, "two restarts")
+    story.check(len(story.trainers) == 4)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_who_comes_when_the_job_is_over_leaves_with_its_outcome(seed: int) -> None:
+    story = Story(seed=seed)
+    story.finish()
+    story.wait(8.0)
+    story.happens(Kind.JOIN)
+    story.wait(4.0)
+    late = story.agents[-1]
+    story.check(late.exit is not None and late.exit.code is ExitCode.SUCCEEDED)
+    story.check(late.exit is not None and "before this agent came" in late.exit.reason)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_one_bad_link_evicts_nobody_for_long(seed: int) -> None:
     story = Story(agents=3, seed=seed)
     story.happens(Kind.CUT_PEERS, story.trainers[seed % 3], seconds=3.0)

@@ -153,7 +153,7 @@ class Agent:
             outlet.flush()
 
     def view(self) -> View:
-        leaving = self._leaving
+        leaving, heard = self._leaving, self._heartbeats.heard()
         return View(
             settings=self._config.settings,
             store=self._store_view,
@@ -161,6 +161,8 @@ class Agent:
             probes=self._probes,
             lease_expires_at=self._rendezvous.lease_expires_at,
             silent=self._heartbeats.silent(self._reactor.now()),
+            heard_epoch=heard[0],
+            heard_at=heard[1],
             warm=self._launcher.ready,
             stores=self._launcher.stores is not None and self._launcher.stores.listening,
             reported_failure=self._desk.reported_failure,
@@ -242,6 +244,7 @@ class Agent:
 
     def _saw(self, view: StoreView) -> None:
         self._store_view = view
+        self._heartbeats.epoch = self._peers.epoch = view.plan.epoch if view.plan is not None else 0
         rank = view.plan.rank if view.plan is not None else None
         if rank is not None:
             self._heartbeats.follow(rank.neighbours, self._reactor.now())

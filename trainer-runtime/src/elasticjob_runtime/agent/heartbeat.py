@@ -2,6 +2,9 @@
 
 Every agent listens to the next two ranks (the plan names them), so every agent is heard by two others, and the cost stays linear. A
 closed connection is noticed at once, silence after a second. What is heard here is a suspicion only: the planner asks for itself.
+
+A beat is a line `.<epoch>`: the epoch of the plan that the sender knows. So an agent that does not reach the store hears that the others
+have gone on. Before the beats comes the greeting (peers.py), a line too.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ SILENT = 1.0
 CALL_AGAIN = 2.0
 """s without a beat after which a line is made anew: after a partition, TCP may take a minute to go on with the old one."""
 
-_BEAT = b"."
+_LONGEST_LINE = 1024
 
 
 @dataclasses.dataclass(slots=True)
@@ -38,6 +41,12 @@ class _Line:
     called_at: float
     connection: socket.socket | None = None
     closed: bool = False
+    rest: bytes = b""
+    """The beginning of a line."""
+    epoch: int = 0
+    """Of the plan that the neighbour knows."""
+    epoch_at: float = 0.0
+    """When it first said so."""
 
 
 class Heartbeats:
@@ -49,6 +58,8 @@ class Heartbeats:
         self._lines: dict[str, _Line] = {}
         self._followed: tuple[Neighbour, ...] = ()
         self._beat_at = 0.0
+        self.epoch = 0
+        """Of the plan that this agent knows."""
 
     @property
     def deadline(self) -> float | None:
@@ -58,6 +69,11 @@ class Heartbeats:
     def silent(self, now: float) -> frozenset[str]:
         """Names of the neighbours that are not heard."""
         return frozenset(name for name, line in self._lines.items() if line.closed or now - line.heard_at > SILENT)
+
+    def heard(self) -> tuple[int, float]:
+        """(the latest plan's epoch that a neighbour knows, or 0; monotonic time when one first said so)."""
+        latest = max((line.epoch for line in self._lines.values()), default=0)
+        return latest, min((line.epoch_at for line in self._lines.values() if line.epoch == latest), default=0.0)
 
     def last_heard(self, name: str) -> tuple[float, bool] | None:
         """(monotonic time of the neighbour's last beat or of its connection's end, whether that was closed); None: no neighbour."""
@@ -86,7 +102,8 @@ class Heartbeats:
             return
         held_up = now - self._beat_at > SILENT  # suspended, or very busy: what was not heard meanwhile tells nothing
         self._beat_at = now + BEAT
-        self._listeners = [connection for connection in self._listeners if _beat(connection)]
+        beat = b".%d\n" % self.epoch
+        self._listeners = [connection for connection in self._listeners if _beat(connection, beat)]
         for line in self._lines.values():
             if held_up:
                 line.heard_at = now
@@ -112,7 +129,7 @@ class Heartbeats:
             logger.warning("%s gave an address that cannot be used, %s: %s", neighbour.name, neighbour.address, error)
             connection.close()
             return
-        line.connection = connection
+        line.connection, line.rest = connection, b""
         self._reactor.add_reader(connection.fileno(), lambda: self._hear(line, connection))
 
     def _hear(self, line: _Line, connection: socket.socket) -> None:
@@ -126,12 +143,23 @@ class Heartbeats:
             line.heard_at = line.heard_at if line.closed else self._reactor.now()
             line.closed = True
             self._hang_up(line)
-        elif data.startswith(b"{") and line.neighbour.incarnation.encode() not in data:
+        elif not self._understands(line, data):
             line.closed = True  # somebody else has its port now
             self._hang_up(line)
         else:
             line.closed = False
             line.heard_at = self._reactor.now()
+
+    def _understands(self, line: _Line, data: bytes) -> bool:
+        """False: that is not the neighbour."""
+        *said, line.rest = (line.rest + data).split(b"\n")
+        line.rest = line.rest[-_LONGEST_LINE:]
+        for word in said:
+            if word.startswith(b"{") and line.neighbour.incarnation.encode() not in word:
+                return False
+            if word[:1] == b"." and word[1:].isdigit() and int(word[1:]) != line.epoch:
+                line.epoch, line.epoch_at = int(word[1:]), self._reactor.now()
+        return True
 
     def _hang_up(self, line: _Line) -> None:
         if line.connection is not None:
@@ -140,10 +168,10 @@ class Heartbeats:
             line.connection = None
 
 
-def _beat(connection: socket.socket) -> bool:
+def _beat(connection: socket.socket, beat: bytes) -> bool:
     """False: the listener has gone."""
     try:
-        connection.send(_BEAT)
+        connection.send(beat)
     except BlockingIOError:
         return True  # it does not read: its own trouble
     except OSError:

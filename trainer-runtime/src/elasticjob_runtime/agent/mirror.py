@@ -10,6 +10,7 @@ from typing import TypeVar
 from elasticjob_runtime.contract import (
     FailureValue,
     Keys,
+    MemberState,
     MemberValue,
     OutcomeValue,
     PlanValue,
@@ -177,7 +178,10 @@ class Mirror:
         if value is not None:
             same = known is not None and known.create_revision == kv.create_revision and known.value.incarnation == value.incarnation
             seen_at = known.seen_at if known is not None and same else now
-            self._members[name] = Member(name=name, create_revision=kv.create_revision, value=value, seen_at=seen_at)
+            ready_at = known.ready_at if known is not None and same else 0.0
+            if not ready_at and value.state is MemberState.READY:
+                ready_at = now
+            self._members[name] = Member(name=name, create_revision=kv.create_revision, value=value, seen_at=seen_at, ready_at=ready_at)
 
     def _remove(self, key: str) -> None:
         self._kvs.pop(key, None)

@@ -1,6 +1,7 @@
 """Asking peers directly whether they are there.
 
-Every agent listens on a TCP port that is in its member key and greets whoever connects with its name and incarnation. A dead process
+Every agent listens on a TCP port that is in its member key and greets whoever connects with its name, its incarnation and the epoch of the
+plan that it knows. A dead process
 refuses at once, where its lease would live on for seconds; a frozen or cut-off one does not answer in time.
 """
 
@@ -32,7 +33,9 @@ class PeerServer:
         family = socket.AF_INET6 if both else socket.AF_INET
         self._socket = socket.create_server(("", 0), family=family, backlog=128, dualstack_ipv6=both)
         self._socket.setblocking(False)
-        self._greeting = json.dumps({"member": member, "incarnation": incarnation}).encode() + b"\n"
+        self._member, self._incarnation = member, incarnation
+        self.epoch = 0
+        """Of the plan that this agent knows."""
         self.port: int = self._socket.getsockname()[1]
 
     def fileno(self) -> int:
@@ -41,11 +44,12 @@ class PeerServer:
     def greet(self) -> list[socket.socket]:
         """Greets all who connected. Returns their connections: whoever stays wants heartbeats."""
         greeted = []
+        greeting = json.dumps({"member": self._member, "incarnation": self._incarnation, "epoch": self.epoch}).encode() + b"\n"
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._socket.accept()
                 connection.setblocking(False)
-                connection.send(self._greeting)
+                connection.send(greeting)
                 greeted.append(connection)
         return greeted
 
@@ -77,7 +81,8 @@ def probe(members: Sequence[Member], timeout: float = PROBE_TIMEOUT) -> dict[str
     """
     asked_at = time.monotonic()
     end = asked_at + timeout
-    answers: dict[str, bool] = {member.name: False for member in members}
+    epochs: dict[str, int] = {}
+    """Of those that answered."""
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as connections:
         for member in members:
             connection = connections.enter_context(socket.socket(_family(member.value.address), socket.SOCK_STREAM))
@@ -87,11 +92,19 @@ def probe(members: Sequence[Member], timeout: float = PROBE_TIMEOUT) -> dict[str
         while selector.get_map() and (left := end - time.monotonic()) > 0:
             for key, _ in selector.select(left):
                 member = key.data
-                answers[member.name] = _greeted(key.fileobj, member.value.incarnation)  # type: ignore[arg-type]
+                epoch = _greeted(key.fileobj, member.value.incarnation)  # type: ignore[arg-type]
+                if epoch is not None:
+                    epochs[member.name] = epoch
                 selector.unregister(key.fileobj)
     at = time.monotonic()
     return {
-        member.name: Probe(incarnation=member.value.incarnation, reachable=answers[member.name], asked_at=asked_at, at=at)
+        member.name: Probe(
+            incarnation=member.value.incarnation,
+            reachable=member.name in epochs,
+            asked_at=asked_at,
+            at=at,
+            epoch=epochs.get(member.name, 0),
+        )
         for member in members
     }
 
@@ -110,12 +123,16 @@ def _at(member: Member) -> tuple[str, int]:
     return member.value.address, member.value.peer_port
 
 
-def _greeted(connection: socket.socket, incarnation: str) -> bool:
+def _greeted(connection: socket.socket, incarnation: str) -> int | None:
+    """The epoch of the plan that this member knows; None: it is not the one that was asked."""
     try:
-        greeting = json.loads(connection.recv(1024))
-        return isinstance(greeting, dict) and greeting.get("incarnation") == incarnation
+        greeting = json.loads(connection.recv(1024).partition(b"\n")[0])
     except (OSError, ValueError):
-        return False
+        return None
+    if not isinstance(greeting, dict) or greeting.get("incarnation") != incarnation:
+        return None
+    epoch = greeting.get("epoch")
+    return epoch if isinstance(epoch, int) else 0
 
 
 def _family(address: str) -> socket.AddressFamily:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from elasticjob_runtime.contract import MemberState
 from elasticjob_runtime.membership import crash_loop
+from elasticjob_runtime.membership.candidates import known_unreachable
 from elasticjob_runtime.membership.model import Member, Plan, Role, View
-from elasticjob_runtime.membership.planner import known_unreachable
 
 
 def wanted_role(view: View, now: float) -> tuple[Role, str, str]:

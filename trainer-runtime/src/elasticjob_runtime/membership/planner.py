@@ -12,10 +12,11 @@ Called by `decide` on the agent that leads. Rules, in this order:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from elasticjob_runtime.contract import PEER_LOST, FailureValue, MemberState, OutcomeState, OutcomeValue, PlanReason, RankValue
+from elasticjob_runtime.contract import PEER_LOST, FailureValue, MemberState, OutcomeState, OutcomeValue, PlanReason
 from elasticjob_runtime.membership import crash_loop
+from elasticjob_runtime.membership.candidates import answered, candidates, chosen, known_unreachable, may_train, names, ranks_of, unasked
 from elasticjob_runtime.membership.model import (
     Action,
     Member,
@@ -28,8 +29,6 @@ from elasticjob_runtime.membership.model import (
 )
 from elasticjob_runtime.membership.sizes import group_size, largest
 
-_PRESENT = (MemberState.READY, MemberState.SUCCEEDED)
-
 
 def next_plan(view: View, now: float) -> Action | None:
     """What the planner does; None: nothing is due."""
@@ -38,10 +37,10 @@ def next_plan(view: View, now: float) -> Action | None:
         return _being_restored(view, now) or _first_plan(view, now)
     if missing := _still_registering(view, plan, now):
         until = view.store.members[view.settings.me].seen_at + view.settings.reregister_grace
-        return Wait(until=until, reason=f"the store had lost all members: {_names(missing)} may still register again")
+        return Wait(until=until, reason=f"the store had lost all members: {names(missing)} may still register again")
     if suspects := _suspects(view, plan, now):
-        names = _names([member.name for member in suspects])
-        return ProbePeers(members=suspects, reason=f"{names} fell silent: asking")
+        who = names([member.name for member in suspects])
+        return ProbePeers(members=suspects, reason=f"{who} fell silent: asking")
     if broken := _what_broke(view, plan):
         return _repair(view, plan, broken, now)
     if _all_succeeded(view, plan):
@@ -49,41 +48,6 @@ def next_plan(view: View, now: float) -> Action | None:
         outcome = OutcomeValue(state=OutcomeState.SUCCEEDED, reason="WorkersSucceeded", message=message, epoch=plan.epoch)
         return PublishOutcome(outcome=outcome, expected_mod_revision=plan.mod_revision, reason=message)
     return _resize(view, plan, now) or _ask_again(view, now)
-
-
-def candidates(view: View) -> list[Member]:
-    """Members that can be planned, survivors of the current plan first in rank order, then newcomers: ranks stay stable."""
-    ranks = _ranks(view.store.plan)
-    wanted = {name: index for index, name in enumerate(view.spec.members)}
-    present = [
-        member
-        for member in view.store.members.values()
-        if member.value.state in _PRESENT
-        and member.name not in view.spec.draining
-        and member.value.nproc == view.settings.nproc
-        and not known_unreachable(view, member)
-    ]
-
-    def order(member: Member) -> tuple[int, int, int]:
-        rank = ranks.get(member.name)
-        if rank is not None and rank.incarnation == member.value.incarnation:
-            return (0, rank.group_rank, 0)
-        return (1, wanted.get(member.name, len(wanted)), member.create_revision)
-
-    return sorted(present, key=order)
-
-
-def known_unreachable(view: View, member: Member) -> bool:
-    probe = view.probes.get(member.name)
-    return probe is not None and probe.incarnation == member.value.incarnation and not probe.reachable
-
-
-def chosen(view: View, among: Sequence[Member], size: int) -> tuple[Member, ...]:
-    """`size` members of `among`, those the operator names before others; in the order of `among`."""
-    named = set(view.spec.members)
-    preferred = sorted(range(len(among)), key=lambda index: (bool(named) and among[index].name not in named, index))
-    keep = sorted(preferred[:size])
-    return tuple(among[index] for index in keep)
 
 
 def _first_plan(view: View, now: float) -> Action:
@@ -94,7 +58,7 @@ def _first_plan(view: View, now: float) -> Action:
     if size < largest(view.spec) and not _all_named_present(view, there):
         if warming := [member for member in view.store.members.values() if _warms_up(view, member, now)]:
             until = max(member.seen_at for member in warming) + view.settings.warm_timeout
-            return Wait(until=until, reason=f"{_names([member.name for member in warming])} warm up")
+            return Wait(until=until, reason=f"{names([member.name for member in warming])} warm up")
         due = _latest_arrival(there) + view.settings.start_grace
         if now < due:
             return Wait(until=due, reason=f"{len(there)} of {largest(view.spec)} wanted members are there; a moment for the rest")
@@ -106,20 +70,20 @@ def _what_broke(view: View, plan: Plan) -> tuple[PlanReason, str] | None:
     members = view.store.members
     lost: list[str] = []
     left: list[str] = []
-    for name, rank in _ranks(plan).items():
+    for name, rank in ranks_of(plan).items():
         member = members.get(name)
         if member is None or member.value.incarnation != rank.incarnation or known_unreachable(view, member):
             lost.append(name)
         elif member.value.state is MemberState.LEAVING or name in view.spec.draining:
             left.append(name)
-    if unknown := plan.value.size - len(_ranks(plan)):
+    if unknown := plan.value.size - len(ranks_of(plan)):
         lost.append(f"{unknown} members whose ranks the store lost")
     if lost:
-        return PlanReason.MEMBER_LOST, f"lost {_names(lost)}"
+        return PlanReason.MEMBER_LOST, f"lost {names(lost)}"
     if left:
-        return PlanReason.MEMBER_LEFT, f"{_names(left)} left"
-    if ahead := [name for name in _ranks(plan) if members[name].value.epoch > plan.epoch]:
-        return PlanReason.START, f"the store was set back: {_names(ahead)} know later plans"
+        return PlanReason.MEMBER_LEFT, f"{names(left)} left"
+    if ahead := [name for name in ranks_of(plan) if members[name].value.epoch > plan.epoch]:
+        return PlanReason.START, f"the store was set back: {names(ahead)} know later plans"
     if view.store.failures:
         return PlanReason.WORKER_FAILED, _said(first_failure(view.store.failures))
     return None
@@ -134,9 +98,7 @@ def _being_restored(view: View, now: float) -> Action | None:
     until = min(member.seen_at for member in witnesses) + view.settings.reregister_grace
     if now >= until:
         return None
-    return Wait(
-        until=until, reason=f"the store lost the plan that {_names([member.name for member in witnesses])} knew: it may be put back"
-    )
+    return Wait(until=until, reason=f"the store lost the plan that {names([member.name for member in witnesses])} knew: it may be put back")
 
 
 def _still_registering(view: View, plan: Plan, now: float) -> list[str]:
@@ -144,8 +106,8 @@ def _still_registering(view: View, plan: Plan, now: float) -> list[str]:
     me = view.me
     if me is None or me.value.epoch < plan.epoch or now >= me.seen_at + view.settings.reregister_grace:
         return []
-    unknown = plan.value.size - len(_ranks(plan))
-    return [name for name in _ranks(plan) if name not in view.store.members] + ["others"] * bool(unknown)
+    unknown = plan.value.size - len(ranks_of(plan))
+    return [name for name in ranks_of(plan) if name not in view.store.members] + ["others"] * bool(unknown)
 
 
 def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) -> Action:
@@ -166,18 +128,18 @@ def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) 
 
 def _ask_present(view: View, plan: Plan, why: str, now: float, since: float = 0.0) -> Action | None:
     """`since`: only an answer to a question asked later counts. Who was there before a failure may be its cause."""
-    if unasked := _unasked(view, plan, now, since):
-        return ProbePeers(members=unasked, reason=f"{why}: asking {len(unasked)} members whether they are there")
+    if asked := unasked(view, plan, now, since):
+        return ProbePeers(members=asked, reason=f"{why}: asking {len(asked)} members whether they are there")
     return None
 
 
 def _hear_all(view: View, plan: Plan, now: float) -> Action | None:
     """The verdict names the first failure: time for the others to tell theirs."""
-    silent = _ranks(plan).keys() - {failure.member for failure in view.store.failures}
+    silent = ranks_of(plan).keys() - {failure.member for failure in view.store.failures}
     until = view.store.failed_at + view.settings.verdict_grace
     if not silent or now >= until:
         return None
-    return Wait(until=until, reason=f"no restarts left; hearing from {_names(sorted(silent))} what failed first")
+    return Wait(until=until, reason=f"no restarts left; hearing from {names(sorted(silent))} what failed first")
 
 
 def _restart(view: View, plan: Plan, now: float) -> Action | None:
@@ -240,14 +202,25 @@ def _resize(view: View, plan: Plan, now: float) -> Action | None:
     if size < plan.value.size:
         return _propose(view, there, size, PlanReason.RESIZED, f"{size} members wanted")
     new = there[plan.value.size :]
-    if size < largest(view.spec):
-        due = _latest_arrival(new) + view.settings.join_delay
-        if now < due:
-            return Wait(until=due, reason=f"{_names([member.name for member in new])} joined; a moment for others")
-    if unasked := tuple(member for member in new if not _answered(view, member, now)):
-        return ProbePeers(members=unasked, reason=f"asking {len(unasked)} newcomers whether they can be reached")
-    names = _names([member.name for member in chosen(view, there, size) if member in new])
-    return _propose(view, there, size, PlanReason.MEMBER_JOINED, f"{names} joined")
+    if size < largest(view.spec) and (wait := _more_may_join(view, there, new, now)):
+        return wait
+    if silent := tuple(member for member in new if not answered(view, member, now)):
+        return ProbePeers(members=silent, reason=f"asking {len(silent)} newcomers whether they can be reached")
+    who = names([member.name for member in chosen(view, there, size) if member in new])
+    return _propose(view, there, size, PlanReason.MEMBER_JOINED, f"{who} joined")
+
+
+def _more_may_join(view: View, there: Sequence[Member], new: Sequence[Member], now: float) -> Action | None:
+    """Joins are batched, from when they are ready: each plan stops everybody. Those that still import are waited for, but not for long."""
+    settings, first = view.settings, min(member.ready_at for member in new)
+    warming = [member for member in view.store.members.values() if may_train(view, member) and _warms_up(view, member, now)]
+    larger = (group_size(view.spec, len(there) + len(warming)) or 0) > (group_size(view.spec, len(there)) or 0)
+    joined = f"{names([member.name for member in new])} joined"
+    if larger and now < first + settings.warming_delay:
+        reason = f"{joined}; {names([member.name for member in warming])} warm up: a moment, so that one restart is for all"
+        return Wait(until=first + settings.warming_delay, reason=reason)
+    due = max(member.ready_at for member in new) + settings.join_delay
+    return Wait(until=due, reason=f"{joined}; a moment for others") if now < due else None
 
 
 def _ask_again(view: View, now: float) -> Action | None:
@@ -257,10 +230,10 @@ def _ask_again(view: View, now: float) -> Action | None:
     silent = [member for member in members if known_unreachable(view, member) or (member.name in named and member.name in view.probes)]
     if not silent:
         return None
-    if due := tuple(member for member in silent if not _answered(view, member, now)):
-        return ProbePeers(members=due, reason=f"asking {_names([member.name for member in due])} again")
+    if due := tuple(member for member in silent if not answered(view, member, now)):
+        return ProbePeers(members=due, reason=f"asking {names([member.name for member in due])} again")
     next_time = min(view.probes[member.name].at for member in silent) + view.settings.probe_age
-    return Wait(until=next_time, reason=f"{_names([member.name for member in silent])} fell silent; asking again soon")
+    return Wait(until=next_time, reason=f"{names([member.name for member in silent])} fell silent; asking again soon")
 
 
 def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanReason, why: str = "everybody is there") -> ProposePlan:
@@ -290,10 +263,10 @@ def _caused_at(view: View, plan: Plan | None, reason: PlanReason, there: Sequenc
     elif reason is PlanReason.MEMBER_LOST:
         moments = [one.value.heard_at for one in view.store.suspicions]
     elif reason is PlanReason.MEMBER_LEFT:
-        in_plan = [view.store.members[name].value for name in _ranks(plan) if name in view.store.members]
+        in_plan = [view.store.members[name].value for name in ranks_of(plan) if name in view.store.members]
         moments = [member.changed_at for member in in_plan if member.state is MemberState.LEAVING]
     elif reason is PlanReason.MEMBER_JOINED:
-        moments = [member.value.changed_at for member in there if member.name not in _ranks(plan)]
+        moments = [member.value.changed_at for member in there if member.name not in ranks_of(plan)]
     return min((moment for moment in moments if moment), default=0.0)
 
 
@@ -306,15 +279,15 @@ def first_failure(failures: Iterable[FailureValue]) -> FailureValue:
 def _suspects(view: View, plan: Plan, now: float) -> tuple[Member, ...]:
     """Members of the plan that a neighbour does not hear, and that were not asked just now."""
     named = {one.value.suspect for one in view.store.suspicions}
-    there = [member for member in candidates(view) if member.name in named and member.name in _ranks(plan)]
-    return tuple(member for member in there if not _answered(view, member, now))
+    there = [member for member in candidates(view) if member.name in named and member.name in ranks_of(plan)]
+    return tuple(member for member in there if not answered(view, member, now))
 
 
 def _all_succeeded(view: View, plan: Plan) -> bool:
     members = view.store.members
     return all(
         name in members and members[name].value.state is MemberState.SUCCEEDED and members[name].value.epoch == plan.epoch
-        for name in _ranks(plan)
+        for name in ranks_of(plan)
     )
 
 
@@ -326,39 +299,12 @@ def _all_named_present(view: View, there: Sequence[Member]) -> bool:
     return bool(view.spec.members) and set(view.spec.members) <= {member.name for member in there}
 
 
-def _unasked(view: View, plan: Plan, now: float, since: float) -> tuple[Member, ...]:
-    """Present members of the plan, but for this one, whose last answer is too old."""
-    return tuple(
-        member
-        for member in candidates(view)
-        if member.name in _ranks(plan) and member.name != view.settings.me and not _answered(view, member, now, since)
-    )
-
-
-def _answered(view: View, member: Member, now: float, since: float = 0.0) -> bool:
-    if not member.value.peer_port or member.name == view.settings.me:
-        return True
-    probe = view.probes.get(member.name)
-    if probe is None or probe.incarnation != member.value.incarnation:
-        return False
-    return probe.asked_at >= since and now - probe.at <= view.settings.probe_age
-
-
 def _latest_arrival(members: Sequence[Member]) -> float:
     return max((member.seen_at for member in members), default=0.0)
 
 
-def _ranks(plan: Plan | None) -> Mapping[str, RankValue]:
-    return plan.ranks if plan and plan.ranks else {}
-
-
 def _too_few(view: View, have: int) -> str:
     return f"waiting for members: {have} there, at least {view.spec.min} needed"
-
-
-def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(sorted(names)[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
 def _said(failure: FailureValue) -> str:

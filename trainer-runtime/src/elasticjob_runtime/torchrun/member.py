@@ -233,6 +233,7 @@ class Member:
                 self._reactor.wait(None if until == _NEVER else max(0.0, until - time.monotonic()))
 
     def _view(self) -> View:
+        heard = self._heartbeats.heard()
         return View(
             settings=self._config.settings,
             store=self._store_view,
@@ -240,6 +241,8 @@ class Member:
             probes=self._probes,
             lease_expires_at=self._rendezvous.lease_expires_at,
             silent=self._heartbeats.silent(self._reactor.now()),
+            heard_epoch=heard[0],
+            heard_at=heard[1],
             stores=self._shared,
             reported_failure=self._reported_failure,
             leaving_since=self._leaving,
@@ -308,6 +311,7 @@ class Member:
         with self._changed:
             self._store_view = view
             self._changed.notify_all()
+        self._heartbeats.epoch = self._peers.epoch = view.plan.epoch if view.plan is not None else 0
         rank = view.plan.rank if view.plan is not None else None
         if rank is not None:
             self._heartbeats.follow(rank.neighbours, self._reactor.now())
