@@ -115,14 +115,3 @@ def test_below_the_minimum_the_rest_waits_for_a_new_member(jobs: Jobs) -> None:
     job.start("c")
     job.train("a", "c", without=two)
     assert job.steps("a")[steps].world == 2, "no step alone"
-
-
-def test_a_lost_node_costs_none_of_the_restarts(jobs: Jobs) -> None:
-    """torchrun counts the failures that a lost peer causes in the others' workers, and ends the job for them."""
-    job = jobs("1:3", max_restarts=0)
-    for name in "abc":
-        job.start(name)
-    before = job.train("a", "b", "c")
-    job.reset("b")
-    job.train("a", "c", without=before)
-    assert job.read("outcome") == {}
