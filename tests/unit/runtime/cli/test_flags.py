@@ -143,4 +143,4 @@ def test_what_torchrun_refuses_is_refused(line: str, capsys: pytest.CaptureFixtu
         with pytest.raises(SystemExit) as refused:
             parser.parse_args(line.split())
         assert refused.value.code == 2
-    assert "elasticrun: error:" in capsys.readouterr().err
+    assert "(see elasticrun --help)" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from elasticjob_runtime.cli import main, options
 from elasticjob_runtime.cli.arguments import build_parser, comma_separated, parse_pairs, without_our_flags
-from elasticjob_runtime.contract import ExitCode
+from elasticjob_runtime.contract import Env, ExitCode
 
 
 def no_agent(*_: object) -> None:
@@ -57,6 +58,12 @@ WRONG = {
     "what only torchrun can": ((*ETCD, "--numa-binding=node"), 2, "--numa-binding is not supported by elasticrun", "torchrun"),
     "events where no file can be": ((*ETCD, "--events=nowhere/e.json"), 2, "--events=nowhere/e.json: No such file or directory", ""),
     "logs where no folder can be": ((*ETCD, "--log-dir=train.py/logs"), 2, "--log-dir=train.py/logs: Not a directory", ""),
+    "stalled restarts below none": ((*ETCD, "--max-stalled-restarts=-1"), 2, "--max-stalled-restarts=-1: must be 0 or more", ""),
+    "a hang before the next step is due": ((*ETCD, "--hang-factor=0.5"), 2, "--hang-factor=0.5: must be 1 or more, or 0", ""),
+    "no factor at all": ((*ETCD, "--hang-factor=nan"), 2, "--hang-factor=nan: must be 1 or more", ""),
+    "a backoff before now": ((*ETCD, "--rdzv-conf=restart_backoff=-1"), 2, "restart_backoff=-1 is not a number of seconds", ""),
+    "a port that is none": ((*ETCD, "--metrics-port=70000"), 2, "--metrics-port=70000: not a TCP port", ""),
+    "a port below none": ((*ETCD, "--metrics-port=-1"), 2, "--metrics-port=-1: not a TCP port", ""),
     "a program and a module": ((*ETCD, "--no-python", "-m"), 2, "--no-python and --module cannot be used together", ""),
 }  # fmt: skip
 
@@ -76,6 +83,7 @@ def test_wrong_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     ("flags", "says"),
     [
         (("nowhere.py",), "nowhere.py: no such script"),
+        (("-m", "nowhere.train"), "-m nowhere.train: no such module"),
         (("--no-python", "nowhere"), "nowhere: no such program, or it may not be executed"),
         (("--no-python", "./train.py"), "./train.py: no such program, or it may not be executed"),
     ],
@@ -83,6 +91,39 @@ def test_wrong_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_scripts_that_cannot_be_run(flags: Sequence[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*ETCD, *flags]) == ExitCode.NO_SCRIPT
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--max-restarts=many", "train.py"), "argument --max-restarts/--max_restarts: invalid int value: 'many' (see elasticrun --help)"),
+        (("--metrics-port=http", "train.py"), "argument --metrics-port/--metrics_port: invalid int value: 'http'"),
+        (("--start-method=magic", "train.py"), "invalid choice: 'magic'"),
+        ((), "the following arguments are required: training_script"),
+    ],
+)
+def test_a_flag_that_cannot_be_read_gets_a_sentence_and_not_all_flags(
+    arguments: Sequence[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_a_metrics_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main([*ETCD, f"--metrics-port={port}", "train.py"]) == ExitCode.USAGE
+    assert f"--metrics-port={port}: Address already in use" in capsys.readouterr().err
+
+
+def test_a_wrong_flag_is_in_the_pods_termination_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "made" / "for" / "it"
+    monkeypatch.setenv(Env.TERMINATION_LOG, str(path))
+    assert main([*ETCD, "--nnodes=4:2", "train.py"]) == ExitCode.USAGE
+    assert path.read_text().startswith("elasticrun: --nnodes=4:2: ")
 
 
 def test_debug_shows_where_it_came_from() -> None:
@@ -96,8 +137,8 @@ def test_nnodes(text: str, expected: tuple[int, int]) -> None:
 
 
 def test_rdzv_conf() -> None:
-    conf = options.run_conf("prefix=/team,lease_ttl=10,join_timeout=5,start_grace=0,join_delay=3,user=me,password=p=q,timeout=900")
-    assert (conf.prefix, conf.lease_ttl, conf.join_timeout, conf.start_grace, conf.join_delay) == ("/team", 10.0, 5.0, 0.0, 3.0)
+    conf = options.run_conf("prefix=/team,lease_ttl=10,join_timeout=50,start_grace=0,join_delay=3,user=me,password=p=q,timeout=900")
+    assert (conf.prefix, conf.lease_ttl, conf.join_timeout, conf.start_grace, conf.join_delay) == ("/team", 10.0, 50.0, 0.0, 3.0)
     assert conf.connection == {"user": "me", "password": "p=q"}
 
 
@@ -120,6 +161,7 @@ def test_auto_is_the_cpus_where_there_is_no_accelerator(monkeypatch: pytest.Monk
 
 
 def test_commands() -> None:
+    Path("package").mkdir()
     parse = build_parser().parse_args
     python = options.command(parse(["train.py", "--lr", "3"]))
     assert python.for_rank(0)[1:] == ["-u", "train.py", "--lr", "3"]

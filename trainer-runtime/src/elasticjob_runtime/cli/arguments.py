@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
+from elasticjob_runtime.agent import termination
 from elasticjob_runtime.contract import Env
 
 OUR_FLAGS = {
@@ -22,6 +23,15 @@ OUR_FLAGS = {
     "--debug": 0,
 }
 """Flags torchrun does not know, with the number of their arguments."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """One sentence for a mistake, without the list of all flags."""
+
+    def error(self, message: str) -> NoReturn:
+        sentence = f"{self.prog}: {message} (see {self.prog} --help)"
+        termination.write(sentence, os.environ)
+        self.exit(2, sentence + "\n")
 
 
 class _Env(argparse.Action):
@@ -53,7 +63,7 @@ def comma_separated(text: str) -> list[str]:
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of `elasticrun`. Reads `PET_*` variables when it is built."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="elasticrun",
         description="Elastic launcher for PyTorch. Takes torchrun's flags; with --rdzv-backend=etcd-v3 (or --standalone) workers come "
         "back in place after any change. Other backends are handed to torchrun.",

@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except options.UsageError as error:
         if args.debug:
             raise
+        termination.write(f"elasticrun: {error}", os.environ)
         print(f"elasticrun: {error}", file=sys.stderr)  # noqa: T201 - a command line tool's own error
         return error.code
 
@@ -152,13 +153,12 @@ def _store(args: argparse.Namespace, conf: options.RunConf) -> tuple[Store, str,
 def _report(exit_: Exit, outcome: OutcomeValue | None) -> None:
     if exit_.code not in (ExitCode.SUCCEEDED, ExitCode.TERMINATED, ExitCode.INTERRUPTED):
         logger.error("%s", exit_.reason)
+        termination.write(termination.message(exit_.reason, outcome), os.environ)
     if outcome is None or outcome.state is not OutcomeState.FAILED:
         return
     failure = outcome.failure or {}
     if traceback := failure.get("traceback"):
         logger.error("first failure, rank %s on %s:\n%s", failure.get("rank"), failure.get("member"), traceback)
-    default = "/dev/termination-log"
-    termination.write(outcome, os.environ.get(Env.TERMINATION_LOG, default))
 
 
 def _set_up_logging(debug: bool) -> None:

@@ -9,6 +9,7 @@ import argparse
 import dataclasses
 import errno
 import glob
+import importlib.util
 import logging
 import math
 import os
@@ -86,6 +87,8 @@ def run_conf(text: str) -> RunConf:
     prefix = pairs.pop("prefix", DEFAULT_PREFIX)
     for key in [key for key in pairs if key in RUN_KEYS]:
         own[key] = _seconds(key, pairs.pop(key))
+    if own.get("join_timeout", 600.0) < 10.0 and "read_timeout" not in pairs:  # else the time is up before a call can say what is wrong
+        pairs["read_timeout"] = str(max(0.1, own["join_timeout"] / 2))
     unknown = sorted(set(pairs) - CONF_KEYS - IGNORED_KEYS)
     if unknown:
         known = ", ".join(sorted({*RUN_KEYS, *CONF_KEYS}))
@@ -188,7 +191,22 @@ def command(args: argparse.Namespace) -> Command:
     if not args.module and not Path(script).exists():
         raise UsageError(f"{script}: no such script (in {Path.cwd()})", ExitCode.NO_SCRIPT)
     python = os.environ.get("PYTHON_EXEC", sys.executable)
+    if args.module and python == sys.executable and _is_missing(script):
+        raise UsageError(f"-m {script}: no such module (in {Path.cwd()} and sys.path)", ExitCode.NO_SCRIPT)
     return Command(program=[python, "-u"], module=args.module, arguments=[script, *args.training_script_args])
+
+
+def _is_missing(module: str) -> bool:
+    """Certainly. Looks for its top package only: whatever is deeper would have to import that."""
+    if sys.flags.no_site or sys.flags.isolated:
+        return False  # the workers' interpreter looks in more places
+    sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.util.find_spec(module.partition(".")[0]) is None
+    except (ImportError, ValueError):
+        return False
+    finally:
+        del sys.path[0]
 
 
 def preload(args: argparse.Namespace, command: Command) -> list[str] | None:
