@@ -96,16 +96,28 @@ def ratio(results: Sequence[Result], baseline: Sequence[Result]) -> str:
     return f"{theirs / ours:.1f}x"
 
 
+def changes(results: Sequence[Result]) -> list[str]:
+    """All that were measured, in that order. What failed on its way there goes by its scenario, where no other system came further."""
+    reached = {result.scenario for result in results if not result.error}
+    return list(dict.fromkeys(result.change for result in results if not result.error or result.scenario not in reached))
+
+
+def of(results: Sequence[Result], system: str, change: str) -> list[Result]:
+    """The runs of one system that were to have this change."""
+    scenarios = {result.scenario for result in results if result.change == change and result.scenario}
+    return [one for one in results if one.system == system and (one.change == change or (one.error and one.scenario in scenarios))]
+
+
 def grid(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
     """(header, rows): a row per change, a column per system."""
     systems = [name for name in SYSTEMS if any(result.system == name for result in results)]
     rows = []
-    for change in dict.fromkeys(result.change for result in results):
-        of = {name: [result for result in results if (result.system, result.change) == (name, change)] for name in systems}
+    for change in changes(results):
+        found = {name: of(results, name, change) for name in systems}
         cells = []
         for name in systems:
-            better = "" if name in (BASELINE, "torchrun") else ratio(of[name], of.get(BASELINE, []))
-            cells.append(cell(of[name]) + (f"  {better}" if better else ""))
+            better = "" if name in (BASELINE, "torchrun") else ratio(found[name], found.get(BASELINE, []))
+            cells.append(cell(found[name]) + (f"  {better}" if better else ""))
         rows.append([f"{change}: stall" if change in SURVIVED else change, *cells])
     return ["event to first step", *systems], rows
 
@@ -195,22 +207,20 @@ def plot(results: Sequence[Result]) -> str:
     """An SVG: bars of the medians, seconds, cut off at 12 s."""
     most = 12.0
     systems = [name for name in SYSTEMS if any(result.system == name for result in results)]
-    changes = list(dict.fromkeys(result.change for result in results if result.goodput is None))
+    shown = [change for change in changes(results) if change != "goodput"]
     parts: list[str] = []
     y = 30 + 16 * len(systems)
     for number, name in enumerate(systems):
-        parts.append(f'<rect x="{_LEFT}" y="{10 + 16 * number}" width="11" height="11" fill="{COLOURS[number]}"/>')
+        parts.append(f'<rect x="{_LEFT}" y="{10 + 16 * number}" width="11" height="11" fill="{_colour(name)}"/>')
         parts.append(f'<text x="{_LEFT + 18}" y="{20 + 16 * number}">{escape(name)}</text>')
-    for change in changes:
+    for change in shown:
         label = f"{change}: stall" if change in SURVIVED else change
         parts.append(f'<text x="{_LEFT - 8}" y="{y + _BAR * len(systems) / 2 + 4:.0f}" text-anchor="end">{escape(label)}</text>')
-        for number, name in enumerate(systems):
-            value = median([result for result in results if (result.system, result.change) == (name, change)])
-            width = _WIDTH * min(value, most) / most if value is not None else _WIDTH
-            text = f"{value:.2f} s" if value is not None else "never"
-            opacity = "1" if value is not None else "0.35"
+        for name in systems:
+            text, length, opacity = _bar(of(results, name, change), most)
+            width = _WIDTH * length
             parts.append(
-                f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="{_BAR - 3}" fill="{COLOURS[number]}" fill-opacity="{opacity}"/>'
+                f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="{_BAR - 3}" fill="{_colour(name)}" fill-opacity="{opacity}"/>'
             )
             parts.append(f'<text x="{_LEFT + width + 5:.1f}" y="{y + 10}">{text}</text>')
             y += _BAR
@@ -226,3 +236,15 @@ def plot(results: Sequence[Result]) -> str:
             "",
         ]
     )
+
+
+def _bar(results: Sequence[Result], most: float) -> tuple[str, float, float]:
+    """(text, length as a share, opacity)."""
+    if all(result.error for result in results):
+        return ("failed" if results else ""), 0.0, 1.0
+    value = median(results)
+    return ("never", 1.0, 0.35) if value is None else (f"{value:.2f} s", min(value, most) / most, 1.0)
+
+
+def _colour(system: str) -> str:
+    return COLOURS[list(SYSTEMS).index(system)]

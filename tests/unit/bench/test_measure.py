@@ -121,6 +121,7 @@ def test_markdown_and_plot_show_every_change() -> None:
     assert "| worker crash | 8.00 s (8.00-8.00), 1 lost | 0.50 s (0.40-0.60), 1 lost  16.0x |" in text
     drawn = report.plot(results())
     assert drawn.startswith("<svg")
+    assert drawn.count("never") == 1, "what was not measured is not drawn"
     for words in ("worker crash", "node joins: stall", "never", "0.50 s"):
         assert words in drawn
 
@@ -165,6 +166,14 @@ def test_the_launchers_share_of_a_join_is_what_it_takes_while_nobody_trains() ->
         ["event to the script's first line", "elasticrun"],
         [["node joins: of the stall", "1.00 s"], ["node reset", "5.00 s"]],
     )
+
+
+def test_a_run_that_failed_on_its_way_counts_in_the_rows_of_its_scenario() -> None:
+    cost = Recovery(first_step=1.0, stall=1.0, steps_lost=0)
+    good = [Result(system="elasticrun", scenario="crash", change=name, run=1, recovery=cost) for name in ("start", "worker crash")]
+    bad = Result(system="elasticrun", scenario="crash", change="crash", run=2, error="no training")
+    assert report.grid([*good, bad])[1] == [["start", "1.00 s; 1 of 2 failed"], ["worker crash", "1.00 s, 0 lost; 1 of 2 failed"]]
+    assert report.grid([bad])[1] == [["crash", "failed"]]
 
 
 def test_two_slow_runs_tell_enough() -> None:
