@@ -23,6 +23,8 @@ JSON_PATCH = "application/json-patch+json"
 REQUEST_SECONDS = 30.0
 BUSY_RETRIES = 6
 LONGEST_RETRY_AFTER = 30.0
+FAULT_RETRIES, FIRST_FAULT_WAIT = 2, 0.1
+"""After a 5xx that says nothing: one bad moment of the server must not cost a whole round."""
 
 Json = dict[str, Any]
 
@@ -80,7 +82,7 @@ class Api:
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> Json:
-        """The answer's object. Waits and tries again while the server is too busy (429, or 5xx that says when to come back).
+        """The answer's object. Waits and tries again while the server is too busy (429, or 5xx that says when to come back), or fails.
 
         Raises ApiError or ConnectionError.
         """
@@ -93,7 +95,7 @@ class Api:
             if response.status < 300:
                 answer: Json = orjson.loads(data) if data else {}
                 return answer
-            delay = _retry_after(response)
+            delay = _retry_after(response, attempt)
             if delay is None or attempt == BUSY_RETRIES:
                 raise _error(response.status, data)
             await asyncio.sleep(delay)
@@ -151,13 +153,15 @@ class Api:
         return response
 
 
-def _retry_after(response: aiohttp.ClientResponse) -> float | None:
-    """Seconds to wait; None: do not try again."""
+def _retry_after(response: aiohttp.ClientResponse, attempt: int) -> float | None:
+    """Seconds to wait; None: do not try again. Every write of ours may be sent twice: it names its object, or a uid."""
     header = response.headers.get("Retry-After", "")
-    if response.status != 429 and not (response.status >= 500 and header):
-        return None
-    seconds = float(header) if header.isdigit() else 1.0
-    return min(seconds, LONGEST_RETRY_AFTER) * random.uniform(1.0, 1.25)  # noqa: S311 spreads load
+    if response.status == 429 or (response.status >= 500 and header):
+        seconds = float(header) if header.isdigit() else 1.0
+        return min(seconds, LONGEST_RETRY_AFTER) * random.uniform(1.0, 1.25)  # noqa: S311 spreads load
+    if response.status >= 500 and attempt < FAULT_RETRIES:
+        return FIRST_FAULT_WAIT * 2.0**attempt * random.uniform(0.75, 1.25)  # noqa: S311 spreads load
+    return None
 
 
 def _error(status: int, data: bytes) -> ApiError:

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elasticjob_operator import metrics
+from prometheus_client import REGISTRY
+
+
+def value(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "verb", "resource"),
+    [
+        ("GET", "/api/v1/pods", {}, "list", "pods"),
+        ("GET", "/api/v1/namespaces/ml/pods", {"watch": "true"}, "watch", "pods"),
+        ("GET", "/api/v1/namespaces/ml/pods/a", {}, "get", "pods"),
+        ("POST", "/api/v1/namespaces/ml/events", {}, "create", "events"),
+        ("DELETE", "/apis/apps/v1/namespaces/ml/statefulsets/a", {}, "delete", "statefulsets"),
+        ("PATCH", "/apis/elasticjob.dev/v1alpha1/namespaces/ml/elasticjobs/a/status", {}, "patch", "elasticjobs/status"),
+        ("PUT", "/apis/coordination.k8s.io/v1/namespaces/ml/leases/a", {}, "update", "leases"),
+    ],
+)
+def test_requests_are_counted_by_verb_and_resource(method: str, path: str, query: dict[str, str], verb: str, resource: str) -> None:
+    labels = {"verb": verb, "resource": resource, "code": "418"}
+    before = value("elasticjob_api_requests_total", **labels)
+    metrics.count_request(method, path, query, 418)
+    assert value("elasticjob_api_requests_total", **labels) == before + 1
+
+
+def test_pods_that_were_created_are_counted_and_those_that_were_not_are_not() -> None:
+    before = value("elasticjob_pods_created_total")
+    path = "/api/v1/namespaces/ml/pods"
+    metrics.count_request("POST", path, {}, 201)
+    metrics.count_request("POST", path, {"dryRun": "All"}, 201)
+    metrics.count_request("POST", path, {}, 409)
+    assert value("elasticjob_pods_created_total") == before + 1
+
+
+def job(restarts: int, reason: str = "OOMKilled", uid: str = "u") -> dict[str, Any]:
+    return {"metadata": {"uid": uid}, "status": {"restarts": {"total": restarts}, "lastFailure": {"reason": reason}}}
+
+
+def test_restarts_are_counted_once_by_cause() -> None:
+    seen, before = metrics.Restarts(), value("elasticjob_restarts_total", cause="OOMKilled")
+    seen.see(job(3))
+    assert value("elasticjob_restarts_total", cause="OOMKilled") == before, "from before this process began"
+    seen.see(job(5))
+    seen.see(job(5))
+    assert value("elasticjob_restarts_total", cause="OOMKilled") == before + 2
+    seen.forget(job(5))
+    seen.see({"metadata": {"uid": "v"}})
+    seen.see(job(1, "Evicted", "v"))
+    assert value("elasticjob_restarts_total", cause="Evicted") >= 1
+
+
+def test_jobs_are_counted_by_condition() -> None:
+    def with_conditions(**conditions: str) -> dict[str, Any]:
+        return {"status": {"conditions": [{"type": type_, "status": status} for type_, status in conditions.items()]}}
+
+    stop = metrics.count_jobs(lambda: [with_conditions(Running="True", Failed="False"), with_conditions(Running="True"), {}])
+    assert value("elasticjob_jobs", condition="Running") == 2
+    assert value("elasticjob_jobs", condition="Failed") == 0
+    stop()
