@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,8 +32,13 @@ def kube(control_plane_server: ControlPlane) -> Kube:
 def install_crd(server: ControlPlane) -> None:
     """`kubectl wait` ends with an error where an object has no conditions yet."""
     server.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-    established = '--output=jsonpath={.status.conditions[?(@.type=="Established")].status}'
-    eventually(lambda: server.kubectl("get", "crd/elasticjobs.elasticjob.dev", established) == "True", what="the CRD is established")
+
+    def established() -> bool:
+        crd = json.loads(server.kubectl("get", "crd/elasticjobs.elasticjob.dev", "--output=json"))
+        conditions = crd.get("status", {}).get("conditions") or []
+        return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)
+
+    eventually(established, what="the CRD is established")
 
 
 @pytest.fixture
