@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -28,10 +29,8 @@ class Console:
         self.outlet.put(self.writing, data)
 
     def read(self) -> bytes:
-        try:
+        with contextlib.suppress(BlockingIOError):
             self.seen += os.read(self.reading, 1 << 20)
-        except BlockingIOError:
-            pass
         return self.seen
 
 

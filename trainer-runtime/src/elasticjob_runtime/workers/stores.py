@@ -24,6 +24,8 @@ class StoreHost:
         self._used: set[int] = set()
         self._deaths = 0
         self.listening = False
+        self.pid = 0
+        """Of the process; 0: it has not said yet."""
         self.libuv = True
 
     @property
@@ -71,5 +73,6 @@ class StoreHost:
             self.close()
         else:
             self.listening = True
+            self.pid = message["pid"]
             self.libuv = message["libuv"]
         self._on_ready(self.listening)

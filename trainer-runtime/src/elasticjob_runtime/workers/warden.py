@@ -38,7 +38,7 @@ class Warden:
 
     def __init__(self, reactor: Reactor) -> None:
         self.mark = secrets.token_hex(8)
-        self.folder = tempfile.mkdtemp(prefix="elasticrun-")
+        self.folder = tempfile.mkdtemp(prefix="elasticrun-", dir=short_folder(tempfile.gettempdir()))
         self._reactor = reactor
         self._lives = 0
         self._start()
@@ -83,6 +83,11 @@ class Warden:
         self._start()
 
 
+def short_folder(path: str) -> str:
+    """Where temporary files belong, unless a socket in there would have a longer name than Linux allows (108 bytes)."""
+    return path if len(os.fsencode(path)) <= 50 else "/tmp"  # noqa: S108 - mkdtemp makes a name of its own
+
+
 def main() -> None:
     """The process: standard input is the pipe."""
     mark, folder = sys.argv[1:]
@@ -117,9 +122,10 @@ def marked(mark: str) -> set[int]:
 
 
 def family(pids: set[int]) -> set[int]:
-    """Also their descendants, and those in the sessions that they lead: a process may hide its environment."""
+    """Also their descendants, and who shares a session with them: a process may hide its environment. Workers have sessions of their own."""
     found, everybody = set(pids), relations()
-    while more := {pid for pid, (parent, session) in everybody.items() if parent in found or session in pids} - found:
+    sessions = {session for pid, (_, session) in everybody.items() if pid in pids}
+    while more := {pid for pid, (parent, session) in everybody.items() if parent in found or session in sessions} - found:
         found |= more
     return found
 

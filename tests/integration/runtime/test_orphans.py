@@ -1,0 +1,177 @@
+"""Whatever is killed, nothing that the workers started lives on without an agent; and nothing is left in the folder for temporary files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.runtime.agents import SOURCE, lives
+from tests.support import eventually
+
+pytestmark = pytest.mark.torch
+
+SCRIPT = """
+import json, multiprocessing, os, subprocess, sys, time
+
+sleep = [sys.executable, "-S", "-c", "import time; time.sleep(600)"]
+
+def load(pids):
+    pids.put(os.getpid())
+    time.sleep(600)
+
+if __name__ == "__main__":
+    fork, spawn = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
+    pids = fork.SimpleQueue()
+    loader = fork.Process(target=load, args=(pids,)); loader.start()
+    spawned = spawn.Process(target=time.sleep, args=(600,)); spawned.start()
+    own_session = subprocess.Popen(sleep, start_new_session=True)
+    hidden = subprocess.Popen(["sh", "-c", "exec env -i $0 -S -c 'import time; time.sleep(600)'", sys.executable])
+    shell = subprocess.Popen(["sh", "-c", "(sleep 600 & echo $! >&3; wait) 3>&1"], start_new_session=True, stdout=subprocess.PIPE)
+    grandchild = int(shell.stdout.readline())
+    found = {"worker": os.getpid(), "loader": pids.get(), "spawned": spawned.pid, "own session": own_session.pid,
+             "hidden": hidden.pid, "shell": shell.pid, "grandchild": grandchild}
+    rank, restart = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
+    with open(f"pids-{rank}-{restart}.new", "w") as file:
+        json.dump(found, file)
+    os.rename(f"pids-{rank}-{restart}.new", f"pids-{rank}-{restart}")
+    while not os.path.exists(f"go-{restart}"):
+        time.sleep(0.05)
+    for process in (loader, spawned, own_session, hidden, shell):
+        process.terminate()
+    os.kill(grandchild, 15)
+    sys.exit(0 if os.path.exists("succeed") else 3)
+"""
+
+
+@dataclasses.dataclass
+class Run:
+    """An agent with two workers."""
+
+    folder: pathlib.Path
+    process: subprocess.Popen[bytes]
+    scratch: pathlib.Path
+    """Its folder for temporary files."""
+
+    def workers(self, restart: int = 0) -> dict[str, int]:
+        """What rank 0 and rank 1 started, once they run."""
+        paths = [self.folder / f"pids-{rank}-{restart}" for rank in range(2)]
+
+        def there() -> bool:
+            assert all(path.exists() for path in paths), self.log
+            return True
+
+        eventually(there, 60, 0.1, "workers run")
+        found = {f"{path.name} {name}": pid for path in paths for name, pid in json.loads(path.read_text()).items()}
+        assert all(lives(pid) for pid in found.values()), found
+        return found
+
+    @property
+    def warden(self) -> int:
+        """0: there is none at present."""
+        return next(iter(self._children("warden")), 0)
+
+    @property
+    def zygote(self) -> int:
+        """Its forks have the same command line."""
+        return min(self._children("zygote_main"))
+
+    def _children(self, of: str) -> list[int]:
+        found = []
+        for path in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                parent = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                line = (path / "cmdline").read_bytes().decode()
+            except (OSError, ProcessLookupError):
+                continue
+            if parent == self.process.pid and f"workers.{of} " in line.replace("\0", " ") and lives(int(path.name)):
+                found.append(int(path.name))
+        return sorted(found)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    @property
+    def temporary(self) -> list[str]:
+        """What is left of this agent in its folder for temporary files."""
+        return [path.name for path in self.scratch.iterdir() if path.name.startswith("elasticrun")]
+
+    def kill_and_see_all_end(self, processes: dict[str, int]) -> None:
+        """By SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+        eventually(lambda: not [name for name, pid in processes.items() if lives(pid)], 30, 0.1, "all end")
+        eventually(lambda: not self.temporary, 30, 0.1, "its folder is removed")
+
+
+@pytest.fixture(params=["zygote", "spawn"])
+def run(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> Iterator[Run]:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    scratch = pathlib.Path(tempfile.mkdtemp(dir="/tmp"))  # a short name
+    command = [sys.executable, "-m", "elasticjob_runtime", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "TMPDIR": str(scratch)}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*command, f"--start-method={request.param}", "train.py"],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    yield Run(tmp_path, process, scratch)
+    (tmp_path / "succeed").touch()
+    for restart in range(4):
+        (tmp_path / f"go-{restart}").touch()
+    process.kill()
+    process.wait()
+    shutil.rmtree(scratch)
+
+
+def test_a_killed_agent_leaves_nothing_behind(run: Run) -> None:
+    workers = run.workers()
+    assert run.temporary
+    run.kill_and_see_all_end(workers)
+
+
+def test_a_killed_warden_is_replaced_before_the_agent_is_killed_too(run: Run) -> None:
+    workers = run.workers()
+    old = run.warden
+    os.kill(old, signal.SIGKILL)
+    eventually(lambda: run.warden not in (0, old), 30)
+    assert all(lives(pid) for pid in workers.values())
+    run.kill_and_see_all_end(workers)
+
+
+@pytest.mark.parametrize("run", ["zygote"], indirect=True)
+def test_a_killed_zygote_is_replaced_and_its_workers_live_on(run: Run) -> None:
+    """Then a worker fails: the restart is forked from the new one. At last, the agent is killed."""
+    workers = run.workers()
+    os.kill(run.zygote, signal.SIGKILL)
+    eventually(lambda: "another one takes its place" in run.log, 30)
+    assert all(lives(pid) for pid in workers.values())
+    (run.folder / "go-0").touch()
+    again = run.workers(restart=1)
+    left = {name: pid for name, pid in workers.items() if lives(pid)}
+    assert not left
+    run.kill_and_see_all_end(again)
+
+
+def test_an_agent_that_ends_well_leaves_nothing_behind(run: Run) -> None:
+    workers = run.workers()
+    (run.folder / "succeed").touch()
+    (run.folder / "go-0").touch()
+    eventually(lambda: run.process.poll() is not None, 60)
+    assert run.process.returncode == 0, run.log
+    eventually(lambda: not [name for name, pid in workers.items() if lives(pid)], 30, 0.1)
+    assert not run.temporary

@@ -1,0 +1,260 @@
+"""The launcher with a real zygote, and a small package in torch's place: what is preloaded, and what becomes of a zygote in trouble."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import elasticjob_runtime
+import pytest
+from elasticjob_runtime.agent.reactor import Reactor
+from elasticjob_runtime.workers import launch, linux
+from elasticjob_runtime.workers.command import Command
+from elasticjob_runtime.workers.launch import ZygoteLauncher
+from elasticjob_runtime.workers.process import WorkerSpec
+
+from tests.integration.runtime.agents import lives
+
+MODULES = {
+    "torch/__init__.py": "from torch import cuda, distributed\nclass Generator:\n    def seed(self): pass\ndefault_generator = Generator()\n",
+    "torch/cuda.py": "started = False\ndef is_initialized(): return started\n",
+    "torch/distributed.py": """
+import socket
+class TCPStore:
+    def __init__(self, host, port, **_):
+        self.server = socket.socket()
+        self.server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.server.bind((host, port)); self.server.listen()
+""",
+    "plain.py": "",
+    "package/__init__.py": "",
+    "package/threads.py": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n",
+    "package/rest.py": "",
+    "drags.py": "import package.threads\n",
+    "touches_gpu.py": "import torch.cuda\ntorch.cuda.started = True\n",
+    "crashes.py": "import os, signal\nif 'A_WORKER' not in os.environ: os.kill(os.getpid(), signal.SIGSEGV)\n",
+    "broken.py": "raise RuntimeError('not here')\n",
+    "last.py": "",
+}
+
+NAMES = ["plain", "package", "package.threads", "package.rest", "drags", "touches_gpu", "crashes", "last"]
+
+SCRIPT = f"""
+import json, os, sys
+warm = [name for name in {NAMES!r} if name in sys.modules]
+print(json.dumps({{"warm": warm, "forked": "elasticjob_runtime.workers.script" in sys.modules, "pid": os.getpid()}}), flush=True)
+import plain, package.threads, package.rest, drags, touches_gpu, crashes, last
+try:
+    import broken
+except RuntimeError:
+    pass
+"""
+
+
+class Bench:
+    """A launcher, and an agent's loop for it."""
+
+    def __init__(self, folder: pathlib.Path, modules: dict[str, str]) -> None:
+        self.folder = folder
+        self.packages = folder / "site-packages"
+        for name, text in modules.items():
+            path = self.packages / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        (folder / "script.py").write_text(SCRIPT)
+        source = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
+        self.environment = {**os.environ, "PYTHONPATH": f"{self.packages}:{source}"}
+        self.command = Command(program=[sys.executable, "-u"], arguments=[str(folder / "script.py")])
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self.port: int = server.getsockname()[1]
+        self.reactor = Reactor()
+        self._launcher: ZygoteLauncher | None = None
+        self._numbers = 0
+
+    def launcher(self, *, preload: list[str]) -> ZygoteLauncher:
+        self._launcher = ZygoteLauncher(
+            self.command, 1, self.environment, self.reactor, preload=preload, ports=[self.port], on_ready=lambda: None, learn_after=2.0
+        )
+        return self._launcher
+
+    def run_until(self, predicate: Callable[[], Any], timeout: float = 60.0, what: str = "") -> Any:
+        end = time.monotonic() + timeout
+        while not (found := predicate()):
+            assert time.monotonic() < end, what
+            self.reactor.wait(0.05)
+            if self._launcher is not None:
+                self._launcher.tick(time.monotonic())
+        return found
+
+    def start(self) -> tuple[list[int | OSError], pathlib.Path]:
+        """What `start` tells (later, perhaps), and where the worker's output goes."""
+        assert self._launcher is not None
+        self._numbers += 1
+        output = self.folder / f"output-{self._numbers}"
+        told: list[int | OSError] = []
+        with output.open("wb") as file:
+            duplicate = os.dup(file.fileno())
+        environment = {**self.environment, "A_WORKER": "yes"}
+        spec = WorkerSpec(
+            command=self.command,
+            environment=environment,
+            local_rank=0,
+            rank=0,
+            error_file=self.folder / "error",
+            stdout=duplicate,
+            stderr=None,
+        )
+
+        def started(result: int | OSError) -> None:
+            os.close(duplicate)
+            told.append(result)
+
+        self._launcher.start(spec, started)
+        return told, output
+
+    def worker(self) -> dict[str, Any]:
+        """What a worker says that is started now."""
+        assert self._launcher is not None
+        told, output = self.start()
+        pid = self.run_until(lambda: told)[0]
+        self._launcher.started()
+        self.run_until(lambda: "Z" in pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0])
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        said: dict[str, Any] = json.loads(output.read_text().splitlines()[0])
+        return said
+
+    def zygotes(self) -> list[int]:
+        """This launcher's."""
+        assert self._launcher is not None
+        return [zygote.pid for zygote in (self._launcher._zygote, self._launcher._next) if zygote is not None]
+
+    def close(self) -> None:
+        if self._launcher is not None:
+            self._launcher.close()
+        self.reactor.close()
+
+
+@pytest.fixture
+def bench(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(launch, "PRELOAD", ("torch",))
+    linux.become_subreaper()
+    made = Bench(tmp_path, MODULES)
+    yield made
+    made.close()
+
+
+def test_one_module_that_cannot_be_forked_makes_all_imports_slow_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """It is found and left out, with whoever imports it; the rest is warm from the second start on."""
+    caplog.set_level("INFO")
+    launcher = bench.launcher(preload=["auto"])
+    bench.run_until(lambda: launcher.ready)
+    first = bench.worker()
+    assert (first["warm"], first["forked"]) == ([], True)
+    before = bench.zygotes()
+    bench.run_until(lambda: launcher._learn_at is None and launcher._next is None and bench.zygotes() != before, what="it learns")
+    second = bench.worker()
+    assert second["forked"]
+    assert second["warm"] == ["plain", "package", "package.rest", "last"]
+    told = "\n".join(caplog.messages)
+    for name, why in [
+        ("package.threads", "starts 1 thread"),
+        ("drags", "starts 1 thread"),
+        ("touches_gpu", "initialises CUDA"),
+        ("crashes", "ends the process"),
+    ]:
+        assert f"{name} is not preloaded, every worker imports it itself: importing it {why}" in told
+    assert not launcher.problem
+
+
+def test_a_module_that_the_user_named_and_that_cannot_be_forked_is_left_out(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    launcher = bench.launcher(preload=["plain", "package.threads", "last"])
+    bench.run_until(lambda: launcher.ready)
+    said = bench.worker()
+    assert (said["warm"], said["forked"]) == (["plain", "last"], True)
+    assert [record.levelname for record in caplog.records if "package.threads is not preloaded" in record.message] == ["WARNING"]
+
+
+def test_workers_are_spawned_where_torch_itself_cannot_be_forked(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    (bench.packages / "torch/__init__.py").write_text(MODULES["torch/__init__.py"] + MODULES["package/threads.py"])
+    launcher = bench.launcher(preload=["auto"])
+    bench.run_until(lambda: launcher.ready)
+    assert bench.worker()["forked"] is False
+    assert "no zygote, workers are spawned: importing it starts 1 thread" in caplog.text
+
+
+def test_a_start_never_holds_up_the_agent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A zygote that hangs: the agent's loop goes on, and the worker is spawned after a while."""
+    monkeypatch.setattr(launch, "PATIENCE", 0.5)
+    launcher = bench.launcher(preload=[])
+    bench.run_until(lambda: launcher.ready)
+    (zygote,) = bench.zygotes()
+    bench.worker()
+    bench.run_until(lambda: launcher._zygote is not None and launcher._zygote.parked)
+    os.kill(zygote, signal.SIGSTOP)
+    assert bench.worker()["forked"], "there was one parked"
+    told, _ = bench.start()
+    assert told == []
+    turns: list[int] = []
+    bench.reactor.call_soon(lambda: turns.append(1))
+    bench.reactor.wait(0)
+    assert (told, turns) == ([], [1])
+    assert launcher.deadline is not None
+    pid = bench.run_until(lambda: told)[0]
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.kill(zygote, signal.SIGCONT)
+    assert bench.worker()["forked"]
+
+
+def test_starts_that_are_called_off_are_forgotten(bench: Bench) -> None:
+    launcher = bench.launcher(preload=[])
+    bench.run_until(lambda: launcher.ready)
+    os.kill(bench.zygotes()[0], signal.SIGSTOP)
+    bench.worker()
+    told, _ = bench.start()
+    launcher.cancel()
+    os.kill(bench.zygotes()[0], signal.SIGCONT)
+    bench.run_until(lambda: launcher._zygote is not None and launcher._zygote.parked)
+    assert told == []
+    assert launcher.deadline is None
+
+
+def test_a_killed_zygote_is_replaced_and_what_it_parked_is_used(bench: Bench) -> None:
+    launcher = bench.launcher(preload=[])
+    bench.run_until(lambda: launcher.ready and launcher._zygote is not None and launcher._zygote.parked)
+    (old,) = bench.zygotes()
+    os.kill(old, signal.SIGKILL)
+    bench.run_until(lambda: launcher._next is not None)
+    assert bench.worker()["forked"]
+    bench.run_until(lambda: launcher._zygote is not None and launcher._zygote.ready, what="another one")
+    assert not lives(old)
+    assert bench.worker()["forked"]
+
+
+def test_a_zygote_that_keeps_being_killed_is_given_up(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    launcher = bench.launcher(preload=[])
+    for _ in range(4):
+        bench.run_until(lambda: launcher.ready and launcher._zygote is not None and launcher._zygote.ready)
+        assert launcher._zygote is not None
+        os.kill(launcher._zygote.pid, signal.SIGKILL)
+        bench.run_until(lambda: launcher._zygote is None or not launcher._zygote.ready)
+    bench.run_until(lambda: launcher.problem)
+    assert "workers are spawned" in caplog.text
+    assert bench.worker()["forked"] is False
+
+
+def test_a_killed_store_host_is_replaced(bench: Bench) -> None:
+    launcher = bench.launcher(preload=[])
+    bench.run_until(lambda: launcher.stores.listening)
+    host = launcher.stores.pid
+    os.kill(host, signal.SIGKILL)
+    bench.run_until(lambda: not launcher.stores.listening)
+    bench.run_until(lambda: launcher.stores.listening)
+    socket.create_connection(("127.0.0.1", bench.port), 5).close()
+    os.waitpid(host, 0)
