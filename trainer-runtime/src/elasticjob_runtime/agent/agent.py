@@ -6,10 +6,8 @@ Each wakes the loop; the loop asks `decide` until the answer is to wait.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
-import os
 import signal
 import time
 from collections.abc import Mapping
@@ -20,11 +18,12 @@ from elasticjob_runtime.agent.config import AgentConfig
 from elasticjob_runtime.agent.desk import StoreDesk
 from elasticjob_runtime.agent.heartbeat import Heartbeats
 from elasticjob_runtime.agent.metrics import Metrics
-from elasticjob_runtime.agent.peers import PeerServer, hold_ports, probe_in_background
+from elasticjob_runtime.agent.peers import PeerServer, probe_in_background
+from elasticjob_runtime.agent.processes import Processes
 from elasticjob_runtime.agent.progress import Progress
 from elasticjob_runtime.agent.reactor import Reactor
 from elasticjob_runtime.agent.rendezvous import Rendezvous
-from elasticjob_runtime.agent.reports import Report, ReportSocket
+from elasticjob_runtime.agent.reports import Report
 from elasticjob_runtime.agent.timeline import Timeline
 from elasticjob_runtime.contract import ExitCode, MemberValue, OutcomeValue, ProgressValue
 from elasticjob_runtime.etcd.port import Store
@@ -42,10 +41,7 @@ from elasticjob_runtime.membership.model import (
     Wait,
     WorkersState,
 )
-from elasticjob_runtime.workers import linux, outlet
-from elasticjob_runtime.workers.group import WorkerGroup
-from elasticjob_runtime.workers.launch import PlainLauncher, ZygoteLauncher
-from elasticjob_runtime.workers.warden import MARK, Warden
+from elasticjob_runtime.workers import outlet
 
 logger = logging.getLogger(__name__)
 
@@ -68,28 +64,12 @@ class Agent:
         settings = config.settings
         self._reactor = Reactor()
         self._peers = PeerServer(settings.me, settings.incarnation)
-        self._held = hold_ports()
         self._heartbeats = Heartbeats(self._reactor)
         self._chronicle = Chronicle(timeline, metrics or Metrics(), self._heartbeats, config.group.nproc)
-        self._warden = Warden(self._reactor)
-        environment = {**environment, MARK: self._warden.mark}
-        self._reports = ReportSocket(self._reactor, self._progressed, self._reported, folder=self._warden.folder)
-        linux.become_subreaper()
-        self._launcher = self._new_launcher(environment)
-        self._group = WorkerGroup(
-            config.group,
-            config.command,
-            self._launcher,
-            self._reactor,
-            member=settings.me,
-            log_settings=config.log_settings,
-            agent_socket=self._reports.path,
-            folder=self._warden.folder,
-            base_environment=environment,
-        )
+        self._processes = Processes(config, self._reactor, environment, on_progress=self._progressed, on_report=self._reported)
         member = MemberValue(
             address=config.address,
-            ports=[holder.getsockname()[1] for holder in self._held],
+            ports=self._processes.ports,
             nproc=config.group.nproc,
             incarnation=settings.incarnation,
             peer_port=self._peers.port,
@@ -103,7 +83,7 @@ class Agent:
             lease_ttl=config.lease_ttl,
             on_view=lambda view: self._reactor.call_soon(lambda: self._saw(view)),
             on_done=lambda action, error: self._reactor.call_soon(
-                lambda: self._desk.done(action, error, started=self._group.view.epoch > 0)
+                lambda: self._desk.done(action, error, started=self._processes.workers.epoch > 0)
             ),
             on_trouble=lambda error: self._reactor.call_soon(lambda: self._desk.tell_trouble(error)),
         )
@@ -127,8 +107,8 @@ class Agent:
         restore = signals.take(
             self._reactor.wakeup_fd,
             on_leave=self._leave,
-            on_forward=self._group.signal,
-            on_child=lambda: self._reactor.call_soon(self._reap_orphans),
+            on_forward=self._processes.group.signal,
+            on_child=lambda: self._reactor.call_soon(self._processes.reap_orphans),
         )
         self._reactor.add_reader(self._peers.fileno(), self._greet)
         self._rendezvous.start()
@@ -138,17 +118,12 @@ class Agent:
             self._chronicle.close(exit_.code, exit_.reason, self.outcome)
             return exit_
         finally:
-            self._end_workers()
-            self._launcher.close()
-            self._group.close()
+            self._processes.end()
             self._rendezvous.close()
-            self._reports.close()
             self._heartbeats.close()
             self._peers.close()
-            for holder in self._held:
-                holder.close()
             restore()
-            self._warden.close()
+            self._processes.close()
             self._reactor.close()
             outlet.flush()
 
@@ -157,14 +132,14 @@ class Agent:
         return View(
             settings=self._config.settings,
             store=self._store_view,
-            workers=self._group.view,
+            workers=self._processes.workers,
             probes=self._probes,
             lease_expires_at=self._rendezvous.lease_expires_at,
             silent=self._heartbeats.silent(self._reactor.now()),
             heard_epoch=heard[0],
             heard_at=heard[1],
-            warm=self._launcher.ready,
-            stores=self._launcher.stores is not None and self._launcher.stores.listening,
+            warm=self._processes.warm,
+            stores=self._processes.stores,
             reported_failure=self._desk.reported_failure,
             step=self._progress.step,
             leaving_since=leaving[0] if leaving else None,
@@ -174,8 +149,7 @@ class Agent:
     def _loop(self) -> Exit:
         while True:
             now = time.monotonic()
-            self._group.tick(now)
-            self._launcher.tick(now)
+            self._processes.tick(now)
             self._heartbeats.tick(now)
             self._tick_progress(now)
             view = self.view()
@@ -187,8 +161,7 @@ class Agent:
             wait_until = self._execute(action, now)
             if wait_until is not None:
                 timers = (
-                    self._group.deadline,
-                    self._launcher.deadline,
+                    self._processes.deadline,
                     self._heartbeats.deadline,
                     self._progress.deadline,
                     self._chronicle.deadline,
@@ -208,7 +181,7 @@ class Agent:
                 self._start(action, now)
                 return None
             case StopWorkers():
-                self._group.stop(action.grace, now)
+                self._processes.group.stop(action.grace, now)
                 return None
             case ProbePeers():
                 if not self._probing:
@@ -219,13 +192,10 @@ class Agent:
                 return self._to_store(action, now, until)
 
     def _start(self, action: StartWorkers, now: float) -> None:
-        plan = action.plan.value
-        if self._launcher.stores is not None and plan.leader == self._config.settings.me:
-            self._launcher.stores.renew(plan.epoch)
         self._progress.starting(now)
         self._starting = True
         self._chronicle.starting()
-        self._group.start(action.plan, now)
+        self._processes.start(action.plan, now)
 
     def _to_store(self, action: Action, now: float, until: float) -> float:
         if isinstance(action, PublishFailure):
@@ -257,30 +227,30 @@ class Agent:
                 logger.info("%s does not answer", name)
 
     def _progressed(self, progress: ProgressValue) -> None:
-        self._progress.told(progress, self._group.view.epoch)
+        self._progress.told(progress, self._processes.workers.epoch)
         self._chronicle.progressed(progress)
 
     def _reported(self, report: Report) -> None:
-        if report.epoch in (0, self._group.view.epoch):  # not of workers that are gone
+        if report.epoch in (0, self._processes.workers.epoch):  # not of workers that are gone
             self._progress.reported(report, time.monotonic())
             self._chronicle.reported(report)
 
     def _tick_progress(self, now: float) -> None:
-        running = self._group.view.state is WorkersState.RUNNING
+        running = self._processes.workers.state is WorkersState.RUNNING
         if not running:
-            self._reports.drain()  # the last word must be out before the job's end is told
+            self._processes.hear_last_words()  # the last word must be out before the job's end is told
             self._progress.ended()
         elif why := self._progress.hang(now):
-            self._group.hung(why, now)
+            self._processes.group.hung(why, now)
         self._progress.publish(now, at_once=not running)
-        if self._starting and self._launcher.problem and len(self._group.pids) == self._config.group.nproc:
+        if self._starting and self._processes.all_spawned:
             self._starting = False
             self._chronicle.started()
 
     # -- the start: how long to try
 
     def _join_deadline(self) -> float | None:
-        waits = not self._group.view.epoch and self._store_view.plan is None
+        waits = not self._processes.workers.epoch and self._store_view.plan is None
         return self._started_at + self._config.join_timeout if waits else None
 
     def _gave_up(self, now: float) -> Exit | None:
@@ -290,29 +260,6 @@ class Agent:
         why = self._desk.trouble or self._said
         return Exit(code=ExitCode.UNAVAILABLE, reason=f"no training after {self._config.join_timeout:g} s (join_timeout): {why}")
 
-    # -- processes
-
-    def _new_launcher(self, environment: Mapping[str, str]) -> ZygoteLauncher | PlainLauncher:
-        if self._config.preload is None:
-            return PlainLauncher()
-        return ZygoteLauncher(
-            self._config.command,
-            self._config.group.nproc,
-            environment,
-            self._reactor,
-            preload=self._config.preload,
-            ports=[holder.getsockname()[1] for holder in self._held],
-            on_ready=lambda: None,
-        )
-
-    def _reap_orphans(self) -> None:
-        """What a worker left behind became this process's child: its exit status is nobody's but ours."""
-        known = {*self._group.pids.values(), *self._launcher.pids, self._warden.pid}
-        for pid in linux.children():
-            if pid not in known:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
-
     # -- signals
 
     def _leave(self, code: ExitCode) -> None:
@@ -321,14 +268,7 @@ class Agent:
             self._leaving = (time.monotonic(), code)
             self._chronicle.leaving()
         else:
-            self._group.signal(signal.SIGKILL)
-
-    def _end_workers(self) -> None:
-        """Nothing survives the agent, whatever ended it."""
-        self._group.stop(0.0, time.monotonic())
-        end = time.monotonic() + 5.0
-        while self._group.pids and time.monotonic() < end:
-            self._reactor.wait(end - time.monotonic())
+            self._processes.group.signal(signal.SIGKILL)
 
     def _say(self, action: Action) -> None:
         if action.reason != self._said:
