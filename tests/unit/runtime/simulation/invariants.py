@@ -148,6 +148,8 @@ class Invariants:
         self._started[incarnation] = plan.epoch
         place = (plan.value.attempt, plan.rank.group_rank)
         require(self._placed.setdefault(place, incarnation) == incarnation, f"{agent} has rank {place} of {self._placed[place]} too")
+        written = agent.world.server.read(f"{self._ranks}{plan.value.attempt}/{agent.name}")  # a later plan deletes it
+        require(not written or RankValue.from_json(written.value) == plan.rank, f"{agent} takes {plan.rank} for its rank, not {written}")
         require(plan.rank.group_rank < plan.value.size, f"{agent} has rank {plan.rank.group_rank} of {plan.value.size}")
         for other in agent.world.agents:
             theirs = other.workers.view.plan

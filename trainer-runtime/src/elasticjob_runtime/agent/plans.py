@@ -18,6 +18,10 @@ BATCH = 96
 """Ranks written in one transaction: etcd allows 128 operations."""
 
 
+MOST_GONE = 32
+"""Ranks that a plan's head names as gone, at most: it stays small."""
+
+
 class PlanOutdatedError(StoreError):
     """Another plan or the outcome came first, or a planned member has gone: look again. No fault."""
 
@@ -42,11 +46,11 @@ class PlanWriter:
         """All ranks of that plan, where they are remembered. They never change."""
         return self._known[1] if self._known[0] == attempt else None
 
-    def propose(self, action: ProposePlan, nproc: int) -> int:
-        """Returns the revision of the new plan."""
+    def propose(self, action: ProposePlan, nproc: int, follows: str = "") -> int:
+        """Returns the revision of the new plan. `follows`: attempt of the plan before."""
         self._tries += 1  # ranks of an earlier try that failed half-way must not count for this one
-        plan = self._plan_of(action, nproc)
-        ranks = {member.name: _rank(action.members, rank) for rank, member in enumerate(action.members)}
+        plan = self._plan_of(action, nproc, follows)
+        ranks = {member.name: rank_of(action.members, rank) for rank, member in enumerate(action.members)}
         guards = [Compare(self._keys.plan, mod_revision=action.expected_mod_revision), Compare(self._keys.outcome, create_revision=0)]
         older = KeyRange(self._keys.ranks, self._keys.rank(self._keys.attempt(max(0, action.epoch - 1), ""), ""))
         suspicions = KeyRange(self._keys.suspects, self._keys.suspicion(action.epoch, "", ""))
@@ -88,7 +92,8 @@ class PlanWriter:
     def _put_rank(self, attempt: str, name: str, rank: RankValue) -> Put:
         return Put(self._keys.rank(attempt, name), rank.to_json())
 
-    def _plan_of(self, action: ProposePlan, nproc: int) -> PlanValue:
+    def _plan_of(self, action: ProposePlan, nproc: int, follows: str) -> PlanValue:
+        change = changed(self.known(follows) or {}, action.members)
         leader: Member = action.members[0]
         ports = leader.value.ports
         return PlanValue(
@@ -104,13 +109,16 @@ class PlanWriter:
             restart_count=action.restart_count,
             reason=action.plan_reason,
             message=action.message,
+            follows=follows if change else "",
+            gone=change[0] if change else (),
+            stayed=change[1] if change else 0,
             created_at=time.time(),
             caused_at=action.caused_at,
             **dataclasses.asdict(action.crashes),
         )
 
 
-def _rank(members: Sequence[Member], rank: int) -> RankValue:
+def rank_of(members: Sequence[Member], rank: int) -> RankValue:
     """The place of `members[rank]` among all."""
     size = len(members)
     neighbours = [members[(rank + distance) % size] for distance in (1, 2) if distance < size]
@@ -123,3 +131,28 @@ def _rank(members: Sequence[Member], rank: int) -> RankValue:
             for one in neighbours
         ),
     )
+
+
+def changed(before: Mapping[str, RankValue], members: Sequence[Member]) -> tuple[tuple[int, ...], int] | None:
+    """(ranks of `before` that are gone, how many stayed); None where that does not tell all of `members`, or is too much to tell."""
+    there = {member.name: member.value.incarnation for member in members}
+    gone = tuple(sorted(rank.group_rank for name, rank in before.items() if there.get(name) != rank.incarnation))
+    stayed = sorted(rank.group_rank for name, rank in before.items() if there.get(name) == rank.incarnation)
+    names = {rank.group_rank: name for name, rank in before.items()}
+    if not stayed or len(gone) > MOST_GONE or [member.name for member in members[: len(stayed)]] != [names[rank] for rank in stayed]:
+        return None
+    return gone, len(stayed)
+
+
+def carried_over(rank: RankValue, plan: PlanValue) -> RankValue | None:
+    """The place in `plan` of who had `rank` in the plan that it follows; None: some of it is new, so it is to be read."""
+    mine, gone = rank.group_rank, set(plan.gone)
+    before = plan.stayed + len(gone)
+    around = range(mine + 1, mine + 3)
+    more = plan.size > plan.stayed
+    if mine in gone or min(before, plan.size) < 3 or any(other % before in gone or (more and other >= before) for other in around):
+        return None
+    place = mine - sum(other < mine for other in gone)
+    if place and mine - 1 in gone:
+        return None
+    return dataclasses.replace(rank, group_rank=place, predecessor=rank.predecessor if place else "")

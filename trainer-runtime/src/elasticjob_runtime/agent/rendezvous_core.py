@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from elasticjob_runtime.agent.mirror import Mirror, watched_ranges
-from elasticjob_runtime.agent.plans import BATCH, PlanOutdatedError, PlanWriter
+from elasticjob_runtime.agent.plans import BATCH, PlanOutdatedError, PlanWriter, carried_over
 from elasticjob_runtime.agent.registration import Arrival, Registration
-from elasticjob_runtime.contract import Keys, MemberValue, ProgressValue, RankValue
+from elasticjob_runtime.contract import Keys, MemberValue, PlanValue, ProgressValue, RankValue
 from elasticjob_runtime.etcd.port import (
     Delete,
     Get,
@@ -199,7 +199,8 @@ class RendezvousCore:
                 assert action.plan.rank is not None
                 return keys.plan, self._plans.restore(action.plan.value, self._me, action.plan.rank)
             case ProposePlan():
-                return keys.plan, self._plans.propose(action, self._registration.member.nproc)
+                known = self._mirror.plan if self._mirror.plan_revision == action.expected_mod_revision else None
+                return keys.plan, self._plans.propose(action, self._registration.member.nproc, known.attempt if known else "")
 
     def _publish_suspicion(self, action: PublishSuspicion) -> tuple[str, int]:
         said = dataclasses.replace(action.suspicion, time=time.time())
@@ -326,7 +327,7 @@ class RendezvousCore:
         self._changed = False
 
     def _load_ranks(self) -> None:
-        """The ranks of the current plan, read once per plan: my own, or all where this agent plans."""
+        """The ranks of the current plan, once per plan: my own, or all where this agent plans. Most members need not read theirs."""
         plan = self._mirror.plan
         everybody = self._role is Role.PLANNER
         if plan is None:
@@ -335,6 +336,8 @@ class RendezvousCore:
         if self._ranks[0] == identity and (self._ranks[1] or not everybody):
             return
         ranks = self._plans.known(plan.attempt)
+        if ranks is None and not everybody:
+            ranks = self._carried_over(plan)
         if ranks is None:
             start = self._keys.rank(plan.attempt, "")
             wanted = KeyRange.prefix(start) if everybody else KeyRange(start + self._me)
@@ -343,3 +346,11 @@ class RendezvousCore:
         self._ranks = (identity, everybody, ranks)
         if len(ranks) == plan.size and everybody:
             self._plans.remember(plan.attempt, ranks)
+
+    def _carried_over(self, plan: PlanValue) -> Mapping[str, RankValue] | None:
+        (attempt, _, _), _, ranks = self._ranks
+        mine = ranks.get(self._me)
+        if not plan.follows or attempt != plan.follows or mine is None or mine.incarnation != self._registration.member.incarnation:
+            return None
+        rank = carried_over(mine, plan)
+        return {self._me: rank} if rank is not None else None

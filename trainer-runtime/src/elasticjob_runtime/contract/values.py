@@ -42,12 +42,17 @@ class PlanReason(str, enum.Enum):
 T = TypeVar("T", bound="Value")
 
 
+def _fields(value: Any) -> dict[str, Any]:
+    """Like dataclasses.asdict, but without its copies: a planner writes a thousand ranks at a time."""
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Value:
     """A value in etcd: a flat JSON object. Unknown fields are ignored, so that a newer peer may say more."""
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), separators=(",", ":"), sort_keys=True)
+        return json.dumps(_fields(self), separators=(",", ":"), sort_keys=True, default=_fields)
 
     @classmethod
     def from_json(cls: type[T], text: str | bytes) -> T:
@@ -144,6 +149,13 @@ class PlanValue(Value):
     """Restarts of the worker group because of failures; membership changes are free."""
     reason: PlanReason
     message: str = ""
+    follows: str = ""
+    """Attempt of the plan before, where this one can be told by what changed: then few members have to read their new rank. Empty: it
+    cannot."""
+    gone: tuple[int, ...] = ()
+    """Ranks of that plan that are not in this one; the others close up."""
+    stayed: int = 0
+    """Members of that plan that are in this one, in their order; newcomers follow."""
     created_at: float = 0.0
     """Unix time, s."""
     caused_at: float = 0.0
@@ -160,6 +172,7 @@ class PlanValue(Value):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", PlanReason(self.reason))
+        object.__setattr__(self, "gone", tuple(self.gone))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
