@@ -20,6 +20,7 @@ from elasticjob_operator.api import (
     API_VERSION,
     ConditionType,
     ElasticJob,
+    FailingNode,
     Failure,
     Progress,
     Reason,
@@ -186,6 +187,8 @@ GOOD = {
     ),
     "checkpoints in a claim": Case({"spec.checkpoint.volume.persistentVolumeClaim.claimName": "checkpoints"}),
     "checkpoints where the template mounts them": Case({"spec.checkpoint.directory": "/data/run"}),
+    "c10d": Case({"spec.rendezvous.backend": "c10d"}),
+    "etcd-v2": Case({"spec.rendezvous": {"backend": "etcd-v2", "endpoint": "etcd:2379"}}),
     "allowed sizes": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, f"{WORKERS}.allowedReplicas": [2, 4, 8]}),
     "sizes by a step": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 9, f"{WORKERS}.replicaStep": 2}),
     "an autoscaler": Case({f"{WORKERS}.maxReplicas": 8, "spec.scaling.metrics": [{"type": "Resource"}]}),
@@ -264,7 +267,15 @@ BAD = {
         {"metadata.name": "a" * 48}, ("metadata.name has 48 characters: shorten it to 47, because names made from it must fit into 63",)
     ),
     "a name that is no Service's": Case({"metadata.name": "7b.chat"}, ("metadata.name 7b.chat cannot be part of a Service's name",)),
-    "a rendezvous that this version has not": Case({"spec.rendezvous.backend": "c10d"}, ('supported values: "etcd-v3"',)),
+    "a rendezvous that is not there": Case({"spec.rendezvous.backend": "zeus"}, ('supported values: "etcd-v3", "etcd-v2", "c10d"',)),
+    "c10d with an endpoint": Case(
+        {"spec.rendezvous": {"backend": "c10d", "endpoint": "etcd:2379"}},
+        ("spec.rendezvous.endpoint", "endpoint etcd:2379 is not used by backend c10d, whose workers meet at worker 0: remove it"),
+    ),
+    "c10d with an etcd": Case({"spec.rendezvous": {"backend": "c10d", "etcd": {}}}, ("but backend is c10d: remove it",)),
+    "etcd-v2 without an endpoint": Case(
+        {"spec.rendezvous.backend": "etcd-v2"}, ("backend etcd-v2 needs an endpoint: host:port of an etcd up to 3.5 with --enable-v2",)
+    ),
     "an endpoint with a scheme": Case(
         {"spec.rendezvous.endpoint": "http://etcd:2379"}, ("endpoint http://etcd:2379 is not host:port: write it without a scheme",)
     ),
@@ -376,6 +387,10 @@ CHANGES = {
     "checkpoints": Case({"spec.checkpoint": {}}, (f"spec.checkpoint: Forbidden: checkpoint {FIXED}",)),
     "suspension": Case({"spec.lifecycle.suspend": True}),
     "suspension and image at once": Case({"spec.lifecycle.suspend": True, f"{TRAINER}.image": "train:2"}, TEMPLATE_FORBIDDEN),
+    "avoidance of nodes": Case({"spec.scheduling.avoidNodesAfter": 0}),
+    "priority": Case(
+        {"spec.scheduling.priorityClassName": "high"}, (f"spec.scheduling.priorityClassName: Forbidden: priorityClassName {FIXED}",)
+    ),
     "deadlines": Case({"spec.lifecycle.activeDeadlineSeconds": 9, "spec.lifecycle.ttlSecondsAfterFinished": 9}),
     "manager": Case({"spec.lifecycle.managedBy": "a.b/c"}, (f"spec.lifecycle.managedBy: Forbidden: managedBy {FORBIDDEN}",)),
     "rendezvous": Case({"spec.rendezvous.endpoint": "etcd:2379"}, (f"spec.rendezvous: Forbidden: rendezvous {FORBIDDEN}",)),
@@ -433,6 +448,7 @@ def test_defaults_are_shown(cluster: Cluster) -> None:
         "rendezvous": {"backend": "etcd-v3", "endpoint": ""},
         "restartPolicy": {"maxRestarts": 10, "rules": [], "backoff": {"initialSeconds": 1, "maxSeconds": 300}},
         "scaling": {"scaleUpDelaySeconds": 0, "metrics": []},
+        "scheduling": {"priorityClassName": "", "avoidNodesAfter": 3},
         "lifecycle": {"cleanPods": "Running", "managedBy": "", "suspend": False},
     }
 
@@ -473,6 +489,7 @@ def full_status() -> Status:
             metrics={f"m{i}": "nan" for i in range(40)},
             updated_at=NOON,
         ),
+        failing_nodes=(FailingNode(name="n1", failures=3, last_time=NOON),),
         last_failure=Failure(worker="digits-worker-0", rank=3, exit_code=-9, reason="Signal", message="ü" * 20_000, time=NOON),
         conditions=conditions,
         latest_condition=latest_true(conditions),

@@ -161,7 +161,7 @@ class FaultyServer:
         headers = {name: value for name, value in incoming.headers.items() if name.lower() not in _HOP}
         url = self._upstream + incoming.path_qs
         async with self._client.request(
-            incoming.method, url, data=await incoming.read(), headers=headers, timeout=aiohttp.ClientTimeout(total=None)
+            incoming.method, url, data=await incoming.read() or None, headers=headers, timeout=aiohttp.ClientTimeout(total=None)
         ) as answer:
             if request.is_watch and answer.status == 200:
                 return await self._watch(incoming, answer, fault)
@@ -182,9 +182,11 @@ class FaultyServer:
             events = _events(answer)
             async for event in fault.bend(events) if isinstance(fault, Bend) else events:
                 await response.write(json.dumps(event).encode() + b"\n")
-            return response
+        except ConnectionError:
+            pass  # the operator is gone
         finally:
             self._watches.discard(task)
+        return response
 
     def _dropped(self, incoming: web.Request) -> web.Response:
         assert incoming.transport

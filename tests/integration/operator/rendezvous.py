@@ -34,7 +34,7 @@ class Agents:
 
         self._store.txn((), [Delete(KeyRange(self._keys.spec))])
 
-    def plan(self, epoch: int, *, size: int, restart_count: int = 0, reason: PlanReason = PlanReason.START) -> None:
+    def plan(self, epoch: int, *, size: int, restart_count: int = 0, reason: PlanReason = PlanReason.START, caused_at: float = 0.0) -> None:
         value = PlanValue(
             epoch=epoch,
             attempt=self._keys.attempt(epoch, "test"),
@@ -47,11 +47,12 @@ class Agents:
             restart_count=restart_count,
             reason=reason,
             created_at=time.time(),
+            caused_at=caused_at,
         )
         self._store.put(self._keys.plan, value.to_json())
 
-    def progress(self, step: int, **fields: Any) -> None:
-        self._store.put(self._keys.progress, ProgressValue(step=step, epoch=1, updated_at=time.time(), **fields).to_json())
+    def progress(self, step: int, epoch: int = 1, **fields: Any) -> None:
+        self._store.put(self._keys.progress, ProgressValue(step=step, epoch=epoch, updated_at=time.time(), **fields).to_json())
 
     def fail(self, epoch: int, member: str, message: str) -> FailureValue:
         failure = failure_of(epoch, member, message)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Namespace
 from tests.integration.operator.process import Gate, Operator, free_port
 from tests.integration.operator.rendezvous import Agents
@@ -73,3 +74,22 @@ def test_operators_default_endpoint_serves_jobs_that_name_none(
     environment = {each["name"]: each.get("value") for each in ns.workers()["digits-worker-2"]["spec"]["containers"][0]["env"]}
     assert environment["PET_RDZV_ENDPOINT"] == endpoint
     assert ns.is_true("digits", "RendezvousReady")
+
+
+def test_c10d_job_meets_at_worker_0_and_shrinks_without_an_etcd(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+    assert operator
+    submit(replicas=3, spec={"rendezvous": {"backend": "c10d"}})
+    eventually(lambda: len(ns.workers()) == 3, what="workers")
+    assert set(ns.all("services")) == {"digits"}
+    assert not ns.all("statefulsets")
+    environment = {each["name"]: each.get("value") for each in ns.workers()["digits-worker-1"]["spec"]["containers"][0]["env"]}
+    assert environment["PET_RDZV_ENDPOINT"] == f"digits-worker-0.digits.{ns.name}.svc:29400"
+    assert environment["PET_RDZV_CONF"] == "is_host=false"
+    for pod in ns.workers():
+        ns.run(pod)
+    eventually(lambda: ns.is_true("digits", "Running") and ns.is_true("digits", "RendezvousReady"), what="Running")
+    ns.scale("digits", 2)
+    eventually(lambda: set(ns.workers()) == {"digits-worker-0", "digits-worker-1"}, what="two workers")
+    for pod in ns.workers():
+        ns.end(pod, 0, at=rfc3339())
+    eventually(lambda: ns.is_true("digits", "Succeeded"), what="Succeeded")

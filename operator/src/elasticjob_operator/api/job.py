@@ -8,7 +8,7 @@ from typing import Any
 import pydantic
 
 from elasticjob_operator.api.fields import Model, Time
-from elasticjob_operator.api.spec import Spec
+from elasticjob_operator.api.spec import RendezvousBackend, Spec
 from elasticjob_operator.api.status import Status
 
 GROUP = "elasticjob.dev"
@@ -123,6 +123,11 @@ class ElasticJob(Model, frozen=True):
         """Most workers the job may have. Default: replicas."""
         most = self.spec.workers.max_replicas
         return self.replicas if most is None else most
+
+    @property
+    def has_plans(self) -> bool:
+        """Its agents say in etcd what they do, and hear there who is wanted. Those of torchrun's own rendezvous do neither."""
+        return self.spec.rendezvous.backend is RendezvousBackend.ETCD_V3
 
     @property
     def is_suspended(self) -> bool:

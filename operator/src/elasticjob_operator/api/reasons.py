@@ -45,6 +45,9 @@ class Reason(str, enum.Enum):
     ETCD_STARTING = "EtcdStarting"
     ETCD_UNREACHABLE = "EtcdUnreachable"
     ETCD_DENIED = "EtcdDenied"
+    STORE_READY = "StoreReady"
+    STORE_STARTING = "StoreStarting"
+    """These two: the store of c10d, which worker 0 hosts."""
 
     # Running
     TRAINING = "Training"
@@ -104,12 +107,14 @@ MESSAGES: dict[Reason, str] = {
     Reason.ETCD_STARTING: "Waiting for the job's etcd at {endpoint} to start.",
     Reason.ETCD_UNREACHABLE: "etcd does not answer at {endpoint}: {error}",
     Reason.ETCD_DENIED: "etcd at {endpoint} refuses the operator: {error}",
+    Reason.STORE_READY: "Worker 0 runs, which hosts the store at {endpoint}.",
+    Reason.STORE_STARTING: "Waiting for worker 0, which hosts the store at {endpoint}.",
     Reason.TRAINING: "{workers} workers train with {world_size} processes in epoch {epoch}.",
     Reason.WAITING_FOR_RENDEZVOUS: "Waiting for the rendezvous.",
     Reason.WAITING_FOR_WORKERS: "{ready} of {wanted} workers are ready; training needs at least {min}.",
-    Reason.IMAGE_UNAVAILABLE: "The image of {worker} cannot be had: {detail}",
-    Reason.CONTAINER_CONFIG_ERROR: "{worker} cannot be started: {detail}",
-    Reason.UNSCHEDULABLE: "No node takes {worker}: {detail}",
+    Reason.IMAGE_UNAVAILABLE: "The image of {worker}, made at {since}, cannot be had: {detail}",
+    Reason.CONTAINER_CONFIG_ERROR: "{worker}, made at {since}, cannot be started: {detail}",
+    Reason.UNSCHEDULABLE: "No node takes {worker}, made at {since}: {detail}",
     Reason.FINISHED: "The job has ended.",
     Reason.WORKER_FAILED: "{worker} failed ({detail}); restart {restarts} of at most {max_restarts}.",
     Reason.WORKER_LOST: "{worker} is gone ({detail}); this restart is free.",

@@ -65,11 +65,13 @@ def _immutable(field: str) -> Rule:
 _SUSPENDED = "has(oldSelf.lifecycle) && has(oldSelf.lifecycle.suspend) && oldSelf.lifecycle.suspend"
 
 
-def _fixed_while_it_runs(field: str) -> Rule:
-    """`field` of the spec may change only while the job is suspended; also in the very update that resumes it."""
+def _fixed_while_it_runs(field: str, within: str = "") -> Rule:
+    """`field` of the spec may change only while the job is suspended; also in the very update that resumes it. `within`: an object that may
+    be missing, but then on both sides, because it has a default."""
     name = field.rpartition(".")[2]
+    there = f"!has(self.{within}) || !has(oldSelf.{within}) || " if within else ""
     return {
-        "rule": f"({_SUSPENDED}) || ({_same(field)})",
+        "rule": f"({_SUSPENDED}) || {there}({_same(field)})",
         **_message(
             f"{name} cannot be changed while the job runs: set lifecycle.suspend to true first, then change it and set suspend to false"
         ),
@@ -101,6 +103,7 @@ SPEC = rules(
     _fixed_while_it_runs("workers.template"),
     _fixed_while_it_runs("workers.container"),
     _fixed_while_it_runs("workers.procsPerWorker"),
+    _fixed_while_it_runs("scheduling.priorityClassName", within="scheduling"),
     {
         "rule": "!has(self.scaling) || !has(self.scaling.metrics) || size(self.scaling.metrics) == 0 || has(self.workers.maxReplicas)",
         **_message("scaling.metrics need room to scale: set workers.maxReplicas (and minReplicas), or remove the metrics"),
@@ -290,6 +293,21 @@ RENDEZVOUS = rules(
         "rule": "!has(self.etcd) || !has(self.endpoint) || self.endpoint == ''",
         **_message("etcd describes the one that the operator makes, endpoint names one that you run: remove either"),
         "fieldPath": ".etcd",
+    },
+    {
+        "rule": "!has(self.backend) || self.backend == 'etcd-v3' || !has(self.etcd)",
+        **_message("etcd describes the one that the operator makes for backend etcd-v3, but backend is %s: remove it", "self.backend"),
+        "fieldPath": ".etcd",
+    },
+    {
+        "rule": "!has(self.backend) || self.backend != 'c10d' || !has(self.endpoint) || self.endpoint == ''",
+        **_message("endpoint %s is not used by backend c10d, whose workers meet at worker 0: remove it, or use etcd-v3", "self.endpoint"),
+        "fieldPath": ".endpoint",
+    },
+    {
+        "rule": "!has(self.backend) || self.backend != 'etcd-v2' || (has(self.endpoint) && self.endpoint != '')",
+        **_message("backend etcd-v2 needs an endpoint: host:port of an etcd up to 3.5 with --enable-v2; or use etcd-v3"),
+        "fieldPath": ".endpoint",
     },
 )
 

@@ -28,6 +28,8 @@ class RendezvousBackend(str, enum.Enum):
     """How the agents of a job find each other."""
 
     ETCD_V3 = "etcd-v3"
+    ETCD_V2 = "etcd-v2"
+    C10D = "c10d"
 
     __str__ = str.__str__
 
@@ -103,9 +105,17 @@ class Rendezvous(Model, frozen=True, json_schema_extra=rules.RENDEZVOUS):
     """How the workers find each other and agree who takes part."""
 
     backend: RendezvousBackend = RendezvousBackend.ETCD_V3
-    """etcd-v3: the v3 API of an etcd."""
+    """How the agents meet: etcd-v3, etcd-v2 or c10d.
+
+    etcd-v3: the v3 API of an etcd; what all else here is made for. etcd-v2 and c10d are torchrun's own, without an
+    operator's part: etcd-v2 needs an endpoint with the v2 API (etcd up to 3.5), c10d meets at worker 0, whose loss
+    restarts all. Status then has no world size and progress.
+    """
     endpoint: Annotated[str, Field(max_length=261, json_schema_extra=rules.ENDPOINT)] = ""
-    """host:port of an etcd that you run. Empty: the operator's default endpoint, or an etcd of this job's own."""
+    """host:port of an etcd that you run. Empty: the operator's default endpoint, or an etcd of this job's own.
+
+    With etcd-v2 it is required; with c10d it is worker 0's, and not given.
+    """
     etcd: ManagedEtcd | None = None
     """Settings of the etcd that the operator runs for this job. Only without endpoint."""
 
@@ -267,6 +277,18 @@ class Scaling(Model, frozen=True):
     """How fast that HorizontalPodAutoscaler changes the size (autoscaling/v2 HorizontalPodAutoscalerBehavior)."""
 
 
+class Scheduling(Model, frozen=True):
+    """How the workers get their nodes."""
+
+    priority_class_name: Annotated[str, Field(max_length=253)] = ""
+    """PriorityClass of the worker pods. Empty: the template's. Changed only while suspended."""
+    avoid_nodes_after: Annotated[Int32, Field(ge=0, le=1000)] = 3
+    """Failures of workers on one node within an hour from which on new workers rather go to other nodes. 0: never.
+
+    A preference, not a demand: where only such nodes are left, they are taken.
+    """
+
+
 class Spec(Model, frozen=True, json_schema_extra=rules.SPEC):
     """What the job's owner wants."""
 
@@ -280,5 +302,7 @@ class Spec(Model, frozen=True, json_schema_extra=rules.SPEC):
     """What failures the job survives."""
     scaling: Scaling = Scaling()
     """How the number of workers changes by itself."""
+    scheduling: Scheduling = Scheduling()
+    """How the workers get their nodes."""
     lifecycle: Lifecycle = Lifecycle()
     """When the job runs, and how it ends."""

@@ -110,6 +110,17 @@ class Failure(Model, frozen=True):
     """When it happened."""
 
 
+class FailingNode(Model, frozen=True):
+    """A node on which workers failed lately."""
+
+    name: str
+    """Name of the node."""
+    failures: Annotated[Int32, Field(ge=1)]
+    """Failures of workers there that are less than an hour apart."""
+    last_time: Time
+    """When the newest of them was."""
+
+
 class Status(Model, frozen=True):
     """What the operator observed. Read it, wait for its conditions; do not write it."""
 
@@ -139,6 +150,14 @@ class Status(Model, frozen=True):
     """What the training reported last."""
     last_failure: Failure | None = None
     """The first failing process of the newest failure, with its traceback's last lines."""
+    failing_nodes: (
+        Annotated[
+            tuple[FailingNode, ...],
+            Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
+        ]
+        | None
+    ) = None
+    """Nodes on which workers failed lately; compared with spec.scheduling.avoidNodesAfter."""
     conditions: Annotated[
         tuple[Condition, ...],
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),

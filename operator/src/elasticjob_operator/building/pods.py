@@ -5,17 +5,18 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elasticjob_runtime.contract import Env
 
 from elasticjob_operator import names
-from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.api import ElasticJob, RendezvousBackend
 from elasticjob_operator.building.metadata import labels, owner_reference
 
 _TEMPLATE = "spec.workers.template"
 
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _DEFAULT_GRACE = 30
 """Kubernetes' own terminationGracePeriodSeconds, s."""
 _AGENT_SECONDS = 5
@@ -27,8 +28,8 @@ class InvalidTemplateError(ValueError):
     but a job may be older than the schema."""
 
 
-def worker_pod(job: ElasticJob, *, index: int, run: int, endpoint: str) -> dict[str, Any]:
-    """The worker pod of that index. Raises InvalidTemplateError."""
+def worker_pod(job: ElasticJob, *, index: int, run: int, endpoint: str, avoid: Sequence[str] = ()) -> dict[str, Any]:
+    """The worker pod of that index. `avoid`: nodes that it rather not goes to. Raises InvalidTemplateError."""
     pod = _unnamed_pod(job)
     name = names.worker_name(job.name, index)
     metadata = pod["metadata"]
@@ -42,10 +43,22 @@ def worker_pod(job: ElasticJob, *, index: int, run: int, endpoint: str) -> dict[
     pod["spec"]["hostname"] = name
     pod["spec"]["subdomain"] = names.workers_service(job.name)
     container = _training_container(job, pod["spec"])
+    _prefer_other_nodes(pod["spec"], avoid)
     workers_grace = _set_grace(job, pod["spec"])
     # First, so that the user's own variables may refer to ours: $(PET_NNODES).
-    container["env"] = [*_environment(job, run, endpoint, workers_grace), *(container.get("env") or [])]
+    container["env"] = [*_environment(job, index, run, endpoint, workers_grace), *(container.get("env") or [])]
     return pod
+
+
+def _prefer_other_nodes(spec: dict[str, Any], avoid: Sequence[str]) -> None:
+    if not avoid:
+        return
+    affinity = spec["affinity"] = dict(spec.get("affinity") or {})
+    node_affinity = affinity["nodeAffinity"] = dict(affinity.get("nodeAffinity") or {})
+    # A requirement on a field takes exactly one value; those of one term are all demanded.
+    elsewhere = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in avoid]
+    term = {"weight": 100, "preference": {"matchFields": elsewhere}}
+    node_affinity[_PREFERRED] = [*(node_affinity.get(_PREFERRED) or []), term]
 
 
 def _set_grace(job: ElasticJob, spec: dict[str, Any]) -> int:
@@ -82,8 +95,20 @@ def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
     }
     metadata["ownerReferences"] = [owner_reference(job)]
     spec["restartPolicy"] = "Never"
+    _set_priority(job, spec)
     _mount_checkpoints(job, spec, container)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _set_priority(job: ElasticJob, spec: dict[str, Any]) -> None:
+    wanted, given = job.spec.scheduling.priority_class_name, spec.get("priorityClassName")
+    if not wanted:
+        return
+    if given and given != wanted:
+        raise InvalidTemplateError(
+            f"{_TEMPLATE}.spec.priorityClassName is {given!r}, but spec.scheduling.priorityClassName is {wanted!r}: remove either"
+        )
+    spec["priorityClassName"] = wanted
 
 
 def _hash(pod: Mapping[str, Any]) -> str:
@@ -116,7 +141,7 @@ def _training_container(job: ElasticJob, spec: dict[str, Any]) -> dict[str, Any]
     raise InvalidTemplateError(f"spec.workers.container is {wanted!r}, but {_TEMPLATE}.spec.containers has only: {there}")
 
 
-def _environment(job: ElasticJob, run: int, endpoint: str, workers_grace: int) -> list[dict[str, Any]]:
+def _environment(job: ElasticJob, index: int, run: int, endpoint: str, workers_grace: int) -> list[dict[str, Any]]:
     """What torchrun and elasticrun read as their flags, and our own."""
     values = {
         Env.NNODES: f"{job.min_replicas}:{job.max_replicas}",
@@ -130,6 +155,9 @@ def _environment(job: ElasticJob, run: int, endpoint: str, workers_grace: int) -
         Env.JOB_UID: job.uid,
         Env.JOB_NAMESPACE: job.namespace,
     }
+    if job.spec.rendezvous.backend is RendezvousBackend.C10D:
+        # torchrun would find out by itself, from names that may not resolve yet.
+        values[Env.RDZV_CONF] = f"is_host={str(index == 0).lower()}"
     if job.spec.checkpoint:
         values[Env.CHECKPOINT_DIRECTORY] = job.spec.checkpoint.directory
     return [

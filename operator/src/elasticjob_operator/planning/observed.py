@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 
 from elasticjob_operator import names
-from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.api import ElasticJob, RendezvousBackend
 from elasticjob_operator.policies.growth import Growth
 from elasticjob_operator.policies.rendezvous import Rendezvous, rendezvous_of
 from elasticjob_operator.policies.scaling import Scaling, scale
@@ -62,6 +62,8 @@ def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.da
             job.replicas,
             {pod.index: (pod, stands.standing) for pod, stands in current},
             taken=_taken(job, world, stale),
+            # Worker 0 hosts the store of c10d.
+            keep=frozenset({0} if job.spec.rendezvous.backend is RendezvousBackend.C10D else ()),
         ),
         growth=growth,
     )

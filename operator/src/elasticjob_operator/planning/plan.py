@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from elasticjob_operator.api import ConditionType, ElasticJob
+from elasticjob_operator.api import ConditionType, ElasticJob, FailingNode
 from elasticjob_operator.building.pods import InvalidTemplateError, template_hash, worker_pod
 from elasticjob_operator.planning.actions import (
     Action,
@@ -37,6 +37,7 @@ from elasticjob_operator.policies.activity import judge_activity
 from elasticjob_operator.policies.cleanup import clean_up
 from elasticjob_operator.policies.failures import judge
 from elasticjob_operator.policies.growth import settle
+from elasticjob_operator.policies.nodes import avoided, failing_nodes
 from elasticjob_operator.policies.rendezvous import needs_publishing, wanted_spec
 from elasticjob_operator.policies.replacement import replace
 from elasticjob_operator.policies.restarts import Budget, account, is_accounted
@@ -82,8 +83,10 @@ def _active(
         return Plan(status=status, stories=tell(job.status, status, ()), target=_target(observed), look_again=now)
     if job.is_suspended:
         return _suspended(job, world, observed, verdict, budget, now)
-    actions, timers = _actions(job, world, settings, observed, verdict, budget, now)
-    status = status_of(job, world, observed, verdict, budget, now)
+    counted_now = budget.new_failure.worker if budget.new_failure else ""
+    failing = failing_nodes(job, observed.workers, world.nodes, counted_now, now)
+    actions, timers = _actions(job, world, settings, observed, verdict, budget, failing, now)
+    status = status_of(job, world, observed, verdict, budget, now).model_copy(update={"failing_nodes": failing or None})
     timers += [*observed.timers, done.look_again, verdict.look_again, budget.look_again, observed.growth.scale_up_at]
     return Plan(
         status=status,
@@ -197,6 +200,7 @@ def _actions(
     observed: Observed,
     verdict: admission.Verdict,
     budget: Budget,
+    failing: Sequence[FailingNode],
     now: datetime.datetime,
 ) -> tuple[tuple[Action, ...], list[datetime.datetime | None]]:
     actions: list[Action] = []
@@ -209,7 +213,7 @@ def _actions(
         timers.append(world.refusal.retry_at)
     elif verdict.accepted:
         actions += missing_objects(job, world, settings, observed.rendezvous)
-        actions += _creations(job, observed)
+        actions += _creations(job, observed, failing)
     elif observed.workers:
         actions += missing_objects(job, world, settings, observed.rendezvous)
     actions += _removals(job, world, observed)
@@ -220,11 +224,11 @@ def _actions(
     return tuple(actions), timers + due
 
 
-def _creations(job: ElasticJob, observed: Observed) -> list[Action]:
-    rendezvous = observed.rendezvous
+def _creations(job: ElasticJob, observed: Observed, failing: Sequence[FailingNode]) -> list[Action]:
+    rendezvous, avoid = observed.rendezvous, avoided(job, failing)
     return [
         CreatePod(
-            body=worker_pod(job, index=index, run=rendezvous.run, endpoint=rendezvous.endpoint),
+            body=worker_pod(job, index=index, run=rendezvous.run, endpoint=rendezvous.endpoint, avoid=avoid),
             why=f"{job.replicas} workers wanted",
         )
         for index in observed.scaling.create
@@ -256,7 +260,7 @@ def _may_leave(job: ElasticJob, pod: Pod, standing: Standing, world: World) -> b
     if standing is Standing.SUCCEEDED:
         return True
     view = world.rendezvous
-    if view.reach in (Reach.UNREACHABLE, Reach.DENIED):
+    if not job.has_plans or view.reach in (Reach.UNREACHABLE, Reach.DENIED):
         return True
     return view.reach is Reach.REACHABLE and view.spec is not None and pod.name in view.spec.draining
 
@@ -301,8 +305,10 @@ def _delete(pod: Pod, why: str, *, force: bool = False) -> DeletePod:
     return DeletePod(name=pod.name, uid=pod.uid, force=force, why=why)
 
 
-def _target(observed: Observed) -> Target:
+def _target(observed: Observed) -> Target | None:
     rendezvous = observed.rendezvous
+    if not rendezvous.followed:
+        return None
     return Target(endpoint=rendezvous.endpoint, run_id=rendezvous.run_id, awake=observed.waking)
 
 

@@ -11,6 +11,7 @@ from elasticjob_operator.api import (
     ElasticJob,
     Progress,
     Reason,
+    RendezvousBackend,
     Status,
     latest_true,
     message,
@@ -20,7 +21,7 @@ from elasticjob_operator.planning.observed import Observed
 from elasticjob_operator.policies.activity import Activity, judge_activity
 from elasticjob_operator.policies.admission import Verdict
 from elasticjob_operator.policies.completion import End
-from elasticjob_operator.policies.rendezvous import readiness
+from elasticjob_operator.policies.rendezvous import readiness, readiness_of_store
 from elasticjob_operator.policies.resizing import degraded, resizing
 from elasticjob_operator.policies.restarts import Budget
 from elasticjob_operator.policies.standing import Standing
@@ -135,6 +136,12 @@ def _accepted(conditions: _Conditions, verdict: Verdict) -> None:
 
 
 def _rendezvous_ready(conditions: _Conditions, job: ElasticJob, world: World, observed: Observed) -> None:
+    if not observed.rendezvous.followed:
+        if job.spec.rendezvous.backend is RendezvousBackend.C10D:
+            first = next((pod for pod, _ in observed.workers if pod.index == 0), None)
+            store = readiness_of_store(observed.rendezvous, first)
+            conditions.set(ConditionType.RENDEZVOUS_READY, store.status, store.reason, store.message)
+        return
     was_ready = job.status.epoch > 0 or job.status.is_true(ConditionType.RENDEZVOUS_READY)
     ready = readiness(observed.rendezvous, world.rendezvous, [pod for pod, _ in observed.etcd], was_ready=was_ready)
     if ready is not None:
@@ -190,7 +197,8 @@ def _is_ready(pod: Pod) -> bool:
 
 def _epoch(job: ElasticJob, view: RendezvousView) -> int:
     """Never less than it was, whatever became of etcd."""
-    return max(job.status.epoch, view.plan.epoch if view.plan else 0)
+    known = view.plan.epoch if view.plan else 0
+    return max(job.status.epoch, known if job.has_plans else 1)
 
 
 def _world_size(job: ElasticJob, view: RendezvousView, activity: Activity) -> int:

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from elasticjob_operator.api import ConditionType, ElasticJob, Reason, message
+from elasticjob_operator.api.fields import format_time
 from elasticjob_operator.policies.failures import Cost, judge
 from elasticjob_operator.policies.restarts import Budget
 from elasticjob_operator.policies.standing import Stand, Standing
@@ -42,10 +43,12 @@ def judge_activity(
     ready = sum(pod.ready for pod, stand in workers if stand.standing is Standing.LIVE)
     epoch = view.plan.epoch if view.plan else job.status.epoch
     size = view.plan.world_size if view.plan else job.status.world_size
-    trains = epoch > 0 and ready >= job.min_replicas and not _group_failed(view, epoch) and _is_planned_anew(job, view)
+    trains = ready >= job.min_replicas and (not job.has_plans or _is_planned(job, view, epoch))
     missing = message(Reason.POD_REFUSED, error=refusal) if refusal else _stuck(workers)[1]
     if trains:
         reason, text = Reason.TRAINING, message(Reason.TRAINING, workers=ready, world_size=size, epoch=epoch)
+        if not job.has_plans:
+            text = f"{ready} workers are ready; more is not known with backend {job.spec.rendezvous.backend}."
         text = f"{text} {missing}".strip()
     else:
         reason, text = _waiting(job, ready, workers, refusal)
@@ -59,6 +62,10 @@ def judge_activity(
         restarting_reason=why,
         restarting_message=words,
     )
+
+
+def _is_planned(job: ElasticJob, view: RendezvousView, epoch: int) -> bool:
+    return epoch > 0 and not _group_failed(view, epoch) and _is_planned_anew(job, view)
 
 
 def _group_failed(view: RendezvousView, epoch: int) -> bool:
@@ -94,7 +101,8 @@ def _stuck(workers: Sequence[tuple[Pod, Stand]]) -> tuple[Reason, str]:
             reason = _blocked_reason(pod.blocked.reason)
             detail = f"{pod.blocked.reason}: {pod.blocked.message}" if pod.blocked.message else pod.blocked.reason
             named = reason is not Reason.WAITING_FOR_WORKERS
-            return reason, message(reason, worker=pod.name, detail=detail) if named else f"{pod.name}: {detail}"
+            since = format_time(pod.created_at)
+            return reason, message(reason, worker=pod.name, since=since, detail=detail) if named else f"{pod.name}: {detail}"
     return Reason.WAITING_FOR_WORKERS, ""
 
 

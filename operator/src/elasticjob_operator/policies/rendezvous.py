@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from elasticjob_runtime.contract import DEFAULT_ETCD_PORT, SpecValue
+from elasticjob_runtime.contract import DEFAULT_C10D_PORT, DEFAULT_ETCD_PORT, SpecValue
 
 from elasticjob_operator import names
-from elasticjob_operator.api import ElasticJob, Reason, RendezvousStatus, message
+from elasticjob_operator.api import ElasticJob, Reason, RendezvousBackend, RendezvousStatus, message
 from elasticjob_operator.policies import lifecycle
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.world import Pod, Reach, RendezvousView
@@ -24,6 +24,8 @@ class Rendezvous:
     """host:port"""
     managed: bool
     """The etcd is the job's own: the operator makes it and takes it away."""
+    followed: bool = True
+    """The operator reads and writes there."""
 
     def to_status(self, backend: str) -> RendezvousStatus:
         return RendezvousStatus(id=self.run_id, backend=backend, endpoint=self.endpoint)
@@ -31,12 +33,26 @@ class Rendezvous:
 
 def rendezvous_of(job: ElasticJob, settings: Settings) -> Rendezvous:
     """What status says stays, so that another default endpoint in a new release of the operator never moves a job that runs."""
+    if not job.has_plans:
+        return _of_torchrun(job)
     own = names.managed_endpoint(job.name, job.namespace, DEFAULT_ETCD_PORT)
-    before = job.status.rendezvous
-    run = names.run_of(before.id, job.uid) if before else names.FIRST_RUN
-    run += lifecycle.starts_new_run(job)
+    before, run = job.status.rendezvous, _run(job)
     endpoint = (before.endpoint if before else "") or job.spec.rendezvous.endpoint or settings.endpoint or own
     return Rendezvous(run=run, run_id=names.run_id(job.uid, run), endpoint=endpoint, managed=endpoint == own)
+
+
+def _of_torchrun(job: ElasticJob) -> Rendezvous:
+    run = _run(job)
+    endpoint = job.spec.rendezvous.endpoint
+    if job.spec.rendezvous.backend is RendezvousBackend.C10D:
+        host = f"{names.worker_name(job.name, 0)}.{names.workers_service(job.name)}.{job.namespace}.svc"
+        endpoint = f"{host}:{DEFAULT_C10D_PORT}"
+    return Rendezvous(run=run, run_id=names.run_id(job.uid, run), endpoint=endpoint, managed=False, followed=False)
+
+
+def _run(job: ElasticJob) -> int:
+    before = job.status.rendezvous
+    return (names.run_of(before.id, job.uid) if before else names.FIRST_RUN) + lifecycle.starts_new_run(job)
 
 
 def wanted_spec(job: ElasticJob, *, members: Iterable[int], draining: Iterable[str], max_restarts: int) -> SpecValue:
@@ -92,3 +108,9 @@ def readiness(rendezvous: Rendezvous, view: RendezvousView, etcd_pods: Iterable[
         return Readiness(status=False, reason=Reason.ETCD_STARTING, message=text + blocked)
     text = message(Reason.ETCD_UNREACHABLE, endpoint=endpoint, error=view.error)
     return Readiness(status=False, reason=Reason.ETCD_UNREACHABLE, message=text)
+
+
+def readiness_of_store(rendezvous: Rendezvous, worker: Pod | None) -> Readiness:
+    """Of c10d. `worker`: worker 0; None: there is none."""
+    reason = Reason.STORE_READY if worker is not None and worker.running else Reason.STORE_STARTING
+    return Readiness(status=reason is Reason.STORE_READY, reason=reason, message=message(reason, endpoint=rendezvous.endpoint))

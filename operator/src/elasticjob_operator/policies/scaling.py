@@ -24,9 +24,12 @@ class Scaling:
     """Pods that must leave, in that order; some are on their way already."""
 
 
-def scale(wanted: int, pods: Mapping[int, tuple[Pod, Standing]], *, taken: frozenset[int] = frozenset()) -> Scaling:
-    """`pods`: by index, all of the job. `taken`: indices whose pod name is held by something that is not ours (any more)."""
-    by_use = sorted(pods, key=lambda index: (_use(*pods[index]), -index))
+def scale(
+    wanted: int, pods: Mapping[int, tuple[Pod, Standing]], *, taken: frozenset[int] = frozenset(), keep: frozenset[int] = frozenset()
+) -> Scaling:
+    """`pods`: by index, all of the job. `taken`: indices whose pod name is held by something that is not ours (any more). `keep`: those
+    that the others cannot do without."""
+    by_use = sorted(pods, key=lambda index: (index in keep, _use(*pods[index]), -index))
     surplus = by_use[: max(0, len(pods) - wanted)]
     stay = pods.keys() - set(surplus)
     missing = wanted - len(stay)

@@ -16,6 +16,9 @@ from elasticjob_operator.world import Node, Pod
 STUCK_SECONDS = 30.0
 """How long past its deadline a terminating pod is waited for where the operator cannot see nodes, s."""
 
+STUCK_ON_NODE_SECONDS = 300.0
+"""The same where its node is Ready: its kubelet cannot end it, because of a volume that does not unmount, say, s."""
+
 MISSING_NODE_SECONDS = 10.0
 """A pod's node may be so new that the watch of nodes has not told of it yet, s."""
 
@@ -72,5 +75,6 @@ def _lost_at(pod: Pod, nodes: Mapping[str, Node] | None, node_lost_seconds: floa
         patience = datetime.timedelta(seconds=max(node_lost_seconds, MISSING_NODE_SECONDS))
         return (pod.scheduled_at or pod.created_at) + patience, f"node {pod.node} does not exist any more"
     if node.ready:
-        return None, ""
+        due = pod.delete_by + datetime.timedelta(seconds=STUCK_ON_NODE_SECONDS) if pod.delete_by else None
+        return due, f"stuck in termination on node {pod.node}"
     return node.since + datetime.timedelta(seconds=node_lost_seconds), f"node {pod.node} is not ready"

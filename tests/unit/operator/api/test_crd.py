@@ -67,6 +67,9 @@ spec.scaling.behavior: object, open
 spec.scaling.metrics: array = []
 spec.scaling.metrics[]: object, open
 spec.scaling.scaleUpDelaySeconds: integer = 0
+spec.scheduling: object = {}
+spec.scheduling.avoidNodesAfter: integer = 3
+spec.scheduling.priorityClassName: string =
 spec.workers: object, required
 spec.workers.allowedReplicas: array
 spec.workers.allowedReplicas[]: integer
@@ -100,6 +103,11 @@ status.conditions[].status: string, required
 status.conditions[].type: string, required
 status.desiredReplicas: integer
 status.epoch: integer
+status.failingNodes: array
+status.failingNodes[]: object
+status.failingNodes[].failures: integer, required
+status.failingNodes[].lastTime: string, required
+status.failingNodes[].name: string, required
 status.lastFailure: object
 status.lastFailure.exitCode: integer
 status.lastFailure.message: string

@@ -148,3 +148,35 @@ def test_time_to_save_before_a_pod_is_killed(of_pod: int | None, wanted: int | N
     pod = worker_pod(make_job(template=template, spec={"lifecycle": lifecycle}), index=0, run=1, endpoint="etcd:2379")
     assert pod["spec"].get("terminationGracePeriodSeconds") == pod_gets
     assert environment(pod)["PET_SHUTDOWN_TIMEOUT"] == workers_get
+
+
+REQUIRED, PREFERRED = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def test_nodes_that_keep_failing_are_a_preference_beside_the_users_own() -> None:
+    own: dict[str, Any] = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": []}]}}}
+    job = make_job(template={"spec": {**TEMPLATE["spec"], "affinity": own}})
+    pod = worker_pod(job, index=0, run=1, endpoint="etcd:2379", avoid=["bad-1", "bad-2"])
+    affinity = pod["spec"]["affinity"]["nodeAffinity"]
+    assert affinity[REQUIRED] == own["nodeAffinity"][REQUIRED]
+    (term,) = affinity[PREFERRED]
+    fields = term["preference"]["matchFields"]
+    assert [(each["operator"], each["values"]) for each in fields] == [("NotIn", ["bad-1"]), ("NotIn", ["bad-2"])]
+    assert pod["metadata"]["labels"]["elasticjob.dev/template-hash"] == template_hash(job), "no other template"
+    assert PREFERRED not in own["nodeAffinity"], "the job is not touched"
+
+
+PRIORITIES = [("", "high", "high"), ("high", "high", "high"), ("low", "", "low"), ("", "", None)]
+
+
+@pytest.mark.parametrize(("of_template", "wanted", "given"), PRIORITIES)
+def test_priority_class(of_template: str, wanted: str, given: str | None) -> None:
+    template = {"spec": {**TEMPLATE["spec"], **({"priorityClassName": of_template} if of_template else {})}}
+    pod = worker_pod(make_job(template=template, spec={"scheduling": {"priorityClassName": wanted}}), index=0, run=1, endpoint="e:1")
+    assert pod["spec"].get("priorityClassName") == given
+
+
+def test_two_priority_classes_are_refused() -> None:
+    job = make_job(template={"spec": {**TEMPLATE["spec"], "priorityClassName": "low"}}, spec={"scheduling": {"priorityClassName": "high"}})
+    with pytest.raises(InvalidTemplateError, match=r"priorityClassName is 'low', but spec.scheduling.priorityClassName is 'high': remove"):
+        worker_pod(job, index=0, run=1, endpoint="e:1")

@@ -522,3 +522,50 @@ class TestScaling:
         assert names(then, CreatePod) == ["digits-worker-4", "digits-worker-5"]
         assert condition(then, ConditionType.RESIZING) == ("True", "ScalingUp")
         assert (then.status.desired_replicas, then.status.scale_up_time) == (6, None)
+
+
+class TestTorchrunsOwnRendezvous:
+    """Nothing is heard of the agents: pods tell."""
+
+    def job(self, *true: ConditionType, replicas: int = 2, **status: Any) -> ElasticJob:
+        known = make_status(*(true or (ConditionType.ACCEPTED,)), start_time=NOW, **status)
+        return make_job(replicas=replicas, spec={"rendezvous": {"backend": "c10d"}}, status=known)
+
+    def test_workers_meet_at_worker_0_and_no_etcd_is_made(self) -> None:
+        found = ask(self.job(), settings=Settings())
+        assert names(found, CreateObject) == ["digits"]
+        assert found.target is None
+        assert found.status.rendezvous is not None
+        assert found.status.rendezvous.endpoint == "digits-worker-0.digits.ml.svc:29400"
+        pods = [each.body for each in found.actions if isinstance(each, CreatePod)]
+        environments = [{each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]} for pod in pods]
+        assert [each["PET_RDZV_CONF"] for each in environments] == ["is_host=true", "is_host=false"]
+        assert {each["PET_RDZV_ENDPOINT"] for each in environments} == {"digits-worker-0.digits.ml.svc:29400"}
+        assert condition(found, ConditionType.RENDEZVOUS_READY) == ("False", "StoreStarting")
+
+    def test_ready_pods_train(self) -> None:
+        found = ask(self.job(), make_pod(0), make_pod(1))
+        assert condition(found, ConditionType.RUNNING) == ("True", "Training")
+        assert condition(found, ConditionType.RENDEZVOUS_READY) == ("True", "StoreReady")
+        assert found.look_again is None
+
+    def test_shrinks_without_telling_anybody_and_keeps_worker_0(self) -> None:
+        job = self.job(replicas=2)
+        found = ask(job, make_pod(0, PodPhase.PENDING), make_pod(1), make_pod(2))
+        assert names(found, DeletePod) == ["digits-worker-2"]
+
+    def test_failed_pod_is_counted_and_training_goes_on_when_it_is_replaced(self) -> None:
+        job = self.job(ConditionType.ACCEPTED, ConditionType.RUNNING, epoch=1)
+        first = ask(job, make_pod(0), failed_pod(1))
+        assert first.status.restarts.total == 1
+        assert condition(first, ConditionType.RESTARTING) == ("True", "WorkerFailed")
+        again = ask(follow(job, first), make_pod(0), make_pod(1, incarnation=1, created=9), seconds=9)
+        assert condition(again, ConditionType.RUNNING) == ("True", "Training")
+        assert condition(again, ConditionType.RESTARTING) == ("False", "Resumed")
+
+    def test_etcd_v2_is_the_users_own(self) -> None:
+        rendezvous = {"backend": "etcd-v2", "endpoint": "old:2379"}
+        found = ask(make_job(spec={"rendezvous": rendezvous}), admission=ADMITTED, settings=Settings(endpoint="v3:2379"))
+        assert found.status.rendezvous == RendezvousStatus(id=f"{UID}-1", backend="etcd-v2", endpoint="old:2379")
+        assert found.target is None
+        assert condition(found, ConditionType.RENDEZVOUS_READY) == ("", "")

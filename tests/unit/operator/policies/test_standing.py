@@ -25,8 +25,9 @@ def nodes(*others: Node) -> dict[str, Node]:
         ),
         pytest.param(make_pod(node="gone", created=-60), nodes(), Standing.LOST, None, id="node deleted"),
         pytest.param(make_pod(node="new", created=-1), nodes(), Standing.LIVE, 9, id="node not told of yet"),
-        pytest.param(make_pod(node="good", delete_by=20), nodes(), Standing.LEAVING, None, id="deleted by hand"),
-        pytest.param(make_pod(node="good", delete_by=-500), nodes(), Standing.LEAVING, None, id="ends slowly on a good node"),
+        pytest.param(make_pod(node="good", delete_by=20), nodes(), Standing.LEAVING, 320, id="deleted by hand"),
+        pytest.param(make_pod(node="good", delete_by=-100), nodes(), Standing.LEAVING, 200, id="ends slowly on a good node"),
+        pytest.param(make_pod(node="good", delete_by=-300), nodes(), Standing.LOST, None, id="stuck on a good node"),
         pytest.param(
             make_pod(node="bad", delete_by=30), nodes(make_node("bad", ready=False, since=-6)), Standing.LOST, None, id="deleted, node dead"
         ),
