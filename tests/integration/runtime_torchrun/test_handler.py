@@ -297,6 +297,18 @@ def test_a_failure_for_good_is_the_jobs(make: Make) -> None:
         b.meet().result(SOON)
 
 
+def test_a_torch_that_shuts_down_before_it_says_that_workers_failed(make: Make) -> None:
+    """torch 2.6 does, once from its agent and once from its launcher: that is no success."""
+    a, b = (make((2, 2)) for _ in range(2))
+    together(a, b)
+    assert a.end().result(SOON)
+    assert not a.is_closed()
+    assert a.end(failed()).result(SOON)
+    wants_restart(b)
+    with pytest.raises(RendezvousClosedError, match="no restarts left"):
+        b.meet().result(SOON)
+
+
 @pytest.mark.parametrize("error", [RendezvousTimeoutError("x"), RuntimeError("x"), KeyboardInterrupt()])
 def test_an_agents_own_trouble_closes_nothing(make: Make, error: BaseException) -> None:
     """torchrun: SIGTERM or an error of one agent closes the rendezvous for all."""

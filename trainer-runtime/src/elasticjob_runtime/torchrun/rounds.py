@@ -101,7 +101,8 @@ class RoundStore(TCPStore):
         self._rank: int = plan.rank.group_rank
         self._member = member
         self._own: bytes | str = b""
-        self._finished = False
+        self.finished = False
+        """All workers here have exited with 0."""
         self._over = False
         self.worker_port = 0
         self.all_finished = False
@@ -135,12 +136,12 @@ class RoundStore(TCPStore):
 
     def add(self, key: str, amount: int) -> int:
         if key.startswith(EXIT_BARRIER):
-            self._finished = True
+            self.finished = True
             self._member.finish()
         return self._do(lambda: _CALLS.add(self, key, amount), 0)
 
     def wait(self, keys: Sequence[str], *timeout: datetime.timedelta) -> None:
-        if not self._finished:
+        if not self.finished:
             self._do(lambda: _CALLS.wait(self, keys, *timeout), None)
             return
         # torch gives the others five minutes. An agent that then left would be missed as a lost member: it waits for the job's end.
