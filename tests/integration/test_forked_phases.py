@@ -1,0 +1,140 @@
+"""The hooks that tell the phases of a forked worker's start leave its script as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from elasticjob_runtime.contract import Env
+from elasticjob_runtime.workers import phases
+
+pytestmark = pytest.mark.torch
+
+BEFORE = """
+    import torch, torch.distributed, torch.optim
+    from elasticjob_runtime.workers import phases
+    original = torch.distributed.init_process_group
+    phases.watch()
+    print("begun")
+"""
+
+
+class Agent:
+    """The agent's end of the socket."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(folder / "agent"))
+        self._listener.listen()
+        self._listener.settimeout(10)
+
+    def runs(self, script: str) -> subprocess.CompletedProcess[str]:
+        """In a process that has been told what the zygote tells a worker."""
+        environment = {
+            **os.environ, Env.AGENT_SOCKET: str(self.folder / "agent"), Env.EPOCH: "3", "RANK": "0", "WORLD_SIZE": "1",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "TORCHELASTIC_ERROR_FILE": str(self.folder / "error.json"),
+        }  # fmt: skip
+        code = textwrap.dedent(BEFORE) + textwrap.dedent(script)
+        command = [sys.executable, "-c", code]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment, check=False)
+        assert result.returncode == 0, result.stderr
+        return result
+
+    def heard(self) -> list[dict[str, Any]]:
+        connection, _ = self._listener.accept()
+        connection.settimeout(10)
+        return [json.loads(data) for data in iter(lambda: connection.recv(65536), b"")]
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def agent() -> Iterator[Agent]:
+    with tempfile.TemporaryDirectory(prefix="agent") as folder:
+        agent = Agent(pathlib.Path(folder))
+        yield agent
+        agent.close()
+
+
+def test_each_phase_is_told_once_and_the_function_is_torchs_own_again(agent: Agent) -> None:
+    agent.runs(
+        f"""
+        from torch.distributed import init_process_group
+        assert init_process_group.__name__ == "init_process_group"
+        init_process_group("gloo", init_method="file://{agent.folder}/meet", rank=0, world_size=1)
+        assert torch.distributed.init_process_group is original
+        assert torch.distributed.distributed_c10d.init_process_group is original
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(5):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        torch.distributed.destroy_process_group()
+        """
+    )
+    heard = agent.heard()
+    assert [message["phase"] for message in heard] == ["fork", "connect", "first-step"]
+    assert {message["epoch"] for message in heard} == {3}
+    assert heard[1]["began"] <= heard[1]["time"]
+
+
+def test_an_init_that_fails_is_not_told_and_may_be_tried_again(agent: Agent) -> None:
+    agent.runs(
+        f"""
+        try:
+            torch.distributed.init_process_group("nonsense", rank=0, world_size=1)
+        except (ValueError, RuntimeError, AssertionError):
+            pass
+        else:
+            raise SystemExit("it should not")
+        torch.distributed.init_process_group("gloo", init_method="file://{agent.folder}/meet", rank=0, world_size=1)
+        torch.distributed.destroy_process_group()
+        """
+    )
+    assert [message["phase"] for message in agent.heard()] == ["fork", "connect"]
+
+
+def test_a_compiled_step_is_left_alone(agent: Agent) -> None:
+    agent.runs(
+        """
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        before = model.weight.detach().clone()
+        step = torch.compile(optimizer.step, fullgraph=False, backend="eager")
+        for _ in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+            step()
+        assert not torch.equal(before, model.weight)
+        """
+    )
+    assert next(message["phase"] for message in agent.heard()) == "fork"
+
+
+def test_stacks_of_all_threads_even_while_the_interpreter_is_held(agent: Agent) -> None:
+    agent.runs(
+        """
+        import os, time
+        def waits_in_c():
+            os.kill(os.getpid(), phases.STACKS_SIGNAL)
+        waits_in_c()
+        """
+    )
+    text = phases.stacks({0: agent.folder / "error.json"})
+    assert text.startswith("Stacks of local rank 0:\n")
+    assert "in waits_in_c" in text
+
+
+def test_who_wrote_no_stacks_has_none(tmp_path: pathlib.Path) -> None:
+    assert phases.stacks({0: tmp_path / "error.json"}) == ""
+    phases.ask_for_stacks(os.getpid(), tmp_path / "error.json")  # not asked: the signal would end this process
