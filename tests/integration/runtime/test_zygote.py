@@ -23,7 +23,12 @@ from elasticjob_runtime.workers.process import WorkerSpec
 from tests.integration.runtime.agents import lives
 
 MODULES = {
-    "torch/__init__.py": "from torch import cuda, distributed\nclass Generator:\n    def seed(self): pass\ndefault_generator = Generator()\n",
+    "torch/__init__.py": """
+from torch import cuda, distributed
+class Generator:
+    def seed(self): pass
+default_generator = Generator()
+""",
     "torch/cuda.py": "started = False\ndef is_initialized(): return started\n",
     "torch/distributed.py": """
 import socket

@@ -8,7 +8,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from elasticjob_runtime.workers.failure import TRACEBACK_BYTES, describe, exit_code_of, happened_at, last_traceback
+from elasticjob_runtime.contract import PEER_LOST, FailureValue
+from elasticjob_runtime.membership.planner import first_failure
+from elasticjob_runtime.workers import error_file
+from elasticjob_runtime.workers.failure import TRACEBACK_BYTES, describe, exit_code_of, happened_at, last_traceback, lost_peer
 
 TRACEBACK = """\
 Traceback (most recent call last):
@@ -108,3 +111,78 @@ def test_when_it_happened_by_the_error_file(tmp_path: Path) -> None:
 def test_exit_codes_of_wait_statuses() -> None:
     assert exit_code_of(3 << 8) == 3
     assert exit_code_of(signal.SIGKILL) == -9
+
+
+GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] "
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"RuntimeError: {GLOO}Connection closed by peer [127.0.0.1]:4711", True),
+        (f"RuntimeError: {GLOO}Read error [127.0.0.1]:4711: Connection reset by peer", True),
+        (f"RuntimeError: {GLOO}writev [127.0.0.1]:4711: Broken pipe", True),
+        (f"RuntimeError: {GLOO}Application timeout caused pair closure", True),
+        ("RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete", True),
+        ("torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error, NCCL version 2.21", True),
+        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)", True),
+        ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes", True),
+        ("requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))", False),
+        ("BrokenPipeError: [Errno 32] Broken pipe", False),
+        ("TimeoutError: Timed out waiting for the data server", False),
+        ("ValueError: loss is nan", False),
+    ],
+)
+def test_who_lost_a_peer(text: str, expected: bool) -> None:
+    assert lost_peer(text) is expected
+
+
+def test_a_worker_that_lost_a_peer_is_told_so_however_it_ended(tmp_path: Path) -> None:
+    message = f"RuntimeError: {GLOO}Connection closed by peer [127.0.0.1]:4711"
+    assert describe(1, None, TRACEBACK.replace("ValueError: loss is nan", message))[:2] == (PEER_LOST, message)
+    assert describe(1, record(tmp_path / "e", {"message": message, "extraInfo": {"py_callstack": "stack"}}), "")[0] == PEER_LOST
+    watchdog = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\nterminate called\n"
+    assert describe(-signal.SIGABRT, None, watchdog)[0] == PEER_LOST
+    assert describe(-signal.SIGKILL, None, watchdog)[0] == "Signal"
+
+
+def test_an_earlier_traceback_in_stderr_does_not_make_a_victim_of_a_cause() -> None:
+    chained = TRACEBACK.replace("loss is nan", f"{GLOO}Connection closed by peer [::1]:1") + "\nDuring handling ...\n" + TRACEBACK
+    assert describe(1, None, chained)[0] == "ApplicationError"
+
+
+@pytest.mark.parametrize(
+    ("failures", "first"),
+    [
+        ([(0, "ApplicationError", 2.0), (1, "Signal", 1.0)], 1),
+        ([(0, PEER_LOST, 1.0), (1, "ApplicationError", 2.0)], 1),
+        ([(0, PEER_LOST, 2.0), (1, PEER_LOST, 1.0)], 1),
+    ],
+)
+def test_which_failure_came_first(failures: list[tuple[int, str, float]], first: int) -> None:
+    made = [
+        FailureValue(member="m", epoch=1, rank=rank, local_rank=0, exit_code=1, reason=reason, message="", time=at)
+        for rank, reason, at in failures
+    ]
+    assert first_failure(made).rank == first
+
+
+def test_the_error_file_is_read_as_torchs_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(error_file, "_path", tmp_path / "error.json")
+    monkeypatch.setattr(error_file, "_worker", os.getpid())
+    try:
+        raise ValueError("loss is nan")
+    except ValueError as error:
+        error_file.write(error)
+        error_file.write(KeyError("a later one"))
+    reason, message, traceback = describe(1, tmp_path / "error.json", "")
+    assert (reason, message) == ("ApplicationError", "ValueError: loss is nan")
+    assert traceback.startswith("Traceback (most recent call last):")
+    assert traceback.rstrip().endswith("ValueError: loss is nan")
+
+
+def test_a_child_of_a_worker_writes_no_error_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(error_file, "_path", tmp_path / "error.json")
+    monkeypatch.setattr(error_file, "_worker", os.getpid() + 1)
+    error_file.write(ValueError("in a child"))
+    assert list(tmp_path.iterdir()) == []

@@ -111,7 +111,8 @@ def report(error: BaseException) -> None:
     while traceback is not None and traceback.tb_frame.f_code.co_filename in own:
         traceback = traceback.tb_next
     error = error.with_traceback(traceback)
-    error_file.write(error)
+    if not isinstance(error, KeyboardInterrupt):  # that one ends as the signal it was
+        error_file.write(error)
     try:
         sys.excepthook(type(error), error, traceback)
     except BaseException:  # noqa: BLE001 - the script's own hook may raise anything; its error must not hide the first

@@ -122,7 +122,7 @@ def marked(mark: str) -> set[int]:
 
 
 def family(pids: set[int]) -> set[int]:
-    """Also their descendants, and who shares a session with them: a process may hide its environment. Workers have sessions of their own."""
+    """Also their descendants, and who shares a session with them, workers having one each: a process may hide its environment."""
     found, everybody = set(pids), relations()
     sessions = {session for pid, (_, session) in everybody.items() if pid in pids}
     while more := {pid for pid, (parent, session) in everybody.items() if parent in found or session in sessions} - found:

@@ -1,0 +1,97 @@
+"""The agent's console: slow, stuck or gone, it holds up neither the agent nor, for long, the workers."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from elasticjob_runtime.contract import Env
+
+from tests.integration.runtime.agents import QUICK, SOURCE, WORKER, Job
+from tests.support import eventually
+
+FLOOD = f"""
+import os, pathlib, sys, threading
+flooded = pathlib.Path(sys.argv[1], "flooded")
+
+def flood():
+    for number in range(40):
+        os.write(2, b"%06d " % number * 9362 + b"\\n")  # 64 KiB: much more than pipe and buffer take
+    flooded.touch()
+
+threading.Thread(target=flood, daemon=True).start()
+exec(compile(open({str(WORKER)!r}).read(), {str(WORKER)!r}, "exec"))
+"""
+
+
+@pytest.fixture
+def stuck(job: Job) -> Iterator[subprocess.Popen[bytes]]:
+    """An agent whose standard output and error are pipes that nobody reads, with a worker that has a lot to say."""
+    script = job.directory / "flood.py"
+    script.write_text(FLOOD)
+    command = [sys.executable, "-S", "-m", "elasticjob_runtime", "--nnodes=2", "--rdzv-backend=etcd-v3", "--rdzv-endpoint", job.endpoint]
+    flags = [
+        "--rdzv-id",
+        job.run_id,
+        "--rdzv-conf",
+        f"{QUICK},lease_ttl=2",
+        "--max-restarts=1",
+        "--start-method=spawn",
+        "--tee=3",
+        "--log-dir=logs",
+    ]
+    process = subprocess.Popen(
+        [*command, *flags, str(script), str(job.directory)],
+        env={**os.environ, "PYTHONPATH": str(SOURCE), Env.MEMBER_ID: "stuck"},
+        cwd=job.directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_an_agent_whose_console_nobody_reads_goes_on(job: Job, stuck: subprocess.Popen[bytes]) -> None:
+    """Neither its neighbours nor etcd miss it, it follows the plan, and its worker gets through what it has to say."""
+    other = job.start("reads", "--max-restarts=1", nnodes="2", conf=f"{QUICK},lease_ttl=2")
+    before = job.trains(2)
+    eventually((job.directory / "flooded").exists, 60, what="the worker gets its output out")
+    end = time.monotonic() + 6  # three times its lease
+    while time.monotonic() < end:
+        assert "stuck" in job.members
+        time.sleep(0.2)
+    plan = job.plan
+    assert plan is not None
+    assert plan.epoch == before[0].epoch, job.logs
+    job.tell("reads", "raise")
+    job.trains(2, after=before)
+    job.finish()
+    assert other.ends() == 0
+    assert stuck.wait(30) == 0
+    (log, *_) = sorted(pathlib.Path(job.directory, "logs").glob("*/attempt_1/0/stderr.log"))
+    assert log.read_bytes().count(b"\n") >= 40, "the log file is complete whatever the console does"
+    assert stuck.stderr is not None
+    seen = stuck.stderr.read()
+    assert len(seen) < log.stat().st_size
+
+
+def test_a_console_that_reads_slowly_gets_everything(job: Job, stuck: subprocess.Popen[bytes]) -> None:
+    job.start("reads", "--max-restarts=1", nnodes="2", conf=f"{QUICK},lease_ttl=2")
+    assert stuck.stderr is not None
+    seen = b""
+    while seen[-70000:].count(b"000039 ") < 9362:
+        piece = os.read(stuck.stderr.fileno(), 16384)
+        assert piece, "it ended"
+        seen += piece
+        time.sleep(0.02)
+    job.finish()
+    for number in range(40):
+        assert b"%06d " % number * 9362 in seen
+    assert b"missing here" not in seen
