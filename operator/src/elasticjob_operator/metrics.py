@@ -103,7 +103,7 @@ class Restarts:
         status, uid = body.get("status") or {}, str(body["metadata"]["uid"])
         total = int((status.get("restarts") or {}).get("total") or 0)
         more = total - self._known.get(uid, total)
-        self._known[uid] = total
+        self._known[uid] = max(total, self._known.get(uid, total))  # a late word has an older, smaller number
         if more > 0:
             RESTARTS.labels((status.get("lastFailure") or {}).get("reason") or "Unknown").inc(more)
 

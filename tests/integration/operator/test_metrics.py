@@ -39,7 +39,7 @@ def test_life_of_a_job_in_figures(ns: Namespace, operator: Operator, training: C
     assert figure(operator, "elasticjob_steps_lost_total") == 3
 
     ns.end("digits-worker-0", 137, at=rfc3339(), reason="OOMKilled")
-    eventually(lambda: figure(operator, "elasticjob_restarts_total", cause="OOMKilled") == 1, what="a restart, with its cause")
+    eventually(lambda: figure(operator, "elasticjob_restarts_total", cause="OutOfMemory") == 1, what="a restart, with its cause")
     eventually(lambda: figure(operator, "elasticjob_pods_created_total") == 3, what="a third pod")
 
     ns.scale("digits", 3)

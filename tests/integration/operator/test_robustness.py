@@ -53,7 +53,7 @@ def live(ns: Namespace, job: str = "digits") -> None:
     ns.run(f"{job}-worker-1")
     ns.end(f"{job}-worker-0", 1, at=rfc3339())
     replaced = f"{job}-worker-0"
-    eventually(lambda: replaced in ns.workers() and ns.workers()[replaced]["metadata"]["uid"] != first, what="replaced", timeout=60)
+    eventually(lambda: (pod := ns.workers().get(replaced)) and pod["metadata"]["uid"] != first, what="replaced", timeout=60)
     eventually(lambda: ns.status(job)["restarts"]["total"] == 1, what="one restart is counted", timeout=60)
     ns.scale(job, 3)
     eventually(lambda: set(ns.workers()) == {f"{job}-worker-{index}" for index in range(3)}, what="three workers", timeout=60)
@@ -210,11 +210,30 @@ def test_history_that_is_gone_is_listed_again(ns: Namespace, server: FaultyServe
     assert operator.probe("/healthz") == 200
 
 
-def test_kopfs_watch_gets_410_and_goes_on(ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]) -> None:
-    server.fault = every(2, Answer(410, "Expired"), lambda r: r.is_watch and "elasticjobs" in r.path)
+async def ending_with_410(events: AsyncIterator[Json]) -> AsyncIterator[Json]:
+    """What an API server says of a watch from a version that it has forgotten."""
+    async for event in events:
+        yield event
+        break
+    status = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "reason": "Expired",
+        "code": 410,
+        "message": "gone",
+    }
+    yield {"type": "ERROR", "object": status}
+
+
+def test_watches_that_end_with_410_again_and_again(
+    ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]
+) -> None:
+    server.fault = lambda request: Bend(ending_with_410) if request.is_watch else None
     server.cut_watches()
     submit(replicas=2)
-    eventually(lambda: len(ns.workers()) == 2, what="two workers", timeout=60)
+    live(ns)
     assert operator.returncode is None
 
 
