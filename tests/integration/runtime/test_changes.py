@@ -219,18 +219,15 @@ def test_all_agents_killed_at_once_and_started_again_go_on(job: Job) -> None:
     job.trains(2, after=before)
 
 
-def test_a_run_id_that_is_used_again_after_its_job_ended_starts_anew(job: Job) -> None:
+def test_who_comes_after_the_end_leaves_with_the_outcome_and_is_told_what_to_do(job: Job) -> None:
     first = job.start_all("a b", nnodes="2")
     job.trains(2)
     job.finish()
     assert [agent.ends() for agent in first] == [0, 0]
-    for path in (job.directory / "finish", *(job.directory / "workers").iterdir()):
-        path.unlink()
-    second = job.start_all("a b", nnodes="2")
-    workers = job.trains(2)
-    assert {worker.epoch for worker in workers} == {1}
-    job.finish()
-    assert [agent.ends() for agent in second] == [0, 0]
+    late = job.start("c", nnodes="2")
+    assert late.ends() == ExitCode.SUCCEEDED
+    assert "the job succeeded before this agent came; take another --rdzv-id to run it again" in late.output
+    assert job.members == {}
 
 
 def test_progress_and_phases_can_be_read(job: Job) -> None:

@@ -382,7 +382,7 @@ def test_an_agent_that_lost_its_lease_as_the_job_ended_sees_the_outcome(store: F
     assert own is not None
     store.apply(Revoke(own.lease))
     store.put(KEYS.outcome, OutcomeValue(state=OutcomeState.SUCCEEDED, reason="r").to_json())
-    assert core.does(Register(reason="again")) is None
+    assert core.does(Register(epoch=1, reason="again")) is None
     assert core.view.outcome is not None
 
 
