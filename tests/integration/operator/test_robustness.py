@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.integration.operator.conftest import rfc3339
+from tests.cluster import components
+from tests.cluster.loopback import ControlPlane
+from tests.integration.operator.conftest import TEMPLATE, install_crd, rfc3339
 from tests.integration.operator.faulty import Answer, Bend, Drop, Fault, FaultyServer, Request, Slow
-from tests.integration.operator.kube import Json, Namespace
+from tests.integration.operator.kube import ApiStatusError, Json, Kube, Namespace
 from tests.integration.operator.process import Operator
 from tests.support import eventually
 
@@ -375,3 +377,44 @@ def test_killed_at_every_write_of_a_restart(
         eventually(lambda: normalised(ns, job) == expected, what=f"the same as ever, killed at {killer.killed}", timeout=60)  # noqa: B023
         ns.delete("elasticjobs", job)
     assert len(killed_at) >= 3, f"status, delete, create: {killed_at}"
+
+
+# The API server itself
+
+
+def is_back(ns: Namespace) -> bool:
+    try:
+        return bool(ns.job("digits"))
+    except (OSError, ApiStatusError):
+        return False
+
+
+def test_api_server_is_started_afresh(tmp_path: Path) -> None:
+    """With its own data, on its own port: what an upgrade of a control plane looks like."""
+    control_plane = ControlPlane(tmp_path / "control-plane", controllers=["garbage-collector-controller"])
+    with control_plane:
+        install_crd(control_plane)
+        kube = Kube(control_plane.kubeconfig)
+        kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": "afresh"}})
+        ns = Namespace(kube, "afresh")
+        operator = Operator(control_plane.kubeconfig, ns.name, tmp_path / "operator.log")
+        operator.start()
+        try:
+            workers = {"replicas": 2, "minReplicas": 1, "maxReplicas": 4, "template": TEMPLATE}
+            kind = {"apiVersion": "elasticjob.dev/v1alpha1", "kind": "ElasticJob"}
+            ns.create("elasticjobs", {**kind, "metadata": {"name": "digits"}, "spec": {"workers": workers}})
+            eventually(lambda: len(ns.workers()) == 2, what="two workers")
+            (server,) = [child for child in control_plane.children if child.name == "kube-apiserver"]
+            server.stop()
+            port, etcd_port = kube.server.port, control_plane.etcd_endpoint.rpartition(":")[2]
+            assert port
+            flags = components.api_server(control_plane.directory, port, int(etcd_port), control_plane._server_flags())
+            control_plane._start_child(flags)
+            eventually(lambda: is_back(ns), what="it answers again", timeout=60)
+            ns.delete("pods", "digits-worker-0")
+            ns.scale("digits", 3)
+            eventually(lambda: set(ns.workers()) == {f"digits-worker-{index}" for index in range(3)}, what="three workers", timeout=150)
+            assert operator.probe("/healthz") == 200
+        finally:
+            operator.close()
+            print(operator.log_text())
