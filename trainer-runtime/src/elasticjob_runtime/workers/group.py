@@ -129,6 +129,7 @@ class WorkerGroup:
             self._kill_at = None
             self.signal(signal.SIGKILL)
         if self._verdict_at is not None and now >= self._verdict_at:
+            self._failures += self._written()
             self._fail(now)
         self._timers.tick(now)
 
@@ -228,11 +229,15 @@ class WorkerGroup:
     def _failed(self, failure: FailureValue, now: float) -> None:
         """Tells it at once, unless it is likely the consequence of another one."""
         self._failures.append(failure)
-        self._failures += [self._failure(worker, 1) for worker in self._workers if worker.spec.error_file.exists()]
+        self._failures += self._written()
         if first_failure(self._failures).reason != PEER_LOST:
             self._fail(now)
         elif self._verdict_at is None:
             self._verdict_at = now + CAUSE_GRACE
+
+    def _written(self) -> list[FailureValue]:
+        """Failures of workers that have told one, and are still on their way out."""
+        return [self._failure(worker, 1) for worker in self._workers if worker.spec.error_file.exists()]
 
     def _fail(self, now: float) -> None:
         """The first failure counts; the others of this group are ended: they could not go on without it."""

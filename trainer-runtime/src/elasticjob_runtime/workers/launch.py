@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -253,10 +254,18 @@ class PlainLauncher:
 
     def __init__(self) -> None:
         self._spawn = SpawnLauncher()
-        self.ready = True
         self.problem = "asked for"
         self.stores: StoreHost | None = None
-        self.deadline: float | None = None
+        self._looking = threading.Thread(target=libuv_is_lacking, name="libuv", daemon=True)
+        self._looking.start()  # reads half a gigabyte, where it lies on a slow disk; nothing for the agent's loop
+
+    @property
+    def ready(self) -> bool:
+        return not self._looking.is_alive()
+
+    @property
+    def deadline(self) -> float | None:
+        return None if self.ready else time.monotonic() + 0.02
 
     @property
     def without_libuv(self) -> bool:

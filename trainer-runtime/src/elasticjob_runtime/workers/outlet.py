@@ -69,7 +69,8 @@ class Outlet:
         call()
 
     def flush(self, timeout: float) -> bool:
-        """Waits until all is written, or nothing was taken for `timeout` s. Returns whether all is."""
+        """Waits until all is written, or nothing was taken for `timeout` s; not long for one that is stalled. Returns whether all is."""
+        timeout = min(timeout, 0.5) if self._stalled else timeout
         end = time.monotonic() + timeout
         with self._changed:
             while self._queue:
