@@ -54,11 +54,12 @@ def test_a_console_that_nobody_reads_stalls_nobody_and_tells_what_is_missing(con
     """At first it is full: whoever has more waits. Then it is stalled, and more is dropped."""
     for _ in range(300):
         console.put(LINE)
-    assert console.outlet.full
+    full = console.outlet.full
+    assert full
     room = threading.Event()
     console.outlet.when_room(room.set)
     assert room.wait(10), "the workers wait for ever"
-    assert not console.outlet.full
+    assert console.outlet.full is False
     for _ in range(50):
         console.put(b"lost\n")
     eventually(lambda: (console.read(), b"missing" in console.seen)[1])
