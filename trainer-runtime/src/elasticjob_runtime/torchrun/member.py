@@ -33,6 +33,7 @@ from elasticjob_runtime.membership.model import (
     StoreView,
     Wait,
 )
+from elasticjob_runtime.torchrun.earlier import clear_ended_run
 from elasticjob_runtime.torchrun.options import MemberConfig
 from elasticjob_runtime.torchrun.policy import TorchAgent, closes, is_spare, next_action
 
@@ -59,6 +60,7 @@ class Member:
         """`ports`: of stores that listen. `shared`: workers may use these stores too."""
         settings = config.settings
         self._config = config
+        self._store = store
         self._shared = shared
         self._reactor = Reactor()
         self._peers = PeerServer(settings.me, settings.incarnation)
@@ -204,6 +206,7 @@ class Member:
 
     def _run(self) -> None:
         try:
+            self._begin()
             exit_ = self._loop()
         except Exception as error:
             logger.exception("the rendezvous thread failed")
@@ -214,6 +217,13 @@ class Member:
         with self._changed:
             self._exit = exit_
             self._changed.notify_all()
+
+    def _begin(self) -> None:
+        try:
+            if clear_ended_run(self._store, self._config.keys):
+                logger.info("the job that had this --rdzv-id before has ended: starting anew")
+        except StoreError:
+            pass  # registering meets the same trouble, and tells
 
     def _loop(self) -> Exit:
         while True:

@@ -1,0 +1,43 @@
+"""Whether a run id starts anew."""
+
+from __future__ import annotations
+
+from elasticjob_runtime.contract import Keys
+from elasticjob_runtime.etcd import MemoryStore
+from elasticjob_runtime.etcd.port import Get, KeyRange
+from elasticjob_runtime.torchrun.earlier import clear_ended_run
+
+KEYS = Keys("/jobs", "one")
+
+
+def store(*keys: str) -> MemoryStore:
+    store = MemoryStore()
+    for key in (*keys, Keys("/jobs", "one-more").outcome):
+        store.put(key, "{}")
+    return store
+
+
+def left(store: MemoryStore) -> list[str]:
+    return [kv.key for kv in store.range(Get(KeyRange.prefix(KEYS.root))).kvs]
+
+
+def test_a_run_id_is_used_again_after_its_job_has_ended() -> None:
+    ended = store(KEYS.outcome, KEYS.plan, KEYS.tail)
+    assert clear_ended_run(ended, KEYS)
+    assert left(ended) == []
+    assert ended.get(Keys("/jobs", "one-more").outcome), "another job's"
+    assert not clear_ended_run(ended, KEYS), "once"
+
+
+def test_a_job_that_goes_on_is_left_alone() -> None:
+    going = store(KEYS.plan, KEYS.member("a"))
+    assert not clear_ended_run(going, KEYS)
+    assert left(going) == [KEYS.member("a"), KEYS.plan]
+
+
+def test_while_others_hear_of_the_end_it_stands() -> None:
+    assert not clear_ended_run(store(KEYS.outcome, KEYS.member("a")), KEYS)
+
+
+def test_an_operator_has_the_last_word() -> None:
+    assert not clear_ended_run(store(KEYS.outcome, KEYS.spec), KEYS)
