@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from collections.abc import Iterator, Sequence
 
 import pytest
-from elasticjob_runtime.agent.plans import BATCH, MOST_GONE, PlanOutdatedError, PlanWriter, carried_over, changed, rank_of
+from elasticjob_runtime.agent.plans import BATCH, PlanOutdatedError, PlanWriter
 from elasticjob_runtime.contract import Keys, OutcomeState, OutcomeValue, PlanReason, PlanValue, RankValue
 from elasticjob_runtime.etcd import MemoryStore
 from elasticjob_runtime.etcd.port import Delete, Get, KeyRange
 from elasticjob_runtime.membership.model import Member, ProposePlan, PublishOutcome
 
-from tests.unit.runtime.membership.builders import make_member, make_plan
+from tests.unit.runtime.membership.builders import make_member
 
 KEYS = Keys("/p", "run")
 
@@ -196,41 +195,3 @@ def test_the_outcome_is_written_once_and_only_for_the_plan_that_ended_so(store: 
     kv = store.get(KEYS.outcome)
     assert kv is not None
     assert OutcomeValue.from_json(kv.value).state is OutcomeState.SUCCEEDED
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_a_rank_that_is_carried_over_is_the_one_that_was_written(seed: int) -> None:
-    """Any members go, any come, some come back under their name as another."""
-    draw = random.Random(seed)
-    size = draw.choice([1, 2, 3, 4, 5, 8, 12, 40])
-    old = [make_member(f"m{number:02}") for number in range(size)]
-    before = {member.name: rank_of(old, place) for place, member in enumerate(old)}
-    lost = set(draw.sample(range(size), draw.choice([0, 0, 1, 1, 2, size // 2, min(size, 35)]) % size)) if size > 1 else set()
-    back = [make_member(old[place].name, incarnation="again") for place in sorted(lost) if draw.random() < 0.3]
-    new = [
-        *(one for place, one in enumerate(old) if place not in lost),
-        *back,
-        *(make_member(f"n{n}") for n in range(draw.choice([0, 0, 1, 3]))),
-    ]
-    change = changed(before, new)
-    if len(lost) > MOST_GONE:
-        assert change is None
-        return
-    assert change == (tuple(sorted(lost)), size - len(lost))
-    head = dataclasses.replace(make_plan("ab").value, size=len(new), follows="1", gone=change[0], stayed=change[1])
-    carried = {name: carried_over(rank, head) for name, rank in before.items()}
-    for place, member in enumerate(new):
-        mine = carried.get(member.name)
-        if mine is not None and member.value.incarnation == before[member.name].incarnation:
-            assert mine == rank_of(new, place)
-    if len(lost) <= 2 and size == 40:
-        assert sum(rank is None for rank in carried.values()) <= 4 * len(lost) + 2, "few have to read"
-    assert all(carried[old[place].name] is None for place in lost)
-
-
-def test_members_in_another_order_read_their_ranks() -> None:
-    old = [make_member(name) for name in "abc"]
-    before = {member.name: rank_of(old, place) for place, member in enumerate(old)}
-    assert changed(before, [old[1], old[0], old[2]]) is None
-    assert changed(before, [make_member("d"), *old]) is None
-    assert changed({}, old) is None

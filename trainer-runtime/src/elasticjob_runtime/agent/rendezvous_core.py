@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from elasticjob_runtime.agent.mirror import Mirror, watched_ranges
-from elasticjob_runtime.agent.plans import BATCH, PlanOutdatedError, PlanWriter, carried_over
+from elasticjob_runtime.agent.plans import BATCH, PlanOutdatedError, PlanWriter
+from elasticjob_runtime.agent.ranks import RankReader
 from elasticjob_runtime.agent.registration import Arrival, Registration
-from elasticjob_runtime.contract import Keys, MemberValue, PlanValue, ProgressValue, RankValue
+from elasticjob_runtime.contract import Keys, MemberValue, ProgressValue
 from elasticjob_runtime.etcd.port import (
     Delete,
     Get,
@@ -106,7 +107,7 @@ class RendezvousCore:
         self._watches = 0
         self._role: Role | None = None
         self._predecessor = ""
-        self._ranks: tuple[tuple[str, int, int], bool, Mapping[str, RankValue]] = (("", 0, 0), False, {})
+        self._ranks = RankReader(store, keys, me, self._plans)
         self._awaited: _Awaited | None = None
         self._changed = False
         """The mirror holds something that the agent has not been told."""
@@ -313,44 +314,15 @@ class RendezvousCore:
         self._tell.on_trouble(None)
 
     def _publish(self) -> None:
-        self._load_ranks()
+        self._ranks.load(self._mirror, self._registration.member.incarnation, everybody=self._role is Role.PLANNER)
         self._tell.on_view(
             self._mirror.view(
                 me=self._me,
                 incarnation=self._registration.member.incarnation,
                 role=self._role,
                 predecessor=self._predecessor,
-                ranks=self._ranks[2],
+                ranks=self._ranks.known,
                 founder=self._founder,
             )
         )
         self._changed = False
-
-    def _load_ranks(self) -> None:
-        """The ranks of the current plan, once per plan: my own, or all where this agent plans. Most members need not read theirs."""
-        plan = self._mirror.plan
-        everybody = self._role is Role.PLANNER
-        if plan is None:
-            return
-        identity = (plan.attempt, self._mirror.plan_revision, self._mirror.replaced)
-        if self._ranks[0] == identity and (self._ranks[1] or not everybody):
-            return
-        ranks = self._plans.known(plan.attempt)
-        if ranks is None and not everybody:
-            ranks = self._carried_over(plan)
-        if ranks is None:
-            start = self._keys.rank(plan.attempt, "")
-            wanted = KeyRange.prefix(start) if everybody else KeyRange(start + self._me)
-            found = ((kv.key[len(start) :], self._mirror.parse(kv, RankValue)) for kv in self._store.range(Get(wanted)).kvs)
-            ranks = {name: rank for name, rank in found if rank is not None}
-        self._ranks = (identity, everybody, ranks)
-        if len(ranks) == plan.size and everybody:
-            self._plans.remember(plan.attempt, ranks)
-
-    def _carried_over(self, plan: PlanValue) -> Mapping[str, RankValue] | None:
-        (attempt, _, _), _, ranks = self._ranks
-        mine = ranks.get(self._me)
-        if not plan.follows or attempt != plan.follows or mine is None or mine.incarnation != self._registration.member.incarnation:
-            return None
-        rank = carried_over(mine, plan)
-        return {self._me: rank} if rank is not None else None
