@@ -40,6 +40,7 @@ def main() -> int:
     )
     parser.add_argument("scenarios", nargs="*", default=["big", "idle", "own"], choices=["big", "idle", "own"], help="(all)")
     parser.add_argument("--big", type=int, default=1000, help="workers of the one job (1000)")
+    parser.add_argument("--rounds", type=int, default=3, help="of `big`, of which the medians count (3)")
     parser.add_argument("--jobs", type=int, default=1000, help="small jobs (1000)")
     parser.add_argument("--workers", type=int, default=4, help="of a small job (4)")
     parser.add_argument("--idle-seconds", type=float, default=60.0, help="for which the operator is watched at rest (60)")
@@ -65,7 +66,7 @@ async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> di
     ):
         async with Client(cluster.kubeconfig) as client:
             if scenario == "big":
-                return await scenarios.big_job(client, operator, arguments.big, endpoint(0))
+                return await scenarios.big_jobs(client, operator, arguments.big, endpoint(0), arguments.rounds)
             return await scenarios.many_jobs(
                 client, operator, arguments.jobs, arguments.workers, endpoint, arguments.idle_seconds, storm=scenario == "idle"
             )
