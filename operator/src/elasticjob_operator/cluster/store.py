@@ -30,6 +30,7 @@ class Store(Generic[T]):
         self._changed = changed
         self._objects: dict[Name, tuple[int, T, Name | None]] = {}
         self._groups: dict[Name, set[Name]] = {}
+        self._by_name: dict[str, T] | None = None
         self._gone: dict[Name, int] = {}
         """Of the last objects that were deleted: their last version. A late word must not bring them back."""
 
@@ -49,8 +50,10 @@ class Store(Generic[T]):
 
     @property
     def by_name(self) -> Mapping[str, T]:
-        """Of a resource without namespaces."""
-        return {name: value for (_, name), (_, value, _) in self._objects.items()}
+        """Of a resource without namespaces. What was returned does not change; without news it is the same again."""
+        if self._by_name is None:
+            self._by_name = {name: value for (_, name), (_, value, _) in self._objects.items()}
+        return self._by_name
 
     def groups_where(self, wanted: Callable[[T], bool]) -> set[Name]:
         """Groups with such an object. Looks at all: for rare occasions."""
@@ -69,6 +72,7 @@ class Store(Generic[T]):
         if group is not None:
             self._groups.setdefault(group, set()).add(name)
         if known is None or known[1] != value:
+            self._by_name = None
             self._tell(group, known[2] if known else None)
 
     def remove(self, body: Json) -> None:
@@ -92,6 +96,7 @@ class Store(Generic[T]):
 
     def _drop(self, name: Name) -> None:
         _, _, group = self._objects.pop(name)
+        self._by_name = None
         self._leave(name, group)
         self._tell(group)
 

@@ -97,3 +97,16 @@ def test_a_changed_label_moves_it_between_jobs(bench: Bench) -> None:
     assert bench.values() == []
     assert bench.values(("ml", "faces")) == ["y"]
     assert set(bench.told) == {JOB, ("ml", "faces")}
+
+
+def test_names_are_a_picture_of_the_moment_and_made_anew_only_after_news(bench: Bench) -> None:
+    bench.store.put(pod("a", 1))
+    first = bench.store.by_name
+    bench.store.put(pod("a", 2))
+    assert bench.store.by_name is first, "the same value is no news"
+    bench.store.put(pod("a", 3, "y"))
+    bench.store.put(pod("b", 4))
+    assert bench.store.by_name == {"a": "y", "b": "x"}
+    bench.store.remove(pod("b", 5))
+    assert bench.store.by_name == {"a": "y"}
+    assert first == {"a": "x"}
