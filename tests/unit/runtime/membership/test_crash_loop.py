@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from elasticjob_runtime.contract import FailureValue
+from elasticjob_runtime.contract import PEER_LOST, FailureValue
 from elasticjob_runtime.membership.crash_loop import Crash, History, Limits, Verdict, delay, judge, kind_of, longest_delay
 from elasticjob_runtime.membership.planner import next_plan
 
@@ -34,6 +34,9 @@ DELAYS = {
     "never longer than the limit": ([crash()] * 30, 10.0),
     "another crash is restarted at once": ([crash(), crash(), crash("B")], 0.0),
     "two that alternate are never the same twice": ([crash(), crash("B"), crash(), crash("B")], 0.0),
+    "who lost a peer is a consequence of it": ([crash(), crash(PEER_LOST), crash()], 2.0),
+    "and tells nothing of another crash": ([crash(), crash(PEER_LOST), crash("B")], 0.0),
+    "all that is known is that peers were lost": ([crash(PEER_LOST), crash(PEER_LOST), crash()], 2.0),
     "a step further: at once": ([crash(step=5), crash(step=6)], 0.0),
     "after progress the count starts anew": ([crash(step=5)] * 4 + [crash(step=6)] * 2, 1.0),
     "the steps of an old checkpoint done again are no progress": ([crash(step=100), crash(step=90), crash(step=99)], 2.0),
@@ -87,6 +90,7 @@ def failure(message: str, code: int = 1, reason: str = "ApplicationError") -> Fa
         (failure("RuntimeError: at 0x7f01"), failure("RuntimeError: at 0x8e02"), True),
         (failure("RuntimeError: no"), failure("ValueError: no"), False),
         (failure("killed by SIGKILL", -9, "Signal"), failure("killed by SIGSEGV", -11, "Signal"), False),
+        (failure("Connection reset", 1, PEER_LOST), failure("killed by SIGABRT", -6, PEER_LOST), True),
         (failure("exit code 3", 3), failure("exit code 4", 4), False),
     ],
 )

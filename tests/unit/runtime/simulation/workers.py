@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from elasticjob_runtime.contract import FailureValue
+from elasticjob_runtime.contract import PEER_LOST, FailureValue
 from elasticjob_runtime.membership.model import Plan, Workers, WorkersState
 
 if TYPE_CHECKING:
     from tests.unit.runtime.simulation.agent import Agent
     from tests.unit.runtime.simulation.clock import Clock
+
+A_PEER_IS_GONE = "a peer is gone"
 
 
 class Training:
@@ -54,7 +56,7 @@ class Training:
             epoch = workforce.view.epoch
 
             def fail() -> None:
-                workforce.fail(epoch, "a peer is gone")
+                workforce.fail(epoch, A_PEER_IS_GONE)
 
             self._clock.later(self._clock.random.uniform(0.0, 0.05), fail)
 
@@ -101,7 +103,7 @@ class Workforce:
             rank=plan.rank.group_rank,
             local_rank=0,
             exit_code=1,
-            reason="ApplicationError",
+            reason=PEER_LOST if why == A_PEER_IS_GONE else "ApplicationError",
             message=why,
             time=self._clock.now + self._agent.wall_offset,
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from elasticjob_runtime.contract import FailureValue, PlanValue
+from elasticjob_runtime.contract import PEER_LOST, FailureValue, PlanValue
 
 AUTO_STALLED_RESTARTS = 5
 """Restarts without progress that end the job of a script that reports steps, where --max-stalled-restarts is not given."""
@@ -63,10 +63,11 @@ def judge(history: History, crash: Crash, limits: Limits) -> Verdict:
     """What a crash means, after those before it."""
     progressed = _progressed(history, crash, limits)
     first = not history.crash
-    again = not progressed and crash.kind == history.crash
+    consequence = PEER_LOST in (crash.kind, history.crash)  # of a crash that nobody told in time: as good as the same
+    again = not progressed and not first and (crash.kind == history.crash or consequence)
     steps = [step for step in (history.best_step, crash.step) if step is not None]
     known = History(
-        crash=crash.kind,
+        crash=history.crash if again and crash.kind == PEER_LOST else crash.kind,
         same_crashes=history.same_crashes + 1 if again else 1,
         stalled_restarts=0 if progressed or first else history.stalled_restarts + 1,
         best_step=max(steps, default=None),
@@ -94,6 +95,8 @@ def history_of(plan: PlanValue | None) -> History:
 
 def kind_of(failure: FailureValue) -> str:
     """Two crashes of one kind count as the same: how it ended, and the exception without its text, which may name anything."""
+    if failure.reason == PEER_LOST:
+        return PEER_LOST
     return f"{failure.reason} {failure.exit_code} {failure.message.partition(':')[0]}"[:100]
 
 
