@@ -103,7 +103,7 @@ def test_the_table_has_medians_and_ratios() -> None:
     assert header == ["event to first step", "torchrun-tuned", "elasticrun"]
     assert rows == [
         ["worker crash", "8.00 s (8.00-8.00), 1 lost", "0.50 s (0.40-0.60), 1 lost  16.0x"],
-        ["node silent", "never (60 s)", "failed"],
+        ["node silent", "never (90 s)", "failed"],
         ["node joins: stall", "", "4.50 s, 0 lost"],
         ["goodput", "", "99.0%"],
     ]
@@ -113,7 +113,7 @@ def test_what_came_in_less_than_half_of_the_runs_never_came() -> None:
     cost = Recovery(first_step=1.0, stall=1.0, steps_lost=0)
     never = Recovery(first_step=None, stall=None, steps_lost=None)
     of = [Result(system="torchrun", change="crash", run=n, recovery=one) for n, one in enumerate((cost, never, never))]
-    assert report.cell(of) == "never (60 s) in 2 of 3"
+    assert report.cell(of) == "never (90 s) in 2 of 3"
 
 
 def test_markdown_and_plot_show_every_change() -> None:
