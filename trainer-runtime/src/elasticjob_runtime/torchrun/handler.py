@@ -133,7 +133,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         error = sys.exc_info()[1]  # torch calls this from a `finally`
         member, done = self._member, True
         if error is None and self._round is not None and not self._round.finished:
-            return True  # torch before 2.7 stops the last workers so, before it says that they failed: it calls again
+            return True  # torch 2.6 calls this too when it stops the last workers, before it says that they failed: it calls again
         if member is not None:
             if isinstance(error, ChildFailedError):
                 done = self._fail(member, error)
