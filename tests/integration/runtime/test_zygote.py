@@ -242,6 +242,29 @@ def test_a_killed_zygote_is_replaced_and_what_it_parked_is_used(bench: Bench) ->
     assert bench.worker()["forked"]
 
 
+def test_who_waits_for_a_fork_is_spawned_at_once_when_the_zygote_dies(bench: Bench) -> None:
+    launcher = bench.launcher(preload=[])
+    bench.run_until(lambda: launcher.ready)
+    os.kill(bench.zygotes()[0], signal.SIGSTOP)
+    bench.worker()
+    told, _ = bench.start()
+    assert told == []
+    os.kill(bench.zygotes()[0], signal.SIGKILL)
+    bench.reactor.wait(5)
+    (pid,) = told
+    assert isinstance(pid, int)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_parked_worker_that_was_killed_takes_no_command_along(bench: Bench) -> None:
+    """The agent does not know yet when it hands the command over."""
+    launcher = bench.launcher(preload=[])
+    parked = bench.run_until(lambda: launcher.ready and launcher._zygote is not None and launcher._zygote.parked)
+    os.kill(parked[0].pid, signal.SIGKILL)
+    os.waitpid(parked[0].pid, 0)
+    assert bench.worker()["forked"]
+
+
 def test_a_zygote_that_keeps_being_killed_is_given_up(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     launcher = bench.launcher(preload=[])
     for _ in range(4):
