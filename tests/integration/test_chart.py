@@ -77,7 +77,7 @@ def test_values_reach_the_operator() -> None:
     objects = rendered("etcdImage=own/etcd:1", "rendezvous.endpoint=etcd:2379", "watchNamespaces={a,b}", "logging.format=plain")
     (deployment,) = of_kind(objects, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    assert {each["name"]: each["value"] for each in container["env"]} == {
+    assert {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in container["env"]} == {
         "ELASTICJOB_ETCD_IMAGE": "own/etcd:1",
         "ELASTICJOB_RENDEZVOUS_ENDPOINT": "etcd:2379",
         "ELASTICJOB_WATCH_NAMESPACES": "a,b",
@@ -86,6 +86,7 @@ def test_values_reach_the_operator() -> None:
         "ELASTICJOB_PROBE_PORT": "8080",
         "ELASTICJOB_LEASE_NAMESPACE": "system",
         "ELASTICJOB_LEASE_NAME": "ej-elasticjob",
+        "ELASTICJOB_LEASE_IDENTITY": "metadata.name",
         "ELASTICJOB_LEASE_SECONDS": "10",
     }
 

@@ -92,7 +92,7 @@ class App:
         settings = self._settings
         if not settings.lease_namespace:
             return None
-        identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
+        identity = settings.lease_identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
         return Elector(api, settings.lease_namespace, settings.lease_name, identity, Terms(duration=settings.lease_seconds))
 
     def _may_write(self) -> bool:

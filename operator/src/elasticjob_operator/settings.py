@@ -46,6 +46,10 @@ class Settings:
     lease_name: str = "elasticjob"
     """ELASTICJOB_LEASE_NAME: operators with the same Lease take turns."""
 
+    lease_identity: str = ""
+    """ELASTICJOB_LEASE_IDENTITY: who we are, such as the pod's name: one that comes back under its name finds the lease its own. Two that run
+    at the same time must differ. Empty: a new one for each process."""
+
     lease_seconds: float = 10.0
     """ELASTICJOB_LEASE_SECONDS: after so long without a word from the leader another takes over, s. Shorter: quicker; too short: an API
     server that is slow for a moment makes the leader step down. One that cannot renew it stops acting after 0.7 of it."""
@@ -70,6 +74,7 @@ class Settings:
             probe_port=int(get.number("ELASTICJOB_PROBE_PORT", default.probe_port)),
             lease_namespace=get.text("ELASTICJOB_LEASE_NAMESPACE", ""),
             lease_name=get.text("ELASTICJOB_LEASE_NAME", default.lease_name),
+            lease_identity=get.text("ELASTICJOB_LEASE_IDENTITY", ""),
             lease_seconds=max(2.0, get.number("ELASTICJOB_LEASE_SECONDS", default.lease_seconds)),
             workers=max(1, int(get.number("ELASTICJOB_WORKERS", default.workers))),
             resync_seconds=get.number("ELASTICJOB_RESYNC_SECONDS", default.resync_seconds),

@@ -108,6 +108,18 @@ async def test_given_back_it_is_taken_at_the_next_look(clock: Clock) -> None:
     assert clock.now == began
 
 
+async def test_one_that_comes_back_under_its_name_goes_on_at_once(clock: Clock) -> None:
+    """A container that crashed and was started again in its pod."""
+    server = Server()
+    await elector(server, "pod-1").acquire()
+    again, began = elector(server, "pod-1"), clock.now
+    await again.acquire()
+    assert again.holds()
+    assert clock.now == began
+    assert server.lease
+    assert server.lease["spec"]["leaseTransitions"] == 1
+
+
 async def test_leader_that_cannot_renew_gives_up_in_time(clock: Clock) -> None:
     server = Server()
     a = elector(server, "a")
