@@ -47,8 +47,8 @@ class Settings:
     """ELASTICJOB_LEASE_NAME: operators with the same Lease take turns."""
 
     lease_identity: str = ""
-    """ELASTICJOB_LEASE_IDENTITY: who we are, such as the pod's name: one that comes back under its name finds the lease its own. Two that run
-    at the same time must differ. Empty: a new one for each process."""
+    """ELASTICJOB_LEASE_IDENTITY: who we are, such as the pod's name: one that comes back under its name finds the lease its own. Two that
+    run at the same time must differ. Empty: a new one for each process."""
 
     lease_seconds: float = 10.0
     """ELASTICJOB_LEASE_SECONDS: after so long without a word from the leader another takes over, s. Shorter: quicker; too short: an API
