@@ -24,6 +24,8 @@ class Crowded:
 class Counters:
     """What etcd counts."""
 
+    calls: float
+    """Calls and streams opened."""
     writes: float
     """Entries that went through its log: puts and deletes, whole transactions, leases."""
     puts: float
@@ -64,6 +66,7 @@ def parse_line(line: str) -> Crowded:
 def counters(metrics: Mapping[str, float]) -> Counters:
     """From /metrics, summed over labels."""
     return Counters(
+        calls=metrics["grpc_server_started_total"],
         writes=metrics["etcd_server_proposals_committed_total"],
         puts=metrics["etcd_mvcc_put_total"],
         received=metrics["etcd_network_client_grpc_received_bytes_total"],
@@ -77,6 +80,7 @@ COLUMNS: tuple[tuple[str, Callable[[Phase, int], str]], ...] = (
     ("s", lambda phase, _: f"{phase.seconds:.3f}"),
     ("agents' CPU s", lambda phase, _: f"{phase.python_cpu:.2f}"),
     ("etcd's CPU s", lambda phase, _: f"{phase.etcd.cpu:.2f}"),
+    ("calls each", lambda phase, members: f"{phase.etcd.calls / members:.2f}"),
     ("writes each", lambda phase, members: f"{phase.etcd.writes / members:.1f}"),
     ("keys each", lambda phase, members: f"{phase.etcd.puts / members:.1f}"),
     ("B in each", lambda phase, members: f"{phase.etcd.received / members:,.0f}"),

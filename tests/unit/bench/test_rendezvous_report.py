@@ -11,7 +11,7 @@ from tests.bench.rendezvous.report import Counters, Crowded, Phase, Result, coun
 
 def crowd(members: int, writes_each: float) -> Result:
     writes = members * writes_each
-    used = Counters(writes=writes, puts=writes, received=writes * 100, sent=writes * 50, log=writes * 10, cpu=0.5)
+    used = Counters(calls=writes, writes=writes, puts=writes, received=writes * 100, sent=writes * 50, log=writes * 10, cpu=0.5)
     phase = Phase(seconds=1.0, python_cpu=0.7, etcd=used)
     return Result(members=members, start=phase, loss=phase)
 
@@ -35,10 +35,11 @@ def test_one_crowd_says_nothing_of_growth() -> None:
 def test_a_phase_is_what_happened_between_two_looks() -> None:
     before = counters(dict.fromkeys(NAMES, 10.0))
     after = counters(dict.fromkeys(NAMES, 25.0))
-    assert dataclasses.asdict(after - before) == dict.fromkeys(("writes", "puts", "received", "sent", "log", "cpu"), 15.0)
+    assert dataclasses.asdict(after - before) == dict.fromkeys(("calls", "writes", "puts", "received", "sent", "log", "cpu"), 15.0)
 
 
 NAMES = (
+    "grpc_server_started_total",
     "etcd_server_proposals_committed_total",
     "etcd_mvcc_put_total",
     "etcd_network_client_grpc_received_bytes_total",
