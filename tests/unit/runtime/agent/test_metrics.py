@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.error
 import urllib.request
 
@@ -62,15 +63,18 @@ def test_what_is_not_known_is_left_out() -> None:
     assert found["store_up",] == 0
 
 
-def test_it_is_served() -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_it_is_served(host: str) -> None:
+    if host == "[::1]" and not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
     metrics = Metrics(epoch=7)
     server = MetricsServer(0, metrics.text)
     server.start()
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{host}:{server.port}/metrics", timeout=10) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             assert values(answer.read().decode())["epoch",] == 7
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/", timeout=10)
+            urllib.request.urlopen(f"http://{host}:{server.port}/", timeout=10)
     finally:
         server.close()

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import http.server
+import socket
+import socketserver
 import threading
 from collections.abc import Callable
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    """For networks of either kind."""
+
+    daemon_threads = True
+    address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's asks DNS for this host's name, which may take its time
+        self.server_name, self.server_port = "", self.server_address[1]
 
 
 class MetricsServer:
@@ -32,8 +47,7 @@ class MetricsServer:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
                 """A scrape is no news."""
 
-        self._server = http.server.ThreadingHTTPServer(("", port), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("", port), Handler)
         self.port: int = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
 
