@@ -11,10 +11,11 @@ import datetime
 from collections.abc import Callable
 from typing import Any
 
-from elasticjob_operator.api import ElasticJob, Status
+from elasticjob_operator.api import ConditionType, ElasticJob, Status
 from elasticjob_operator.planning import (
     Action,
     AskServer,
+    ClearRun,
     CreateObject,
     CreatePod,
     DeleteObject,
@@ -38,18 +39,31 @@ from elasticjob_operator.world import (
     RendezvousView,
     World,
 )
-from elasticjob_runtime.contract import OutcomeValue, PlanValue, SpecValue
+from elasticjob_runtime.contract import FailureValue, OutcomeValue, PlanValue, SpecValue
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.unit.operator.builders import NOW, UID, make_job, make_outcome, make_plan
+from tests.unit.operator.builders import NOW, UID, make_failure, make_job, make_outcome, make_plan
 
 MIN, MAX = 1, 5
 NODES = ("n0", "n1", "n2")
 ENDS: tuple[int | str, ...] = (1, 1, 137, 143, 69, 0, "Evicted", "OutOfcpu")
 """Exit codes, and reasons of pods that failed without one."""
 numbers = st.integers(0, MAX - 1)
+SPECS: tuple[dict[str, Any], ...] = (
+    {},
+    {"scaling": {"scaleUpDelaySeconds": 5}},
+    {"workers": {"allowedReplicas": [1, 2, 4]}},
+    {"workers": {"replicaStep": 1}, "restartPolicy": {"windowSeconds": 60}},
+    {"restartPolicy": {"rules": [{"exitCodes": [137], "action": "Ignore"}, {"exitCodes": [42], "action": "Fail"}]}},
+    {"lifecycle": {"activeDeadlineSeconds": 300, "startupDeadlineSeconds": 60, "cleanPods": "All"}},
+    {"lifecycle": {"suspend": True}},
+)
+
+
+def _other(spec: dict[str, Any]) -> dict[str, Any]:
+    return {part: value for part, value in spec.items() if part != "workers"}
 
 
 def event(**arguments: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Any]:
@@ -85,6 +99,9 @@ class Cluster(RuleBasedStateMachine):
         self.most_restarts = 0
         self.most_epoch = 0
         self.ended: str = ""
+        self.run_id = ""
+        """Whose keys are followed."""
+        self.failure: FailureValue | None = None
 
     # The operator
 
@@ -93,28 +110,44 @@ class Cluster(RuleBasedStateMachine):
         known = self.reach is not Reach.CONNECTING
         view = RendezvousView(
             reach=self.reach,
+            run_id=self.run_id,
             spec=self.spec if known else None,
             plan=self.plan if known else None,
             outcome=self.outcome if known else None,
+            failure=self.failure if known else None,
         )
         return World(pods=tuple(self.pods.values()), objects=self.objects, nodes=self.nodes, rendezvous=view, admission=self.admission)
 
     def decide(self) -> Plan:
         return plan(self.job, self.world, Settings(), self.now)
 
-    @initialize()
-    def _admit(self) -> None:
+    @initialize(spec=st.sampled_from(SPECS))
+    def _admit(self, spec: dict[str, Any]) -> None:
+        workers, policy = spec.get("workers", {}), {"maxRestarts": 4, **spec.get("restartPolicy", {})}
+        self.job = make_job(replicas=2, min=MIN, max=MAX, workers=workers, spec={**_other(spec), "restartPolicy": policy})
         self.reconcile(survives=99)
 
     def reconcile(self, survives: int) -> None:
         """One round. The operator dies after `survives` writes, the status write being the last."""
         found = self.decide()
+        self.follow(found)
         for action in found.actions[:survives]:
             self.apply(action)
         if survives >= len(found.actions):
             self.write(found.status)
         else:
             self.admission = None
+
+    def follow(self, found: Plan) -> None:
+        """The keys of a new run are none yet, and its epochs begin anew."""
+        run_id = found.target.run_id if found.target else ""
+        if run_id and self.run_id and run_id != self.run_id:
+            self.forget_keys()
+            self.most_epoch = 0
+        self.run_id = run_id or self.run_id
+
+    def forget_keys(self) -> None:
+        self.spec = self.plan = self.outcome = self.failure = None
 
     def apply(self, action: Action) -> None:
         match action:
@@ -136,13 +169,17 @@ class Cluster(RuleBasedStateMachine):
             case PublishSpec():
                 if self.reach is Reach.REACHABLE:
                     self.spec = action.spec
+            case ClearRun():
+                assert not any(pod.running for pod in self.pods.values()), "took the keys from agents that live"
+                self.forget_keys()
             case _:
-                pass  # evicting members and clearing keys: agents' business
+                pass  # evicting members: agents' business
 
     def create(self, action: CreatePod) -> None:
         metadata = action.body["metadata"]
         name, labels = metadata["name"], metadata["labels"]
         assert not self.job.status.is_finished, "created a pod for a job that has ended"
+        assert not self.job.is_suspended, "created a pod for a job that is to rest"
         assert name not in self.pods, "created a twin"
         self.made += 1
         self.pods[name] = Pod(
@@ -160,7 +197,8 @@ class Cluster(RuleBasedStateMachine):
     def check_counted(self, action: DeletePod) -> None:
         pod = self.pods.get(action.name)
         if pod and pod.failed and not self.job.status.is_finished and not pod.terminating:
-            assert is_accounted(pod, judge(pod), self.job.status.last_failure), "deleted before it was counted"
+            failure = judge(pod, self.job.spec.restart_policy.rules)
+            assert is_accounted(pod, failure, self.job.status.last_failure), "deleted before it was counted"
 
     def delete(self, action: DeletePod) -> None:
         pod = self.pods.get(action.name)
@@ -242,14 +280,28 @@ class Cluster(RuleBasedStateMachine):
         workers = self.job.spec.workers.model_copy(update={"replicas": replicas})
         self.job = self.job.model_copy(update={"metadata": metadata, "spec": self.job.spec.model_copy(update={"workers": workers})})
 
+    @event(suspend=st.booleans())
+    def user_suspends_or_resumes(self, suspend: bool) -> None:
+        metadata = self.job.metadata.model_copy(update={"generation": self.job.generation + 1})
+        lifecycle = self.job.spec.lifecycle.model_copy(update={"suspend": suspend})
+        self.job = self.job.model_copy(update={"metadata": metadata, "spec": self.job.spec.model_copy(update={"lifecycle": lifecycle})})
+
     @event(reach=st.sampled_from([Reach.REACHABLE, Reach.REACHABLE, Reach.UNREACHABLE, Reach.CONNECTING]), empty=st.booleans())
     def etcd_comes_and_goes(self, reach: Reach, empty: bool) -> None:
         self.reach = reach
         if empty:
-            self.spec = self.plan = self.outcome = None
+            self.forget_keys()
+
+    @event(index=numbers, code=st.sampled_from([1, 42, -9]))
+    def agents_report_a_failure(self, index: int, code: int) -> None:
+        if self.plan is not None:
+            failure = make_failure(index, epoch=self.plan.epoch, at=(self.now - NOW).total_seconds())
+            self.failure = dataclasses.replace(failure, exit_code=code)
 
     @event(restart=st.booleans())
     def agents_plan(self, restart: bool) -> None:
+        if not any(pod.running for pod in self.pods.values()):
+            return
         epoch = max(self.most_epoch, self.plan.epoch if self.plan else 0) + 1
         count = (self.plan.restart_count if self.plan else 0) + restart
         self.plan = make_plan(epoch, restart_count=count)
@@ -257,7 +309,8 @@ class Cluster(RuleBasedStateMachine):
     @precondition(lambda self: self.made > 4)
     @event(outcome=st.sampled_from([make_outcome(), make_outcome("failed", "MaxRestartsExceeded")]))
     def agents_end(self, outcome: OutcomeValue) -> None:
-        self.outcome = self.outcome or outcome
+        if any(pod.running for pod in self.pods.values()):
+            self.outcome = self.outcome or outcome
 
     # What always holds
 
@@ -267,10 +320,25 @@ class Cluster(RuleBasedStateMachine):
         assert len({pod.index for pod in self.pods.values()}) == len(self.pods)
 
     @invariant()
+    def a_run_never_meets_another(self) -> None:
+        assert len({pod.run for pod in self.pods.values()}) <= 1
+
+    @invariant()
+    def at_rest_it_holds_nothing(self) -> None:
+        if self.job.is_suspended and self.job.status.is_true(ConditionType.SUSPENDED):
+            assert not self.pods
+
+    @invariant()
+    def what_is_counted_adds_up(self) -> None:
+        restarts = self.job.status.restarts
+        assert sum(restarts.by_cause.values()) == restarts.total
+        assert (restarts.window or 0) <= restarts.total
+
+    @invariant()
     def what_is_counted_never_shrinks(self) -> None:
         status = self.job.status
         assert status.restarts.total >= self.most_restarts
-        assert status.epoch >= self.most_epoch
+        assert status.epoch >= self.most_epoch or status.epoch == 0
         self.most_restarts, self.most_epoch = status.restarts.total, status.epoch
 
     @invariant()
@@ -293,7 +361,7 @@ class Cluster(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.nodes = {name: Node(name=name, ready=True, since=self.now) for name in NODES}
         self.reach = Reach.REACHABLE
-        for _ in range(60):
+        for _ in range(90):
             for pod in list(self.pods.values()):
                 self.start(pod, NODES[0])
                 self.end(pod)
@@ -312,6 +380,11 @@ class Cluster(RuleBasedStateMachine):
         if self.job.status.is_finished:
             assert not any(pod.running for pod in self.pods.values()), "an ended job holds resources"
             assert not self.objects, "an ended job keeps its etcd"
+            return
+        if self.job.is_suspended:
+            assert self.job.status.is_true(ConditionType.SUSPENDED)
+            assert not self.pods
+            assert not self.objects, "a job at rest keeps its etcd"
             return
         assert len(self.pods) == self.job.replicas
         assert all(pod.running for pod in self.pods.values())
