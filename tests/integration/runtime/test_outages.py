@@ -8,7 +8,8 @@ import pytest
 from elasticjob_runtime.contract import MemberState
 
 from tests.contract.etcd_servers import EtcdServer, require_etcd, three_members
-from tests.integration.runtime.agents import Job
+from tests.contract.proxy import Proxy
+from tests.integration.runtime.agents import Job, lives
 from tests.support import eventually
 
 
@@ -64,3 +65,49 @@ def test_an_etcd_that_loses_one_member_of_three_is_not_noticed(tmp_path_factory:
         job.close()
         for server in servers:
             server.stop()
+
+
+def test_an_agent_that_only_etcd_does_not_hear_stops_when_the_others_go_on_and_comes_back(job: Job) -> None:
+    """Its neighbours hear it, and it hears them: two groups would train, with it in both."""
+    proxy = Proxy(int(job.endpoint.rpartition(":")[2]))
+    try:
+        job.start_all("a b")
+        cut = job.start("c", endpoint=f"127.0.0.1:{proxy.port}")
+        before = job.trains(3)
+        job.tell("c", "hang")  # or its worker would notice by itself that the others have gone
+        eventually(lambda: not (job.directory / "do" / "c").exists(), what="its worker hangs")
+        proxy.refuse()
+        after = job.trains(2, after=before)
+        assert {worker.member for worker in after} == {"a", "b"}
+        eventually(lambda: "a neighbour follows plan" in cut.output, what=f"c hears that the others go on; logs:\n{job.logs}")
+        plan = job.plan
+        assert plan is not None
+        eventually(lambda: not any(lives(worker.pid) for worker in before if worker.member == "c"), what="its worker is stopped")
+        proxy.admit()
+        again = job.trains(3, after=after)
+        assert {worker.restarts for worker in again} == {0}, "a loss is free"
+        job.finish()
+        assert [agent.ends() for agent in job.agents] == [0, 0, 0], job.logs
+    finally:
+        proxy.close()
+
+
+@pytest.mark.parametrize("spares", [0, 1])
+def test_the_only_member_of_a_plan_trains_on_while_etcd_is_away(fragile_job: Job, own_etcd: EtcdServer, spares: int) -> None:
+    job = fragile_job
+    agents = [job.start("a", nnodes="1")]
+    before = job.trains(1)
+    agents += [job.start("b", nnodes="1")] * spares
+    eventually(lambda: len(job.members) == 1 + spares, what="the spare is there")
+    plan = job.plan
+    own_etcd.kill()
+    if spares:
+        eventually(lambda: "asking 1 others whether they go on" in agents[0].output, what=f"it asks; logs:\n{job.logs}")
+    else:
+        eventually(lambda: "out of reach" in agents[0].output, what="it notices")
+    own_etcd.start()
+    eventually(lambda: len(job.members) == 1 + spares and job.plan == plan, what=f"all are registered again; logs:\n{job.logs}")
+    assert plan is not None
+    assert job.workers(plan.epoch) == before
+    job.finish()
+    assert [agent.ends() for agent in agents] == [0] * len(agents), job.logs
