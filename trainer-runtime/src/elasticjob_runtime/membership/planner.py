@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, MemberState, OutcomeState, OutcomeValue, PlanReason
 from elasticjob_runtime.membership import crash_loop
-from elasticjob_runtime.membership.candidates import answered, candidates, chosen, known_unreachable, may_train, names, ranks_of, unasked
+from elasticjob_runtime.membership.candidates import answered, candidates, chosen, fitting, known_unreachable, names, ranks_of, unasked
 from elasticjob_runtime.membership.model import (
     Action,
     Member,
@@ -213,7 +213,7 @@ def _resize(view: View, plan: Plan, now: float) -> Action | None:
 def _more_may_join(view: View, there: Sequence[Member], new: Sequence[Member], now: float) -> Action | None:
     """Joins are batched, from when they are ready: each plan stops everybody. Those that still import are waited for, but not for long."""
     settings, first = view.settings, min(member.ready_at for member in new)
-    warming = [member for member in view.store.members.values() if may_train(view, member) and _warms_up(view, member, now)]
+    warming = [member for member in fitting(view) if _warms_up(view, member, now)]
     larger = (group_size(view.spec, len(there) + len(warming)) or 0) > (group_size(view.spec, len(there)) or 0)
     joined = f"{names([member.name for member in new])} joined"
     if larger and now < first + settings.warming_delay:
