@@ -207,13 +207,13 @@ ALONE = {
                   probes=answers("b", reachable=False)), "exit RESTARTABLE"
     ),
     "alone, and nobody is known: a moment for etcd to come back": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=AWAY, settings={"min": 1}), "wait 58 s"
+        make_view(there="a", plan=ONE, lease_expires_at=AWAY, settings={"min": 1}), "wait 28 s"
     ),
     "alone, nobody is known, etcd does not come back: somebody may have come": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=NOW - 60, settings={"min": 1}), "stop"
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 30, settings={"min": 1}), "stop"
     ),
     "alone, nobody is known, but an operator may have replaced this node": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=NOW - 60, spec=SpecValue(min=1, max=1)), "stop"
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 30, spec=SpecValue(min=1, max=1)), "stop"
     ),
     "alone, and there is room for nobody else: it trains on": Case(
         make_view(there="a", plan=ONE, lease_expires_at=NOW - 600, settings={"min": 1, "max": 1}), "nothing to do"

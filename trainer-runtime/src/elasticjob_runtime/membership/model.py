@@ -77,9 +77,10 @@ class Settings:
     """s that joins which are ready wait for members that are there but still importing: one restart instead of two. Never after a loss."""
     hearsay_grace: float = 1.0
     """s to see a plan that a neighbour already follows, before the workers are stopped."""
-    alone_grace: float = 60.0
+    alone_grace: float = 30.0
     """s after its lease ended that the only member of a plan trains on while the store is away, where it knows nobody whom it could ask.
-    Longer: longer outages of the store stop nothing; shorter: a replacement that was started elsewhere sooner finds it stopped."""
+    Longer: longer outages of the store stop nothing; shorter: a replacement elsewhere finds it stopped, however soon it starts. Kubernetes
+    calls a node NotReady after 40 s of silence, and the operator replaces its pods after that."""
     leave_timeout: float = 2.0
     """s that a leaving agent tries to tell the others before it leaves without."""
     crash_limits: crash_loop.Limits = dataclasses.field(default_factory=crash_loop.Limits)
