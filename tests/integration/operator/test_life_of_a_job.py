@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from elasticjob_runtime.contract import OutcomeState, PlanReason
 
+from tests.cluster.loopback import ControlPlane
 from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Namespace
 from tests.integration.operator.process import Operator
@@ -59,10 +60,12 @@ def test_worker_failure_shows_as_restarting_and_then_training_goes_on(ns: Namesp
     assert ns.condition("digits", "Restarting")["status"] == "False"
 
 
-def test_succeeded_job_keeps_ended_pods_and_frees_the_rest(ns: Namespace, training: Callable[..., Agents]) -> None:
+def test_succeeded_job_keeps_ended_pods_and_frees_the_rest(
+    ns: Namespace, control_plane_server: ControlPlane, training: Callable[..., Agents]
+) -> None:
     agents = training(replicas=3)
     agents.outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
-    eventually(lambda: ns.is_true("digits", "Succeeded"), what="Succeeded")
+    control_plane_server.kubectl("--namespace", ns.name, "wait", "ej/digits", "--for=condition=Succeeded", "--timeout=30s")
     for pod in ("digits-worker-0", "digits-worker-1"):
         ns.end(pod, 0, at=rfc3339())
     # The third agent never ends: its pod is deleted after the grace.

@@ -125,3 +125,45 @@ def test_operator_that_is_killed_while_the_job_trains(training: Training, operat
     operator.restart()
     training.trains_with(3)
     assert training.ns.status("digits")["restarts"]["total"] == 0
+
+
+def test_suspended_and_resumed_it_trains_as_another_run(training: Training) -> None:
+    training.start(2)
+    training.ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": True}}})
+    eventually(lambda: training.ns.is_true("digits", "Suspended"), what="Suspended", timeout=60)
+    assert not training.ns.workers()
+    assert training.ns.condition("digits", "Failed")["status"] == "False", "workers that end at a SIGTERM are no failure"
+    training.ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": False}}})
+    eventually(lambda: training.ns.status("digits")["rendezvous"]["id"].endswith("-2"), what="the second run")
+    training.trains_with(2)
+    assert training.ns.status("digits")["restarts"]["total"] == 0
+    training.stop.touch()
+    eventually(lambda: training.ns.is_true("digits", "Succeeded"), what="Succeeded", timeout=60)
+
+
+def test_script_that_fails_as_a_rule_says_ends_the_job_without_a_restart(training: Training) -> None:
+    rules = [{"exitCodes": [1], "reasons": ["ApplicationError"], "action": "Fail"}]
+    training.start(2, spec={"restartPolicy": {"maxRestarts": 9, "rules": rules}})
+    training.crash.touch()
+    eventually(lambda: training.ns.is_true("digits", "Failed"), what="Failed", timeout=60)
+    assert training.ns.condition("digits", "Failed")["reason"] == "FailedByRule"
+    assert "ZeroDivisionError: told to fail" in training.ns.condition("digits", "Failed")["message"]
+
+
+def test_agents_train_with_allowed_sizes_alone(training: Training) -> None:
+    training.start(3, allowedReplicas=[1, 3])
+    training.ns.scale("digits", 2)
+    training.trains_with(1)
+    training.ns.scale("digits", 3)
+    training.trains_with(3)
+
+
+def test_failure_that_a_rule_ignores_is_restarted_though_no_restart_is_left(training: Training) -> None:
+    training.start(2, spec={"restartPolicy": {"maxRestarts": 0, "rules": [{"exitCodes": [1], "action": "Ignore"}]}})
+    epoch = training.ns.status("digits")["epoch"]
+    training.crash.touch()
+    eventually(lambda: training.ns.status("digits")["epoch"] > epoch, what="another worker group", timeout=60)
+    training.crash.unlink()
+    training.trains_with(2)
+    assert training.ns.status("digits")["restarts"]["total"] == 0
+    assert training.ns.status("digits")["restarts"]["reported"] >= 1

@@ -49,7 +49,7 @@ class Restarts(Model, frozen=True):
     Compared with spec.restartPolicy.maxRestarts.
     """
     reported: Count | None = None
-    """How many of them the agents of the current run reported; the others were whole pods that failed."""
+    """Restarts that the agents of the current run reported, those that rules ignore too, but not pods that failed as a whole."""
     window: Count | None = None
     """How many of them fall into the last spec.restartPolicy.windowSeconds, where that is given."""
     times: Annotated[tuple[Time, ...], Field(max_length=101, json_schema_extra={"x-kubernetes-list-type": "atomic"})] | None = None

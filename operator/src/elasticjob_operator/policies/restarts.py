@@ -28,6 +28,8 @@ GROUP_SECONDS = 5.0
 """How long the rest of a worker group takes to fail of the first failure, s."""
 MAX_TIMES = 101
 """Times of restarts that are kept: one more than may be within a window."""
+IGNORED_AT_ONCE = 100
+"""Restarts that agents may make while the operator is away, where rules ignore some of them."""
 UNKNOWN = "WorkerFailed"
 """Cause of a restart of which the agents reported no failure."""
 
@@ -44,6 +46,8 @@ class Budget:
     """A failure that ends the job by a rule."""
     look_again: datetime.datetime | None = None
     """When a restart leaves the window."""
+    some_are_ignored: bool = False
+    """A rule ignores failures, which the agents cannot tell from others."""
 
     @property
     def total(self) -> int:
@@ -60,8 +64,10 @@ class Budget:
 
     @property
     def limit_of_agents(self) -> int:
-        """What the agents may compare their own count of this run with."""
-        return (self.restarts.reported or 0) + max(0, self.limit - self.used)
+        """What the agents may compare their own count of this run with. Where a rule ignores failures it is the operator that ends the
+        job, a restart later than the agents would."""
+        left = max(0, self.limit - self.used)
+        return (self.restarts.reported or 0) + left + (IGNORED_AT_ONCE if self.some_are_ignored else 0)
 
 
 class _Tally:
@@ -100,7 +106,15 @@ def account(job: ElasticJob, view: RendezvousView, failed: Iterable[Pod], now: d
             tally.add(failure.reason, failure.time)
             last = new = _of_pod(pod, failure)
     restarts, again = _within_window(policy, tally, count, now)
-    return Budget(restarts=restarts, limit=policy.max_restarts, last_failure=last, new_failure=new, fatal=fatal, look_again=again)
+    return Budget(
+        restarts=restarts,
+        limit=policy.max_restarts,
+        last_failure=last,
+        new_failure=new,
+        fatal=fatal,
+        look_again=again,
+        some_are_ignored=any(rule.action is RuleAction.IGNORE for rule in policy.rules),
+    )
 
 
 def _fresh(before: Restarts, view: RendezvousView) -> tuple[int | None, int]:

@@ -228,3 +228,8 @@ def test_rules_for_what_the_agents_report(rule: dict[str, Any], known: Failure |
     view = make_view(plan=make_plan(restart_count=1), failure=make_failure(1))
     found = account(ruled(rule, status=make_status(last_failure=known)), view, [], NOW)
     assert (found.total, found.restarts.reported, found.fatal is not None) == (total, 1, fatal)
+
+
+def test_agents_that_cannot_tell_ignored_failures_do_not_end_the_job_by_them() -> None:
+    job = ruled(IGNORE, status=restarts(total=3, reported=5))
+    assert account(job, NOTHING, [], NOW).limit_of_agents == 105
