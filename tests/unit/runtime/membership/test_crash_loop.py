@@ -11,7 +11,7 @@ from elasticjob_runtime.membership.planner import next_plan
 
 from tests.unit.runtime.membership.builders import NOW, Case, answers, make_failure, make_plan, make_view, members, told
 
-LIMITS = Limits(backoff=1.0, backoff_max=10.0, stable_time=20.0, max_stalled=None)
+LIMITS = Limits(at_once=1, backoff=1.0, backoff_max=10.0, stable_time=20.0, max_stalled=None)
 
 
 def crash(kind: str = "A", step: int | None = None, ran: float = 1.0) -> Crash:
@@ -46,6 +46,10 @@ DELAYS = {
     "a script that reports nothing, and did not": ([crash(), crash(ran=19.9)], 1.0),
     "time is no progress where steps are reported": ([crash(step=100), crash(ran=500.0)], 1.0),
 }
+
+
+def test_a_few_of_a_kind_are_restarted_at_once() -> None:
+    assert [delay(times, Limits(backoff=1.0)) for times in range(1, 8)] == [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0]
 
 
 @pytest.mark.parametrize(("crashes", "seconds"), DELAYS.values(), ids=DELAYS)

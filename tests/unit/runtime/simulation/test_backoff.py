@@ -16,7 +16,7 @@ from tests.unit.runtime.simulation.test_scenarios import Story
 
 SEEDS = range(8)
 
-WAITING = Limits(backoff=30.0, backoff_max=30.0)
+WAITING = Limits(at_once=1, backoff=30.0, backoff_max=30.0)
 
 
 @pytest.fixture(autouse=True)

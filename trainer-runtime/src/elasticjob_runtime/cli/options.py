@@ -41,7 +41,7 @@ RUN_KEYS = {
     "join_timeout": "s to get into a plan before the agent gives up",
     "start_grace": "s without a further join before the first plan has fewer members than wanted",
     "join_delay": "s over which joins of a running job are batched",
-    "restart_backoff": "s before the same crash is restarted a second time without progress; doubles each time; 0: never waits",
+    "restart_backoff": "s before the same crash is restarted a fourth time without progress; doubles each time; 0: never waits",
     "restart_backoff_max": "s, the longest such wait",
     "stable_time": "s that workers which report no steps must run for it to count as progress",
     "hang_min": "s: with --hang-factor, nothing shorter is a hang",
@@ -73,7 +73,7 @@ class RunConf:
     join_delay: float = 1.0
     restart_backoff: float = 1.0
     restart_backoff_max: float = 60.0
-    stable_time: float = 20.0
+    stable_time: float = 5.0
     hang_min: float = 30.0
     connection: Mapping[str, str] = dataclasses.field(default_factory=dict)
 

@@ -1,8 +1,9 @@
 """Restarts that do not help: how long to wait before the next, and when to stop. Pure.
 
-A crash after progress is restarted at once. The same crash again without progress waits 0, 1, 2, 4 ... s. Restarts in a row that bring
-no progress end the job, whatever crashes. Progress is a training step beyond any known at an earlier crash, where the script reports
-steps; of a script that reports none, workers that ran for a while. What has to be remembered is in the plan, so a new planner knows it.
+A crash after progress is restarted at once. So are the first few of one kind without progress between; further ones wait 1, 2, 4 ... s.
+Restarts in a row that bring no progress end the job, whatever crashes. Progress is a training step beyond any known at an earlier crash,
+where the script reports steps; of a script that reports none, workers that ran for a while. What has to be remembered is in the plan, so
+a new planner knows it.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ AUTO_STALLED_RESTARTS = 5
 class Limits:
     """From the agent's flags."""
 
+    at_once: int = 3
+    """Crashes of one kind in a row that are restarted without a wait."""
     backoff: float = 0.0
-    """s before the second restart after the same crash; doubles with every further one; 0: never wait."""
+    """s before the restart after one more than these; doubles with every further one; 0: never wait."""
     backoff_max: float = 60.0
     """s, the longest wait."""
-    stable_time: float = 20.0
+    stable_time: float = 5.0
     """s that workers which report no steps must run for it to count as progress."""
     max_stalled: int | None = 0
     """Restarts in a row without progress that end the job; 0: no end; None: AUTO_STALLED_RESTARTS where the script reports steps."""
@@ -76,10 +79,9 @@ def judge(history: History, crash: Crash, limits: Limits) -> Verdict:
 
 
 def delay(same_crashes: int, limits: Limits) -> float:
-    """s before the restart after this many crashes of one kind in a row: 0, 1, 2, 4 ... times the backoff."""
-    if same_crashes < 2:
-        return 0.0
-    return min(limits.backoff_max, limits.backoff * 2.0 ** min(same_crashes - 2, 30))
+    """s before the restart after this many crashes of one kind in a row: 0 for the first few, then 1, 2, 4 ... times the backoff."""
+    further = same_crashes - limits.at_once
+    return min(limits.backoff_max, limits.backoff * 2.0 ** min(further - 1, 30)) if further > 0 else 0.0
 
 
 def longest_delay(history: History, limits: Limits) -> float:
