@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import sys
 
 import kopf
@@ -23,6 +24,7 @@ def main() -> None:
     except SettingsError as error:
         sys.exit(f"elasticjob-operator: {error}")
     _log_to_stderr(json=settings.log_format is LogFormat.JSON)
+    _raise_file_limit()
     try:
         code = asyncio.run(_run(settings))
     except ConfigException as error:
@@ -39,6 +41,12 @@ def _log_to_stderr(*, json: bool) -> None:
     kopf.configure(log_format=kopf.LogFormat.JSON if json else kopf.LogFormat.FULL, log_prefix=None)
     for chatty in ("kopf.objects", "kopf.activities"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+def _raise_file_limit() -> None:
+    """A job with an etcd of its own takes a socket, and 1024 is what many a container runtime allows who does not ask for more."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _run(settings: Settings) -> int:

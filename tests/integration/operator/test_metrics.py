@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import time
 from collections.abc import Callable
 
@@ -69,3 +70,17 @@ def test_logs_are_json_with_job_and_reason_and_without_what_a_template_holds(
     assert created[0]["object"]["namespace"] == ns.name
     lines = [line for line in operator.log_text().splitlines() if "hunter2" in line]
     assert all("imagePullPolicy" in line for line in lines), "the server's words on what it refused, and nothing else"
+
+
+def test_operator_may_open_as_many_sockets_as_there_can_be_etcds(
+    ns: Namespace, start_operator: Callable[..., Operator], submit: Callable[..., str]
+) -> None:
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), most))  # as a container runtime may have it
+    try:
+        operator = start_operator()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+    assert figure(operator, "process_max_fds") == most
+    submit(replicas=1)
+    eventually(lambda: len(ns.workers()) == 1, what="it works")
