@@ -117,7 +117,7 @@ class Processes:
 
     def _new_launcher(self, environment: Mapping[str, str]) -> ZygoteLauncher | PlainLauncher:
         if self._config.preload is None:
-            return PlainLauncher()
+            return PlainLauncher(self._reactor)
         return ZygoteLauncher(
             self._config.command,
             self._config.group.nproc,

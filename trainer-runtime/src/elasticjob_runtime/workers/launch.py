@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import logging
 import os
@@ -252,20 +253,19 @@ class ZygoteLauncher:
 class PlainLauncher:
     """Spawns every worker: `--start-method=spawn`, and commands that are not Python."""
 
-    def __init__(self) -> None:
+    def __init__(self, reactor: Reactor) -> None:
+        self._reactor = reactor
         self._spawn = SpawnLauncher()
+        self.ready = False
         self.problem = "asked for"
         self.stores: StoreHost | None = None
-        self._looking = threading.Thread(target=libuv_is_lacking, name="libuv", daemon=True)
-        self._looking.start()  # reads half a gigabyte, where it lies on a slow disk; nothing for the agent's loop
-
-    @property
-    def ready(self) -> bool:
-        return not self._looking.is_alive()
+        # Reads half a gigabyte, perhaps from a slow disk: nothing for the agent's loop.
+        threading.Thread(target=self._look, name="libuv", daemon=True).start()
 
     @property
     def deadline(self) -> float | None:
-        return None if self.ready else time.monotonic() + 0.02
+        """There is nothing to do at any time."""
+        return None
 
     @property
     def without_libuv(self) -> bool:
@@ -289,6 +289,14 @@ class PlainLauncher:
 
     def close(self) -> None:
         """Nothing to end."""
+
+    def _look(self) -> None:
+        libuv_is_lacking()
+        with contextlib.suppress(OSError):  # the agent has ended meanwhile
+            self._reactor.call_soon(self._looked)
+
+    def _looked(self) -> None:
+        self.ready = True
 
 
 GroupLauncher = ZygoteLauncher | PlainLauncher
