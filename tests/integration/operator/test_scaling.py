@@ -56,7 +56,7 @@ def test_sizes_in_between_are_rounded_down(ns: Namespace, training: Callable[...
     spec = eventually(lambda: (known := agents.spec()) and known.wanted == 4 and known, what="the agents are told")
     assert spec
     assert spec.allowed == [2, 4]
-    assert ns.status("digits")["workers"] == "2/4"
+    eventually(lambda: ns.status("digits")["workers"] == "2/4", what="status says so")
 
 
 def test_more_workers_are_put_off_exactly_even_over_a_restart(ns: Namespace, operator: Operator, training: Callable[..., Agents]) -> None:

@@ -44,12 +44,12 @@ class Observed:
 
 def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.datetime, growth: Growth) -> Observed:
     """`job` wants as many workers as `growth` says."""
-    rendezvous = rendezvous_of(job, settings)
 
     def stand(pod: Pod) -> Stand:
         return standing(pod, world.nodes, node_lost_seconds=settings.node_lost_seconds, now=now)
 
     pods = [pod for pod in world.pods if pod.component == names.COMPONENT_WORKER and _has_its_name(job, pod)]
+    rendezvous = rendezvous_of(job, settings, max((pod.run for pod in pods), default=0))
     workers = [(pod, stand(pod)) for pod in sorted(pods, key=lambda pod: pod.index)]
     current = tuple((pod, stands) for pod, stands in workers if pod.run == rendezvous.run)
     stale = tuple((pod, stands) for pod, stands in workers if pod.run != rendezvous.run)

@@ -121,7 +121,7 @@ def _suspended(
     for pod, stand in pods:
         if stand.standing is Standing.LOST:
             actions.append(_delete(pod, stand.why, force=True))
-        elif stand.standing is Standing.FAILED and not _is_counted(job, pod):
+        elif stand.standing is Standing.FAILED and pod.run == observed.rendezvous.run and not _is_counted(job, pod):
             continue  # counted first, in the status of this plan
         elif stand.standing is not Standing.LEAVING:
             actions.append(_delete(pod, "the job is suspended"))

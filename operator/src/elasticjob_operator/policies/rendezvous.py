@@ -31,18 +31,21 @@ class Rendezvous:
         return RendezvousStatus(id=self.run_id, backend=backend, endpoint=self.endpoint)
 
 
-def rendezvous_of(job: ElasticJob, settings: Settings) -> Rendezvous:
-    """What status says stays, so that another default endpoint in a new release of the operator never moves a job that runs."""
+def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0) -> Rendezvous:
+    """What status says stays, so that another default endpoint in a new release of the operator never moves a job that runs.
+
+    `newest_run`: of the pods that there are. An operator that died before it wrote so may have begun a run that status does not know.
+    """
     if not job.has_plans:
-        return _of_torchrun(job)
+        return _of_torchrun(job, newest_run)
     own = names.managed_endpoint(job.name, job.namespace, DEFAULT_ETCD_PORT)
-    before, run = job.status.rendezvous, _run(job)
+    before, run = job.status.rendezvous, max(_run(job), newest_run)
     endpoint = (before.endpoint if before else "") or job.spec.rendezvous.endpoint or settings.endpoint or own
     return Rendezvous(run=run, run_id=names.run_id(job.uid, run), endpoint=endpoint, managed=endpoint == own)
 
 
-def _of_torchrun(job: ElasticJob) -> Rendezvous:
-    run = _run(job)
+def _of_torchrun(job: ElasticJob, newest_run: int) -> Rendezvous:
+    run = max(_run(job), newest_run)
     endpoint = job.spec.rendezvous.endpoint
     if job.spec.rendezvous.backend is RendezvousBackend.C10D:
         host = f"{names.worker_name(job.name, 0)}.{names.workers_service(job.name)}.{job.namespace}.svc"

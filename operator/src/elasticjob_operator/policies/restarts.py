@@ -147,8 +147,9 @@ def is_accounted(pod: Pod, failure: PodFailure, last: Failure | None) -> bool:
     if failure.time > last.time + datetime.timedelta(seconds=GROUP_SECONDS):
         return False
     # Times have whole seconds: made in that very second, it is the failed one itself, one of its group, or its successor.
-    is_successor = pod.name == last.worker and failure.time > last.time
-    return pod.created_at < last.time or (pod.created_at == last.time and not is_successor)
+    created, ended = pod.created_at.replace(microsecond=0), failure.time.replace(microsecond=0)
+    is_successor = pod.name == last.worker and ended > last.time
+    return created < last.time or (created == last.time and not is_successor)
 
 
 def failure_of(value: FailureValue | Mapping[str, Any]) -> Failure:

@@ -449,6 +449,17 @@ class TestSuspension:
         assert (kinds(first), first.status) == (["AskServer"], job.status)
         assert len(names(ask(job, admission=ADMITTED), CreatePod)) == 4
 
+    def test_run_that_an_operator_began_and_did_not_tell_of_is_never_begun_again(self) -> None:
+        """It died after it had created pods of run 2, and the job was suspended again."""
+        pods = [make_pod(0, run=2), failed_pod(1, run=2)]
+        first = ask(self.job(True, *self.at_rest), *pods)
+        assert first.status.rendezvous is not None
+        assert first.status.rendezvous.id == f"{UID}-2"
+        assert names(first, DeletePod) == ["digits-worker-0"]
+        assert names(ask(follow(self.job(), first), *pods), DeletePod) == ["digits-worker-0", "digits-worker-1"]
+        resumed = follow(self.job(False), ask(follow(self.job(), first)))
+        assert [each.target and each.target.run_id for each in [ask(resumed)]] == [f"{UID}-3"]
+
     def test_succeeded_in_the_last_moment_it_has_succeeded(self) -> None:
         found = ask(self.job(), make_pod(0), rendezvous=make_view(outcome=make_outcome()))
         assert condition(found, ConditionType.SUCCEEDED) == ("True", "WorkersSucceeded")

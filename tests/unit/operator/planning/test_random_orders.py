@@ -218,6 +218,7 @@ class Cluster(RuleBasedStateMachine):
                 expected = self.now.replace(microsecond=0) if changed else before.last_transition_time
                 assert condition.last_transition_time == expected
         self.job = self.job.model_copy(update={"status": status})
+        assert not (status.is_true(ConditionType.SUSPENDED) and self.pods), "at rest, and holds pods"
 
     # The world
 
@@ -324,11 +325,6 @@ class Cluster(RuleBasedStateMachine):
         assert len({pod.run for pod in self.pods.values()}) <= 1
 
     @invariant()
-    def at_rest_it_holds_nothing(self) -> None:
-        if self.job.is_suspended and self.job.status.is_true(ConditionType.SUSPENDED):
-            assert not self.pods
-
-    @invariant()
     def what_is_counted_adds_up(self) -> None:
         restarts = self.job.status.restarts
         assert sum(restarts.by_cause.values()) == restarts.total
@@ -382,8 +378,8 @@ class Cluster(RuleBasedStateMachine):
             assert not self.objects, "an ended job keeps its etcd"
             return
         if self.job.is_suspended:
-            assert self.job.status.is_true(ConditionType.SUSPENDED)
             assert not self.pods
+            assert self.job.status.is_true(ConditionType.SUSPENDED), found
             assert not self.objects, "a job at rest keeps its etcd"
             return
         assert len(self.pods) == self.job.replicas
