@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import resource
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -13,6 +15,7 @@ from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
+from tests.integration.test_chart import rendered
 from tests.support import eventually
 
 
@@ -84,3 +87,21 @@ def test_operator_may_open_as_many_sockets_as_there_can_be_etcds(
     assert figure(operator, "process_max_fds") == most
     submit(replicas=1)
     eventually(lambda: len(ns.workers()) == 1, what="it works")
+
+
+def test_the_charts_own_test_is_content_with_an_operator_and_with_nothing_else(operator: Operator) -> None:
+    """`helm test` runs this in a pod; here, the same script asks the operator of this test."""
+    (pod,) = [each for each in rendered() if each["kind"] == "Pod"]
+    *_, script = pod["spec"]["containers"][0]["command"]
+    address = "http://ej-elasticjob-metrics.system.svc:8080"
+    assert address in script
+
+    def run(port: int) -> subprocess.CompletedProcess[str]:
+        quick = script.replace(address, f"http://127.0.0.1:{port}").replace("range(30)", "range(2)")
+        return subprocess.run([sys.executable, "-c", quick], capture_output=True, text=True, check=False, timeout=60)
+
+    assert run(operator.probe_port).returncode == 0
+    operator.kill()
+    gone = run(operator.probe_port)
+    assert gone.returncode == 1
+    assert "no operator is ready" in gone.stderr
