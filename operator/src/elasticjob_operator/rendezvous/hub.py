@@ -29,6 +29,8 @@ LONGEST_WAIT = 10.0
 """Between two attempts, s: a job's own etcd is up within seconds, and its pod's readiness nudges."""
 SHORT_SECONDS = 1.0
 """A watch that ends sooner was not worth having: the next attempt waits."""
+CANCEL_SECONDS = 0.1
+"""Between two cancellations of a task that did not hear the first, s."""
 READS = 16
 """States that are read at once, from one etcd."""
 
@@ -76,8 +78,12 @@ class Hub:
         """Nothing is called after this returns."""
         self._sessions.clear()
         tasks = [self._task, *self._reading.values(), *([self._pump] if self._pump else [])]
-        for task in tasks:
-            task.cancel()
+        pending = set(tasks)
+        while pending:
+            # Again and again: `wait_for` of Python 3.11 forgets a cancellation that comes in the moment of its result.
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=CANCEL_SECONDS)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def write(self, session: Session, written: Written) -> None:
