@@ -62,7 +62,8 @@ def test_a_frozen_member_is_left(members: list[EtcdServer], open_client: OpenCli
     """Frozen, not dead: its kernel still accepts connections. Leases go on within their TTL; watches and calls go elsewhere."""
     lost: list[str] = []
     frozen = members[0]
-    clients = [open_client(endpoints(members), probe_interval=0.5, timeout=5) for _ in range(4)]
+    # 15 s: the frozen one may be the leader, and two busy members take their time to elect another.
+    clients = [open_client(endpoints(members), probe_interval=0.5, timeout=15) for _ in range(4)]
     seen = [Collector() for _ in clients]
     for client, collector in zip(clients, seen, strict=True):
         client.watch([KeyRange.prefix("/job/")], 2, collector)
