@@ -42,7 +42,7 @@ bench-recovery: setup ## torchrun and elasticrun side by side: how long each cha
 
 check: setup ## format, lint, types, layers, generated files, chart
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/mypy && $(BIN)/mypy --python-version 3.10 trainer-runtime/src
 	PYTHONPATH=operator/src:trainer-runtime/src $(BIN)/lint-imports
 	$(BIN)/python -m elasticjob_operator.api.generate --check
 	$(BIN)/python -m tests.cluster helm lint --strict --kube-version 1.36 charts/elasticjob

@@ -100,7 +100,7 @@ def test_429_is_waited_for_as_long_as_the_server_says(
     eventually(lambda: len(creates) == 2, what="tried again")
     assert operator.returncode is None
     eventually(lambda: len(ns.workers()) == 1, what="one worker")
-    assert "elasticjob_pods_created_total 1.0" in operator.metrics()
+    eventually(lambda: "elasticjob_pods_created_total 1.0" in operator.metrics(), what="one created")
     assert 'code="429",resource="pods",verb="create"} 1.0' in operator.metrics()
 
 

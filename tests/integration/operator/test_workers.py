@@ -159,7 +159,8 @@ def test_job_made_again_under_its_name_waits_for_the_old_pods(
     old = uid_of(ns, "digits-worker-0")
     ns.delete("elasticjobs", "digits")
     submit(replicas=2)
-    eventually(lambda: "deletionTimestamp" in ns.workers()["digits-worker-0"]["metadata"], what="the old pods end")
+    # 120 s: the API server's garbage collector looks only every 30 s whether there are new kinds.
+    eventually(lambda: "deletionTimestamp" in ns.workers()["digits-worker-0"]["metadata"], 120, what="the old pods end")
     assert uid_of(ns, "digits-worker-0") == old
     for pod in ("digits-worker-0", "digits-worker-1"):
         ns.remove(pod)

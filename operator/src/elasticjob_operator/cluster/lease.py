@@ -100,7 +100,9 @@ class Elector:
         told = ""
         while True:
             try:
-                if await asyncio.wait_for(self._try_to_take(), self._terms.deadline):
+                async with asyncio.timeout(self._terms.deadline):
+                    taken = await self._try_to_take()
+                if taken:
                     log.info("leading: %s holds the lease %s/%s", self.identity, self._namespace, self._name)
                     return
                 holder = self._seen.holder if self._seen else ""
@@ -116,7 +118,8 @@ class Elector:
         while True:
             await self._pause()
             try:
-                await asyncio.wait_for(self._renew(), max(0.01, self._valid_until - _clock()))
+                async with asyncio.timeout(max(0.01, self._valid_until - _clock())):
+                    await self._renew()
             except ConflictError:
                 if not await self._is_still_ours():
                     self._valid_until = float("-inf")
@@ -134,7 +137,8 @@ class Elector:
             return
         self._valid_until = float("-inf")
         try:
-            await asyncio.wait_for(self._put(holder="", duration=1), self._terms.period)
+            async with asyncio.timeout(self._terms.period):
+                await self._put(holder="", duration=1)
             log.info("gave back the lease %s/%s", self._namespace, self._name)
         except (ApiError, ConnectionError, TimeoutError) as error:
             log.warning("cannot give back the lease %s/%s: %s", self._namespace, self._name, error or "no answer")
@@ -170,7 +174,8 @@ class Elector:
     async def _is_still_ours(self) -> bool:
         """After a conflict: perhaps with ourselves, when the answer to a renewal was lost."""
         try:
-            self._lease = await asyncio.wait_for(self._api.request("GET", self._path), max(0.01, self._valid_until - _clock()))
+            async with asyncio.timeout(max(0.01, self._valid_until - _clock())):
+                self._lease = await self._api.request("GET", self._path)
         except (ApiError, ConnectionError, TimeoutError):
             return self.holds()
         return bool((self._lease.get("spec") or {}).get("holderIdentity") == self.identity)

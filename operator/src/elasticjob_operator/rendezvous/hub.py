@@ -29,8 +29,6 @@ LONGEST_WAIT = 10.0
 """Between two attempts, s: a job's own etcd is up within seconds, and its pod's readiness nudges."""
 SHORT_SECONDS = 1.0
 """A watch that ends sooner was not worth having: the next attempt waits."""
-CANCEL_SECONDS = 0.1
-"""Between two cancellations of a task that did not hear the first, s."""
 READS = 16
 """States that are read at once, from one etcd."""
 
@@ -78,12 +76,8 @@ class Hub:
         """Nothing is called after this returns."""
         self._sessions.clear()
         tasks = [self._task, *self._reading.values(), *([self._pump] if self._pump else [])]
-        pending = set(tasks)
-        while pending:
-            # Again and again: `wait_for` of Python 3.11 forgets a cancellation that comes in the moment of its result.
-            for task in pending:
-                task.cancel()
-            _, pending = await asyncio.wait(pending, timeout=CANCEL_SECONDS)
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def write(self, session: Session, written: Written) -> None:
@@ -186,7 +180,8 @@ class Hub:
 
     async def _wait(self, failures: int) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._nudged.wait(), _delay(failures))
+            async with asyncio.timeout(_delay(failures)):
+                await self._nudged.wait()
         self._nudged.clear()
 
 

@@ -113,11 +113,13 @@ class Etcd:
         headers = {"Content-Type": "application/json", "Grpc-Metadata-hasleader": "true"}
         timeout = aiohttp.ClientTimeout(total=None)
         opening = self._client.post(f"{endpoint}/v3/watch", data=body, headers=headers, ssl=self._tls or True, timeout=timeout)
-        response = await asyncio.wait_for(opening, CALL_SECONDS)
+        async with asyncio.timeout(CALL_SECONDS):  # here and elsewhere not wait_for, which in Python 3.11 may forget a cancellation
+            response = await opening
         if response.status == 200:
             return response
         try:
-            words = await asyncio.wait_for(response.read(), CALL_SECONDS)
+            async with asyncio.timeout(CALL_SECONDS):
+                words = await response.read()
         finally:
             response.close()
         raise answers.http_error(response.status, _lower(response.headers), words)
@@ -176,7 +178,8 @@ class _Stream:
     async def _read(self, seconds: float) -> list[Json] | None:
         """What comes next; None: nothing within so many seconds."""
         try:
-            part = await asyncio.wait_for(self._content.readany(), seconds)
+            async with asyncio.timeout(seconds):
+                part = await self._content.readany()
         except TimeoutError:
             return None
         if not part:
