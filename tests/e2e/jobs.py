@@ -30,6 +30,7 @@ class Job:
         command: tuple[str, ...] | None = None,
         max_restarts: int = 3,
         endpoint: str = "",
+        lifecycle: dict[str, Any] | None = None,
     ) -> None:
         self._cluster = cluster
         self.name = name
@@ -40,6 +41,8 @@ class Job:
         manifest["spec"]["restartPolicy"] = {"maxRestarts": max_restarts}
         if endpoint:
             manifest["spec"]["rendezvous"] = {"endpoint": endpoint}
+        if lifecycle:
+            manifest["spec"]["lifecycle"] = lifecycle
         container = workers["template"]["spec"]["containers"][0]
         container["args"] = [*container["args"], *arguments]
         if command is not None:
@@ -54,6 +57,15 @@ class Job:
 
     def scale(self, replicas: int) -> None:
         self._cluster.kubectl.run("scale", "elasticjob", self.name, f"--replicas={replicas}")
+
+    @property
+    def exists(self) -> bool:
+        names = [job["metadata"]["name"] for job in self._cluster.kubectl.items("elasticjobs")]
+        return self.name in names
+
+    def suspend(self, suspended: bool) -> None:
+        patch = json.dumps({"spec": {"lifecycle": {"suspend": suspended}}})
+        self._cluster.kubectl.run("patch", "elasticjob", self.name, "--type=merge", f"--patch={patch}")
 
     @property
     def status(self) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def test_agents_are_killed_leave_and_join_and_the_others_go_on(jobs: Jobs) -> No
     agents[other].process.terminate()
     one = job.train("c", without=taken_over)
     assert agents[other].exit_code() != 0
-    assert job.read("plan")["reason"] == "MemberLeft"
+    assert job.read("plan")["reason"] in ("MemberLeft", "MemberLost")  # by the time a busy planner looks, who left is gone; both are free
 
     agents["d"] = job.start("d")
     job.train("c", "d", without=one)

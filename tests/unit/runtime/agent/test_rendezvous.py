@@ -146,6 +146,14 @@ def test_registering(store: Flaky) -> None:
     assert core.core.lease_expires_at is not None
 
 
+def test_what_is_said_before_anything_is_watched_is_not_waited_for(store: Flaky) -> None:
+    core = Core(store)
+    assert core.does(Register(state=MemberState.WARMING, epoch=0, reason="r")) is None
+    core.core.execute(PublishState(state=MemberState.READY, epoch=0, stores=False, reason="r"))
+    assert len(core.done) == 2, "there and then"
+    assert core.view.members["a"].value.state is MemberState.READY
+
+
 def test_who_registered_before_me(store: Flaky) -> None:
     for name in "abc":
         core = Core(store, name)

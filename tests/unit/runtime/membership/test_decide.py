@@ -89,6 +89,9 @@ IDENTITY = {
         make_view(there="bc", plan=PLAN, workers=runs(PLAN, DONE), store={"registered": False}), "register succeeded of epoch 1"
     ),
     "the imports are done": Case(make_view(there=members("abc", a={"state": MemberState.WARMING}), plan=None), "say ready of epoch 0"),
+    "the imports are done before it is known who was here first": Case(
+        make_view(there=members("a", a={"state": MemberState.WARMING}), role=None, plan=None), "watch as follower"
+    ),
     "the process that held my stores has died: nobody may be sent there": Case(
         make_view(there=members("abc", a={"stores": True, "epoch": 1}), plan=PLAN), "say ready of epoch 1"
     ),

@@ -138,6 +138,7 @@ class RendezvousCore:
             self._tell.on_done(action, error)
         else:
             self._awaited = _Awaited(action, key, revision, self._clock() + CATCH_UP)
+            self._stale = self._stale or (bool(key) and self._watch is None)  # no watch would show it
             self.flush()
 
     def flush(self) -> None:

@@ -120,7 +120,7 @@ def _register(view: View, _now: float) -> Action | None:
 def _warm_up(view: View, _now: float) -> Action | None:
     """Ready to start workers: say so; and whether there are stores for them, which their host process may have taken with it."""
     me = view.me
-    if me is None:
+    if me is None or view.store.role is None:  # nothing is watched yet that would show what is said
         return None
     if me.value.state is not MemberState.WARMING or not view.warm:
         if me.value.stores == view.stores or me.value.state is MemberState.LEAVING:
