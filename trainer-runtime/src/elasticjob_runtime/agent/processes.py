@@ -87,6 +87,10 @@ class Processes:
             self._launcher.stores.renew(plan.epoch)
         self.group.start(plan, now)
 
+    def tell_plan(self, plan: Plan) -> None:
+        """To the workers that want to know: what is to follow on them, too."""
+        self._reports.tell_plan(plan.value, plan.rank.group_rank if plan.rank is not None else None)
+
     def hear_last_words(self) -> None:
         """What workers said before they ended, and nobody read yet."""
         self._reports.drain()

@@ -1,7 +1,7 @@
 """The socket on which workers speak to their agent: one Unix socket per agent, messages of JSON (SOCK_SEQPACKET).
 
-A worker reports progress and the phases of its start on it; it is two-way, so plans can travel the other way.
-The messages are described in elasticjob_runtime.training.channel.
+A worker reports progress and the phases of its start on it, leaves snapshots here and fetches those of its predecessor; who says hello is
+told of every plan, before this agent's workers are stopped for it. The messages are described in elasticjob_runtime.training.channel.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from elasticjob_runtime.contract import ProgressValue
+from elasticjob_runtime.agent.snapshots import MOST_FDS, Snapshot, Snapshots
+from elasticjob_runtime.contract import PlanValue, ProgressValue
 from elasticjob_runtime.workers.reactor import Reactor
 
 logger = logging.getLogger(__name__)
@@ -60,8 +61,19 @@ class ReportSocket:
         self._listener.listen(128)
         self._listener.setblocking(False)
         self._connections: dict[int, socket.socket] = {}
+        self._followers: set[int] = set()
+        """Connections on which plans are wanted."""
+        self._plan: dict[str, Any] | None = None
+        self._snapshots = Snapshots()
         self._meter = RateMeter()
         reactor.add_reader(self._listener.fileno(), self._accept)
+
+    def tell_plan(self, plan: PlanValue, group_rank: int | None) -> None:
+        """To all workers that want to know; later ones are told when they ask. `group_rank` None: this agent is not in it."""
+        told = ("epoch", "size", "world_size", "master_addr", "master_port", "restart_count", "reason", "message")
+        self._plan = {"type": "plan", "group_rank": group_rank, **{name: getattr(plan, name) for name in told}}
+        for fd in list(self._followers):
+            _send(self._connections[fd], self._plan)
 
     def drain(self) -> None:
         """Reads what workers said and nobody read yet."""
@@ -71,6 +83,7 @@ class ReportSocket:
     def close(self) -> None:
         for fd in list(self._connections):
             self._drop(fd)
+        self._snapshots.close()
         self._reactor.remove_reader(self._listener.fileno())
         self._listener.close()
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -85,27 +98,46 @@ class ReportSocket:
 
     def _read(self, fd: int) -> None:
         while fd in self._connections:
+            fds: list[int] = []
             try:
-                data = self._connections[fd].recv(65536)
+                data, fds, _, _ = socket.recv_fds(self._connections[fd], 65536, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
             except OSError:
                 data = b""
-            if data:
-                self._take(data)
-            else:
+            kept = bool(data) and self._take(fd, data, tuple(fds))
+            for each in fds if not kept else ():
+                os.close(each)
+            if not data:
                 self._drop(fd)
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, fd: int, data: bytes, fds: tuple[int, ...]) -> bool:
+        """Whether the descriptors are kept."""
         try:
             message = json.loads(data)
             kind = message.get("type")
+            if kind == "snapshot" and fds:
+                offered = Snapshot(epoch=int(message["epoch"]), step=int(message["step"]), fds=fds)
+                return self._snapshots.keep(int(message["local_rank"]), offered)
+            if kind == "fetch":
+                self._hand_out(fd, self._snapshots.of(int(message["local_rank"])))
+            if kind == "hello":
+                self._followers.add(fd)
+                if self._plan is not None:
+                    _send(self._connections[fd], self._plan)
             if kind == "progress" and int(message.get("rank", 0)) == 0:
                 self._on_progress(self._progress(message))
             if kind in ("progress", "phase"):
                 self._on_report(_report(message))
         except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
             logger.warning("a worker sent a report that cannot be read: %r", error)
+        return False
+
+    def _hand_out(self, fd: int, snapshot: Snapshot | None) -> None:
+        if snapshot is None:
+            _send(self._connections[fd], {"type": "snapshot", "step": None})
+        else:
+            _send(self._connections[fd], {"type": "snapshot", "epoch": snapshot.epoch, "step": snapshot.step}, snapshot.fds)
 
     def _progress(self, message: dict[str, Any]) -> ProgressValue:
         at = float(message.get("time", 0.0))
@@ -122,7 +154,16 @@ class ReportSocket:
 
     def _drop(self, fd: int) -> None:
         self._reactor.remove_reader(fd)
+        self._followers.discard(fd)
         self._connections.pop(fd).close()
+
+
+def _send(connection: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    """Never waits: who does not read what it asked for goes without."""
+    try:
+        socket.send_fds(connection, [json.dumps(message).encode()], fds, socket.MSG_NOSIGNAL)
+    except OSError as error:
+        logger.debug("a worker did not take a message: %s", error)
 
 
 def _report(message: dict[str, Any]) -> Report:

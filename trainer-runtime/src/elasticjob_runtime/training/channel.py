@@ -5,7 +5,8 @@ The agent listens on a Unix socket (SOCK_SEQPACKET) that the environment names; 
     {"type": "progress", "rank": 0, "epoch": 2, "time": 1767225600.0, "step": 120, "last_checkpoint_step": 100, "metrics": {"loss": 0.12}}
     {"type": "phase", "rank": 0, "epoch": 2, "time": 1767225600.0, "phase": "restore", "began": 1767225599.5, "step": 100}
 
-What is told is news, not data: a message that cannot be sent at once is dropped, for the next one says more.
+What is told is news, not data: a message that cannot be sent at once is dropped, for the next one says more. For `hello`, `snapshot` and
+`fetch`, and for what the agent sends, see elasticjob_runtime.training.link.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def tell(kind: str, **fields: Any) -> None:
     """Sends one message; does nothing where there is no agent (plain python, torchrun)."""
     path = os.environ.get(Env.AGENT_SOCKET)
     if path:
-        rank, epoch = _number("RANK"), _number(Env.EPOCH)
+        rank, epoch = number("RANK"), number(Env.EPOCH)
         message = {"type": kind, "rank": rank, "epoch": epoch, "time": time.time(), **fields}
         _channel.send(path, json.dumps(message, separators=(",", ":")).encode())
 
@@ -69,6 +70,7 @@ def tell_phase(phase: str, **fields: Any) -> None:
     tell("phase", phase=phase, **fields)
 
 
-def _number(variable: str) -> int:
+def number(variable: str) -> int:
+    """Of the environment; 0 where it has none."""
     text = os.environ.get(variable, "")
     return int(text) if text.isdigit() else 0

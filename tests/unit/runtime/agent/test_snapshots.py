@@ -1,0 +1,51 @@
+"""Snapshots outlive the workers that made them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import pytest
+from elasticjob_runtime.agent.snapshots import Snapshot, Snapshots, replaces
+
+
+def snapshot(epoch: int, step: int, *fds: int) -> Snapshot:
+    return Snapshot(epoch=epoch, step=step, fds=fds)
+
+
+@pytest.mark.parametrize(
+    ("kept", "offered", "answer"),
+    [
+        (None, snapshot(1, 1), True),
+        (snapshot(1, 10), snapshot(1, 20), True),
+        (snapshot(1, 10), snapshot(1, 10), True),
+        (snapshot(1, 20), snapshot(1, 10), False),
+        (snapshot(1, 20), snapshot(2, 10), True),
+        (snapshot(2, 10), snapshot(1, 20), False),
+    ],
+    ids=["the first", "a later step", "the same again", "an earlier step", "a successor that went back", "who should be gone"],
+)
+def test_which_snapshot_is_kept(kept: Snapshot | None, offered: Snapshot, answer: bool) -> None:
+    assert replaces(kept, offered) is answer
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def test_no_descriptor_is_leaked() -> None:
+    files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115 - closed by what is tested
+    old, new, late = (os.dup(file.fileno()) for file in files)
+    snapshots = Snapshots()
+    assert snapshots.keep(0, snapshot(1, 1, old))
+    assert snapshots.keep(0, snapshot(1, 2, new))
+    assert not snapshots.keep(0, snapshot(1, 1, late))
+    assert (is_open(old), is_open(new), is_open(late)) == (False, True, True), "who is refused keeps its own"
+    assert snapshots.of(1) is None
+    snapshots.close()
+    assert not is_open(new)
+    os.close(late)
