@@ -113,11 +113,16 @@ def settle(ns: Namespace, job: str, replicas: int) -> None:
 
 
 def written_in_turns(audited: Audited, ns: Namespace) -> list[str]:
-    """Who wrote, one name for each uninterrupted turn."""
-    turns: list[str] = []
-    for _, who, _ in audited.writes(ns.name):
-        turns += [who] if turns[-1:] != [who] else []
-    return turns
+    """Who wrote, one name for each uninterrupted turn, once b has: the API server writes its audit log down a moment after it answers."""
+
+    def turns() -> list[str]:
+        found: list[str] = []
+        for _, who, _ in audited.writes(ns.name):
+            found += [who] if found[-1:] != [who] else []
+        assert "b" in found, found
+        return found
+
+    return eventually(turns, what="b's writes are in the audit log")
 
 
 def test_one_acts_the_other_is_ready_and_takes_over_from_a_killed_one(
