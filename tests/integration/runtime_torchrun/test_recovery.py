@@ -58,7 +58,8 @@ def test_agents_are_killed_leave_and_join_and_the_others_go_on(jobs: Jobs) -> No
     job.train("c", "d", without=one)
 
     agents["e"] = job.start("e")
-    eventually(lambda: "spare: plan 4 has 2 members" in agents["e"].said, PATIENCE)
+    # Its number depends on who saw a loss first, torch (which makes a round of it) or the plan.
+    eventually(lambda: f"spare: plan {job.read('plan')['epoch']} has 2 members" in agents["e"].said, PATIENCE)
     job.stop()
     assert [agents[name].exit_code() for name in "cde"] == [0, 0, 0]
 
