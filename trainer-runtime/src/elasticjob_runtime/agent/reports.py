@@ -17,8 +17,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from elasticjob_runtime.agent.snapshots import MOST_FDS, Snapshot, Snapshots
+from elasticjob_runtime.agent.snapshots import Snapshot, Snapshots
 from elasticjob_runtime.contract import PlanValue, ProgressValue
+from elasticjob_runtime.training.link import MOST_FDS
 from elasticjob_runtime.workers.reactor import Reactor
 
 logger = logging.getLogger(__name__)

@@ -8,9 +8,6 @@ from __future__ import annotations
 import dataclasses
 import os
 
-MOST_FDS = 16
-"""File descriptors of one snapshot."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:

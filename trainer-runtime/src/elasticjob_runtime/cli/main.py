@@ -74,6 +74,27 @@ def _hand_over(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    config, store = _configure(args)
+    metrics = Metrics()
+    server = options.metrics_server(args, metrics)
+    try:
+        timeline = Timeline(config.settings.me, Path(args.events) if args.events else None)
+    except OSError as error:
+        raise options.UsageError(f"--events={args.events}: {error.strerror}") from error
+    environment = {**os.environ, "TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle}
+    agent = Agent(config, store, environment, timeline, metrics)
+    if server is not None:
+        server.start()  # a thread: after the agent has forked what it forks
+    exit_ = agent.run()
+    timeline.close()
+    if server is not None:
+        server.close()
+    _report(exit_, agent.outcome)
+    return exit_.code
+
+
+def _configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
+    """What the flags ask for. Raises UsageError."""
     least, most = (1, 1) if args.standalone or _alone(args) else options.min_max(args.nnodes)
     if args.max_restarts < 0:
         raise options.UsageError(f"--max-restarts={args.max_restarts}: must be 0 or more")
@@ -115,22 +136,7 @@ def _run(args: argparse.Namespace) -> int:
         join_timeout=conf.join_timeout,
         hang_limits=options.hang_limits(args, conf),
     )
-    metrics = Metrics()
-    server = options.metrics_server(args, metrics)
-    try:
-        timeline = Timeline(me, Path(args.events) if args.events else None)
-    except OSError as error:
-        raise options.UsageError(f"--events={args.events}: {error.strerror}") from error
-    environment = {**os.environ, "TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle}
-    agent = Agent(config, store, environment, timeline, metrics)
-    if server is not None:
-        server.start()  # a thread: after the agent has forked what it forks
-    exit_ = agent.run()
-    timeline.close()
-    if server is not None:
-        server.close()
-    _report(exit_, agent.outcome)
-    return exit_.code
+    return config, store
 
 
 def _store(args: argparse.Namespace, conf: options.RunConf) -> tuple[Store, str, str]:
