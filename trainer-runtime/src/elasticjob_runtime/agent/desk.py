@@ -54,8 +54,9 @@ class StoreDesk:
         elif isinstance(error, PlanOutdatedError):
             logger.info("%s", error)
         elif isinstance(error, Denied | NotEtcd) and not started:
-            code = ExitCode.DENIED if isinstance(error, Denied) else ExitCode.UNAVAILABLE
-            self.fatal = Exit(code=code, reason=str(error))
+            denied = isinstance(error, Denied)
+            reason = str(error) if denied else f"no etcd 3.4 or newer at the endpoint: {error}"
+            self.fatal = Exit(code=ExitCode.DENIED if denied else ExitCode.UNAVAILABLE, reason=reason)
         else:
             self._retry_at = time.monotonic() + RETRY_SECONDS[min(self._tries, len(RETRY_SECONDS) - 1)]
             self._tries += 1

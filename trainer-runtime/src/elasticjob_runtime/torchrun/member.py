@@ -13,12 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from elasticjob_runtime.agent.desk import StoreDesk
 from elasticjob_runtime.agent.heartbeat import Heartbeats
 from elasticjob_runtime.agent.peers import PeerServer, probe_in_background
 from elasticjob_runtime.agent.reactor import Reactor
-from elasticjob_runtime.agent.rendezvous import PlanOutdatedError, Rendezvous
+from elasticjob_runtime.agent.rendezvous import Rendezvous
 from elasticjob_runtime.contract import ExitCode, FailureValue, MemberValue, OutcomeValue
-from elasticjob_runtime.etcd.port import Denied, NotEtcd, Store, StoreError
+from elasticjob_runtime.etcd.port import Store, StoreError
 from elasticjob_runtime.membership import View
 from elasticjob_runtime.membership.model import (
     Action,
@@ -26,10 +27,8 @@ from elasticjob_runtime.membership.model import (
     Plan,
     Probe,
     ProbePeers,
-    PublishFailure,
     StartWorkers,
     StopWorkers,
-    StoreAction,
     StoreView,
     Wait,
 )
@@ -38,9 +37,6 @@ from elasticjob_runtime.torchrun.options import MemberConfig
 from elasticjob_runtime.torchrun.policy import TorchAgent, closes, is_spare, next_action
 
 logger = logging.getLogger(__name__)
-
-RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Pauses between tries while the store is out of reach; the last one repeats."""
 
 _NEVER = float("inf")
 
@@ -80,9 +76,10 @@ class Member:
             member,
             lease_ttl=config.lease_ttl,
             on_view=lambda view: self._reactor.call_soon(lambda: self._saw(view)),
-            on_done=lambda action, error: self._reactor.call_soon(lambda: self._done(action, error)),
-            on_trouble=lambda error: self._reactor.call_soon(lambda: self._store_trouble(error)),
+            on_done=lambda action, error: self._reactor.call_soon(lambda: self._desk.done(action, error, started=self._agent.epoch > 0)),
+            on_trouble=lambda error: self._reactor.call_soon(lambda: self._desk.tell_trouble(error)),
         )
+        self._desk = StoreDesk(self._rendezvous.submit, lambda _trouble: None)
         # Shared with the threads that call in; guarded by `_changed`.
         self._changed = threading.Condition()
         self._agent = TorchAgent()
@@ -96,12 +93,6 @@ class Member:
         self._signals: int | None = None
         self._probes: dict[str, Probe] = {}
         self._probing = False
-        self._busy = False
-        self._tries = 0
-        self._retry_at = 0.0
-        self._reported_failure = 0
-        self._trouble = ""
-        self._fatal: Exit | None = None
         self._thread = threading.Thread(target=self._run, name="etcd-v3-member", daemon=True)
 
     def start(self, signals: int | None = None) -> None:
@@ -133,7 +124,7 @@ class Member:
                     return plan
                 left = None if is_spare(self._view()) else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    why = self._trouble or self._said
+                    why = self._desk.trouble or self._said
                     raise TimeoutError(f"no training after {self._config.join_timeout:g} s (join_timeout): {why}")
                 self._changed.wait(left)
 
@@ -232,7 +223,7 @@ class Member:
             with self._changed:
                 if self._closing:
                     return Exit(code=ExitCode.SUCCEEDED, reason="closed")
-                action = self._fatal or next_action(self._view(), self._agent, self._verdict, now)
+                action = self._desk.fatal or next_action(self._view(), self._agent, self._verdict, now)
                 self._say(action)
             if isinstance(action, Exit):
                 return action
@@ -254,7 +245,7 @@ class Member:
             heard_epoch=heard[0],
             heard_at=heard[1],
             stores=self._shared,
-            reported_failure=self._reported_failure,
+            reported_failure=self._desk.reported_failure,
             leaving_since=self._leaving,
         )
 
@@ -273,7 +264,7 @@ class Member:
                     probe_in_background(action.members, lambda found: self._reactor.call_soon(lambda: self._probed(found)))
                 return until
             case _:
-                return self._to_store(action, now, until)
+                return self._desk.execute(action, now, until)  # type: ignore[arg-type]  # everything else is handled above
 
     def _command(self, action: StartWorkers | StopWorkers, now: float) -> None:
         with self._changed:
@@ -296,16 +287,6 @@ class Member:
             time=time.time(),
         )
 
-    def _to_store(self, action: Action, now: float, until: float) -> float:
-        """One store action at a time; after a failure, the next one waits."""
-        if self._busy:
-            return until
-        if now < self._retry_at:
-            return min(until, self._retry_at)
-        self._busy = True
-        self._rendezvous.submit(action)  # type: ignore[arg-type]  # everything else is handled above
-        return until
-
     def _say(self, action: Action) -> None:
         if action.reason != self._said:
             self._said = action.reason
@@ -325,33 +306,6 @@ class Member:
         rank = view.plan.rank if view.plan is not None else None
         if rank is not None:
             self._heartbeats.follow(rank.neighbours, self._reactor.now())
-
-    def _done(self, action: StoreAction, error: StoreError | None) -> None:
-        self._busy = False
-        if error is None:
-            self._tries = 0
-            if isinstance(action, PublishFailure):
-                self._reported_failure = action.failure.epoch
-        elif isinstance(error, PlanOutdatedError):
-            logger.info("%s", error)
-        elif isinstance(error, Denied | NotEtcd) and not self._agent.epoch:
-            denied = isinstance(error, Denied)
-            reason = str(error) if denied else f"no etcd 3.4 or newer at the endpoint: {error}"
-            self._fatal = Exit(code=ExitCode.DENIED if denied else ExitCode.UNAVAILABLE, reason=reason)
-        else:
-            self._retry_at = time.monotonic() + RETRY_SECONDS[min(self._tries, len(RETRY_SECONDS) - 1)]
-            self._tries += 1
-            self._store_trouble(error)
-
-    def _store_trouble(self, error: StoreError | None) -> None:
-        text = str(error) if error else ""
-        if text == self._trouble:
-            return
-        self._trouble = text
-        if error:
-            logger.warning("rendezvous out of reach: %s (trying again; running workers go on)", error)
-        else:
-            logger.info("rendezvous reached again")
 
     def _probed(self, found: Mapping[str, Probe]) -> None:
         self._probing = False
