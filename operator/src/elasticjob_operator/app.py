@@ -26,7 +26,7 @@ from elasticjob_operator.cluster import (
     Terms,
     list_job_versions,
 )
-from elasticjob_operator.handlers import kopf_settings, register
+from elasticjob_operator.handlers import follow_jobs, register
 from elasticjob_operator.health import Health
 from elasticjob_operator.reconciler import Audit, Jobs, KeyedQueue, Reconciler, key_of
 from elasticjob_operator.rendezvous import Sessions
@@ -61,9 +61,7 @@ class App:
         self._synced = False
 
     async def run(self) -> int:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+        self._take_signals()
         connection = await Connection.open()
         api, lease_api = Api(connection.client(), self._may_write), Api(connection.client())
         self._cluster = Cluster(api, self._settings, self._queue.add)
@@ -87,6 +85,10 @@ class App:
             await lease_api.close()
             await connection.close()
         return 1 if self._fault else 0
+
+    def _take_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
 
     def _new_elector(self, api: Api) -> Elector | None:
         settings = self._settings
@@ -151,15 +153,15 @@ class App:
 
     async def _follow_jobs(self, connection: Connection) -> None:
         registry = kopf.OperatorRegistry()
-        register(registry, connection=connection, changed=self._on_job, deleted=self._on_deleted_job, stop=self._end)
-        await kopf.operator(
-            registry=registry,
-            settings=kopf_settings(),
-            standalone=True,
-            clusterwide=not self._settings.namespaces,
-            namespaces=self._settings.namespaces,
-            stop_flag=self._stop,
+        register(registry, connection=connection, changed=self._on_job, deleted=self._on_deleted_job)
+        await follow_jobs(
+            registry, namespaces=self._settings.namespaces, stop=self._stop, started=self._take_signals, again=self._on_new_watch
         )
+
+    def _on_new_watch(self) -> None:
+        """It tells of all jobs there are, but not of those that are gone."""
+        if self._audit is not None:
+            self._audit.hurry()
 
     def _on_job(self, body: Mapping[str, Any]) -> None:
         key = self._heard_of(body)
@@ -222,8 +224,7 @@ class App:
             await task
 
     async def _end(self) -> None:
-        """Idempotent: kopf calls it when it ends, and `run` in any case."""
-        self._stop.set()  # kopf waits for its own waiter of this flag
+        self._stop.set()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

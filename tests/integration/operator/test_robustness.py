@@ -239,6 +239,32 @@ def test_watches_that_end_with_410_again_and_again(
     assert operator.returncode is None
 
 
+def test_watch_of_jobs_that_is_answered_410_in_plain_does_not_end_the_operator(
+    ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]
+) -> None:
+    """Not within a watch that stands, as above, but instead of it: what kopf takes for the end of the world."""
+    submit(replicas=2)
+    submit("doomed", replicas=1)
+    eventually(lambda: len(ns.workers()) == 3, what="three workers", timeout=60)
+    server.fault = lambda request: Answer(410, "Expired") if request.is_watch and "elasticjobs" in request.path else None
+    before = len(server.requests)
+    server.cut_watches()
+    eventually(lambda: refused(server, before) >= 2, what="refused, and asked again", timeout=60)
+    ns.delete("elasticjobs", "doomed")
+    server.fault = lambda _: None
+    ns.scale("digits", 3)
+    names = {f"digits-worker-{index}" for index in range(3)}
+    eventually(lambda: names <= set(ns.workers()), what="news of jobs come again", timeout=60)
+    eventually(lambda: "beginning it anew" in operator.log_text(), what="the log tells of it")
+    assert operator.returncode is None, "the same process"
+    assert operator.probe("/healthz") == 200
+    assert operator.stop()[0] == 0
+
+
+def refused(server: FaultyServer, since: int) -> int:
+    return len([request for request in server.requests[since:] if request.is_watch and "elasticjobs" in request.path])
+
+
 # Killed at every write
 
 

@@ -8,6 +8,7 @@ and again is dead, which the liveness probe reports.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable
@@ -20,6 +21,9 @@ log = logging.getLogger(__name__)
 
 DEAD_AFTER = 3
 """Audits that found what a watch had not told of, without one word from that watch in between."""
+
+HURRY_SECONDS = 2.0
+"""Between audits after a watch was begun anew: time for it to tell what there is."""
 
 
 class Audit:
@@ -39,14 +43,32 @@ class Audit:
         self._missed: dict[str, int] = {}
         """By watch (one for each namespace, or one for all): audits with findings since it last told anything."""
 
+        self._hurry = asyncio.Event()
+        self._hurried = 0
+
+    def hurry(self) -> None:
+        """The watch was begun anew: what vanished meanwhile takes two audits to be sure of."""
+        self._hurried = 2
+        self._hurry.set()
+
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._seconds * random.uniform(0.9, 1.1))  # noqa: S311 spreads load
+            await self._rest()
             try:
                 await self._audit()
             except (ApiError, ConnectionError) as error:
                 log.warning("cannot list ElasticJobs: %s", error)
             self._resync()
+
+    async def _rest(self) -> None:
+        if not self._hurried:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._seconds * random.uniform(0.9, 1.1)):  # noqa: S311 spreads load
+                    await self._hurry.wait()
+        if self._hurried:
+            self._hurry.clear()
+            self._hurried -= 1
+            await asyncio.sleep(min(HURRY_SECONDS, self._seconds))
 
     def heard(self, key: Key) -> None:
         """The watch told of that job."""
