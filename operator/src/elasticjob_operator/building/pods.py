@@ -21,6 +21,8 @@ _DEFAULT_GRACE = 30
 """Kubernetes' own terminationGracePeriodSeconds, s."""
 _AGENT_SECONDS = 5
 """What the agent itself needs to leave the job once its workers have ended, s."""
+_FRESH_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""torch's own. Without it, c10d restarts workers into the store of the round before, and mostly hangs there after a lost pod."""
 
 
 class InvalidTemplateError(ValueError):
@@ -158,6 +160,7 @@ def _environment(job: ElasticJob, index: int, run: int, endpoint: str, workers_g
     if job.spec.rendezvous.backend is RendezvousBackend.C10D:
         # torchrun would find out by itself, from names that may not resolve yet.
         values[Env.RDZV_CONF] = f"is_host={str(index == 0).lower()}"
+        values[_FRESH_STORE] = "1"
     if job.spec.checkpoint:
         values[Env.CHECKPOINT_DIRECTORY] = job.spec.checkpoint.directory
     return [
