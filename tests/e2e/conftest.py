@@ -12,6 +12,7 @@ import pytest
 from tests.demo.run import set_up
 from tests.drivers import ClusterDriver, NodePower, cluster_driver, collect_logs
 from tests.e2e.jobs import Job
+from tests.e2e.release import Release
 from tests.images.recipe import ROOT
 
 LOGS = ROOT / ".cluster" / "e2e"
@@ -36,8 +37,8 @@ def power(cluster: ClusterDriver) -> NodePower:
 
 
 @pytest.fixture
-def new_job(cluster: ClusterDriver, request: pytest.FixtureRequest) -> Iterator[Callable[..., Job]]:
-    """Makes jobs; deletes them afterwards. A failed test leaves its logs in .cluster/e2e/<test>."""
+def new_job(cluster: ClusterDriver) -> Iterator[Callable[..., Job]]:
+    """Makes jobs; deletes them afterwards."""
     jobs: list[Job] = []
 
     def make(name: str, **options: object) -> Job:
@@ -47,19 +48,27 @@ def new_job(cluster: ClusterDriver, request: pytest.FixtureRequest) -> Iterator[
         return job
 
     yield make
-    if getattr(request.node, "failed", False):
-        folder = LOGS / re.sub(r"\W+", "-", request.node.name)
-        collect_logs(cluster, folder)
-        print(f"\nlogs, events and objects of this test: {folder.relative_to(ROOT)}")
     for job in jobs:
         job.delete()
 
 
+@pytest.fixture
+def release(cluster: ClusterDriver, tmp_path: Path) -> Iterator[Release]:
+    """The operator's release; afterwards it has the values of before."""
+    release = Release(cluster, tmp_path)
+    yield release
+    release.restore()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failed test leaves its logs in .cluster/e2e/<test>, from before its jobs are deleted."""
     report = yield
-    if report.when == "call" and report.failed:  # type: ignore[attr-defined]
-        item.failed = True  # type: ignore[attr-defined]
+    driver = getattr(item, "funcargs", {}).get("cluster")
+    if report.when == "call" and report.failed and driver is not None:  # type: ignore[attr-defined]
+        folder = LOGS / re.sub(r"\W+", "-", item.name)
+        collect_logs(driver, folder)
+        print(f"\nlogs, events and objects of this test: {folder.relative_to(ROOT)}")
     return report
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any
 
 import yaml
@@ -13,6 +15,18 @@ from tests.images.recipe import ROOT
 from tests.support import eventually
 
 MANIFEST = ROOT / "examples" / "digits" / "elasticjob.yaml"
+
+
+@dataclasses.dataclass(frozen=True)
+class Course:
+    """What changes when something interrupts the training: equal before and after, nothing did."""
+
+    pods: frozenset[tuple[str, str, int]]
+    """Name, uid and container restarts of every worker pod."""
+    epoch: int
+    begun: int
+    """How often rank 0 said that it began, or went on from a checkpoint."""
+    restarts: int
 
 
 class Job:
@@ -31,7 +45,9 @@ class Job:
         max_restarts: int = 3,
         endpoint: str = "",
         lifecycle: dict[str, Any] | None = None,
+        edit: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
+        """`edit`: changes the finished manifest."""
         self._cluster = cluster
         self.name = name
         manifest = yaml.safe_load(adapt(MANIFEST.read_text(encoding="utf-8"), cluster))
@@ -47,6 +63,8 @@ class Job:
         container["args"] = [*container["args"], *arguments]
         if command is not None:
             container["command"], container["args"] = list(command), []
+        if edit is not None:
+            edit(manifest)
         self.manifest = manifest
 
     def apply(self) -> None:
@@ -80,6 +98,12 @@ class Job:
         return self.condition(kind).get("status") == "True"
 
     @property
+    def events(self) -> list[str]:
+        """What Events tell of this job, not of an earlier one of its name."""
+        uid = self._cluster.kubectl.get("elasticjob", self.name)["metadata"]["uid"]
+        return [event["message"] for event in self._cluster.kubectl.items("events") if event["involvedObject"].get("uid") == uid]
+
+    @property
     def step(self) -> int:
         return int(self.status.get("progress", {}).get("step", 0))
 
@@ -107,6 +131,19 @@ class Job:
             return -1
         steps = [int(line.split("step=")[1].split()[0]) for line in lines if line.startswith("step=")]
         return max(steps, default=-1)
+
+    @property
+    def course(self) -> Course:
+        pods = self.pods
+        logs = [self._cluster.kubectl.logs(pod["metadata"]["name"]) for pod in pods]
+        return Course(
+            pods=frozenset(
+                (pod["metadata"]["name"], pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"]) for pod in pods
+            ),
+            epoch=int(self.status["epoch"]),
+            begun=sum(line.startswith(("started ", "resumed ")) for log in logs for line in log.splitlines()),
+            restarts=self.restarts,
+        )
 
     def trains(self, world: int, timeout: float = 120) -> int:
         """Waits until `world` workers train and the step moves. Returns the step then."""

@@ -1,0 +1,133 @@
+"""What the operator's administrator does while jobs train: upgrade, limit, lose and remove the operator. Training must not notice."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.drivers import ClusterDriver, KubeError, NodePower
+from tests.drivers.install import NAMESPACE, RELEASE
+from tests.e2e.jobs import Job
+from tests.e2e.release import Release
+from tests.support import eventually
+
+NewJob = Callable[..., Job]
+
+
+@pytest.fixture
+def elsewhere(cluster: ClusterDriver) -> Iterator[str]:
+    """A namespace beside `default`."""
+    cluster.kubectl.apply(yaml.safe_dump({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "elsewhere"}}))
+    yield "elsewhere"
+    cluster.kubectl.delete("namespace", "elsewhere", timeout=120)
+
+
+def may_list_pods(cluster: ClusterDriver, namespace: str) -> bool:
+    """Whether the operator may, by the API server's word."""
+    user = f"--as=system:serviceaccount:{NAMESPACE}:{RELEASE}"
+    try:
+        return cluster.kubectl.run("auth", "can-i", "list", "pods", "--namespace", namespace, user).strip() == "yes"
+    except KubeError:  # "no" is an exit status
+        return False
+
+
+def test_an_upgrade_of_the_operator_restarts_the_training(
+    cluster: ClusterDriver, new_job: NewJob, release: Release, elsewhere: str
+) -> None:
+    """Nor does another scope: then jobs elsewhere are left alone, until the operator is let at them again."""
+    job = new_job("upgraded", replicas=2)
+    job.trains(2)
+    before, old = job.course, set(release.operators)
+
+    release.upgrade(watchNamespaces=["default"], logging={"format": "plain"})
+    eventually(lambda: not old & set(release.operators), 60, 0.5, "the old operator is gone")
+    assert "Succeeded" in release.test()
+    eventually(lambda: may_list_pods(cluster, "default"), 30, 0.5, "rights in the named namespace")
+    eventually(lambda: not may_list_pods(cluster, elsewhere), 30, 0.5, "and in no other")
+    other = Job(cluster, "other", replicas=1, least=1, command=("sleep", "600"))
+    cluster.kubectl.apply(yaml.safe_dump(other.manifest), elsewhere)
+    job.trains(2)  # by the new operator's word
+    assert job.course == before
+    job.scale(3)
+    job.trains(3)
+    assert not cluster.kubectl.items("pods", elsewhere)
+    assert "status" not in cluster.kubectl.get("elasticjob", "other", elsewhere)
+
+    release.restore()
+    eventually(lambda: cluster.kubectl.items("pods", elsewhere), 90, 0.5, "a job that waited gets its pods")
+
+
+def test_jobs_of_an_uninstalled_operator_are_stuck(cluster: ClusterDriver, new_job: NewJob, release: Release) -> None:
+    """They go on; they can be deleted, with all they have; and an operator that is put back takes up the rest as it is."""
+    stays, goes = new_job("stays", replicas=2), new_job("goes", replicas=1)
+    stays.trains(2)
+    goes.trains(1)
+    before = stays.course
+    release.uninstall()
+    goes.delete()
+    eventually(lambda: not goes.leftovers(), 90, 0.5, "nothing of the deleted job is left")
+    rank_zero = stays.pod_of_rank_zero()
+    step = stays.last_step(rank_zero)
+    eventually(lambda: stays.last_step(rank_zero) > step, 60, 0.5, "the other job goes on")
+
+    release.restore()
+    stays.trains(2)
+    assert stays.course == before
+    cluster.kubectl.delete("pod", "stays-worker-1", wait=False)
+    eventually(lambda: stays.status["epoch"] > before.epoch, 60, 0.3, "its loss is seen")
+    stays.trains(2)
+
+
+@contextlib.contextmanager
+def only_nodes_without(cluster: ClusterDriver, pods: list[dict[str, Any]]) -> Iterator[None]:
+    """New pods go to other nodes than those of `pods`."""
+    busy = {pod["spec"]["nodeName"] for pod in pods}
+    if busy >= {node["metadata"]["name"] for node in cluster.kubectl.items("nodes")}:
+        pytest.skip("every node has an operator: a job could not be kept away from it")
+    cluster.kubectl.run("cordon", *busy)
+    try:
+        yield
+    finally:
+        cluster.kubectl.run("uncordon", *busy)
+
+
+def test_nobody_acts_when_the_leading_operator_is_lost(cluster: ClusterDriver, power: NodePower, new_job: NewJob, release: Release) -> None:
+    """Its node loses power: the lease runs out, the other takes over, and does what is to be done, once."""
+    release.upgrade(replicaCount=2)
+    with only_nodes_without(cluster, cluster.kubectl.items("pods", NAMESPACE)):
+        job = new_job("led", replicas=2)
+        job.trains(2)
+    before, old = job.course, release.leader
+    heir = next(name for name in release.operators if name != old)
+    assert [release.leads(name) for name in (old, heir)] == [True, False]
+    node = str(cluster.kubectl.get("pod", old, NAMESPACE)["spec"]["nodeName"])
+
+    power.power_off(node)
+    lost_at = time.monotonic()
+    try:
+        cluster.kubectl.delete("pod", "led-worker-1", wait=False)
+        eventually(lambda: release.leader == heir, 90, 0.1, "the other operator takes the lease")
+        print(f"another leads {time.monotonic() - lost_at:.1f} s after the leader's node lost power")
+        eventually(lambda: release.leads(heir), 60, 0.2, "and says so")
+        job.trains(2)
+    finally:
+        power.power_on(node)
+    eventually(lambda: [release.leads(name) for name in release.operators].count(True) == 1, 60, 0.5, "one leads")
+    after = job.course
+    assert len(after.pods) == 2
+    assert len(before.pods & after.pods) == 1  # the other one is the deleted pod's successor
+    assert [text for text in job.events if text.startswith("Created led-worker-1")] == ["Created led-worker-1."]
+    assert after.restarts == 0
+
+    heir_of_heir = eventually(lambda: [name for name in release.operators if name != heir], 60, 0.5, "another stands by")
+    cluster.kubectl.run("delete", "pod", heir, "--namespace", NAMESPACE, "--force", "--grace-period=0")
+    killed_at = time.monotonic()
+    eventually(lambda: release.leader not in (heir, ""), 60, 0.1, "another leads")
+    print(f"another leads {time.monotonic() - killed_at:.1f} s after the leader was killed; stood by: {heir_of_heir}")
+    job.trains(2)
+    assert job.course.pods == after.pods
