@@ -24,7 +24,7 @@ SCRIPT = pathlib.Path(__file__).with_name("train.py")
 RESOLVER = {"RES_OPTIONS": "timeout:1 attempts:1"}
 """torch asks the name server for the name of every peer; one that drops such questions would cost 5 s each time."""
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 """s for anything that starts Python processes with torch on a machine that does other things too."""
 
 

@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 import time
+import zipimport
 from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_runtime.workers import linux, messages, preloading
@@ -306,6 +307,14 @@ def can_fork(command: Command) -> str:
     """Why this command cannot be run by a zygote; empty: it can."""
     if not command.program:
         return "the command is not Python"
-    if not command.module and os.path.isdir(command.arguments[0]):
+    script = command.arguments[0]
+    if command.module:
+        return ""
+    if os.path.isdir(script):
         return "the script is a directory"
+    if script.endswith(".pyc"):
+        return "the script is compiled"
+    with contextlib.suppress(zipimport.ZipImportError):
+        zipimport.zipimporter(script)
+        return "the script is an archive"
     return ""

@@ -27,6 +27,8 @@ from typing import Any
 
 from elasticjob_runtime.workers import blas, error_file, phases
 
+STREAMS = ("stdin", "stdout", "stderr")
+
 INTERRUPTED = -2
 """Exit code of a script that a KeyboardInterrupt ended."""
 
@@ -43,7 +45,9 @@ def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> No
     arguments: list[str] = message["arguments"]
     sys.argv = arguments
     sys.orig_argv[:] = message["command"]
-    sys.path[0] = os.getcwd() if message["module"] else os.path.dirname(os.path.realpath(arguments[0]))
+    folder = os.getcwd() if message["module"] else os.path.dirname(os.path.realpath(arguments[0]))
+    sys.path[:1] = [] if sys.flags.safe_path else [folder]
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python 3.11 leaves the parent's after a fork
     sys.meta_path.insert(0, ImportReporter(agent))
     error_file.write_for(os.getpid(), message["environment"].get(error_file.VARIABLE))
     main = types.ModuleType("__main__")
@@ -82,8 +86,9 @@ def leave(code: int) -> None:
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter itself calls
         atexit._run_exitfuncs()
-        sys.modules["__main__"].__dict__.clear()
-        gc.collect()
+        if len(sys._current_frames()) == 1:  # a daemon thread, which the interpreter would halt here, would look for what is gone
+            sys.modules["__main__"].__dict__.clear()
+            gc.collect()
         for thing in gc.get_objects():
             if isinstance(thing, io.IOBase):
                 with contextlib.suppress(OSError, ValueError):
@@ -130,20 +135,21 @@ def set_environment(environment: dict[str, str]) -> None:
 
 
 def set_stdio(descriptors: dict[int, int]) -> None:
-    """From and to the given descriptors, output without one to where the agent's own goes; unbuffered lines, as with `-u`."""
+    """From and to the given descriptors, output without one to where the agent's own goes. Python's streams are those of the zygote, which
+    was started with `-u` and these variables; but for one that was closed then."""
     for target, fd in descriptors.items():
         os.dup2(fd, target)
         os.close(fd)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - lives as long as the process
-    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1, closefd=False, errors="surrogateescape")  # type: ignore[misc]  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # type: ignore[misc]  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(write_through=True)
+        if getattr(sys, STREAMS[target]) is None:
+            stream = open(target, "w" if target else "r", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
+            setattr(sys, STREAMS[target], stream)
+            setattr(sys, f"__{STREAMS[target]}__", stream)
 
 
 def reset_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_DFL)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

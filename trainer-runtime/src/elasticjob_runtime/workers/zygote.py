@@ -35,7 +35,14 @@ PRELOAD = (
 ROOT = str(Path(__file__).resolve().parents[2])
 """The folder that this package lies in."""
 
-_BOOTSTRAP = f"import sys; sys.path[0] = {ROOT!r}; from elasticjob_runtime.workers.zygote_main import main; main()"
+_BOOTSTRAP = (
+    f"import sys; sys.path[: not sys.flags.safe_path] = [{ROOT!r}]; from elasticjob_runtime.workers.zygote_main import main; main()"
+)
+
+
+def start_command(python: str, fd: int, modules: Sequence[str], *, careful: bool = False) -> list[str]:
+    """The command line of a zygote that talks on `fd`. Unbuffered, as torchrun's workers are: its children keep its streams."""
+    return [python, "-u", "-c", _BOOTSTRAP, str(fd), str(os.getpid()), "careful" if careful else "quick", *modules]
 
 
 @dataclasses.dataclass(slots=True)
@@ -86,7 +93,7 @@ class Zygote:
         self.unfit: dict[str, str] = {}
         """Module -> why it was left out."""
         ours, theirs = socket.socketpair()
-        command = [python, "-c", _BOOTSTRAP, str(theirs.fileno()), str(os.getpid()), "careful" if careful else "quick", *modules]
+        command = start_command(python, theirs.fileno(), modules, careful=careful)
         if nice:
             command = ["nice", "-n", str(nice), *command]
         self._connection = ours

@@ -1,0 +1,166 @@
+"""Scripts as strangers write them: a worker forked from the zygote does what `python -u script.py` does, to its end and its last byte.
+
+One zygote without torch for all of them, so that a script takes a moment.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import py_compile
+import signal
+import socket
+import subprocess
+import sys
+import zipapp
+from collections.abc import Iterator, Mapping
+
+import elasticjob_runtime
+import pytest
+from elasticjob_runtime.workers import linux, messages
+from elasticjob_runtime.workers.command import Command
+from elasticjob_runtime.workers.launch import can_fork
+from elasticjob_runtime.workers.zygote import start_command
+
+SOURCE = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
+
+Said = tuple[int, bytes, bytes]
+"""(exit code, standard output, standard error)."""
+
+
+class Zygote:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.environment = {**os.environ, "PYTHONPATH": SOURCE, **environment}
+        linux.become_subreaper()
+        self._connection, theirs = socket.socketpair()
+        command = start_command(sys.executable, theirs.fileno(), ["threading"])
+        self._process = subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        theirs.close()
+        assert messages.receive(self._connection)[0]["ready"]
+
+    def run(self, script: pathlib.Path, given: bytes) -> Said:
+        messages.send(self._connection, {"kind": "worker"})
+        worker = socket.socket(fileno=messages.receive(self._connection)[1][0])
+        pid = messages.receive(worker)[0]["pid"]
+        files = [script.with_suffix(suffix) for suffix in (".in", ".out", ".err")]
+        files[0].write_bytes(given)
+        fds = [os.open(file, os.O_RDWR | os.O_CREAT) for file in files]
+        command = [sys.executable, "-u", str(script)]
+        message = {"environment": self.environment, "command": command, "arguments": command[2:], "module": False, "stdio": [0, 1, 2]}
+        messages.send(worker, message, fds)
+        for fd in fds:
+            os.close(fd)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        worker.close()
+        return code, files[1].read_bytes(), files[2].read_bytes()
+
+    def close(self) -> None:
+        self._connection.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def plainly(script: pathlib.Path, given: bytes, environment: Mapping[str, str]) -> Said:
+    run = subprocess.run([sys.executable, "-u", script], input=given, capture_output=True, env=dict(environment), check=False, timeout=120)
+    return run.returncode, run.stdout, run.stderr
+
+
+@pytest.fixture(scope="module")
+def zygote() -> Iterator[Zygote]:
+    made = Zygote({})
+    yield made
+    made.close()
+
+
+STREAMS = """
+import sys
+for stream in (sys.stdin, sys.stdout, sys.stderr):
+    print(stream.name, stream.mode, stream.encoding, stream.errors, stream.line_buffering, type(stream.buffer).__name__)
+print(sys.stdin is sys.__stdin__, sys.stdout is sys.__stdout__, sys.stderr is sys.__stderr__)
+"""
+
+DAEMONS = """
+import threading, time
+box = [1]
+def look(): return box[0]
+def for_ever():
+    while True:
+        try:
+            look()
+        except BaseException as error:
+            import os; os.write(2, repr(error).encode()); os._exit(9)
+for _ in range(3):
+    threading.Thread(target=for_ever, daemon=True).start()
+time.sleep(0.1)
+"""
+
+MAIN_THREAD = """
+import os, threading
+print(threading.main_thread().native_id == os.getpid(), threading.main_thread() is threading.current_thread())
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "given"),
+    [
+        pytest.param(STREAMS, b"", id="streams have the same names, modes and encodings"),
+        pytest.param("import os, sys; print('x', end=''); sys.stdout.buffer.write(b'\\xff'); os._exit(3)", b"", id="nothing is kept back"),
+        pytest.param("import sys; print(ascii(sys.stdin.read()), sys.__stdin__.read())", b"\xff\0", id="input that is not UTF-8"),
+        pytest.param("import sys; sys.stdout.close(); sys.exit('a word')", b"", id="closes its output"),
+        pytest.param("import os; os.closerange(0, 100)", b"", id="closes everything"),
+        pytest.param("raise SystemExit((1, 2))", b"", id="ends with an odd code"),
+        pytest.param("class E(Exception):\n def __str__(self): raise OSError\nraise E", b"", id="fails in __str__"),
+        pytest.param("raise ValueError('\\udcff\\0' + 'x' * 3_000_000)", b"", id="says more than anybody reads"),
+        pytest.param("raise ExceptionGroup('many', [ValueError(1), KeyError(2)])", b"", id="a group of exceptions"),
+        pytest.param("import ctypes; ctypes.string_at(0)", b"", id="segmentation fault"),
+        pytest.param("\ufeffprint('a')\r\nif 1:\r\n  print('b')", b"", id="written on Windows"),
+        pytest.param(DAEMONS, b"", id="leaves daemon threads running"),
+        pytest.param("class A:\n def __del__(self): print('let go')\na = A()", b"", id="holds something to its end"),
+        pytest.param(MAIN_THREAD, b"", id="knows its main thread"),
+    ],
+)
+def test_a_forked_worker_does_what_python_does(zygote: Zygote, tmp_path: pathlib.Path, script: str, given: bytes) -> None:
+    path = tmp_path / "script.py"
+    path.write_bytes(script.encode(errors="surrogatepass"))
+    assert zygote.run(path, given) == plainly(path, given, zygote.environment)
+
+
+@pytest.mark.parametrize(
+    ("variable", "script"),
+    [
+        ("PYTHONIOENCODING=latin-1:replace", "print('\\xfc \\u4e2d')"),
+        ("PYTHONSAFEPATH=1", "import sys; print(sys.path)"),
+        ("PYTHONOPTIMIZE=2", "assert False"),
+        ("PYTHONWARNINGS=error", "import warnings; warnings.warn('now')"),
+        ("LC_ALL=C", "print('\\xfc')"),
+    ],
+)
+def test_variables_of_the_interpreter_work(tmp_path: pathlib.Path, variable: str, script: str) -> None:
+    name, _, value = variable.partition("=")
+    zygote, path = Zygote({name: value}), tmp_path / "script.py"
+    path.write_text(script)
+    try:
+        assert zygote.run(path, b"") == plainly(path, b"", zygote.environment)
+    finally:
+        zygote.close()
+
+
+def test_a_worker_of_an_agent_under_nohup_does_not_hear_the_hangup(tmp_path: pathlib.Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        zygote = Zygote({})
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    path = tmp_path / "script.py"
+    path.write_text("import signal; print(signal.getsignal(signal.SIGHUP).name)")
+    assert zygote.run(path, b"")[1] == b"SIG_IGN\n"
+    zygote.close()
+
+
+def test_what_is_not_source_is_left_to_a_fresh_interpreter(tmp_path: pathlib.Path) -> None:
+    source, archive, compiled = tmp_path / "__main__.py", tmp_path / "app.pyz", tmp_path / "app.pyc"
+    source.write_text("print('here')")
+    zipapp.create_archive(tmp_path, archive, filter=lambda path: path == pathlib.Path("__main__.py"))
+    py_compile.compile(str(source), str(compiled))
+    found = [can_fork(Command(program=[sys.executable], arguments=[str(path)])) for path in (source, archive, compiled, tmp_path)]
+    assert found == ["", "the script is an archive", "the script is compiled", "the script is a directory"]
