@@ -113,7 +113,7 @@ class App:
         metrics.LEADER.set(0)
         metrics.QUEUE_DEPTH.set_function(lambda: len(self._queue))
         metrics.QUEUE_AGE.set_function(lambda: self._queue.age)
-        return metrics.count_jobs(lambda: [body for body in map(self._jobs.body, self._jobs) if body is not None])
+        return metrics.count_jobs(lambda: self._jobs.conditions)
 
     async def _start(self, api: Api) -> None:
         """Everything but kopf: when the first job comes, the cluster is known."""

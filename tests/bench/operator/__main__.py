@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1000, help="small jobs (1000)")
     parser.add_argument("--workers", type=int, default=4, help="of a small job (4)")
     parser.add_argument("--idle-seconds", type=float, default=60.0, help="for which the operator is watched at rest (60)")
-    parser.add_argument("--profile", action="store_true", help="write the operator's profile beside its log (everything is slower then)")
+    parser.add_argument("--profile", action="store_true", help="of `idle`: where the operator's CPU goes in the storm")
     arguments = parser.parse_args()
     console = Console(highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="elasticjob-bench-operator-"))
@@ -62,14 +62,15 @@ async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> di
     with (
         FakeCluster(folder) as cluster,
         scenarios.etcds(folder, own) as endpoint,
-        Operator(cluster.kubeconfig, folder / "operator.log", folder / "profile" if arguments.profile else None) as operator,
+        Operator(cluster.kubeconfig, folder / "operator.log", folder / "profile.json" if arguments.profile else None) as operator,
     ):
         async with Client(cluster.kubeconfig) as client:
             if scenario == "big":
                 return await scenarios.big_jobs(client, operator, arguments.big, endpoint(0), arguments.rounds)
-            return await scenarios.many_jobs(
+            figures = await scenarios.many_jobs(
                 client, operator, arguments.jobs, arguments.workers, endpoint, arguments.idle_seconds, storm=scenario == "idle"
             )
+            return figures | {f"storm: % of CPU in {part}": share for part, share in operator.profile().items() if share >= 0.5}
 
 
 def _show(console: Console, scenario: str, figures: dict[str, float]) -> bool:

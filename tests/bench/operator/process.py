@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import os
 import re
+import signal
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.cluster.loopback import answers
@@ -30,7 +34,8 @@ class Operator:
     """For the whole cluster. Use as a context manager."""
 
     def __init__(self, kubeconfig: Path, log: Path, profile: Path | None = None, **environment: str) -> None:
-        """`profile`: where to write one of cProfile's."""
+        """`profile`: where to write where the CPU goes."""
+        self._profile = profile
         (self._port,) = free_ports(1)
         settings = {"KUBECONFIG": str(kubeconfig), "ELASTICJOB_PROBE_PORT": str(self._port), **environment}
         module = ["elasticjob_operator"] if profile is None else ["tests.bench.operator.profiled", profile]
@@ -49,6 +54,25 @@ class Operator:
         found = dict(re.findall(r"^(VmRSS|Threads):\s+(\d+)", status, re.MULTILINE))
         cpu = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
         return Cost(cpu, int(found["VmRSS"]) / 1024, int(found["Threads"]))
+
+    @contextlib.contextmanager
+    def profiled(self) -> Iterator[None]:
+        """Takes the profile of what is done meanwhile, if one was asked for."""
+        if self._profile is None:
+            yield
+            return
+        self._child.process.send_signal(signal.SIGUSR2)
+        yield
+        self._child.process.send_signal(signal.SIGUSR2)
+        self._child.wait_until(self._profile.exists)
+
+    def profile(self) -> dict[str, float]:
+        """Part of the program -> its share of the CPU, %. Empty: none was taken."""
+        if self._profile is None or not self._profile.exists():
+            return {}
+        parts = json.loads(self._profile.read_text(encoding="utf-8"))["parts"]
+        total = sum(parts.values())
+        return {part: 100 * count / total for part, count in parts.items()}
 
     def metrics(self) -> Samples:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=30) as answer:

@@ -17,7 +17,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import yaml
@@ -101,7 +101,7 @@ class FaultyServer:
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> FaultyServer:
+    def __enter__(self) -> Self:
         self._thread.start()
         assert self._started.wait(10)
         return self

@@ -57,10 +57,7 @@ def test_restarts_are_counted_once_by_cause() -> None:
 
 
 def test_jobs_are_counted_by_condition() -> None:
-    def with_conditions(**conditions: str) -> dict[str, Any]:
-        return {"status": {"conditions": [{"type": type_, "status": status} for type_, status in conditions.items()]}}
-
-    stop = metrics.count_jobs(lambda: [with_conditions(Running="True", Failed="False"), with_conditions(Running="True"), {}])
+    stop = metrics.count_jobs(lambda: {"Running": 2, "Failed": 0})
     assert value("elasticjob_jobs", condition="Running") == 2
     assert value("elasticjob_jobs", condition="Failed") == 0
     stop()

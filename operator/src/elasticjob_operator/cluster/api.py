@@ -70,7 +70,7 @@ class Api:
         self._configuration = client.configuration
         self._may_write = may_write
         pool = aiohttp.TCPConnector(limit=self._configuration.connection_pool_maxsize, ssl=client.rest_client.ssl_context)
-        self._session = aiohttp.ClientSession(connector=pool, trust_env=True, cookie_jar=aiohttp.DummyCookieJar())
+        self._session = aiohttp.ClientSession(connector=pool, cookie_jar=aiohttp.DummyCookieJar())
 
     async def request(
         self,

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import datetime
 import os
+import urllib.request
+from urllib.parse import urlsplit
 
 import kopf
 from kubernetes.aio import config
@@ -31,10 +33,12 @@ class Connection:
         configuration.connection_pool_maxsize = POOL
         if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
             config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+            configuration.proxy = proxy_for(configuration.host)
             return cls(configuration, None)
         loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
             client_configuration=configuration, persist_config=False
         )
+        configuration.proxy = configuration.proxy or proxy_for(configuration.host)
         refresh = config.refresh_token(loader, configuration)  # type: ignore[no-untyped-call]
         refresher = asyncio.create_task(refresh, name="refresh kubeconfig token")
         return cls(configuration, refresher)
@@ -65,3 +69,11 @@ class Connection:
             self._refresher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._refresher
+
+
+def proxy_for(url: str) -> str | None:
+    """HTTPS_PROXY and NO_PROXY, read once: aiohttp (`trust_env`) reads them, and ~/.netrc, for each request, on a thread."""
+    parts = urlsplit(url)
+    if urllib.request.proxy_bypass(parts.hostname or ""):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)

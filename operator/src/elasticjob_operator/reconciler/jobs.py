@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,8 @@ class Jobs:
     def __init__(self) -> None:
         self._bodies: dict[Key, Json] = {}
         self._parsed: dict[Key, ElasticJob] = {}
+        self.conditions: collections.Counter[str] = collections.Counter()
+        """How many jobs each condition is True of."""
 
     def __len__(self) -> int:
         return len(self._bodies)
@@ -30,6 +33,7 @@ class Jobs:
             return False
         self._bodies[key] = body
         self._parsed.pop(key, None)
+        self._count(known, body)
         return True
 
     def remove(self, key: Key, uid: str) -> bool:
@@ -39,7 +43,13 @@ class Jobs:
             return False
         del self._bodies[key]
         self._parsed.pop(key, None)
+        self._count(known, None)
         return True
+
+    def _count(self, before: Json | None, after: Json | None) -> None:
+        """Now, and not whenever somebody reads the figures."""
+        self.conditions.subtract(_true(before))
+        self.conditions.update(_true(after))
 
     def body(self, key: Key) -> Json | None:
         return self._bodies.get(key)
@@ -62,6 +72,11 @@ class Jobs:
 def key_of(body: Json) -> Key:
     metadata = body["metadata"]
     return metadata["namespace"], metadata["name"]
+
+
+def _true(body: Json | None) -> list[str]:
+    conditions = ((body or {}).get("status") or {}).get("conditions") or ()
+    return [each["type"] for each in conditions if each.get("status") == "True"]
 
 
 def _uid(body: Json) -> str:

@@ -45,3 +45,22 @@ def test_what_cannot_be_read_says_which_field() -> None:
     jobs.put(body(1, replicas="many"))
     with pytest.raises(InvalidJobError, match=r"spec\.workers\.replicas"):
         jobs.get(KEY)
+
+
+def test_conditions_are_counted_over_all_jobs() -> None:
+    def of(name: str, version: int, uid: str = "u", **conditions: str) -> dict[str, Any]:
+        each = [{"type": type_, "status": status} for type_, status in conditions.items()]
+        return {"metadata": {"namespace": "ml", "name": name, "uid": uid, "resourceVersion": str(version)}, "status": {"conditions": each}}
+
+    jobs = Jobs()
+    jobs.put(of("a", 1))
+    jobs.put(of("a", 2, Running="True", Failed="False"))
+    jobs.put(of("b", 3, Running="True"))
+    assert (jobs.conditions["Running"], jobs.conditions["Failed"]) == (2, 0)
+    jobs.put(of("a", 1, Failed="True"))
+    jobs.put(of("a", 4, Running="False", Failed="True"))
+    assert (jobs.conditions["Running"], jobs.conditions["Failed"]) == (1, 1), "an old state counts for nothing"
+    jobs.put(of("b", 5, uid="younger"))
+    jobs.remove(("ml", "a"), "u")
+    jobs.remove(("ml", "a"), "u")
+    assert not any(jobs.conditions.values())

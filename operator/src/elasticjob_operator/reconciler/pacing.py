@@ -1,0 +1,37 @@
+"""When the status of a job is written: at most once a second, and at once what deeds wait for.
+
+The first change after a quiet second is written at once, what follows within that second in one go at its end. Until then the next rounds
+go on from the status that is not written yet, so that a condition which turned twice has turned twice, with both Events. A killed operator
+loses a second of that: its successor judges the same world from the last status that was written, as after a kill before any write.
+
+Some deeds must not come before what they follow from is written: a failed pod is counted, then deleted; a job has ended, then its pods
+go; it rests, then it can begin a new run. Holding these back would hold back pods, so they are written at once. They are few: a failed
+pod that counts against the budget (a group that fails together is one), and the turns of a job's life.
+"""
+
+from __future__ import annotations
+
+from elasticjob_operator.api import ConditionType, Status
+
+STATUS_SECONDS = 1.0
+
+
+def seconds_to_hold(written: Status, wanted: Status, since: float) -> float:
+    """For how long `wanted` is not written yet, s. `written`: what the API server has; `since`: s since that was written."""
+    return 0.0 if deeds_wait(written, wanted) else max(0.0, STATUS_SECONDS - since)
+
+
+def deeds_wait(written: Status, wanted: Status) -> bool:
+    """Whether there is something in `wanted` that must be written before what follows from it is done."""
+    failure = wanted.last_failure
+    pod_is_counted = failure is not None and failure.rank is None and failure != written.last_failure
+    return pod_is_counted or _turns(written) != _turns(wanted)
+
+
+def _turns(status: Status) -> tuple[bool, bool]:
+    return status.is_finished, status.is_true(ConditionType.SUSPENDED)
+
+
+def as_written(status: Status) -> Status:
+    """As it will be read again: times have whole seconds."""
+    return Status.model_validate(status.to_api())

@@ -1,0 +1,156 @@
+"""What the reconciler writes and tells, when. The API server is a list here; tests/integration counts the requests to a real one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from elasticjob_operator.api import ConditionType, Reason, Status
+from elasticjob_operator.cluster import ApiError, Key
+from elasticjob_operator.cluster.writes import Applied
+from elasticjob_operator.planning import Plan, Story
+from elasticjob_operator.reconciler import Jobs, KeyedQueue, Reconciler, pacing
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.world import RendezvousView, World
+
+from tests.unit.operator.builders import NAME, TEMPLATE, UID, make_status
+from tests.unit.operator.waiting import until
+
+KEY: Key = ("ml", NAME)
+ACCEPTED = make_status(ConditionType.ACCEPTED)
+RUNS = make_status(ConditionType.ACCEPTED, ConditionType.RUNNING)
+RESTARTS = make_status(ConditionType.ACCEPTED, ConditionType.RESTARTING)
+ENDED = make_status(ConditionType.SUCCEEDED)
+
+
+class Bench:
+    """One job. The test says what its plan is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.set_second(100.0)
+        self.jobs = Jobs()
+        self.queue: KeyedQueue[Key] = KeyedQueue()
+        self.writes: list[Status] = []
+        self.refuse_writes = 0
+        self.told: list[str] = []
+        self.seen: list[Status] = []
+        self._decided = Plan(status=Status())
+        reconciler = Reconciler(Settings(), self.jobs, self, self, self, self.queue)  # type: ignore[arg-type]
+        monkeypatch.setattr("elasticjob_operator.reconciler.reconciler.plan", self._plan)
+        spec = {"workers": {"replicas": 1, "template": TEMPLATE}}
+        self.jobs.put({"metadata": {"name": NAME, "namespace": "ml", "uid": UID, "generation": 1, "resourceVersion": "1"}, "spec": spec})
+        self._task = asyncio.create_task(self.queue.work(reconciler.reconcile, 1))
+
+    def set_second(self, seconds: float) -> None:
+        """How long the second is within which one status is written."""
+        self._monkeypatch.setattr(pacing, "STATUS_SECONDS", seconds)
+
+    async def decide(self, status: Status, *stories: str) -> None:
+        """A round with that plan."""
+        self._decided = Plan(status=status, stories=tuple(Story(reason=Reason.TRAINING, message=each) for each in stories))
+        rounds = len(self.seen)
+        self.queue.add(KEY)
+        await until(lambda: len(self.seen) > rounds)
+
+    def _plan(self, job: Any, *_: Any) -> Plan:
+        self.seen.append(job.status)
+        decided, self._decided = self._decided, Plan(status=self._decided.status)  # a change is told once
+        return decided
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # The cluster, the sessions and the teller
+
+    def observe(self, *_: Any) -> World:
+        return World()
+
+    def view(self, *_: Any) -> RendezvousView:
+        return RendezvousView()
+
+    async def follow(self, *_: Any) -> None:
+        return None
+
+    async def apply(self, *_: Any) -> Any:
+        return Applied()
+
+    async def write_status(self, key: Key, _uid: str, status: dict[str, Any]) -> dict[str, Any]:
+        if self.refuse_writes:
+            self.refuse_writes -= 1
+            raise ApiError(500, "InternalError", "not now")
+        self.writes.append(Status.model_validate(status))
+        body = self.jobs.body(key)
+        assert body is not None
+        return {**body, "metadata": {**body["metadata"], "resourceVersion": str(len(self.writes) + 1)}, "status": status}
+
+    def tell(self, _namespace: str, _job: str, _uid: str, version: str, story: Story) -> None:
+        assert not self.writes or int(version) == len(self.writes) + 1, "after the write, with its version"
+        self.told.append(story.message)
+
+
+@pytest.fixture
+async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    bench = Bench(monkeypatch)
+    yield bench
+    await bench.close()
+
+
+async def test_the_first_change_is_written_at_once_and_the_rest_held(bench: Bench) -> None:
+    await bench.decide(ACCEPTED, "accepted")
+    await until(lambda: bench.told == ["accepted"])
+    await bench.decide(RUNS, "runs")
+    await bench.decide(RESTARTS, "restarts")
+    assert bench.writes == [ACCEPTED]
+    assert bench.told == ["accepted"], "no Event before its write"
+
+
+async def test_what_is_held_is_written_in_one_go_with_all_that_happened(bench: Bench) -> None:
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    await bench.decide(RUNS, "runs")
+    await bench.decide(RESTARTS, "restarts")
+    bench.set_second(0.2)
+    await bench.decide(RUNS, "runs again")
+    await until(lambda: len(bench.writes) == 2, "nobody wakes the job: the timer does")
+    assert bench.writes == [ACCEPTED, RUNS]
+    await until(lambda: bench.told == ["runs", "restarts", "runs again"], "in order, each once")
+
+
+async def test_rounds_go_on_from_what_is_held(bench: Bench) -> None:
+    """Else a restart that is over within the second would never have been."""
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    await bench.decide(RESTARTS)
+    await bench.decide(RUNS)
+    assert bench.seen[-1] == RESTARTS
+
+
+async def test_back_to_what_is_written_is_no_write_but_is_told(bench: Bench) -> None:
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    await bench.decide(RUNS, "runs")
+    await bench.decide(ACCEPTED, "runs no more")
+    await until(lambda: bench.told == ["runs", "runs no more"])
+    assert bench.writes == [ACCEPTED]
+
+
+async def test_the_end_is_never_held(bench: Bench) -> None:
+    await bench.decide(ACCEPTED)
+    await bench.decide(RUNS, "runs")
+    await bench.decide(ENDED, "ended")
+    await until(lambda: bench.writes[-1:] == [ENDED])
+    await until(lambda: bench.told == ["runs", "ended"])
+
+
+async def test_a_write_that_failed_is_decided_again_and_loses_nothing(bench: Bench) -> None:
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    await bench.decide(RUNS, "runs")
+    bench.refuse_writes = 1
+    await bench.decide(ENDED)
+    await until(lambda: bench.writes[-1:] == [ENDED], "by the queue's own wait")
+    assert bench.told == ["runs"]
