@@ -114,6 +114,10 @@ class Node:
     """When `ready` last changed."""
 
 
+POD = "Pod"
+"""The kind of pods, beside those of `Kind`."""
+
+
 class Kind(str, enum.Enum):
     """Kinds of objects that a job owns beside its pods."""
 
@@ -184,6 +188,8 @@ class Admission:
 class Refusal:
     """The API server refused to create something for a cause that may pass: quota, an admission rule, a name that is taken."""
 
+    kinds: frozenset[str]
+    """Of what it refused: Pod, Service, StatefulSet, HorizontalPodAutoscaler."""
     message: str
     retry_at: datetime.datetime
 

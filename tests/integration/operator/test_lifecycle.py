@@ -111,8 +111,8 @@ def test_ended_job_is_deleted_after_its_time(ns: Namespace, training: Callable[.
 
 def test_job_of_another_controller_is_left_alone(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
     assert operator
-    submit("theirs", spec={"lifecycle": {"managedBy": "kueue.x-k8s.io/multikueue"}})
-    submit("ours", replicas=1, spec={"lifecycle": {"managedBy": "elasticjob.dev/operator"}})
+    submit("theirs", spec={"managedBy": "kueue.x-k8s.io/multikueue"})
+    submit("ours", replicas=1, spec={"managedBy": "elasticjob.dev/operator"})
     eventually(lambda: set(ns.workers()) == {"ours-worker-0"}, what="the operator has seen both")
     assert "status" not in ns.job("theirs")
 

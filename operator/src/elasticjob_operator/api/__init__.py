@@ -1,5 +1,6 @@
 """The ElasticJob API, elasticjob.dev/v1alpha1: typed objects for the operator, and the source of the CRD."""
 
+from elasticjob_operator.api.checkpoint import Checkpoint
 from elasticjob_operator.api.job import (
     API_VERSION,
     GROUP,
@@ -13,15 +14,11 @@ from elasticjob_operator.api.job import (
     Metadata,
 )
 from elasticjob_operator.api.reasons import MESSAGES, ConditionType, Reason, message
+from elasticjob_operator.api.rendezvous import ManagedEtcd, Rendezvous, RendezvousBackend, Resources
 from elasticjob_operator.api.spec import (
     Backoff,
-    Checkpoint,
     CleanPods,
     Lifecycle,
-    ManagedEtcd,
-    Rendezvous,
-    RendezvousBackend,
-    Resources,
     RestartPolicy,
     RestartRule,
     RuleAction,

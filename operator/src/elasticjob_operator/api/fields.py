@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from elasticjob_operator.api import rules
+from elasticjob_operator.api import rules, worker_rules
 
 MAX_METRICS = 32
 MAX_METRIC = 64
@@ -94,9 +94,11 @@ Metrics = Annotated[
 
 FailureMessage = Annotated[str, BeforeValidator(_keep_end), Field(max_length=MAX_FAILURE_MESSAGE)]
 
+Preserved = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
+"""An object of Kubernetes' own, kept as written."""
 
 ProcsPerWorker = Annotated[
-    Literal["auto", "cpu", "gpu"] | Annotated[int, Field(ge=1, le=rules.MAX_PROCS_PER_WORKER)],
+    Literal["auto", "cpu", "gpu"] | Annotated[int, Field(ge=1, le=worker_rules.MAX_PROCS_PER_WORKER)],
     WithJsonSchema({"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}),
 ]
 

@@ -8,7 +8,8 @@ from typing import Any
 import pydantic
 
 from elasticjob_operator.api.fields import Model, Time
-from elasticjob_operator.api.spec import RendezvousBackend, Spec
+from elasticjob_operator.api.rendezvous import RendezvousBackend
+from elasticjob_operator.api.spec import Spec
 from elasticjob_operator.api.status import Status
 
 GROUP = "elasticjob.dev"
@@ -19,7 +20,7 @@ PLURAL = "elasticjobs"
 SINGULAR = "elasticjob"
 SHORT_NAME = "ej"
 MANAGER = f"{GROUP}/operator"
-"""This operator as `spec.lifecycle.managedBy` names it."""
+"""This operator as `spec.managedBy` names it."""
 
 
 class InvalidJobError(ValueError):
@@ -136,7 +137,7 @@ class ElasticJob(Model, frozen=True):
 
     @property
     def is_managed_by_another(self) -> bool:
-        return self.spec.lifecycle.managed_by not in ("", MANAGER)
+        return self.spec.managed_by not in ("", MANAGER)
 
     @property
     def training_container(self) -> str:

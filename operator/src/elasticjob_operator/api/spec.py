@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from elasticjob_operator.api import rules
-from elasticjob_operator.api.fields import Int32, Model, ProcsPerWorker, Quantities
+from elasticjob_operator.api import rules, worker_rules
+from elasticjob_operator.api.checkpoint import Checkpoint
+from elasticjob_operator.api.fields import Int32, Model, Preserved, ProcsPerWorker
+from elasticjob_operator.api.rendezvous import Rendezvous
 from elasticjob_operator.api.template import POD_TEMPLATE_SCHEMA
 
 MAX_WORKERS = 10_000
@@ -19,19 +21,6 @@ WorkerCount = Annotated[Int32, Field(ge=1, le=MAX_WORKERS)]
 
 PodTemplate = Annotated[dict[str, Any], WithJsonSchema(POD_TEMPLATE_SCHEMA)]
 """A core/v1 PodTemplateSpec, kept as written. Shared with whoever parsed it: copy before changing."""
-
-Preserved = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
-"""An object of Kubernetes' own, kept as written."""
-
-
-class RendezvousBackend(str, enum.Enum):
-    """How the agents of a job find each other."""
-
-    ETCD_V3 = "etcd-v3"
-    ETCD_V2 = "etcd-v2"
-    C10D = "c10d"
-
-    __str__ = str.__str__
 
 
 class CleanPods(str, enum.Enum):
@@ -44,16 +33,7 @@ class CleanPods(str, enum.Enum):
     __str__ = str.__str__
 
 
-class Resources(Model, frozen=True):
-    """Compute resources of a container."""
-
-    limits: Quantities | None = None
-    """Most that the container may use: cpu, memory."""
-    requests: Quantities | None = None
-    """What the scheduler sets aside for the container: cpu, memory."""
-
-
-class Workers(Model, frozen=True, json_schema_extra=rules.WORKERS):
+class Workers(Model, frozen=True, json_schema_extra=worker_rules.WORKERS):
     """The worker pods: how many, and what each runs."""
 
     replicas: WorkerCount = 1
@@ -74,7 +54,7 @@ class Workers(Model, frozen=True, json_schema_extra=rules.WORKERS):
     """
     replica_step: Annotated[Int32, Field(ge=1, le=MAX_WORKERS)] | None = None
     """Allows the multiples of this number only, as allowedReplicas does for a list. Instead of allowedReplicas."""
-    procs_per_worker: Annotated[ProcsPerWorker, Field(json_schema_extra=rules.PROCS_PER_WORKER)] = "auto"
+    procs_per_worker: Annotated[ProcsPerWorker, Field(json_schema_extra=worker_rules.PROCS_PER_WORKER)] = "auto"
     """Training processes in each worker pod, as torchrun's --nproc-per-node. Changed only while suspended.
 
     A number; cpu: one for each CPU; gpu: one for each GPU; auto: gpu where there are any, else cpu.
@@ -89,78 +69,6 @@ class Workers(Model, frozen=True, json_schema_extra=rules.WORKERS):
     """Name of the container that trains. Default: the first container of the template. Changed only while suspended.
 
     Only this container gets the job's environment variables.
-    """
-
-
-class ManagedEtcd(Model, frozen=True):
-    """The etcd that the operator runs for a job."""
-
-    image: Annotated[str, Field(max_length=1024)] = ""
-    """Image of etcd 3.5 or newer, with `etcd` on its PATH. Empty: the operator's default."""
-    resources: Resources | None = None
-    """Compute resources of the etcd container. Default: small requests, enough for a thousand workers."""
-
-
-class Rendezvous(Model, frozen=True, json_schema_extra=rules.RENDEZVOUS):
-    """How the workers find each other and agree who takes part."""
-
-    backend: RendezvousBackend = RendezvousBackend.ETCD_V3
-    """How the agents meet: etcd-v3, etcd-v2 or c10d.
-
-    etcd-v3: the v3 API of an etcd; what all else here is made for. etcd-v2 and c10d are torchrun's own, without an
-    operator's part: etcd-v2 needs an endpoint with the v2 API (etcd up to 3.5), c10d meets at worker 0, whose loss
-    restarts all. Status then has no world size and progress.
-    """
-    endpoint: Annotated[str, Field(max_length=261, json_schema_extra=rules.ENDPOINT)] = ""
-    """host:port of an etcd that you run. Empty: the operator's default endpoint, or an etcd of this job's own.
-
-    With etcd-v2 it is required; with c10d it is worker 0's, and not given.
-    """
-    etcd: ManagedEtcd | None = None
-    """Settings of the etcd that the operator runs for this job. Only without endpoint."""
-
-
-class Claim(Model, frozen=True):
-    """A PersistentVolumeClaim in the job's namespace."""
-
-    claim_name: Annotated[str, Field(min_length=1, max_length=253)]
-    """Name of the claim. Its access mode must allow the nodes of all workers, such as ReadWriteMany."""
-    read_only: bool | None = None
-    """Whether to mount the volume read-only. Default: false."""
-
-
-class Volume(Model, frozen=True, json_schema_extra=rules.VOLUME):
-    """A volume of a pod, without its name. Other kinds than these are mounted in the template."""
-
-    persistent_volume_claim: Claim | None = None
-    """A PersistentVolumeClaim in the job's namespace."""
-    nfs: Preserved | None = None
-    """An NFS export (core/v1 NFSVolumeSource): server, path."""
-    host_path: Preserved | None = None
-    """A directory of the node (core/v1 HostPathVolumeSource), the same files on every node: path."""
-    csi: Preserved | None = None
-    """A volume of a CSI driver, made inline (core/v1 CSIVolumeSource)."""
-    cephfs: Preserved | None = None
-    """A CephFS mount (core/v1 CephFSVolumeSource)."""
-    azure_file: Preserved | None = None
-    """An Azure File share (core/v1 AzureFileVolumeSource)."""
-    empty_dir: Preserved | None = None
-    """A directory of the pod (core/v1 EmptyDirVolumeSource). Lost with the pod: for trials only."""
-
-
-class Checkpoint(Model, frozen=True):
-    """Where the training keeps its checkpoints."""
-
-    directory: Annotated[str, Field(max_length=1024, json_schema_extra=rules.DIRECTORY)] = "/checkpoints"
-    """Absolute path in the training container, given to the script as ELASTICJOB_CHECKPOINT_DIRECTORY.
-
-    The volume, where there is one, is mounted there.
-    """
-    volume: Volume | None = None
-    """Volume to mount at directory in every worker, such as persistentVolumeClaim: {claimName: checkpoints}.
-
-    Written like a volume of a pod, without its name. All workers must see the same files. Leave it out where the
-    template mounts the directory itself.
     """
 
 
@@ -182,7 +90,7 @@ class RestartRule(Model, frozen=True, json_schema_extra=rules.RESTART_RULE):
     ] = ()
     """Exit codes of the process or container. 128 + n: ended by signal n."""
     reasons: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=64)], ...],
+        tuple[Annotated[str, Field(min_length=1, max_length=64, json_schema_extra=rules.RESTART_REASON)], ...],
         Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = ()
     """Kinds of failure as status.lastFailure.reason names them: ApplicationError, Signal, OutOfMemory, Evicted ..."""
@@ -245,11 +153,6 @@ class Lifecycle(Model, frozen=True, json_schema_extra=rules.LIFECYCLE):
     The pod's terminationGracePeriodSeconds is raised to 5 s more. Left out: the template's terminationGracePeriodSeconds
     (30) less 5 s. For pods that are made from then on.
     """
-    managed_by: Annotated[str, Field(max_length=63, json_schema_extra=rules.MANAGED_BY)] = ""
-    """Controller that reconciles this job, such as kueue.x-k8s.io/multikueue. Cannot be changed.
-
-    Empty or elasticjob.dev/operator: this operator. Any other: this operator leaves the job alone.
-    """
     clean_pods: CleanPods = CleanPods.RUNNING
     """Worker pods that are deleted when the job has ended: Running, All or None.
 
@@ -258,7 +161,7 @@ class Lifecycle(Model, frozen=True, json_schema_extra=rules.LIFECYCLE):
     """
 
 
-class Scaling(Model, frozen=True):
+class Scaling(Model, frozen=True, json_schema_extra=rules.SCALING):
     """How the number of workers changes by itself."""
 
     scale_up_delay_seconds: Annotated[Int32, Field(ge=0, le=86_400)] = 0
@@ -306,3 +209,8 @@ class Spec(Model, frozen=True, json_schema_extra=rules.SPEC):
     """How the workers get their nodes."""
     lifecycle: Lifecycle = Lifecycle()
     """When the job runs, and how it ends."""
+    managed_by: Annotated[str, Field(max_length=63, json_schema_extra=rules.MANAGED_BY)] = ""
+    """Controller that reconciles this job, such as kueue.x-k8s.io/multikueue. Cannot be changed.
+
+    Empty or elasticjob.dev/operator: this operator. Any other: this operator leaves the job alone.
+    """

@@ -18,14 +18,14 @@ MAX_ENV = 1024
 MAX_LABELS = 128
 
 POD_SPEC_FIELDS = """
-    activeDeadlineSeconds affinity automountServiceAccountToken dnsConfig dnsPolicy enableServiceLinks ephemeralContainers hostAliases
-    hostIPC hostNetwork hostPID hostUsers hostname hostnameOverride imagePullSecrets initContainers nodeName nodeSelector os overhead
+    affinity automountServiceAccountToken dnsConfig dnsPolicy enableServiceLinks ephemeralContainers hostAliases
+    hostIPC hostNetwork hostPID hostUsers hostnameOverride imagePullSecrets initContainers nodeName nodeSelector os overhead
     preemptionPolicy priority priorityClassName readinessGates resourceClaims resources runtimeClassName schedulerName schedulingGates
-    schedulingGroup securityContext serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace subdomain
+    schedulingGroup securityContext serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace
     terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes
 """.split()  # noqa: SIM905 a list of 40 literals is harder to read
 CONTAINER_FIELDS = """
-    args command envFrom image imagePullPolicy lifecycle livenessProbe ports readinessProbe resizePolicy resources restartPolicy
+    args command envFrom image imagePullPolicy lifecycle livenessProbe ports readinessProbe resizePolicy resources
     restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath terminationMessagePolicy tty volumeDevices
     volumeMounts workingDir
 """.split()  # noqa: SIM905 as above
@@ -70,6 +70,7 @@ _CONTAINER = _object(
     opaque=CONTAINER_FIELDS,
     at="pod.spec.containers",
     name=_text("Name of the container.", minLength=1, maxLength=63),
+    restartPolicy=_text("Never, or left out, in the training container: ElasticJob replaces failed workers itself.", maxLength=16),
     env=_list("Environment variables. Those that ElasticJob sets itself are refused in the training container.", _ENV, maxItems=MAX_ENV),
 )
 _LABELS: Schema = {
@@ -93,5 +94,12 @@ POD_TEMPLATE_SCHEMA = _object(
         # An atomic list, not one keyed by name: its order counts, because the first container trains by default.
         containers=_list("Containers of a worker pod.", _CONTAINER, minItems=1, maxItems=MAX_CONTAINERS),
         restartPolicy=_text("Never, or left out: ElasticJob replaces failed workers itself.", maxLength=16),
+        activeDeadlineSeconds={
+            "description": "Left out: spec.lifecycle.activeDeadlineSeconds is the job's.",
+            "type": "integer",
+            "format": "int64",
+        },
+        hostname=_text("Left out: ElasticJob sets it to the pod's name.", maxLength=63),
+        subdomain=_text("Left out: ElasticJob sets it to the job's Service.", maxLength=63),
     ),
 )

@@ -13,8 +13,7 @@ from elasticjob_runtime.contract import Env
 from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob, RendezvousBackend
 from elasticjob_operator.building.metadata import labels, owner_reference
-
-_TEMPLATE = "spec.workers.template"
+from elasticjob_operator.building.template import TEMPLATE, InvalidTemplateError, check_container, training_container
 
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _DEFAULT_GRACE = 30
@@ -23,11 +22,6 @@ _AGENT_SECONDS = 5
 """What the agent itself needs to leave the job once its workers have ended, s."""
 _FRESH_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """torch's own. Without it, c10d restarts workers into the store of the round before, and mostly hangs there after a lost pod."""
-
-
-class InvalidTemplateError(ValueError):
-    """The pod template cannot become a worker pod; the message names the field and the remedy. The schema refuses most such templates,
-    but a job may be older than the schema."""
 
 
 def worker_pod(job: ElasticJob, *, index: int, run: int, endpoint: str, avoid: Sequence[str] = ()) -> dict[str, Any]:
@@ -39,12 +33,12 @@ def worker_pod(job: ElasticJob, *, index: int, run: int, endpoint: str, avoid: S
     metadata["labels"] |= {
         names.LABEL_INDEX: str(index),
         names.LABEL_RUN: str(run),
-        names.LABEL_TEMPLATE: _hash(pod),
+        names.LABEL_TEMPLATE: hash_of(job),
     }
     # `<pod>.<service>` resolves to the pod.
     pod["spec"]["hostname"] = name
     pod["spec"]["subdomain"] = names.workers_service(job.name)
-    container = _training_container(job, pod["spec"])
+    container = training_container(job, pod["spec"])
     _prefer_other_nodes(pod["spec"], avoid)
     workers_grace = _set_grace(job, pod["spec"])
     # First, so that the user's own variables may refer to ours: $(PET_NNODES).
@@ -76,9 +70,10 @@ def _set_grace(job: ElasticJob, spec: dict[str, Any]) -> int:
 
 
 def template_hash(job: ElasticJob) -> str:
-    """Changes when the user's part of a worker pod changes. Not with the sizes: running agents learn those from etcd. Raises
-    InvalidTemplateError."""
-    return _hash(_unnamed_pod(job))
+    """Changes when the user's part of a worker pod changes: what may change only while the job is suspended. Not with the sizes, of which
+    running agents learn from etcd, nor with a release of the operator that makes pods otherwise. Raises InvalidTemplateError."""
+    _unnamed_pod(job)
+    return hash_of(job)
 
 
 def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
@@ -86,8 +81,9 @@ def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
     template: dict[str, Any] = copy.deepcopy(job.spec.workers.template)
     spec = template.get("spec")
     if not isinstance(spec, dict):
-        raise InvalidTemplateError(f"{_TEMPLATE}.spec is missing: give the pod's containers there")
-    container = _training_container(job, spec)
+        raise InvalidTemplateError(f"{TEMPLATE}.spec is missing: give the pod's containers there")
+    container = training_container(job, spec)
+    check_container(container)
     metadata = {key: value for key, value in (template.get("metadata") or {}).items() if key not in ("name", "generateName")}
     metadata["namespace"] = job.namespace
     metadata["labels"] = {**(metadata.get("labels") or {}), **labels(job, names.COMPONENT_WORKER)}
@@ -97,6 +93,9 @@ def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
     }
     metadata["ownerReferences"] = [owner_reference(job)]
     spec["restartPolicy"] = "Never"
+    if spec.get("hostNetwork"):
+        # With the default, a pod in its node's network does not find the Services of the cluster, and so not the rendezvous.
+        spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
     _set_priority(job, spec)
     _mount_checkpoints(job, spec, container)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
@@ -108,39 +107,22 @@ def _set_priority(job: ElasticJob, spec: dict[str, Any]) -> None:
         return
     if given and given != wanted:
         raise InvalidTemplateError(
-            f"{_TEMPLATE}.spec.priorityClassName is {given!r}, but spec.scheduling.priorityClassName is {wanted!r}: remove either"
+            f"{TEMPLATE}.spec.priorityClassName is {given!r}, but spec.scheduling.priorityClassName is {wanted!r}: remove either"
         )
     spec["priorityClassName"] = wanted
 
 
-def _hash(pod: Mapping[str, Any]) -> str:
-    """Of spec, labels and annotations as the template has them: the same before and after naming."""
-    metadata = pod["metadata"]
-    of_worker = (names.LABEL_INDEX, names.LABEL_RUN, names.LABEL_TEMPLATE)
+def hash_of(job: ElasticJob) -> str:
+    """`template_hash` of a template that may be invalid."""
+    workers = job.spec.workers
     essence = {
-        "labels": {key: value for key, value in metadata["labels"].items() if key not in of_worker},
-        "annotations": metadata["annotations"],
-        "spec": {key: value for key, value in pod["spec"].items() if key not in ("hostname", "subdomain")},
+        "template": workers.template,
+        "container": workers.container,
+        "procsPerWorker": workers.procs_per_worker,
+        "checkpoint": job.spec.checkpoint.to_api() if job.spec.checkpoint else None,
+        "priorityClassName": job.spec.scheduling.priority_class_name,
     }
     return hashlib.sha256(json.dumps(essence, sort_keys=True).encode()).hexdigest()[:10]
-
-
-def _training_container(job: ElasticJob, spec: dict[str, Any]) -> dict[str, Any]:
-    containers = spec.get("containers")
-    if not isinstance(containers, list) or not containers or not all(isinstance(each, dict) for each in containers):
-        raise InvalidTemplateError(f"{_TEMPLATE}.spec.containers must be a list of at least one container")
-    wanted = job.spec.workers.container
-    if not wanted:
-        first: dict[str, Any] = containers[0]
-        if not first.get("name"):
-            raise InvalidTemplateError(f"{_TEMPLATE}.spec.containers[0].name is missing")
-        return first
-    for container in containers:
-        if container.get("name") == wanted:
-            found: dict[str, Any] = container
-            return found
-    there = ", ".join(str(each.get("name")) for each in containers)
-    raise InvalidTemplateError(f"spec.workers.container is {wanted!r}, but {_TEMPLATE}.spec.containers has only: {there}")
 
 
 def _environment(job: ElasticJob, index: int, run: int, endpoint: str, workers_grace: int) -> list[dict[str, Any]]:
@@ -176,11 +158,19 @@ def _mount_checkpoints(job: ElasticJob, spec: dict[str, Any], container: dict[st
         return
     volumes = list(spec.get("volumes") or [])
     mounts = list(container.get("volumeMounts") or [])
-    taken = [each.get("name") for each in mounts if isinstance(each, dict) and each.get("mountPath") == checkpoint.directory]
+    if any(isinstance(each, dict) and each.get("name") == names.CHECKPOINT_VOLUME for each in volumes):
+        raise InvalidTemplateError(
+            f"{TEMPLATE}.spec.volumes has {names.CHECKPOINT_VOLUME!r}, the name of spec.checkpoint.volume: rename it"
+        )
+    taken = [each.get("name") for each in mounts if isinstance(each, dict) and _path(each) == checkpoint.directory]
     if taken:
         raise InvalidTemplateError(
-            f"{_TEMPLATE} already mounts volume {taken[0]!r} at spec.checkpoint.directory ({checkpoint.directory}): "
+            f"{TEMPLATE} already mounts volume {taken[0]!r} at spec.checkpoint.directory ({checkpoint.directory}): "
             "remove that mount, or spec.checkpoint.volume"
         )
     spec["volumes"] = [*volumes, {**checkpoint.volume.to_api(), "name": names.CHECKPOINT_VOLUME}]
     container["volumeMounts"] = [*mounts, {"name": names.CHECKPOINT_VOLUME, "mountPath": checkpoint.directory}]
+
+
+def _path(mount: Mapping[str, Any]) -> str:
+    return str(mount.get("mountPath")).rstrip("/")

@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 
 IN_FLIGHT = 64
 
+_STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
+"""Of a template, a misspelt field is refused rather than dropped."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Applied:
@@ -28,9 +31,13 @@ class Applied:
 
     admission: Admission | None = None
     refusal: str = ""
-    """The server's words on a create that it refused; empty: it refused none."""
-    created: bool = False
-    """At least one create went through."""
+    """The server's words on a create that it refused, pods before others; empty: it refused none."""
+    refused: frozenset[str] = frozenset()
+    """Kinds of what it refused."""
+    created: frozenset[str] = frozenset()
+    """Kinds of what is there now."""
+    done: tuple[Action, ...] = ()
+    """What was created and deleted."""
     namespace_goes: bool = False
     """A create was refused because the job's namespace is being terminated."""
 
@@ -53,8 +60,10 @@ class Writer:
         known = [each for each in results if isinstance(each, Applied)]
         return Applied(
             admission=next((each.admission for each in known if each.admission), None),
-            refusal=next((each.refusal for each in known if each.refusal), ""),
-            created=any(each.created for each in known),
+            refusal=_first_refusal(known),
+            refused=frozenset().union(*(each.refused for each in known)),
+            created=frozenset().union(*(each.created for each in known)),
+            done=tuple(action for each in known for action in each.done),
             namespace_goes=any(each.namespace_goes for each in known),
         )
 
@@ -68,38 +77,40 @@ class Writer:
         async with self._slots:
             match action:
                 case CreatePod():
-                    return await self._create(job, PODS, dict(action.body))
+                    return await self._create(job, PODS, action)
                 case CreateObject():
-                    return await self._create(job, OWNED[action.kind], dict(action.body))
+                    return await self._create(job, OWNED[action.kind], action)
                 case PatchObject():
                     await self._patch(job, action)
                 case DeletePod():
-                    await self._delete(job, PODS, action.name, action.uid, force=action.force)
+                    return await self._delete(job, PODS, action, force=action.force)
                 case DeleteObject():
-                    await self._delete(job, OWNED[action.kind], action.name, action.uid)
+                    return await self._delete(job, OWNED[action.kind], action)
                 case DeleteJob():
-                    await self._delete(job, JOBS, action.name, action.uid)
+                    return await self._delete(job, JOBS, action)
                 case AskServer():
                     return Applied(admission=await self._ask(job, action))
                 case _:
                     raise TypeError(f"not for the cluster: {action!r}")
         return Applied()
 
-    async def _create(self, job: ElasticJob, resource: Resource, body: Json) -> Applied:
+    async def _create(self, job: ElasticJob, resource: Resource, action: CreatePod | CreateObject) -> Applied:
+        body: Json = dict(action.body)
         query = {"fieldManager": names.FIELD_MANAGER}
         try:
             created = await self._api.request("POST", resource.path(job.namespace), query=query, body=body)
         except ConflictError:
-            return await self._exists(job, resource, body["metadata"]["name"])
+            return await self._exists(job, resource, action)
         except NamespaceGoesError:
             raise
         except (RefusedError, NotFoundError) as error:
-            return Applied(refusal=str(error))
+            return Applied(refusal=str(error), refused=frozenset({resource.kind}))
         self._enter(resource, created)
-        return Applied(created=True)
+        return Applied(created=frozenset({resource.kind}), done=(action,))
 
-    async def _exists(self, job: ElasticJob, resource: Resource, name: str) -> Applied:
+    async def _exists(self, job: ElasticJob, resource: Resource, action: CreatePod | CreateObject) -> Applied:
         """Created before, by us; or somebody else's, which is left alone."""
+        name = action.body["metadata"]["name"]
         try:
             found = await self._api.request("GET", resource.path(job.namespace, name))
         except NotFoundError:
@@ -107,11 +118,12 @@ class Writer:
         owners = [each["uid"] for each in found["metadata"].get("ownerReferences") or []]
         if job.uid in owners:
             self._enter(resource, found)
-            return Applied(created=True)
+            return Applied(created=frozenset({resource.kind}), done=(action,))
         if (found["metadata"].get("labels") or {}).get(names.LABEL_JOB):
             return Applied()  # of an earlier job of that name: the informer tells when it is gone
         kind = resource.kind
-        return Applied(refusal=f"{kind} {name} exists and does not belong to this job: delete it, or give the job another name")
+        refusal = f"{kind} {name} exists and does not belong to this job: delete it, or give the job another name"
+        return Applied(refusal=refusal, refused=frozenset({kind}))
 
     async def _patch(self, job: ElasticJob, action: PatchObject) -> None:
         resource = OWNED[action.kind]
@@ -123,23 +135,26 @@ class Writer:
         except (ConflictError, NotFoundError, RefusedError) as error:
             log.warning("cannot put %s right: %s", action.name, error, extra={"reason": action.why})
 
-    async def _delete(self, job: ElasticJob, resource: Resource, name: str, uid: str, *, force: bool = False) -> None:
-        options: dict[str, Any] = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+    async def _delete(
+        self, job: ElasticJob, resource: Resource, action: DeletePod | DeleteObject | DeleteJob, *, force: bool = False
+    ) -> Applied:
+        options: dict[str, Any] = {"preconditions": {"uid": action.uid}, "propagationPolicy": "Background"}
         if force:
             options["gracePeriodSeconds"] = 0
         try:
-            answer = await self._api.request("DELETE", resource.path(job.namespace, name), body=options)
+            answer = await self._api.request("DELETE", resource.path(job.namespace, action.name), body=options)
         except (NotFoundError, ConflictError):
-            return  # gone, or a successor has its name
+            return Applied()  # gone, or a successor has its name
         metadata = answer.get("metadata") or {}
-        if not force and metadata.get("deletionTimestamp") and metadata.get("uid") == uid:
+        if not force and metadata.get("deletionTimestamp") and metadata.get("uid") == action.uid:
             self._enter(resource, answer)
+        return Applied(done=(action,))
 
     async def _ask(self, job: ElasticJob, action: AskServer) -> Admission:
         """Raises ApiError or ConnectionError where there was no verdict."""
         refusal, invalid = "", False
         try:
-            await self._api.request("POST", PODS.path(job.namespace), query={"dryRun": "All"}, body=dict(action.body))
+            await self._api.request("POST", PODS.path(job.namespace), query=_STRICT, body=dict(action.body))
         except ConflictError:
             pass  # a pod of that name exists: all checks of this one were passed
         except NamespaceGoesError:
@@ -148,3 +163,8 @@ class Writer:
             refusal, invalid = str(error), error.status in (400, 422)
         now = datetime.datetime.now(datetime.timezone.utc)
         return Admission(template_hash=action.template_hash, refusal=refusal, invalid=invalid, at=now)
+
+
+def _first_refusal(known: Iterable[Applied]) -> str:
+    refused = [each for each in known if each.refusal]
+    return min(refused, key=lambda each: PODS.kind not in each.refused).refusal if refused else ""

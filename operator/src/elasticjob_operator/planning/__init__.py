@@ -21,6 +21,7 @@ from elasticjob_operator.planning.actions import (
 )
 from elasticjob_operator.planning.plan import plan
 from elasticjob_operator.planning.refusal import refuse
+from elasticjob_operator.planning.stories import tell_deeds
 
 __all__ = [
     "Action",
@@ -39,4 +40,5 @@ __all__ = [
     "Target",
     "plan",
     "refuse",
+    "tell_deeds",
 ]

@@ -7,7 +7,9 @@ import datetime
 
 from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob, RendezvousBackend
+from elasticjob_operator.building.pods import hash_of
 from elasticjob_operator.policies.growth import Growth
+from elasticjob_operator.policies.lifecycle import outlived_its_template
 from elasticjob_operator.policies.rendezvous import Rendezvous, rendezvous_of
 from elasticjob_operator.policies.scaling import Scaling, scale
 from elasticjob_operator.policies.standing import Stand, standing
@@ -50,6 +52,8 @@ def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.da
 
     pods = [pod for pod in world.pods if pod.component == names.COMPONENT_WORKER and _has_its_name(job, pod)]
     rendezvous = rendezvous_of(job, settings, max((pod.run for pod in pods), default=0))
+    if outlived_its_template(job, [pod for pod in pods if pod.run == rendezvous.run], hash_of(job)):
+        rendezvous = rendezvous_of(job, settings, rendezvous.run + 1)
     workers = [(pod, stand(pod)) for pod in sorted(pods, key=lambda pod: pod.index)]
     current = tuple((pod, stands) for pod, stands in workers if pod.run == rendezvous.run)
     stale = tuple((pod, stands) for pod, stands in workers if pod.run != rendezvous.run)

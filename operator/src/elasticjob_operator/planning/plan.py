@@ -11,39 +11,28 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from elasticjob_operator.api import ConditionType, ElasticJob, FailingNode
-from elasticjob_operator.building.pods import InvalidTemplateError, template_hash, worker_pod
-from elasticjob_operator.planning.actions import (
-    Action,
-    AskServer,
-    ClearRun,
-    CreatePod,
-    DeleteJob,
-    DeleteObject,
-    DeletePod,
-    EvictMember,
-    Plan,
-    PublishSpec,
-    Target,
-)
+from elasticjob_operator.api import ElasticJob, FailingNode
+from elasticjob_operator.building.pods import template_hash, worker_pod
+from elasticjob_operator.building.template import InvalidTemplateError
+from elasticjob_operator.planning.actions import Action, CreateObject, CreatePod, EvictMember, Plan, PublishSpec
+from elasticjob_operator.planning.common import ask_server, delete_pod, is_counted, soonest, target_of
 from elasticjob_operator.planning.objects import missing_objects
 from elasticjob_operator.planning.observed import Observed, sort_out
-from elasticjob_operator.planning.status import ended_status, finished_status, status_of, suspended_status
+from elasticjob_operator.planning.rest import finished, suspended
+from elasticjob_operator.planning.status import ended_status, status_of
 from elasticjob_operator.planning.stories import tell
 from elasticjob_operator.policies import admission, completion, lifecycle
-from elasticjob_operator.policies.activity import judge_activity
-from elasticjob_operator.policies.cleanup import clean_up
-from elasticjob_operator.policies.failures import judge
+from elasticjob_operator.policies.activity import Activity, judge_activity
 from elasticjob_operator.policies.growth import settle
 from elasticjob_operator.policies.nodes import avoided, failing_nodes
 from elasticjob_operator.policies.rendezvous import needs_publishing, wanted_spec
 from elasticjob_operator.policies.replacement import replace
-from elasticjob_operator.policies.restarts import Budget, account, is_accounted
+from elasticjob_operator.policies.restarts import Budget, account
 from elasticjob_operator.policies.standing import Standing
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.world import Pod, Reach, RendezvousView, World
+from elasticjob_operator.world import POD, Pod, Reach, Refusal, RendezvousView, World
 
 
 def plan(job: ElasticJob, world: World, settings: Settings, now: datetime.datetime) -> Plan:
@@ -54,15 +43,15 @@ def plan(job: ElasticJob, world: World, settings: Settings, now: datetime.dateti
     job = job.with_replicas(growth.replicas)
     observed = sort_out(job, world, settings, now, growth)
     if world.namespace_goes:
-        return Plan(status=job.status, target=_target(observed))
+        return Plan(status=job.status, target=target_of(observed))
     if job.status.is_finished:
-        return _finished(job, world, observed, now)
+        return finished(job, world, observed, now)
     if world.rendezvous.run_id not in ("", observed.rendezvous.run_id):
         world = dataclasses.replace(world, rendezvous=RendezvousView())  # of the last run
     verdict = _admission(job, world, observed, now)
     if verdict.accepted is None and not observed.workers:
-        return Plan(status=job.status, actions=_ask(job, observed, why="the template is new"), look_again=now)
-    if lifecycle.starts_new_run(job):
+        return Plan(status=job.status, actions=ask_server(job, observed, why="the template is new"), look_again=now)
+    if lifecycle.is_new_run(job, observed.rendezvous.run):
         job = job.model_copy(update={"status": lifecycle.forget_last_run(job.status)})
     return _active(job, world, settings, observed, verdict, now)
 
@@ -76,107 +65,58 @@ def _active(
     budget = account(job, world.rendezvous, failed, now)
     if job.is_suspended:
         done = completion.judge_suspended(job, world.rendezvous, budget)
-    else:
-        done = _completion(job, world, observed, staying, budget, now)
-    if done.end is not None:
-        status = ended_status(job, world, observed, verdict, budget, done.end, now)
-        return Plan(status=status, stories=tell(job.status, status, ()), target=_target(observed), look_again=now)
-    if job.is_suspended:
-        return _suspended(job, world, observed, verdict, budget, now)
+        if done.end is not None:
+            return _ended(job, world, observed, verdict, budget, done.end, now)
+        return suspended(job, world, observed, verdict, budget, now)
     counted_now = budget.new_failure.worker if budget.new_failure else ""
     failing = failing_nodes(job, observed.workers, world.nodes, counted_now, now)
-    actions, timers = _actions(job, world, settings, observed, verdict, budget, failing, now)
-    status = status_of(job, world, observed, verdict, budget, now).model_copy(update={"failing_nodes": failing or None})
+    creations, refusal = _creations(job, world, settings, observed, verdict, failing, now)
+    activity = judge_activity(job, world.rendezvous, observed.staying, budget, refusal=refusal)
+    done = _completion(job, world, staying, budget, activity, now)
+    if done.end is not None:
+        return _ended(job, world, observed, verdict, budget, done.end, now)
+    replacements, timers = _replacements(job, world, observed, budget, now)
+    actions = [*creations, *_removals(job, world, observed), *replacements]
+    if verdict.ask:
+        actions += ask_server(job, observed, why="asking again after a refusal")
+    if verdict.accepted or observed.workers:
+        actions += _publication(job, world, observed, budget)
+    status = status_of(job, world, observed, verdict, budget, activity, now).model_copy(update={"failing_nodes": failing or None})
     timers += [*observed.timers, done.look_again, verdict.look_again, budget.look_again, observed.growth.scale_up_at]
+    timers += [refusal.retry_at if refusal and now < refusal.retry_at else None, now if budget.new_failure or verdict.ask else None]
     return Plan(
         status=status,
-        actions=actions,
-        stories=tell(job.status, status, actions),
-        target=_target(observed) if observed.workers or verdict.accepted else None,
-        look_again=_soonest(timers),
+        actions=tuple(actions),
+        stories=tell(job.status, status),
+        target=target_of(observed) if observed.workers or verdict.accepted else None,
+        look_again=soonest(timers),
     )
 
 
+def _ended(
+    job: ElasticJob,
+    world: World,
+    observed: Observed,
+    verdict: admission.Verdict,
+    budget: Budget,
+    end: completion.End,
+    now: datetime.datetime,
+) -> Plan:
+    """At the moment of its end: the next plan cleans up."""
+    status = ended_status(job, world, observed, verdict, budget, end, now)
+    return Plan(status=status, stories=tell(job.status, status), target=target_of(observed), look_again=now)
+
+
 def _completion(
-    job: ElasticJob, world: World, observed: Observed, staying: list[Pod], budget: Budget, now: datetime.datetime
+    job: ElasticJob, world: World, staying: list[Pod], budget: Budget, activity: Activity, now: datetime.datetime
 ) -> completion.Completion:
     """By what the agents and the pods say, or by time."""
     done = completion.judge(job, world.rendezvous, staying, budget, now)
     if done.end is not None:
         return done
-    activity = judge_activity(job, world.rendezvous, observed.staying, budget, refusal=world.refusal.message if world.refusal else "")
     trained = job.status.epoch > 0 or world.rendezvous.plan is not None or activity.running
     late = lifecycle.deadlines(job, trained=trained, waiting=activity.running_message, now=now)
-    return completion.Completion(end=late.end, look_again=_soonest([done.look_again, late.look_again]))
-
-
-def _suspended(
-    job: ElasticJob, world: World, observed: Observed, verdict: admission.Verdict, budget: Budget, now: datetime.datetime
-) -> Plan:
-    """Nothing is held: first the pods go, then the rest."""
-    pods = (*observed.workers, *observed.stale)
-    actions: list[Action] = []
-    if verdict.ask:
-        actions += _ask(job, observed, why="asking again after a refusal")
-    for pod, stand in pods:
-        if stand.standing is Standing.LOST:
-            actions.append(_delete(pod, stand.why, force=True))
-        elif stand.standing is Standing.FAILED and pod.run == observed.rendezvous.run and not _is_counted(job, pod):
-            continue  # counted first, in the status of this plan
-        elif stand.standing is not Standing.LEAVING:
-            actions.append(_delete(pod, "the job is suspended"))
-    gone = not pods
-    keys_left = _keys_left(world, observed)
-    if gone:
-        actions += _release(world, keys_left, "the job is suspended")
-    status = suspended_status(job, world, observed, verdict, budget, now)
-    timers = [*observed.timers, verdict.look_again, now if budget.new_failure or verdict.ask else None]
-    return Plan(
-        status=status,
-        actions=tuple(actions),
-        stories=tell(job.status, status, actions),
-        target=_target(observed) if not gone or keys_left else None,
-        look_again=_soonest(timers),
-    )
-
-
-def _keys_left(world: World, observed: Observed) -> bool:
-    """The run has left keys in an etcd that outlives it."""
-    view = world.rendezvous
-    return not observed.rendezvous.managed and view.reach is Reach.REACHABLE and not view.empty
-
-
-def _release(world: World, keys_left: bool, why: str) -> list[Action]:
-    """What a job without pods needs no longer."""
-    objects: list[Action] = [
-        DeleteObject(kind=each.kind, name=each.name, uid=each.uid, why=why) for each in world.objects.values() if not each.terminating
-    ]
-    return [*objects, ClearRun(why=why)] if keys_left else objects
-
-
-def _finished(job: ElasticJob, world: World, observed: Observed, now: datetime.datetime) -> Plan:
-    """Terminal is terminal: only what is left over is of interest."""
-    pods = (*observed.workers, *observed.stale)
-    expiry = lifecycle.expiry(job, now)
-    if expiry.delete:
-        why = f"ended {job.spec.lifecycle.ttl_seconds_after_finished} s ago"
-        return Plan(status=job.status, actions=(DeleteJob(name=job.name, uid=job.uid, why=why),), target=_target(observed))
-    completed = job.status.completion_time or now
-    failed = job.status.is_true(ConditionType.FAILED)
-    standings = [(pod, stand.standing) for pod, stand in pods]
-    rest = clean_up(job.spec.lifecycle.clean_pods, standings, completed, now, job_failed=failed)
-    actions: list[Action] = [_delete(pod, "the job has ended") for pod in rest.delete]
-    actions += [_delete(pod, "the job has ended, and the node is gone", force=True) for pod in rest.force]
-    keys_left = _keys_left(world, observed)
-    if rest.all_ended:
-        actions += _release(world, keys_left, "the job has ended")
-    followed = not rest.all_ended or keys_left
-    return Plan(
-        status=finished_status(job, observed),
-        actions=tuple(actions),
-        target=_target(observed) if followed else None,
-        look_again=_soonest([rest.look_again, expiry.look_again, *observed.timers]),
-    )
+    return completion.Completion(end=late.end, look_again=soonest([done.look_again, late.look_again]))
 
 
 def _admission(job: ElasticJob, world: World, observed: Observed, now: datetime.datetime) -> admission.Verdict:
@@ -187,44 +127,28 @@ def _admission(job: ElasticJob, world: World, observed: Observed, now: datetime.
     return admission.judge(job, digest, [pod for pod, _ in observed.workers], world.admission, now)
 
 
-def _ask(job: ElasticJob, observed: Observed, why: str) -> tuple[Action, ...]:
-    rendezvous = observed.rendezvous
-    body = worker_pod(job, index=0, run=rendezvous.run, endpoint=rendezvous.endpoint)
-    return (AskServer(template_hash=template_hash(job), body=body, why=why),)
-
-
-def _actions(
+def _creations(
     job: ElasticJob,
     world: World,
     settings: Settings,
     observed: Observed,
     verdict: admission.Verdict,
-    budget: Budget,
     failing: Sequence[FailingNode],
     now: datetime.datetime,
-) -> tuple[tuple[Action, ...], list[datetime.datetime | None]]:
-    actions: list[Action] = []
-    timers: list[datetime.datetime | None] = [now if budget.new_failure else None]
-    if verdict.ask:
-        actions += _ask(job, observed, why="asking again after a refusal")
-        timers.append(now)
-    held_back = world.refusal is not None and now < world.refusal.retry_at
-    if held_back and world.refusal is not None:
-        timers.append(world.refusal.retry_at)
-    elif verdict.accepted:
-        actions += missing_objects(job, world, settings, observed.rendezvous)
-        actions += _creations(job, observed, failing)
-    elif observed.workers:
-        actions += missing_objects(job, world, settings, observed.rendezvous)
-    actions += _removals(job, world, observed)
-    replacements, due = _replacements(job, world, observed, budget, now)
-    actions += replacements
-    if verdict.accepted or observed.workers:
-        actions += _publication(job, world, observed, budget)
-    return tuple(actions), timers + due
+) -> tuple[list[Action], Refusal | None]:
+    """What the job needs and has not, but for kinds that are held back after a refusal; and that refusal, if it is about any of it."""
+    if not (verdict.accepted or observed.workers):
+        return [], None
+    wanted = missing_objects(job, world, settings, observed.rendezvous)
+    wants_pods = bool(verdict.accepted and observed.scaling.create)
+    kinds = {each.kind.value for each in wanted if isinstance(each, CreateObject)} | ({POD} if wants_pods else set())
+    refusal = world.refusal if world.refusal is not None and world.refusal.kinds & kinds else None
+    held = refusal.kinds if refusal is not None and now < refusal.retry_at else frozenset()
+    wanted = [each for each in wanted if not (isinstance(each, CreateObject) and each.kind.value in held)]
+    return wanted + (_pods(job, observed, failing) if wants_pods and POD not in held else []), refusal
 
 
-def _creations(job: ElasticJob, observed: Observed, failing: Sequence[FailingNode]) -> list[Action]:
+def _pods(job: ElasticJob, observed: Observed, failing: Sequence[FailingNode]) -> list[Action]:
     rendezvous, avoid = observed.rendezvous, avoided(job, failing)
     return [
         CreatePod(
@@ -237,37 +161,32 @@ def _creations(job: ElasticJob, observed: Observed, failing: Sequence[FailingNod
 
 def _removals(job: ElasticJob, world: World, observed: Observed) -> list[Action]:
     """Pods that are too many, those of earlier runs, and an etcd that died with its node: a StatefulSet waits for its kubelet for ever."""
-    actions: list[Action] = [_delete(pod, stand.why, force=True) for pod, stand in observed.etcd if stand.standing is Standing.LOST]
+    actions: list[Action] = [delete_pod(pod, stand.why, force=True) for pod, stand in observed.etcd if stand.standing is Standing.LOST]
     stands = {pod.uid: stand for pod, stand in observed.workers}
     for pod in observed.scaling.surplus:
         standing = stands[pod.uid].standing
         if standing is Standing.LOST:
             actions += _force_out(pod, stands[pod.uid].why, world)
         elif standing is not Standing.LEAVING and _may_leave(job, pod, standing, world):
-            actions.append(_delete(pod, "fewer workers wanted"))
+            actions.append(delete_pod(pod, "fewer workers wanted"))
     for pod, stand in observed.stale:
         if stand.standing is Standing.LOST:
-            actions.append(_delete(pod, stand.why, force=True))
+            actions.append(delete_pod(pod, stand.why, force=True))
         elif stand.standing is not Standing.LEAVING:
-            actions.append(_delete(pod, "of an earlier run"))
+            actions.append(delete_pod(pod, "of an earlier run"))
     return actions
 
 
 def _may_leave(job: ElasticJob, pod: Pod, standing: Standing, world: World) -> bool:
     """A failed pod is counted first. Of one that trains the agents know that it leaves - or cannot be told."""
     if standing is Standing.FAILED:
-        return _is_counted(job, pod)
+        return is_counted(job, pod)
     if standing is Standing.SUCCEEDED:
         return True
     view = world.rendezvous
     if not job.has_plans or view.reach in (Reach.UNREACHABLE, Reach.DENIED):
         return True
     return view.reach is Reach.REACHABLE and view.spec is not None and pod.name in view.spec.draining
-
-
-def _is_counted(job: ElasticJob, pod: Pod) -> bool:
-    """In the status that is written."""
-    return is_accounted(pod, judge(pod, job.spec.restart_policy.rules), job.status.last_failure)
 
 
 def _replacements(
@@ -282,7 +201,7 @@ def _replacements(
             verdict = replace(pod, job.spec.restart_policy, restarts=budget.total, counted=job.status.last_failure, now=now)
             timers.append(verdict.look_again)
             if verdict.delete:
-                actions += [_delete(pod, verdict.why), *_evict(pod, verdict.why, world)]
+                actions += [delete_pod(pod, verdict.why), *_evict(pod, verdict.why, world)]
     return actions, timers
 
 
@@ -294,23 +213,8 @@ def _publication(job: ElasticJob, world: World, observed: Observed, budget: Budg
 
 
 def _force_out(pod: Pod, why: str, world: World) -> list[Action]:
-    return [_delete(pod, why, force=True), *_evict(pod, why, world)]
+    return [delete_pod(pod, why, force=True), *_evict(pod, why, world)]
 
 
 def _evict(pod: Pod, why: str, world: World) -> list[Action]:
     return [EvictMember(member=pod.name, why=why)] if world.rendezvous.reach is Reach.REACHABLE else []
-
-
-def _delete(pod: Pod, why: str, *, force: bool = False) -> DeletePod:
-    return DeletePod(name=pod.name, uid=pod.uid, force=force, why=why)
-
-
-def _target(observed: Observed) -> Target | None:
-    rendezvous = observed.rendezvous
-    if not rendezvous.followed:
-        return None
-    return Target(endpoint=rendezvous.endpoint, run_id=rendezvous.run_id, awake=observed.waking)
-
-
-def _soonest(timers: Iterable[datetime.datetime | None]) -> datetime.datetime | None:
-    return min((each for each in timers if each is not None), default=None)

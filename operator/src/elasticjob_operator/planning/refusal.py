@@ -28,4 +28,4 @@ def refuse(body: Mapping[str, Any], error: InvalidJobError, now: datetime.dateti
     status = before.model_copy(
         update={"observed_generation": generation, "conditions": conditions, "latest_condition": latest_true(conditions)}
     )
-    return Plan(status=status, stories=tell(before, status, ()))
+    return Plan(status=status, stories=tell(before, status))

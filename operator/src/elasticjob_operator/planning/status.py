@@ -18,7 +18,7 @@ from elasticjob_operator.api import (
     set_condition,
 )
 from elasticjob_operator.planning.observed import Observed
-from elasticjob_operator.policies.activity import Activity, judge_activity
+from elasticjob_operator.policies.activity import Activity
 from elasticjob_operator.policies.admission import Verdict
 from elasticjob_operator.policies.completion import End
 from elasticjob_operator.policies.rendezvous import readiness, readiness_of_store
@@ -54,10 +54,10 @@ class _Conditions:
         return any(each.type == type_.value for each in self.all)
 
 
-def status_of(job: ElasticJob, world: World, observed: Observed, verdict: Verdict, budget: Budget, now: datetime.datetime) -> Status:
+def status_of(
+    job: ElasticJob, world: World, observed: Observed, verdict: Verdict, budget: Budget, activity: Activity, now: datetime.datetime
+) -> Status:
     """Of a job that goes on."""
-    refusal = world.refusal.message if world.refusal else ""
-    activity = judge_activity(job, world.rendezvous, observed.staying, budget, refusal=refusal)
     conditions = _Conditions(job, now)
     _accepted(conditions, verdict)
     _rendezvous_ready(conditions, job, world, observed)
@@ -68,6 +68,10 @@ def status_of(job: ElasticJob, world: World, observed: Observed, verdict: Verdic
         _sized(conditions, job, world, observed, activity)
         for type_ in (ConditionType.SUCCEEDED, ConditionType.FAILED):
             conditions.set(type_, False, Reason.NOT_FINISHED, message(Reason.NOT_FINISHED))
+    elif verdict.accepted is False:
+        for type_ in _OF_RUNNING:
+            if conditions.has(type_):
+                conditions.set(type_, False, verdict.reason, verdict.message)
     return _common(job, world, observed, budget, conditions).model_copy(
         update={
             "world_size": _world_size(job, world.rendezvous, activity),
@@ -132,6 +136,8 @@ def finished_status(job: ElasticJob, observed: Observed) -> Status:
 
 
 def _accepted(conditions: _Conditions, verdict: Verdict) -> None:
+    if verdict.accepted is None and conditions.has(ConditionType.ACCEPTED):
+        return  # being asked again, after a change: what was said holds until the answer
     conditions.set(ConditionType.ACCEPTED, verdict.accepted, verdict.reason, verdict.message)
 
 
@@ -158,11 +164,11 @@ def _sized(conditions: _Conditions, job: ElasticJob, world: World, observed: Obs
     ready = sum(pod.ready for pod, stand in observed.staying if stand.standing is Standing.LIVE)
     leaving = sum(not pod.ended for pod in observed.scaling.surplus)
     trained = job.status.epoch > 0 or activity.running
-    resized = resizing(job, observed.growth, world.rendezvous, ready=ready, leaving=leaving, trained=trained)
+    resized = resizing(job, observed.growth, world.rendezvous, ready=ready, leaving=leaving, trained=trained, missing=activity.missing)
     if resized is None:
         return
     conditions.set(ConditionType.RESIZING, resized.status, resized.reason, resized.message)
-    missing = degraded(job, world.rendezvous, ready=ready, runs=activity.running, resizing=resized.status, why=activity.missing_message)
+    missing = degraded(job, world.rendezvous, ready=ready, runs=activity.running, resizing=resized.status, missing=activity.missing)
     conditions.set(ConditionType.DEGRADED, missing.status, missing.reason, missing.message)
 
 
@@ -187,8 +193,10 @@ def _common(job: ElasticJob, world: World, observed: Observed, budget: Budget, c
 
 def _counts(job: ElasticJob, observed: Observed) -> dict[str, object]:
     there = [pod for pod, stand in observed.workers if not pod.ended and stand.standing is not Standing.LOST]
+    # Pods of an earlier run take their place until they are gone.
+    stale = sum(not pod.ended and stand.standing is not Standing.LOST for pod, stand in observed.stale)
     ready = sum(_is_ready(pod) for pod in there)
-    return {"replicas": len(there), "ready_replicas": ready, "workers": f"{ready}/{job.replicas}"}
+    return {"replicas": len(there) + stale, "ready_replicas": ready, "workers": f"{ready}/{job.replicas}"}
 
 
 def _is_ready(pod: Pod) -> bool:

@@ -1,4 +1,4 @@
-"""The Events of a plan: what changed in the conditions, and what was done that a person wants to know of. Each once."""
+"""The Events of a round: what changed in the conditions, and what was done that a person wants to know of. Each once."""
 
 from __future__ import annotations
 
@@ -26,18 +26,35 @@ _UNTOLD = frozenset(
 )
 """Reasons that are the ordinary course of things."""
 
+_BAD = frozenset(
+    {
+        Reason.WORKER_FAILED,
+        Reason.POD_REFUSED,
+        Reason.OBJECT_REFUSED,
+        Reason.IMAGE_UNAVAILABLE,
+        Reason.CONTAINER_CONFIG_ERROR,
+        Reason.UNSCHEDULABLE,
+    }
+)
+"""Reasons for which somebody may have to do something, whatever the condition."""
+
 _BAD_WHEN_TRUE = frozenset({ConditionType.FAILED.value, ConditionType.DEGRADED.value})
 _GOOD_WHEN_TRUE = frozenset(
     {ConditionType.ACCEPTED.value, ConditionType.RENDEZVOUS_READY.value, ConditionType.RUNNING.value, ConditionType.SUCCEEDED.value}
 )
 
 
-def tell(before: Status, after: Status, actions: Sequence[Action]) -> tuple[Story, ...]:
-    return (*_changes(before, after), *_deeds(actions))
+def tell(before: Status, after: Status) -> tuple[Story, ...]:
+    """Of conditions whose status or reason changed."""
+    return tuple(_changes(before, after))
+
+
+def tell_deeds(done: Sequence[Action]) -> tuple[Story, ...]:
+    """`done`: actions that were carried out. What was refused did not happen."""
+    return tuple(_deeds(done))
 
 
 def _changes(before: Status, after: Status) -> Iterator[Story]:
-    """A condition whose status or reason changed."""
     old = {each.type: (each.status, each.reason) for each in before.conditions}
     for condition in after.conditions:
         if old.get(condition.type) == (condition.status, condition.reason) or condition.reason in _UNTOLD:
@@ -48,19 +65,25 @@ def _changes(before: Status, after: Status) -> Iterator[Story]:
         if condition.type in (ConditionType.SUCCEEDED, ConditionType.FAILED) and not is_true:
             continue
         bad = (condition.type in _BAD_WHEN_TRUE and is_true) or (condition.type in _GOOD_WHEN_TRUE and not is_true)
-        bad = bad or condition.reason == Reason.WORKER_FAILED
+        bad = bad or condition.reason in _BAD
         yield Story(reason=Reason(condition.reason), message=condition.message, warning=bad)
 
 
-def _deeds(actions: Sequence[Action]) -> Iterator[Story]:
-    created = [str(action.body["metadata"]["name"]) for action in actions if isinstance(action, CreatePod)]
+def _deeds(done: Sequence[Action]) -> Iterator[Story]:
+    created = [str(action.body["metadata"]["name"]) for action in done if isinstance(action, CreatePod)]
     if created:
-        names = created[0] if len(created) == 1 else f"{len(created)} workers, {created[0]} to {created[-1]}"
-        yield Story(reason=Reason.WORKER_CREATED, message=message(Reason.WORKER_CREATED, worker=names))
-    for action in actions:
+        yield Story(reason=Reason.WORKER_CREATED, message=message(Reason.WORKER_CREATED, worker=_together(created)))
+    deleted: dict[str, list[str]] = {}
+    for action in done:
         if isinstance(action, DeletePod):
-            told = message(Reason.WORKER_DELETED, worker=action.name, detail=action.why)
-            yield Story(reason=Reason.WORKER_DELETED, message=told)
+            deleted.setdefault(action.why, []).append(action.name)
         elif isinstance(action, CreateObject) and action.kind is Kind.STATEFUL_SET:
             told = message(Reason.ETCD_CREATED, name=action.body["metadata"]["name"])
             yield Story(reason=Reason.ETCD_CREATED, message=told)
+    for why, names in deleted.items():
+        yield Story(reason=Reason.WORKER_DELETED, message=message(Reason.WORKER_DELETED, worker=_together(names), detail=why))
+
+
+def _together(names: Sequence[str]) -> str:
+    """A job of a thousand workers is not told of in a thousand Events."""
+    return names[0] if len(names) == 1 else f"{len(names)} workers, {names[0]} to {names[-1]}"

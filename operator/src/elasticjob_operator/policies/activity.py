@@ -15,7 +15,7 @@ from elasticjob_operator.api.fields import format_time
 from elasticjob_operator.policies.failures import Cost, judge
 from elasticjob_operator.policies.restarts import Budget
 from elasticjob_operator.policies.standing import Stand, Standing
-from elasticjob_operator.world import Pod, PodPhase, RendezvousView
+from elasticjob_operator.world import POD, Pod, PodPhase, Refusal, RendezvousView
 
 CONFIG_REASONS = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "InvalidImageName", "ErrImageNeverPull", "StartError"}
@@ -24,11 +24,19 @@ IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "ImageInspectErro
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Missing:
+    """What keeps workers from coming."""
+
+    reason: Reason
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Activity:
     running: bool
     running_reason: Reason
     running_message: str
-    missing_message: str
+    missing: Missing | None
     """Why workers that are wanted are not there, if anybody says so."""
     restarting: bool | None
     """None: never trained, so it cannot restart either."""
@@ -37,27 +45,27 @@ class Activity:
 
 
 def judge_activity(
-    job: ElasticJob, view: RendezvousView, workers: Sequence[tuple[Pod, Stand]], budget: Budget, *, refusal: str = ""
+    job: ElasticJob, view: RendezvousView, workers: Sequence[tuple[Pod, Stand]], budget: Budget, *, refusal: Refusal | None = None
 ) -> Activity:
-    """`workers`: the pods that stay. `refusal`: why the API server does not create more."""
+    """`workers`: the pods that stay. `refusal`: of what is to be created now."""
     ready = sum(pod.ready for pod, stand in workers if stand.standing is Standing.LIVE)
     epoch = view.plan.epoch if view.plan else job.status.epoch
     size = view.plan.world_size if view.plan else job.status.world_size
     trains = ready >= job.min_replicas and (not job.has_plans or _is_planned(job, view, epoch))
-    missing = message(Reason.POD_REFUSED, error=refusal) if refusal else _stuck(workers)[1]
+    missing = _missing(workers, refusal)
     if trains:
         reason, text = Reason.TRAINING, message(Reason.TRAINING, workers=ready, world_size=size, epoch=epoch)
         if not job.has_plans:
             text = f"{ready} workers are ready; more is not known with backend {job.spec.rendezvous.backend}."
-        text = f"{text} {missing}".strip()
+        text = f"{text} {missing.message}" if missing else text
     else:
-        reason, text = _waiting(job, ready, workers, refusal)
+        reason, text = _waiting(job, ready, missing)
     restarting, why, words = _resumed(job, epoch) if trains else _restarting(job, view, workers, budget)
     return Activity(
         running=trains,
         running_reason=reason,
         running_message=text,
-        missing_message=missing,
+        missing=missing,
         restarting=restarting,
         restarting_reason=why,
         restarting_message=words,
@@ -84,26 +92,28 @@ def _is_planned_anew(job: ElasticJob, view: RendezvousView) -> bool:
     return view.plan.epoch != job.status.epoch or view.plan.created_at >= before.last_transition_time.timestamp()
 
 
-def _waiting(job: ElasticJob, ready: int, workers: Sequence[tuple[Pod, Stand]], refusal: str) -> tuple[Reason, str]:
-    if refusal:
-        return Reason.POD_REFUSED, message(Reason.POD_REFUSED, error=refusal)
-    if ready >= job.min_replicas:
+def _waiting(job: ElasticJob, ready: int, missing: Missing | None) -> tuple[Reason, str]:
+    if ready >= job.min_replicas and (missing is None or missing.reason is Reason.WAITING_FOR_WORKERS):
         return Reason.WAITING_FOR_RENDEZVOUS, message(Reason.WAITING_FOR_RENDEZVOUS)
     counts = message(Reason.WAITING_FOR_WORKERS, ready=ready, wanted=job.replicas, min=job.min_replicas)
-    reason, words = _stuck(workers)
-    return reason, f"{counts} {words}".strip()
+    return (missing.reason, f"{counts} {missing.message}") if missing else (Reason.WAITING_FOR_WORKERS, counts)
 
 
-def _stuck(workers: Sequence[tuple[Pod, Stand]]) -> tuple[Reason, str]:
-    """Of the first pod that does not start, with the kubelet's or the scheduler's words."""
+def _missing(workers: Sequence[tuple[Pod, Stand]], refusal: Refusal | None) -> Missing | None:
+    """What the API server refuses, or else the first pod that does not start, with the kubelet's or the scheduler's words."""
+    if refusal is not None:
+        reason = Reason.POD_REFUSED if POD in refusal.kinds else Reason.OBJECT_REFUSED
+        return Missing(reason=reason, message=message(reason, error=refusal.message))
     for pod, stand in workers:
         if pod.blocked and stand.standing is Standing.LIVE:
             reason = _blocked_reason(pod.blocked.reason)
             detail = f"{pod.blocked.reason}: {pod.blocked.message}" if pod.blocked.message else pod.blocked.reason
             named = reason is not Reason.WAITING_FOR_WORKERS
             since = format_time(pod.created_at)
-            return reason, message(reason, worker=pod.name, since=since, detail=detail) if named else f"{pod.name}: {detail}"
-    return Reason.WAITING_FOR_WORKERS, ""
+            return Missing(
+                reason=reason, message=message(reason, worker=pod.name, since=since, detail=detail) if named else f"{pod.name}: {detail}"
+            )
+    return None
 
 
 def _blocked_reason(reason: str) -> Reason:

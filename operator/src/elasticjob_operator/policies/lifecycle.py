@@ -2,7 +2,8 @@
 
 A suspended job holds nothing: its pods go first, then its etcd, Services and keys. Only then the condition Suspended is true. Resumed, it
 starts a new run under a new number, so that agents and keys of the last run can never meet it: the run after the one that status names, for
-as long as Suspended is still true there. A job that was never started, or not yet at rest when it was resumed, keeps its run.
+as long as Suspended is still true there. A job that was never started, or not yet at rest when it was resumed, keeps its run - unless its
+template was changed meanwhile: workers of two templates are never in one run.
 
 All deadlines are counted from times in status, so they are exact whoever looks, however often the operator was restarted.
 """
@@ -11,9 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from collections.abc import Iterable
 
+from elasticjob_operator import names
 from elasticjob_operator.api import ConditionType, ElasticJob, Reason, Status, message
 from elasticjob_operator.policies.completion import Completion, End
+from elasticjob_operator.world import Pod
 
 
 def is_resuming(job: ElasticJob) -> bool:
@@ -23,6 +27,20 @@ def is_resuming(job: ElasticJob) -> bool:
 
 def starts_new_run(job: ElasticJob) -> bool:
     return is_resuming(job) and job.status.start_time is not None
+
+
+def is_new_run(job: ElasticJob, run: int) -> bool:
+    """`run`: the one to be. Status speaks of an earlier one."""
+    before = job.status.rendezvous
+    known = before is not None and job.status.start_time is not None and run > names.run_of(before.id, job.uid)
+    return not job.is_suspended and (known or starts_new_run(job))
+
+
+def outlived_its_template(job: ElasticJob, pods: Iterable[Pod], template_hash: str) -> bool:
+    """`pods`: of the current run. The job was suspended, changed and resumed before they were gone, or while no operator looked."""
+    if job.is_suspended or job.status.is_finished:
+        return False
+    return any(pod.template_hash != template_hash for pod in pods)
 
 
 def forget_last_run(status: Status) -> Status:

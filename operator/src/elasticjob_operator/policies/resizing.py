@@ -10,6 +10,7 @@ import dataclasses
 
 from elasticjob_operator.api import ConditionType, ElasticJob, Reason, message
 from elasticjob_operator.api.fields import format_time
+from elasticjob_operator.policies.activity import Missing
 from elasticjob_operator.policies.growth import Growth
 from elasticjob_operator.world import RendezvousView
 
@@ -21,9 +22,11 @@ class Judgement:
     message: str
 
 
-def resizing(job: ElasticJob, growth: Growth, view: RendezvousView, *, ready: int, leaving: int, trained: bool) -> Judgement | None:
-    """`job` wants `growth.replicas`. `ready`: of the pods that stay; `leaving`: pods that are too many. None: it never trained, so there is
-    nothing to resize."""
+def resizing(
+    job: ElasticJob, growth: Growth, view: RendezvousView, *, ready: int, leaving: int, trained: bool, missing: Missing | None = None
+) -> Judgement | None:
+    """`job` wants `growth.replicas`. `ready`: of the pods that stay; `leaving`: pods that are too many; `missing`: what keeps those from
+    coming that are not there. None: it never trained, so there is nothing to resize."""
     if not trained:
         return None
     wanted = job.replicas
@@ -36,18 +39,24 @@ def resizing(job: ElasticJob, growth: Growth, view: RendezvousView, *, ready: in
     train = _training(view, ready)
     grows = job.status.desired_replicas is not None and wanted > job.status.desired_replicas
     if train < wanted and (grows or job.status.is_true(ConditionType.RESIZING)):
-        return Judgement(status=True, reason=Reason.SCALING_UP, message=message(Reason.SCALING_UP, wanted=wanted, there=train))
+        return _with(missing, Reason.SCALING_UP, message(Reason.SCALING_UP, wanted=wanted, there=train))
     return Judgement(status=False, reason=Reason.RESIZED, message=message(Reason.RESIZED, wanted=wanted))
 
 
-def degraded(job: ElasticJob, view: RendezvousView, *, ready: int, runs: bool, resizing: bool, why: str) -> Judgement:
-    """`why`: what keeps the missing ones from coming."""
+def degraded(job: ElasticJob, view: RendezvousView, *, ready: int, runs: bool, resizing: bool, missing: Missing | None = None) -> Judgement:
     train = _training(view, ready)
     if runs and not resizing and train < job.replicas:
-        text = message(Reason.WORKERS_MISSING, there=train, wanted=job.replicas)
-        return Judgement(status=True, reason=Reason.WORKERS_MISSING, message=f"{text} {why}".strip())
+        return _with(missing, Reason.WORKERS_MISSING, message(Reason.WORKERS_MISSING, there=train, wanted=job.replicas))
     reason = Reason.COMPLETE if runs else Reason.NOT_TRAINING
     return Judgement(status=False, reason=reason, message=message(reason))
+
+
+def _with(missing: Missing | None, reason: Reason, text: str) -> Judgement:
+    """True, for the cause that is known."""
+    if missing is None:
+        return Judgement(status=True, reason=reason, message=text)
+    known = reason if missing.reason is Reason.WAITING_FOR_WORKERS else missing.reason
+    return Judgement(status=True, reason=known, message=f"{text} {missing.message}")
 
 
 def _training(view: RendezvousView, ready: int) -> int:

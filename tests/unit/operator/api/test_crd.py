@@ -35,10 +35,10 @@ spec.lifecycle: object = {}
 spec.lifecycle.activeDeadlineSeconds: integer
 spec.lifecycle.cleanPods: string = Running
 spec.lifecycle.gracefulShutdownSeconds: integer
-spec.lifecycle.managedBy: string =
 spec.lifecycle.startupDeadlineSeconds: integer
 spec.lifecycle.suspend: boolean = False
 spec.lifecycle.ttlSecondsAfterFinished: integer
+spec.managedBy: string =
 spec.rendezvous: object = {}
 spec.rendezvous.backend: string = etcd-v3
 spec.rendezvous.endpoint: string =
@@ -84,13 +84,17 @@ spec.workers.template.metadata: object, open
 spec.workers.template.metadata.labels: object
 spec.workers.template.metadata.labels[]: string
 spec.workers.template.spec: object, required, open
+spec.workers.template.spec.activeDeadlineSeconds: integer
 spec.workers.template.spec.containers: array, required
 spec.workers.template.spec.containers[]: object, open
 spec.workers.template.spec.containers[].env: array
 spec.workers.template.spec.containers[].env[]: object, open
 spec.workers.template.spec.containers[].env[].name: string, required
 spec.workers.template.spec.containers[].name: string, required
+spec.workers.template.spec.containers[].restartPolicy: string
+spec.workers.template.spec.hostname: string
 spec.workers.template.spec.restartPolicy: string
+spec.workers.template.spec.subdomain: string
 status: object
 status.completionTime: string
 status.conditions: array

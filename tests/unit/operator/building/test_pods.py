@@ -4,7 +4,8 @@ import copy
 from typing import Any
 
 import pytest
-from elasticjob_operator.building.pods import InvalidTemplateError, template_hash, worker_pod
+from elasticjob_operator.building.pods import template_hash, worker_pod
+from elasticjob_operator.building.template import InvalidTemplateError
 
 from tests.unit.operator.builders import TEMPLATE, UID, make_job
 

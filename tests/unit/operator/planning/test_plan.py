@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from elasticjob_operator.api import ConditionStatus, ConditionType, ElasticJob, Reason, RendezvousStatus, Status
+from elasticjob_operator.building.pods import template_hash
 from elasticjob_operator.planning import (
     Action,
     AskServer,
@@ -258,7 +259,7 @@ def test_timer_for_a_node_that_is_about_to_be_lost() -> None:
 
 
 def test_quota_refusal_is_waited_for_and_shown() -> None:
-    refusal = Refusal(message="exceeded quota", retry_at=at(8))
+    refusal = Refusal(kinds=frozenset({"Pod"}), message="exceeded quota", retry_at=at(8))
     found = ask(trained(), make_pod(0), make_pod(1), rendezvous=make_view(plan=make_plan()), refusal=refusal)
     assert names(found, CreatePod) == []
     assert found.look_again == at(8)
@@ -270,6 +271,27 @@ def test_quota_refusal_is_waited_for_and_shown() -> None:
         "digits-worker-2",
         "digits-worker-3",
     ]
+
+
+def test_refusal_of_what_is_not_wanted_any_more_is_not_shown() -> None:
+    """The quota refused two more, and the job was scaled down again: nothing is created that would show that it may be."""
+    refusal = Refusal(kinds=frozenset({"Pod"}), message="exceeded quota", retry_at=at(8))
+    objects = owned(ask(make_job(), admission=ADMITTED))
+    pods, view = [make_pod(0), make_pod(1)], make_view(plan=make_plan(size=2))
+    found = ask(trained(replicas=2), *pods, rendezvous=view, refusal=refusal, objects=objects)
+    running = found.status.condition(ConditionType.RUNNING)
+    assert running is not None
+    assert "quota" not in running.message
+    assert found.look_again is None
+
+
+def test_refused_autoscaler_holds_no_worker_back() -> None:
+    refusal = Refusal(kinds=frozenset({"HorizontalPodAutoscaler"}), message="spec.metrics[0].type: Invalid value", retry_at=at(8))
+    job = trained(replicas=2, spec={"scaling": {"metrics": METRICS}})
+    found = ask(job, make_pod(0), rendezvous=make_view(plan=make_plan(size=2)), refusal=refusal)
+    assert names(found, CreatePod) == ["digits-worker-1"]
+    assert [each.kind for each in found.actions if isinstance(each, CreateObject)] == [Kind.SERVICE]
+    assert found.look_again == at(8)
 
 
 def test_pods_of_an_earlier_job_of_the_name_are_waited_for() -> None:
@@ -448,6 +470,44 @@ class TestSuspension:
         first = ask(job)
         assert (kinds(first), first.status) == (["AskServer"], job.status)
         assert len(names(ask(job, admission=ADMITTED), CreatePod)) == 4
+
+    def test_resumed_with_another_template_before_its_pods_were_gone_it_is_another_run(self) -> None:
+        """Half of the workers with one image and half with another is no state that anybody wants."""
+        other = {"spec": {"containers": [{"name": "trainer", "image": "trainer:2"}]}}
+        before = self.job(False)
+        metadata = before.metadata.model_copy(update={"generation": 3})
+        job = make_job(template=other, status=before.status).model_copy(update={"metadata": metadata})
+        old = [make_pod(0), make_pod(1, delete_by=20), make_pod(2)]
+        admitted = Admission(template_hash=template_hash(job), at=NOW)
+        found = ask(job, *old, rendezvous=self.old, admission=admitted)
+        assert names(found, DeletePod) == ["digits-worker-0", "digits-worker-2"]
+        assert names(found, CreatePod) == ["digits-worker-3"], "the other names are still held"
+        assert found.target is not None
+        assert found.target.run_id == f"{UID}-2"
+        assert (found.status.epoch, found.status.restarts.total, found.status.replicas) == (0, 2, 3)
+        again = ask(follow(job, found), make_pod(1, delete_by=20), make_pod(3, run=2, job=job), rendezvous=make_view(run_id=f"{UID}-2"))
+        assert again.target is not None
+        assert again.target.run_id == f"{UID}-2", "once"
+        assert names(again, CreatePod) == ["digits-worker-0", "digits-worker-2"]
+
+    def test_template_that_is_restored_with_the_suspension_touches_nothing_else(self) -> None:
+        other = {"spec": {"containers": [{"name": "trainer", "image": "trainer:2"}]}}
+        job = make_job(template=other, spec={"lifecycle": {"suspend": True}}, status=self.job().status)
+        found = ask(job, make_pod(0), make_pod(1, delete_by=20), rendezvous=self.old)
+        assert names(found, DeletePod) == ["digits-worker-0"]
+        assert condition(found, ConditionType.SUSPENDED) == ("False", "Suspending")
+        assert condition(found, ConditionType.ACCEPTED) == ("True", "Accepted"), "not asked yet, and no event"
+        assert found.target is not None
+        assert found.target.run_id == f"{UID}-1"
+
+    def test_resumed_with_a_template_that_is_refused_it_says_so_everywhere(self) -> None:
+        job = self.job(False, ConditionType.ACCEPTED, ConditionType.SUSPENDED)
+        rests = follow(job, ask(self.job(True, ConditionType.ACCEPTED, ConditionType.RUNNING)))
+        job = rests.model_copy(update={"metadata": job.metadata.model_copy(update={"generation": 2}), "spec": job.spec})
+        refused = Admission(template_hash=template_hash(job), refusal="spec.containers[0].image: Required value", invalid=True, at=NOW)
+        found = ask(job, admission=refused)
+        assert condition(found, ConditionType.RUNNING) == ("False", "InvalidPodTemplate")
+        assert condition(found, ConditionType.SUSPENDED) == ("False", "JobResumed")
 
     def test_run_that_an_operator_began_and_did_not_tell_of_is_never_begun_again(self) -> None:
         """It died after it had created pods of run 2, and the job was suspended again."""

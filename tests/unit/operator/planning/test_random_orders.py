@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from elasticjob_operator.api import ConditionType, ElasticJob, Status
+from elasticjob_operator.building.pods import template_hash
 from elasticjob_operator.planning import (
     Action,
     AskServer,
@@ -281,9 +282,14 @@ class Cluster(RuleBasedStateMachine):
         workers = self.job.spec.workers.model_copy(update={"replicas": replicas})
         self.job = self.job.model_copy(update={"metadata": metadata, "spec": self.job.spec.model_copy(update={"workers": workers})})
 
-    @event(suspend=st.booleans())
-    def user_suspends_or_resumes(self, suspend: bool) -> None:
+    @event(suspend=st.booleans(), image=st.sampled_from(["trainer:1", "trainer:1", "trainer:2"]))
+    def user_suspends_or_resumes(self, suspend: bool, image: str) -> None:
+        """Perhaps with another template, which may change in the very same update."""
         metadata = self.job.metadata.model_copy(update={"generation": self.job.generation + 1})
+        if suspend or self.job.is_suspended:
+            template = {"spec": {"containers": [{"name": "trainer", "image": image}]}}
+            workers = self.job.spec.workers.model_copy(update={"template": template})
+            self.job = self.job.model_copy(update={"spec": self.job.spec.model_copy(update={"workers": workers})})
         lifecycle = self.job.spec.lifecycle.model_copy(update={"suspend": suspend})
         self.job = self.job.model_copy(update={"metadata": metadata, "spec": self.job.spec.model_copy(update={"lifecycle": lifecycle})})
 
@@ -383,6 +389,7 @@ class Cluster(RuleBasedStateMachine):
             assert not self.objects, "a job at rest keeps its etcd"
             return
         assert len(self.pods) == self.job.replicas
+        assert {pod.template_hash for pod in self.pods.values()} == {template_hash(self.job)}, "workers of another template"
         assert all(pod.running for pod in self.pods.values())
         assert self.spec is not None
         assert sorted(self.spec.members) == sorted(self.pods)

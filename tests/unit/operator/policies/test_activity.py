@@ -8,9 +8,9 @@ from elasticjob_operator.api import ConditionType, Failure, Reason, Restarts, St
 from elasticjob_operator.policies.activity import judge_activity
 from elasticjob_operator.policies.restarts import Budget
 from elasticjob_operator.policies.standing import Stand, Standing
-from elasticjob_operator.world import Blocked, Pod, PodPhase, Reach, RendezvousView
+from elasticjob_operator.world import Blocked, Pod, PodPhase, Reach, Refusal, RendezvousView
 
-from tests.unit.operator.builders import NOW, failed_pod, make_failure, make_job, make_plan, make_pod, make_status, make_view
+from tests.unit.operator.builders import NOW, at, failed_pod, make_failure, make_job, make_plan, make_pod, make_status, make_view
 
 FAILURE = Failure(worker="digits-worker-1", exit_code=1, reason="ApplicationError", time=NOW)
 CALM = Budget(limit=3)
@@ -110,9 +110,21 @@ def test_image_error_is_shown_in_the_kubelets_words() -> None:
 
 
 def test_quota_that_stops_growth_is_shown_while_training() -> None:
-    found = judge_activity(make_job(), PLANNED, live(4), CALM, refusal="exceeded quota: gpus")
+    refusal = Refusal(kinds=frozenset({"Pod"}), message="exceeded quota: gpus", retry_at=at(8))
+    found = judge_activity(make_job(), PLANNED, live(4), CALM, refusal=refusal)
     assert found.running
     assert "exceeded quota: gpus" in found.running_message
+    assert found.missing is not None
+    assert found.missing.reason is Reason.POD_REFUSED
+
+
+def test_refused_autoscaler_is_not_told_as_refused_pods() -> None:
+    refusal = Refusal(kinds=frozenset({"HorizontalPodAutoscaler"}), message="spec.metrics[0].type", retry_at=at(8))
+    found = judge_activity(make_job(), make_view(), live(1), CALM, refusal=refusal)
+    assert found.running_reason is Reason.OBJECT_REFUSED
+    assert found.running_message.startswith(
+        "1 of 4 workers are ready; training needs at least 2. The API server refuses what the job needs"
+    )
 
 
 def test_failed_worker_is_told_with_the_restart_that_follows() -> None:

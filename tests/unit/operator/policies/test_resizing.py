@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_operator.api import ConditionType, Reason
+from elasticjob_operator.policies.activity import Missing
 from elasticjob_operator.policies.growth import Growth
 from elasticjob_operator.policies.resizing import degraded, resizing
 from elasticjob_operator.world import RendezvousView
@@ -10,6 +11,9 @@ from tests.unit.operator.builders import at, make_job, make_plan, make_status, m
 
 RESIZING = ConditionType.RESIZING
 UP, DOWN, DELAYED, DONE = Reason.SCALING_UP, Reason.SCALING_DOWN, Reason.SCALE_UP_DELAYED, Reason.RESIZED
+
+
+MISSING = Missing(reason=Reason.UNSCHEDULABLE, message="No node takes digits-worker-3.")
 
 
 def planned(size: int) -> RendezvousView:
@@ -58,13 +62,33 @@ def test_job_that_never_trained_has_nothing_to_resize() -> None:
     ("size", "ready", "runs", "resizes", "expected"),
     [
         pytest.param(4, 4, True, False, (False, Reason.COMPLETE), id="all train"),
-        pytest.param(3, 4, True, False, (True, Reason.WORKERS_MISSING), id="one is not in the plan"),
-        pytest.param(4, 3, True, False, (True, Reason.WORKERS_MISSING), id="one is not ready"),
+        pytest.param(3, 4, True, False, (True, Reason.UNSCHEDULABLE), id="one is not in the plan"),
+        pytest.param(4, 3, True, False, (True, Reason.UNSCHEDULABLE), id="one is not ready"),
         pytest.param(3, 3, True, True, (False, Reason.COMPLETE), id="on the way to another size"),
         pytest.param(3, 3, False, False, (False, Reason.NOT_TRAINING), id="stands still: that is Restarting"),
     ],
 )
 def test_degraded(size: int, ready: int, runs: bool, resizes: bool, expected: tuple[bool, Reason]) -> None:
-    found = degraded(make_job(), planned(size), ready=ready, runs=runs, resizing=resizes, why="No node takes digits-worker-3.")
+    found = degraded(make_job(), planned(size), ready=ready, runs=runs, resizing=resizes, missing=MISSING)
     assert (found.status, found.reason) == expected
     assert ("No node takes digits-worker-3." in found.message) is expected[0]
+
+
+@pytest.mark.parametrize(
+    ("missing", "reason"),
+    [
+        pytest.param(None, Reason.WORKERS_MISSING, id="no cause is known"),
+        pytest.param(
+            Missing(reason=Reason.WAITING_FOR_WORKERS, message="digits-worker-3: SchedulingGated"), Reason.WORKERS_MISSING, id="gated"
+        ),
+        pytest.param(Missing(reason=Reason.POD_REFUSED, message="exceeded quota"), Reason.POD_REFUSED, id="quota"),
+    ],
+)
+def test_the_reason_is_what_keeps_the_missing_ones_from_coming(missing: Missing | None, reason: Reason) -> None:
+    found = degraded(make_job(), planned(3), ready=3, runs=True, resizing=False, missing=missing)
+    assert (found.status, found.reason) == (True, reason)
+    assert found.message.startswith("3 of 4 workers train.")
+    growing = make_job(status=make_status(desired_replicas=2))
+    resized = resizing(growing, Growth(replicas=4, wish=4), planned(3), ready=3, leaving=0, trained=True, missing=missing)
+    assert resized is not None
+    assert resized.reason is (Reason.SCALING_UP if reason is Reason.WORKERS_MISSING else reason)

@@ -1,0 +1,153 @@
+"""CEL rules of `spec.workers`: sizes, and what the pod template may say. How they are written: `cel`."""
+
+from __future__ import annotations
+
+from elasticjob_runtime.contract import Env
+
+from elasticjob_operator.api.cel import Rule, literals, message, rules
+
+MAX_PROCS_PER_WORKER = 1024
+
+_BOUNDS_FIT = "(!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas)"
+_REPLICAS = rules(
+    {
+        "rule": _BOUNDS_FIT,
+        **message(
+            "minReplicas (%d) is above maxReplicas (%d): lower minReplicas or raise maxReplicas",
+            "self.minReplicas",
+            "self.maxReplicas",
+        ),
+        "fieldPath": ".minReplicas",
+    },
+    {
+        "rule": f"!{_BOUNDS_FIT} || !has(self.minReplicas) || self.minReplicas <= self.replicas",
+        **message("replicas (%d) is below minReplicas (%d): raise replicas or lower minReplicas", "self.replicas", "self.minReplicas"),
+        "fieldPath": ".replicas",
+    },
+    {
+        "rule": f"!{_BOUNDS_FIT} || !has(self.maxReplicas) || self.replicas <= self.maxReplicas",
+        **message("replicas (%d) is above maxReplicas (%d): lower replicas or raise maxReplicas", "self.replicas", "self.maxReplicas"),
+        "fieldPath": ".replicas",
+    },
+)
+
+_LEAST, _MOST = (f"(has(self.{bound}) ? self.{bound} : self.replicas)" for bound in ("minReplicas", "maxReplicas"))
+_ALLOWED = rules(
+    {
+        "rule": "!has(self.allowedReplicas) || !has(self.replicaStep)",
+        **message("allowedReplicas and replicaStep both say which sizes are allowed: remove either"),
+        "fieldPath": ".replicaStep",
+    },
+    {
+        "rule": f"!has(self.allowedReplicas) || self.allowedReplicas.all(x, {_LEAST} <= x && x <= {_MOST})",
+        **message(
+            "allowedReplicas %s are not all from minReplicas to maxReplicas (%d to %d): change either; both bounds default to replicas",
+            "self.allowedReplicas",
+            _LEAST,
+            _MOST,
+        ),
+        "fieldPath": ".allowedReplicas",
+    },
+    {
+        "rule": "!has(self.allowedReplicas) || size(self.allowedReplicas) == 0 || self.allowedReplicas.exists(x, x <= self.replicas)",
+        **message(
+            "replicas (%d) is below all of allowedReplicas %s: raise replicas, or allow a smaller size",
+            "self.replicas",
+            "self.allowedReplicas",
+        ),
+        "fieldPath": ".replicas",
+    },
+    {
+        "rule": f"!has(self.replicaStep) || self.replicaStep < 1 || {_LEAST} % self.replicaStep == 0",
+        **message("minReplicas (%d; default: replicas) is not a multiple of replicaStep (%d): change either", _LEAST, "self.replicaStep"),
+        "fieldPath": ".minReplicas",
+    },
+)
+
+_CONTAINERS = "self.template.spec.containers"
+_TRAINER = f"(has(self.container) ? self.container : {_CONTAINERS}[0].name)"
+_TRAINS = f"c.name == {_TRAINER}"
+_RESTARTS = "has(c.restartPolicy) && c.restartPolicy != 'Never'"
+_RESERVED = f"(e.name in {literals(Env.RESERVED)} || {literals(Env.RESERVED_PREFIXES)}.exists(p, e.name.startsWith(p)))"
+_TAKES_RESERVED = f"has(c.env) && c.env.exists(e, {_RESERVED})"
+
+
+def _left_out(field: str, remedy: str) -> Rule:
+    """A field of the pod's spec that a template may not give."""
+    return {
+        "rule": f"!has(self.template.spec.{field})",
+        **message(f"{field} does not work in the template: leave it out; {remedy}"),
+        "fieldPath": f".template.spec.{field}",
+        "reason": "FieldValueForbidden",
+    }
+
+
+_TEMPLATE = rules(
+    {
+        "rule": f"!has(self.container) || {_CONTAINERS}.exists(c, c.name == self.container)",
+        **message(
+            "the template has no container %s, it has %s: name one of these, or leave container out for the first",
+            "self.container",
+            f"{_CONTAINERS}.map(c, c.name)",
+        ),
+        "fieldPath": ".container",
+    },
+    {
+        "rule": f"{_CONTAINERS}.all(c, {_CONTAINERS}.exists_one(d, d.name == c.name))",
+        **message("the names of containers %s are not all different: rename one", f"{_CONTAINERS}.map(c, c.name)"),
+        "fieldPath": ".template.spec.containers",
+    },
+    {
+        "rule": "!has(self.template.spec.restartPolicy) || self.template.spec.restartPolicy == 'Never'",
+        **message(
+            "restartPolicy %s does not work here: leave it out; ElasticJob replaces failed workers, up to spec.restartPolicy.maxRestarts",
+            "self.template.spec.restartPolicy",
+        ),
+        "fieldPath": ".template.spec.restartPolicy",
+    },
+    {
+        "rule": f"!{_CONTAINERS}.exists(c, {_TRAINS} && {_RESTARTS})",
+        **message(
+            "restartPolicy %s of container %s does not work here: leave it out; ElasticJob replaces failed workers",
+            f"{_CONTAINERS}.map(c, {_TRAINS} && {_RESTARTS}, c.restartPolicy)[0]",
+            _TRAINER,
+        ),
+        "fieldPath": ".template.spec.containers",
+    },
+    _left_out("activeDeadlineSeconds", "the job's is spec.lifecycle.activeDeadlineSeconds"),
+    _left_out("hostname", "each worker's is its pod's name"),
+    _left_out("subdomain", "each worker's is the job's Service"),
+    {
+        "rule": f"!{_CONTAINERS}.exists(c, {_TRAINS} && {_TAKES_RESERVED})",
+        **message(
+            "env of container %s sets %s, which ElasticJob sets itself: remove it",
+            _TRAINER,
+            f"{_CONTAINERS}.map(c, {_TRAINS} && {_TAKES_RESERVED}, c.env.filter(e, {_RESERVED}).map(e, e.name))[0]",
+        ),
+        "fieldPath": ".template.spec.containers",
+        "reason": "FieldValueForbidden",
+    },
+    {
+        "rule": "!has(self.template.metadata) || !has(self.template.metadata.labels) || "
+        "!self.template.metadata.labels.exists(l, l.startsWith('elasticjob.dev/'))",
+        **message(
+            "labels %s belong to ElasticJob: remove them from the template",
+            "self.template.metadata.labels.filter(l, l.startsWith('elasticjob.dev/'))",
+        ),
+        "fieldPath": ".template.metadata.labels",
+        "reason": "FieldValueForbidden",
+    },
+)
+
+WORKERS = rules(
+    *_REPLICAS["x-kubernetes-validations"],
+    *_ALLOWED["x-kubernetes-validations"],
+    *_TEMPLATE["x-kubernetes-validations"],
+)
+
+PROCS_PER_WORKER = rules(
+    {
+        "rule": f"type(self) == int ? self >= 1 && self <= {MAX_PROCS_PER_WORKER} : self in ['auto', 'cpu', 'gpu']",
+        **message(f"procsPerWorker is %s: write auto, cpu, gpu or a number from 1 to {MAX_PROCS_PER_WORKER}, without quotes", "self"),
+    },
+)

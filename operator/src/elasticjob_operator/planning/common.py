@@ -1,0 +1,40 @@
+"""What the parts of a plan have in common."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable
+
+from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.building.pods import template_hash, worker_pod
+from elasticjob_operator.planning.actions import Action, AskServer, DeletePod, Target
+from elasticjob_operator.planning.observed import Observed
+from elasticjob_operator.policies.failures import judge
+from elasticjob_operator.policies.restarts import is_accounted
+from elasticjob_operator.world import Pod
+
+
+def ask_server(job: ElasticJob, observed: Observed, why: str) -> tuple[Action, ...]:
+    rendezvous = observed.rendezvous
+    body = worker_pod(job, index=0, run=rendezvous.run, endpoint=rendezvous.endpoint)
+    return (AskServer(template_hash=template_hash(job), body=body, why=why),)
+
+
+def is_counted(job: ElasticJob, pod: Pod) -> bool:
+    """In the status that is written."""
+    return is_accounted(pod, judge(pod, job.spec.restart_policy.rules), job.status.last_failure)
+
+
+def delete_pod(pod: Pod, why: str, *, force: bool = False) -> DeletePod:
+    return DeletePod(name=pod.name, uid=pod.uid, force=force, why=why)
+
+
+def target_of(observed: Observed) -> Target | None:
+    rendezvous = observed.rendezvous
+    if not rendezvous.followed:
+        return None
+    return Target(endpoint=rendezvous.endpoint, run_id=rendezvous.run_id, awake=observed.waking)
+
+
+def soonest(timers: Iterable[datetime.datetime | None]) -> datetime.datetime | None:
+    return min((each for each in timers if each is not None), default=None)

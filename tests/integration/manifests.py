@@ -1,0 +1,145 @@
+"""ElasticJobs as users write them, right and wrong, and the API server that takes or refuses them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from elasticjob_operator.api import API_VERSION, ElasticJob
+
+from tests.cluster import ControlPlane
+from tests.integration.operator.conftest import install_crd
+from tests.integration.operator.kube import ApiStatusError, Kube
+
+ROOT = Path(__file__).parents[2]
+CRD = ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
+
+Manifest = dict[str, Any]
+
+BASE: Manifest = {
+    "apiVersion": API_VERSION,
+    "kind": "ElasticJob",
+    "metadata": {"name": "digits"},
+    "spec": {
+        "workers": {
+            "replicas": 4,
+            "template": {
+                "metadata": {"labels": {"team": "vision"}},
+                "spec": {
+                    "nodeSelector": {"disk": "ssd"},
+                    "containers": [
+                        {
+                            "name": "trainer",
+                            "image": "train:1",
+                            "command": ["torchrun", "train.py"],
+                            "env": [{"name": "LR", "value": "0.1"}],
+                        },
+                        {"name": "sidecar", "image": "sidecar:1", "env": [{"name": "RANK", "value": "mine"}]},
+                    ],
+                },
+            },
+        }
+    },
+}
+
+WORKERS = "spec.workers"
+POD = "spec.workers.template.spec"
+TRAINER = f"{POD}.containers.0"
+
+
+GONE = object()
+
+
+class Case(NamedTuple):
+    """What is written into BASE, by path (GONE takes the field away), and what kubectl must say."""
+
+    changes: dict[str, Any]
+    words: tuple[str, ...] = ()
+
+
+def changed(changes: dict[str, Any], manifest: Manifest = BASE) -> Manifest:
+    result = copy.deepcopy(manifest)
+    for path, value in changes.items():
+        *parents, last = (int(part) if part.isdigit() else part for part in path.split("."))
+        target: Any = result
+        for parent in parents:
+            target = target.setdefault(parent, {}) if isinstance(target, dict) else target[parent]
+        if value is not GONE and isinstance(target, list) and last == len(target):
+            target.append(value)
+        elif value is GONE:
+            del target[last]
+        else:
+            target[last] = value
+    return result
+
+
+class Cluster:
+    """A namespace of its own."""
+
+    def __init__(self, control_plane: ControlPlane, namespace: str) -> None:
+        self._control_plane = control_plane
+        self._kube = Kube(control_plane.kubeconfig)
+        self.namespace = namespace
+        self._path = f"/apis/{API_VERSION}/namespaces/{namespace}/elasticjobs"
+
+    def kubectl(self, *words: str, stdin: str | None = None) -> str:
+        return self._control_plane.kubectl("--namespace", self.namespace, *words, stdin=stdin)
+
+    def apply(self, manifest: Manifest) -> ElasticJob:
+        return ElasticJob.parse(json.loads(self.kubectl("apply", "--output=json", "--filename=-", stdin=json.dumps(manifest))))
+
+    def get(self, name: str = "digits") -> Manifest:
+        body: Manifest = json.loads(self.kubectl("get", "elasticjob", name, "--output=json"))
+        return body
+
+    # What kubectl asks for with --dry-run=server, without starting it a hundred times
+
+    def try_to_create(self, manifest: Manifest) -> ElasticJob:
+        return ElasticJob.parse(self._kube.call("POST", self._path, manifest, dryRun="All", fieldValidation="Strict"))
+
+    def try_to_change(self, manifest: Manifest) -> None:
+        """The job into what `manifest` says."""
+        known = self._kube.call("GET", f"{self._path}/digits")
+        metadata = {**manifest["metadata"], "resourceVersion": known["metadata"]["resourceVersion"]}
+        body = {**manifest, "metadata": metadata}
+        self._kube.call("PUT", f"{self._path}/digits", body, dryRun="All", fieldValidation="Strict")
+
+    def refusal(self, manifest: Manifest, *, change: bool = False) -> str:
+        """The server's words."""
+        with pytest.raises(ApiStatusError) as caught:
+            (self.try_to_change if change else self.try_to_create)(manifest)
+        return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def api(control_plane_server: ControlPlane) -> ControlPlane:
+    install_crd(control_plane_server)
+    return control_plane_server
+
+
+@contextlib.contextmanager
+def namespace(api: ControlPlane) -> Iterator[Cluster]:
+    name = f"api-{uuid.uuid4().hex[:8]}"
+    api.kubectl("create", "namespace", name)
+    yield Cluster(api, name)
+    api.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def cluster(api: ControlPlane) -> Iterator[Cluster]:
+    """A namespace of the test's own."""
+    with namespace(api) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def empty(api: ControlPlane) -> Iterator[Cluster]:
+    """A namespace for what is only tried."""
+    with namespace(api) as cluster:
+        yield cluster

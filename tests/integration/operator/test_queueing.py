@@ -1,0 +1,168 @@
+"""A job in a queue: nothing is held while it waits, it goes where it is admitted, and comes back from a preemption as another run.
+
+The queue is tests/integration/operator/queue.py, which acts as Kueue does; Kueue itself is not here. The contract: docs/queueing.md.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from elasticjob_runtime.contract import OutcomeState
+
+from tests.integration.operator.conftest import TEMPLATE, rfc3339
+from tests.integration.operator.kube import Json, Kube, Namespace
+from tests.integration.operator.process import Operator
+from tests.integration.operator.queue import MULTIKUEUE, QUEUE, PodSet, Queue, queued, sync
+from tests.integration.operator.rendezvous import Agents
+from tests.integration.operator.shared import operator
+from tests.integration.operator.test_lifecycle import environment
+from tests.integration.operator.test_workers import nodes
+from tests.support import eventually
+
+__all__ = ["nodes", "operator"]
+
+LONG = 90.0
+
+
+def manifest(endpoint: str, **spec: Any) -> Json:
+    """As its user writes it."""
+    return {
+        "apiVersion": "elasticjob.dev/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": "digits", "labels": {QUEUE: "research"}},
+        "spec": {
+            "workers": {"replicas": 4, "minReplicas": 2, "maxReplicas": 4, "template": TEMPLATE},
+            "rendezvous": {"endpoint": endpoint},
+            **spec,
+        },
+    }
+
+
+def on(pool: str, count: int) -> PodSet:
+    """Admitted to a flavor of nodes."""
+    return PodSet(
+        count=count,
+        node_selector={"pool": pool},
+        tolerations=({"key": "spot", "operator": "Exists", "effect": "NoSchedule"},),
+        labels={"kueue.x-k8s.io/podset": "main"},
+        annotations={"kueue.x-k8s.io/workload": "digits"},
+    )
+
+
+def test_queued_job_holds_nothing_goes_where_it_is_admitted_and_returns_from_preemption(
+    ns: Namespace, operator: Operator, endpoint: str, nodes: tuple[str, str], agents_of: Callable[[str], Agents]
+) -> None:
+    assert operator
+    ns.create("elasticjobs", queued(manifest(endpoint)))
+    queue = Queue(ns, "digits")
+    original = ns.job("digits")["spec"]["workers"]
+    eventually(lambda: ns.is_true("digits", "Suspended"), LONG, what="it waits")
+    queue.reconcile()
+    assert not queue.job.is_active()
+    assert not ns.all("pods")
+    assert not ns.all("services")
+
+    queue.admit(on("a", count=3))
+    eventually(lambda: len(ns.workers()) == 3, LONG, what="as many as were admitted")
+    pod = ns.workers()["digits-worker-0"]
+    assert pod["spec"]["nodeSelector"] == {"pool": "a"}
+    assert "spot" in [each.get("key") for each in pod["spec"]["tolerations"]]
+    assert pod["metadata"]["labels"]["kueue.x-k8s.io/podset"] == "main"
+    assert pod["metadata"]["annotations"]["kueue.x-k8s.io/workload"] == "digits"
+    uid, first = environment(pod)["ELASTICJOB_UID"], environment(pod)["PET_RDZV_ID"]
+    for name in ns.workers():
+        ns.run(name, nodes[0])
+    agents = agents_of("digits")
+    agents.plan(1, size=3)
+    agents.progress(120, last_checkpoint_step=100)
+    eventually(lambda: queue.job.pods_ready() and ns.status("digits").get("progress"), LONG, what="PodsReady")
+
+    queue.preempt()
+    assert queue.holds_quota(), "the pods are there still"
+    assert ns.job("digits")["spec"]["workers"] == original, "template and size are restored in the same write"
+    eventually(lambda: all("deletionTimestamp" in each["metadata"] for each in ns.workers().values()), LONG, what="the pods are to end")
+    eventually(lambda: ns.condition("digits", "Suspended").get("reason") == "Suspending", LONG, what="the operator says so")
+    queue.reconcile()
+    assert queue.job.is_active()
+    assert queue.holds_quota(), "until the last pod is gone"
+    for name in ns.workers():
+        ns.remove(name)
+    eventually(queue.is_free, LONG, what="the quota is free")
+    suspended = eventually(lambda: ns.is_true("digits", "Suspended") and ns.condition("digits", "Suspended"), LONG, what="Suspended")
+    assert suspended
+    assert suspended["lastTransitionTime"] >= ns.condition("digits", "Accepted")["lastTransitionTime"]
+    assert (ns.status("digits")["replicas"], ns.status("digits")["worldSize"]) == (0, 0)
+    assert not queue.job.pods_ready()
+
+    queue.admit(on("b", count=4))
+    eventually(lambda: len(ns.workers()) == 4, LONG, what="all of them")
+    pods = ns.workers().values()
+    assert {each["spec"]["nodeSelector"]["pool"] for each in pods} == {"b"}
+    assert {environment(each)["ELASTICJOB_UID"] for each in pods} == {uid}, "by which its checkpoints are found"
+    (second,) = {environment(each)["PET_RDZV_ID"] for each in pods}
+    assert second != first
+    assert ns.status("digits")["progress"]["lastCheckpointStep"] == 100
+    eventually(lambda: ns.status("digits")["rendezvous"]["id"] == second, LONG, what="the new run in status")
+    agents_of("digits").outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
+    eventually(queue.hears_of_the_end, LONG, what="the queue hears of the end")
+    assert queue.finished == ("All workers ended well.", True)
+    assert not queue.holds_quota()
+
+
+def test_failed_job_is_finished_for_its_queue_with_the_cause(ns: Namespace, operator: Operator, endpoint: str) -> None:
+    assert operator
+    ns.create("elasticjobs", queued(manifest(endpoint, restartPolicy={"maxRestarts": 0})))
+    queue = Queue(ns, "digits")
+    queue.admit(PodSet(count=4))
+    eventually(lambda: len(ns.workers()) == 4, LONG, what="workers")
+    ns.end("digits-worker-2", 1, at=rfc3339(), message="ValueError: no such column")
+    eventually(queue.hears_of_the_end, LONG, what="the queue hears of the end")
+    assert queue.finished is not None
+    message, succeeded = queue.finished
+    assert not succeeded
+    assert "digits-worker-2" in message
+
+
+def test_job_that_was_not_admitted_is_stopped_before_it_holds_much(ns: Namespace, operator: Operator, endpoint: str) -> None:
+    """No webhook made it begin suspended."""
+    assert operator
+    ns.create("elasticjobs", manifest(endpoint))
+    queue = Queue(ns, "digits")
+    queue.reconcile()
+    eventually(lambda: ns.is_true("digits", "Suspended"), LONG, what="it waits")
+    assert not ns.workers()
+
+
+@pytest.fixture
+def worker_cluster(kube: Kube) -> Iterator[Namespace]:
+    """A namespace stands for the other cluster."""
+    name = f"op-{uuid.uuid4().hex[:8]}"
+    kube.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    yield Namespace(kube, name)
+    kube.call("DELETE", f"/api/v1/namespaces/{name}")
+
+
+def test_job_of_a_manager_cluster_runs_elsewhere_and_shows_the_status_of_there(
+    ns: Namespace, worker_cluster: Namespace, operator: Operator, endpoint: str
+) -> None:
+    """MultiKueue."""
+    assert operator
+    ns.create("elasticjobs", manifest(endpoint, managedBy=MULTIKUEUE))
+    sync(ns, worker_cluster, "digits")
+    eventually(lambda: len(worker_cluster.workers()) == 4, LONG, what="workers in the other cluster")
+    for name in worker_cluster.workers():
+        worker_cluster.run(name)
+    eventually(lambda: worker_cluster.status("digits").get("readyReplicas") == 4, LONG, what="they are ready")
+    sync(ns, worker_cluster, "digits")
+    mirrored = ns.job("digits")
+    assert mirrored["status"] == worker_cluster.status("digits")
+    # The operator sees every change of the mirror, and of others meanwhile.
+    worker_cluster.scale("digits", 3)
+    eventually(lambda: len(worker_cluster.workers()) == 3, LONG, what="three workers there")
+    assert ns.job("digits")["metadata"]["resourceVersion"] == mirrored["metadata"]["resourceVersion"], "untouched, status too"
+    assert not ns.all("pods")
+    assert not ns.all("services")
+    assert not ns.events("digits")

@@ -1,0 +1,162 @@
+"""What a person meets with kubectl: defaults, `scale`, `get`, `wait`, `explain`."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any
+
+import pytest
+import yaml
+from elasticjob_operator.api import (
+    ConditionType,
+    ElasticJob,
+    FailingNode,
+    Failure,
+    Progress,
+    Reason,
+    RendezvousStatus,
+    Restarts,
+    Status,
+    latest_true,
+    set_condition,
+)
+from elasticjob_operator.api.template import CONTAINER_FIELDS, ENV_FIELDS, POD_SPEC_FIELDS
+
+from tests.cluster import ClusterError, ControlPlane
+from tests.integration.manifests import BASE, CRD, GONE, WORKERS, Cluster, api, changed, cluster
+
+__all__ = ["api", "cluster"]
+
+NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, tzinfo=datetime.timezone.utc)
+
+
+def test_defaults_are_shown(cluster: Cluster) -> None:
+    cluster.apply(changed({f"{WORKERS}.replicas": GONE}))
+    spec = cluster.get()["spec"]
+    assert spec.pop("workers") == {
+        "replicas": 1,
+        "procsPerWorker": "auto",
+        "template": BASE["spec"]["workers"]["template"],
+    }
+    assert spec == {
+        "rendezvous": {"backend": "etcd-v3", "endpoint": ""},
+        "restartPolicy": {"maxRestarts": 10, "rules": [], "backoff": {"initialSeconds": 1, "maxSeconds": 300}},
+        "scaling": {"scaleUpDelaySeconds": 0, "metrics": []},
+        "scheduling": {"priorityClassName": "", "avoidNodesAfter": 3},
+        "lifecycle": {"cleanPods": "Running", "suspend": False},
+        "managedBy": "",
+    }
+
+
+def test_kubectl_scale_changes_the_size_within_the_bounds(cluster: Cluster) -> None:
+    cluster.apply(changed({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 5}))
+    cluster.kubectl("scale", "ej/digits", "--replicas=5")
+    assert ElasticJob.parse(cluster.get()).replicas == 5
+    with pytest.raises(ClusterError, match=r"replicas \(6\) is above maxReplicas \(5\): lower replicas or raise maxReplicas"):
+        cluster.kubectl("scale", "ej/digits", "--replicas=6")
+    with pytest.raises(ClusterError, match=r"replicas \(1\) is below minReplicas \(2\)"):
+        cluster.kubectl("scale", "ej/digits", "--replicas=1")
+
+
+def full_status() -> Status:
+    """Every field set, and every bound reached."""
+    conditions: Any = ()
+    for each in ConditionType:
+        conditions = set_condition(
+            conditions, type=each, status=each is ConditionType.RUNNING, reason=Reason.TRAINING, message="m", generation=1, now=NOON
+        )
+    return Status(
+        observed_generation=1,
+        replicas=4,
+        ready_replicas=3,
+        selector="elasticjob.dev/job-name=digits",
+        workers="3/4",
+        desired_replicas=4,
+        scale_up_time=NOON,
+        world_size=6,
+        epoch=2,
+        restarts=Restarts(total=3, reported=1, window=2, times=(NOON, NOON), by_cause={"OutOfMemory": 2, "Signal": 1}),
+        rendezvous=RendezvousStatus(id="8c-1", backend="etcd-v3", endpoint="etcd:2379"),
+        progress=Progress(
+            step=3_000_000_000,
+            steps_per_second=0.5,
+            last_checkpoint_step=7,
+            metrics={f"m{i}": "nan" for i in range(40)},
+            updated_at=NOON,
+        ),
+        failing_nodes=(FailingNode(name="n1", failures=3, last_time=NOON),),
+        last_failure=Failure(worker="digits-worker-0", rank=3, exit_code=-9, reason="Signal", message="ü" * 20_000, time=NOON),
+        conditions=conditions,
+        latest_condition=latest_true(conditions),
+        start_time=NOON,
+        completion_time=NOON,
+    )
+
+
+def test_status_that_the_operator_writes_is_taken_and_comes_back_equal(cluster: Cluster) -> None:
+    cluster.apply(BASE)
+    status = full_status()
+    patch = json.dumps({"status": status.to_api()})
+    cluster.kubectl("patch", "ej", "digits", "--subresource=status", "--type=merge", f"--patch={patch}")
+    body = cluster.get()
+    assert body["status"] == status.to_api()
+    assert ElasticJob.parse(body).status == status
+
+
+def test_status_is_not_written_by_apply(cluster: Cluster) -> None:
+    cluster.apply({**BASE, "status": {"replicas": 9}})
+    assert "status" not in cluster.get()
+
+
+def test_kubectl_get_shows_what_a_person_asks_first(cluster: Cluster) -> None:
+    cluster.apply(BASE)
+    patch = json.dumps({"status": full_status().to_api()})
+    cluster.kubectl("patch", "ej", "digits", "--subresource=status", "--type=merge", f"--patch={patch}")
+    head, row = cluster.kubectl("get", "ej").splitlines()
+    assert head.split() == ["NAME", "WORKERS", "WORLD", "RESTARTS", "STEP", "STATUS", "AGE"]
+    assert row.split()[:6] == ["digits", "3/4", "6", "3", "3000000000", "Running"]
+    assert "elasticjob.elasticjob.dev/digits" in cluster.kubectl("get", "all")
+    scale = json.loads(cluster.kubectl("get", "ej", "digits", "--subresource=scale", "--output=json"))
+    assert (scale["spec"]["replicas"], scale["status"]) == (4, {"replicas": 4, "selector": "elasticjob.dev/job-name=digits"})
+
+
+def test_kubectl_wait_follows_a_condition(cluster: Cluster) -> None:
+    cluster.apply(BASE)
+    patch = json.dumps({"status": full_status().to_api()})
+    cluster.kubectl("patch", "ej", "digits", "--subresource=status", "--type=merge", f"--patch={patch}")
+    cluster.kubectl("wait", "ej/digits", "--for=condition=Running", "--timeout=5s")
+
+
+@pytest.mark.parametrize("path", ["elasticjob", "elasticjob.spec", "elasticjob.status", "elasticjob.spec.workers.template.spec"])
+def test_kubectl_explain_describes_every_field(cluster: Cluster, path: str) -> None:
+    text = cluster.kubectl("explain", path, "--recursive=false")
+    assert "DESCRIPTION:" in text
+    assert "<no description>" not in text
+    assert "<empty>" not in text
+
+
+def test_kubectl_explain_says_what_each_part_of_a_job_is_for(cluster: Cluster) -> None:
+    text = " ".join(cluster.kubectl("explain", "ej.spec").split())
+    for words in (
+        "workers <Object> -required- The worker pods: how many, and what each runs.",
+        "lifecycle <Object> When the job runs, and how it ends.",
+    ):
+        assert words in text
+
+
+def test_template_names_every_pod_field_of_this_api_server(api: ControlPlane) -> None:
+    """A field of core/v1 that the CRD does not name could take another one's place unseen. Newer than the list: add it there."""
+    schemas = json.loads(api.kubectl("get", "--raw", "/openapi/v3/api/v1"))["components"]["schemas"]
+    named = {
+        "PodSpec": [*POD_SPEC_FIELDS, "containers", "restartPolicy", "activeDeadlineSeconds", "hostname", "subdomain"],
+        "Container": [*CONTAINER_FIELDS, "name", "env", "restartPolicy"],
+    }
+    for kind, names in {**named, "EnvVar": [*ENV_FIELDS, "name"]}.items():
+        assert set(schemas[f"io.k8s.api.core.v1.{kind}"]["properties"]) <= set(names)
+
+
+def test_client_side_apply_of_the_crd_works_too(api: ControlPlane) -> None:
+    """Its last-applied annotation holds the whole CRD, and an annotation ends at 256 KiB."""
+    assert len(json.dumps(yaml.safe_load(CRD.read_text(encoding="utf-8")))) < 200_000
+    api.kubectl("apply", "--dry-run=server", "--filename", str(CRD))
