@@ -1,7 +1,7 @@
 """The loop of one job: observe -> plan -> apply -> write status -> tell.
 
 All that is kept between two rounds is in memory for speed alone and may be lost at any moment: the answer to a dry run is asked again, a
-refusal met again, the time of the last status write only spares writes.
+refusal met again, a status that is not written yet decided again (see pacing).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from elasticjob_runtime.etcd import StoreError
 
 from elasticjob_operator.api import API_VERSION, KIND, ElasticJob, InvalidJobError, Status
 from elasticjob_operator.cluster import ApiError, Cluster, Key, Teller
-from elasticjob_operator.planning import Action, ClearRun, EvictMember, Plan, PublishSpec, plan, refuse, tell_deeds
+from elasticjob_operator.planning import Action, ClearRun, EvictMember, Plan, PublishSpec, Story, plan, refuse, tell_deeds
 from elasticjob_operator.reconciler.jobs import Jobs
+from elasticjob_operator.reconciler.pacing import as_written, seconds_to_hold
 from elasticjob_operator.reconciler.queue import KeyedQueue
 from elasticjob_operator.rendezvous import Sessions
 from elasticjob_operator.settings import Settings
@@ -26,8 +27,6 @@ from elasticjob_operator.world import Admission, Reach, Refusal, World
 
 log = logging.getLogger(__name__)
 
-STATUS_SECONDS = 1.0
-"""Between two status writes that only count: progress, ready pods. What changes the state of the job is written at once."""
 FIRST_REFUSAL, LONGEST_REFUSAL = 1.0, 60.0
 NAMED = 4
 """Names in one line of the log."""
@@ -47,6 +46,10 @@ class _Memory:
     """Of the run whose rendezvous is followed."""
     written_at: float = float("-inf")
     """Monotonic time of the last status write, s."""
+    unwritten: Status | None = None
+    """Decided, and held back."""
+    untold: tuple[Story, ...] = ()
+    """Of what is held back."""
 
 
 class Reconciler:
@@ -90,7 +93,8 @@ class Reconciler:
     async def _round(self, key: Key, job: ElasticJob, memory: _Memory) -> None:
         now = self._clock()
         world = self._observe(key, job, memory)
-        decided = plan(job, world, self._settings, now)
+        current = job if memory.unwritten is None else job.model_copy(update={"status": memory.unwritten})
+        decided = plan(current, world, self._settings, now)
         await self._sessions.follow(key, decided.target)
         memory.run_id = decided.target.run_id if decided.target else ""
         _log_actions(key, decided.actions)
@@ -148,27 +152,27 @@ class Reconciler:
             except StoreError as error:
                 log.warning("%s: %s", _described(action), error, extra=about(key, action.why))
 
-    async def _write_status(self, key: Key, before: Status, decided: Plan, memory: _Memory) -> None:
-        if decided.status == before:
-            self._tell(key, memory.uid, decided)
-            return
-        wait = memory.written_at + STATUS_SECONDS - time.monotonic()
-        if wait > 0 and _only_counts(before, decided.status):
-            self._queue.add_at(key, asyncio.get_running_loop().time() + wait)
-            self._tell(key, memory.uid, decided)  # of deeds: no condition changed
-            return
-        memory.written_at = time.monotonic()
-        body = await self._cluster.write_status(key, memory.uid, decided.status.to_api())
-        if body is None:
-            log.info("the job is gone", extra=about(key))
-            self._jobs.remove(key, memory.uid)
-            self._queue.add(key)
-            return
-        self._jobs.put(body)
-        self._tell(key, memory.uid, decided)
+    async def _write_status(self, key: Key, written: Status, decided: Plan, memory: _Memory) -> None:
+        stories = memory.untold + decided.stories
+        if decided.status != written:
+            seconds = seconds_to_hold(written, decided.status, time.monotonic() - memory.written_at)
+            if seconds > 0:
+                memory.unwritten, memory.untold = as_written(decided.status), stories
+                self._queue.add_at(key, asyncio.get_running_loop().time() + seconds)
+                return
+            body = await self._cluster.write_status(key, memory.uid, decided.status.to_api())
+            memory.written_at = time.monotonic()
+            if body is None:
+                log.info("the job is gone", extra=about(key))
+                self._jobs.remove(key, memory.uid)
+                self._queue.add(key)
+                return
+            self._jobs.put(body)
+        memory.unwritten, memory.untold = None, ()
+        self._tell(key, memory.uid, stories)
 
-    def _tell(self, key: Key, uid: str, decided: Plan) -> None:
-        for story in decided.stories:
+    def _tell(self, key: Key, uid: str, stories: Iterable[Story]) -> None:
+        for story in dict.fromkeys(stories):
             log.info("%s: %s", story.reason.value, story.message, extra=about(key, story.reason.value))
             self._teller.tell(*key, uid, str(self._jobs.version(key)), story)
 
@@ -205,23 +209,6 @@ def about(key: Key, reason: str = "") -> dict[str, object]:
     """Which job a log record is about, for kopf's formatters, and why."""
     extra: dict[str, object] = {"k8s_ref": {"apiVersion": API_VERSION, "kind": KIND, "namespace": key[0], "name": key[1]}}
     return {**extra, "reason": reason} if reason else extra
-
-
-def _only_counts(before: Status, after: Status) -> bool:
-    """The state of the job is the same: conditions (but for their words), failures, restarts, rendezvous, times."""
-    return _state(before) == _state(after)
-
-
-def _state(status: Status) -> object:
-    return (
-        [(each.type, each.status, each.reason) for each in status.conditions],
-        status.observed_generation,
-        status.last_failure,
-        status.restarts,
-        status.rendezvous,
-        status.start_time,
-        status.completion_time,
-    )
 
 
 def _log_actions(key: Key, actions: Iterable[Action]) -> None:
