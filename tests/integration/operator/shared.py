@@ -15,7 +15,9 @@ from tests.integration.operator.process import Operator
 def operator(kube: Kube, control_plane: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     assert kube  # with the CRD
     operator = Operator(control_plane, "", tmp_path_factory.mktemp("operator") / "operator.log")
-    operator.start()
-    yield operator
-    operator.close()
+    try:
+        operator.start()
+        yield operator
+    finally:
+        operator.close()
     print(f"--- log of the operator: {operator.log}\n{operator.log_text()}")
