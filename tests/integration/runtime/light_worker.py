@@ -25,6 +25,9 @@ RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 EPOCH = int(os.environ["ELASTICJOB_EPOCH"])
 MEMBER = os.environ["ELASTICJOB_MEMBER_ID"]
 MASTER = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+WORLD_NAME = f"{os.environ['TORCHELASTIC_RUN_ID']}/{EPOCH}".encode().ljust(100)
+"""A port may belong to another test's job before long, and be asked for by this one's workers."""
+
 HERE = pathlib.Path(sys.argv[1])
 
 
@@ -32,6 +35,7 @@ def connect_to_peers() -> list[socket.socket]:
     """Rank 0 hears all others, they hear rank 0; returns when everybody is connected."""
     if RANK:
         connection = connect()
+        connection.sendall(WORLD_NAME)
         if connection.recv(1) != b"g":
             raise ConnectionError("the world of this plan never formed")
         return [connection]
@@ -40,11 +44,23 @@ def connect_to_peers() -> list[socket.socket]:
     listener.bind(("", MASTER[1]))
     listener.listen(64)
     listener.settimeout(60)
-    connections = [listener.accept()[0] for _ in range(WORLD - 1)]
+    connections: list[socket.socket] = []
+    while len(connections) < WORLD - 1:
+        connection = listener.accept()[0]
+        if is_of_this_world(connection):
+            connections.append(connection)
     listener.close()
     for connection in connections:
         connection.sendall(b"g")
     return connections
+
+
+def is_of_this_world(connection: socket.socket) -> bool:
+    connection.settimeout(60)
+    try:
+        return connection.recv(len(WORLD_NAME), socket.MSG_WAITALL) == WORLD_NAME
+    except OSError:
+        return False
 
 
 def connect() -> socket.socket:

@@ -35,6 +35,7 @@ WRONG = {
     "no members": (("--nnodes=0", *ETCD), 2, "--nnodes=0: the minimum must be at least 1", ""),
     "not a number of members": (("--nnodes=many", *ETCD), 2, "--nnodes=many: write a number, or MIN:MAX", ""),
     "an unknown backend": (("--rdzv-backend=etcd3",), 2, "--rdzv-backend=etcd3: unknown backend; known are etcd-v3, c10d", ""),
+    "a signal that is none": (("--signals-to-handle=SIGTERM,SIGTREM",), 2, "--signals-to-handle=SIGTERM,SIGTREM: 'SIGTREM' is no signal", ""),
     "no endpoint": (("--rdzv-backend=etcd-v3",), 2, "needs --rdzv-endpoint=HOST:PORT", ""),
     "an endpoint that is none": ((*ETCD, "--rdzv-endpoint=host:port"), 2, "host:port", ""),
     "an unknown key": ((*ETCD, "--rdzv-conf=lease=3"), 2, "--rdzv-conf: unknown key 'lease'; known are", "lease_ttl"),

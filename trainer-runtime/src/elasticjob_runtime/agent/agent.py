@@ -92,7 +92,7 @@ class Agent:
         self._store_view = StoreView()
         self._probes: dict[str, Probe] = {}
         self._probing = False
-        self._leaving: tuple[float, ExitCode] | None = None
+        self._leaving: tuple[float, signal.Signals] | None = None
         self._said = ""
         self._starting = False
         self._started_at = time.monotonic()
@@ -106,6 +106,7 @@ class Agent:
         """Returns why and with which code the agent ends. Workers are gone then, and the lease is given back."""
         restore = signals.take(
             self._reactor.wakeup_fd,
+            leave_on=self._config.leave_on,
             on_leave=self._leave,
             on_forward=self._processes.group.signal,
             on_child=lambda: self._reactor.call_soon(self._processes.reap_orphans),
@@ -143,7 +144,7 @@ class Agent:
             reported_failure=self._desk.reported_failure,
             step=self._progress.step,
             leaving_since=leaving[0] if leaving else None,
-            leaving_code=leaving[1] if leaving else ExitCode.TERMINATED,
+            leaving_code=signals.LEAVE[leaving[1]] if leaving else ExitCode.TERMINATED,
         )
 
     def _loop(self) -> Exit:
@@ -181,7 +182,7 @@ class Agent:
                 self._start(action, now)
                 return None
             case StopWorkers():
-                self._processes.group.stop(action.grace, now)
+                self._processes.group.stop(action.grace, now, self._leaving[1] if self._leaving else signal.SIGTERM)
                 return None
             case ProbePeers():
                 if not self._probing:
@@ -265,10 +266,10 @@ class Agent:
 
     # -- signals
 
-    def _leave(self, code: ExitCode) -> None:
-        """The first signal lets the workers save; a second one does not wait."""
+    def _leave(self, number: signal.Signals) -> None:
+        """The first signal lets the workers save, who get the same; a second one does not wait."""
         if self._leaving is None:
-            self._leaving = (time.monotonic(), code)
+            self._leaving = (time.monotonic(), number)
             self._chronicle.leaving()
         else:
             self._processes.group.signal(signal.SIGKILL)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from elasticjob_runtime.agent import signals
 from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.membership.model import Settings
@@ -28,5 +29,7 @@ class AgentConfig:
     lease_ttl: float = 5.0
     join_timeout: float = 600.0
     """s to reach the store at all, and then to be in a plan, before the agent gives up."""
+    leave_on: Collection[int] = frozenset(signals.LEAVE)
+    """Signals that make the agent leave."""
     hang_limits: HangLimits = dataclasses.field(default_factory=HangLimits)
     """When workers that report no steps any more count as failed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import FrameType
 
 from elasticjob_runtime.contract import ExitCode
@@ -23,14 +23,18 @@ FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
 def take(
     wakeup_fd: int,
     *,
-    on_leave: Callable[[ExitCode], None],
+    leave_on: Collection[int],
+    on_leave: Callable[[signal.Signals], None],
     on_forward: Callable[[int], None],
     on_child: Callable[[], None],
 ) -> Callable[[], None]:
-    """Installs the handlers, which run on the main thread; every signal also wakes `wakeup_fd`. Returns what puts the old ones back."""
+    """Installs the handlers, which run on the main thread; every signal also wakes `wakeup_fd`. Returns what puts the old ones back.
+
+    `leave_on`: those of LEAVE that are wanted. A hangup that is ignored stays so: that is what nohup is for.
+    """
 
     def leave(number: int, _frame: FrameType | None) -> None:
-        on_leave(LEAVE[signal.Signals(number)])
+        on_leave(signal.Signals(number))
 
     def forward(number: int, _frame: FrameType | None) -> None:
         on_forward(number)
@@ -38,7 +42,10 @@ def take(
     def child(_number: int, _frame: FrameType | None) -> None:
         on_child()
 
-    handlers = {**dict.fromkeys(LEAVE, leave), **dict.fromkeys(FORWARDED, forward), signal.SIGCHLD: child}
+    wanted = set(leave_on) & LEAVE.keys()
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        wanted.discard(signal.SIGHUP)
+    handlers = {**dict.fromkeys(wanted, leave), **dict.fromkeys(FORWARDED, forward), signal.SIGCHLD: child}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     wakeup = signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)
 

@@ -128,7 +128,8 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run-path", "--run_path", action=_EnvFlag, help="Taken for torchrun's sake: the script is run by Python.")
     parser.add_argument(
         "--signals-to-handle", "--signals_to_handle", action=_Env, type=str, default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        help="Taken for torchrun's sake: these make the agent leave, SIGUSR1 and SIGUSR2 are passed on to the workers.",
+        help="Those of SIGTERM, SIGINT, SIGHUP and SIGQUIT that make this member leave; its workers get the same signal. "
+        "SIGUSR1 and SIGUSR2 are passed on to the workers in any case.",
     )  # fmt: skip
     parser.add_argument(
         "--shutdown-timeout", "--shutdown_timeout", action=_Env, type=int, default=None,

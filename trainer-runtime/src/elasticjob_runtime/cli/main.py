@@ -134,6 +134,7 @@ def _configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
         log_settings=options.log_settings(args),
         lease_ttl=conf.lease_ttl,
         join_timeout=conf.join_timeout,
+        leave_on=options.leave_on(args.signals_to_handle),
         hang_limits=options.hang_limits(args, conf),
     )
     return config, store

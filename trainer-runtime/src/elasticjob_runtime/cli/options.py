@@ -16,6 +16,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -222,6 +223,14 @@ def preload(args: argparse.Namespace, command: Command) -> list[str] | None:
         logger.info("workers are spawned: %s", problem)
         return None
     return [name for name in args.preload.split(",") if name]
+
+
+def leave_on(text: str) -> frozenset[int]:
+    """--signals-to-handle."""
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if not name.startswith("SIG") or name not in signal.Signals.__members__]:
+        raise UsageError(f"--signals-to-handle={text}: {unknown[0]!r} is no signal; write names such as SIGTERM,SIGINT")
+    return frozenset(signal.Signals[name] for name in names)
 
 
 def log_settings(args: argparse.Namespace) -> LogSettings:

@@ -97,8 +97,8 @@ class WorkerGroup:
             if not self._stopping:
                 self._launcher.start(start.spec, lambda result, start=start: self._started(start, result))  # type: ignore[misc]
 
-    def stop(self, grace: float, now: float) -> None:
-        """SIGKILL at once, or SIGTERM and SIGKILL after `grace` seconds (by `tick`)."""
+    def stop(self, grace: float, now: float, number: int = signal.SIGTERM) -> None:
+        """SIGKILL at once, or the signal `number` and SIGKILL after `grace` seconds (by `tick`)."""
         self._forget_starts()
         self._forget_failures()
         if not self._workers:
@@ -109,7 +109,7 @@ class WorkerGroup:
         self._stopping = True
         self._set(WorkersState.STOPPING, now)
         self._kill_at = now + grace if grace > 0 else None
-        self.signal(signal.SIGTERM if grace > 0 else signal.SIGKILL)
+        self.signal(number if grace > 0 else signal.SIGKILL)
 
     def hung(self, message: str, now: float) -> None:
         """The workers run, but the training does not: they fail, as soon as they had the time to write their stacks."""

@@ -74,10 +74,14 @@ class Worker:
         self.exit_code: int | None = None
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the worker and everything it started in its session."""
+        """Sends a signal to the worker; SIGKILL, or any to a program that may be a shell, to everything it started in its session too.
+
+        A script's data loaders must not die of what asks the script to save: torch then raises in the midst of it.
+        """
         if self.exit_code is None:
+            send = os.kill if self.spec.command.program and number != signal.SIGKILL else os.killpg
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
+                send(self.pid, number)
 
     def reap(self) -> int:
         """Takes the exit code of a worker that ended. What it left behind (data loaders) ends first, while its id is still its own."""
