@@ -120,3 +120,9 @@ def requests(samples: Samples) -> dict[str, float]:
             name = f"{match[3]} {match[2]}"
             found[name] = found.get(name, 0.0) + value
     return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def beyond_creates(samples: Samples) -> float:
+    """Requests of every kind for each pod that was created, beside that create itself. A dry run is a request like others."""
+    made = samples["elasticjob_pods_created_total"]
+    return (sum(requests(samples).values()) - made) / made

@@ -17,12 +17,12 @@ from tests.unit.operator.waiting import until
 class Bench:
     """An audit with nobody who watches: all there is to find, it must find."""
 
-    def __init__(self, api: Api, ns: Namespace) -> None:
+    def __init__(self, api: Api, ns: Namespace, seconds: float = 0.2) -> None:
         self.jobs = Jobs()
         self.queue: KeyedQueue[Key] = KeyedQueue()
         self.woken: list[Key] = []
         self.deaths = 0
-        self.audit = Audit(api, self.jobs, self.queue, namespaces=(ns.name,), seconds=0.2, on_dead=self._on_dead)
+        self.audit = Audit(api, self.jobs, self.queue, namespaces=(ns.name,), seconds=seconds, on_dead=self._on_dead)
         self._tasks = [asyncio.create_task(self.audit.run()), asyncio.create_task(self.queue.work(self._handle, 1))]
 
     async def _handle(self, key: Key) -> None:
@@ -38,15 +38,20 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(ns: Namespace, control_plane: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+async def api(control_plane: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
     monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(control_plane))
     connection = await Connection.open()
     api = Api(connection.client())
+    yield api
+    await api.close()
+    await connection.close()
+
+
+@pytest.fixture
+async def bench(api: Api, ns: Namespace) -> AsyncIterator[Bench]:
     bench = Bench(api, ns)
     yield bench
     await bench.close()
-    await api.close()
-    await connection.close()
 
 
 async def change(bench: Bench, ns: Namespace, replicas: int) -> None:
@@ -83,3 +88,17 @@ async def test_job_that_vanished_while_nobody_watched_is_forgotten(bench: Bench,
 async def test_every_job_is_looked_at_again(bench: Bench, ns: Namespace, submit: Callable[..., str]) -> None:
     await asyncio.to_thread(submit)
     await until(lambda: bench.woken.count((ns.name, "digits")) >= 3)
+
+
+async def test_watch_begun_anew_is_followed_by_audits_at_once(
+    api: Api, ns: Namespace, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It tells of what is there, not of what vanished while there was none."""
+    monkeypatch.setattr("elasticjob_operator.reconciler.audit.HURRY_SECONDS", 0.1)
+    bench = Bench(api, ns, seconds=3600)
+    await asyncio.to_thread(submit)
+    bench.jobs.put(await asyncio.to_thread(ns.job, "digits"))
+    await asyncio.to_thread(ns.delete, "elasticjobs", "digits")
+    bench.audit.hurry()
+    await until(lambda: bench.jobs.body((ns.name, "digits")) is None, "the job is forgotten")
+    await bench.close()
