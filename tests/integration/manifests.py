@@ -101,7 +101,9 @@ class Cluster:
     # What kubectl asks for with --dry-run=server, without starting it a hundred times
 
     def try_to_create(self, manifest: Manifest) -> ElasticJob:
-        return ElasticJob.parse(self._kube.call("POST", self._path, manifest, dryRun="All", fieldValidation="Strict"))
+        body = self._kube.call("POST", self._path, manifest, dryRun="All", fieldValidation="Strict")
+        body["metadata"]["namespace"] = self.namespace
+        return ElasticJob.parse(body)
 
     def try_to_change(self, manifest: Manifest) -> None:
         """The job into what `manifest` says."""
@@ -109,6 +111,14 @@ class Cluster:
         metadata = {**manifest["metadata"], "resourceVersion": known["metadata"]["resourceVersion"]}
         body = {**manifest, "metadata": metadata}
         self._kube.call("PUT", f"{self._path}/digits", body, dryRun="All", fieldValidation="Strict")
+
+    def ask_for_pod(self, pod: Manifest) -> str:
+        """The server's refusal; empty: it would create the pod."""
+        try:
+            self._kube.call("POST", f"/api/v1/namespaces/{self.namespace}/pods", pod, dryRun="All", fieldValidation="Strict")
+        except ApiStatusError as error:
+            return str(error)
+        return ""
 
     def refusal(self, manifest: Manifest, *, change: bool = False) -> str:
         """The server's words."""

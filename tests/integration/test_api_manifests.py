@@ -88,26 +88,6 @@ BAD = {
     ),
     "processes quoted": Case({f"{WORKERS}.procsPerWorker": "2"}, ("procsPerWorker is 2", "without quotes")),
     "no processes": Case({f"{WORKERS}.procsPerWorker": 0}, ("procsPerWorker is 0", "from 1 to 1024")),
-    "no template": Case({f"{WORKERS}.template": GONE}, ("spec.workers.template: Required value",)),
-    "no containers": Case({f"{POD}.containers": []}, ("spec.workers.template.spec.containers", "at least 1 items")),
-    "a container without a name": Case({f"{TRAINER}.name": GONE}, ("spec.workers.template.spec.containers[0].name: Required value",)),
-    "a container that is not there": Case(
-        {f"{WORKERS}.container": "trainr"},
-        ('spec.workers.container: Invalid value: the template has no container trainr, it has ["trainer", "sidecar"]: name one of these',),
-    ),
-    "restartPolicy of a Deployment": Case(
-        {f"{POD}.restartPolicy": "Always"},
-        ("spec.workers.template.spec.restartPolicy", "restartPolicy Always does not work here: leave it out"),
-    ),
-    "reserved names in env": Case(
-        {f"{TRAINER}.env.1": {"name": "MASTER_ADDR", "value": "x"}, f"{TRAINER}.env.2": {"name": "PET_NNODES", "value": "2"}},
-        ('env of container trainer sets ["MASTER_ADDR", "PET_NNODES"], which ElasticJob sets itself: remove it',),
-    ),
-    "reserved names in the container of choice": Case({f"{WORKERS}.container": "sidecar"}, ('env of container sidecar sets ["RANK"]',)),
-    "our own labels": Case(
-        {"spec.workers.template.metadata.labels": {"elasticjob.dev/run": "1"}},
-        ('labels ["elasticjob.dev/run"] belong to ElasticJob: remove them from the template',),
-    ),
     "a name too long for its pods": Case(
         {"metadata.name": "a" * 48}, ("metadata.name has 48 characters: shorten it to 47, because names made from it must fit into 63",)
     ),
@@ -193,6 +173,99 @@ BAD = {
     "a manager without a domain": Case(
         {"spec.managedBy": "kueue"}, ("managedBy kueue is not a domain, a slash and a name: write one such as kueue.x-k8s.io/",)
     ),
+    "half a worker": Case({f"{WORKERS}.replicas": 2.5}, ("spec.workers.replicas", "must be of type int32")),
+    "more workers than there are numbers": Case({f"{WORKERS}.replicas": 2**40}, ("spec.workers.replicas: Invalid value: 1099511627776",)),
+    "least workers none": Case({f"{WORKERS}.minReplicas": 0}, ("spec.workers.minReplicas: Invalid value: 0", "or equal to 1")),
+    "no workers": Case({"spec.workers": None}, ("spec.workers: Required value",)),
+    "workers as a list": Case({"spec.workers": []}, ("spec.workers in body must be of type object",)),
+    "processes in parts": Case({f"{WORKERS}.procsPerWorker": 1.5}, ("spec.workers.procsPerWorker in body must be of type integer",)),
+    "too many processes": Case({f"{WORKERS}.procsPerWorker": 1025}, ("procsPerWorker is 1025", "from 1 to 1024")),
+    "a size twice": Case(
+        {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, f"{WORKERS}.allowedReplicas": [2, 2, 4]},
+        ("spec.workers.allowedReplicas[1]: Duplicate value: 2",),
+    ),
+    "no size allowed": Case({f"{WORKERS}.allowedReplicas": []}, ("spec.workers.allowedReplicas", "should have at least 1 items")),
+    "a step of nothing": Case({f"{WORKERS}.replicaStep": 0}, ("spec.workers.replicaStep: Invalid value: 0", "or equal to 1")),
+    "a step above the most": Case(
+        {f"{WORKERS}.replicaStep": 8}, ("minReplicas (4; default: replicas) is not a multiple of replicaStep (8)",)
+    ),
+    "metrics between equal bounds": Case(
+        {f"{WORKERS}.minReplicas": 4, f"{WORKERS}.maxReplicas": 4, "spec.scaling.metrics": [{"type": "Resource"}]},
+        ("scaling.metrics need room to scale: set workers.minReplicas below workers.maxReplicas, or remove the metrics",),
+    ),
+    "metrics as names": Case(
+        {f"{WORKERS}.minReplicas": 1, f"{WORKERS}.maxReplicas": 8, "spec.scaling.metrics": ["cpu"]},
+        ("spec.scaling.metrics[0] in body must be of type object",),
+    ),
+    "behavior of nothing": Case(
+        {"spec.scaling.behavior": {"scaleDown": {}}}, ("spec.scaling.behavior", "there are no metrics: add some, or remove behavior")
+    ),
+    "a delay before now": Case({"spec.scaling.scaleUpDelaySeconds": -1}, ("spec.scaling.scaleUpDelaySeconds: Invalid value: -1",)),
+    "time to save below none": Case({"spec.lifecycle.gracefulShutdownSeconds": -1}, ("gracefulShutdownSeconds: Invalid value: -1",)),
+    "a time to live below none": Case({"spec.lifecycle.ttlSecondsAfterFinished": -5}, ("ttlSecondsAfterFinished: Invalid value: -5",)),
+    "a deadline with its unit": Case(
+        {"spec.lifecycle.activeDeadlineSeconds": "1h"}, ("spec.lifecycle.activeDeadlineSeconds", "type integer")
+    ),
+    "a deadline beyond all time": Case(
+        {"spec.lifecycle.activeDeadlineSeconds": 2**33}, ("activeDeadlineSeconds: Invalid value: 8589934592",)
+    ),
+    "suspension as a word": Case({"spec.lifecycle.suspend": "yes"}, ("spec.lifecycle.suspend in body must be of type boolean",)),
+    "suspension where a Job has it": Case({"spec.suspend": True}, ('unknown field "spec.suspend"',)),
+    "cleaning in small letters": Case(
+        {"spec.lifecycle.cleanPods": "all"}, ('Unsupported value: "all": supported values: "Running", "All"',)
+    ),
+    "restartPolicy of a Pod": Case({"spec.restartPolicy": "OnFailure"}, ("spec.restartPolicy in body must be of type object",)),
+    "no window": Case({"spec.restartPolicy.windowSeconds": 0}, ("spec.restartPolicy.windowSeconds: Invalid value: 0",)),
+    "a wait above the default's longest": Case(
+        {"spec.restartPolicy.backoff.initialSeconds": 400}, ("initialSeconds (400) is above maxSeconds (300): lower initialSeconds",)
+    ),
+    "an exit code that no process has": Case(
+        {"spec.restartPolicy.rules": [{"exitCodes": [256], "action": "Fail"}]}, ("rules[0].exitCodes[0]: Invalid value: 256",)
+    ),
+    "a signal as an exit code": Case(
+        {"spec.restartPolicy.rules": [{"exitCodes": [-9], "action": "Fail"}]}, ("rules[0].exitCodes[0]: Invalid value: -9",)
+    ),
+    "the kubelet's word for a reason": Case(
+        {"spec.restartPolicy.rules": [{"reasons": ["OOMKilled"], "action": "Ignore"}]},
+        ("spec.restartPolicy.rules[0].reasons[0]", "OOMKilled is no reason of status.lastFailure.reason: write OutOfMemory for OOMKilled"),
+    ),
+    "a sentence for a reason": Case(
+        {"spec.restartPolicy.rules": [{"reasons": ["out of memory"], "action": "Ignore"}]},
+        ("out of memory is not a reason as status.lastFailure.reason has it: write one word such as OutOfMemory",),
+    ),
+    "a rule that does nothing": Case({"spec.restartPolicy.rules": [{"exitCodes": [1]}]}, ("rules[0].action: Required value",)),
+    "no port": Case({"spec.rendezvous.endpoint": "etcd:0"}, ("endpoint etcd:0 has no port from 1 to 65535: write one such as 2379",)),
+    "a port that there is not": Case({"spec.rendezvous.endpoint": "etcd:65536"}, ("endpoint etcd:65536 has no port from 1 to 65535",)),
+    "several endpoints": Case({"spec.rendezvous.endpoint": "a:2379,b:2379"}, ("endpoint a:2379,b:2379 is not host:port",)),
+    "a backend in capitals": Case({"spec.rendezvous.backend": "C10D"}, ('Unsupported value: "C10D": supported values: "etcd-v3"',)),
+    "an image with a space": Case({"spec.rendezvous.etcd.image": "etcd :3.6"}, ("image etcd :3.6 has a space in it: write one such as",)),
+    "less than no CPU": Case(
+        {"spec.rendezvous.etcd.resources.limits": {"cpu": "-1"}}, ("-1 is not a quantity from 0 on: write one such as 500m, 2 or 1Gi",)
+    ),
+    "requests above the limits": Case(
+        {"spec.rendezvous.etcd.resources": {"limits": {"memory": "1Gi"}, "requests": {"memory": "2Gi"}}},
+        ('requests of ["memory"] are above its limits: lower the requests or raise the limits',),
+    ),
+    "a directory that climbs": Case(
+        {"spec.checkpoint.directory": "/a/../b"}, ("directory /a/../b is not an absolute path below /", "or ..")
+    ),
+    "a directory with an end": Case(
+        {"spec.checkpoint.directory": "/a/"}, ("directory /a/ is not an absolute path", "without a / at its end")
+    ),
+    "a claim that cannot be": Case(
+        {"spec.checkpoint.volume": {"persistentVolumeClaim": {"claimName": "My Claim"}}},
+        ("claimName My Claim cannot be the name of a PersistentVolumeClaim: use a-z, 0-9, - and .",),
+    ),
+    "checkpoints in a ConfigMap": Case(
+        {"spec.checkpoint.volume": {"configMap": {"name": "c"}}}, ('unknown field "spec.checkpoint.volume.configMap"',)
+    ),
+    "avoidance below none": Case({"spec.scheduling.avoidNodesAfter": -1}, ("spec.scheduling.avoidNodesAfter: Invalid value: -1",)),
+    "a manager with a long name": Case({"spec.managedBy": "a.b/" + "c" * 80}, ("spec.managedBy: Too long: may not be more than 63 bytes",)),
+    "a name in capitals": Case({"metadata.name": "Digits"}, ('metadata.name: Invalid value: "Digits"', "lower case")),
+    "a generated name too long": Case(
+        {"metadata.name": GONE, "metadata.generateName": "d" * 50}, ("metadata.name has 55 characters: shorten it to 47",)
+    ),
+    "a label too long": Case({"metadata.labels": {"a": "b" * 64}}, ("metadata.labels", "must be no more than 63 bytes")),
     "no spec": Case({"spec": GONE}, ("spec: Required value",)),
 }
 

@@ -1,0 +1,149 @@
+"""Pod templates that no worker can be made of: refused at once where the schema sees it, else with the words of condition Accepted."""
+
+from __future__ import annotations
+
+import pytest
+from elasticjob_operator.building.pods import worker_pod
+from elasticjob_operator.building.template import InvalidTemplateError
+
+from tests.integration.manifests import GONE, POD, TRAINER, WORKERS, Case, Cluster, api, changed, empty
+
+__all__ = ["api", "empty"]
+
+BAD = {
+    "no template": Case({f"{WORKERS}.template": GONE}, ("spec.workers.template: Required value",)),
+    "no containers": Case({f"{POD}.containers": []}, ("spec.workers.template.spec.containers", "at least 1 items")),
+    "a container without a name": Case({f"{TRAINER}.name": GONE}, ("spec.workers.template.spec.containers[0].name: Required value",)),
+    "a container that is not there": Case(
+        {f"{WORKERS}.container": "trainr"},
+        ('spec.workers.container: Invalid value: the template has no container trainr, it has ["trainer", "sidecar"]: name one of these',),
+    ),
+    "restartPolicy of a Deployment": Case(
+        {f"{POD}.restartPolicy": "Always"},
+        ("spec.workers.template.spec.restartPolicy", "restartPolicy Always does not work here: leave it out"),
+    ),
+    "reserved names in env": Case(
+        {f"{TRAINER}.env.1": {"name": "MASTER_ADDR", "value": "x"}, f"{TRAINER}.env.2": {"name": "PET_NNODES", "value": "2"}},
+        ('env of container trainer sets ["MASTER_ADDR", "PET_NNODES"], which ElasticJob sets itself: remove it',),
+    ),
+    "reserved names in the container of choice": Case({f"{WORKERS}.container": "sidecar"}, ('env of container sidecar sets ["RANK"]',)),
+    "our own labels": Case(
+        {"spec.workers.template.metadata.labels": {"elasticjob.dev/run": "1"}},
+        ('labels ["elasticjob.dev/run"] belong to ElasticJob: remove them from the template',),
+    ),
+    "template as text": Case({f"{WORKERS}.template": "train:1"}, ("spec.workers.template in body must be of type object",)),
+    "a template without a spec": Case({f"{WORKERS}.template": {}}, ("spec.workers.template.spec: Required value",)),
+    "containers of nothing": Case({f"{POD}.containers": None}, ("spec.workers.template.spec.containers: Required value",)),
+    "containers as a map": Case({f"{POD}.containers": {"name": "x"}}, ("spec.workers.template.spec.containers",)),
+    "more containers than a pod has": Case(
+        {f"{POD}.containers": [{"name": f"c{index}", "image": "x"} for index in range(33)]}, ("containers: Too many: 33",)
+    ),
+    "two containers of a name": Case(
+        {f"{POD}.containers.1": {"name": "trainer", "image": "x"}},
+        ('the names of containers ["trainer", "trainer"] are not all different: rename one',),
+    ),
+    "a container with a long name": Case({f"{TRAINER}.name": "a" * 64}, ("containers[0].name: Too long",)),
+    "variables as a map": Case({f"{TRAINER}.env": {"LR": "1"}}, ('unknown field "spec.workers.template.spec.containers[0].env.LR"',)),
+    "a variable without a name": Case({f"{TRAINER}.env.1": {"value": "1"}}, ("containers[0].env[1].name: Required value",)),
+    "a kubelet that restarts the trainer": Case(
+        {f"{TRAINER}.restartPolicy": "Always"},
+        ("restartPolicy Always of container trainer does not work here: leave it out; ElasticJob replaces failed workers",),
+    ),
+    "a deadline of the pods": Case(
+        {f"{POD}.activeDeadlineSeconds": 60},
+        ("spec.workers.template.spec.activeDeadlineSeconds: Forbidden", "the job's is spec.lifecycle.activeDeadlineSeconds"),
+    ),
+    "one hostname for all": Case({f"{POD}.hostname": "me"}, ("hostname does not work in the template: leave it out",)),
+    "another subdomain": Case({f"{POD}.subdomain": "me"}, ("subdomain does not work in the template: leave it out",)),
+    "a sidecar as the trainer": Case(
+        {f"{WORKERS}.container": "side", f"{POD}.initContainers": [{"name": "side", "image": "x", "restartPolicy": "Always"}]},
+        ("the template has no container side",),
+    ),
+    "a label as a number": Case(
+        {f"{WORKERS}.template.metadata.labels": {"a": 1}}, ("template.metadata.labels.a in body must be of type string",)
+    ),
+    "a long label": Case({f"{WORKERS}.template.metadata.labels": {"a": "b" * 64}}, ("template.metadata.labels.a: Too long",)),
+}
+
+
+@pytest.mark.parametrize("case", BAD.values(), ids=BAD.keys())
+def test_bad_template_is_refused_with_field_value_and_remedy(empty: Cluster, case: Case) -> None:
+    refusal = empty.refusal(changed(case.changes))
+    for words in case.words:
+        assert words in refusal
+
+
+VOLUME = {"name": "data", "emptyDir": {}}
+UNFIT = {
+    "a typing error": Case({f"{POD}.nodeSelectors": {"disk": "ssd"}}, ('unknown field "spec.nodeSelectors"',)),
+    "a typing error in a container": Case({f"{TRAINER}.resource": {}}, ('unknown field "spec.containers[0].resource"',)),
+    "a container's name in capitals": Case(
+        {f"{TRAINER}.name": "Trainer"}, ('spec.containers[0].name: Invalid value: "Trainer"', "lower case")
+    ),
+    "no image": Case({f"{TRAINER}.image": GONE}, ("spec.containers[0].image: Required value",)),
+    "a command as text": Case(
+        {f"{TRAINER}.command": "torchrun train.py"},
+        ("command of container trainer is 'torchrun train.py': write a list, such as [torchrun, train.py]",),
+    ),
+    "an argument as a number": Case(
+        {f"{TRAINER}.args": ["--epochs", 3]}, ("args of container trainer has 3, which is not a text: write it with quotes",)
+    ),
+    "a variable as a number": Case(
+        {f"{TRAINER}.env.1": {"name": "SEED", "value": 1}},
+        ("env SEED of container trainer is 1, which is not a text: write it with quotes",),
+    ),
+    "a variable twice": Case(
+        {f"{TRAINER}.env.1": {"name": "LR", "value": "1"}},
+        ("env of container trainer has LR more than once, and only the last counts: remove the others",),
+    ),
+    "a variable that cannot be": Case({f"{TRAINER}.env.1": {"name": "A=B"}}, ('name: Invalid value: "A=B"',)),
+    "GPUs in words": Case({f"{TRAINER}.resources": {"limits": {"nvidia.com/gpu": "two"}}}, ("quantities must match",)),
+    "more GPUs asked for than allowed": Case(
+        {f"{TRAINER}.resources": {"limits": {"nvidia.com/gpu": 1}, "requests": {"nvidia.com/gpu": 2}}},
+        ("must be equal to nvidia.com/gpu limit",),
+    ),
+    "an init container of the trainer's name": Case(
+        {f"{POD}.initContainers": [{"name": "trainer", "image": "x"}]}, ('spec.initContainers[0].name: Duplicate value: "trainer"',)
+    ),
+    "our volume's name": Case(
+        {"spec.checkpoint": {"volume": {"emptyDir": {}}}, f"{POD}.volumes": [{**VOLUME, "name": "elasticjob-checkpoint"}]},
+        ("spec.volumes has 'elasticjob-checkpoint', the name of spec.checkpoint.volume: rename it",),
+    ),
+    "two volumes at a path": Case(
+        {
+            "spec.checkpoint": {"volume": {"emptyDir": {}}},
+            f"{POD}.volumes": [VOLUME],
+            f"{TRAINER}.volumeMounts": [{"name": "data", "mountPath": "/checkpoints/"}],
+        },
+        ("already mounts volume 'data' at spec.checkpoint.directory (/checkpoints): remove that mount, or spec.checkpoint.volume",),
+    ),
+    "a volume that is not there": Case(
+        {f"{TRAINER}.volumeMounts": [{"name": "nope", "mountPath": "/d"}]}, ('volumeMounts[0].name: Not found: "nope"',)
+    ),
+    "two priorities": Case(
+        {"spec.scheduling.priorityClassName": "a", f"{POD}.priorityClassName": "b"},
+        ("priorityClassName is 'b', but spec.scheduling.priorityClassName is 'a': remove either",),
+    ),
+    "a priority that is not there": Case({"spec.scheduling.priorityClassName": "high"}, ("no PriorityClass with name high was found",)),
+    "names without a resolver": Case({f"{POD}.dnsPolicy": "None"}, ("spec.dnsConfig: Required value",)),
+    "a probe of no port": Case({f"{TRAINER}.livenessProbe": {"httpGet": {"path": "/", "port": 99999}}}, ("must be between 1 and 65535",)),
+    "a label's key with a space": Case({f"{WORKERS}.template.metadata.labels": {"a b": "c"}}, ('metadata.labels: Invalid value: "a b"',)),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT.values(), ids=UNFIT.keys())
+def test_template_that_makes_no_pod_is_known_before_one_is_created(empty: Cluster, case: Case) -> None:
+    """By the same questions that the operator asks before it accepts a job."""
+    job = empty.try_to_create(changed(case.changes))
+    try:
+        said = empty.ask_for_pod(worker_pod(job, index=0, run=1, endpoint="etcd:2379"))
+    except InvalidTemplateError as error:
+        said = str(error)
+    for words in case.words:
+        assert words in said
+
+
+def test_pod_in_its_nodes_network_finds_the_services_of_the_cluster(empty: Cluster) -> None:
+    pod = worker_pod(empty.try_to_create(changed({f"{POD}.hostNetwork": True})), index=0, run=1, endpoint="etcd:2379")
+    assert pod["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+    assert empty.ask_for_pod(pod) == ""
