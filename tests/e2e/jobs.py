@@ -16,6 +16,9 @@ from tests.support import eventually
 
 MANIFEST = ROOT / "examples" / "digits" / "elasticjob.yaml"
 
+ARGUMENTS = ("--steps=20000", "--step-seconds=0.05", "--checkpoint-every=5")
+"""Of the script: trains for longer than any test."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Course:
@@ -40,7 +43,7 @@ class Job:
         replicas: int = 2,
         least: int = 1,
         most: int = 4,
-        arguments: tuple[str, ...] = ("--steps=20000", "--step-seconds=0.05", "--checkpoint-every=5"),
+        arguments: tuple[str, ...] = ARGUMENTS,
         command: tuple[str, ...] | None = None,
         max_restarts: int = 3,
         endpoint: str = "",
@@ -123,14 +126,17 @@ class Job:
         """The pod whose log has rank 0's last line."""
         return max((str(pod["metadata"]["name"]) for pod in self.pods), key=self.last_step)
 
+    def steps(self, pod: str, *words: str) -> list[int]:
+        """Of the pod's log, as printed; none where it does not run yet. `words`: of `kubectl logs`."""
+        try:
+            lines = self._cluster.kubectl.logs(pod, *words).splitlines()
+        except KubeError:
+            return []
+        return [int(line.split("step=")[1].split()[0]) for line in lines if line.startswith("step=")]
+
     def last_step(self, pod: str) -> int:
         """Of the pod's log; -1: there is none."""
-        try:
-            lines = self._cluster.kubectl.logs(pod, "--tail=200").splitlines()
-        except KubeError:
-            return -1
-        steps = [int(line.split("step=")[1].split()[0]) for line in lines if line.startswith("step=")]
-        return max(steps, default=-1)
+        return max(self.steps(pod, "--tail=200"), default=-1)
 
     @property
     def course(self) -> Course:

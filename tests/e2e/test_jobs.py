@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.drivers import ClusterDriver, NodePower
-from tests.e2e.jobs import Job
+from tests.e2e.jobs import ARGUMENTS, Job
 from tests.support import eventually
 
 NewJob = Callable[..., Job]
@@ -45,7 +45,7 @@ def test_deleting_a_pod_restarts_all_pods_or_fails_the_job(cluster: ClusterDrive
 
 def test_scaling_a_running_job_restarts_it_from_nothing(new_job: NewJob) -> None:
     """Complaints: pytorch/elastic#97 (progress resets), pytorch#91943 (scale-down kills the job), pytorch/elastic#77 (pods are left)."""
-    job = new_job("scaled", replicas=2)
+    job = new_job("scaled", replicas=2, arguments=(*ARGUMENTS, "--checkpoint-every=1", "--print-every=1"))
     job.trains(2)
     two = {pod["metadata"]["uid"] for pod in job.pods}
     job.scale(4)
@@ -56,6 +56,8 @@ def test_scaling_a_running_job_restarts_it_from_nothing(new_job: NewJob) -> None
     eventually(lambda: len(job.pods) == 2, 60, 0.5, "two pods are left")
     assert {pod["metadata"]["uid"] for pod in job.pods} == two
     assert job.restarts == 0
+    steps = job.steps(job.pod_of_rank_zero())
+    assert steps == sorted(set(steps))  # with a checkpoint of each step, none is done twice
 
 
 def test_the_operator_is_killed_in_the_middle(cluster: ClusterDriver, new_job: NewJob) -> None:

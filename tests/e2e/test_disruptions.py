@@ -1,0 +1,73 @@
+"""What a cluster's administrator does to nodes, by the eviction API: training goes on, at no cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+import yaml
+
+from tests.drivers import ClusterDriver, KubeError
+from tests.e2e.jobs import Job
+from tests.support import eventually
+
+NewJob = Callable[..., Job]
+
+
+def evict(cluster: ClusterDriver, pod: str) -> str:
+    """Asks for the eviction; returns why it was refused, or nothing."""
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": "default"}}
+    path = f"/api/v1/namespaces/default/pods/{pod}/eviction"
+    try:
+        cluster.kubectl.run("create", "--raw", path, "--filename", "-", stdin=json.dumps(eviction))
+    except KubeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture
+def one_at_a_time(cluster: ClusterDriver) -> Iterator[None]:
+    """A PodDisruptionBudget for the workers of the job `drained`. It counts by the job's scale subresource how many there should be."""
+    labels = {"elasticjob.dev/job-name": "drained", "elasticjob.dev/component": "worker"}
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "drained"},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels}},
+    }
+    cluster.kubectl.apply(yaml.safe_dump(budget))
+    yield
+    cluster.kubectl.delete("poddisruptionbudget", "drained")
+
+
+@pytest.mark.usefixtures("one_at_a_time")
+def test_draining_a_node_counts_as_failures_or_ignores_the_budget(cluster: ClusterDriver, new_job: NewJob) -> None:
+    job = new_job("drained", replicas=3, least=2)
+    job.trains(3)
+    allowed = eventually(
+        lambda: cluster.kubectl.get("poddisruptionbudget", "drained").get("status", {}).get("disruptionsAllowed"), 60, 0.5, "a disruption"
+    )
+    assert allowed == 1
+    before, uids = job.step, {pod["metadata"]["uid"] for pod in job.pods}
+
+    assert evict(cluster, "drained-worker-0") == ""
+    assert "disruption budget" in evict(cluster, "drained-worker-1")
+    eventually(lambda: job.status.get("worldSize") == 2, 60, 0.2, "the rest go on")
+    job.trains(3)
+    now = {pod["metadata"]["uid"] for pod in job.pods}
+    assert len(uids & now) == 2
+
+    # The node of the job's etcd, with whatever else is there: waits until the budget allows it.
+    node = str(cluster.kubectl.get("pod", "drained-etcd-0")["spec"]["nodeName"])
+    try:
+        drain = ("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
+        cluster.kubectl.run(*drain, timeout=150)
+        assert node not in {pod["spec"].get("nodeName") for pod in job.pods}
+        eventually(lambda: job.is_true("RendezvousReady"), 90, 0.5, "the etcd runs on another node")
+        job.trains(3)
+    finally:
+        cluster.kubectl.run("uncordon", node)
+    assert job.step >= before
+    assert job.restarts == 0  # what the cluster does is free
+    assert not job.status.get("failingNodes")

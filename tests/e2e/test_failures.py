@@ -1,0 +1,146 @@
+"""What becomes of worker pods that fail or do not start, as the table in policies/failures.py has it. The jobs run side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.drivers import ClusterDriver
+from tests.e2e.jobs import Job
+from tests.support import eventually
+
+ONCE = 'mkdir "$ELASTICJOB_CHECKPOINT_DIRECTORY/$ELASTICJOB_UID" 2>/dev/null && exit {code}; exit 0'
+"""A command that fails with `code` the first time, and ends well when it is started again."""
+
+HOG = "import time; kept = [bytearray(b'x' * 10_000_000) for _ in range(100)]; time.sleep(600)"
+
+
+def edited(
+    *, rules: tuple[Mapping[str, Any], ...] = (), container: Mapping[str, Any] | None = None, lifecycle: Mapping[str, Any] | None = None
+) -> Callable[[dict[str, Any]], None]:
+    def edit(manifest: dict[str, Any]) -> None:
+        manifest["spec"]["restartPolicy"]["rules"] = list(rules)
+        manifest["spec"]["workers"]["template"]["spec"]["containers"][0].update(container or {})
+        manifest["spec"]["lifecycle"] = dict(lifecycle or {})
+
+    return edit
+
+
+def shell(text: str) -> tuple[str, ...]:
+    return ("sh", "-c", text)
+
+
+NO_IMAGE = "127.0.0.1:1/trainer:1"
+"""Nobody listens there: that it cannot be had shows at once, whatever the cluster's DNS."""
+
+ONE_CHANCE = {"max_restarts": 0}
+
+JOBS: dict[str, dict[str, Any]] = {
+    "fatal": {"command": shell("exit 42"), "edit": edited(rules=({"exitCodes": [42], "action": "Fail"},))},
+    "ignored": ONE_CHANCE | {"command": shell(ONCE.format(code=43)), "edit": edited(rules=({"exitCodes": [43], "action": "Ignore"},))},
+    "counted": {"command": shell(ONCE.format(code=143)), "edit": edited(rules=({"exitCodes": [143], "action": "Restart"},))},
+    "free": ONE_CHANCE | {"command": shell(ONCE.format(code=143))},
+    "hungry": ONE_CHANCE | {"command": ("python3", "-c", HOG), "edit": edited(container={"resources": {"limits": {"memory": "64Mi"}}})},
+    "no-image": {"command": shell("exit 0"), "edit": edited(container={"image": NO_IMAGE, "imagePullPolicy": "IfNotPresent"})},
+    "no-config": {"command": shell("exit 0"), "edit": edited(container={"envFrom": [{"configMapRef": {"name": "forgotten"}}]})},
+    "no-start": {"command": ("no-such-program",), "edit": edited(lifecycle={"startupDeadlineSeconds": 15})},
+}
+
+
+@pytest.fixture(scope="module")
+def jobs(cluster: ClusterDriver) -> Iterator[dict[str, Job]]:
+    made = {name: Job(cluster, name, replicas=1, least=1, most=1, **options) for name, options in JOBS.items()}
+    for job in made.values():
+        job.apply()
+    yield made
+    for job in made.values():
+        job.delete()
+
+
+def ends(job: Job, condition: str, timeout: float = 120) -> dict[str, Any]:
+    """Waits for the job's end; returns the condition. It must not end the other way."""
+    other = "Failed" if condition == "Succeeded" else "Succeeded"
+    eventually(lambda: job.is_true("Succeeded") or job.is_true("Failed"), timeout, 0.5, f"{job.name} ends")
+    assert job.is_true(condition), job.condition(other)
+    return job.condition(condition)
+
+
+def waits_for(job: Job, reason: str) -> dict[str, Any]:
+    """Waits until the condition Running has that reason; returns it."""
+
+    def told() -> dict[str, Any]:
+        running = job.condition("Running")
+        return running if running.get("reason") == reason else {}
+
+    return eventually(told, 90, 0.5, f"{job.name}: {reason}")
+
+
+def test_an_exit_code_that_cannot_be_mended_is_tried_again_and_again(jobs: dict[str, Job]) -> None:
+    job = jobs["fatal"]
+    failed = ends(job, "Failed")
+    assert failed["reason"] == "FailedByRule"
+    assert "fatal-worker-0" in failed["message"]
+    assert "exit code 42" in failed["message"]
+    assert (job.status["lastFailure"]["exitCode"], job.status["lastFailure"]["reason"]) == (42, "ApplicationError")
+    assert len(job.pods) == 1  # it stays, for its log
+
+
+def test_an_exit_code_that_is_no_fault_burns_the_budget(jobs: dict[str, Job]) -> None:
+    ends(jobs["ignored"], "Succeeded")
+    assert jobs["ignored"].restarts == 0
+
+
+def test_being_ended_from_outside_is_free_unless_a_rule_counts_it(jobs: dict[str, Job]) -> None:
+    ends(jobs["free"], "Succeeded")
+    assert jobs["free"].restarts == 0
+    ends(jobs["counted"], "Succeeded")
+    assert jobs["counted"].restarts == 1
+
+
+def test_a_worker_out_of_memory_is_just_exit_code_137(jobs: dict[str, Job]) -> None:
+    failed = ends(jobs["hungry"], "Failed")
+    assert failed["reason"] == "MaxRestartsExceeded"
+    last = jobs["hungry"].status["lastFailure"]
+    assert (last["reason"], last["exitCode"]) == ("OutOfMemory", 137)
+    assert "raise the container's memory limit" in last["message"]
+
+
+def test_an_image_that_cannot_be_had_is_a_crash_loop_without_a_word(cluster: ClusterDriver, jobs: dict[str, Job]) -> None:
+    job = jobs["no-image"]
+    running = waits_for(job, "ImageUnavailable")
+    assert running["status"] == "False"
+    assert NO_IMAGE in running["message"]
+    uid = job.pods[0]["metadata"]["uid"]
+    assert job.restarts == 0
+    # Nothing is deleted and made again while the kubelet tries: what is wrong can be looked at. Mended, by way of suspension, it runs.
+    job.suspend(True)
+    eventually(lambda: job.is_true("Suspended"), 60, 0.5, "Suspended")
+    container = job.manifest["spec"]["workers"]["template"]["spec"]["containers"][0]
+    container["image"] = cluster.image("trainer")
+    job.manifest["spec"]["lifecycle"]["suspend"] = False
+    job.apply()
+    ends(job, "Succeeded")
+    assert job.pods[0]["metadata"]["uid"] != uid
+
+
+def test_a_config_map_that_was_forgotten_fails_the_job(cluster: ClusterDriver, jobs: dict[str, Job]) -> None:
+    job = jobs["no-config"]
+    running = waits_for(job, "ContainerConfigError")
+    assert 'configmap "forgotten" not found' in running["message"]
+    uid = job.pods[0]["metadata"]["uid"]
+    cluster.kubectl.apply(yaml.safe_dump({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "forgotten"}}))
+    try:
+        ends(job, "Succeeded")
+    finally:
+        cluster.kubectl.delete("configmap", "forgotten")
+    assert [pod["metadata"]["uid"] for pod in job.pods] == [uid]
+    assert job.restarts == 0
+
+
+def test_a_program_that_is_not_there_is_told_as_an_exit_code(jobs: dict[str, Job]) -> None:
+    """The container cannot start: containerd says so, and the job's own deadline ends it."""
+    failed = ends(jobs["no-start"], "Failed")
+    assert "no-such-program" in failed["message"] + jobs["no-start"].status.get("lastFailure", {}).get("message", "")
