@@ -113,6 +113,21 @@ def test_a_hanging_worker_is_replaced_and_shows_its_stack(job: Job) -> None:
     assert "in wait_for_ever" in agent.termination_file.read_text()
 
 
+EVALUATING = HANGING.replace("report_progress\n", "expect_pause, report_progress\n").replace(
+    "\nwait_for_ever()", "\nexpect_pause(3600, 'evaluation')\ntime.sleep(4)"
+)
+
+
+def test_a_long_evaluation_that_was_announced_is_no_hang(job: Job) -> None:
+    script = job.directory / "evaluating.py"
+    script.write_text(EVALUATING)
+    agent = job.start(
+        "a", "--hang-factor", "3", "--start-method", "spawn", "--max-restarts", "0", nnodes="1", conf=f"{QUICK},hang_min=1",
+        script=[str(script)], environment={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+    )  # fmt: skip
+    assert agent.ends(90) == 0, agent.output
+
+
 def test_a_worker_that_only_pauses_is_left_alone(job: Job) -> None:
     agent = job.start("a", "--hang-factor", "100", nnodes="1", conf=f"{QUICK},hang_min=60")
     job.trains(1)

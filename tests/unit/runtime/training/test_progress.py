@@ -10,12 +10,13 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import Env
-from elasticjob_runtime.training import channel, progress, report_progress
+from elasticjob_runtime.training import channel, expect_pause, progress, report_progress
 
 
 class Agent:
@@ -136,3 +137,45 @@ def test_no_torch_is_needed_or_imported(agent: Agent) -> None:
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60)
     assert agent.receive()["step"] == 7
+
+
+def test_a_pause_is_announced(agent: Agent) -> None:
+    expect_pause(1800, "evaluation")
+    message = agent.receive()
+    assert (message["type"], message["phase"], message["seconds"], message["why"]) == ("phase", "pause", 1800.0, "evaluation")
+    assert (message["rank"], message["epoch"]) == (2, 5)
+    expect_pause(float("inf"))
+    assert agent.receive()["seconds"] == float("inf")
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan")])
+def test_a_pause_of_no_length(seconds: float) -> None:
+    with pytest.raises(ValueError, match="is no number of seconds"):
+        expect_pause(seconds)
+
+
+def test_a_pause_waits_a_moment_for_a_busy_agent(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress that is lost is told by the next step; a pause that is lost is a hang."""
+    monkeypatch.setattr(progress, "PAUSE_WAIT", 60.0)
+    report_progress(0)
+    agent.receive()
+    assert agent.connection is not None
+    sent = 0
+    for sent in range(1, 5000):  # until nothing more goes in: those are dropped
+        report_progress(sent)
+    heard: list[dict[str, Any]] = []
+
+    def read() -> None:
+        while not heard or heard[-1].get("phase") != "pause":
+            heard.append(agent.receive())
+
+    reader = threading.Timer(0.1, read)
+    reader.start()
+    expect_pause(60)
+    reader.join()
+    assert (len(heard) <= sent, heard[-1]["seconds"]) == (True, 60.0), "progress was dropped, the pause was not"
+
+
+def test_nobody_waits_for_an_agent_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(Env.AGENT_SOCKET, "/nowhere/agent.sock")
+    expect_pause(60)

@@ -39,6 +39,8 @@ class Progress:
         self.step = None
 
     def reported(self, report: Report, now: float) -> None:
+        if report.phase == "pause":
+            self._steps.pause(report.seconds, report.why, now)
         if report.step is None or report.phase not in ("step", "checkpoint"):
             return
         self.step = report.step if self.step is None else max(self.step, report.step)

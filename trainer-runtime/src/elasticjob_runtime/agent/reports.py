@@ -35,9 +35,13 @@ class Report:
     at: float
     """Unix time, s."""
     phase: str
-    """fork, connect, restore, first-step, checkpoint; `step`: a step is done."""
+    """fork, connect, restore, first-step, checkpoint; `step`: a step is done; `pause`: none is to be expected for a while."""
     began: float | None = None
     step: int | None = None
+    seconds: float = 0.0
+    """Of a pause."""
+    why: str = ""
+    """Of a pause."""
 
 
 class ReportSocket:
@@ -176,6 +180,8 @@ def _report(message: dict[str, Any]) -> Report:
         phase="step" if message["type"] == "progress" else str(message["phase"]),
         began=None if began is None else float(began),
         step=None if step is None else int(step),
+        seconds=max(0.0, float(message.get("seconds", 0.0))),
+        why=str(message.get("why", "")),
     )
 
 

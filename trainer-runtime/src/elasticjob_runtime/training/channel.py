@@ -1,9 +1,10 @@
-"""The connection of a worker to its agent: one datagram per message, never a wait. Standard library only.
+"""The connection of a worker to its agent: one datagram per message. Standard library only.
 
 The agent listens on a Unix socket (SOCK_SEQPACKET) that the environment names; each message is one JSON object:
 
     {"type": "progress", "rank": 0, "epoch": 2, "time": 1767225600.0, "step": 120, "last_checkpoint_step": 100, "metrics": {"loss": 0.12}}
     {"type": "phase", "rank": 0, "epoch": 2, "time": 1767225600.0, "phase": "restore", "began": 1767225599.5, "step": 100}
+    {"type": "phase", "rank": 0, "epoch": 2, "time": 1767225600.0, "phase": "pause", "seconds": 1800, "why": "evaluation"}
 
 What is told is news, not data: a message that cannot be sent at once is dropped, for the next one says more. For `hello`, `snapshot` and
 `fetch`, and for what the agent sends, see elasticjob_runtime.training.link.
@@ -15,6 +16,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import select
 import socket
 import time
 from typing import Any
@@ -30,9 +32,14 @@ class _Channel:
     connected_to: tuple[str, int] | None = None
     """Path and process id: a forked child must not use its parent's connection."""
 
-    def send(self, path: str, message: bytes) -> None:
+    def send(self, path: str, message: bytes, wait: float) -> None:
         try:
-            self._connection_to(path).send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            connection = self._connection_to(path)
+            if wait:
+                poll = select.poll()
+                poll.register(connection, select.POLLOUT)
+                poll.poll(wait * 1000)
+            connection.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except BlockingIOError:
             pass  # the agent is busy
         except OSError:  # the agent is away
@@ -56,13 +63,13 @@ class _Channel:
 _channel = _Channel()
 
 
-def tell(kind: str, **fields: Any) -> None:
-    """Sends one message; does nothing where there is no agent (plain python, torchrun)."""
+def tell(kind: str, *, wait: float = 0.0, **fields: Any) -> None:
+    """Sends one message; does nothing where there is no agent (plain python, torchrun). `wait`: s for an agent that is busy."""
     path = os.environ.get(Env.AGENT_SOCKET)
     if path:
         rank, epoch = number("RANK"), number(Env.EPOCH)
         message = {"type": kind, "rank": rank, "epoch": epoch, "time": time.time(), **fields}
-        _channel.send(path, json.dumps(message, separators=(",", ":")).encode())
+        _channel.send(path, json.dumps(message, separators=(",", ":")).encode(), wait)
 
 
 def tell_phase(phase: str, **fields: Any) -> None:

@@ -1,4 +1,4 @@
-"""`report_progress`: tells the agent how far the training is. Standard library only."""
+"""`report_progress`, `expect_pause`: tell the agent how far the training is, and when it rests. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import os
 
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import channel
+
+PAUSE_WAIT = 1.0
+"""s that an agent which is busy is waited for: progress that is lost is told by the next step, a pause is not."""
 
 
 @dataclasses.dataclass
@@ -39,6 +42,23 @@ def report_progress(step: int, **metrics: float) -> None:
         last_checkpoint_step=_state.last_checkpoint_step,
         metrics={name: number for name, number in numbers.items() if math.isfinite(number)},
     )
+
+
+def expect_pause(seconds: float, why: str = "") -> None:
+    """Tells the agent that the next step may begin as late as `seconds` from now: before an evaluation, a checkpoint, a download.
+
+        expect_pause(1800, "evaluation")
+        evaluate(model)
+
+    For --hang-factor, which else takes it for a hang. Call it on every rank, also where one alone has something to do: the others wait for
+    that one. The next `report_progress` with a new step ends the pause, so there is no harm in asking for more than it takes; what hangs
+    in it is found that much later. `float("inf")`: for however long.
+
+    Does nothing where there is no agent. Raises ValueError where `seconds` is negative or no number.
+    """
+    if not seconds >= 0:
+        raise ValueError(f"expect_pause: {seconds!r} is no number of seconds")
+    channel.tell("phase", wait=PAUSE_WAIT, phase="pause", seconds=float(seconds), why=why)
 
 
 def remember_checkpoint(step: int) -> None:
