@@ -144,3 +144,17 @@ def test_what_torchrun_refuses_is_refused(line: str, capsys: pytest.CaptureFixtu
             parser.parse_args(line.split())
         assert refused.value.code == 2
     assert "(see elasticrun --help)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("--max-restrats=3 train.py", "unrecognized arguments: --max-restrats=3; did you mean --max-restarts? (see"),
+        ("--zzz --max_restrat train.py", "unrecognized arguments: --zzz --max_restrat; did you mean --max_restarts? (see"),
+        ("--zzz train.py", "unrecognized arguments: --zzz (see"),
+    ],
+)
+def test_a_flag_with_a_slip_gets_the_one_that_was_meant(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(line.split())
+    assert says in capsys.readouterr().err

@@ -42,9 +42,10 @@ def take(
     def child(_number: int, _frame: FrameType | None) -> None:
         on_child()
 
-    wanted = set(leave_on) & LEAVE.keys()
+    wanted = {int(number) for number in leave_on} & LEAVE.keys()
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         wanted.discard(signal.SIGHUP)
+    handlers: dict[int, Callable[[int, FrameType | None], None]]
     handlers = {**dict.fromkeys(wanted, leave), **dict.fromkeys(FORWARDED, forward), signal.SIGCHLD: child}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     wakeup = signal.set_wakeup_fd(wakeup_fd, warn_on_full_buffer=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from elasticjob_runtime.agent import termination
@@ -25,13 +25,32 @@ OUR_FLAGS = {
 """Flags torchrun does not know, with the number of their arguments."""
 
 
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A question to add to an error; empty: nothing is near.
+
+    >>> did_you_mean("lease_tl", ["lease_ttl", "prefix"])
+    '; did you mean lease_ttl?'
+    """
+    import difflib  # only for a mistake: it costs 10 ms
+
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.75)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 class _Parser(argparse.ArgumentParser):
     """One sentence for a mistake, without the list of all flags."""
 
     def error(self, message: str) -> NoReturn:
-        sentence = f"{self.prog}: {message} (see {self.prog} --help)"
+        sentence = f"{self.prog}: {message}{self._meant(message)} (see {self.prog} --help)"
         termination.write(sentence, os.environ)
         self.exit(2, sentence + "\n")
+
+    def _meant(self, message: str) -> str:
+        """Flags that look like those nobody knows."""
+        _, told, unknown = message.partition("unrecognized arguments: ")
+        known = list(self._option_string_actions)
+        near = [did_you_mean(word.partition("=")[0], known) for word in unknown.split()] if told else []
+        return "".join(near)
 
 
 class _Env(argparse.Action):

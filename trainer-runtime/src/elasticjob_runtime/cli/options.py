@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from elasticjob_runtime.agent.metrics import Metrics
-from elasticjob_runtime.cli.arguments import parse_pairs
+from elasticjob_runtime.cli.arguments import did_you_mean, parse_pairs
 from elasticjob_runtime.contract import DEFAULT_PREFIX, Env, ExitCode
 from elasticjob_runtime.etcd import CONF_KEYS
 from elasticjob_runtime.membership.crash_loop import Limits
@@ -95,8 +95,8 @@ def run_conf(text: str) -> RunConf:
         pairs["read_timeout"] = str(max(0.1, own["join_timeout"] / 2))
     unknown = sorted(set(pairs) - CONF_KEYS - IGNORED_KEYS)
     if unknown:
-        known = ", ".join(sorted({*RUN_KEYS, *CONF_KEYS}))
-        raise UsageError(f"--rdzv-conf: unknown key {unknown[0]!r}; known are {known}")
+        known = sorted({*RUN_KEYS, *CONF_KEYS})
+        raise UsageError(f"--rdzv-conf: unknown key {unknown[0]!r}{did_you_mean(unknown[0], known)}; known are {', '.join(known)}")
     return RunConf(prefix=prefix, connection={key: value for key, value in pairs.items() if key in CONF_KEYS}, **own)
 
 
