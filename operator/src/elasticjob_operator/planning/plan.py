@@ -31,6 +31,7 @@ from elasticjob_operator.policies.rendezvous import needs_publishing, wanted_spe
 from elasticjob_operator.policies.replacement import replace
 from elasticjob_operator.policies.restarts import Budget, account
 from elasticjob_operator.policies.standing import Standing
+from elasticjob_operator.policies.world_size import counted
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.world import POD, Pod, Reach, Refusal, RendezvousView, World
 
@@ -48,6 +49,7 @@ def plan(job: ElasticJob, world: World, settings: Settings, now: datetime.dateti
         return finished(job, world, observed, now)
     if world.rendezvous.run_id not in ("", observed.rendezvous.run_id):
         world = dataclasses.replace(world, rendezvous=RendezvousView())  # of the last run
+    world = dataclasses.replace(world, rendezvous=dataclasses.replace(world.rendezvous, plan=counted(job, world.rendezvous.plan)))
     verdict = _admission(job, world, observed, now)
     if verdict.accepted is None and not observed.workers:
         return Plan(status=job.status, actions=ask_server(job, observed, why="the template is new"), look_again=now)

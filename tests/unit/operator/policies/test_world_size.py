@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from elasticjob_operator.api import ConditionType
+from elasticjob_operator.building.pods import template_hash
+from elasticjob_operator.planning import plan as plan_job
+from elasticjob_operator.policies.world_size import counted
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.world import World
+from elasticjob_runtime.contract import PlanValue
+
+from tests.unit.operator.builders import NOW, make_job, make_plan, make_pod, make_status, make_view
+
+OF_ELASTICRUN = dataclasses.replace(make_plan(3), nproc=2, world_size=8)
+OF_TORCHRUN = dataclasses.replace(make_plan(3), nproc=0, world_size=0)
+
+
+@pytest.mark.parametrize(
+    ("plan", "procs", "expected"),
+    [(OF_ELASTICRUN, "auto", 8), (OF_ELASTICRUN, 3, 8), (OF_TORCHRUN, 2, 8), (OF_TORCHRUN, "auto", 0)],
+    ids=["counted", "counted otherwise", "given", "unknown"],
+)
+def test_world_size_of_a_plan(plan: PlanValue, procs: int | str, expected: int) -> None:
+    found = counted(make_job(workers={"procsPerWorker": procs}), plan)
+    assert found is not None
+    assert found.world_size == expected
+
+
+def test_torchrun_trains_with_no_processes() -> None:
+    job = make_job(workers={"procsPerWorker": 2}, status=make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, epoch=3))
+    pods = tuple(dataclasses.replace(make_pod(index), template_hash=template_hash(job)) for index in range(4))
+    world = World(pods=pods, nodes={}, rendezvous=make_view(plan=OF_TORCHRUN))
+    assert plan_job(job, world, Settings(), NOW).status.world_size == 8
