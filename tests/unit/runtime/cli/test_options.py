@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from elasticjob_runtime.cli import main, options
-from elasticjob_runtime.cli.arguments import build_parser, comma_separated, parse_pairs, without_our_flags
+from elasticjob_runtime.cli.arguments import build_parser, comma_separated, parse_pairs
 from elasticjob_runtime.contract import Env, ExitCode
 
 
@@ -212,10 +212,18 @@ def test_only_the_zygote_preloads() -> None:
         (["--events=e.json", "--debug", "--nnodes", "2", "train.py"], ["--nnodes", "2", "train.py"]),
         (["--preload=auto", "train.py", "--debug", "--events", "mine"], ["train.py", "--debug", "--events", "mine"]),
         (["train.py"], ["train.py"]),
+        (["--max-st", "2", "--hang_f=3", "--deb", "train.py"], ["train.py"]),
+        (["--start-method", "zygote", "--start_method=zygote", "train.py"], ["train.py"]),
+        (["--start-method", "fork", "--rdzv-id", "", "train.py", ""], ["--start-method", "fork", "--rdzv-id", "", "train.py", ""]),
+        (["--role", "train.py", "--debug", "train.py"], ["--role", "train.py", "train.py"]),
+        (["-r3", "-t", "0:1", "--debug", "--", "train.py", "--", "x"], ["-r3", "-t", "0:1", "--", "train.py", "--", "x"]),
     ],
 )
-def test_torchrun_gets_its_own_flags_only(given: list[str], passed: list[str]) -> None:
-    assert without_our_flags(given, "train.py") == passed
+def test_torchrun_gets_its_own_flags_only(monkeypatch: pytest.MonkeyPatch, given: list[str], passed: list[str]) -> None:
+    run: list[list[str]] = []
+    monkeypatch.setattr(os, "execv", lambda _program, command: run.append(command))
+    main(["--rdzv-backend=c10d", *given])
+    assert run == [[sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=c10d", *passed]]
 
 
 def test_pairs() -> None:

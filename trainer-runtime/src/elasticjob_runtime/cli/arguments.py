@@ -218,20 +218,30 @@ def _own_flags(parser: argparse.ArgumentParser) -> None:
     ours.add_argument("--debug", action=_EnvFlag, help="Show tracebacks and what the rendezvous does.")
 
 
-def without_our_flags(arguments: Sequence[str], script: str) -> list[str]:
-    """`arguments` as torchrun takes them. Stops at the script: what follows is the script's own."""
+def without_our_flags(arguments: Sequence[str], script: int) -> list[str]:
+    """`arguments`, which our parser has taken, as torchrun takes them: word by word, without what it does not know.
+
+    `script`: where in them the script is. What follows is its own.
+    """
     result: list[str] = []
-    rest = list(arguments)
+    rest = list(arguments[:script])
     while rest:
         argument = rest.pop(0)
-        name = argument.partition("=")[0].replace("_", "-")
-        if argument == script:
-            return [*result, argument, *rest]
-        if name in OUR_FLAGS:
-            del rest[: OUR_FLAGS[name] if "=" not in argument else 0]
-            continue
-        result.append(argument)
-    return result
+        name, equals, value = argument.partition("=")
+        follows = 0 if equals else 1
+        if (flag := _meant(name, OUR_FLAGS)) is not None:
+            del rest[: OUR_FLAGS[flag] * follows]
+        elif _meant(name, ["--start-method"]) and "zygote" in (value, *rest[:follows]):
+            del rest[:follows]  # our own, and our default
+        else:
+            result.append(argument)
+    return [*result, *arguments[script:]]
+
+
+def _meant(name: str, flags: Iterable[str]) -> str | None:
+    """The flag of `flags` that argparse takes `name` for: it may be abbreviated, as long as it is clear."""
+    given = name.replace("_", "-")
+    return next((flag for flag in flags if given.startswith("--") and len(given) > 2 and flag.startswith(given)), None)
 
 
 def parse_pairs(text: str) -> Mapping[str, str]:

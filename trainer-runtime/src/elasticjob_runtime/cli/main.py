@@ -69,7 +69,8 @@ def _hand_over(args: argparse.Namespace, argv: Sequence[str]) -> int:
     """Becomes torchrun. Returns only where that is not possible."""
     logger.warning("--rdzv-backend=%s is torchrun's own: handing over to torchrun, without elasticrun's recovery", args.rdzv_backend)
     outlet.flush()
-    command = [sys.executable, "-m", "torch.distributed.run", *without_our_flags(argv, args.training_script)]
+    script = len(argv) - 1 - len(args.training_script_args)
+    command = [sys.executable, "-m", "torch.distributed.run", *without_our_flags(argv, script)]
     os.execv(sys.executable, command)  # noqa: S606 - no shell on purpose
 
 
