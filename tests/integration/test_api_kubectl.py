@@ -18,8 +18,8 @@ from elasticjob_operator.api import (
     RendezvousStatus,
     Restarts,
     Status,
-    latest_true,
     set_condition,
+    summary_of,
 )
 from elasticjob_operator.api.template import CONTAINER_FIELDS, ENV_FIELDS, POD_SPEC_FIELDS
 
@@ -88,7 +88,7 @@ def full_status() -> Status:
         failing_nodes=(FailingNode(name="n1", failures=3, last_time=NOON),),
         last_failure=Failure(worker="digits-worker-0", rank=3, exit_code=-9, reason="Signal", message="ü" * 20_000, time=NOON),
         conditions=conditions,
-        latest_condition=latest_true(conditions),
+        summary=summary_of(conditions),
         start_time=NOON,
         completion_time=NOON,
     )

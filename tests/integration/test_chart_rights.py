@@ -144,7 +144,7 @@ def live_through_everything(audited: Audited, namespace: str, log: Path) -> None
     soon(lambda: len(workers()) == 2, "two worker pods")
     soon(lambda: field("service/rights", ".spec.clusterIP") and field("service/rights-etcd", ".spec.clusterIP"), "two Services")
     soon(lambda: field("statefulset/rights-etcd", ".spec.replicas") == "1", "the job's etcd")
-    soon(lambda: field("ej/rights", ".status.latestCondition") == "Accepted", "a status")
+    soon(lambda: field("ej/rights", ".status.summary") == "WaitingForWorkers", "a status")
     soon(lambda: kubectl("get", "events", "--output=name"), "an Event")
 
     kubectl("patch", "service", "rights", "--type=json", '--patch=[{"op": "remove", "path": "/spec/selector"}]')

@@ -37,6 +37,10 @@ class Settings:
     """ELASTICJOB_NODE_LOST_SECONDS: how long a node is NotReady before its workers are replaced, s. Shorter: quicker replacement; too
     short: a node that is only slow loses its workers. Kubernetes itself calls a silent node NotReady after about 50 s."""
 
+    stuck_seconds: float = 300.0
+    """ELASTICJOB_STUCK_SECONDS: how long past its deadline a terminating worker is waited for on a node that is Ready, s, before it is
+    removed by force and replaced. Its kubelet cannot end it, because of a volume that does not unmount, say."""
+
     probe_port: int = 8080
     """ELASTICJOB_PROBE_PORT: port of /healthz and /readyz. 0: any free one."""
 
@@ -71,6 +75,7 @@ class Settings:
             namespaces=tuple(get.text("ELASTICJOB_WATCH_NAMESPACES", "").replace(",", " ").split()),
             log_format=get.choice("ELASTICJOB_LOG_FORMAT", default.log_format),
             node_lost_seconds=get.number("ELASTICJOB_NODE_LOST_SECONDS", default.node_lost_seconds),
+            stuck_seconds=get.number("ELASTICJOB_STUCK_SECONDS", default.stuck_seconds),
             probe_port=int(get.number("ELASTICJOB_PROBE_PORT", default.probe_port)),
             lease_namespace=get.text("ELASTICJOB_LEASE_NAMESPACE", ""),
             lease_name=get.text("ELASTICJOB_LEASE_NAME", default.lease_name),

@@ -36,8 +36,8 @@ from elasticjob_operator.api.status import (
     RendezvousStatus,
     Restarts,
     Status,
-    latest_true,
     set_condition,
+    summary_of,
 )
 
 __all__ = [
@@ -77,7 +77,7 @@ __all__ = [
     "Spec",
     "Status",
     "Workers",
-    "latest_true",
     "message",
     "set_condition",
+    "summary_of",
 ]

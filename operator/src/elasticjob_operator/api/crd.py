@@ -21,7 +21,7 @@ COLUMNS = [
     _column("World", ".status.worldSize", "integer", "Training processes in the current worker group."),
     _column("Restarts", ".status.restarts.total", "integer", "Restarts because of failures."),
     _column("Step", ".status.progress.step", "integer", "Training step reached."),
-    _column("Status", ".status.latestCondition", "string", "The newest true condition."),
+    _column("Status", ".status.summary", "string", "Whether the job runs, or why it does not."),
     _column("Age", ".metadata.creationTimestamp", "date", "Time since the job was created."),
     _column("Epoch", ".status.epoch", "integer", "Number of the current worker group.", priority=1),
     _column("Rendezvous", ".status.rendezvous.endpoint", "string", "Where the workers meet.", priority=1),

@@ -112,7 +112,7 @@ MESSAGES: dict[Reason, str] = {
     Reason.ETCD_DENIED: "etcd at {endpoint} refuses the operator: {error}",
     Reason.STORE_READY: "Worker 0 runs, which hosts the store at {endpoint}.",
     Reason.STORE_STARTING: "Waiting for worker 0, which hosts the store at {endpoint}.",
-    Reason.TRAINING: "{workers} workers train with {world_size} processes in epoch {epoch}.",
+    Reason.TRAINING: "In epoch {epoch}, {world_size} processes train; {ready} of {wanted} workers are ready.",
     Reason.WAITING_FOR_RENDEZVOUS: "Waiting for the rendezvous.",
     Reason.WAITING_FOR_WORKERS: "{ready} of {wanted} workers are ready; training needs at least {min}.",
     Reason.IMAGE_UNAVAILABLE: "The image of {worker}, made at {since}, cannot be had: {detail}",

@@ -163,8 +163,11 @@ class Status(Model, frozen=True):
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
     ] = ()
     """State of the job, one entry for each aspect. `kubectl wait --for=condition=Succeeded` works."""
-    latest_condition: str = ""
-    """Type of the newest condition that is True. For people; programs read conditions."""
+    summary: str = ""
+    """Succeeded, Failed, Suspended, Running, Degraded, Resizing or Restarting, or why the job does not run, such as Unschedulable.
+
+    For people; programs read conditions.
+    """
     start_time: Time | None = None
     """When the operator accepted the job, or went on with it after it was suspended."""
     completion_time: Time | None = None
@@ -214,12 +217,34 @@ def set_condition(
     return tuple(new if condition is old else condition for condition in conditions)
 
 
-def latest_true(conditions: Iterable[Condition]) -> str:
-    """Type of the newest true condition, for `status.latestCondition`; "" where none is true.
+_IN_THE_WAY = frozenset(
+    {Reason.POD_REFUSED, Reason.OBJECT_REFUSED, Reason.IMAGE_UNAVAILABLE, Reason.CONTAINER_CONFIG_ERROR, Reason.UNSCHEDULABLE}
+)
+_NO_ETCD = frozenset({Reason.ETCD_UNREACHABLE, Reason.ETCD_DENIED})
 
-    Times have whole seconds; among equals the one that comes later in a job's life wins (the order of ConditionType).
-    """
-    order = {type_.value: index for index, type_ in enumerate(ConditionType)}
-    true = [condition for condition in conditions if condition.status is ConditionStatus.TRUE]
-    newest = max(true, key=lambda each: (each.last_transition_time, order.get(each.type, -1)), default=None)
-    return newest.type if newest else ""
+
+def summary_of(conditions: Iterable[Condition]) -> str:
+    """What a person asks first, in one word, for `status.summary`: how the job ended, that it rests or runs, or why it does not."""
+    known: dict[str, Condition] = {each.type: each for each in conditions}
+
+    def is_true(type_: ConditionType) -> bool:
+        return type_ in known and known[type_].status is ConditionStatus.TRUE
+
+    def reason(type_: ConditionType) -> str:
+        return known[type_].reason if type_ in known else ""
+
+    for type_ in (ConditionType.SUCCEEDED, ConditionType.FAILED, ConditionType.SUSPENDED):
+        if is_true(type_):
+            return str(type_)
+    accepted = known.get(ConditionType.ACCEPTED)
+    if accepted is None or accepted.status is ConditionStatus.FALSE:
+        return accepted.reason if accepted else ""
+    if is_true(ConditionType.RUNNING):
+        return next((each.value for each in (ConditionType.DEGRADED, ConditionType.RESIZING) if is_true(each)), ConditionType.RUNNING.value)
+    waits = reason(ConditionType.RUNNING)
+    if waits in _IN_THE_WAY or waits == Reason.SUSPENDING:
+        return waits
+    if is_true(ConditionType.RESTARTING):
+        return ConditionType.RESTARTING.value
+    unreachable = reason(ConditionType.RENDEZVOUS_READY)
+    return unreachable if unreachable in _NO_ETCD else waits or ConditionType.ACCEPTED.value

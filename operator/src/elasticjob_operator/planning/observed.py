@@ -48,7 +48,7 @@ def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.da
     """`job` wants as many workers as `growth` says."""
 
     def stand(pod: Pod) -> Stand:
-        return standing(pod, world.nodes, node_lost_seconds=settings.node_lost_seconds, now=now)
+        return standing(pod, world.nodes, node_lost_seconds=settings.node_lost_seconds, stuck_seconds=settings.stuck_seconds, now=now)
 
     pods = [pod for pod in world.pods if pod.component == names.COMPONENT_WORKER and _has_its_name(job, pod)]
     rendezvous = rendezvous_of(job, settings, max((pod.run for pod in pods), default=0))

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from elasticjob_operator.api import ConditionType, InvalidJobError, Reason, Status, latest_true, message, set_condition
+from elasticjob_operator.api import ConditionType, InvalidJobError, Reason, Status, message, set_condition, summary_of
 from elasticjob_operator.planning.actions import Plan
 from elasticjob_operator.planning.stories import tell
 
@@ -25,7 +25,5 @@ def refuse(body: Mapping[str, Any], error: InvalidJobError, now: datetime.dateti
         generation=generation,
         now=now,
     )
-    status = before.model_copy(
-        update={"observed_generation": generation, "conditions": conditions, "latest_condition": latest_true(conditions)}
-    )
+    status = before.model_copy(update={"observed_generation": generation, "conditions": conditions, "summary": summary_of(conditions)})
     return Plan(status=status, stories=tell(before, status))

@@ -13,9 +13,9 @@ from elasticjob_operator.api import (
     Reason,
     RendezvousBackend,
     Status,
-    latest_true,
     message,
     set_condition,
+    summary_of,
 )
 from elasticjob_operator.planning.observed import Observed
 from elasticjob_operator.policies.activity import Activity
@@ -185,7 +185,7 @@ def _common(job: ElasticJob, world: World, observed: Observed, budget: Budget, c
             "progress": _progress(view) or before.progress,
             "last_failure": budget.last_failure,
             "conditions": conditions.all,
-            "latest_condition": latest_true(conditions.all),
+            "summary": summary_of(conditions.all),
             **_counts(job, observed),
         }
     )

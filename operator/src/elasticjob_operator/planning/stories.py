@@ -15,6 +15,7 @@ _UNTOLD = frozenset(
         Reason.WAITING_FOR_WORKERS,
         Reason.WAITING_FOR_RENDEZVOUS,
         Reason.ETCD_STARTING,
+        Reason.STORE_STARTING,
         Reason.RESUMED,  # Training says the same
         Reason.SUSPENDING,
         Reason.SCALING_UP,

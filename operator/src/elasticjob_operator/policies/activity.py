@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from elasticjob_operator.api import ConditionType, ElasticJob, Reason, message
+from elasticjob_operator.api import ConditionType, ElasticJob, Reason, RestartPolicy, message
 from elasticjob_operator.api.fields import format_time
-from elasticjob_operator.policies.failures import Cost, judge
+from elasticjob_operator.policies.failures import Cost, PodFailure, judge
+from elasticjob_operator.policies.replacement import wait
 from elasticjob_operator.policies.restarts import Budget
 from elasticjob_operator.policies.standing import Stand, Standing
 from elasticjob_operator.world import POD, Pod, PodPhase, Refusal, RendezvousView
@@ -29,6 +30,11 @@ class Missing:
 
     reason: Reason
     message: str
+
+    @property
+    def needs_help(self) -> bool:
+        """It may not pass by itself."""
+        return self.reason not in (Reason.WAITING_FOR_WORKERS, Reason.WORKER_FAILED, Reason.WORKER_LOST)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,12 +58,12 @@ def judge_activity(
     epoch = view.plan.epoch if view.plan else job.status.epoch
     size = view.plan.world_size if view.plan else job.status.world_size
     trains = ready >= job.min_replicas and (not job.has_plans or _is_planned(job, view, epoch))
-    missing = _missing(workers, refusal)
+    missing = _missing(job, workers, budget, refusal)
     if trains:
-        reason, text = Reason.TRAINING, message(Reason.TRAINING, workers=ready, world_size=size, epoch=epoch)
+        reason, text = Reason.TRAINING, message(Reason.TRAINING, epoch=epoch, world_size=size, ready=ready, wanted=job.replicas)
         if not job.has_plans:
-            text = f"{ready} workers are ready; more is not known with backend {job.spec.rendezvous.backend}."
-        text = f"{text} {missing.message}" if missing else text
+            text = f"{ready} of {job.replicas} workers are ready; more is not known with backend {job.spec.rendezvous.backend}."
+        text = f"{text} {missing.message}" if missing and missing.needs_help else text
     else:
         reason, text = _waiting(job, ready, missing)
     restarting, why, words = _resumed(job, epoch) if trains else _restarting(job, view, workers, budget)
@@ -93,27 +99,35 @@ def _is_planned_anew(job: ElasticJob, view: RendezvousView) -> bool:
 
 
 def _waiting(job: ElasticJob, ready: int, missing: Missing | None) -> tuple[Reason, str]:
-    if ready >= job.min_replicas and (missing is None or missing.reason is Reason.WAITING_FOR_WORKERS):
+    if missing is not None and missing.reason in (Reason.WORKER_FAILED, Reason.WORKER_LOST) and job.status.epoch > 0:
+        missing = None  # that is what Restarting says
+    if ready >= job.min_replicas and (missing is None or not missing.needs_help):
         return Reason.WAITING_FOR_RENDEZVOUS, message(Reason.WAITING_FOR_RENDEZVOUS)
     counts = message(Reason.WAITING_FOR_WORKERS, ready=ready, wanted=job.replicas, min=job.min_replicas)
     return (missing.reason, f"{counts} {missing.message}") if missing else (Reason.WAITING_FOR_WORKERS, counts)
 
 
-def _missing(workers: Sequence[tuple[Pod, Stand]], refusal: Refusal | None) -> Missing | None:
-    """What the API server refuses, or else the first pod that does not start, with the kubelet's or the scheduler's words."""
+def _missing(job: ElasticJob, workers: Sequence[tuple[Pod, Stand]], budget: Budget, refusal: Refusal | None) -> Missing | None:
+    """What the API server refuses, or else the first pod that does not start, with the kubelet's or the scheduler's words, or else the
+    first that is gone."""
     if refusal is not None:
         reason = Reason.POD_REFUSED if POD in refusal.kinds else Reason.OBJECT_REFUSED
         return Missing(reason=reason, message=message(reason, error=refusal.message))
-    for pod, stand in workers:
-        if pod.blocked and stand.standing is Standing.LIVE:
-            reason = _blocked_reason(pod.blocked.reason)
-            detail = f"{pod.blocked.reason}: {pod.blocked.message}" if pod.blocked.message else pod.blocked.reason
-            named = reason is not Reason.WAITING_FOR_WORKERS
-            since = format_time(pod.created_at)
-            return Missing(
-                reason=reason, message=message(reason, worker=pod.name, since=since, detail=detail) if named else f"{pod.name}: {detail}"
-            )
-    return None
+    blocked = next((pod for pod, stand in workers if pod.blocked and stand.standing is Standing.LIVE), None)
+    if blocked is not None:
+        return _blocked(blocked)
+    reason, text = _gone(job, workers, budget)
+    return Missing(reason=reason, message=text) if text else None
+
+
+def _blocked(pod: Pod) -> Missing | None:
+    if pod.blocked is None:
+        return None
+    reason = _blocked_reason(pod.blocked.reason)
+    detail = f"{pod.blocked.reason}: {pod.blocked.message}" if pod.blocked.message else pod.blocked.reason
+    if reason is Reason.WAITING_FOR_WORKERS:
+        return Missing(reason=reason, message=f"{pod.name}: {detail}")
+    return Missing(reason=reason, message=message(reason, worker=pod.name, since=format_time(pod.created_at), detail=detail))
 
 
 def _blocked_reason(reason: str) -> Reason:
@@ -136,17 +150,12 @@ def _restarting(
     before = job.status.condition(ConditionType.RESTARTING)
     if job.status.epoch == 0:
         return None, Reason.RESUMED, ""
-    rules = job.spec.restart_policy.rules
-    failed = [pod for pod, stand in workers if stand.standing is Standing.FAILED and judge(pod, rules).cost is Cost.COUNTS]
-    if failed:
-        return True, Reason.WORKER_FAILED, _worker_failed(job, budget, budget.total)
-    if _group_failed(view, job.status.epoch):
+    reason, text = _gone(job, workers, budget)
+    if _group_failed(view, job.status.epoch) and reason is not Reason.WORKER_FAILED:
         # The agents count it with the plan that is to come.
         return True, Reason.WORKER_FAILED, _worker_failed(job, budget, budget.total + 1)
-    for pod, stand in workers:
-        if stand.standing in (Standing.FAILED, Standing.LOST, Standing.LEAVING):
-            detail = judge(pod).detail if stand.standing is Standing.FAILED else stand.why
-            return True, Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=pod.name, detail=detail)
+    if text:
+        return True, reason, text
     # Nothing visible is broken any more, the successor is on its way: keep what was said.
     if before is not None and job.status.is_true(ConditionType.RESTARTING) and before.reason in (Reason.WORKER_FAILED, Reason.WORKER_LOST):
         return True, Reason(before.reason), before.message
@@ -154,6 +163,22 @@ def _restarting(
     if missing <= 0:
         return None, Reason.RESUMED, ""
     return True, Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=f"{missing} of {job.replicas} workers", detail="being replaced")
+
+
+def _gone(job: ElasticJob, workers: Sequence[tuple[Pod, Stand]], budget: Budget) -> tuple[Reason, str]:
+    """The first worker that failed or was lost, failures that count before those that are free. (..., ""): none."""
+    policy = job.spec.restart_policy
+    failed = [(pod, judge(pod, policy.rules)) for pod, stand in workers if stand.standing is Standing.FAILED]
+    for pod, failure in failed:
+        if failure.cost is Cost.COUNTS:
+            return Reason.WORKER_FAILED, _worker_failed(job, budget, budget.total) + _successor(pod, failure, policy, budget)
+    for pod, failure in failed:
+        text = message(Reason.WORKER_LOST, worker=pod.name, detail=failure.detail)
+        return Reason.WORKER_LOST, text + _successor(pod, failure, policy, budget)
+    for pod, stand in workers:
+        if stand.standing in (Standing.LOST, Standing.LEAVING):
+            return Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=pod.name, detail=stand.why)
+    return Reason.WORKER_LOST, ""
 
 
 def _worker_failed(job: ElasticJob, budget: Budget, restarts: int) -> str:
@@ -165,3 +190,9 @@ def _worker_failed(job: ElasticJob, budget: Budget, restarts: int) -> str:
         restarts=restarts,
         max_restarts=job.spec.restart_policy.max_restarts,
     )
+
+
+def _successor(pod: Pod, failure: PodFailure, policy: RestartPolicy, budget: Budget) -> str:
+    """When it comes, where that is not at once."""
+    pause = wait(pod, failure, policy, budget.total)
+    return f" Its successor comes at {format_time(failure.time + pause)}." if pause else ""

@@ -36,12 +36,16 @@ def replace(pod: Pod, policy: RestartPolicy, *, restarts: int, counted: Failure 
     why = f"{failure.reason}: {failure.detail}"
     if not is_accounted(pod, failure, counted):
         return Replacement(delete=False, why=why)
-    due = failure.time + datetime.timedelta(seconds=_wait(pod, failure, policy.backoff, restarts))
+    due = failure.time + wait(pod, failure, policy, restarts)
     return Replacement(delete=now >= due, why=why, look_again=None if now >= due else due)
 
 
+def wait(pod: Pod, failure: PodFailure, policy: RestartPolicy, restarts: int) -> datetime.timedelta:
+    """Between the end of a pod and its successor's creation."""
+    return datetime.timedelta(seconds=_wait(pod, failure, policy.backoff, restarts))
+
+
 def _wait(pod: Pod, failure: PodFailure, backoff: Backoff, restarts: int) -> float:
-    """Seconds between the end of a pod and its successor's creation."""
     if failure.cost is Cost.FREE:
         return 0.0
     if failure.cost is Cost.FREE_BUT_WAIT:

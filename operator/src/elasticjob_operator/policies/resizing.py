@@ -46,7 +46,10 @@ def resizing(
 def degraded(job: ElasticJob, view: RendezvousView, *, ready: int, runs: bool, resizing: bool, missing: Missing | None = None) -> Judgement:
     train = _training(view, ready)
     if runs and not resizing and train < job.replicas:
-        return _with(missing, Reason.WORKERS_MISSING, message(Reason.WORKERS_MISSING, there=train, wanted=job.replicas))
+        before = job.status.condition(ConditionType.DEGRADED)
+        # While a successor starts, the reason stays what it was.
+        kept = before.reason if before and before.reason in (Reason.WORKER_FAILED, Reason.WORKER_LOST) else Reason.WORKERS_MISSING
+        return _with(missing, Reason(kept), message(Reason.WORKERS_MISSING, there=train, wanted=job.replicas))
     reason = Reason.COMPLETE if runs else Reason.NOT_TRAINING
     return Judgement(status=False, reason=reason, message=message(reason))
 

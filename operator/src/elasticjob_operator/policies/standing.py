@@ -16,9 +16,6 @@ from elasticjob_operator.world import Node, Pod
 STUCK_SECONDS = 30.0
 """How long past its deadline a terminating pod is waited for where the operator cannot see nodes, s."""
 
-STUCK_ON_NODE_SECONDS = 300.0
-"""The same where its node is Ready: its kubelet cannot end it, because of a volume that does not unmount, say, s."""
-
 MISSING_NODE_SECONDS = 10.0
 """A pod's node may be so new that the watch of nodes has not told of it yet, s."""
 
@@ -43,11 +40,14 @@ class Stand:
     """When a live or leaving pod will be called lost, if nothing changes."""
 
 
-def standing(pod: Pod, nodes: Mapping[str, Node] | None, *, node_lost_seconds: float, now: datetime.datetime) -> Stand:
+def standing(
+    pod: Pod, nodes: Mapping[str, Node] | None, *, node_lost_seconds: float, stuck_seconds: float, now: datetime.datetime
+) -> Stand:
+    """`node_lost_seconds`, `stuck_seconds`: see settings."""
     otherwise = _without_nodes(pod)
     if otherwise.standing in (Standing.FAILED, Standing.SUCCEEDED) and not pod.terminating:
         return otherwise
-    due, why = _lost_at(pod, nodes, node_lost_seconds)
+    due, why = _lost_at(pod, nodes, node_lost_seconds, stuck_seconds)
     if due is None:
         return otherwise
     if now >= due:
@@ -63,7 +63,9 @@ def _without_nodes(pod: Pod) -> Stand:
     return Stand(standing=Standing.FAILED if pod.failed else Standing.LIVE)
 
 
-def _lost_at(pod: Pod, nodes: Mapping[str, Node] | None, node_lost_seconds: float) -> tuple[datetime.datetime | None, str]:
+def _lost_at(
+    pod: Pod, nodes: Mapping[str, Node] | None, node_lost_seconds: float, stuck_seconds: float
+) -> tuple[datetime.datetime | None, str]:
     """(when the pod counts as lost, why); None: not at all."""
     if nodes is None:
         due = pod.delete_by + datetime.timedelta(seconds=STUCK_SECONDS) if pod.delete_by else None
@@ -75,6 +77,6 @@ def _lost_at(pod: Pod, nodes: Mapping[str, Node] | None, node_lost_seconds: floa
         patience = datetime.timedelta(seconds=max(node_lost_seconds, MISSING_NODE_SECONDS))
         return (pod.scheduled_at or pod.created_at) + patience, f"node {pod.node} does not exist any more"
     if node.ready:
-        due = pod.delete_by + datetime.timedelta(seconds=STUCK_ON_NODE_SECONDS) if pod.delete_by else None
+        due = pod.delete_by + datetime.timedelta(seconds=stuck_seconds) if pod.delete_by else None
         return due, f"stuck in termination on node {pod.node}"
     return node.since + datetime.timedelta(seconds=node_lost_seconds), f"node {pod.node} is not ready"

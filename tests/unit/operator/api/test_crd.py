@@ -119,7 +119,6 @@ status.lastFailure.rank: integer
 status.lastFailure.reason: string
 status.lastFailure.time: string
 status.lastFailure.worker: string
-status.latestCondition: string
 status.observedGeneration: integer
 status.progress: object
 status.progress.lastCheckpointStep: integer
@@ -145,6 +144,7 @@ status.restarts.window: integer
 status.scaleUpTime: string
 status.selector: string
 status.startTime: string
+status.summary: string
 status.workers: string
 status.worldSize: integer
 """

@@ -16,9 +16,9 @@ from elasticjob_operator.api import (
     Progress,
     Reason,
     Status,
-    latest_true,
     message,
     set_condition,
+    summary_of,
 )
 
 NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=datetime.timezone.utc)
@@ -105,22 +105,41 @@ def test_setting_an_equal_condition_changes_nothing() -> None:
     assert once[1].status is ConditionStatus.UNKNOWN
 
 
+ACCEPTED, RUNNING, RESTARTING = ConditionType.ACCEPTED, ConditionType.RUNNING, ConditionType.RESTARTING
+
+
 @pytest.mark.parametrize(
-    ("steps", "expected"),
+    ("said", "expected"),
     [
-        pytest.param([], "", id="none yet"),
-        pytest.param([(ConditionType.ACCEPTED, False, NOON)], "", id="none true"),
-        pytest.param([(ConditionType.RUNNING, True, NOON), (ConditionType.ACCEPTED, True, LATER)], "Accepted", id="the newest"),
+        pytest.param({}, "", id="nothing yet"),
+        pytest.param({ACCEPTED: (False, Reason.INVALID_POD_TEMPLATE)}, "InvalidPodTemplate", id="refused"),
+        pytest.param({ACCEPTED: (True, Reason.ACCEPTED)}, "Accepted", id="nothing more yet"),
+        pytest.param({RUNNING: (False, Reason.WAITING_FOR_WORKERS)}, "WaitingForWorkers", id="starts"),
+        pytest.param({RUNNING: (False, Reason.UNSCHEDULABLE)}, "Unschedulable", id="cannot start"),
         pytest.param(
-            [(ConditionType.SUCCEEDED, True, NOON), (ConditionType.ACCEPTED, True, NOON)], "Succeeded", id="within a second: the later one"
+            {RUNNING: (False, Reason.WAITING_FOR_RENDEZVOUS), ConditionType.RENDEZVOUS_READY: (False, Reason.ETCD_UNREACHABLE)},
+            "EtcdUnreachable",
+            id="no etcd",
         ),
+        pytest.param({RUNNING: (True, Reason.TRAINING), RESTARTING: (False, Reason.RESUMED)}, "Running", id="trains"),
+        pytest.param({RUNNING: (True, Reason.TRAINING), ConditionType.DEGRADED: (True, Reason.WORKER_LOST)}, "Degraded", id="with fewer"),
+        pytest.param({RUNNING: (True, Reason.TRAINING), ConditionType.RESIZING: (True, Reason.SCALING_UP)}, "Resizing", id="grows"),
+        pytest.param({RUNNING: (False, Reason.WAITING_FOR_WORKERS), RESTARTING: (True, Reason.WORKER_LOST)}, "Restarting", id="restarts"),
+        pytest.param({RUNNING: (False, Reason.POD_REFUSED), RESTARTING: (True, Reason.WORKER_LOST)}, "PodRefused", id="cannot restart"),
+        pytest.param(
+            {RUNNING: (False, Reason.SUSPENDING), ConditionType.SUSPENDED: (False, Reason.SUSPENDING)},
+            "Suspending",
+            id="on its way to rest",
+        ),
+        pytest.param({RUNNING: (False, Reason.SUSPENDED), ConditionType.SUSPENDED: (True, Reason.SUSPENDED)}, "Suspended", id="rests"),
+        pytest.param({RUNNING: (False, Reason.FINISHED), ConditionType.FAILED: (True, Reason.DEADLINE_EXCEEDED)}, "Failed", id="failed"),
     ],
 )
-def test_latest_true(steps: list[tuple[ConditionType, bool, datetime.datetime]], expected: str) -> None:
+def test_summary_is_what_a_person_asks_first(said: dict[ConditionType, tuple[bool, Reason]], expected: str) -> None:
     result: tuple[Condition, ...] = ()
-    for type_, status, at in steps:
-        result = conditions((type_, status), at=at, start=result)
-    assert latest_true(result) == expected
+    for type_, (status, reason) in ({ACCEPTED: (True, Reason.ACCEPTED), **said} if said else {}).items():
+        result = set_condition(result, type=type_, status=status, reason=reason, message="", generation=1, now=NOON)
+    assert summary_of(result) == expected
 
 
 def test_succeeded_and_failed_are_the_end() -> None:

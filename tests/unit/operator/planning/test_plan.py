@@ -340,7 +340,7 @@ class TestEnd:
         assert found.actions == ()
         assert condition(found, ConditionType.SUCCEEDED) == ("True", "WorkersSucceeded")
         assert condition(found, ConditionType.FAILED) == ("False", "WorkersSucceeded")
-        assert found.status.latest_condition == "Succeeded"
+        assert found.status.summary == "Succeeded"
         assert (found.status.world_size, found.status.progress and found.status.progress.step) == (0, 100)
         assert [story.reason for story in found.stories] == [Reason.WORKERS_SUCCEEDED]
 
@@ -428,7 +428,7 @@ class TestSuspension:
         found = ask(self.job(), objects=objects, rendezvous=self.old)
         assert kinds(found) == ["DeleteObject", "ClearRun"]
         assert condition(found, ConditionType.SUSPENDED) == ("True", "Suspended")
-        assert found.status.latest_condition == "Suspended"
+        assert found.status.summary == "Suspended"
         assert (found.status.epoch, found.status.restarts.total, found.status.workers) == (5, 2, "0/4")
         assert [story.reason for story in found.stories] == [Reason.SUSPENDED]
 

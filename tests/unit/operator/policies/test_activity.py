@@ -132,3 +132,18 @@ def test_failed_worker_is_told_with_the_restart_that_follows() -> None:
     view = make_view(plan=make_plan(2, restart_count=1), failure=make_failure(1, epoch=2))
     found = judge_activity(make_job(max_restarts=3, status=TRAINED), view, live(4), budget)
     assert found.restarting_message == "digits-worker-1 failed (ApplicationError, exit code 1); restart 2 of at most 3."
+
+
+@pytest.mark.parametrize(
+    ("restarts", "words"),
+    [
+        pytest.param(1, "restart 1 of at most 9.", id="replaced at once"),
+        pytest.param(3, "restart 3 of at most 9. Its successor comes at 2026-01-01T12:00:20Z.", id="in a crash loop"),
+    ],
+)
+def test_wait_for_a_failed_workers_successor_is_told(restarts: int, words: str) -> None:
+    policy = {"maxRestarts": 9, "backoff": {"initialSeconds": 10, "maxSeconds": 300}}
+    job = make_job(spec={"restartPolicy": policy}, status=TRAINED)
+    failed = [(failed_pod(1, started=-3), Stand(standing=Standing.FAILED))]
+    found = judge_activity(job, make_view(), failed, Budget(restarts=Restarts(total=restarts), limit=9, last_failure=FAILURE))
+    assert found.restarting_message.endswith(words)

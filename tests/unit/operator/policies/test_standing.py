@@ -52,11 +52,11 @@ def nodes(*others: Node) -> dict[str, Node]:
     ],
 )
 def test_dead_node_pod_is_not_waited_for(pod: Pod, known: dict[str, Node] | None, expected: Standing, again: float | None) -> None:
-    found = standing(pod, known, node_lost_seconds=5, now=NOW)
+    found = standing(pod, known, node_lost_seconds=5, stuck_seconds=300, now=NOW)
     assert found.standing is expected
     assert found.look_again == (at(again) if again is not None else None)
 
 
 def test_the_reason_names_the_node() -> None:
-    found = standing(make_pod(node="bad"), nodes(make_node("bad", ready=False, since=-9)), node_lost_seconds=5, now=NOW)
+    found = standing(make_pod(node="bad"), nodes(make_node("bad", ready=False, since=-9)), node_lost_seconds=5, stuck_seconds=300, now=NOW)
     assert found.why == "node bad is not ready"
