@@ -119,7 +119,7 @@ class Job:
 
     def end(self) -> None:
         for member, agent in self._agents.items():
-            self._signal_all(member, signal.SIGKILL)
+            self._until(lambda member=member: not self._kill_all(member), limit=10)  # type: ignore[misc]  # it may be starting a worker just now
             agent.stop(grace=0)
 
     def _start_one(self) -> None:
@@ -146,6 +146,11 @@ class Job:
 
     def _mark(self, member: str) -> str:
         return f"{self._token}-{member}"
+
+    def _kill_all(self, member: str) -> list[int]:
+        """Returns whom it found. Dead processes have no environment, so the next call does not find them."""
+        self._signal_all(member, signal.SIGKILL)
+        return marked(MARK, self._mark(member))
 
     def _signal_all(self, member: str, number: signal.Signals) -> float:
         found = sorted(marked(MARK, self._mark(member)), key=lambda pid: pid != self._agents[member].pid)  # the agent first
