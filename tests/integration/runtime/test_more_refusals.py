@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import resource
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -10,13 +14,13 @@ from elasticjob_runtime.contract import CONTRACT_VERSION, Env, ExitCode, MemberS
 from elasticjob_runtime.etcd.port import Get, KeyRange
 
 from tests.contract.etcd_servers import EtcdServer, enable_users
-from tests.integration.runtime.agents import QUICK, Job
+from tests.integration.runtime.agents import QUICK, SOURCE, Job
 from tests.support import eventually
 
 WRONG_FLAGS = {
     "more at least than at most": (("--nnodes", "4:2"), QUICK, "--nnodes=4:2: the minimum", ExitCode.USAGE),
     "an unknown backend": (("--rdzv-backend", "redis"), QUICK, "--rdzv-backend=redis: unknown backend", ExitCode.USAGE),
-    "a key that nobody knows": ((), "lease=3", "--rdzv-conf: unknown key 'lease'; known are", ExitCode.USAGE),
+    "a key that nobody knows": ((), "lease=3", "--rdzv-conf: unknown key 'lease'", ExitCode.USAGE),
     "a certificate that is not there": ((), "protocol=https,cacert=nowhere.pem", "cacert nowhere.pem: cannot be used", ExitCode.USAGE),
     "a certificate that is none": ((), "protocol=https,cacert=junk.pem", "cacert junk.pem: cannot be used", ExitCode.USAGE),
     "a password file that is not there": ((), "user=jane,password_file=nowhere", "password_file nowhere: cannot be read", ExitCode.USAGE),
@@ -99,3 +103,15 @@ def test_the_termination_message_is_written_where_nothing_was(job: Job) -> None:
     job.trains(1)
     job.tell("a", "raise")
     eventually(lambda: path.exists() and "RuntimeError: told to fail" in path.read_text(), what="the message")
+
+
+def test_a_machine_without_room_for_a_file_gets_one_sentence() -> None:
+    def no_room() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+
+    command = [sys.executable, "-m", "elasticjob_runtime", "--no-python", "true"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    run = subprocess.run(command, env=environment, preexec_fn=no_room, capture_output=True, text=True, check=False, timeout=60)
+    assert run.returncode == ExitCode.UNAVAILABLE
+    assert "Traceback" not in run.stderr
+    assert "this machine does not let the agent start: [Errno 2] No usable temporary directory" in run.stderr.splitlines()[-1]

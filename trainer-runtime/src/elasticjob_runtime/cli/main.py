@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.debug:
             raise
         termination.write(f"elasticrun: {error}", os.environ)
+        outlet.flush()
         print(f"elasticrun: {error}", file=sys.stderr)  # noqa: T201 - a command line tool's own error
         return error.code
 
@@ -83,7 +84,11 @@ def _run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise options.UsageError(f"--events={args.events}: {error.strerror}") from error
     environment = {**os.environ, "TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle}
-    agent = Agent(config, store, environment, timeline, metrics)
+    try:
+        agent = Agent(config, store, environment, timeline, metrics)
+    except OSError as error:  # no room in the temporary folder, no descriptors left, an interpreter that may not be run
+        reason = f"this machine does not let the agent start: {error}; TMPDIR names another temporary folder"
+        raise options.UsageError(reason, ExitCode.UNAVAILABLE) from error
     if server is not None:
         server.start()  # a thread: after the agent has forked what it forks
     exit_ = agent.run()
