@@ -12,10 +12,11 @@ from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Json, Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
+from tests.integration.operator.shared import operator
 from tests.integration.operator.test_workers import nodes, successor, uid_of
 from tests.support import eventually
 
-__all__ = ["nodes"]
+__all__ = ["nodes", "operator"]
 
 WORKER = "digits-worker-1"
 
@@ -44,25 +45,36 @@ class Row(NamedTuple):
     happens: Callable[[Namespace], None]
     causes: dict[str, int]
     """status.restarts.byCause in the end; empty: it is free."""
+    words: str
+    """What the condition Restarting and its Event say."""
 
 
 REPLACED = {
-    "application exit": Row(ends(1), {"ApplicationError": 1}),
-    "signal": Row(ends(139), {"Signal": 1}),
-    "OOMKilled": Row(ends(137, "OOMKilled"), {"OutOfMemory": 1}),
-    "left gracefully": Row(ends(143), {}),
-    "container vanished with a reboot": Row(ends(137, "ContainerStatusUnknown"), {}),
-    "evicted by the kubelet": Row(fails(reason="Evicted", message="The node was low on resource: memory"), {}),
-    "preempted by the scheduler": Row(disrupted("PreemptionByScheduler"), {}),
-    "drained (eviction API)": Row(disrupted("EvictionByEvictionAPI"), {}),
-    "node shut down": Row(disrupted("TerminationByKubelet"), {}),
-    "deleted by hand": Row(deleted, {}),
+    "application exit": Row(ends(1), {"ApplicationError": 1}, f"{WORKER} failed (ApplicationError, exit code 1); restart 1 of at most 10."),
+    "signal": Row(ends(139), {"Signal": 1}, f"{WORKER} failed (Signal, exit code -11: ended by signal 11); restart 1 of at most 10."),
+    "OOMKilled": Row(
+        ends(137, "OOMKilled"),
+        {"OutOfMemory": 1},
+        f"{WORKER} failed (OutOfMemory, exit code 137: out of memory: raise the container's memory limit",
+    ),
+    "left gracefully": Row(ends(143), {}, "ended from outside (SIGTERM)"),
+    "container vanished with a reboot": Row(ends(137, "ContainerStatusUnknown"), {}, "the container vanished"),
+    "evicted by the kubelet": Row(fails(reason="Evicted", message="low on resource: memory"), {}, "low on resource: memory"),
+    "preempted by the scheduler": Row(disrupted("PreemptionByScheduler"), {}, "by the cluster"),
+    "drained (eviction API)": Row(disrupted("EvictionByEvictionAPI"), {}, "by the cluster"),
+    "node shut down": Row(disrupted("TerminationByKubelet"), {}, "by the cluster"),
+    "deleted by hand": Row(deleted, {}, "is gone"),
 }
+
+
+def told(ns: Namespace, reason: str) -> list[str]:
+    """Messages of all Events of that reason."""
+    return [each["message"] for each in ns.events("digits") if each["reason"] == reason]
 
 
 @pytest.mark.parametrize("row", REPLACED.values(), ids=REPLACED.keys())
 def test_worker_is_replaced(ns: Namespace, training: Callable[..., Agents], row: Row) -> None:
-    training(replicas=2)
+    agents = training(replicas=2, minReplicas=2)
     before = uid_of(ns, WORKER)
     other = uid_of(ns, "digits-worker-0")
     row.happens(ns)
@@ -70,6 +82,48 @@ def test_worker_is_replaced(ns: Namespace, training: Callable[..., Agents], row:
     eventually(lambda: ns.status("digits")["restarts"].get("byCause", {}) == row.causes, what=f"restarts {row.causes}")
     assert ns.status("digits")["restarts"]["total"] == sum(row.causes.values())
     assert uid_of(ns, "digits-worker-0") == other, "the other one is left alone"
+    eventually(lambda: row.words in ns.condition("digits", "Restarting").get("message", ""), what="Restarting says why")
+    reason = "WorkerFailed" if row.causes else "WorkerLost"
+    assert (ns.condition("digits", "Restarting")["status"], ns.condition("digits", "Restarting")["reason"]) == ("True", reason)
+    ns.run(WORKER)
+    agents.plan(2, size=2, restart_count=0)
+    eventually(lambda: ns.is_true("digits", "Running") and ns.status("digits")["epoch"] == 2, what="it trains again")
+    eventually(lambda: f"Created {WORKER}." in told(ns, "WorkerCreated"), what="the successor is told")
+    (once,) = told(ns, reason)
+    assert row.words in once
+    assert told(ns, "WorkerCreated").count(f"Created {WORKER}.") == 1
+    assert len(told(ns, "WorkerDeleted")) == (0 if row.happens is deleted else 1), "what it did itself, once"
+
+
+def test_worker_in_a_crash_loop_waits_and_status_says_until_when(ns: Namespace, training: Callable[..., Agents]) -> None:
+    training(replicas=2, spec={"restartPolicy": {"backoff": {"initialSeconds": 600, "maxSeconds": 600}}})
+    before = uid_of(ns, WORKER)
+    ns.end(WORKER, 1, at=rfc3339(-60))
+    before = successor(ns, WORKER, before)["metadata"]["uid"]
+    ns.end(WORKER, 1, at=rfc3339(6), message="ValueError: no")
+    eventually(lambda: ns.status("digits")["restarts"]["total"] == 2, what="counted")
+    degraded = ns.condition("digits", "Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "WorkerFailed")
+    assert degraded["message"].startswith(
+        f"1 of 2 workers train. {WORKER} failed (ApplicationError, exit code 1); restart 2 of at most 10."
+    )
+    assert "Its successor comes at 20" in degraded["message"]
+    ns.scale("digits", 3)
+    eventually(lambda: "digits-worker-2" in ns.workers(), what="a third pod: the operator has looked")
+    assert uid_of(ns, WORKER) == before, "its log can be read"
+    assert "ValueError: no" in ns.status("digits")["lastFailure"]["message"]
+    eventually(lambda: len(told(ns, "WorkerFailed")) == 2, what="each failure is told")
+
+
+def test_worker_refused_by_its_kubelet_is_free_and_waits(ns: Namespace, training: Callable[..., Agents]) -> None:
+    """The scheduler would choose the same node again."""
+    training(replicas=2, minReplicas=2)
+    before = uid_of(ns, WORKER)
+    ns.patch("pods", WORKER, {"status": {"phase": "Failed", "reason": "OutOfcpu", "message": "Node didn't have enough cpu"}}, "status")
+    eventually(lambda: "enough cpu" in ns.condition("digits", "Restarting").get("message", ""), what="the kubelet's words")
+    assert "this restart is free. Its successor comes at 20" in ns.condition("digits", "Restarting")["message"]
+    assert uid_of(ns, WORKER) == before
+    assert ns.status("digits")["restarts"]["total"] == 0
 
 
 def waiting(reason: str, message: str) -> Json:
@@ -91,7 +145,13 @@ STUCK = {
 
 @pytest.mark.parametrize(("status", "reason", "words"), STUCK.values(), ids=STUCK.keys())
 def test_worker_that_cannot_start_is_shown_with_its_cause_and_kept(
-    ns: Namespace, operator: Operator, submit: Callable[..., str], status: Json, reason: str, words: str
+    ns: Namespace,
+    operator: Operator,
+    submit: Callable[..., str],
+    agents_of: Callable[[str], Agents],
+    status: Json,
+    reason: str,
+    words: str,
 ) -> None:
     assert operator
     submit()
@@ -101,9 +161,18 @@ def test_worker_that_cannot_start_is_shown_with_its_cause_and_kept(
     eventually(lambda: ns.condition("digits", "Running").get("reason") == reason, what=reason)
     assert words in ns.condition("digits", "Running")["message"]
     assert WORKER in ns.condition("digits", "Running")["message"]
-    told = eventually(lambda: [each for each in ns.events("digits") if each["reason"] == reason], what="an Event")
-    assert words in told[0]["message"]
+    eventually(lambda: told(ns, reason), what="an Event")
     assert uid_of(ns, WORKER) == before
+    assert ns.status("digits")["restarts"]["total"] == 0
+    # The cause goes away.
+    for name in ns.workers():
+        ns.run(name)
+    agents_of("digits").plan(1, size=2)
+    eventually(lambda: ns.condition("digits", "Running").get("reason") == "Training", what="it trains")
+    assert words not in ns.condition("digits", "Running")["message"]
+    (once,) = told(ns, reason)
+    assert words in once
+    assert not told(ns, "WorkerDeleted")
 
 
 def test_worker_refused_by_admission_is_shown_in_its_words(ns: Namespace, training: Callable[..., Agents]) -> None:
@@ -128,11 +197,17 @@ def test_worker_refused_by_admission_is_shown_in_its_words(ns: Namespace, traini
             ns.delete("pods", WORKER)
             return "no pods on Fridays" in ns.condition("digits", "Running")["message"]
 
-        eventually(refused, what="the policy is in force, and its words are in the condition")
+        eventually(refused, 60, what="the policy is in force, and its words are in the condition")
+        created = len(told(ns, "WorkerCreated"))
+        eventually(lambda: [each for each in told(ns, "PodRefused") if "no pods on Fridays" in each], what="a Warning")
+        assert WORKER not in ns.workers()
+        assert (ns.condition("digits", "Degraded")["status"], ns.condition("digits", "Degraded")["reason"]) == ("True", "PodRefused")
     finally:
         ns.kube.call("DELETE", f"{admission}/validatingadmissionpolicybindings/{name}")
         ns.kube.call("DELETE", f"{admission}/validatingadmissionpolicies/{name}")
-    eventually(lambda: WORKER in ns.workers(), what="it comes when it may")
+    eventually(lambda: WORKER in ns.workers(), 60, what="it comes when it may")
+    eventually(lambda: len(told(ns, "WorkerCreated")) == created + 1, what="told once, and only when it came")
+    eventually(lambda: "Fridays" not in ns.condition("digits", "Running")["message"], what="it is forgotten")
     assert ns.status("digits")["restarts"]["total"] == 0
 
 

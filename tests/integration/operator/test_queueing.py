@@ -52,6 +52,23 @@ def on(pool: str, count: int) -> PodSet:
     )
 
 
+def assert_placed(pod: Json, pool: str) -> None:
+    """It is where it was admitted to."""
+    assert pod["spec"]["nodeSelector"] == {"pool": pool}
+    assert "spot" in [each.get("key") for each in pod["spec"]["tolerations"]]
+    assert pod["metadata"]["labels"]["kueue.x-k8s.io/podset"] == "main"
+    assert pod["metadata"]["annotations"]["kueue.x-k8s.io/workload"] == "digits"
+
+
+def assert_whole(job: Json) -> None:
+    """Every condition says why, in a word and a sentence, and of which spec it speaks."""
+    assert len(job["status"]["conditions"]) >= 5
+    for condition in job["status"]["conditions"]:
+        assert condition["reason"]
+        assert condition["message"]
+        assert condition["observedGeneration"] == job["metadata"]["generation"], condition["type"]
+
+
 def test_queued_job_holds_nothing_goes_where_it_is_admitted_and_returns_from_preemption(
     ns: Namespace, operator: Operator, endpoint: str, nodes: tuple[str, str], agents_of: Callable[[str], Agents]
 ) -> None:
@@ -68,10 +85,8 @@ def test_queued_job_holds_nothing_goes_where_it_is_admitted_and_returns_from_pre
     queue.admit(on("a", count=3))
     eventually(lambda: len(ns.workers()) == 3, LONG, what="as many as were admitted")
     pod = ns.workers()["digits-worker-0"]
-    assert pod["spec"]["nodeSelector"] == {"pool": "a"}
-    assert "spot" in [each.get("key") for each in pod["spec"]["tolerations"]]
-    assert pod["metadata"]["labels"]["kueue.x-k8s.io/podset"] == "main"
-    assert pod["metadata"]["annotations"]["kueue.x-k8s.io/workload"] == "digits"
+    assert_placed(pod, "a")
+    accepted_at = ns.condition("digits", "Accepted")["lastTransitionTime"]
     uid, first = environment(pod)["ELASTICJOB_UID"], environment(pod)["PET_RDZV_ID"]
     for name in ns.workers():
         ns.run(name, nodes[0])
@@ -100,7 +115,8 @@ def test_queued_job_holds_nothing_goes_where_it_is_admitted_and_returns_from_pre
     queue.admit(on("b", count=4))
     eventually(lambda: len(ns.workers()) == 4, LONG, what="all of them")
     pods = ns.workers().values()
-    assert {each["spec"]["nodeSelector"]["pool"] for each in pods} == {"b"}
+    for pod in pods:
+        assert_placed(pod, "b")
     assert {environment(each)["ELASTICJOB_UID"] for each in pods} == {uid}, "by which its checkpoints are found"
     (second,) = {environment(each)["PET_RDZV_ID"] for each in pods}
     assert second != first
@@ -108,6 +124,8 @@ def test_queued_job_holds_nothing_goes_where_it_is_admitted_and_returns_from_pre
     eventually(lambda: ns.status("digits")["rendezvous"]["id"] == second, LONG, what="the new run in status")
     agents_of("digits").outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
     eventually(queue.hears_of_the_end, LONG, what="the queue hears of the end")
+    assert ns.condition("digits", "Accepted")["lastTransitionTime"] == accepted_at, "it was so all the time"
+    assert_whole(ns.job("digits"))
     assert queue.finished == ("All workers ended well.", True)
     assert not queue.holds_quota()
 

@@ -100,6 +100,11 @@ def test_dead_node_pod_terminating_forever_is_forced_out_and_replaced(
     successor(ns, "digits-worker-2", before)
     eventually(lambda: agents.members() == [], what="the lost member's key is gone")
     assert ns.status("digits")["restarts"]["total"] == 0, "node loss is free"
+    told = [(each["reason"], each["message"]) for each in ns.events("digits") if bad in each["message"]]
+    assert sorted(told) == [
+        ("WorkerDeleted", f"Deleted digits-worker-2: node {bad} is not ready"),
+        ("WorkerLost", f"On the way to 3 workers; 2 train. digits-worker-2 is gone (node {bad} is not ready); this restart is free."),
+    ]
 
 
 def test_pod_of_a_ready_node_is_left_to_its_kubelet(ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]) -> None:
@@ -136,9 +141,54 @@ def test_quota_is_shown_in_the_servers_words_and_growth_goes_on_when_it_is_lifte
     ns.scale("digits", 3)
     eventually(lambda: "exceeded quota" in ns.condition("digits", "Running")["message"], what="the server's words")
     assert ns.is_true("digits", "Running"), "the two go on"
-    ns.delete("resourcequotas", "small")
-    eventually(lambda: len(ns.workers()) == 3, what="the third pod")
+    resizing = ns.condition("digits", "Resizing")
+    assert (resizing["status"], resizing["reason"]) == ("True", "PodRefused")
+    assert resizing["message"].startswith("On the way to 3 workers; 2 train. The API server refuses further worker pods, tried again: ")
+
+    def told(reason: str) -> list[str]:
+        return [each["message"] for each in ns.events("digits") if each["reason"] == reason]
+
+    eventually(lambda: len(told("PodRefused")) == 1, what="one Event")
+    assert told("WorkerCreated") == ["Created 2 workers, digits-worker-0 to digits-worker-1."], "what was refused did not happen"
+    ns.scale("digits", 2)
+    eventually(lambda: "quota" not in ns.condition("digits", "Running")["message"], what="nothing is refused any more")
+    ns.scale("digits", 3)
+    eventually(lambda: "exceeded quota" in ns.condition("digits", "Running")["message"], what="refused again")
+    ns.patch("resourcequotas", "small", {"spec": {"hard": {"pods": "3"}}})
+    ns.patch("resourcequotas", "small", {"status": {"hard": {"pods": "3"}, "used": {"pods": "2"}}}, "status")
+    eventually(lambda: len(ns.workers()) == 3, 60, what="the third pod")
     eventually(lambda: "quota" not in ns.condition("digits", "Running")["message"], what="it is forgotten")
+    created = ["Created 2 workers, digits-worker-0 to digits-worker-1.", "Created digits-worker-2."]
+    eventually(lambda: sorted(told("WorkerCreated")) == created, what="told when it came")
+    assert ns.status("digits")["restarts"]["total"] == 0
+
+
+def test_autoscaler_that_cannot_be_is_told_and_holds_no_worker_back(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+    assert operator
+    submit(spec={"scaling": {"metrics": [{"type": "Mood"}]}})
+    eventually(lambda: len(ns.workers()) == 2, what="the workers")
+    eventually(lambda: ns.condition("digits", "Running").get("reason") == "ObjectRefused", what="the reason")
+    assert "spec.metrics[0].type" in ns.condition("digits", "Running")["message"]
+    before = uid_of(ns, "digits-worker-0")
+    ns.delete("pods", "digits-worker-0")
+    successor(ns, "digits-worker-0", before)
+
+
+def test_pod_stuck_on_a_ready_node_is_forced_out_in_the_end(
+    ns: Namespace, start_operator: Callable[..., Operator], submit: Callable[..., str], nodes: tuple[str, str]
+) -> None:
+    """A volume that does not unmount, say."""
+    start_operator(ELASTICJOB_STUCK_SECONDS="2")
+    submit(replicas=2)
+    eventually(lambda: len(ns.workers()) == 2, what="the pods")
+    for name in ns.workers():
+        ns.run(name, nodes[0])
+    before = uid_of(ns, "digits-worker-1")
+    ns.delete("pods", "digits-worker-1", gracePeriodSeconds=1)
+    successor(ns, "digits-worker-1", before)
+    assert ns.status("digits")["restarts"]["total"] == 0
+    words = f"Deleted digits-worker-1: stuck in termination on node {nodes[0]}"
+    eventually(lambda: words in [each["message"] for each in ns.events("digits")], what="the operator says so")
 
 
 def test_somebody_elses_service_of_the_name_is_not_touched(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:

@@ -76,6 +76,7 @@ class Reason(str, enum.Enum):
     WORKERS_MISSING = "WorkersMissing"
     COMPLETE = "Complete"
     NOT_TRAINING = "NotTraining"
+    RESIZING = "Resizing"
 
     # Suspended; the first also of Running and the others meanwhile
     SUSPENDED = "Suspended"
@@ -113,7 +114,7 @@ MESSAGES: dict[Reason, str] = {
     Reason.STORE_READY: "Worker 0 runs, which hosts the store at {endpoint}.",
     Reason.STORE_STARTING: "Waiting for worker 0, which hosts the store at {endpoint}.",
     Reason.TRAINING: "In epoch {epoch}, {world_size} processes train; {ready} of {wanted} workers are ready.",
-    Reason.WAITING_FOR_RENDEZVOUS: "Waiting for the rendezvous.",
+    Reason.WAITING_FOR_RENDEZVOUS: "{ready} of {wanted} workers are ready, and have not agreed yet who takes part: their logs say more.",
     Reason.WAITING_FOR_WORKERS: "{ready} of {wanted} workers are ready; training needs at least {min}.",
     Reason.IMAGE_UNAVAILABLE: "The image of {worker}, made at {since}, cannot be had: {detail}",
     Reason.CONTAINER_CONFIG_ERROR: "{worker}, made at {since}, cannot be started: {detail}",
@@ -128,6 +129,7 @@ MESSAGES: dict[Reason, str] = {
     Reason.RESIZED: "No change of size is under way; {wanted} workers are wanted.",
     Reason.WORKERS_MISSING: "{there} of {wanted} workers train.",
     Reason.NOT_TRAINING: "Nothing trains now.",
+    Reason.RESIZING: "The number of workers is changing: see Resizing.",
     Reason.COMPLETE: "As many workers train as are wanted.",
     Reason.SUSPENDED: "The job is suspended: spec.lifecycle.suspend is true.",
     Reason.SUSPENDING: "The job is to be suspended; {count} worker pods are ending.",

@@ -24,7 +24,7 @@ from elasticjob_operator.planning.rest import finished, suspended
 from elasticjob_operator.planning.status import ended_status, status_of
 from elasticjob_operator.planning.stories import tell
 from elasticjob_operator.policies import admission, completion, lifecycle
-from elasticjob_operator.policies.activity import Activity, judge_activity
+from elasticjob_operator.policies.activity import Activity, judge_activity, worker_failed
 from elasticjob_operator.policies.growth import settle
 from elasticjob_operator.policies.nodes import avoided, failing_nodes
 from elasticjob_operator.policies.rendezvous import needs_publishing, wanted_spec
@@ -89,10 +89,15 @@ def _active(
     return Plan(
         status=status,
         actions=tuple(actions),
-        stories=tell(job.status, status),
+        stories=tell(job.status, status, worker_failed(job, budget, budget.total) if _is_counted_now(job, budget) else ""),
         target=target_of(observed) if observed.workers or verdict.accepted else None,
         look_again=soonest(timers),
     )
+
+
+def _is_counted_now(job: ElasticJob, budget: Budget) -> bool:
+    """A failure that status does not tell of yet."""
+    return budget.total > job.status.restarts.total and budget.last_failure != job.status.last_failure
 
 
 def _ended(

@@ -23,6 +23,7 @@ _UNTOLD = frozenset(
         Reason.RESIZED,
         Reason.COMPLETE,
         Reason.NOT_TRAINING,
+        Reason.RESIZING,
     }
 )
 """Reasons that are the ordinary course of things."""
@@ -45,9 +46,12 @@ _GOOD_WHEN_TRUE = frozenset(
 )
 
 
-def tell(before: Status, after: Status) -> tuple[Story, ...]:
-    """Of conditions whose status or reason changed."""
-    return tuple(_changes(before, after))
+def tell(before: Status, after: Status, failure: str = "") -> tuple[Story, ...]:
+    """Of conditions whose status or reason changed. `failure`: one that is counted now, which is told even where conditions stay."""
+    changes = tuple(_changes(before, after))
+    if not failure or any(each.reason is Reason.WORKER_FAILED for each in changes):
+        return changes
+    return (*changes, Story(reason=Reason.WORKER_FAILED, message=failure, warning=True))
 
 
 def tell_deeds(done: Sequence[Action]) -> tuple[Story, ...]:

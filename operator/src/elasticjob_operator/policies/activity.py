@@ -102,7 +102,7 @@ def _waiting(job: ElasticJob, ready: int, missing: Missing | None) -> tuple[Reas
     if missing is not None and missing.reason in (Reason.WORKER_FAILED, Reason.WORKER_LOST) and job.status.epoch > 0:
         missing = None  # that is what Restarting says
     if ready >= job.min_replicas and (missing is None or not missing.needs_help):
-        return Reason.WAITING_FOR_RENDEZVOUS, message(Reason.WAITING_FOR_RENDEZVOUS)
+        return Reason.WAITING_FOR_RENDEZVOUS, message(Reason.WAITING_FOR_RENDEZVOUS, ready=ready, wanted=job.replicas)
     counts = message(Reason.WAITING_FOR_WORKERS, ready=ready, wanted=job.replicas, min=job.min_replicas)
     return (missing.reason, f"{counts} {missing.message}") if missing else (Reason.WAITING_FOR_WORKERS, counts)
 
@@ -153,7 +153,7 @@ def _restarting(
     reason, text = _gone(job, workers, budget)
     if _group_failed(view, job.status.epoch) and reason is not Reason.WORKER_FAILED:
         # The agents count it with the plan that is to come.
-        return True, Reason.WORKER_FAILED, _worker_failed(job, budget, budget.total + 1)
+        return True, Reason.WORKER_FAILED, worker_failed(job, budget, budget.total + 1)
     if text:
         return True, reason, text
     # Nothing visible is broken any more, the successor is on its way: keep what was said.
@@ -171,7 +171,7 @@ def _gone(job: ElasticJob, workers: Sequence[tuple[Pod, Stand]], budget: Budget)
     failed = [(pod, judge(pod, policy.rules)) for pod, stand in workers if stand.standing is Standing.FAILED]
     for pod, failure in failed:
         if failure.cost is Cost.COUNTS:
-            return Reason.WORKER_FAILED, _worker_failed(job, budget, budget.total) + _successor(pod, failure, policy, budget)
+            return Reason.WORKER_FAILED, worker_failed(job, budget, budget.total) + _successor(pod, failure, policy, budget)
     for pod, failure in failed:
         text = message(Reason.WORKER_LOST, worker=pod.name, detail=failure.detail)
         return Reason.WORKER_LOST, text + _successor(pod, failure, policy, budget)
@@ -181,12 +181,18 @@ def _gone(job: ElasticJob, workers: Sequence[tuple[Pod, Stand]], budget: Budget)
     return Reason.WORKER_LOST, ""
 
 
-def _worker_failed(job: ElasticJob, budget: Budget, restarts: int) -> str:
+def worker_failed(job: ElasticJob, budget: Budget, restarts: int) -> str:
+    """The newest failure that counts, and which restart it leads to."""
     last = budget.last_failure
+    detail = "unknown"
+    if last is not None:
+        detail = f"{last.reason}, exit code {last.exit_code}"
+        line = last.message.splitlines()[0] if last.message else ""
+        detail += f": {line}" if line and not line.startswith("exit code") else ""
     return message(
         Reason.WORKER_FAILED,
         worker=last.worker if last else "a worker",
-        detail=f"{last.reason}, exit code {last.exit_code}" if last else "unknown",
+        detail=detail,
         restarts=restarts,
         max_restarts=job.spec.restart_policy.max_restarts,
     )

@@ -50,7 +50,7 @@ def degraded(job: ElasticJob, view: RendezvousView, *, ready: int, runs: bool, r
         # While a successor starts, the reason stays what it was.
         kept = before.reason if before and before.reason in (Reason.WORKER_FAILED, Reason.WORKER_LOST) else Reason.WORKERS_MISSING
         return _with(missing, Reason(kept), message(Reason.WORKERS_MISSING, there=train, wanted=job.replicas))
-    reason = Reason.COMPLETE if runs else Reason.NOT_TRAINING
+    reason = Reason.NOT_TRAINING if not runs else Reason.RESIZING if train < job.replicas else Reason.COMPLETE
     return Judgement(status=False, reason=reason, message=message(reason))
 
 

@@ -55,3 +55,14 @@ def test_many_deletions_for_one_cause_are_one_event() -> None:
     gone = [DeletePod(name=f"digits-worker-{index}", uid="u", why="the job is suspended") for index in range(1000)]
     (story,) = tell_deeds(gone)
     assert story.message == "Deleted 1000 workers, digits-worker-0 to digits-worker-999: the job is suspended"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        pytest.param(Status(), Status(), ["b failed"], id="the conditions do not change: told all the same"),
+        pytest.param(Status(), having(RESTARTING, True, Reason.WORKER_FAILED), ["words"], id="Restarting tells it: once"),
+    ],
+)
+def test_every_counted_failure_is_told_once(before: Status, after: Status, told: list[str]) -> None:
+    assert [each.message for each in tell(before, after, "b failed")] == told

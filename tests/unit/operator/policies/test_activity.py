@@ -147,3 +147,9 @@ def test_wait_for_a_failed_workers_successor_is_told(restarts: int, words: str) 
     failed = [(failed_pod(1, started=-3), Stand(standing=Standing.FAILED))]
     found = judge_activity(job, make_view(), failed, Budget(restarts=Restarts(total=restarts), limit=9, last_failure=FAILURE))
     assert found.restarting_message.endswith(words)
+
+
+def test_failed_worker_is_told_with_the_first_line_of_its_error() -> None:
+    failure = FAILURE.model_copy(update={"message": "ValueError: bad shape\nTraceback ..."})
+    found = judge_activity(make_job(max_restarts=3, status=TRAINED), BROKEN, live(4), Budget(limit=3, last_failure=failure))
+    assert "failed (ApplicationError, exit code 1: ValueError: bad shape); restart 1" in found.restarting_message

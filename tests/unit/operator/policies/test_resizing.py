@@ -64,7 +64,7 @@ def test_job_that_never_trained_has_nothing_to_resize() -> None:
         pytest.param(4, 4, True, False, (False, Reason.COMPLETE), id="all train"),
         pytest.param(3, 4, True, False, (True, Reason.UNSCHEDULABLE), id="one is not in the plan"),
         pytest.param(4, 3, True, False, (True, Reason.UNSCHEDULABLE), id="one is not ready"),
-        pytest.param(3, 3, True, True, (False, Reason.COMPLETE), id="on the way to another size"),
+        pytest.param(3, 3, True, True, (False, Reason.RESIZING), id="on the way to another size"),
         pytest.param(3, 3, False, False, (False, Reason.NOT_TRAINING), id="stands still: that is Restarting"),
     ],
 )
