@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
+from elasticjob_runtime.agent.registration import RECENT
 from elasticjob_runtime.agent.rendezvous import Rendezvous
 from elasticjob_runtime.agent.rendezvous_core import CATCH_UP, Callbacks, RendezvousCore
 from elasticjob_runtime.contract import (
@@ -56,6 +57,7 @@ class Flaky(MemoryStore):
         self.errors: list[StoreError] = []
         self.mute = False
         self.watching: list[Callable[..., None]] = []
+        self.watching_from: list[int] = []
         self.revoked: list[int] = []
         self.calls = 0
 
@@ -72,6 +74,7 @@ class Flaky(MemoryStore):
 
     def watch(self, ranges: Sequence[KeyRange], start_revision: int, callback: Callable[..., None]) -> Any:
         self.watching.append(callback)
+        self.watching_from.append(start_revision)
         return super().watch(ranges, start_revision, lambda update: None if self.mute else callback(update))
 
 
@@ -172,12 +175,20 @@ def test_who_does_not_fit_the_one_before_learns_who_was_first(store: Flaky) -> N
 
 
 def test_the_one_before_me_has_gone(store: Flaky) -> None:
+    """It goes after it registered: the watch tells. It has gone long since: who is before it is asked for."""
     for name in "abc":
         core = Core(store, name)
         core.joins(Role.FOLLOWER)
         if name == "b":
             core.core.leave()
-    assert core.view.predecessor == "a"
+    assert core.view.predecessor == "b"
+    core.hears(lambda: "b" not in core.view.members)
+    core.core.leave()
+    for number in range(RECENT + 1):
+        store.put(KEYS.progress, str(number))
+    late = Core(store, "d")
+    late.joins(Role.FOLLOWER)
+    assert late.view.predecessor == "a"
 
 
 def test_an_agent_that_comes_back_under_its_name_is_not_before_itself(store: Flaky) -> None:
@@ -188,14 +199,14 @@ def test_an_agent_that_comes_back_under_its_name_is_not_before_itself(store: Fla
 
 
 def test_what_happened_since_the_one_before_me_registered_is_seen(store: Flaky) -> None:
-    """Its key is read after the rest: what happens in between comes neither twice nor backwards."""
+    """Its key is that of its registration: what happened since comes once, and nothing else comes again."""
     first, second = Core(store, "a"), Core(store, "b")
     first.joins()
     assert second.does(Register(reason="r")) is None
     assert first.does(PublishState(state=MemberState.SUCCEEDED, epoch=1, reason="r")) is None
     put_plan(store)
     assert second.does(Subscribe(role=Role.FOLLOWER, reason="r")) is None
-    assert second.view.members["a"].value.state is MemberState.SUCCEEDED
+    second.hears(lambda: second.view.members["a"].value.state is MemberState.SUCCEEDED)
     second.hears(lambda: second.view.plan is not None)
     assert second.view.members["a"].value.state is MemberState.SUCCEEDED
     first.core.leave()
@@ -208,7 +219,20 @@ def test_joining_takes_few_calls(store: Flaky) -> None:
     second = Core(store, "b")
     before = store.calls
     second.joins(Role.FOLLOWER)
-    assert store.calls - before == 2, "beside the lease and the watch"
+    assert store.calls - before == 1, "beside the lease and the watch"
+    assert second.view.members["a"].value.incarnation == "a1", "as the tail tells it"
+
+
+def test_who_registered_long_ago_is_read(store: Flaky) -> None:
+    """No watch goes back over a day of a running job's changes."""
+    Core(store, "a").joins()
+    for number in range(RECENT + 1):
+        store.put(KEYS.progress, str(number))
+    store.watching_from.clear()
+    second = Core(store, "b")
+    second.joins(Role.FOLLOWER)
+    assert (second.view.predecessor, set(second.view.members)) == ("a", {"a", "b"})
+    assert store.watching_from == [second.view.members["b"].create_revision + 1]
 
 
 def test_the_first_has_nobody_before_it(store: Flaky) -> None:

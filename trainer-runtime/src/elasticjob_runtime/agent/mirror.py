@@ -27,19 +27,19 @@ T = TypeVar("T", bound=Value)
 logger = logging.getLogger(__name__)
 
 
-def common_ranges(keys: Keys) -> list[KeyRange]:
-    """What every agent wants to know: outcome and plan; spec and suspects. Few ranges, since to watch one costs as much as a call. Nothing
-    else sorts between these names."""
-    return [KeyRange(keys.outcome, keys.progress), KeyRange(keys.spec, KeyRange.prefix(keys.suspects).end)]
+def common_range(keys: Keys) -> KeyRange:
+    """What every agent wants to know: outcome, plan, spec and suspects. One range, since each costs the store; nothing else sorts between
+    these names."""
+    return KeyRange(keys.outcome, KeyRange.prefix(keys.suspects).end)
 
 
 def watched_ranges(keys: Keys, role: Role | None, me: str, predecessor: str) -> list[KeyRange]:
     """What an agent in `role` watches."""
-    head, wishes = common_ranges(keys)
-    if role is Role.PLANNER:  # failures, members, outcome and plan in one: so no plan is seen before the members that it names
-        return [KeyRange(keys.failures, head.end), wishes]
+    common = common_range(keys)
+    if role is Role.PLANNER:  # failures and members in the same one: so no plan is seen before the members that it names
+        return [KeyRange(keys.failures, common.end)]
     names = [me, predecessor] if predecessor else [me]
-    return [head, wishes, *(KeyRange(keys.member(name)) for name in names)]
+    return [common, *(KeyRange(keys.member(name)) for name in names)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -100,6 +100,8 @@ class Mirror:
             known = self._kvs.get(event.key)
             if known is not None and known.mod_revision > event.mod_revision:
                 continue  # read later than the rest: see `add`
+            if any(event.mod_revision <= seen and event.key in span for span, seen in self._seen.items()):
+                continue  # the watch goes back further than what was read, for another key's sake
             if event.value is None:
                 self._remove(event.key)
             else:

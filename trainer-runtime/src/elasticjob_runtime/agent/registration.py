@@ -7,11 +7,15 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from elasticjob_runtime.agent.mirror import common_ranges
+from elasticjob_runtime.agent.mirror import common_range
 from elasticjob_runtime.contract import Keys, MemberState, MemberValue, TailValue
 from elasticjob_runtime.etcd.port import Compare, Delete, Get, KeyRange, KeyValue, LeaseKeeper, LeaseLost, Put, Store, Unavailable
 
 logger = logging.getLogger(__name__)
+
+RECENT = 100
+"""Revisions that a watch may go back for what the member before has done since it registered: to read its key costs a call, to go back
+costs the store one look at each revision."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -20,9 +24,11 @@ class Arrival:
 
     revision: int
     kvs: tuple[KeyValue, ...]
-    """Its own key, and all of `common_ranges`. With an outcome, it did not register: the job is over."""
+    """Its own key, and all of `common_range`. With an outcome, it did not register: the job is over."""
     before: str
     """The member that registered just before; empty: nobody has."""
+    before_key: KeyValue | None = None
+    """Its key as it registered; what happened to it since is to be watched from that revision on. None: longer ago, or not told."""
 
 
 class Registration:
@@ -65,19 +71,30 @@ class Registration:
         """None: the key was there, of an earlier registration, and is not any more."""
         keys, value = self._keys, self.member.to_json()
         guards = [Compare(self._key, create_revision=0), Compare(keys.outcome, create_revision=0)]
-        known = [Get(wanted) for wanted in common_ranges(keys)]
-        tail = TailValue(member=self._me).to_json()
+        known = Get(common_range(keys))
+        tail = TailValue(member=self._me, value=value).to_json()
         puts = [Put(self._key, value, lease), Put(keys.tail, tail)]
-        result = self._store.txn(guards, [Get(KeyRange(keys.tail)), *known, *puts], [Get(KeyRange(self._key)), *known])
+        result = self._store.txn(guards, [Get(KeyRange(keys.tail)), known, *puts], [Get(KeyRange(self._key)), known])
         first, *rest = result.reads
         kvs = tuple(kv for read in rest for kv in read)
         if result.succeeded:
             own = KeyValue(self._key, value, result.revision, result.revision, 1, lease)
-            return Arrival(result.revision, (*kvs, own), _member_of(first))
+            return self._arrival(result.revision, (*kvs, own), first)
         if any(kv.key == keys.outcome for kv in kvs):
             return Arrival(result.revision, kvs, "")
         self._store.txn([Compare(self._key, mod_revision=kv.mod_revision) for kv in first], [Delete(KeyRange(self._key))])
         return None
+
+    def _arrival(self, revision: int, kvs: tuple[KeyValue, ...], tail: Sequence[KeyValue]) -> Arrival:
+        try:
+            last = TailValue.from_json(tail[0].value) if tail else None
+        except ValueError:
+            last = None
+        if last is None:
+            return Arrival(revision, kvs, "")
+        at = tail[0].mod_revision
+        told = last.value and revision - at <= RECENT
+        return Arrival(revision, kvs, last.member, KeyValue(self._keys.member(last.member), last.value, at, at, 1) if told else None)
 
     def is_current(self, number: int) -> bool:
         """Whether news of registration `number` still matter."""
@@ -121,10 +138,3 @@ class Registration:
         """Ends the lease at once. Best effort."""
         if self._lease is not None:
             self._lease.revoke()
-
-
-def _member_of(tail: Sequence[KeyValue]) -> str:
-    try:
-        return TailValue.from_json(tail[0].value).member if tail else ""
-    except ValueError:
-        return ""

@@ -258,7 +258,9 @@ class RendezvousCore:
             self._read_again()
             return
         self._arrival, self._stale, self._changed = None, False, True
-        self._watch_from(arrival.revision + 1, watched_ranges(self._keys, role, self._me, predecessor))
+        before = arrival.before_key
+        since = before.mod_revision if before is not None and predecessor == arrival.before else arrival.revision
+        self._watch_from(since + 1, watched_ranges(self._keys, role, self._me, predecessor))
 
     def _who_came_before(self) -> str:
         """The member that registered just before this one. Notes the very first, to which all others have to fit, where that is in doubt:
@@ -276,8 +278,10 @@ class RendezvousCore:
         return before
 
     def _meet(self, name: str) -> MemberValue | None:
-        """Reads one member's key beside what the mirror holds."""
-        kv = self._store.get(self._keys.member(name))
+        """One member's key beside what the mirror holds: as the tail told it, else read."""
+        arrival = self._arrival
+        told = arrival.before_key if arrival is not None and name == arrival.before else None
+        kv = told or self._store.get(self._keys.member(name))
         if kv is None:
             return None
         self._mirror.add(kv, self._clock())

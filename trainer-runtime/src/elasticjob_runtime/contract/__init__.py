@@ -7,11 +7,11 @@ Keys of one run, all under `<prefix>/<run-id>/` (see docs/design/rendezvous.md):
 
     spec                      wanted membership               operator, or the first agent from its flags
     members/<member>          leased: who is there            each agent, its own
-    ranks/<attempt>/<member>  ranks of a plan                 the planner, before the plan
+    assigned-ranks/<attempt>/<member>  ranks of a plan        the planner, before the plan
     plan                      the current plan's head         the planner, one compare-and-swap
     failures/<epoch>/<member> first failure of an epoch       each agent, its own
     suspects/<epoch>/<suspect>/<by>  no heartbeat any more    each agent, of its neighbours
-    progress                  step and rate of the training   rank 0's agent, at most once a second
+    training-progress         step and rate of the training   rank 0's agent, at most once a second
     outcome                   succeeded or failed, and why    the planner, once
     tail                      who registered last             each agent, as it registers
 """

@@ -10,7 +10,7 @@ DEFAULT_PREFIX = "/elasticjob"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one run.
+    """The keys of one run. Their order matters: what every agent watches, and the planner beside it, is one range each (mirror.py).
 
     >>> Keys("/elasticjob", "1234-1").member("digits-worker-0")
     '/elasticjob/1234-1/members/digits-worker-0'
@@ -37,7 +37,7 @@ class Keys:
 
     @property
     def progress(self) -> str:
-        return self.root + "progress"
+        return self.root + "training-progress"
 
     @property
     def tail(self) -> str:
@@ -49,7 +49,7 @@ class Keys:
 
     @property
     def ranks(self) -> str:
-        return self.root + "ranks/"
+        return self.root + "assigned-ranks/"
 
     @property
     def failures(self) -> str:

@@ -123,6 +123,8 @@ class TailValue(Value):
     """`tail`: the member that registered last. Each reads it as it registers, and so learns who came before without reading them all."""
 
     member: str
+    value: str = ""
+    """What it registered, a MemberValue's JSON: who comes next need not read it. Empty: not told."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +134,7 @@ class PlanValue(Value):
     epoch: int
     """1, 2, 3 ...; only grows."""
     attempt: str
-    """Where the ranks of this plan are: `ranks/<attempt>/`. Names the planner, so that two planners never mix."""
+    """Where the ranks of this plan are: `assigned-ranks/<attempt>/`. Names the planner, so that two planners never mix."""
     size: int
     """Members in the plan."""
     world_size: int
@@ -187,7 +189,7 @@ class Neighbour:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RankValue(Value):
-    """`ranks/<attempt>/<member>`."""
+    """`assigned-ranks/<attempt>/<member>`."""
 
     group_rank: int
     incarnation: str
@@ -249,7 +251,7 @@ class SuspicionValue(Value):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ProgressValue(Value):
-    """`progress`: what rank 0's worker said last."""
+    """`training-progress`: what rank 0's worker said last."""
 
     step: int
     epoch: int

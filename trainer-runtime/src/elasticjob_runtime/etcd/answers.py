@@ -88,6 +88,13 @@ def parse_answer(status: int, headers: dict[str, str], body: bytes) -> Json:
     return result
 
 
+def check_header(answer: Json) -> None:
+    """Every answer of an etcd of 3.4 or newer has a header (older ones have other paths). Raises NotEtcd."""
+    header = answer.get("header")
+    if not isinstance(header, dict) or "cluster_id" not in header:
+        raise NotEtcd(f"not an etcd v3 gateway (answers {json.dumps(answer)[:80]})")
+
+
 def check_version(status: int, headers: dict[str, str], body: bytes) -> None:
     """Judges the answer to GET /version: {"etcdserver": "3.4.23", ...}. Raises StoreError."""
     data = _object(body) if status == 200 else None

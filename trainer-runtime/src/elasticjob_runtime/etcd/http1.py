@@ -76,6 +76,8 @@ class Connection:
         self._chunk_open = False
         self._lock = threading.Lock()
         self._closed = False
+        self._patience = 0.0
+        """The socket's timeout, s; 0: not known."""
         self.reusable = False
 
     def open(self, end: float) -> None:
@@ -145,8 +147,10 @@ class Connection:
         ).encode("latin-1") + body
         self.reusable = False
         try:
-            sock = self._ready(end)
-            sock.sendall(request)
+            while request:
+                sock = self._ready(end)
+                with contextlib.suppress(TimeoutError):  # the deadline's is raised by `_ready`
+                    request = request[sock.send(request) :]
         except TimeoutError as error:
             raise TooLate("the request could not be sent within the deadline") from error
         except OSError as error:
@@ -230,17 +234,28 @@ class Connection:
         self._chunk_open = False
 
     def _ready(self, end: float) -> socket.socket:
+        """The socket, to be used until `end` at the latest: its own timeout may end before, and is no reason to give up then. (To set it
+        costs a call of the system each time, and a thread's turn: one does for several.) Raises TimeoutError."""
         left = end - time.monotonic()
         if left <= 0:
             raise TimeoutError
         if self._socket is None or self._closed:
             raise ConnectionAbortedError("the connection was closed")
-        self._socket.settimeout(left)
+        if not left / 2 <= self._patience <= left:
+            self._patience = left * 0.75
+            self._socket.settimeout(self._patience)
         return self._socket
+
+    def _receive(self, end: float) -> bytes:
+        """Raises TimeoutError, OSError."""
+        while True:
+            sock = self._ready(end)
+            with contextlib.suppress(TimeoutError):  # the deadline's is raised by `_ready`
+                return sock.recv(65536)
 
     def _fill(self, end: float, *, resumable: bool = False) -> None:
         try:
-            data = self._ready(end).recv(65536)
+            data = self._receive(end)
         except TimeoutError as error:
             if resumable:
                 raise
@@ -255,7 +270,10 @@ class Connection:
 def _parse_head(raw: bytes) -> Head:
     first, *lines = raw.decode("latin-1").split("\r\n")
     version, _, rest = first.partition(" ")
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
     length = headers.get("content-length", "")
     if not version.startswith("HTTP/1.") or not rest[:3].isdigit() or not (length.isdigit() or not length):
         raise NotHttp(f"answers {_quote(raw)}, which is not HTTP")

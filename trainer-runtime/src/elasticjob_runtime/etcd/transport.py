@@ -68,7 +68,7 @@ class Transport:
             share = max((end - time.monotonic()) / untried, _SHORTEST_ATTEMPT)
             attempt_end = min(end, time.monotonic() + min(share, attempt))
             try:
-                return self.call_at(endpoint, path, body, attempt_end, end if not idempotent else attempt_end)
+                return self.call_at(endpoint, path, body, attempt_end, None if idempotent else end, idempotent=idempotent)
             except (Unavailable, NotEtcd, Untrusted) as error:
                 self.rotation.failed(endpoint)
                 if endpoint not in faults or not isinstance(error, NoTime):
@@ -93,15 +93,34 @@ class Transport:
         kind = NotEtcd if any(isinstance(error, NotEtcd) for error in faults.values()) else Denied
         return kind(summary(faults))
 
-    def call_at(self, endpoint: Endpoint, path: str, body: bytes, end: float, answer_end: float | None = None) -> wire.Json:
-        """One attempt at one endpoint: everything up to sending until `end`, the answer until `answer_end`. Raises StoreError."""
+    def call_at(
+        self, endpoint: Endpoint, path: str, body: bytes, end: float, answer_end: float | None = None, *, idempotent: bool = False
+    ) -> wire.Json:
+        """One attempt at one endpoint: everything up to sending until `end`, the answer until `answer_end`. Raises StoreError.
+
+        No write and no password goes to an endpoint that has not shown yet that it is an etcd we can use. What is idempotent needs no
+        question before it: its own answer shows that.
+        """
         answer_end = end if answer_end is None else answer_end
 
         def attempt(token: str) -> wire.Json:
-            with _Borrowed(self, endpoint, end) as connection:
+            with _Borrowed(self, endpoint, end, check=not idempotent) as connection:
                 return _exchange(connection, path, body, token, end, answer_end)
 
-        return self.with_token(endpoint, end, attempt)
+        if endpoint in self._checked or not idempotent:
+            return self.with_token(endpoint, end, attempt)
+        try:
+            answer = self.with_token(endpoint, end, attempt)
+            answers.check_header(answer)
+        except NotEtcd:
+            self.release(self.open_stream(endpoint, end))  # its check says what it is instead, or which version of etcd
+            raise
+        except Unavailable as error:
+            if not isinstance(error.__cause__, AnswerLost):
+                raise
+            raise Unavailable(f"{error}{_hint(endpoint)}") from error
+        self._checked.add(endpoint)
+        return answer
 
     def forget_token(self, token: str) -> None:
         self._tokens.forget(token)
@@ -133,8 +152,8 @@ class Transport:
                     raise Denied(f"{endpoint}: {error}") from error
         raise AssertionError
 
-    def open_stream(self, endpoint: Endpoint, end: float) -> Connection:
-        """A new connection; the caller gives it back with `release`."""
+    def open_stream(self, endpoint: Endpoint, end: float, *, check: bool = True) -> Connection:
+        """A new connection; the caller gives it back with `release`. With `check`, to what is certainly an etcd we can use."""
         connection = Connection(endpoint, self._context if endpoint.tls else None)
         with self._lock:
             if self._closed:
@@ -142,7 +161,11 @@ class Transport:
             self._used.add(connection)
         try:
             connection.open(end)
-            self._check(connection, end)
+            if check and endpoint not in self._checked:
+                self._check(connection, end)
+                if not connection.reusable:  # a proxy that closes after every answer
+                    self.release(connection)
+                    return self.open_stream(endpoint, end)
         except TransportError as error:
             self.release(connection)
             raise store_error(error) from error
@@ -152,21 +175,18 @@ class Transport:
         return connection
 
     def _check(self, connection: Connection, end: float) -> None:
-        """Once for every endpoint: is it an etcd we can use?"""
-        if connection.endpoint in self._checked:
-            return
+        """Is it an etcd we can use? Once for every endpoint, at most."""
         try:
             connection.send("GET", "/version", b"", "", end)
             head = connection.read_head(end)
             answers.check_version(head.status, head.headers, connection.read_body(head, end))
         except AnswerLost as error:
-            hint = "" if connection.endpoint.tls else " (if it wants TLS: protocol=https)"
-            raise Unsent(f"{error}{hint}") from error
+            raise Unsent(f"{error}{_hint(connection.endpoint)}") from error
         except Unavailable as error:
             raise Unsent(str(error)) from error
         self._checked.add(connection.endpoint)
 
-    def borrow(self, endpoint: Endpoint, end: float) -> Connection:
+    def borrow(self, endpoint: Endpoint, end: float, *, check: bool = True) -> Connection:
         with self._lock:
             idle = self._idle.get(endpoint, [])
             while idle:
@@ -176,7 +196,7 @@ class Transport:
                     continue
                 self._used.add(connection)
                 return connection
-        return self.open_stream(endpoint, end)
+        return self.open_stream(endpoint, end, check=check)
 
     def release(self, connection: Connection) -> None:
         """Keeps the connection if it may be used again."""
@@ -211,9 +231,9 @@ class Transport:
 class _Borrowed:
     """A pooled connection for one exchange; whatever went wrong on it becomes a StoreError."""
 
-    def __init__(self, transport: Transport, endpoint: Endpoint, end: float) -> None:
+    def __init__(self, transport: Transport, endpoint: Endpoint, end: float, *, check: bool = True) -> None:
         self._transport = transport
-        self._connection = transport.borrow(endpoint, end)
+        self._connection = transport.borrow(endpoint, end, check=check)
 
     def __enter__(self) -> Connection:
         return self._connection
@@ -243,6 +263,10 @@ def store_error(error: TransportError) -> StoreError:
             return Untrusted(str(error))
         case _:
             return Unavailable(str(error))
+
+
+def _hint(endpoint: Endpoint) -> str:
+    return "" if endpoint.tls else " (if it wants TLS: protocol=https)"
 
 
 def summary(faults: dict[Endpoint, StoreError]) -> str:

@@ -35,8 +35,11 @@ def decode(text: str) -> str:
     return binascii.a2b_base64(text).decode("utf-8", "surrogateescape")
 
 
+_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode  # json.dumps would make one for every message
+
+
 def dump(data: Json) -> bytes:
-    return json.dumps(data, separators=(",", ":")).encode("ascii")
+    return _to_json(data).encode("ascii")
 
 
 def load(data: bytes) -> Json:
