@@ -18,6 +18,9 @@ from tests.support import eventually
 
 NewJob = Callable[..., Job]
 
+IDLE = ("sh", "-c", "trap exit TERM; sleep 600 & wait")
+"""A worker that does nothing, and ends when it is told to."""
+
 
 @pytest.fixture
 def elsewhere(cluster: ClusterDriver) -> Iterator[str]:
@@ -49,7 +52,7 @@ def test_an_upgrade_of_the_operator_restarts_the_training(
     assert "Succeeded" in release.test()
     eventually(lambda: may_list_pods(cluster, "default"), 30, 0.5, "rights in the named namespace")
     eventually(lambda: not may_list_pods(cluster, elsewhere), 30, 0.5, "and in no other")
-    other = Job(cluster, "other", replicas=1, least=1, command=("sleep", "600"))
+    other = Job(cluster, "other", replicas=1, least=1, command=IDLE)
     cluster.kubectl.apply(yaml.safe_dump(other.manifest), elsewhere)
     job.trains(2)  # by the new operator's word
     assert job.course == before
@@ -64,9 +67,9 @@ def test_an_upgrade_of_the_operator_restarts_the_training(
 
 def test_jobs_of_an_uninstalled_operator_are_stuck(cluster: ClusterDriver, new_job: NewJob, release: Release) -> None:
     """They go on; they can be deleted, with all they have; and an operator that is put back takes up the rest as it is."""
-    stays, goes = new_job("stays", replicas=2), new_job("goes", replicas=1)
+    stays, goes = new_job("stays", replicas=2), new_job("goes", replicas=1, least=1, command=IDLE)
     stays.trains(2)
-    goes.trains(1)
+    eventually(lambda: [pod["status"]["phase"] for pod in goes.pods] == ["Running"], 60, 0.5, "the other runs too")
     before = stays.course
     release.uninstall()
     goes.delete()
