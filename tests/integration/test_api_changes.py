@@ -35,7 +35,24 @@ TEMPLATE_FORBIDDEN = (f"spec.workers.template: Forbidden: template {FIXED}",)
 CHANGES = {
     "size": Case({f"{WORKERS}.replicas": 6}),
     "bounds": Case({f"{WORKERS}.minReplicas": 1, f"{WORKERS}.maxReplicas": 9}),
+    "most below the size": Case(
+        {f"{WORKERS}.maxReplicas": 3}, ("replicas (4) is above maxReplicas (3): lower replicas or raise maxReplicas",)
+    ),
+    "least above the size": Case(
+        {f"{WORKERS}.minReplicas": 5}, ("replicas (4) is below minReplicas (5): raise replicas or lower minReplicas",)
+    ),
+    "allowed sizes without the size's bounds": Case({f"{WORKERS}.allowedReplicas": [2, 4]}, ("allowedReplicas [2, 4] are not all from",)),
+    "metrics of a fixed size": Case(
+        {"spec.scaling.metrics": [{"type": "Resource"}]}, ("set workers.minReplicas below workers.maxReplicas",)
+    ),
+    "metrics with room": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, "spec.scaling.metrics": [{"type": "Resource"}]}),
     "restarts": Case({"spec.restartPolicy.maxRestarts": 3}),
+    "restarts within a window": Case({"spec.restartPolicy": {"maxRestarts": 3, "windowSeconds": 60}}),
+    "etcd of its own": Case({"spec.rendezvous.etcd": {}}, (f"spec.rendezvous: Forbidden: rendezvous {FORBIDDEN}",)),
+    "backend": Case({"spec.rendezvous.backend": "c10d"}, (f"spec.rendezvous: Forbidden: rendezvous {FORBIDDEN}",)),
+    "name of the trainer": Case({f"{TRAINER}.name": "main"}, TEMPLATE_FORBIDDEN),
+    "network": Case({f"{POD}.hostNetwork": True}, TEMPLATE_FORBIDDEN),
+    "time to save": Case({"spec.lifecycle.gracefulShutdownSeconds": 120}),
     "cleaning": Case({"spec.lifecycle.cleanPods": "None"}),
     "labels of the job": Case({"metadata.labels": {"a": "b"}}),
     "image": Case({f"{TRAINER}.image": "train:2"}, TEMPLATE_FORBIDDEN),

@@ -62,10 +62,9 @@ def test_kubectl_scale_changes_the_size_within_the_bounds(cluster: Cluster) -> N
 def full_status() -> Status:
     """Every field set, and every bound reached."""
     conditions: Any = ()
+    holds = (ConditionType.ACCEPTED, ConditionType.RUNNING)
     for each in ConditionType:
-        conditions = set_condition(
-            conditions, type=each, status=each is ConditionType.RUNNING, reason=Reason.TRAINING, message="m", generation=1, now=NOON
-        )
+        conditions = set_condition(conditions, type=each, status=each in holds, reason=Reason.TRAINING, message="m", generation=1, now=NOON)
     return Status(
         observed_generation=1,
         replicas=4,

@@ -73,3 +73,4 @@ def test_job_of_a_namespace_that_goes_is_left_alone_quietly(
     assert len(told) == 1, told
     assert "refused" not in operator.log_text()
     assert "not posted" not in operator.log_text()
+    assert operator.log_text().count("WorkerCreated: ") == 1, "what was refused did not happen"
