@@ -21,6 +21,8 @@ MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 
 REQUEST_SECONDS = 30.0
+KEEP_ALIVE_SECONDS = 60.0
+"""A burst of failures must not begin with a TLS handshake for each request. The API server closes after 90 s."""
 BUSY_RETRIES = 6
 LONGEST_RETRY_AFTER = 30.0
 FAULT_RETRIES, FIRST_FAULT_WAIT = 2, 0.1
@@ -69,7 +71,9 @@ class Api:
         self._client = client
         self._configuration = client.configuration
         self._may_write = may_write
-        pool = aiohttp.TCPConnector(limit=self._configuration.connection_pool_maxsize, ssl=client.rest_client.ssl_context)
+        pool = aiohttp.TCPConnector(
+            limit=self._configuration.connection_pool_maxsize, ssl=client.rest_client.ssl_context, keepalive_timeout=KEEP_ALIVE_SECONDS
+        )
         self._session = aiohttp.ClientSession(connector=pool, cookie_jar=aiohttp.DummyCookieJar())
 
     async def request(

@@ -4,6 +4,9 @@ The first change after a quiet second is written at once, what follows within th
 go on from the status that is not written yet, so that a condition which turned twice has turned twice, with both Events. A killed operator
 loses a second of that: its successor judges the same world from the last status that was written, as after a kill before any write.
 
+A round that created or deleted something leaves its status to the next one, which knows what came of it and is on its way already: one
+write then says that a job is accepted and has four workers, or that a worker was replaced.
+
 Some deeds must not come before what they follow from is written: a failed pod is counted, then deleted; a job has ended, then its pods
 go; it rests, then it can begin a new run. Holding these back would hold back pods, so they are written at once. They are few: a failed
 pod that counts against the budget (a group that fails together is one), and the turns of a job's life.
@@ -14,11 +17,20 @@ from __future__ import annotations
 from elasticjob_operator.api import ConditionType, Status
 
 STATUS_SECONDS = 1.0
+NEWS_SECONDS = 0.25
+"""By when news of what was done should have woken the job: the answer itself, or its echo from the watch."""
 
 
-def seconds_to_hold(written: Status, wanted: Status, since: float) -> float:
-    """For how long `wanted` is not written yet, s. `written`: what the API server has; `since`: s since that was written."""
-    return 0.0 if deeds_wait(written, wanted) else max(0.0, STATUS_SECONDS - since)
+def seconds_to_hold(written: Status, wanted: Status, since: float, *, done: bool = False, held: float = 0.0) -> float:
+    """For how long `wanted` is not written yet, unless another round comes first, s.
+
+    `written`: what the API server has; `since`: s since that was written; `done`: this round created or deleted something; `held`: s since
+    something was first held back.
+    """
+    if deeds_wait(written, wanted):
+        return 0.0
+    rest = max(0.0, STATUS_SECONDS - since)
+    return max(rest, NEWS_SECONDS) if done and held < STATUS_SECONDS else rest
 
 
 def deeds_wait(written: Status, wanted: Status) -> bool:

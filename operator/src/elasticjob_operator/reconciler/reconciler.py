@@ -48,6 +48,8 @@ class _Memory:
     """Monotonic time of the last status write, s."""
     unwritten: Status | None = None
     """Decided, and held back."""
+    held_since: float = 0.0
+    """Monotonic time since which something is, s."""
     untold: tuple[Story, ...] = ()
     """Of what is held back."""
 
@@ -100,7 +102,7 @@ class Reconciler:
         _log_actions(key, decided.actions)
         failure, done = await self._apply(key, job, memory, decided.actions)
         decided = dataclasses.replace(decided, stories=(*decided.stories, *tell_deeds(done)))
-        await self._write_status(key, job.status, decided, memory)
+        await self._write_status(key, job.status, decided, memory, done=bool(done))
         if failure is not None:
             raise failure
         if decided.look_again is not None:
@@ -152,12 +154,15 @@ class Reconciler:
             except StoreError as error:
                 log.warning("%s: %s", _described(action), error, extra=about(key, action.why))
 
-    async def _write_status(self, key: Key, written: Status, decided: Plan, memory: _Memory) -> None:
+    async def _write_status(self, key: Key, written: Status, decided: Plan, memory: _Memory, *, done: bool = False) -> None:
+        """`done`: this round created or deleted something."""
         stories = memory.untold + decided.stories
         if decided.status != written:
-            seconds = seconds_to_hold(written, decided.status, time.monotonic() - memory.written_at)
+            now = time.monotonic()
+            held_since = memory.held_since if memory.unwritten is not None else now
+            seconds = seconds_to_hold(written, decided.status, now - memory.written_at, done=done, held=now - held_since)
             if seconds > 0:
-                memory.unwritten, memory.untold = as_written(decided.status), stories
+                memory.unwritten, memory.untold, memory.held_since = as_written(decided.status), stories, held_since
                 self._queue.add_at(key, asyncio.get_running_loop().time() + seconds)
                 return
             body = await self._cluster.write_status(key, memory.uid, decided.status.to_api())

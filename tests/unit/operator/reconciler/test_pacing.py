@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_operator.api import ConditionType, Failure, Restarts, Status
-from elasticjob_operator.reconciler.pacing import STATUS_SECONDS, as_written, deeds_wait, seconds_to_hold
+from elasticjob_operator.reconciler.pacing import NEWS_SECONDS, STATUS_SECONDS, as_written, deeds_wait, seconds_to_hold
 
 from tests.unit.operator.builders import at, make_status
 
@@ -37,6 +37,16 @@ def test_what_nothing_waits_for_is_written_once_a_second(what: str) -> None:
 @pytest.mark.parametrize("what", AT_ONCE)
 def test_what_deeds_wait_for_is_written_at_once(what: str) -> None:
     assert seconds_to_hold(TRAINS, AT_ONCE[what], since=0.0) == 0.0
+
+
+def test_a_round_that_did_something_leaves_its_status_to_the_next() -> None:
+    """Which is woken by what was done: accepted, and four workers, is one write."""
+    changed = HELD["a count"]
+    assert seconds_to_hold(TRAINS, changed, since=100.0, done=True) == NEWS_SECONDS, "the longest, if nothing wakes it"
+    assert seconds_to_hold(TRAINS, changed, since=0.25, done=True) == 0.75
+    assert seconds_to_hold(TRAINS, changed, since=100.0, done=True, held=STATUS_SECONDS) == 0.0, "a second at most, however much is done"
+    for name, wanted in AT_ONCE.items():
+        assert seconds_to_hold(TRAINS, wanted, since=0.0, done=True) == 0.0, name
 
 
 def test_a_failure_that_is_written_already_holds_nothing_up() -> None:

@@ -10,7 +10,7 @@ import pytest
 from elasticjob_operator.api import ConditionType, Reason, Status
 from elasticjob_operator.cluster import ApiError, Key
 from elasticjob_operator.cluster.writes import Applied
-from elasticjob_operator.planning import Plan, Story
+from elasticjob_operator.planning import CreatePod, Plan, Story
 from elasticjob_operator.reconciler import Jobs, KeyedQueue, Reconciler, pacing
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.world import RendezvousView, World
@@ -37,6 +37,8 @@ class Bench:
         self.refuse_writes = 0
         self.told: list[str] = []
         self.seen: list[Status] = []
+        self.deeds = 0
+        """Rounds that create something, from now on."""
         self._decided = Plan(status=Status())
         reconciler = Reconciler(Settings(), self.jobs, self, self, self, self.queue)  # type: ignore[arg-type]
         monkeypatch.setattr("elasticjob_operator.reconciler.reconciler.plan", self._plan)
@@ -76,7 +78,11 @@ class Bench:
         return None
 
     async def apply(self, *_: Any) -> Any:
-        return Applied()
+        self.deeds -= 1
+        if self.deeds < 0:
+            return Applied()
+        self.queue.add(KEY)  # the answer to our own write wakes the job
+        return Applied(done=(CreatePod(body={"metadata": {"name": f"{NAME}-worker-0"}}, why="wanted"),))
 
     async def write_status(self, key: Key, _uid: str, status: dict[str, Any]) -> dict[str, Any]:
         if self.refuse_writes:
@@ -154,3 +160,18 @@ async def test_a_write_that_failed_is_decided_again_and_loses_nothing(bench: Ben
     await bench.decide(ENDED)
     await until(lambda: bench.writes[-1:] == [ENDED], "by the queue's own wait")
     assert bench.told == ["runs"]
+
+
+async def test_what_a_round_did_and_what_came_of_it_is_one_write(bench: Bench) -> None:
+    bench.deeds = 1
+    await bench.decide(ACCEPTED, "accepted")
+    await until(lambda: bench.writes == [ACCEPTED])
+    assert len(bench.seen) == 2, "by the round after"
+    await until(lambda: [each.split()[0] for each in bench.told] == ["accepted", "Created"])
+
+
+async def test_a_job_with_something_to_do_in_every_round_is_written_all_the_same(bench: Bench) -> None:
+    bench.set_second(0.2)
+    bench.deeds = 10**9
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
