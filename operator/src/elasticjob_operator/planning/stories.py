@@ -28,6 +28,10 @@ _UNTOLD = frozenset(
 )
 """Reasons that are the ordinary course of things."""
 
+_READY = frozenset({Reason.ETCD_READY, Reason.STORE_READY})
+_STARTS = frozenset({Reason.ETCD_STARTING, Reason.STORE_STARTING})
+"""Ready for the first time is the ordinary course too, and would be an Event of every job; ready again is news."""
+
 _BAD = frozenset(
     {
         Reason.WORKER_FAILED,
@@ -63,6 +67,9 @@ def _changes(before: Status, after: Status) -> Iterator[Story]:
     old = {each.type: (each.status, each.reason) for each in before.conditions}
     for condition in after.conditions:
         if old.get(condition.type) == (condition.status, condition.reason) or condition.reason in _UNTOLD:
+            continue
+        known = old.get(condition.type)
+        if condition.reason in _READY and (known is None or known[1] in _STARTS):
             continue
         if condition.reason == Reason.SUSPENDED and condition.type != ConditionType.SUSPENDED:
             continue  # said once

@@ -8,6 +8,7 @@ from elasticjob_operator.planning.stories import tell, tell_deeds
 from tests.unit.operator.builders import NOW
 
 RUNNING, RESTARTING, FAILED = ConditionType.RUNNING, ConditionType.RESTARTING, ConditionType.FAILED
+READY = ConditionType.RENDEZVOUS_READY
 
 
 def having(type_: ConditionType, status: bool, reason: Reason, message: str = "words") -> Status:
@@ -31,6 +32,14 @@ def having(type_: ConditionType, status: bool, reason: Reason, message: str = "w
         pytest.param(Status(), having(RESTARTING, True, Reason.WORKER_FAILED), [(Reason.WORKER_FAILED, True)], id="a failure"),
         pytest.param(Status(), having(RESTARTING, True, Reason.WORKER_LOST), [(Reason.WORKER_LOST, False)], id="a disruption"),
         pytest.param(having(RESTARTING, True, Reason.WORKER_LOST), having(RESTARTING, False, Reason.RESUMED), [], id="Training tells it"),
+        pytest.param(Status(), having(READY, True, Reason.ETCD_READY), [], id="etcd is there"),
+        pytest.param(having(READY, False, Reason.ETCD_STARTING), having(READY, True, Reason.ETCD_READY), [], id="etcd has started"),
+        pytest.param(
+            having(READY, False, Reason.ETCD_UNREACHABLE),
+            having(READY, True, Reason.ETCD_READY),
+            [(Reason.ETCD_READY, False)],
+            id="etcd is there again",
+        ),
         pytest.param(Status(), having(FAILED, False, Reason.NOT_FINISHED), [], id="not failed is no news"),
         pytest.param(Status(), having(FAILED, False, Reason.WORKERS_SUCCEEDED), [], id="Succeeded tells it"),
         pytest.param(Status(), having(FAILED, True, Reason.MAX_RESTARTS_EXCEEDED), [(Reason.MAX_RESTARTS_EXCEEDED, True)], id="failed"),
