@@ -44,12 +44,12 @@ class PeerServer:
     def greet(self) -> list[socket.socket]:
         """Greets all who connected. Returns their connections: whoever stays wants heartbeats."""
         greeted = []
-        greeting = json.dumps({"member": self._member, "incarnation": self._incarnation, "epoch": self.epoch}).encode() + b"\n"
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self._socket.accept()
                 connection.setblocking(False)
-                connection.send(greeting)
+                greeting = {"member": self._member, "incarnation": self._incarnation, "epoch": self.epoch}
+                connection.send(json.dumps(greeting).encode() + b"\n")
                 greeted.append(connection)
         return greeted
 
