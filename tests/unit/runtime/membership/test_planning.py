@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 from elasticjob_runtime.contract import MemberState, SpecValue
 from elasticjob_runtime.membership.candidates import candidates, chosen
+from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.membership.model import WorkersState
-from elasticjob_runtime.membership.planner import first_failure, next_plan
+from elasticjob_runtime.membership.planner import next_plan
 
 from tests.unit.runtime.membership.builders import (
     NOW,

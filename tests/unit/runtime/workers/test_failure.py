@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from elasticjob_runtime.contract import PEER_LOST, FailureValue
-from elasticjob_runtime.membership.planner import first_failure
+from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.workers import error_file
 from elasticjob_runtime.workers.failure import TRACEBACK_BYTES, describe, exit_code_of, happened_at, last_traceback, lost_peer
 

@@ -16,8 +16,8 @@ from elasticjob_runtime.agent.metrics import Metrics, State
 from elasticjob_runtime.agent.reports import Report
 from elasticjob_runtime.agent.timeline import Timeline
 from elasticjob_runtime.contract import FailureValue, OutcomeState, OutcomeValue, ProgressValue
+from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.membership.model import StoreView, Suspicion, View, Workers, WorkersState
-from elasticjob_runtime.membership.planner import first_failure
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,8 @@ from elasticjob_runtime.contract import ProgressValue
 from elasticjob_runtime.membership.model import Plan, Workers
 from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.group import WorkerGroup
-from elasticjob_runtime.workers.launch import PlainLauncher, ZygoteLauncher
+from elasticjob_runtime.workers.launch import ZygoteLauncher
+from elasticjob_runtime.workers.plain import PlainLauncher
 from elasticjob_runtime.workers.warden import MARK, Warden
 
 

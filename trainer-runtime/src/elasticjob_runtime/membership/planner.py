@@ -12,11 +12,11 @@ Called by `decide` on the agent that leads. Rules, in this order:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from elasticjob_runtime.contract import PEER_LOST, FailureValue, MemberState, OutcomeState, OutcomeValue, PlanReason
-from elasticjob_runtime.membership import crash_loop
+from elasticjob_runtime.contract import MemberState, OutcomeState, OutcomeValue, PlanReason
 from elasticjob_runtime.membership.candidates import answered, candidates, chosen, fitting, known_unreachable, names, ranks_of, unasked
+from elasticjob_runtime.membership.failures import crashes, delay_or_end, first_failure, judge, said
 from elasticjob_runtime.membership.model import (
     Action,
     Member,
@@ -85,7 +85,7 @@ def _what_broke(view: View, plan: Plan) -> tuple[PlanReason, str] | None:
     if ahead := [name for name in ranks_of(plan) if members[name].value.epoch > plan.epoch]:
         return PlanReason.START, f"the store was set back: {names(ahead)} know later plans"
     if view.store.failures:
-        return PlanReason.WORKER_FAILED, _said(first_failure(view.store.failures))
+        return PlanReason.WORKER_FAILED, said(first_failure(view.store.failures))
     return None
 
 
@@ -115,7 +115,7 @@ def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) 
     if reason is PlanReason.WORKER_FAILED:
         if asking := _ask_present(view, plan, why, now, since=view.store.failed_at):
             return asking
-        if action := _restart(view, plan, now):
+        if action := delay_or_end(view, plan, now):
             return action
     there = candidates(view)
     size = group_size(view.spec, len(there))
@@ -131,61 +131,6 @@ def _ask_present(view: View, plan: Plan, why: str, now: float, since: float = 0.
     if asked := unasked(view, plan, now, since):
         return ProbePeers(members=asked, reason=f"{why}: asking {len(asked)} members whether they are there")
     return None
-
-
-def _hear_all(view: View, plan: Plan, now: float) -> Action | None:
-    """The verdict names the first failure: time for the others to tell theirs."""
-    silent = ranks_of(plan).keys() - {failure.member for failure in view.store.failures}
-    until = view.store.failed_at + view.settings.verdict_grace
-    if not silent or now >= until:
-        return None
-    return Wait(until=until, reason=f"no restarts left; hearing from {names(sorted(silent))} what failed first")
-
-
-def _restart(view: View, plan: Plan, now: float) -> Action | None:
-    """None: restart now. Else the end of the job, or a wait."""
-    verdict = _judge(view)
-    used = f"{plan.value.restart_count} of {view.max_restarts} restarts used"
-    if plan.value.restart_count >= view.max_restarts:
-        return _hear_all(view, plan, now) or _give_up(view, plan, "MaxRestartsExceeded", used)
-    if verdict.end:
-        return _hear_all(view, plan, now) or _give_up(view, plan, "NoProgress", verdict.end)
-    until = view.store.failed_at + verdict.delay
-    if now < until:
-        times = verdict.history.same_crashes
-        why = f"{_said(first_failure(view.store.failures))}: the same crash {times} times without progress"
-        return Wait(until=until, reason=f"{why}; restarting after {verdict.delay:g} s")
-    return None
-
-
-def _judge(view: View) -> crash_loop.Verdict:
-    failures = view.store.failures
-    steps = [step for step in (view.step, *(failure.step for failure in failures)) if step is not None]
-    crash = crash_loop.Crash(
-        kind=crash_loop.kind_of(first_failure(failures)),
-        step=max(steps, default=None),
-        ran_seconds=max(failure.ran_seconds for failure in failures),
-    )
-    return crash_loop.judge(_crashes(view), crash, view.settings.crash_limits)
-
-
-def _crashes(view: View) -> crash_loop.History:
-    """A store that lost its plan does not make crashes forgotten."""
-    plan = view.store.plan or view.workers.plan
-    return crash_loop.history_of(plan.value if plan else None)
-
-
-def _give_up(view: View, plan: Plan, reason: str, why: str) -> Action:
-    failure = first_failure(view.store.failures)
-    message = f"{_said(failure)}; {why}"
-    outcome = OutcomeValue(
-        state=OutcomeState.FAILED,
-        reason=reason,
-        message=message,
-        epoch=plan.epoch,
-        failure={field: getattr(failure, field) for field in failure.__slots__},
-    )
-    return PublishOutcome(outcome=outcome, expected_mod_revision=plan.mod_revision, reason=message)
 
 
 def _park(view: View, now: float, why: str) -> Action:
@@ -250,7 +195,7 @@ def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanRe
         message=why,
         expected_mod_revision=plan.mod_revision if plan else 0,
         caused_at=_caused_at(view, plan, plan_reason, there),
-        crashes=_judge(view).history if plan_reason is PlanReason.WORKER_FAILED else _crashes(view),
+        crashes=judge(view).history if plan_reason is PlanReason.WORKER_FAILED else crashes(view),
         reason=f"{why}; plan {last + 1} with {size} of {len(there)} members",
     )
 
@@ -268,12 +213,6 @@ def _caused_at(view: View, plan: Plan | None, reason: PlanReason, there: Sequenc
     elif reason is PlanReason.MEMBER_JOINED:
         moments = [member.value.changed_at for member in there if member.name not in ranks_of(plan)]
     return min((moment for moment in moments if moment), default=0.0)
-
-
-def first_failure(failures: Iterable[FailureValue]) -> FailureValue:
-    """The earliest, but rather a cause than who lost a peer by it. A peer of the failed worker fails too, a little later: by its own clock,
-    which is close enough on one network."""
-    return min(failures, key=lambda failure: (failure.reason == PEER_LOST, failure.time))
 
 
 def _suspects(view: View, plan: Plan, now: float) -> tuple[Member, ...]:
@@ -305,7 +244,3 @@ def _latest_arrival(members: Sequence[Member]) -> float:
 
 def _too_few(view: View, have: int) -> str:
     return f"waiting for members: {have} there, at least {view.spec.min} needed"
-
-
-def _said(failure: FailureValue) -> str:
-    return f"rank {failure.rank} on {failure.member} failed: {failure.message}"

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import BinaryIO
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue
+from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.membership.model import Plan, Workers, WorkersState
-from elasticjob_runtime.membership.planner import first_failure
 from elasticjob_runtime.workers import logs, phases
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.environment import GroupSpec, worker_environment

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import threading
 import time
 import zipimport
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from elasticjob_runtime.workers import linux, messages, preloading
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.libuv import libuv_is_lacking
+from elasticjob_runtime.workers.plain import PlainLauncher
 from elasticjob_runtime.workers.preloading import Modules
 from elasticjob_runtime.workers.process import SpawnLauncher, Started, WorkerSpec
 from elasticjob_runtime.workers.reactor import Reactor
@@ -249,55 +249,6 @@ class ZygoteLauncher:
     def _leave_out(self, name: str, why: str) -> None:
         asked = self._modules.leave_out(name)
         logger.log(logging.WARNING if asked else logging.INFO, "%s is not preloaded, every worker imports it itself: %s", name, why)
-
-
-class PlainLauncher:
-    """Spawns every worker: `--start-method=spawn`, and commands that are not Python."""
-
-    def __init__(self, reactor: Reactor) -> None:
-        self._reactor = reactor
-        self._spawn = SpawnLauncher()
-        self.ready = False
-        self.problem = "asked for"
-        self.stores: StoreHost | None = None
-        # Reads half a gigabyte, perhaps from a slow disk: nothing for the agent's loop.
-        threading.Thread(target=self._look, name="libuv", daemon=True).start()
-
-    @property
-    def deadline(self) -> float | None:
-        """There is nothing to do at any time."""
-        return None
-
-    @property
-    def without_libuv(self) -> bool:
-        return libuv_is_lacking()
-
-    def start(self, spec: WorkerSpec, started: Started) -> None:
-        self._spawn.start(spec, started)
-
-    def cancel(self) -> None:
-        """Nothing is ever waited for."""
-
-    def started(self) -> None:
-        """Nothing to prepare."""
-
-    @property
-    def pids(self) -> list[int]:
-        return []
-
-    def tick(self, _now: float) -> None:
-        """Nothing to wait for."""
-
-    def close(self) -> None:
-        """Nothing to end."""
-
-    def _look(self) -> None:
-        libuv_is_lacking()
-        with contextlib.suppress(OSError):  # the agent has ended meanwhile
-            self._reactor.call_soon(self._looked)
-
-    def _looked(self) -> None:
-        self.ready = True
 
 
 GroupLauncher = ZygoteLauncher | PlainLauncher
