@@ -37,6 +37,7 @@ GOOD = {
     "allowed sizes": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, f"{WORKERS}.allowedReplicas": [2, 4, 8]}),
     "sizes by a step": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 9, f"{WORKERS}.replicaStep": 2}),
     "an autoscaler": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, "spec.scaling.metrics": [{"type": "Resource"}]}),
+    "metrics taken away for a while": Case({"spec.scaling": {"metrics": [], "behavior": {"scaleDown": {}}}}),
     "rules and waits": Case(
         {
             "spec.restartPolicy": {
@@ -196,9 +197,6 @@ BAD = {
     "metrics as names": Case(
         {f"{WORKERS}.minReplicas": 1, f"{WORKERS}.maxReplicas": 8, "spec.scaling.metrics": ["cpu"]},
         ("spec.scaling.metrics[0] in body must be of type object",),
-    ),
-    "behavior of nothing": Case(
-        {"spec.scaling.behavior": {"scaleDown": {}}}, ("spec.scaling.behavior", "there are no metrics: add some, or remove behavior")
     ),
     "a delay before now": Case({"spec.scaling.scaleUpDelaySeconds": -1}, ("spec.scaling.scaleUpDelaySeconds: Invalid value: -1",)),
     "time to save below none": Case({"spec.lifecycle.gracefulShutdownSeconds": -1}, ("gracefulShutdownSeconds: Invalid value: -1",)),

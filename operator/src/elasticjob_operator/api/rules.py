@@ -44,14 +44,6 @@ SPEC = rules(
     },
 )
 
-SCALING = rules(
-    {
-        "rule": "!has(self.behavior) || (has(self.metrics) && size(self.metrics) > 0)",
-        **message("behavior says how fast metrics change the size, but there are no metrics: add some, or remove behavior"),
-        "fieldPath": ".behavior",
-    },
-)
-
 LIFECYCLE = rules(
     {
         "rule": "!has(self.startupDeadlineSeconds) || !has(self.activeDeadlineSeconds) || "

@@ -161,7 +161,7 @@ class Lifecycle(Model, frozen=True, json_schema_extra=rules.LIFECYCLE):
     """
 
 
-class Scaling(Model, frozen=True, json_schema_extra=rules.SCALING):
+class Scaling(Model, frozen=True):
     """How the number of workers changes by itself."""
 
     scale_up_delay_seconds: Annotated[Int32, Field(ge=0, le=86_400)] = 0
@@ -177,7 +177,7 @@ class Scaling(Model, frozen=True, json_schema_extra=rules.SCALING):
     again.
     """
     behavior: Preserved | None = None
-    """How fast that HorizontalPodAutoscaler changes the size (autoscaling/v2 HorizontalPodAutoscalerBehavior)."""
+    """How fast that HorizontalPodAutoscaler changes the size (autoscaling/v2 HorizontalPodAutoscalerBehavior). Unused without metrics."""
 
 
 class Scheduling(Model, frozen=True):
