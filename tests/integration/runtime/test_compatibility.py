@@ -270,6 +270,24 @@ def test_random_numbers_differ_between_restarts_and_ranks(start: Start, tmp_path
     assert all(len(set(column)) == len(rows) for column in zip(*rows, strict=True))
 
 
+AGAIN = """
+import torch, torch.distributed as dist
+
+for _ in range(4):
+    dist.init_process_group("gloo")
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    dist.destroy_process_group()
+    print("of", int(ones), flush=True)
+"""
+
+
+def test_a_process_group_can_be_destroyed_and_made_again(start: Start) -> None:
+    run = start(AGAIN, "--nproc-per-node=2")
+    assert run.ends(180) == 0, run.output
+    assert run.output.count("of 2") == 8
+
+
 SIGNALS = """
 import os, signal, sys, time
 signal.signal(signal.SIGUSR1, lambda number, frame: (print("saved", flush=True), sys.exit(0)))

@@ -25,7 +25,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from elasticjob_runtime.workers import blas, error_file, phases
+from elasticjob_runtime.workers import again, blas, error_file, phases
 
 STREAMS = ("stdin", "stdout", "stderr")
 
@@ -53,6 +53,7 @@ def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> No
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
+    again.watch(message["environment"])
     phases.watch()
     leave(exit_code_of(message["module"], arguments[0], main))
 
