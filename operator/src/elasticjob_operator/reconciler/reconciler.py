@@ -172,7 +172,10 @@ class Reconciler:
                 self._jobs.remove(key, memory.uid)
                 self._queue.add(key)
                 return
+            known = self._jobs.body(key)
             self._jobs.put(body)
+            if known is not None and known["metadata"].get("generation") != body["metadata"].get("generation"):
+                self._queue.add(key)  # the watch will tell of that change of the spec as of something known
         memory.unwritten, memory.untold = None, ()
         self._tell(key, memory.uid, stories)
 

@@ -35,6 +35,8 @@ class Bench:
         self.queue: KeyedQueue[Key] = KeyedQueue()
         self.writes: list[Status] = []
         self.refuse_writes = 0
+        self.generation = 1
+        """As the API server has it."""
         self.told: list[str] = []
         self.seen: list[Status] = []
         self.deeds = 0
@@ -91,7 +93,8 @@ class Bench:
         self.writes.append(Status.model_validate(status))
         body = self.jobs.body(key)
         assert body is not None
-        return {**body, "metadata": {**body["metadata"], "resourceVersion": str(len(self.writes) + 1)}, "status": status}
+        metadata = {**body["metadata"], "resourceVersion": str(len(self.writes) + 1), "generation": self.generation}
+        return {**body, "metadata": metadata, "status": status}
 
     def tell(self, _namespace: str, _job: str, _uid: str, version: str, story: Story) -> None:
         assert not self.writes or int(version) == len(self.writes) + 1, "after the write, with its version"
@@ -175,3 +178,11 @@ async def test_a_job_with_something_to_do_in_every_round_is_written_all_the_same
     bench.deeds = 10**9
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
+
+
+async def test_change_of_the_spec_that_the_answer_to_a_write_brings_first_is_looked_at(bench: Bench) -> None:
+    """The watch tells of it later, as of something known: a suspension would be seen a minute later."""
+    bench.generation = 2
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    await until(lambda: len(bench.seen) == 2, "another round")
