@@ -92,15 +92,21 @@ def _resource(path: str) -> tuple[str, bool]:
 class Restarts:
     """Counts restarts from what status says, each once; those before this process began are not counted."""
 
-    _known: dict[str, int] = dataclasses.field(default_factory=dict)
+    _known: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
+    """By uid of the job and cause."""
 
     def see(self, body: Mapping[str, Any]) -> None:
         status, uid = body.get("status") or {}, str(body["metadata"]["uid"])
-        total = int((status.get("restarts") or {}).get("total") or 0)
-        more = total - self._known.get(uid, total)
-        self._known[uid] = max(total, self._known.get(uid, total))  # a late word has an older, smaller number
-        if more > 0:
-            RESTARTS.labels((status.get("lastFailure") or {}).get("reason") or "Unknown").inc(more)
+        causes = {cause: int(count) for cause, count in ((status.get("restarts") or {}).get("byCause") or {}).items()}
+        known = self._known.get(uid)
+        if known is None:
+            self._known[uid] = causes
+            return
+        for cause, count in causes.items():
+            more = count - known.get(cause, 0)
+            if more > 0:  # a late word has an older, smaller number
+                known[cause] = count
+                RESTARTS.labels(cause).inc(more)
 
     def forget(self, body: Mapping[str, Any]) -> None:
         self._known.pop(str(body["metadata"]["uid"]), None)

@@ -39,21 +39,33 @@ def test_pods_that_were_created_are_counted_and_those_that_were_not_are_not() ->
     assert value("elasticjob_pods_created_total") == before + 1
 
 
-def job(restarts: int, reason: str = "OOMKilled", uid: str = "u") -> dict[str, Any]:
-    return {"metadata": {"uid": uid}, "status": {"restarts": {"total": restarts}, "lastFailure": {"reason": reason}}}
+def job(uid: str = "u", **causes: int) -> dict[str, Any]:
+    return {"metadata": {"uid": uid}, "status": {"restarts": {"total": sum(causes.values()), "byCause": causes}}}
 
 
 def test_restarts_are_counted_once_by_cause() -> None:
     seen, before = metrics.Restarts(), value("elasticjob_restarts_total", cause="OOMKilled")
-    seen.see(job(3))
+    seen.see(job(OOMKilled=3))
     assert value("elasticjob_restarts_total", cause="OOMKilled") == before, "from before this process began"
-    seen.see(job(5))
-    seen.see(job(5))
+    for _ in range(2):
+        seen.see(job(OOMKilled=5))
+    seen.see(job(OOMKilled=4))
+    seen.see(job(OOMKilled=5))
     assert value("elasticjob_restarts_total", cause="OOMKilled") == before + 2
-    seen.forget(job(5))
+    seen.forget(job(OOMKilled=5))
     seen.see({"metadata": {"uid": "v"}})
-    seen.see(job(1, "Evicted", "v"))
-    assert value("elasticjob_restarts_total", cause="Evicted") >= 1
+    evicted = value("elasticjob_restarts_total", cause="Evicted")
+    seen.see(job("v", Evicted=1))
+    assert value("elasticjob_restarts_total", cause="Evicted") == evicted + 1
+
+
+def test_two_restarts_that_one_status_tells_of_keep_their_causes() -> None:
+    """A status is written once a second."""
+    seen = metrics.Restarts()
+    before = [value("elasticjob_restarts_total", cause=cause) for cause in ("Signal", "Lost")]
+    seen.see(job(Signal=1))
+    seen.see(job(Signal=2, Lost=1))
+    assert [value("elasticjob_restarts_total", cause=cause) for cause in ("Signal", "Lost")] == [each + 1 for each in before]
 
 
 def test_jobs_are_counted_by_condition() -> None:
