@@ -45,17 +45,18 @@ class TCPStore:
     "drags.py": "import package.threads\n",
     "touches_gpu.py": "import torch.cuda\ntorch.cuda.started = True\n",
     "crashes.py": "import os, signal\nif 'A_WORKER' not in os.environ: os.kill(os.getpid(), signal.SIGSEGV)\n",
+    "knows_its_rank.py": "import os\nRANK = int(os.environ.get('RANK', 0))\n",
     "broken.py": "raise RuntimeError('not here')\n",
     "last.py": "",
 }
 
-NAMES = ["plain", "package", "package.threads", "package.rest", "drags", "touches_gpu", "crashes", "last"]
+NAMES = ["plain", "package", "package.threads", "package.rest", "drags", "touches_gpu", "crashes", "knows_its_rank", "last"]
 
 SCRIPT = f"""
 import json, os, sys
 warm = [name for name in {NAMES!r} if name in sys.modules]
 print(json.dumps({{"warm": warm, "forked": "elasticjob_runtime.workers.script" in sys.modules, "pid": os.getpid()}}), flush=True)
-import plain, package.threads, package.rest, drags, touches_gpu, crashes, last
+import plain, package.threads, package.rest, drags, touches_gpu, crashes, knows_its_rank, last
 try:
     import broken
 except RuntimeError:
@@ -172,6 +173,7 @@ def test_one_module_that_cannot_be_forked_makes_all_imports_slow_again(bench: Be
         ("package.threads", "starts 1 thread"),
         ("drags", "starts 1 thread"),
         ("touches_gpu", "initialises CUDA"),
+        ("knows_its_rank", "reads RANK"),
         ("crashes", "ends the process"),
     ]:
         assert f"{name} is not preloaded, every worker imports it itself: importing it {why}" in told

@@ -41,6 +41,32 @@ class Imports:
     """Why it must not; empty: it may."""
 
 
+class Asked(dict[bytes, bytes]):
+    """`os.environ`'s own dictionary, which notes what only a worker can answer: a module that asks when it is imported would take every
+    worker for rank 0."""
+
+    VARIABLES = frozenset({b"RANK", b"LOCAL_RANK", b"GROUP_RANK", b"WORLD_SIZE", b"LOCAL_WORLD_SIZE", b"TORCHELASTIC_RESTART_COUNT"})
+
+    name = ""
+
+    def __getitem__(self, key: bytes) -> bytes:
+        self._note(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self._note(key)
+        return super().__contains__(key)
+
+    def _note(self, key: object) -> None:
+        if isinstance(key, bytes) and key in self.VARIABLES:
+            self.name = key.decode()
+
+
+def listen_to_environ(*, on: bool) -> None:
+    kind = Asked if on else dict
+    os.environ._data = os.environb._data = kind(os.environ._data)  # type: ignore[attr-defined]
+
+
 def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     agent = int(sys.argv[2])
@@ -51,7 +77,9 @@ def main() -> None:
     blas.start_single_threaded()
     # `torch.cuda.is_available()`, which many modules ask when they are imported, must not initialise CUDA. Workers get the user's value.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    listen_to_environ(on=True)
     imports = preload(sys.argv[4:], careful=sys.argv[3] == "careful")
+    listen_to_environ(on=False)
     ready: dict[str, Any] = dataclasses.asdict(imports)
     messages.send(connection, {**ready, "ready": not imports.problem, "seconds": time.monotonic() - started})
     if imports.problem:
@@ -68,7 +96,9 @@ def preload(modules: Sequence[str], *, careful: bool) -> Imports:
     for given in modules[: len(modules) - len(learned)]:
         name = given.removeprefix(LEARNED)
         import_one(name, imports, anywhere=name == given)
-        if problem := unfit():
+        if name == given:
+            listen_to_environ(on=True)  # anew: torch may ask what it likes, and the user what the user named
+        if problem := unfit(learned=name != given):
             imports.module, imports.problem = name, problem
             return imports
     while learned:
@@ -113,7 +143,7 @@ def rehearsal(names: Sequence[str], told: int) -> None:
     linux.die_with_parent(os.getppid())
     for name in names:
         import_one(name, Imports())
-        if problem := unfit():
+        if problem := unfit(learned=True):
             os.write(told, json.dumps({"problem": problem}).encode() + b"\n")
             return
         os.write(told, b"fit\n")
@@ -126,8 +156,11 @@ def installed(name: str) -> bool:
     return origin is not None and ("site-packages" in origin or "dist-packages" in origin)
 
 
-def unfit() -> str:
-    """Why this process must not be forked; empty: it may."""
+def unfit(*, learned: bool = False) -> str:
+    """Why this process must not be forked; empty: it may. `learned`: after the import of a learned module, which may be left out."""
+    asked = getattr(os.environ._data, "name", "") if learned else ""  # type: ignore[attr-defined]
+    if asked:
+        return f"importing it reads {asked}"
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
         return f"importing it starts {threads - 1} thread{'s' if threads > 2 else ''}"
