@@ -83,7 +83,7 @@ def test_job_applied_suspended_waits_and_its_first_run_is_its_first(ns: Namespac
 def test_startup_deadline_fails_a_job_whose_workers_stay_pending(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
     submit(spec={"lifecycle": {"startupDeadlineSeconds": 3, "cleanPods": "None"}})
     eventually(lambda: len(ns.workers()) == 2, what="workers")
-    started = ns.status("digits")["startTime"]
+    started = str(eventually(lambda: ns.status("digits").get("startTime"), what="status tells of the start"))
     operator.kill()  # the time runs on
     operator.restart()
     eventually(lambda: ns.is_true("digits", "Failed"), what="Failed")
