@@ -57,18 +57,20 @@ def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.da
     workers = [(pod, stand(pod)) for pod in sorted(pods, key=lambda pod: pod.index)]
     current = tuple((pod, stands) for pod, stands in workers if pod.run == rendezvous.run)
     stale = tuple((pod, stands) for pod, stands in workers if pod.run != rendezvous.run)
+    scaling = scale(
+        job.replicas,
+        {pod.index: (pod, stands.standing) for pod, stands in current},
+        taken=_taken(job, world),
+        # Worker 0 hosts the store of c10d.
+        keep=frozenset({0} if job.spec.rendezvous.backend is RendezvousBackend.C10D else ()),
+    )
     return Observed(
         rendezvous=rendezvous,
         workers=current,
         stale=stale,
         etcd=tuple((pod, stand(pod)) for pod in world.pods if pod.component == names.COMPONENT_ETCD),
-        scaling=scale(
-            job.replicas,
-            {pod.index: (pod, stands.standing) for pod, stands in current},
-            taken=_taken(job, world, stale),
-            # Worker 0 hosts the store of c10d.
-            keep=frozenset({0} if job.spec.rendezvous.backend is RendezvousBackend.C10D else ()),
-        ),
+        # Pods of two runs at once would be more than are wanted.
+        scaling=dataclasses.replace(scaling, create=()) if stale else scaling,
         growth=growth,
     )
 
@@ -78,7 +80,8 @@ def _has_its_name(job: ElasticJob, pod: Pod) -> bool:
     return pod.index >= 0 and pod.name == names.worker_name(job.name, pod.index)
 
 
-def _taken(job: ElasticJob, world: World, stale: tuple[tuple[Pod, Stand], ...]) -> frozenset[int]:
+def _taken(job: ElasticJob, world: World) -> frozenset[int]:
+    """Indices whose pod names are held by pods of an earlier job."""
     prefix = names.worker_name(job.name, 0)[:-1]
     others = {name.removeprefix(prefix) for kind, name in world.taken if kind == "Pod" and name.startswith(prefix)}
-    return frozenset({int(index) for index in others if index.isdigit()} | {pod.index for pod, _ in stale})
+    return frozenset(int(index) for index in others if index.isdigit())
