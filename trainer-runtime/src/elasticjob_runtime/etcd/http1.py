@@ -154,7 +154,18 @@ class Connection:
         except TimeoutError as error:
             raise TooLate("the request could not be sent within the deadline") from error
         except OSError as error:
-            raise _explain(error, NotSent) from error
+            raise _explain(self._last_word() or error, NotSent) from error
+
+    def _last_word(self) -> OSError | None:
+        """Why the server has closed. In TLS 1.3 it refuses a certificate only after the handshake, and may be gone before we write."""
+        if self._context is None or self._socket is None:
+            return None
+        try:
+            self._socket.settimeout(0.1)
+            self._socket.recv(1)
+        except OSError as error:
+            return error if "ALERT" in (getattr(error, "reason", None) or "") else None
+        return None
 
     def read_head(self, end: float) -> Head:
         """Raises AnswerLost, NotHttp or TlsRefused."""
