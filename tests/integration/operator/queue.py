@@ -148,10 +148,8 @@ class Queue:
             self._write(job)
 
     def _write(self, job: Job) -> None:
-        before = self._ns.job(self._name)
-        patch = merge_patch(before, job.body)
-        patch.setdefault("metadata", {})["resourceVersion"] = before["metadata"]["resourceVersion"]
-        self._ns.patch("elasticjobs", self._name, patch)
+        """The spec alone: the operator may write status meanwhile."""
+        self._ns.patch("elasticjobs", self._name, {"spec": merge_patch(self._ns.job(self._name)["spec"], job.spec)})
 
 
 def queued(manifest: Json) -> Json:
