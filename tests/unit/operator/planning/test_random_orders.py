@@ -398,4 +398,4 @@ class Cluster(RuleBasedStateMachine):
 
 
 TestRandomOrders = Cluster.TestCase
-TestRandomOrders.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestRandomOrders.settings = settings(max_examples=80, stateful_step_count=40)
