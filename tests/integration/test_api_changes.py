@@ -80,6 +80,7 @@ CHANGES = {
     ),
     "deadlines": Case({"spec.lifecycle.activeDeadlineSeconds": 9, "spec.lifecycle.ttlSecondsAfterFinished": 9}),
     "manager": Case({"spec.managedBy": "a.b/c"}, (f"spec.managedBy: Forbidden: managedBy {FORBIDDEN}",)),
+    "manager of its life": Case({"spec.lifecycle.managedBy": "a.b/c"}, (f"spec.lifecycle.managedBy: Forbidden: managedBy {FORBIDDEN}",)),
     "rendezvous": Case({"spec.rendezvous.endpoint": "etcd:2379"}, (f"spec.rendezvous: Forbidden: rendezvous {FORBIDDEN}",)),
 }
 

@@ -60,6 +60,8 @@ GOOD = {
         }
     ),
     "another manager": Case({"spec.managedBy": "kueue.x-k8s.io/multikueue"}),
+    "another manager of its life": Case({"spec.lifecycle.managedBy": "kueue.x-k8s.io/multikueue"}),
+    "one manager said twice": Case({"spec.managedBy": "a.b/c", "spec.lifecycle.managedBy": "a.b/c"}),
     "the longest name": Case({"metadata.name": "a" * 47}),
 }
 
@@ -173,6 +175,10 @@ BAD = {
     ),
     "a manager without a domain": Case(
         {"spec.managedBy": "kueue"}, ("managedBy kueue is not a domain, a slash and a name: write one such as kueue.x-k8s.io/",)
+    ),
+    "two managers": Case(
+        {"spec.managedBy": "a.b/c", "spec.lifecycle.managedBy": "a.b/d"},
+        ("spec.managedBy", "managedBy is a.b/c and lifecycle.managedBy is a.b/d: a job has one manager, so leave one of them out"),
     ),
     "half a worker": Case({f"{WORKERS}.replicas": 2.5}, ("spec.workers.replicas", "must be of type int32")),
     "more workers than there are numbers": Case({f"{WORKERS}.replicas": 2**40}, ("spec.workers.replicas: Invalid value: 1099511627776",)),

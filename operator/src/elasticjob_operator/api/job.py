@@ -20,7 +20,7 @@ PLURAL = "elasticjobs"
 SINGULAR = "elasticjob"
 SHORT_NAME = "ej"
 MANAGER = f"{GROUP}/operator"
-"""This operator as `spec.managedBy` names it."""
+"""This operator as `managedBy` names it."""
 
 
 class InvalidJobError(ValueError):
@@ -137,7 +137,7 @@ class ElasticJob(Model, frozen=True):
 
     @property
     def is_managed_by_another(self) -> bool:
-        return self.spec.managed_by not in ("", MANAGER)
+        return (self.spec.managed_by or self.spec.lifecycle.managed_by) not in ("", MANAGER)
 
     @property
     def training_container(self) -> str:

@@ -42,9 +42,20 @@ SPEC = rules(
         **message("scaling.metrics need room to scale: set workers.minReplicas below workers.maxReplicas, or remove the metrics"),
         "fieldPath": ".scaling.metrics",
     },
+    {
+        "rule": "!has(self.managedBy) || self.managedBy == '' || !has(self.lifecycle) || !has(self.lifecycle.managedBy) || "
+        "self.lifecycle.managedBy in ['', self.managedBy]",
+        **message(
+            "managedBy is %s and lifecycle.managedBy is %s: a job has one manager, so leave one of them out",
+            "self.managedBy",
+            "self.lifecycle.managedBy",
+        ),
+        "fieldPath": ".managedBy",
+    },
 )
 
 LIFECYCLE = rules(
+    immutable("managedBy"),
     {
         "rule": "!has(self.startupDeadlineSeconds) || !has(self.activeDeadlineSeconds) || "
         "self.startupDeadlineSeconds <= self.activeDeadlineSeconds",

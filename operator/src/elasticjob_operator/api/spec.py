@@ -159,6 +159,8 @@ class Lifecycle(Model, frozen=True, json_schema_extra=rules.LIFECYCLE):
     Running: those that still run; the others stay, with their logs. None: none, but for those that still run when the
     job fails.
     """
+    managed_by: Annotated[str, Field(max_length=63, json_schema_extra=rules.MANAGED_BY)] = ""
+    """The same as spec.managedBy. Cannot be changed."""
 
 
 class Scaling(Model, frozen=True):

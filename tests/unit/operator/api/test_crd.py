@@ -35,6 +35,7 @@ spec.lifecycle: object = {}
 spec.lifecycle.activeDeadlineSeconds: integer
 spec.lifecycle.cleanPods: string = Running
 spec.lifecycle.gracefulShutdownSeconds: integer
+spec.lifecycle.managedBy: string =
 spec.lifecycle.startupDeadlineSeconds: integer
 spec.lifecycle.suspend: boolean = False
 spec.lifecycle.ttlSecondsAfterFinished: integer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -552,9 +553,9 @@ def test_ended_job_is_deleted_after_its_time() -> None:
 
 
 @pytest.mark.parametrize(("manager", "touched"), [("", True), ("elasticjob.dev/operator", True), ("kueue.x-k8s.io/multikueue", False)])
-def test_job_of_another_controller_is_left_alone(manager: str, touched: bool) -> None:
-    found = ask(make_job(spec={"managedBy": manager}))
-    assert bool(found.actions) is touched
+@pytest.mark.parametrize("where", [lambda manager: {"managedBy": manager}, lambda manager: {"lifecycle": {"managedBy": manager}}])
+def test_job_of_another_controller_is_left_alone(where: Callable[[str], Any], manager: str, touched: bool) -> None:
+    assert bool(ask(make_job(spec=where(manager))).actions) is touched
 
 
 METRICS = [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]
