@@ -82,6 +82,7 @@ def test_values_reach_the_operator() -> None:
         "ELASTICJOB_RENDEZVOUS_ENDPOINT": "etcd:2379",
         "ELASTICJOB_WATCH_NAMESPACES": "a,b",
         "ELASTICJOB_NODE_LOST_SECONDS": "5",
+        "ELASTICJOB_STUCK_SECONDS": "300",
         "ELASTICJOB_LOG_FORMAT": "plain",
         "ELASTICJOB_PROBE_PORT": "8080",
         "ELASTICJOB_LEASE_NAMESPACE": "system",
