@@ -46,7 +46,7 @@ def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> No
     sys.argv = arguments
     sys.orig_argv[:] = message["command"]
     folder = os.getcwd() if message["module"] else os.path.dirname(os.path.realpath(arguments[0]))
-    sys.path[:1] = [] if sys.flags.safe_path else [folder]
+    sys.path[:1] = [] if getattr(sys.flags, "safe_path", False) else [folder]  # since Python 3.11
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python 3.11 leaves the parent's after a fork
     sys.meta_path.insert(0, ImportReporter(agent))
     error_file.write_for(os.getpid(), message["environment"].get(error_file.VARIABLE))
