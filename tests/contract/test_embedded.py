@@ -66,8 +66,13 @@ def test_a_watch_whose_client_is_gone_ends(open_client: OpenClient, monkeypatch:
         client = open_client(server.endpoint)
         client.watch([KeyRange("/never")], 1, Collector())
         client.put("/a", "")
-        serving = eventually(lambda: [t for t in threading.enumerate() if "process_request_thread" in t.name])
-        assert len(serving) >= 2
+        serving: list[threading.Thread] = []
+
+        def both_are_served() -> bool:  # the watch connects in a thread of its own
+            serving[:] = [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
+            return len(serving) >= 2
+
+        eventually(both_are_served)
         client.close()
         eventually(lambda: not any(t.is_alive() for t in serving), what="the server's threads for that client end")
 
