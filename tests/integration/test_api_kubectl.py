@@ -44,7 +44,7 @@ def test_defaults_are_shown(cluster: Cluster) -> None:
         "restartPolicy": {"maxRestarts": 10, "rules": [], "backoff": {"initialSeconds": 1, "maxSeconds": 300}},
         "scaling": {"scaleUpDelaySeconds": 0, "metrics": []},
         "scheduling": {"priorityClassName": "", "avoidNodesAfter": 3},
-        "lifecycle": {"cleanPods": "Running", "suspend": False},
+        "lifecycle": {"cleanPods": "Running", "managedBy": "", "suspend": False},
         "managedBy": "",
     }
 

@@ -198,8 +198,8 @@ def test_worker_refused_by_admission_is_shown_in_its_words(ns: Namespace, traini
             return "no pods on Fridays" in ns.condition("digits", "Running")["message"]
 
         eventually(refused, 60, what="the policy is in force, and its words are in the condition")
-        created = len(told(ns, "WorkerCreated"))
         eventually(lambda: [each for each in told(ns, "PodRefused") if "no pods on Fridays" in each], what="a Warning")
+        created = len(told(ns, "WorkerCreated"))  # Events come in their order: those of before the policy are there
         assert WORKER not in ns.workers()
         assert (ns.condition("digits", "Degraded")["status"], ns.condition("digits", "Degraded")["reason"]) == ("True", "PodRefused")
     finally:

@@ -100,8 +100,12 @@ def test_dead_node_pod_terminating_forever_is_forced_out_and_replaced(
     successor(ns, "digits-worker-2", before)
     eventually(lambda: agents.members() == [], what="the lost member's key is gone")
     assert ns.status("digits")["restarts"]["total"] == 0, "node loss is free"
-    told = [(each["reason"], each["message"]) for each in ns.events("digits") if bad in each["message"]]
-    assert sorted(told) == [
+
+    def told() -> list[tuple[str, str]]:
+        return sorted((each["reason"], each["message"]) for each in ns.events("digits") if bad in each["message"])
+
+    eventually(lambda: len(told()) >= 2, what="Events, within a second of the status")
+    assert told() == [
         ("WorkerDeleted", f"Deleted digits-worker-2: node {bad} is not ready"),
         ("WorkerLost", f"On the way to 3 workers; 2 train. digits-worker-2 is gone (node {bad} is not ready); this restart is free."),
     ]

@@ -349,6 +349,8 @@ def test_of_two_members_of_one_name_only_one_trains(make: Make, etcd: str) -> No
     with contextlib.closing(Member(etcd, a.get_run_id(), (1, 1), prefix="/handler")) as twin:
         met = twin.meet()
         eventually(lambda: a.num_nodes_waiting() or met.done(), SOON)
+        if met.done() and met.exception() is None:
+            eventually(a.num_nodes_waiting, SOON, what="the other hears that it is out")
         loser = a.meet() if a.num_nodes_waiting() else met
         with pytest.raises(RendezvousConnectionError, match="another agent registered as a"):
             loser.result(SOON)

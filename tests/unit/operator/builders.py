@@ -64,12 +64,15 @@ def make_job(
 _USUAL = {ConditionType.ACCEPTED: "Accepted", ConditionType.RUNNING: "Training"}
 
 
-def make_status(*true: ConditionType, reason: str = "", restarts: int = 0, last_failure: Failure | None = None, **fields: Any) -> Status:
+def make_status(
+    *true: ConditionType, reason: str = "", message: str = "", restarts: int = 0, last_failure: Failure | None = None, **fields: Any
+) -> Status:
     conditions = tuple(
         Condition(
             type=each.value,
             status=ConditionStatus.TRUE,
             reason=reason or _USUAL.get(each, "Test"),
+            message=message,
             observed_generation=1,
             last_transition_time=NOW,
         )

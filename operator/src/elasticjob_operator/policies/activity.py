@@ -176,7 +176,8 @@ def _gone(job: ElasticJob, workers: Sequence[tuple[Pod, Stand]], budget: Budget)
         text = message(Reason.WORKER_LOST, worker=pod.name, detail=failure.detail)
         return Reason.WORKER_LOST, text + _successor(pod, failure, policy, budget)
     for pod, stand in workers:
-        if stand.standing in (Standing.LOST, Standing.LEAVING):
+        # One that had failed is deleted by us: its cause was told before.
+        if stand.standing is Standing.LOST or (stand.standing is Standing.LEAVING and not pod.failed):
             return Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=pod.name, detail=stand.why)
     return Reason.WORKER_LOST, ""
 

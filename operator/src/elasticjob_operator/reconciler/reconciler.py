@@ -156,7 +156,7 @@ class Reconciler:
 
     async def _write_status(self, key: Key, written: Status, decided: Plan, memory: _Memory, *, done: bool = False) -> None:
         """`done`: this round created or deleted something."""
-        stories = memory.untold + decided.stories
+        stories = tuple(dict.fromkeys(memory.untold + decided.stories))
         if decided.status != written:
             now = time.monotonic()
             held_since = memory.held_since if memory.unwritten is not None else now
@@ -165,6 +165,7 @@ class Reconciler:
                 memory.unwritten, memory.untold, memory.held_since = as_written(decided.status), stories, held_since
                 self._queue.add_at(key, asyncio.get_running_loop().time() + seconds)
                 return
+            memory.untold = stories  # also where the write fails
             body = await self._cluster.write_status(key, memory.uid, decided.status.to_api())
             memory.written_at = time.monotonic()
             if body is None:
@@ -180,7 +181,7 @@ class Reconciler:
         self._tell(key, memory.uid, stories)
 
     def _tell(self, key: Key, uid: str, stories: Iterable[Story]) -> None:
-        for story in dict.fromkeys(stories):
+        for story in stories:
             log.info("%s: %s", story.reason.value, story.message, extra=about(key, story.reason.value))
             self._teller.tell(*key, uid, str(self._jobs.version(key)), story)
 

@@ -103,6 +103,13 @@ def test_lost_worker_is_named_with_its_node() -> None:
     assert found.restarting_message.startswith("digits-worker-5 is gone (node n1 is not ready)")
 
 
+def test_cause_of_a_failed_worker_is_not_replaced_by_our_own_deletion_of_it() -> None:
+    said = make_status(ConditionType.RESTARTING, reason="WorkerLost", message="preempted", epoch=2)
+    deleted = [(failed_pod(5, delete_by=9), Stand(standing=Standing.LEAVING, why="deleted"))]
+    found = judge_activity(make_job(status=said), PLANNED, live(1) + deleted, CALM)
+    assert (found.restarting_reason, found.restarting_message) == (Reason.WORKER_LOST, "preempted")
+
+
 def test_image_error_is_shown_in_the_kubelets_words() -> None:
     found = judge_activity(make_job(), make_view(), pending("ErrImagePull", "manifest unknown"), CALM)
     assert "digits-worker-7" in found.running_message

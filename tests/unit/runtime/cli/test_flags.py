@@ -149,8 +149,8 @@ def test_what_torchrun_refuses_is_refused(line: str, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("--max-restrats=3 train.py", "unrecognized arguments: --max-restrats=3; did you mean --max-restarts? (see"),
-        ("--zzz --max_restrat train.py", "unrecognized arguments: --zzz --max_restrat; did you mean --max_restarts? (see"),
+        ("--max-restrats=3 train.py", "unrecognized arguments: --max-restrats=3 (did you mean --max-restarts?) (see"),
+        ("--zzz --max_restrat train.py", "unrecognized arguments: --zzz --max_restrat (did you mean --max_restarts?) (see"),
         ("--zzz train.py", "unrecognized arguments: --zzz (see"),
     ],
 )

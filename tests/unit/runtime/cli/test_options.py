@@ -36,7 +36,7 @@ WRONG = {
     "not a number of members": (("--nnodes=many", *ETCD), 2, "--nnodes=many: write a number, or MIN:MAX", ""),
     "an unknown backend": (("--rdzv-backend=etcd3",), 2, "--rdzv-backend=etcd3: unknown backend; known are etcd-v3, c10d", ""),
     "a signal that is none": (("--signals-to-handle=SIGTERM,SIGTREM",), 2, "'SIGTREM' is no signal", "write names such as SIGTERM,SIGINT"),
-    "a key with a slip": (("--rdzv-conf=lease_tl=5", *ETCD), 2, "unknown key 'lease_tl'; did you mean lease_ttl?", "known are ca_cert"),
+    "a key with a slip": (("--rdzv-conf=lease_tl=5", *ETCD), 2, "unknown key 'lease_tl' (did you mean lease_ttl?)", "known are ca_cert"),
     "no endpoint": (("--rdzv-backend=etcd-v3",), 2, "needs --rdzv-endpoint=HOST:PORT", ""),
     "an endpoint that is none": ((*ETCD, "--rdzv-endpoint=host:port"), 2, "host:port", ""),
     "an unknown key": ((*ETCD, "--rdzv-conf=lease=3"), 2, "--rdzv-conf: unknown key 'lease'", "lease_ttl"),

@@ -32,7 +32,7 @@ def test_keys_of_torchs_own_backends_are_no_error() -> None:
 @pytest.mark.parametrize(
     ("conf", "sentence"),
     [
-        ({"lease-ttl": "3"}, "unknown key 'lease-ttl'; did you mean lease_ttl"),
+        ({"lease-ttl": "3"}, r"unknown key 'lease-ttl' \(did you mean lease_ttl\?\)"),
         ({"lease_ttl": "1"}, "lease_ttl=1 is not a number of seconds of at least 2"),
         ({"join_timeout": "soon"}, "join_timeout=soon is not a number of seconds"),
     ],

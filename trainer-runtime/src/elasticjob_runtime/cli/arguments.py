@@ -29,12 +29,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A question to add to an error; empty: nothing is near.
 
     >>> did_you_mean("lease_tl", ["lease_ttl", "prefix"])
-    '; did you mean lease_ttl?'
+    ' (did you mean lease_ttl?)'
     """
     import difflib  # only for a mistake: it costs 10 ms
 
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.75)
-    return f"; did you mean {near[0]}?" if near else ""
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -146,7 +146,7 @@ def min_max(text: str) -> tuple[int, int]:
         raise UsageError(f"--nnodes={text}: write a number, or MIN:MAX such as 2:4")
     least, most = int(match[1]), int(match[2] or match[1])
     if not 0 < least <= most:
-        hint = f"; did you mean {most}:{least}?" if 0 < most < least else ""
+        hint = f" (did you mean {most}:{least}?)" if 0 < most < least else ""
         raise UsageError(f"--nnodes={text}: the minimum must be at least 1 and not above the maximum{hint}")
     return least, most
 
