@@ -17,10 +17,12 @@ from collections.abc import Iterator, Mapping
 
 import elasticjob_runtime
 import pytest
-from elasticjob_runtime.workers import linux, messages
+from elasticjob_runtime.workers import messages
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.launch import can_fork
 from elasticjob_runtime.workers.zygote import start_command
+
+from tests.integration.runtime.subreaper import subreaper
 
 SOURCE = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
 
@@ -31,7 +33,6 @@ Said = tuple[int, bytes, bytes]
 class Zygote:
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = {**os.environ, "PYTHONPATH": SOURCE, **environment}
-        linux.become_subreaper()
         self._connection, theirs = socket.socketpair()
         command = start_command(sys.executable, theirs.fileno(), ["threading"])
         self._process = subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
@@ -63,6 +64,12 @@ class Zygote:
 def plainly(script: pathlib.Path, given: bytes, environment: Mapping[str, str]) -> Said:
     run = subprocess.run([sys.executable, "-u", script], input=given, capture_output=True, env=dict(environment), check=False, timeout=120)
     return run.returncode, run.stdout, run.stderr
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parent_of_forked_workers() -> Iterator[None]:
+    with subreaper():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,13 @@ from typing import Any
 import elasticjob_runtime
 import pytest
 from elasticjob_runtime.agent.reactor import Reactor
-from elasticjob_runtime.workers import launch, linux
+from elasticjob_runtime.workers import launch
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.launch import ZygoteLauncher
 from elasticjob_runtime.workers.process import WorkerSpec
 
 from tests.integration.runtime.agents import lives
+from tests.integration.runtime.subreaper import subreaper
 
 MODULES = {
     "torch/__init__.py": """
@@ -150,10 +151,10 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setattr(launch, "PRELOAD", ("torch",))
-    linux.become_subreaper()
-    made = Bench(tmp_path, MODULES)
-    yield made
-    made.close()
+    with subreaper():
+        made = Bench(tmp_path, MODULES)
+        yield made
+        made.close()
 
 
 def test_one_module_that_cannot_be_forked_makes_all_imports_slow_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:

@@ -41,7 +41,9 @@ def not_an_etcd() -> Iterator[str]:
 def test_bad_input_gets_one_sentence_and_no_traceback(jobs: Jobs, not_an_etcd: str) -> None:
     job = jobs("1:1")
     cases = {
-        job.start("a", rdzv_conf="lease-ttl=3"): "torchrun: --rdzv-conf: unknown key 'lease-ttl' (did you mean lease_ttl?); known are ca_cert, ",
+        job.start(
+            "a", rdzv_conf="lease-ttl=3"
+        ): "torchrun: --rdzv-conf: unknown key 'lease-ttl' (did you mean lease_ttl?); known are ca_cert, ",
         job.start("b", rdzv_endpoint=not_an_etcd): f"torchrun: no etcd 3.4 or newer at the endpoint: http://{not_an_etcd}: ",
     }
     for agent, sentence in cases.items():
