@@ -59,8 +59,8 @@ class Settings:
     server that is slow for a moment makes the leader step down. One that cannot renew it stops acting after 0.7 of it."""
 
     workers: int = 8
-    """ELASTICJOB_WORKERS: jobs that are reconciled at once. More of them do not make a busy API server quicker, only each answer slower; and
-    what waits in the queue becomes one round for many events."""
+    """ELASTICJOB_WORKERS: jobs that are reconciled at once. More of them do not make a busy API server quicker, only each answer slower;
+    and what waits in the queue becomes one round for many events."""
 
     resync_seconds: float = 60.0
     """ELASTICJOB_RESYNC_SECONDS: every job is looked at again at least this often, s: the safety net under lost events. Shorter: quicker
