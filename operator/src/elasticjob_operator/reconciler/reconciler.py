@@ -7,6 +7,7 @@ refusal met again, a status that is not written yet decided again (see pacing).
 from __future__ import annotations
 
 import asyncio
+import collections
 import dataclasses
 import datetime
 import logging
@@ -52,6 +53,9 @@ class _Memory:
     """Monotonic time since which something is, s."""
     untold: tuple[Story, ...] = ()
     """Of what is held back."""
+    told_version: str = ""
+    told: collections.Counter[Story] = dataclasses.field(default_factory=collections.Counter)
+    """What was told how often at that version of the job."""
 
 
 class Reconciler:
@@ -178,12 +182,18 @@ class Reconciler:
             if known is not None and known["metadata"].get("generation") != body["metadata"].get("generation"):
                 self._queue.add(key)  # the watch will tell of that change of the spec as of something known
         memory.unwritten, memory.untold = None, ()
-        self._tell(key, memory.uid, stories)
+        self._tell(key, memory, stories)
 
-    def _tell(self, key: Key, uid: str, stories: Iterable[Story]) -> None:
+    def _tell(self, key: Key, memory: _Memory, stories: Iterable[Story]) -> None:
+        version = str(self._jobs.version(key))
+        if memory.told_version != version:
+            memory.told_version = version
+            memory.told.clear()
         for story in stories:
             log.info("%s: %s", story.reason.value, story.message, extra=about(key, story.reason.value))
-            self._teller.tell(*key, uid, str(self._jobs.version(key)), story)
+            again = memory.told[story]  # the same deed once more, with no status written between
+            memory.told[story] += 1
+            self._teller.tell(*key, memory.uid, f"{version}.{again}" if again else version, story)
 
     def _look_again(self, key: Key, when: datetime.datetime, now: datetime.datetime) -> None:
         delay = (when - now).total_seconds()
