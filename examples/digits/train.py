@@ -226,6 +226,7 @@ def main() -> None:
     if training.step < arguments.steps:
         sys.exit(TERMINATED)
     if world > 1:
+        dist.barrier()  # torch 2.6 hangs where a gloo group is destroyed while it lets go of the last all_reduce's tensors
         dist.destroy_process_group()
 
 
