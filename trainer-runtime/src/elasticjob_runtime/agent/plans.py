@@ -111,5 +111,6 @@ class PlanWriter:
             stayed=change[1] if change else 0,
             created_at=time.time(),
             caused_at=action.caused_at,
+            store_generation=action.store_generation,
             **dataclasses.asdict(action.crashes),
         )

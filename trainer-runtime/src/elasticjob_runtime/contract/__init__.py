@@ -18,9 +18,14 @@ Keys of one run, all under `<prefix>/<run-id>/` (see docs/design/rendezvous.md):
 
 from elasticjob_runtime.contract.environment import Env
 from elasticjob_runtime.contract.exit_codes import ExitCode
+from elasticjob_runtime.contract.fence import Fence
 from elasticjob_runtime.contract.keys import DEFAULT_PREFIX, Keys
 from elasticjob_runtime.contract.values import (
+    AVAILABLE,
+    CONSISTENT,
     CONTRACT_VERSION,
+    ON_PARTITION,
+    PARTITION_GRACE,
     PEER_LOST,
     FailureValue,
     MemberState,
@@ -39,14 +44,19 @@ from elasticjob_runtime.contract.values import (
 )
 
 __all__ = [
+    "AVAILABLE",
+    "CONSISTENT",
     "CONTRACT_VERSION",
     "DEFAULT_C10D_PORT",
     "DEFAULT_ETCD_PORT",
     "DEFAULT_PREFIX",
+    "ON_PARTITION",
+    "PARTITION_GRACE",
     "PEER_LOST",
     "Env",
     "ExitCode",
     "FailureValue",
+    "Fence",
     "Keys",
     "MemberState",
     "MemberValue",

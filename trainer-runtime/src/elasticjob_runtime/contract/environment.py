@@ -21,6 +21,8 @@ class Env:
     JOB_NAMESPACE = "ELASTICJOB_NAMESPACE"
     JOB_UID = "ELASTICJOB_UID"
     """uid of the job: the same for all its runs, while the rendezvous id is `<uid>-<run>`."""
+    RUN = "ELASTICJOB_RUN"
+    """Number of the job's run, an integer that only grows; the first is 1. Not set: no operator."""
     MEMBER_ID = "ELASTICJOB_MEMBER_ID"
     """Name of this member: the pod's name. A host name and a random part where it is not set."""
     ADDRESS = "ELASTICJOB_ADDRESS"
@@ -38,6 +40,9 @@ class Env:
     AGENT_SOCKET = "ELASTICJOB_AGENT_SOCKET"
     """Unix socket (SOCK_SEQPACKET) on which a worker reports to its agent."""
     EPOCH = "ELASTICJOB_EPOCH"
+    FENCE = "ELASTICJOB_FENCE"
+    """Fencing token of a worker group: `<run>.<store generation>.<round>`, three integers, ordered (see `Fence`). What is shared with other
+    groups, a checkpoint folder above all, refuses a writer whose token is smaller than one it has seen."""
 
     RESERVED_PREFIXES = ("PET_", "ELASTICJOB_", "TORCHELASTIC_")
     RESERVED = (

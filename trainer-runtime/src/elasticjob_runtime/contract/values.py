@@ -7,6 +7,8 @@ import enum
 import json
 from typing import Any, TypeVar
 
+from elasticjob_runtime.contract import typed
+
 CONTRACT_VERSION = 1
 """Agents of different contract versions refuse to train together."""
 
@@ -39,6 +41,15 @@ class PlanReason(str, enum.Enum):
     RESIZED = "Resized"
 
 
+AVAILABLE = "Available"
+CONSISTENT = "Consistent"
+ON_PARTITION = (AVAILABLE, CONSISTENT)
+"""What a group does that loses etcd (`spec.rendezvous.onPartition`): train on within bounds, or stop with its lease."""
+
+PARTITION_GRACE = 30.0
+"""s after its lease ended for which a group on an island may train on under `Available`. The operator replaces what is behind a silent node
+only after it: Kubernetes calls a node NotReady after 40 s, and the lease ended 5 s after the cut at the latest."""
+
 T = TypeVar("T", bound="Value")
 
 
@@ -56,15 +67,32 @@ class Value:
 
     @classmethod
     def from_json(cls: type[T], text: str | bytes) -> T:
-        """Raises ValueError where `text` is not an object with the required fields."""
-        data: Any = json.loads(text)
-        if not isinstance(data, dict):
-            raise ValueError(f"{cls.__name__}: expected a JSON object, got {type(data).__name__}")
-        known = {field.name for field in dataclasses.fields(cls)}
+        """Raises ValueError, which names the field, where `text` is not an object with the required fields, each of its type and range."""
         try:
-            return cls(**{key: value for key, value in data.items() if key in known})
-        except TypeError as error:
+            value = cls(**typed.read(cls, json.loads(text)))
+            value.check()
+        except TypeError as error:  # a field is missing
             raise ValueError(f"{cls.__name__}: {error}") from error
+        except RecursionError:
+            raise ValueError(f"{cls.__name__}: nested too deeply") from None
+        except ValueError as error:
+            raise ValueError(f"{cls.__name__}: {error}") from error
+        return value
+
+    def check(self) -> None:
+        """Raises ValueError where a field is of the right type and still makes no sense. Called on what is read, not on what is written."""
+
+
+def _at_least(lowest: int, **fields: int) -> None:
+    for name, value in fields.items():
+        if value < lowest:
+            raise ValueError(f"{name}: expected at least {lowest}, got {value}")
+
+
+def _port(**fields: int) -> None:
+    for name, value in fields.items():
+        if not 0 <= value <= 65535:
+            raise ValueError(f"{name}: {value} is no TCP port")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +115,18 @@ class SpecValue(Value):
     """None: the agents' --max-restarts."""
     generation: int = 0
     """metadata.generation of the ElasticJob; 0 where an agent wrote it."""
+    on_partition: str = AVAILABLE
+    """`Available` or `Consistent`: whether a group that loses etcd trains on within bounds, or stops with its lease."""
+    store_generation: int = 0
+    """Number of the etcd of this run: set by the operator, grows when it replaces a managed etcd by force; 0: not known."""
+
+    def check(self) -> None:
+        _at_least(1, min=self.min, max=self.max)
+        _at_least(0, wanted=self.wanted, store_generation=self.store_generation, max_restarts=self.max_restarts or 0)
+        if self.max < self.min:
+            raise ValueError(f"max: {self.max} is below min, {self.min}")
+        if self.on_partition not in ON_PARTITION:
+            raise ValueError(f"on_partition: expected one of {', '.join(ON_PARTITION)}, got {self.on_partition!r}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +156,14 @@ class MemberValue(Value):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", MemberState(self.state))
+
+    def check(self) -> None:
+        _at_least(1, nproc=self.nproc)
+        _at_least(0, epoch=self.epoch)
+        if not self.ports:
+            raise ValueError("ports: expected at least one")
+        for port in (*self.ports, self.peer_port):
+            _port(ports=port)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,10 +219,16 @@ class PlanValue(Value):
     """Restarts in a row without progress, whatever crashed."""
     best_step: int | None = None
     """Highest training step known at the last crash; None: the script has not reported any."""
+    store_generation: int = 0
+    """That of the spec when this plan was made; 0: not known."""
+
+    def check(self) -> None:
+        _at_least(1, epoch=self.epoch, size=self.size, world_size=self.world_size, nproc=self.nproc)
+        _at_least(0, restart_count=self.restart_count, stayed=self.stayed, store_generation=self.store_generation)
+        _port(master_port=self.master_port)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", PlanReason(self.reason))
-        object.__setattr__(self, "gone", tuple(self.gone))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,10 +253,10 @@ class RankValue(Value):
     neighbours: tuple[Neighbour, ...] = ()
     """Members of the next two ranks (the first follow the last), whose heartbeats this one listens to."""
 
-    def __post_init__(self) -> None:
-        given: tuple[Any, ...] = tuple(self.neighbours)
-        parsed = tuple(Neighbour(**one) if isinstance(one, dict) else one for one in given)
-        object.__setattr__(self, "neighbours", parsed)
+    def check(self) -> None:
+        _at_least(0, group_rank=self.group_rank)
+        for one in self.neighbours:
+            _port(peer_port=one.peer_port)
 
 
 PEER_LOST = "PeerLost"

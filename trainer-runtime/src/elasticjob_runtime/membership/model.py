@@ -295,6 +295,8 @@ class ProposePlan(Action):
     caused_at: float = 0.0
     """When the cause happened, Unix time, s; 0: not known."""
     crashes: crash_loop.History = dataclasses.field(default_factory=crash_loop.History)
+    store_generation: int = 0
+    """Of the etcd that this plan is written to, as the spec says; 0: not known."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

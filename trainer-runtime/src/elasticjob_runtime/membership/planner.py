@@ -196,6 +196,7 @@ def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanRe
         expected_mod_revision=plan.mod_revision if plan else 0,
         caused_at=_caused_at(view, plan, plan_reason, there),
         crashes=judge(view).history if plan_reason is PlanReason.WORKER_FAILED else crashes(view),
+        store_generation=view.spec.store_generation,
         reason=f"{why}; plan {last + 1} with {size} of {len(there)} members",
     )
 
