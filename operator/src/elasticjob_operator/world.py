@@ -158,6 +158,9 @@ class RendezvousView:
     run_id: str = ""
     """Of which run this tells; empty: of the current one."""
     error: str = ""
+    answered_at: datetime.datetime | None = None
+    """When its etcd last answered anything; None: never yet. A silent one is asked after 10 s while a run trains, else after a
+    minute (see rendezvous/hub.py)."""
     spec: SpecValue | None = None
     plan: PlanValue | None = None
     progress: ProgressValue | None = None

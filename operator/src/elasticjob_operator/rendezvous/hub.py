@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import logging
 import math
 import random
@@ -29,6 +30,9 @@ LONGEST_WAIT = 10.0
 """Between two attempts, s: a job's own etcd is up within seconds, and its pod's readiness nudges."""
 SHORT_SECONDS = 1.0
 """A watch that ends sooner was not worth having: the next attempt waits."""
+TRAINING_PATIENCE, RESTING_PATIENCE = 10.0, 60.0
+"""After so much silence of a watch, s, its etcd is asked a question: while a run of its trains, and else. A training that reports its
+progress is never silent for that long, so asks nothing. With a thousand resting etcds it is about 1 % of a core."""
 READS = 16
 """States that are read at once, from one etcd."""
 
@@ -47,6 +51,8 @@ class Hub:
         self._store: Store | None = None
         """None: not connected."""
         self._connected_at = math.inf
+        self._answered_at: float | None = None
+        """Monotonic time of the last answer, s."""
         self._nudged = asyncio.Event()
         self._reads = asyncio.Semaphore(READS)
         self._reading: dict[Session, asyncio.Task[None]] = {}
@@ -55,6 +61,14 @@ class Hub:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    @property
+    def answered_at(self) -> datetime.datetime | None:
+        """When the etcd last answered anything; None: never yet."""
+        if self._answered_at is None:
+            return None
+        age = datetime.timedelta(seconds=asyncio.get_running_loop().time() - self._answered_at)
+        return datetime.datetime.now(datetime.timezone.utc) - age
 
     def add(self, session: Session) -> None:
         self._sessions[session.target.run_id] = session
@@ -95,6 +109,7 @@ class Hub:
             if self._store is store and self._sessions.get(session.target.run_id) is session:
                 self._read(store, session)
             raise
+        self._on_answer()
         if self._sessions.get(session.target.run_id) is session:
             session.failed_writes = 0
             done(result.revision)
@@ -141,8 +156,10 @@ class Hub:
     async def _follow(self) -> None:
         store = self._open_store(self.endpoint)
         start = await store.revision(ROOT) + 1
-        async with contextlib.aclosing(store.watch(KeyRange.prefix(ROOT), start)) as stream:
+        self._on_answer()
+        async with contextlib.aclosing(store.watch(KeyRange.prefix(ROOT), start, self._patience)) as stream:
             async for events in stream:
+                self._on_answer()
                 if self._store is None:
                     self._store = store
                     self._connected_at = asyncio.get_running_loop().time()
@@ -175,8 +192,18 @@ class Hub:
                 failures += 1
                 session.on_trouble(error)
                 continue
+            self._on_answer()
             session.on_state((kv for kvs in found.reads for kv in kvs), found.revision)
             return
+
+    def _on_answer(self) -> None:
+        self._answered_at = asyncio.get_running_loop().time()
+
+    def _patience(self) -> float:
+        """For how long the watch may be silent before the etcd is asked whether it still lives, s: where training may stand still because
+        of it, status must not say for long that all is well."""
+        trains = any(each.view.plan is not None and each.view.outcome is None for each in self._sessions.values())
+        return TRAINING_PATIENCE if trains else RESTING_PATIENCE
 
     async def _wait(self, failures: int) -> None:
         with contextlib.suppress(TimeoutError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable
 
 import aiohttp
@@ -35,8 +36,11 @@ class Sessions:
         self._client: aiohttp.ClientSession | None = None
 
     def view(self, key: Key) -> RendezvousView:
+        """As of now. Equal views may differ in when the etcd last answered."""
         session = self._sessions.get(key)
-        return session.view if session else RendezvousView()
+        if session is None:
+            return RendezvousView()
+        return dataclasses.replace(session.view, answered_at=self._hubs[session.target.endpoint].answered_at)
 
     async def follow(self, key: Key, target: Target | None) -> None:
         """Makes the job's session what `target` says."""

@@ -11,7 +11,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Protocol
 
 import aiohttp
@@ -34,9 +34,6 @@ from elasticjob_runtime.etcd.endpoints import Rotation
 
 CALL_SECONDS = 3.0
 """A call may take so long, and opening a watch."""
-PROBE_SECONDS = 60.0
-"""After so much silence, s, a watch asks whether its server still lives and owes it nothing. A dead machine is found sooner, by TCP
-keep-alive, which costs no CPU; this finds a frozen server. With a thousand etcds it is about 1 % of a core."""
 STALL_SECONDS = 1.0
 
 Json = dict[str, Any]
@@ -54,8 +51,9 @@ class Store(Protocol):
 
     async def txn(self, operations: Sequence[Operation]) -> TxnResult: ...
 
-    def watch(self, keys: KeyRange, start: int) -> AsyncGenerator[tuple[Event, ...], None]:
-        """Changes from revision `start` on; the first item, without events, says that the watch stands. Ends only by StoreError."""
+    def watch(self, keys: KeyRange, start: int, patience: Callable[[], float]) -> AsyncGenerator[tuple[Event, ...], None]:
+        """Changes from revision `start` on. Items without events: the first says that the watch stands, later ones that the server still
+        answers, which it is asked after `patience()` seconds of silence. Ends only by StoreError."""
 
 
 def new_client() -> aiohttp.ClientSession:
@@ -86,12 +84,12 @@ class Etcd:
         wire.check_txn(operations)
         return wire.txn_result(await self._call(self._rotation.current, "/v3/kv/txn", wire.txn_request((), operations, ())))
 
-    async def watch(self, keys: KeyRange, start: int) -> AsyncGenerator[tuple[Event, ...], None]:
+    async def watch(self, keys: KeyRange, start: int, patience: Callable[[], float]) -> AsyncGenerator[tuple[Event, ...], None]:
         endpoint = self._rotation.current
         try:
             response = await self._open(endpoint, wire.watch_request([keys], [start]))
             try:
-                stream = _Stream(self, endpoint, response, keys, start)
+                stream = _Stream(self, endpoint, response, keys, start, patience)
                 while True:
                     for events in await stream.next():
                         yield events
@@ -154,22 +152,33 @@ class Etcd:
 class _Stream:
     """The messages of one watch, and a probe whenever it is silent."""
 
-    def __init__(self, etcd: Etcd, endpoint: Endpoint, response: aiohttp.ClientResponse, keys: KeyRange, start: int) -> None:
+    def __init__(
+        self,
+        etcd: Etcd,
+        endpoint: Endpoint,
+        response: aiohttp.ClientResponse,
+        keys: KeyRange,
+        start: int,
+        patience: Callable[[], float],
+    ) -> None:
         self._etcd = etcd
         self._endpoint = endpoint
         self._content = response.content
         self._keys = keys
         self._next = start
+        self._patience = patience
         self._rest = b""
         self._stands = False
         self._opened = time.monotonic()
 
     async def next(self) -> list[tuple[Event, ...]]:
         """Raises StoreError where the stream has ended, or is dead."""
-        limit = PROBE_SECONDS * random.uniform(0.8, 1.2) if self._stands else CALL_SECONDS  # noqa: S311 spreads load
+        limit = self._patience() * random.uniform(0.8, 1.2) if self._stands else CALL_SECONDS  # noqa: S311 spreads load
         messages = await self._read(limit)
         if messages is None and self._stands:
             messages = await self._probe()
+            if not messages:
+                return [()]  # it answers, and there is nothing to tell
         events = [self._events(message) for message in messages or ()]
         if not self._stands and time.monotonic() - self._opened > CALL_SECONDS:
             raise Unavailable(f"{self._endpoint}: no watch within {CALL_SECONDS:g} s")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from elasticjob_runtime.etcd import (
     Event,
@@ -45,7 +45,8 @@ class Memory:
             raise self.refuse_writes
         return self.store.txn((), operations)
 
-    async def watch(self, keys: KeyRange, start: int) -> AsyncGenerator[tuple[Event, ...], None]:
+    async def watch(self, keys: KeyRange, start: int, patience: Callable[[], float]) -> AsyncGenerator[tuple[Event, ...], None]:
+        assert patience() > 0
         self._maybe_fail()
         self.watches += 1
         cut, loop = self._cut, asyncio.get_running_loop()

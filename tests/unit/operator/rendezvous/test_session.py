@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 
@@ -112,6 +113,23 @@ async def test_watch_that_breaks_and_comes_back_misses_nothing_and_alarms_nobody
     await bench.until(lambda view: view.plan == make_plan(4))
     assert seen == {Reach.REACHABLE}
     assert bench.memory.watches == 2
+
+
+async def test_it_is_known_when_the_etcd_last_answered(bench: Bench) -> None:
+    assert bench.view == RendezvousView()
+    await bench.sessions.follow(KEY, TARGET)
+    assert bench.view == RendezvousView()
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+    first = bench.view.answered_at
+    assert first is not None
+    assert abs((first - datetime.datetime.now(datetime.timezone.utc)).total_seconds()) < 60
+    bench.memory.fault = Unavailable("connection refused")
+    bench.memory.cut()
+    await bench.until(lambda view: view.reach is Reach.UNREACHABLE)
+    away = bench.view.answered_at
+    assert away is not None
+    bench.memory.fault = None
+    await bench.until(lambda view: view.reach is Reach.REACHABLE and view.answered_at and view.answered_at > away)
 
 
 async def test_outage_keeps_what_was_known_and_ends_by_itself(bench: Bench) -> None:

@@ -19,6 +19,10 @@ from tests.contract.proxy import Proxy
 RUNS = KeyRange.prefix("/elasticjob/")
 
 
+def patient() -> float:
+    return 60.0
+
+
 @pytest.fixture
 def server() -> Iterator[EmbeddedServer]:
     with EmbeddedServer() as server:
@@ -41,7 +45,7 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 async def test_reads_writes_and_watches(proxy: Proxy, client: aiohttp.ClientSession) -> None:
     etcd = Etcd(f"127.0.0.1:{proxy.port}", client)
     start = await etcd.revision("/elasticjob/")
-    async with contextlib.aclosing(etcd.watch(RUNS, start + 1)) as stream:
+    async with contextlib.aclosing(etcd.watch(RUNS, start + 1, patient)) as stream:
         assert await anext(stream) == ()
         written = await etcd.txn([Put("/elasticjob/r/plan", "π")])
         await etcd.txn([Put("/elsewhere", "x")])
@@ -54,10 +58,9 @@ async def test_reads_writes_and_watches(proxy: Proxy, client: aiohttp.ClientSess
 async def test_server_that_falls_silent_is_found_by_the_probe(
     proxy: Proxy, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PROBE_SECONDS", 0.2)
     monkeypatch.setattr(module, "STALL_SECONDS", 0.2)
     etcd = Etcd(f"127.0.0.1:{proxy.port}", client)
-    async with contextlib.aclosing(etcd.watch(RUNS, await etcd.revision("/elasticjob/") + 1)) as stream:
+    async with contextlib.aclosing(etcd.watch(RUNS, await etcd.revision("/elasticjob/") + 1, lambda: 0.2)) as stream:
         assert await anext(stream) == ()
         proxy.silence()  # what stands carries nothing; new connections do
         await Etcd(f"127.0.0.1:{proxy.port}", client).txn([Put("/elasticjob/r/plan", "x")])
@@ -65,9 +68,16 @@ async def test_server_that_falls_silent_is_found_by_the_probe(
             await anext(stream)
 
 
+async def test_server_that_is_asked_and_answers_is_told_of_as_alive(proxy: Proxy, client: aiohttp.ClientSession) -> None:
+    etcd = Etcd(f"127.0.0.1:{proxy.port}", client)
+    async with contextlib.aclosing(etcd.watch(RUNS, await etcd.revision("/elasticjob/") + 1, lambda: 0.05)) as stream:
+        for _ in range(3):
+            assert await anext(stream) == ()
+
+
 async def test_cut_stream_ends_the_watch(proxy: Proxy, client: aiohttp.ClientSession) -> None:
     etcd = Etcd(f"127.0.0.1:{proxy.port}", client)
-    async with contextlib.aclosing(etcd.watch(RUNS, 1)) as stream:
+    async with contextlib.aclosing(etcd.watch(RUNS, 1, patient)) as stream:
         assert await anext(stream) == ()
         proxy.cut()
         with pytest.raises(Unavailable):
