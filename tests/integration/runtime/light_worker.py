@@ -3,7 +3,8 @@
     python light_worker.py DIRECTORY
 
 It writes DIRECTORY/workers/<epoch>-<rank>.json once all of its world are connected. It obeys DIRECTORY/do/<member>, a file with one word:
-raise, exit or hang. DIRECTORY/finish ends all with success. A lost peer is an error, as it is for a collective.
+raise, exit or hang. DIRECTORY/finish ends all with success. A lost peer is an error, as it is for a collective. AT_SIGTERM says what it
+does then: save (else), hang or default, for all local ranks or for each.
 """
 
 from __future__ import annotations
@@ -74,9 +75,15 @@ def connect() -> socket.socket:
             time.sleep(0.02)
 
 
+def handle_sigterm() -> None:
+    given = os.environ.get("AT_SIGTERM", "save").split(",")
+    if given[int(os.environ["LOCAL_RANK"]) % len(given)] != "default":
+        signal.signal(signal.SIGTERM, save)
+
+
 def save(_number: int, _frame: FrameType | None) -> None:
     """SIGTERM: the time to write a checkpoint."""
-    time.sleep(0.3)
+    time.sleep(1000 if os.environ.get("AT_SIGTERM") == "hang" else 0.3)
     (HERE / f"saved-{MEMBER}-{EPOCH}").touch()
     sys.exit(0)
 
@@ -119,7 +126,7 @@ def obey(peers: list[socket.socket]) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, save)
+    handle_sigterm()
     loader = subprocess.Popen(["sleep", "1000"])
     agent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     agent.connect(os.environ["ELASTICJOB_AGENT_SOCKET"])

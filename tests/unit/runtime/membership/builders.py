@@ -17,6 +17,7 @@ from elasticjob_runtime.contract import (
     PlanValue,
     RankValue,
     SpecValue,
+    StopValue,
     SuspicionValue,
 )
 from elasticjob_runtime.membership.model import (
@@ -27,6 +28,7 @@ from elasticjob_runtime.membership.model import (
     Probe,
     ProbePeers,
     ProposePlan,
+    ProposeStop,
     PublishFailure,
     PublishOutcome,
     PublishState,
@@ -36,6 +38,7 @@ from elasticjob_runtime.membership.model import (
     Role,
     Settings,
     StartWorkers,
+    Stop,
     StopWorkers,
     StoreView,
     Subscribe,
@@ -98,7 +101,7 @@ def make_plan(names: str, *, epoch: int = 1, me: str = "a", **fields: Any) -> Pl
         leader=names[0],
         nproc=fields.get("nproc", 1),
         restart_count=fields.get("restarts", 0),
-        reason=PlanReason.START,
+        reason=fields.get("reason", PlanReason.START),
         **{name: fields[name] for name in ("crash", "same_crashes", "stalled_restarts", "best_step") if name in fields},
     )
     known = fields.get("ranks", ranks)
@@ -128,6 +131,10 @@ def answers(names: str, *, ago: float = 0.0, reachable: bool = True, incarnation
 
 def suspicion(suspect: str, by: str, *, epoch: int = 1, ago: float = 0.0) -> Suspicion:
     return Suspicion(value=SuspicionValue(suspect=suspect, by=by, epoch=epoch), seen_at=NOW - ago)
+
+
+def make_stop(plan: Plan, reason: PlanReason = PlanReason.MEMBER_JOINED, *, ago: float = 1.0) -> Stop:
+    return Stop(value=StopValue(attempt=plan.value.attempt, reason=reason, message="d joined", caused_at=7.0), seen_at=NOW - ago)
 
 
 def make_view(
@@ -174,7 +181,12 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
     StartWorkers: lambda it: f"start plan {it.plan.epoch}",
     StopWorkers: lambda it: f"stop, {it.grace:g} s to save" if it.grace else "stop",
     Register: lambda it: f"register {it.state.value} of epoch {it.epoch}",
-    PublishState: lambda it: f"say {it.state.value} of epoch {it.epoch}",
+    ProposeStop: lambda it: f"stop for {it.stop.reason.value}",
+    PublishState: lambda it: (
+        f"say {it.state.value} of epoch {it.epoch}"
+        + ("" if it.saves is None else ", saves")
+        + ("" if it.saved is None else f", saved {it.saved}")
+    ),
     PublishFailure: lambda it: f"report {it.failure.member}",
     PublishSuspicion: lambda it: ("clear " if it.retract else "suspect ") + it.suspicion.suspect,
     Subscribe: lambda it: f"watch as {it.role.value}" + (f" of {it.predecessor}" if it.predecessor else ""),

@@ -166,6 +166,7 @@ class Agent:
                 return until
             case StartWorkers():
                 self.world.invariants.starts(self, action.plan)
+                self.world.invariants.saved_first(self, action.plan)
                 self.workers.start(action.plan)
                 return None
             case StopWorkers():

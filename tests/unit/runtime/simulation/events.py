@@ -74,4 +74,6 @@ class Walk:
     operator: bool = False
     """The operator writes a spec."""
     seed: int = 0
+    saves: bool = False
+    """Workers handle SIGTERM, some of them until they are killed."""
     events: Sequence[Event] = ()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from elasticjob_runtime.contract import Keys, MemberValue, OutcomeState, OutcomeValue, PlanReason, PlanValue, RankValue, SpecValue
 from elasticjob_runtime.membership.model import Action, Plan, ProposePlan, View
+from elasticjob_runtime.membership.planned import PLANNED
 from elasticjob_runtime.membership.sizes import limit
 
 if TYPE_CHECKING:
@@ -158,3 +159,13 @@ class Invariants:
                 # A store that lost its data does not know epochs that only members out of its reach remember.
                 same = len(attempts) == 1 or len({self._known[attempt] for attempt in attempts}) > 1
                 require(same, f"{agent} and {other} both run epoch {plan.epoch}, of different plans")
+
+    def saved_first(self, agent: Agent, plan: Plan) -> None:
+        """Nobody starts workers after a planned change while another member's still save."""
+        if plan.value.reason not in PLANNED or not self.certain:
+            return
+        for other in agent.world.agents:
+            view = other.workers.view
+            at_it = not other.dead and view.saving and view.plan is not None and view.plan.epoch == plan.epoch - 1
+            late = agent.clock.now >= other.workers.may_save_until
+            require(late or not at_it, f"{agent} starts workers of plan {plan.epoch} while those of {other} still save")

@@ -26,8 +26,10 @@ def _quiet() -> Iterator[None]:
 class Story(World):
     """A world whose events are told one by one."""
 
-    def __init__(self, *, agents: int = 4, least: int = 2, most: int = 3, seed: int = 0, max_restarts: int = 0) -> None:
-        super().__init__(Walk(agents=agents, least=least, most=most, seed=seed, max_restarts=max_restarts))
+    def __init__(
+        self, *, agents: int = 4, least: int = 2, most: int = 3, seed: int = 0, max_restarts: int = 0, saves: bool = False
+    ) -> None:
+        super().__init__(Walk(agents=agents, least=least, most=most, seed=seed, max_restarts=max_restarts, saves=saves))
         self.wait(10.0)
 
     def wait(self, seconds: float) -> None:
@@ -244,3 +246,36 @@ def test_a_member_that_ends_first_waits_for_the_others_and_all_succeed(seed: int
     story.wait(6.0)
     story.check({agent.exit.code for agent in story.agents if agent.exit} == {ExitCode.SUCCEEDED})
     story.check(all(agent.exit for agent in story.agents), "somebody never ended")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_join_waits_for_workers_that_save_and_no_longer_than_the_grace(seed: int) -> None:
+    story = Story(agents=2, seed=seed, saves=True)
+    before = story.plan
+    story.happens(Kind.JOIN)
+    story.wait(40.0)
+    story.check((story.plan.epoch, story.plan.reason) == (before.epoch + 1, PlanReason.MEMBER_JOINED))
+    story.check(len(story.trainers) == 3 and story.plan.restart_count == 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_others_wait_for_a_leader_that_saves_before_it_leaves(seed: int) -> None:
+    story = Story(agents=3, seed=seed, saves=True)
+    before, leader = story.plan, story.trainers[0]
+    story.happens(Kind.LEAVE, leader)
+    story.wait(40.0)
+    story.check((story.plan.epoch, story.plan.reason) == (before.epoch + 1, PlanReason.MEMBER_LEFT))
+    story.check(len(story.trainers) == 2 and leader not in story.trainers and story.plan.restart_count == 0)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_planner_that_dies_while_workers_save_is_succeeded(seed: int) -> None:
+    story = Story(agents=3, seed=seed, saves=True)
+    planner, leaver = story.trainers[0], story.trainers[2]
+    story.happens(Kind.LEAVE, leaver)
+    story.wait(0.1)
+    story.happens(Kind.CRASH_AGENT, planner)
+    story.wait(45.0)
+    story.happens(Kind.JOIN)
+    story.wait(45.0)
+    story.check(len(story.trainers) == 2 and story.plan.restart_count == 0)

@@ -30,6 +30,7 @@ def random_walk(seed: int) -> Walk:
         operator=draw.random() < 0.5,
         seed=seed,
         events=[_event(draw, kinds) for _ in range(draw.randint(1, 14))],
+        saves=draw.random() < 0.4,
     )
 
 
@@ -76,6 +77,8 @@ def _smaller(walk: Walk) -> Iterator[Walk]:
         yield dataclasses.replace(walk, agents=walk.agents - 1, least=min(walk.least, walk.agents - 1))
     if walk.operator:
         yield dataclasses.replace(walk, operator=False)
+    if walk.saves:
+        yield dataclasses.replace(walk, saves=False)
     if walk.allowed:
         yield dataclasses.replace(walk, allowed=())
     for index, event in enumerate(events):

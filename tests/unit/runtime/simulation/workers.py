@@ -69,6 +69,8 @@ class Workforce:
         self._clock = agent.clock
         self._training: Training | None = None
         self._life = 0
+        self.may_save_until = 0.0
+        """While they save, and everybody knew that they would: nobody may start other workers before."""
         self.view = Workers()
 
     @property
@@ -81,13 +83,29 @@ class Workforce:
         self.view = Workers(state=WorkersState.RUNNING, epoch=plan.epoch, changed_at=self._clock.now, plan=plan)
         self._training = self._agent.world.training(plan)
         self._training.join(self)
+        if self._agent.world.walk.saves:
+            self._install_handler()
+
+    def _install_handler(self) -> None:
+        life = self._life
+
+        def installed() -> None:
+            if life == self._life and self.view.state is WorkersState.RUNNING:
+                self.view = dataclasses.replace(self.view, saves=True)
+                self._agent.wake()
+
+        self._clock.later(self._clock.random.uniform(0.0, 1.0), installed)
 
     def stop(self, grace: float) -> None:
         if not self.alive:
             return
         if self.view.failure is None:
-            self._set(WorkersState.STOPPING)
+            self._set(WorkersState.STOPPING, saving=grace > 0)
         saving = self._clock.random.uniform(0.0, min(grace, 2.0)) if grace else 0.0
+        if grace and self.view.saves:
+            me = self._agent.store_view.members.get(self._agent.name)
+            self.may_save_until = self._clock.now + grace if me is not None and me.value.saves else 0.0
+            saving = grace if self._clock.random.random() < 0.1 else saving
         self._ends_in(saving + self._clock.random.uniform(0.0, 0.02))
 
     def fail(self, epoch: int, why: str) -> bool:
@@ -148,6 +166,6 @@ class Workforce:
         if training is not None:
             training.lost(self)
 
-    def _set(self, state: WorkersState) -> None:
+    def _set(self, state: WorkersState, *, saving: bool = False) -> None:
         changed_at = self.view.changed_at if self.view.failure is not None else self._clock.now
-        self.view = dataclasses.replace(self.view, state=state, changed_at=changed_at)
+        self.view = dataclasses.replace(self.view, state=state, changed_at=changed_at, saving=saving)

@@ -214,9 +214,12 @@ class Agent:
             self._heartbeats.add_listener(connection)
 
     def _saw(self, view: StoreView) -> None:
-        before = self._store_view.plan
+        before, stopped = self._store_view.plan, self._store_view.stop
         self._store_view = view
+        if view.stop is not stopped:
+            self._processes.group.look_for_handlers()
         if view.plan is not None and (before is None or before.epoch != view.plan.epoch):
+            self._processes.group.look_for_handlers()
             self._processes.tell_plan(view.plan)
         self._heartbeats.epoch = self._peers.epoch = view.plan.epoch if view.plan is not None else 0
         rank = view.plan.rank if view.plan is not None else None

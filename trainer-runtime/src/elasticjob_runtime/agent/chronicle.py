@@ -139,6 +139,9 @@ class Chronicle:
             self._write(self._changes.dismissed(wall))
             self._suspicions.clear()
         self._silent = view.silent
+        if view.stop is not None and self._store.stop != view.store.stop:
+            coming = view.stop.value
+            self._write(self._changes.caused(cause_of(coming.reason, silent=False), coming.caused_at or None, wall))
         if view.store.failures and not self._store.failures:
             first = first_failure(view.store.failures)
             self._write(self._changes.caused(Cause.WORKER_FAILED, first.time or None, wall))

@@ -16,11 +16,12 @@ from elasticjob_runtime.contract import (
     PlanValue,
     RankValue,
     SpecValue,
+    StopValue,
     SuspicionValue,
     Value,
 )
 from elasticjob_runtime.etcd.port import KeyRange, KeyValue, WatchUpdate
-from elasticjob_runtime.membership.model import Member, Plan, Role, StoreView, Suspicion
+from elasticjob_runtime.membership.model import Member, Plan, Role, Stop, StoreView, Suspicion
 
 T = TypeVar("T", bound=Value)
 
@@ -28,8 +29,8 @@ logger = logging.getLogger(__name__)
 
 
 def common_range(keys: Keys) -> KeyRange:
-    """What every agent wants to know: outcome, plan, spec and suspects. One range, since each costs the store; nothing else sorts between
-    these names."""
+    """What every agent wants to know: outcome, plan, spec, stop and suspects. One range, since each costs the store; nothing else sorts
+    between these names."""
     return KeyRange(keys.outcome, KeyRange.prefix(keys.suspects).end)
 
 
@@ -60,6 +61,7 @@ class Mirror:
         self._suspicions: dict[str, Suspicion] = {}
         self._spec: SpecValue | None = None
         self._outcome: OutcomeValue | None = None
+        self._stop: Stop | None = None
         self._refused: set[tuple[str, int]] = set()
         self._last_epoch = 0
         self.plan: PlanValue | None = None
@@ -131,6 +133,7 @@ class Mirror:
             founder=founder,
             spec=self._spec,
             plan=self._plan(me, incarnation, role, ranks),
+            stop=self._stop,
             last_epoch=self._last_epoch,
             outcome=self._outcome,
             members=dict(self._members),
@@ -165,9 +168,18 @@ class Mirror:
             suspicion = self.parse(kv, SuspicionValue)
             if suspicion is not None:
                 self._suspicions[kv.key] = Suspicion(value=suspicion, seen_at=now)
-        elif kv.key == keys.plan:
+        else:
+            self._set_single(kv, now)
+
+    def _set_single(self, kv: KeyValue, now: float) -> None:
+        """One of the keys of which there is one."""
+        keys = self._keys
+        if kv.key == keys.plan:
             self.plan = self.parse(kv, PlanValue)
             self._last_epoch = max(self._last_epoch, self.plan.epoch if self.plan else 0)
+        elif kv.key == keys.stop:
+            stop = self.parse(kv, StopValue)
+            self._stop = Stop(value=stop, seen_at=now) if stop is not None else None
         elif kv.key == keys.spec:
             self._spec = self.parse(kv, SpecValue)
         elif kv.key == keys.outcome:
@@ -194,6 +206,8 @@ class Mirror:
             self._members.pop(key[len(keys.members) :], None)
         elif key == keys.plan:
             self.plan = None
+        elif key == keys.stop:
+            self._stop = None
         elif key == keys.spec:
             self._spec = None
         elif key == keys.outcome:

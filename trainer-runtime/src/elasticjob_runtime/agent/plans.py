@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from elasticjob_runtime.contract import Keys, PlanValue, RankValue
 from elasticjob_runtime.etcd.port import Compare, Delete, KeyRange, Operation, Put, Store, StoreError
-from elasticjob_runtime.membership.model import Member, ProposePlan, PublishOutcome
+from elasticjob_runtime.membership.model import Member, ProposePlan, ProposeStop, PublishOutcome
 from elasticjob_runtime.membership.ranks import changed, rank_of
 
 BATCH = 96
@@ -51,7 +51,9 @@ class PlanWriter:
         guards = [Compare(self._keys.plan, mod_revision=action.expected_mod_revision), Compare(self._keys.outcome, create_revision=0)]
         older = KeyRange(self._keys.ranks, self._keys.rank(self._keys.attempt(max(0, action.epoch - 1), ""), ""))
         suspicions = KeyRange(self._keys.suspects, self._keys.suspicion(action.epoch, "", ""))
-        head: list[Operation] = [Put(self._keys.plan, plan.to_json()), Delete(older), Delete(suspicions)]
+        head: list[Operation] = [
+            Put(self._keys.plan, plan.to_json()), Delete(older), Delete(suspicions), Delete(KeyRange(self._keys.stop)),
+        ]  # fmt: skip
         revision = 0
         for start in range(0, len(action.members), self._batch):
             batch = action.members[start : start + self._batch]
@@ -64,6 +66,14 @@ class PlanWriter:
             revision = result.revision
         self.remember(plan.attempt, ranks)
         return revision
+
+    def propose_stop(self, action: ProposeStop) -> int:
+        """Returns the revision of `stop`."""
+        guards = [Compare(self._keys.plan, mod_revision=action.expected_mod_revision), Compare(self._keys.outcome, create_revision=0)]
+        result = self._store.txn(guards, [Put(self._keys.stop, action.stop.to_json())])
+        if not result.succeeded:
+            raise PlanOutdatedError("the planned change is outdated: another plan came first, or the job is over")
+        return result.revision
 
     def restore(self, value: PlanValue, me: str, rank: RankValue) -> int:
         """Puts back the head and the ranks that this agent knows, at least its own; the others keep running meanwhile."""

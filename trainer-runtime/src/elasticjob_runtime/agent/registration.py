@@ -100,11 +100,13 @@ class Registration:
         """Whether news of registration `number` still matter."""
         return number == self._count and self._lease is not None
 
-    def write(self, state: MemberState, epoch: int, stores: bool) -> int:
-        """Returns the revision."""
+    def write(self, state: MemberState, epoch: int, stores: bool, saves: bool | None = None, saved: int | None = None) -> int:
+        """Returns the revision. `saves`, `saved` None: as before."""
         if self._lease is None:
             raise LeaseLost("not registered")
         member = self._changed(state, epoch, stores)
+        saves, saved = member.saves if saves is None else saves, member.saved if saved is None else saved
+        member = dataclasses.replace(member, saves=saves, saved=saved)
         revision = self._store.put(self._key, member.to_json(), lease=self._lease.id)
         self.member = member
         return revision

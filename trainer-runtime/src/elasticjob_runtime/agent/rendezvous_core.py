@@ -33,6 +33,7 @@ from elasticjob_runtime.etcd.port import (
 )
 from elasticjob_runtime.membership.model import (
     ProposePlan,
+    ProposeStop,
     PublishFailure,
     PublishOutcome,
     PublishState,
@@ -189,7 +190,8 @@ class RendezvousCore:
                 self._subscribe(action.role, action.predecessor)
                 return "", 0
             case PublishState():
-                return keys.member(self._me), self._registration.write(action.state, action.epoch, action.stores)
+                written = self._registration.write(action.state, action.epoch, action.stores, action.saves, action.saved)
+                return keys.member(self._me), written
             case PublishFailure():
                 key = keys.failure(action.failure.epoch, action.failure.member)
                 return key, self._store.put(key, action.failure.to_json())
@@ -200,9 +202,14 @@ class RendezvousCore:
             case RestorePlan():
                 assert action.plan.rank is not None
                 return keys.plan, self._plans.restore(action.plan.value, self._me, action.plan.rank)
-            case ProposePlan():
-                known = self._mirror.plan if self._mirror.plan_revision == action.expected_mod_revision else None
-                return keys.plan, self._plans.propose(action, self._registration.member.nproc, known.attempt if known else "")
+            case ProposeStop() | ProposePlan():
+                return self._propose(action)
+
+    def _propose(self, action: ProposeStop | ProposePlan) -> tuple[str, int]:
+        if isinstance(action, ProposeStop):
+            return self._keys.stop, self._plans.propose_stop(action)
+        known = self._mirror.plan if self._mirror.plan_revision == action.expected_mod_revision else None
+        return self._keys.plan, self._plans.propose(action, self._registration.member.nproc, known.attempt if known else "")
 
     def _publish_suspicion(self, action: PublishSuspicion) -> tuple[str, int]:
         said = dataclasses.replace(action.suspicion, time=time.time())

@@ -9,6 +9,7 @@ Keys of one run, all under `<prefix>/<run-id>/` (see docs/design/rendezvous.md):
     members/<member>          leased: who is there            each agent, its own
     assigned-ranks/<attempt>/<member>  ranks of a plan        the planner, before the plan
     plan                      the current plan's head         the planner, one compare-and-swap
+    stop                      that plan's workers may save    the planner, before a planned change; goes with the next plan
     failures/<epoch>/<member> first failure of an epoch       each agent, its own
     suspects/<epoch>/<suspect>/<by>  no heartbeat any more    each agent, of its neighbours
     training-progress         step and rate of the training   rank 0's agent, at most once a second
@@ -38,6 +39,7 @@ from elasticjob_runtime.contract.values import (
     ProgressValue,
     RankValue,
     SpecValue,
+    StopValue,
     SuspicionValue,
     TailValue,
     Value,
@@ -68,6 +70,7 @@ __all__ = [
     "ProgressValue",
     "RankValue",
     "SpecValue",
+    "StopValue",
     "SuspicionValue",
     "TailValue",
     "Value",

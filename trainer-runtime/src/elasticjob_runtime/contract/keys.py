@@ -32,6 +32,10 @@ class Keys:
         return self.root + "plan"
 
     @property
+    def stop(self) -> str:
+        return self.root + "stop"
+
+    @property
     def outcome(self) -> str:
         return self.root + "outcome"
 

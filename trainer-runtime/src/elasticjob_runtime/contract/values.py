@@ -153,6 +153,10 @@ class MemberValue(Value):
     """Unix time, s."""
     changed_at: float = 0.0
     """Since when it has this state, Unix time, s."""
+    saves: bool = False
+    """A worker of it handles SIGTERM: a planned change gives it time to save."""
+    saved: int = 0
+    """The epoch that was stopped for a planned change, and in which nothing is left to save here; 0: none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", MemberState(self.state))
@@ -226,6 +230,22 @@ class PlanValue(Value):
         _at_least(1, epoch=self.epoch, size=self.size, world_size=self.world_size, nproc=self.nproc)
         _at_least(0, restart_count=self.restart_count, stayed=self.stayed, store_generation=self.store_generation)
         _port(master_port=self.master_port)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", PlanReason(self.reason))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class StopValue(Value):
+    """`stop`: a change is planned, and workers of the current plan can save before it. The next plan deletes it."""
+
+    attempt: str
+    """Of the plan whose workers are to stop. Of any other plan it says nothing."""
+    reason: PlanReason
+    """Of the plan that follows."""
+    message: str = ""
+    caused_at: float = 0.0
+    """As in the plan."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", PlanReason(self.reason))

@@ -9,7 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from elasticjob_runtime.contract import CONTRACT_VERSION, ExitCode, FailureValue, MemberState, MemberValue, OutcomeState, SuspicionValue
+from elasticjob_runtime.contract import (
+    CONTRACT_VERSION,
+    ExitCode,
+    FailureValue,
+    MemberState,
+    MemberValue,
+    OutcomeState,
+    SuspicionValue,
+)
 from elasticjob_runtime.membership.fencing import fence, fence_due, superseded
 from elasticjob_runtime.membership.line import before_me, takeover_delay, trouble_since, wanted_role
 from elasticjob_runtime.membership.model import (
@@ -17,6 +25,7 @@ from elasticjob_runtime.membership.model import (
     Action,
     Exit,
     Member,
+    Plan,
     ProbePeers,
     PublishFailure,
     PublishState,
@@ -32,6 +41,7 @@ from elasticjob_runtime.membership.model import (
     WorkersState,
     stop,
 )
+from elasticjob_runtime.membership.planned import is_planned, make_way
 from elasticjob_runtime.membership.planner import next_plan
 
 
@@ -46,7 +56,7 @@ def decide(view: View, now: float) -> Action:
 
 def _first_of_the_rules(view: View, now: float) -> Action:
     rules: tuple[Callable[[View, float], Action | None], ...] = (
-        _end, _leave, _give_way, fence, _register, _misfit, _warm_up, _follow, _report, _listen, _watch, _restore, _lead,
+        _end, _leave, _give_way, fence, _register, _misfit, _warm_up, make_way, _follow, _report, _listen, _watch, _restore, _lead,
     )  # fmt: skip
     for rule in rules:
         if (action := rule(view, now)) is not None:
@@ -60,7 +70,8 @@ def _end(view: View, _now: float) -> Action | None:
     if outcome is None:
         return None
     if view.workers.state in ALIVE:
-        return stop(view, f"the job {outcome.state.value}: {outcome.message}")
+        why = f"the job {outcome.state.value}: {outcome.message}"
+        return Wait(reason=f"stopping the workers: {why}") if view.workers.saving else stop(view, why)
     code = ExitCode.SUCCEEDED if outcome.state is OutcomeState.SUCCEEDED else ExitCode.WORKERS_FAILED
     late = "" if view.store.registered or view.workers.epoch else " before this agent came; take another --rdzv-id to run it again"
     return Exit(code=code, reason=f"the job {outcome.state.value}{late}: {outcome.message}")
@@ -172,13 +183,13 @@ def _misfitting(reason: str) -> Action:
 def _follow(view: View, _now: float) -> Action | None:
     """Run what the plan says: its epoch, or nothing."""
     plan, workers = view.store.plan, view.workers
-    if plan is None or (view.runs_plan and workers.state is not WorkersState.NONE):
+    if plan is None or (view.runs_plan and (view.stop is not None or workers.state is not WorkersState.NONE)):
         return None
     if view.runs_plan and superseded(view):
         return Wait(reason=f"plan {view.heard_epoch} is not to be seen yet")
     why = f"plan {plan.epoch}: {plan.value.message or plan.value.reason.value}"
     if workers.state in ALIVE:
-        return stop(view, why)
+        return _stop_for(view, plan, why)
     if plan.rank is None:
         return None
     if plan.epoch > workers.epoch:
@@ -190,12 +201,20 @@ def _follow(view: View, _now: float) -> Action | None:
     return None
 
 
+def _stop_for(view: View, plan: Plan, why: str) -> Action:
+    """At once; but who did not see the planned change coming (planned.py), and can save, may."""
+    workers = view.workers
+    if workers.state is WorkersState.RUNNING and workers.saves and is_planned(plan.value, after=workers.epoch):
+        return StopWorkers(grace=view.settings.shutdown_grace, reason=f"{why}; the workers get time to save")
+    return stop(view, why)
+
+
 def _report(view: View, _now: float) -> Action | None:
     """Say how this epoch's workers ended, once."""
     workers = view.workers
     if not view.runs_plan:
         return None
-    if workers.failure is not None and not _is_reported(view, workers.failure):
+    if workers.failure is not None and view.stop is None and not _is_reported(view, workers.failure):
         return PublishFailure(failure=workers.failure, reason=f"a worker failed: {workers.failure.message}")
     if workers.state is WorkersState.SUCCEEDED and (me := view.me) is not None:
         said = me.value.state is MemberState.SUCCEEDED and me.value.epoch == workers.epoch

@@ -48,7 +48,7 @@ def trouble_since(view: View) -> float | None:
         return None
     leader = plan.value.leader
     moments = [one.seen_at for one in view.store.suspicions if one.value.suspect == leader != view.settings.me]
-    if workers.failure is not None:
+    if workers.failure is not None and view.stop is None:  # of a peer that stopped to save, most likely
         moments.append(workers.changed_at)
     return min(moments, default=None)
 

@@ -20,6 +20,7 @@ from elasticjob_runtime.contract import (
     PlanValue,
     RankValue,
     SpecValue,
+    StopValue,
     SuspicionValue,
 )
 from elasticjob_runtime.membership import crash_loop
@@ -68,7 +69,7 @@ class Settings:
     probe_age: float = 1.0
     """s for which the answer of a probe is taken as true."""
     shutdown_grace: float = 30.0
-    """s that workers get between SIGTERM and SIGKILL at a planned leave."""
+    """s that workers which handle SIGTERM get to save at a planned change, and all workers of a member that leaves. 0: none."""
     reregister_grace: float = 5.0
     """s that a planner which had to register again (the store lost everything) gives the others to do so too."""
     verdict_grace: float = 1.0
@@ -122,6 +123,15 @@ class Suspicion:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Stop:
+    """A planned change is coming; see StopValue."""
+
+    value: StopValue
+    seen_at: float
+    """When this agent read it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StoreView:
     """What the store said last."""
 
@@ -136,6 +146,8 @@ class StoreView:
     """The very first member, as it was when this one came; None: not known, or this one is it."""
     spec: SpecValue | None = None
     plan: Plan | None = None
+    stop: Stop | None = None
+    """Perhaps of an earlier plan: see View.stop."""
     last_epoch: int = 0
     """The highest epoch of a plan that this agent ever saw: a store that came back empty does not know it."""
     outcome: OutcomeValue | None = None
@@ -160,6 +172,10 @@ class Workers:
     changed_at: float = 0.0
     plan: Plan | None = None
     """The plan they were started for; outlives a store that lost it."""
+    saves: bool = False
+    """One of them handles SIGTERM itself."""
+    saving: bool = False
+    """They are STOPPING, and have time to save before they are killed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,6 +234,12 @@ class View:
         return plan is not None and mine is not None and mine.value.attempt == plan.value.attempt
 
     @property
+    def stop(self) -> Stop | None:
+        """The planned change that the current plan's workers have to make way for; None: there is none."""
+        plan, stop = self.store.plan, self.store.stop
+        return stop if plan is not None and stop is not None and stop.value.attempt == plan.value.attempt else None
+
+    @property
     def max_restarts(self) -> int:
         wanted = self.spec.max_restarts
         return self.settings.max_restarts if wanted is None else wanted
@@ -258,6 +280,10 @@ class PublishState(Action):
     state: MemberState
     epoch: int
     stores: bool = False
+    saves: bool | None = None
+    """None: as it was."""
+    saved: int | None = None
+    """None: as it was."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -300,6 +326,15 @@ class ProposePlan(Action):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ProposeStop(Action):
+    """Let the workers of the current plan save before a planned change; lost where another plan came first."""
+
+    stop: StopValue
+    expected_mod_revision: int
+    """mod_revision of the plan whose workers stop."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RestorePlan(Action):
     """Write the plan that is running again: the store came back without it."""
 
@@ -319,7 +354,8 @@ class StartWorkers(Action):
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StopWorkers(Action):
     grace: float = 0.0
-    """s between SIGTERM and SIGKILL; 0: SIGKILL at once (their state is lost anyway, or saved in the last checkpoint)."""
+    """s between SIGTERM and SIGKILL; 0: SIGKILL at once (their state is lost anyway, or saved in the last checkpoint), also of workers
+    that had time left."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -327,12 +363,14 @@ class Exit(Action):
     code: ExitCode
 
 
-StoreAction = Register | Subscribe | PublishState | PublishFailure | PublishSuspicion | PublishOutcome | ProposePlan | RestorePlan
+StoreAction = (
+    Register | Subscribe | PublishState | PublishFailure | PublishSuspicion | PublishOutcome | ProposeStop | ProposePlan | RestorePlan
+)
 """Actions that go to the store: one at a time, retried with backoff while it is out of reach."""
 
 
 def stop(view: View, reason: str) -> Action:
-    """Stops the workers at once, or waits until they have."""
-    if view.workers.state is WorkersState.STOPPING:
+    """Stops the workers at once, or waits until they have. Who had time to save has it no longer."""
+    if view.workers.state is WorkersState.STOPPING and not view.workers.saving:
         return Wait(reason=f"stopping the workers: {reason}")
     return StopWorkers(reason=reason)

@@ -8,6 +8,8 @@ Called by `decide` on the agent that leads. Rules, in this order:
    (crash_loop.py); a loss is free.
 3. Everybody succeeded: so has the job.
 4. More members, or fewer wanted: plan, joins batched.
+
+Before a planned change (a leave, a join, a resize), workers that handle SIGTERM get time to save; only then is the plan made (planned.py).
 """
 
 from __future__ import annotations
@@ -24,9 +26,11 @@ from elasticjob_runtime.membership.model import (
     ProbePeers,
     ProposePlan,
     PublishOutcome,
+    Stop,
     View,
     Wait,
 )
+from elasticjob_runtime.membership.planned import let_save, patience, saving
 from elasticjob_runtime.membership.sizes import group_size, largest
 
 
@@ -41,13 +45,28 @@ def next_plan(view: View, now: float) -> Action | None:
     if suspects := _suspects(view, plan, now):
         who = names([member.name for member in suspects])
         return ProbePeers(members=suspects, reason=f"{who} fell silent: asking")
-    if broken := _what_broke(view, plan):
+    stop = view.stop
+    if stop is None and (broken := _what_broke(view, plan)):
         return _repair(view, plan, broken, now)
     if _all_succeeded(view, plan):
         message = f"all {plan.value.world_size} workers exited with 0"
         outcome = OutcomeValue(state=OutcomeState.SUCCEEDED, reason="WorkersSucceeded", message=message, epoch=plan.epoch)
         return PublishOutcome(outcome=outcome, expected_mod_revision=plan.mod_revision, reason=message)
+    if stop is not None:
+        return _after_saving(view, plan, stop, now)
     return _resize(view, plan, now) or _ask_again(view, now)
+
+
+def _after_saving(view: View, plan: Plan, stop: Stop, now: float) -> Action:
+    """A planned change, from whoever is there when all have saved. Nothing else shortens it: a worker may be writing."""
+    until, why = patience(view, stop), stop.value.message
+    if now < until and (names_saving := saving(view, plan)):
+        return Wait(until=until, reason=f"{why}; the workers of {names(names_saving)} save")
+    there = candidates(view)
+    size = group_size(view.spec, len(there))
+    if size is None:
+        return _park(view, now, f"{why}; {_too_few(view, len(there))}")
+    return _propose(view, there, size, stop.value.reason, why)
 
 
 def _first_plan(view: View, now: float) -> Action:
@@ -118,6 +137,8 @@ def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) 
         if action := delay_or_end(view, plan, now):
             return action
     there = candidates(view)
+    if saved_first := let_save(view, plan, reason, why, _caused_at(view, plan, reason, there)):
+        return saved_first
     size = group_size(view.spec, len(there))
     if size is None:
         return _park(view, now, f"{why}; {_too_few(view, len(there))}")
@@ -145,14 +166,18 @@ def _resize(view: View, plan: Plan, now: float) -> Action | None:
     if size is None or size == plan.value.size or any(member.value.state is MemberState.SUCCEEDED for member in there):
         return None
     if size < plan.value.size:
-        return _propose(view, there, size, PlanReason.RESIZED, f"{size} members wanted")
+        return _plan_change(view, plan, there, size, PlanReason.RESIZED, f"{size} members wanted")
     new = there[plan.value.size :]
     if size < largest(view.spec) and (wait := _more_may_join(view, there, new, now)):
         return wait
     if silent := tuple(member for member in new if not answered(view, member, now)):
         return ProbePeers(members=silent, reason=f"asking {len(silent)} newcomers whether they can be reached")
     who = names([member.name for member in chosen(view, there, size) if member in new])
-    return _propose(view, there, size, PlanReason.MEMBER_JOINED, f"{who} joined")
+    return _plan_change(view, plan, there, size, PlanReason.MEMBER_JOINED, f"{who} joined")
+
+
+def _plan_change(view: View, plan: Plan, there: Sequence[Member], size: int, reason: PlanReason, why: str) -> Action:
+    return let_save(view, plan, reason, why, _caused_at(view, plan, reason, there)) or _propose(view, there, size, reason, why)
 
 
 def _more_may_join(view: View, there: Sequence[Member], new: Sequence[Member], now: float) -> Action | None:
@@ -194,7 +219,7 @@ def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanRe
         plan_reason=plan_reason,
         message=why,
         expected_mod_revision=plan.mod_revision if plan else 0,
-        caused_at=_caused_at(view, plan, plan_reason, there),
+        caused_at=view.stop.value.caused_at if view.stop else _caused_at(view, plan, plan_reason, there),
         crashes=judge(view).history if plan_reason is PlanReason.WORKER_FAILED else crashes(view),
         store_generation=view.spec.store_generation,
         reason=f"{why}; plan {last + 1} with {size} of {len(there)} members",

@@ -25,6 +25,25 @@ def become_subreaper() -> None:
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def catches(pid: int, number: int) -> bool:
+    """Has this process a handler of its own for the signal `number`? False where it has gone."""
+    with contextlib.suppress(OSError):
+        return caught(Path(f"/proc/{pid}/status").read_text(errors="replace"), number)
+    return False
+
+
+def caught(status: str, number: int) -> bool:
+    """The same, from the text of /proc/PID/status.
+
+    >>> caught("Name: python\nSigCgt:\t0000000000004002\n", signal.SIGTERM)
+    True
+    """
+    for line in status.splitlines():
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
 def children() -> list[int]:
     """Process ids of this process's children."""
     pids: list[int] = []

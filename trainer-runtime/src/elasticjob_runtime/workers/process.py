@@ -83,6 +83,10 @@ class Worker:
             with contextlib.suppress(ProcessLookupError):
                 send(self.pid, number)
 
+    def catches(self, number: int) -> bool:
+        """Has the worker itself, not what it started, a handler for this signal?"""
+        return self.exit_code is None and linux.catches(self.pid, number)
+
     def reap(self) -> int:
         """Takes the exit code of a worker that ended. What it left behind (data loaders) ends first, while its id is still its own."""
         self.signal(signal.SIGKILL)
