@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import PlanReason, PlanValue
-from elasticjob_runtime.workers.environment import GroupSpec, worker_environment
+from elasticjob_runtime.contract import Env, PlanReason, PlanValue
+from elasticjob_runtime.workers.environment import GroupSpec, fencing_token, worker_environment
 
 PLAN = PlanValue(
     epoch=7, attempt="a", size=3, world_size=6, master_addr="10.0.0.1", master_port=4000, leader="w", nproc=2, restart_count=2,
@@ -68,3 +69,16 @@ def test_virtual_local_rank(base: dict[str, str], expected: dict[str, str]) -> N
 def test_virtual_local_rank_with_too_few_gpus() -> None:
     with pytest.raises(ValueError, match="local rank 1 has no GPU in CUDA_VISIBLE_DEVICES=4"):
         environment({"CUDA_VISIBLE_DEVICES": "4"}, virtual_local_rank=True)
+
+
+@pytest.mark.parametrize(
+    ("base", "token"),
+    [
+        pytest.param({Env.RUN: "3"}, "3.2.7", id="the operator's number"),
+        pytest.param({}, "1700000000.2.7", id="by hand: when the run began"),
+        pytest.param({Env.RUN: "third"}, "1700000000.2.7", id="no number"),
+    ],
+)
+def test_workers_are_given_a_fencing_token_that_grows(base: dict[str, str], token: str) -> None:
+    plan = dataclasses.replace(PLAN, epoch=7, store_generation=2, run_began=1700000000)
+    assert str(fencing_token(base, plan)) == token

@@ -122,5 +122,6 @@ class PlanWriter:
             created_at=time.time(),
             caused_at=action.caused_at,
             store_generation=action.store_generation,
+            run_began=action.run_began or int(time.time()),
             **dataclasses.asdict(action.crashes),
         )

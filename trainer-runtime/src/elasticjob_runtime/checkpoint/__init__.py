@@ -10,10 +10,11 @@ Errors:
 
     CheckpointError         a checkpoint cannot be written or read for a reason that a person has to mend: a full disk, permissions,
                             a path that is no directory. What was there before is untouched.
+    FencedError             a newer group of the job saves in this directory: what this one would add must not count.
 
 A corrupt or half-written checkpoint is not an error: it is skipped for the one before, with one warning in the log.
 """
 
-from elasticjob_runtime.checkpoint.directory import DEFAULT_KEEP, Checkpoint, CheckpointError, load, save, steps
+from elasticjob_runtime.checkpoint.directory import DEFAULT_KEEP, Checkpoint, CheckpointError, FencedError, load, save, steps
 
-__all__ = ["DEFAULT_KEEP", "Checkpoint", "CheckpointError", "load", "save", "steps"]
+__all__ = ["DEFAULT_KEEP", "Checkpoint", "CheckpointError", "FencedError", "load", "save", "steps"]

@@ -1,7 +1,9 @@
 """A directory of checkpoints: save, load the newest whole one, keep the last few. The public functions of this package.
 
     step-000000000120.ckpt                                    a checkpoint (see `format`)
+    step-000000000130-7.ckpt                                  one that was committed under the seventh claim (see `claims`)
     .step-000000000130.ckpt.<kernel>.<pid>.<random>.tmp       one that is being written (see `files`)
+    .claim-000000000007.json                                  the seventh group that saved here
 
 Nothing but the folder itself says what there is: no index that could be wrong.
 """
@@ -14,12 +16,12 @@ import errno
 import logging
 import os
 import pathlib
-import re
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, Generic, TypeVar
 
-from elasticjob_runtime.checkpoint import files
+from elasticjob_runtime.checkpoint import claims, files
 from elasticjob_runtime.checkpoint import format as file_format
+from elasticjob_runtime.checkpoint.claims import Claim, Found
 from elasticjob_runtime.checkpoint.format import CorruptCheckpointError
 
 logger = logging.getLogger("elasticjob_runtime.checkpoint")
@@ -30,13 +32,16 @@ PathLike = str | os.PathLike[str]
 DEFAULT_KEEP = 3
 """Checkpoints kept in a directory. More than one, so that there is one to go back to when the newest turns out corrupt."""
 
-_NAME = re.compile(r"step-(\d{12,})\.ckpt")
 _SCANS = 3
 """How often `load` lists the directory while another process prunes what it found."""
 
 
 class CheckpointError(Exception):
     """A checkpoint cannot be written or read, for a reason that a person has to mend. The message says which."""
+
+
+class FencedError(CheckpointError):
+    """A newer group saves in this directory: what this one would add must not count. The message says which; this group has to end."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,27 +59,35 @@ def save(directory: PathLike, step: int, write: Callable[[BinaryIO], Any], *, ke
     it passes through, and leaves everything as it was. A checkpoint of the same step is replaced. Of the checkpoints up to this step
     the newest `keep` stay. Those of later steps are left alone: this run did not write them, and replaces them when it gets there.
 
-    Raises CheckpointError where the directory cannot be written, ValueError for a negative step or a `keep` below 1.
+    A worker of an agent (ELASTICJOB_FENCE is set) claims the directory for its group with the first save. From then on no older group
+    commits there, and nothing that one adds is ever loaded.
+
+    Raises CheckpointError where the directory cannot be written, FencedError where a newer group saves there, ValueError for a negative
+    step or a `keep` below 1.
     """
     if step < 0 or keep < 1:
         raise ValueError(f"a step is 0 or more and keep is 1 or more: got step={step}, keep={keep}")
     folder = pathlib.Path(directory)
-    target = _path(folder, step)
+    target = folder / Found(0, step).name
     writer: file_format.PayloadWriter | None = None
     try:
         files.make_directory(folder)
-        with files.replace_atomically(target) as file:
+        claim = claims.enter(folder, claims.writer_of(os.environ))
+        target = folder / Found(claim.number, step).name
+        with files.replace_atomically(target, before_commit=lambda: claims.check(folder, claim)) as file:
             writer = file_format.PayloadWriter(file)
             write(writer)  # type: ignore[arg-type]  # a binary file in all but typeshed's class tree
             writer.finish(step)
             now = os.fstat(file.fileno()).st_mtime
+    except claims.RefusedError as error:
+        raise FencedError(f"The checkpoint of step {step} is not saved in {folder}: {error}.") from error
     except OSError as error:
         raise _cannot_write(target, error) from error
     except Exception:
         if writer is not None and writer.error is not None:
             raise _cannot_write(target, writer.error) from writer.error
         raise
-    _tidy(folder, step, keep, now)
+    _tidy(folder, Found(claim.number, step), claim, keep, now)
     return target
 
 
@@ -91,11 +104,11 @@ def load(directory: PathLike, read: Callable[[BinaryIO], T]) -> Checkpoint[T] | 
     disk or the file server: they may pass, and starting from the beginning would be the wrong answer to them.
     """
     folder = pathlib.Path(directory)
-    skipped: dict[int, Exception] = {}
+    skipped: dict[Found, Exception] = {}
     for _ in range(_SCANS):
         gone = False
-        for step in sorted(set(steps(folder)) - set(skipped), reverse=True):
-            path = _path(folder, step)
+        for found in (one for one in _history(folder) if one not in skipped):
+            path, step = folder / found.name, found.step
             try:
                 file, footer = _open_whole(path, step)
             except _GoneError:
@@ -103,7 +116,7 @@ def load(directory: PathLike, read: Callable[[BinaryIO], T]) -> Checkpoint[T] | 
                 continue
             except (CorruptCheckpointError, _FaultyStorageError) as error:
                 logger.warning("Checkpoint %s is skipped for the one before: %s.", path, error)
-                skipped[step] = error
+                skipped[found] = error
                 continue
             with file:
                 return Checkpoint(step=step, path=path, state=read(file_format.open_payload(file, footer)))
@@ -114,14 +127,18 @@ def load(directory: PathLike, read: Callable[[BinaryIO], T]) -> Checkpoint[T] | 
 
 
 def steps(directory: PathLike) -> list[int]:
-    """Steps of the checkpoints in a directory, whole or not, oldest first. Raises CheckpointError where it may not be read."""
+    """Steps of the checkpoints in a directory, whole or not, in ascending order. Raises CheckpointError where it may not be read."""
+    return sorted({found.step for found in _history(pathlib.Path(directory))})
+
+
+def _history(folder: pathlib.Path) -> list[Found]:
+    """What counts, the newest first. Raises CheckpointError."""
     try:
-        names = os.listdir(directory)
+        return claims.valid(claims.look(folder))
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise CheckpointError(f"Cannot read the checkpoint directory {directory}: {error.strerror}.") from error
-    return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
+        raise CheckpointError(f"Cannot read the checkpoint directory {folder}: {error.strerror}.") from error
 
 
 class _GoneError(Exception):
@@ -130,10 +147,6 @@ class _GoneError(Exception):
 
 class _FaultyStorageError(Exception):
     """The storage failed to deliver the file. The message says how, as the second half of a sentence."""
-
-
-def _path(folder: pathlib.Path, step: int) -> pathlib.Path:
-    return folder / f"step-{step:012d}.ckpt"
 
 
 @contextlib.contextmanager
@@ -161,7 +174,7 @@ def _open_whole(path: pathlib.Path, step: int) -> tuple[BinaryIO, file_format.Fo
         return file, footer
 
 
-def _nothing_left(folder: pathlib.Path, skipped: dict[int, Exception]) -> None:
+def _nothing_left(folder: pathlib.Path, skipped: dict[Found, Exception]) -> None:
     faults = [error for error in skipped.values() if isinstance(error, _FaultyStorageError)]
     if faults:
         raise CheckpointError(f"No checkpoint in {folder} can be read; the newest: {faults[0]}.") from faults[0]
@@ -169,7 +182,7 @@ def _nothing_left(folder: pathlib.Path, skipped: dict[int, Exception]) -> None:
         logger.error("No checkpoint in %s can be used: all %d are corrupt.", folder, len(skipped))
 
 
-def _tidy(folder: pathlib.Path, step: int, keep: int, now: float) -> None:
+def _tidy(folder: pathlib.Path, written: Found, claim: Claim, keep: int, now: float) -> None:
     """Removes what is no longer needed. Errors are logged: the checkpoint itself is safe by now.
 
     `now`: time of the file system, s, which may not be ours.
@@ -177,10 +190,17 @@ def _tidy(folder: pathlib.Path, step: int, keep: int, now: float) -> None:
     try:
         for path in files.remove_abandoned(folder, now):
             logger.info("Removed %s, left behind by a writer that died.", path)
-        earlier = [_path(folder, earlier) for earlier in steps(folder) if earlier < step]
+        listing = claims.look(folder)
+        if listing.claim.number != claim.number:
+            return  # the next group's matter
+        history = claims.valid(listing)
+        earlier = [folder / found.name for found in reversed(history) if found < written]
         whole = [path for path in earlier if not _is_gone(path)]  # else they would take the place of good ones
         for path in whole[: max(0, len(whole) + 1 - keep)]:
             path.unlink(missing_ok=True)
+        for found in set(listing.checkpoints) - set(history):
+            (folder / found.name).unlink(missing_ok=True)
+            logger.warning("Removed %s, which a group added that had been replaced.", folder / found.name)
     except (OSError, CheckpointError, _FaultyStorageError) as error:
         logger.warning("Old checkpoints in %s could not be removed: %s.", folder, error)
 

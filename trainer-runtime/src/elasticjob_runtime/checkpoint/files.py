@@ -16,7 +16,7 @@ import pathlib
 import re
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 ABANDONED_AFTER_SECONDS = 3600.0
@@ -29,14 +29,18 @@ _NO_DIRECTORY_SYNC = {errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 @contextlib.contextmanager
-def replace_atomically(target: pathlib.Path) -> Iterator[BinaryIO]:
-    """A new file that becomes `target` when the block ends well, and vanishes when it raises. Raises OSError."""
-    temporary, file = _create_temporary(target)
+def replace_atomically(target: pathlib.Path, before_commit: Callable[[], None] = lambda: None) -> Iterator[BinaryIO]:
+    """A new file that becomes `target` when the block ends well, and vanishes when it raises. Raises OSError.
+
+    `before_commit` is called when the file is on the disk, right before it gets its name; it may raise to prevent that.
+    """
+    temporary, file = create_temporary(target)
     try:
         with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
+            before_commit()
             temporary.rename(target)  # still locked: nobody may take the file for abandoned in between
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -85,7 +89,8 @@ def remove_abandoned(directory: pathlib.Path, reference: float) -> list[pathlib.
     return removed
 
 
-def _create_temporary(target: pathlib.Path) -> tuple[pathlib.Path, BinaryIO]:
+def create_temporary(target: pathlib.Path) -> tuple[pathlib.Path, BinaryIO]:
+    """A new file beside `target`, locked while it is open: nobody takes it for abandoned. Raises OSError."""
     while True:
         name = f".{target.name}.{_kernel()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
         path = target.with_name(name)

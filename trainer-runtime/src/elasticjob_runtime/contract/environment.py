@@ -22,7 +22,8 @@ class Env:
     JOB_UID = "ELASTICJOB_UID"
     """uid of the job: the same for all its runs, while the rendezvous id is `<uid>-<run>`."""
     RUN = "ELASTICJOB_RUN"
-    """Number of the job's run, an integer that only grows; the first is 1. Not set: no operator."""
+    """Number of the job's run, an integer that only grows; the first is 1. Not set: no operator; then the agents take the
+    Unix time of the run's first plan."""
     MEMBER_ID = "ELASTICJOB_MEMBER_ID"
     """Name of this member: the pod's name. A host name and a random part where it is not set."""
     ADDRESS = "ELASTICJOB_ADDRESS"

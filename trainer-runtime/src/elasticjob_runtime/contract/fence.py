@@ -17,7 +17,7 @@ class Fence:
     """
 
     run: int
-    """Number of the job's run, from the operator; 0: no operator."""
+    """Number of the job's run, from the operator. Without one: the Unix time of the first plan, s."""
     store_generation: int
     """Which etcd of this run: grows when the operator replaces it by force."""
     round: int

@@ -225,10 +225,12 @@ class PlanValue(Value):
     """Highest training step known at the last crash; None: the script has not reported any."""
     store_generation: int = 0
     """That of the spec when this plan was made; 0: not known."""
+    run_began: int = 0
+    """Unix time of the run's first plan, s: tells its runs apart where no operator numbers them."""
 
     def check(self) -> None:
         _at_least(1, epoch=self.epoch, size=self.size, world_size=self.world_size, nproc=self.nproc)
-        _at_least(0, restart_count=self.restart_count, stayed=self.stayed, store_generation=self.store_generation)
+        _at_least(0, restart_count=self.restart_count, stayed=self.stayed, store_generation=self.store_generation, run_began=self.run_began)
         _port(master_port=self.master_port)
 
     def __post_init__(self) -> None:

@@ -323,6 +323,8 @@ class ProposePlan(Action):
     crashes: crash_loop.History = dataclasses.field(default_factory=crash_loop.History)
     store_generation: int = 0
     """Of the etcd that this plan is written to, as the spec says; 0: not known."""
+    run_began: int = 0
+    """Unix time of the run's first plan, s; 0: this is it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

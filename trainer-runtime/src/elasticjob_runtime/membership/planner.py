@@ -222,6 +222,7 @@ def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanRe
         caused_at=view.stop.value.caused_at if view.stop else _caused_at(view, plan, plan_reason, there),
         crashes=judge(view).history if plan_reason is PlanReason.WORKER_FAILED else crashes(view),
         store_generation=view.spec.store_generation,
+        run_began=max((one.value.run_began for one in (plan, view.workers.plan) if one), default=0),
         reason=f"{why}; plan {last + 1} with {size} of {len(there)} members",
     )
 

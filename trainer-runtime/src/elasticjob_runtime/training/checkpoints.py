@@ -73,7 +73,10 @@ def save_checkpoint(path: PathLike, state: Any, *, step: int | None = None, keep
     - step: names the checkpoint; the highest is the newest. Default: state["step"] where there is one, else one more than the newest.
     - keep: how many checkpoints stay.
 
-    Raises CheckpointError where the directory cannot be written.
+    A group that was replaced while it was cut off or frozen cannot commit any more: its save raises FencedError, a CheckpointError. Let it
+    pass: the group has to end. The first save of a group claims the directory; see docs/design/rendezvous.md.
+
+    Raises CheckpointError where the directory cannot be written, FencedError where a newer group saves there.
     """
     import torch
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from elasticjob_runtime.contract import Env, PlanValue
+from elasticjob_runtime.contract import Env, Fence, PlanValue
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,6 +62,7 @@ def worker_environment(
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         Env.AGENT_SOCKET: agent_socket,
         Env.EPOCH: str(plan.epoch),
+        Env.FENCE: str(fencing_token(base, plan)),
     }
     if group.nproc > 1:
         environment.setdefault("OMP_NUM_THREADS", "1")
@@ -70,6 +71,12 @@ def worker_environment(
     if group.virtual_local_rank:
         environment.update(_virtual_local_rank(base, local_rank))
     return environment
+
+
+def fencing_token(base: Mapping[str, str], plan: PlanValue) -> Fence:
+    """Larger than that of any earlier group of the run. Without an operator that numbers the runs, the time of the first plan does."""
+    run = base.get(Env.RUN, "")
+    return Fence(int(run) if run.isascii() and run.isdigit() else plan.run_began, plan.store_generation, plan.epoch)
 
 
 def _virtual_local_rank(base: Mapping[str, str], local_rank: int) -> dict[str, str]:
