@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 import pytest
-from elasticjob_runtime.agent.plans import BATCH, PlanOutdatedError, PlanWriter
-from elasticjob_runtime.contract import Keys, OutcomeState, OutcomeValue, PlanReason, PlanValue, RankValue
+from elasticjob_runtime.agent.plans import BATCH, CONSEQUENCE_BYTES, PlanOutdatedError, PlanWriter, for_the_store
+from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, OutcomeState, OutcomeValue, PlanReason, PlanValue, RankValue
 from elasticjob_runtime.etcd import MemoryStore
 from elasticjob_runtime.etcd.port import Delete, Get, KeyRange
 from elasticjob_runtime.membership.model import Member, ProposePlan, PublishOutcome
@@ -195,3 +195,58 @@ def test_the_outcome_is_written_once_and_only_for_the_plan_that_ended_so(store: 
     kv = store.get(KEYS.outcome)
     assert kv is not None
     assert OutcomeValue.from_json(kv.value).state is OutcomeState.SUCCEEDED
+
+
+# -- failures
+
+
+def fail(store: MemoryStore, epoch: int, name: str, *, reason: str = PEER_LOST) -> str:
+    value = for_the_store(
+        FailureValue(
+            member=name, epoch=epoch, rank=0, local_rank=0, exit_code=1, reason=reason, message="m" * 200, traceback="t" * 4096, time=epoch
+        )
+    )
+    store.put(KEYS.failure(epoch, name), value.to_json())
+    return KEYS.failure(epoch, name)
+
+
+def failures_in(store: MemoryStore) -> list[str]:
+    return [kv.key for kv in store.range(Get(KeyRange.prefix(KEYS.failures))).kvs]
+
+
+def test_failures_go_with_the_plan_that_answers_them_but_for_the_first(store: MemoryStore) -> None:
+    """The first one of the last epoch stays for who asks what failed last: an operator that was away."""
+    members = register(store, "a", "b", "c")
+    planner = writer(store)
+    revision = planner.propose(proposal(members), nproc=1)
+    for name in "abc":
+        fail(store, 1, name)
+    late = fail(store, 2, "a")
+    planner.propose(proposal(members, epoch=2, after=revision), nproc=1, kept_failure=KEYS.failure(1, "b"))
+    assert failures_in(store) == [KEYS.failure(1, "b"), late]
+    plan = store.get(KEYS.plan)
+    assert plan is not None
+    planner.propose(proposal(members, epoch=3, after=plan.mod_revision), nproc=1)
+    assert failures_in(store) == []
+
+
+def test_fifty_failures_of_a_large_group_stay_within_a_few_megabytes(store: MemoryStore) -> None:
+    """684 MB of 3,000 members, and etcd refuses every write at 2 GB."""
+    members = register(store, *(f"m{number:04d}" for number in range(300)))
+    planner, revision, most = writer(store), 0, 0
+    for epoch in range(1, 51):
+        kept = KEYS.failure(epoch - 1, members[0].name)
+        revision = planner.propose(proposal(members, epoch=epoch, after=revision), nproc=1, kept_failure=kept)
+        for member in members:
+            fail(store, epoch, member.name, reason="ApplicationError" if member is members[0] else PEER_LOST)
+        most = max(most, sum(len(kv.value) for kv in store.range(Get(KeyRange.prefix(KEYS.failures))).kvs))
+    assert len(failures_in(store)) <= 301
+    assert most * 10 < 4_000_000 * 3, "of 3,000 members"
+
+
+def test_only_a_cause_is_told_at_length() -> None:
+    cause = FailureValue(
+        member="a", epoch=1, rank=0, local_rank=0, exit_code=1, reason="ApplicationError", message="m", traceback="t" * 4096
+    )
+    assert for_the_store(cause) is cause
+    assert len(for_the_store(dataclasses.replace(cause, reason=PEER_LOST)).traceback) == CONSEQUENCE_BYTES

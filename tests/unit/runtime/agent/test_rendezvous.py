@@ -23,7 +23,7 @@ from elasticjob_runtime.contract import (
     SuspicionValue,
 )
 from elasticjob_runtime.etcd import MemoryStore
-from elasticjob_runtime.etcd.port import Denied, KeyRange, LeaseLost, StoreError, TxnResult, Unavailable, WatchFailure
+from elasticjob_runtime.etcd.port import Denied, Full, KeyRange, LeaseLost, StoreError, TxnResult, Unavailable, WatchFailure
 from elasticjob_runtime.etcd.state import Revoke, StateOperation
 from elasticjob_runtime.membership.model import (
     PublishFailure,
@@ -503,3 +503,24 @@ def test_after_it_was_closed_it_says_nothing() -> None:
     release.set()
     shell.rendezvous._thread.join(10.0)
     assert (shell.views, shell.done) == ([], [])
+
+
+def test_a_store_that_takes_no_writes_is_not_told_as_back_because_it_brings_news(store: Flaky, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At NOSPACE etcd still serves watches: log and metrics would change their mind with every change that somebody else makes."""
+    core = Core(store)
+    core.joins()
+    real, full = store.put, Full("database space exceeded")
+
+    def refuses(*_: object, **__: object) -> int:
+        raise full
+
+    monkeypatch.setattr(store, "put", refuses)
+    core.core.put_progress(ProgressValue(step=1, epoch=1))
+    core.trouble.clear()
+    views = len(core.views)
+    real(KEYS.spec, SpecValue(min=1, max=2).to_json())
+    core.hears(lambda: len(core.views) > views)
+    assert core.trouble == []
+    monkeypatch.setattr(store, "put", real)
+    core.core.put_progress(ProgressValue(step=2, epoch=1))
+    assert core.trouble == [None]

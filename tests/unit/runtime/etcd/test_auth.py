@@ -6,9 +6,10 @@ import base64
 import json
 import threading
 import time
+from pathlib import Path
 
 import pytest
-from elasticjob_runtime.etcd import Credentials, Unavailable
+from elasticjob_runtime.etcd import Credentials, Denied, Unavailable
 from elasticjob_runtime.etcd.answers import AuthDisabled
 from elasticjob_runtime.etcd.auth import TokenKeeper, renewal_time
 
@@ -115,3 +116,31 @@ def test_a_server_without_users_needs_no_token_until_it_says_otherwise() -> None
 
 def test_without_credentials_there_is_no_login() -> None:
     assert TokenKeeper(None).token(Logins(), 1) == ""
+
+
+class Refusing:
+    """A server that knows another password."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, _user: str, password: str) -> str:
+        self.count += 1
+        if password == "new":
+            return "token"
+        raise Denied("authentication failed, invalid user ID or password")
+
+
+def test_a_refused_login_is_not_tried_again_at_once(tmp_path: Path) -> None:
+    """etcd takes a tenth of a second for each, and every agent of a job has a lease, a watch and calls that want one."""
+    file = tmp_path / "password"
+    file.write_text("old")
+    now = [1000.0]
+    keeper, login = TokenKeeper(Credentials("job", password_file=str(file)), clock=lambda: now[0]), Refusing()
+    for _ in range(600):
+        with pytest.raises(Denied, match="authentication failed"):
+            keeper.token(login, 1)
+        now[0] += 0.25
+    assert login.count <= 12, "in 150 s"
+    file.write_text("new")
+    assert keeper.token(login, 1) == "token", "another password is tried at once"

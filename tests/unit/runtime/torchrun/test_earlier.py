@@ -41,3 +41,10 @@ def test_while_others_hear_of_the_end_it_stands() -> None:
 
 def test_an_operator_has_the_last_word() -> None:
     assert not clear_ended_run(store(KEYS.outcome, KEYS.spec), KEYS)
+
+
+def test_a_job_whose_prefix_is_the_ended_ones_folder_keeps_its_keys() -> None:
+    inner = Keys(KEYS.root, "job1")
+    both = store(KEYS.outcome, KEYS.plan, KEYS.progress, KEYS.failure(1, "a"), KEYS.rank("1.a", "a"), inner.plan, inner.member("w0"))
+    assert clear_ended_run(both, KEYS)
+    assert left(both) == [inner.member("w0"), inner.plan]

@@ -8,13 +8,36 @@ from collections.abc import Callable
 
 from elasticjob_runtime.agent.rendezvous import PlanOutdatedError
 from elasticjob_runtime.contract import ExitCode
-from elasticjob_runtime.etcd.port import Denied, NotEtcd, StoreError
+from elasticjob_runtime.etcd.port import Denied, Full, NotEtcd, StoreError, is_final
 from elasticjob_runtime.membership.model import Exit, PublishFailure, StoreAction
 
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 """Pauses between tries while the store is out of reach; the last one repeats."""
+
+
+REFUSED_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""The same while it answers, and refuses."""
+
+
+def retry_pause(error: StoreError, tries: int) -> float:
+    """s before the next try, after `tries` that failed before this one."""
+    pauses = REFUSED_SECONDS if is_final(error) else RETRY_SECONDS
+    return pauses[min(tries, len(pauses) - 1)]
+
+
+def what_it_means(error: StoreError) -> str:
+    """The trouble in a few words, for the person who has to do something about it."""
+    match error:
+        case Denied():
+            return "etcd refuses this member"
+        case Full():
+            return "etcd takes no writes"
+        case NotEtcd():
+            return "no etcd 3.4 or newer at the endpoint"
+        case _:
+            return "etcd does not take what this member writes" if is_final(error) else "rendezvous out of reach"
 
 
 class StoreDesk:
@@ -58,7 +81,7 @@ class StoreDesk:
             reason = str(error) if denied else f"no etcd 3.4 or newer at the endpoint: {error}"
             self.fatal = Exit(code=ExitCode.DENIED if denied else ExitCode.UNAVAILABLE, reason=reason)
         else:
-            self._retry_at = time.monotonic() + RETRY_SECONDS[min(self._tries, len(RETRY_SECONDS) - 1)]
+            self._retry_at = time.monotonic() + retry_pause(error, self._tries)
             self._tries += 1
             self.tell_trouble(error)
 
@@ -69,6 +92,6 @@ class StoreDesk:
             self.trouble = text
             self._on_trouble(text)
             if error:
-                logger.warning("rendezvous out of reach: %s (trying again; running workers go on)", error)
+                logger.warning("%s: %s (trying again; running workers go on)", what_it_means(error), error)
             else:
                 logger.info("rendezvous reached again")

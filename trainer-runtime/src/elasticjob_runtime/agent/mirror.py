@@ -21,6 +21,7 @@ from elasticjob_runtime.contract import (
     Value,
 )
 from elasticjob_runtime.etcd.port import KeyRange, KeyValue, WatchUpdate
+from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.membership.model import Member, Plan, Role, Stop, StoreView, Suspicion
 
 T = TypeVar("T", bound=Value)
@@ -75,6 +76,14 @@ class Mirror:
         """mod_revision of the plan; 0: there is none."""
         kv = self._kvs.get(self._keys.plan)
         return kv.mod_revision if kv else 0
+
+    @property
+    def last_failure(self) -> str:
+        """Key of the first failure of the latest epoch that has one; empty: none has."""
+        last = max((failure.value.epoch for failure in self._failures.values()), default=0)
+        keys = {key: failure.value for key, failure in self._failures.items() if failure.value.epoch == last}
+        first = first_failure(keys.values()) if keys else None
+        return next((key for key, value in keys.items() if value is first), "")
 
     def replace(self, kvs: Iterable[KeyValue], revision: int, now: float, ranges: Sequence[KeyRange] = ()) -> None:
         """These are all keys of `ranges` (empty: those of before), at `revision`. `now`: when (monotonic s) what is new was first seen."""

@@ -10,13 +10,24 @@ import dataclasses
 import time
 from collections.abc import Mapping
 
-from elasticjob_runtime.contract import Keys, PlanValue, RankValue
+from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, PlanValue, RankValue
 from elasticjob_runtime.etcd.port import Compare, Delete, KeyRange, Operation, Put, Store, StoreError
 from elasticjob_runtime.membership.model import Member, ProposePlan, ProposeStop, PublishOutcome
 from elasticjob_runtime.membership.ranks import changed, rank_of
 
 BATCH = 96
 """Ranks written in one transaction: etcd allows 128 operations."""
+
+
+CONSEQUENCE_BYTES = 600
+"""Most of the traceback of a failure that is only the consequence of another: in a group of thousands nearly all are."""
+
+
+def for_the_store(failure: FailureValue) -> FailureValue:
+    """What is published of `failure`. Each member writes one in each epoch that fails, so a consequence is told in a few hundred bytes."""
+    if failure.reason != PEER_LOST or len(failure.traceback) <= CONSEQUENCE_BYTES:
+        return failure
+    return dataclasses.replace(failure, traceback="..." + failure.traceback[3 - CONSEQUENCE_BYTES :])
 
 
 class PlanOutdatedError(StoreError):
@@ -43,8 +54,9 @@ class PlanWriter:
         """All ranks of that plan, where they are remembered. They never change."""
         return self._known[1] if self._known[0] == attempt else None
 
-    def propose(self, action: ProposePlan, nproc: int, follows: str = "") -> int:
-        """Returns the revision of the new plan. `follows`: attempt of the plan before."""
+    def propose(self, action: ProposePlan, nproc: int, follows: str = "", kept_failure: str = "") -> int:
+        """Returns the revision of the new plan. `follows`: attempt of the plan before. `kept_failure`: key of the one failure that stays
+        when the plan clears those of earlier epochs, for who asks later what failed last; empty: none does."""
         self._tries += 1  # ranks of an earlier try that failed half-way must not count for this one
         plan = self._plan_of(action, nproc, follows)
         ranks = {member.name: rank_of(action.members, rank) for rank, member in enumerate(action.members)}
@@ -53,6 +65,7 @@ class PlanWriter:
         suspicions = KeyRange(self._keys.suspects, self._keys.suspicion(action.epoch, "", ""))
         head: list[Operation] = [
             Put(self._keys.plan, plan.to_json()), Delete(older), Delete(suspicions), Delete(KeyRange(self._keys.stop)),
+            *(Delete(span) for span in self._failures_before(action.epoch, kept_failure)),
         ]  # fmt: skip
         revision = 0
         for start in range(0, len(action.members), self._batch):
@@ -95,6 +108,12 @@ class PlanWriter:
         if not result.succeeded:
             raise PlanOutdatedError("the outcome is outdated: another came first, or a newer plan")
         return result.revision
+
+    def _failures_before(self, epoch: int, kept: str) -> list[KeyRange]:
+        start, end = self._keys.failures, self._keys.failures_before(epoch)
+        if not start <= kept < end:
+            return [KeyRange(start, end)]
+        return [KeyRange(start, kept), KeyRange(kept + "\0", end)]
 
     def _put_rank(self, attempt: str, name: str, rank: RankValue) -> Put:
         return Put(self._keys.rank(attempt, name), rank.to_json())

@@ -10,7 +10,19 @@ from elasticjob_runtime.contract import ProgressValue
 from elasticjob_runtime.membership.hang import HangLimits, StepTimes
 
 PUBLISH_SECONDS = 1.0
-"""Least time between two progress writes."""
+"""s between two progress writes in the first minute of an epoch: people watch."""
+
+PUBLISH_SECONDS_MAX = 10.0
+"""s between two of them in a long epoch. Every write is a revision of a store that others may share: 86,400 a day at one a second."""
+
+
+def publish_pause(age: float) -> float:
+    """s to the next progress write of workers that were started `age` s ago: a sixtieth of it, within bounds.
+
+    >>> publish_pause(0.0), publish_pause(300.0), publish_pause(86400.0)
+    (1.0, 5.0, 10.0)
+    """
+    return min(PUBLISH_SECONDS_MAX, max(PUBLISH_SECONDS, age / 60))
 
 
 class Progress:
@@ -55,7 +67,7 @@ class Progress:
         if self._news is not None and (at_once or now >= self._due):
             self._publish(self._news)
             self._news = None
-            self._due = now + PUBLISH_SECONDS
+            self._due = now + publish_pause(now - self._started_at)
 
     def ran_seconds(self, now: float) -> float:
         return round(max(0.0, now - self._started_at), 3)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from elasticjob_runtime.agent.mirror import Mirror, watched_ranges
-from elasticjob_runtime.agent.plans import BATCH, PlanOutdatedError, PlanWriter
+from elasticjob_runtime.agent.plans import BATCH, PlanOutdatedError, PlanWriter, for_the_store
 from elasticjob_runtime.agent.ranks import RankReader
 from elasticjob_runtime.agent.registration import Arrival, Registration
 from elasticjob_runtime.contract import Keys, MemberValue, ProgressValue
@@ -30,6 +30,7 @@ from elasticjob_runtime.etcd.port import (
     Watch,
     WatchFailure,
     WatchUpdate,
+    is_final,
 )
 from elasticjob_runtime.membership.model import (
     ProposePlan,
@@ -53,6 +54,9 @@ CATCH_UP = 2.0
 
 RETRY = 0.2
 """s between tries to read what has to be read before the agent can be told."""
+
+RETRY_REFUSED = 5.0
+"""The same where the store answers, and refuses."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +119,8 @@ class RendezvousCore:
         self._stale = False
         """The mirror is to be read again: its watch is over, or it is known to be late."""
         self._retry_at: float | None = None
+        self._refused = False
+        """The store has refused a write, and none has succeeded since. That it still brings changes does not count."""
 
     @property
     def lease_expires_at(self) -> float | None:
@@ -135,9 +141,11 @@ class RendezvousCore:
                 self._registration.forget()
             if isinstance(error, LeaseLost | PlanOutdatedError):
                 self._stale = True  # the world is not what the agent took it for
+            self._refused = self._refused or is_final(error)
             self.flush()
             self._tell.on_done(action, error)
         else:
+            self._taken()
             self._awaited = _Awaited(action, key, revision, self._clock() + CATCH_UP)
             self._stale = self._stale or (bool(key) and self._watch is None)  # no watch would show it
             self.flush()
@@ -152,7 +160,7 @@ class RendezvousCore:
             if self._changed:
                 self._publish()
         except StoreError as error:
-            self._retry_at = self._clock() + RETRY
+            self._retry_at = self._clock() + (RETRY_REFUSED if is_final(error) else RETRY)
             self._tell.on_trouble(error)
             return
         self._retry_at = None
@@ -171,7 +179,16 @@ class RendezvousCore:
         try:
             self._store.put(self._keys.progress, progress.to_json())
         except StoreError as error:
+            self._refused = self._refused or is_final(error)
             self._tell.on_trouble(error)
+        else:
+            self._taken()
+
+    def _taken(self) -> None:
+        """The store has taken a write."""
+        if self._refused:
+            self._refused = False
+            self._tell.on_trouble(None)
 
     def leave(self) -> None:
         """Gives the lease back, so that the others need not wait for its end."""
@@ -194,7 +211,7 @@ class RendezvousCore:
                 return keys.member(self._me), written
             case PublishFailure():
                 key = keys.failure(action.failure.epoch, action.failure.member)
-                return key, self._store.put(key, action.failure.to_json())
+                return key, self._store.put(key, for_the_store(action.failure).to_json())
             case PublishSuspicion():
                 return self._publish_suspicion(action)
             case PublishOutcome():
@@ -209,7 +226,8 @@ class RendezvousCore:
         if isinstance(action, ProposeStop):
             return self._keys.stop, self._plans.propose_stop(action)
         known = self._mirror.plan if self._mirror.plan_revision == action.expected_mod_revision else None
-        return self._keys.plan, self._plans.propose(action, self._registration.member.nproc, known.attempt if known else "")
+        nproc, kept = self._registration.member.nproc, self._mirror.last_failure
+        return self._keys.plan, self._plans.propose(action, nproc, known.attempt if known else "", kept)
 
     def _publish_suspicion(self, action: PublishSuspicion) -> tuple[str, int]:
         said = dataclasses.replace(action.suspicion, time=time.time())
@@ -319,11 +337,12 @@ class RendezvousCore:
             self._tell.on_trouble(update.error)
             if not isinstance(update.error, Unavailable):  # this watch will not come back by itself
                 self._stale = True
-                self._retry_at = self._clock() + RETRY
+                self._retry_at = self._clock() + RETRY_REFUSED
             return
         self._mirror.apply(update, self._clock())
         self._changed = True
-        self._tell.on_trouble(None)
+        if not self._refused:
+            self._tell.on_trouble(None)
 
     def _publish(self) -> None:
         self._ranks.load(self._mirror, self._registration.member.incarnation, everybody=self._role is Role.PLANNER)

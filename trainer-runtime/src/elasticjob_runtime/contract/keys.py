@@ -48,6 +48,16 @@ class Keys:
         return self.root + "tail"
 
     @property
+    def single(self) -> tuple[str, ...]:
+        """Every key of this run that is not in one of `folders`."""
+        return self.spec, self.plan, self.stop, self.outcome, self.progress, self.tail
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Beginnings of the other keys of this run, each with its last slash: nobody else's key starts with one."""
+        return self.members, self.ranks, self.failures, self.suspects
+
+    @property
     def members(self) -> str:
         return self.root + "members/"
 
@@ -71,6 +81,10 @@ class Keys:
 
     def failure(self, epoch: int, name: str) -> str:
         return f"{self.failures}{epoch:08d}/{name}"
+
+    def failures_before(self, epoch: int) -> str:
+        """Sorts behind every failure of an earlier epoch, and before those of `epoch`."""
+        return f"{self.failures}{epoch:08d}/"
 
     def suspicion(self, epoch: int, suspect: str, by: str) -> str:
         return f"{self.suspects}{epoch:08d}/{suspect}/{by}"

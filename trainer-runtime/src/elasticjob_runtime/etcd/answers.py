@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from elasticjob_runtime.etcd.port import Denied, LeaseLost, NotEtcd, StoreError, Unavailable
+from elasticjob_runtime.etcd.port import Denied, Full, LeaseLost, NotEtcd, StoreError, Unavailable
 
 Json = dict[str, Any]
 
@@ -28,11 +28,16 @@ _PASSING = {1, 2, 4, 10, 13, 14}
 _LOGIN_AGAIN = ("invalid auth token", "user name is empty", "revision of auth store is old")
 
 
+_REMEDY = "its owner must compact and defragment it, or raise --quota-backend-bytes, then disarm the alarm NOSPACE"
+
+
 def grpc_error(code: int, message: str) -> StoreError:
     """The port's error for a gRPC status. Messages are compared where etcd uses one code for different things."""
     text = message.removeprefix("etcdserver: ")
     if any(words in text for words in _LOGIN_AGAIN) or code == _UNAUTHENTICATED:
         return TokenRefused(text)
+    if "database space exceeded" in text:
+        return Full(f"{text}: {_REMEDY}")
     if code == _FORBIDDEN or "authentication failed" in text:
         return Denied(text)
     if code == _NOT_FOUND and "lease" in text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import json
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,11 @@ Login = Callable[[str, str], str]
 """Takes user and password, returns a token. Raises StoreError."""
 
 
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""s between two logins with a password that was refused: doubles each time. etcd checks a password with bcrypt, and all agents of a job
+whose password was changed would keep it busy."""
+
+
 class TokenKeeper:
     """Shared by all connections of a client: etcd's members accept each other's tokens. Thread-safe; one login at a time."""
 
@@ -26,6 +32,10 @@ class TokenKeeper:
         self._token = ""
         self._renew_at = float("inf")
         self._disabled = False
+        self._refused: tuple[str, Denied] | None = None
+        """The password that was last refused, and how."""
+        self._refusals = 0
+        self._ask_again_at = 0.0
 
     @property
     def has_credentials(self) -> bool:
@@ -51,11 +61,20 @@ class TokenKeeper:
             password = credentials.read_password()
         except ValueError as error:
             raise Denied(str(error)) from error
+        if self._refused is not None and self._refused[0] == password and self._clock() < self._ask_again_at:
+            raise Denied(str(self._refused[1])) from self._refused[1]
         try:
             token = login(credentials.user, password)
         except AuthDisabled:
             self._disabled = True  # like etcd's own clients: a server without authentication takes everybody
             return
+        except Denied as error:
+            self._refusals = self._refusals + 1 if self._refused and self._refused[0] == password else 1
+            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._refusals - 1, 10))
+            self._ask_again_at = self._clock() + pause * random.uniform(0.75, 1.25)  # noqa: S311 - spreads load
+            self._refused = (password, error)
+            raise
+        self._refused = None
         self._renew_at = renewal_time(token, self._clock())
         self._token = token
 

@@ -13,6 +13,9 @@ Errors (all derive from StoreError; library errors are chained):
       Denied             credentials refused, or no permission on the key; not worth trying again with the same ones
       NotEtcd            the endpoint answers, but it is not an etcd we can use (other service, version < 3.4); says what it is
       LeaseLost          the lease is expired or revoked
+      Full               the store takes no writes, until its owner has made room
+
+A StoreError of no subclass: the store does not take the request, whoever sends it and however often (too large, malformed).
 """
 
 from __future__ import annotations
@@ -40,6 +43,15 @@ class NotEtcd(StoreError):
 
 class LeaseLost(StoreError):
     """The lease is expired or revoked."""
+
+
+class Full(StoreError):
+    """The store has no room for writes, until its owner has made some."""
+
+
+def is_final(error: StoreError) -> bool:
+    """Whether the store has answered, and will say the same until a person has changed something."""
+    return isinstance(error, Denied | NotEtcd | Full) or type(error) is StoreError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

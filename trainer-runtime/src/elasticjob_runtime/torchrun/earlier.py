@@ -17,4 +17,6 @@ def clear_ended_run(store: Store, keys: Keys) -> bool:
         return False
     # Who registers looks at the outcome in the same transaction: as long as it is there, no new member is.
     guard = Compare(keys.outcome, mod_revision=outcome[0].mod_revision)
-    return store.txn([guard], [Delete(KeyRange.prefix(keys.root))]).succeeded
+    # Key by key and folder by folder: below `<prefix>/<run id>/` there may be another job, whose prefix is that.
+    ranges = [*map(KeyRange, keys.single), *map(KeyRange.prefix, keys.folders)]
+    return store.txn([guard], [Delete(each) for each in ranges]).succeeded
