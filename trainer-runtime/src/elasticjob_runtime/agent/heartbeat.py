@@ -16,6 +16,7 @@ import socket
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import Neighbour
+from elasticjob_runtime.workers import descriptors
 from elasticjob_runtime.workers.reactor import Reactor
 
 logger = logging.getLogger(__name__)
@@ -121,7 +122,11 @@ class Heartbeats:
         line.called_at = now
         neighbour = line.neighbour
         family = socket.AF_INET6 if ":" in neighbour.address else socket.AF_INET
-        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            connection = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # called again at the next beat
+            logger.warning("cannot listen to %s: %s", neighbour.name, descriptors.explain(error))
+            return
         connection.setblocking(False)
         try:
             connection.connect_ex((neighbour.address, neighbour.peer_port))

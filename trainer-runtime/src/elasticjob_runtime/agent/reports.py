@@ -6,8 +6,8 @@ told of every plan, before this agent's workers are stopped for it. The messages
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -20,6 +20,7 @@ from typing import Any
 from elasticjob_runtime.agent.snapshots import Snapshot, Snapshots
 from elasticjob_runtime.contract import PlanValue, ProgressValue
 from elasticjob_runtime.training.link import MOST_FDS
+from elasticjob_runtime.workers import descriptors
 from elasticjob_runtime.workers.reactor import Reactor
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class ReportSocket:
         self._listener.bind(self.path)
         self._listener.listen(128)
         self._listener.setblocking(False)
+        self._door = descriptors.Door(self._listener)
         self._connections: dict[int, socket.socket] = {}
         self._followers: set[int] = set()
         """Connections on which plans are wanted."""
@@ -90,16 +92,15 @@ class ReportSocket:
             self._drop(fd)
         self._snapshots.close()
         self._reactor.remove_reader(self._listener.fileno())
+        self._door.close()
         self._listener.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # gone already, or no descriptor left for it
-            connection, _ = self._listener.accept()
-            connection.setblocking(False)
+        for connection in self._door.accept():
             fd = connection.fileno()
             self._connections[fd] = connection
-            self._reactor.add_reader(fd, lambda: self._read(fd))
+            self._reactor.add_reader(fd, functools.partial(self._read, fd))
 
     def _read(self, fd: int) -> None:
         while fd in self._connections:

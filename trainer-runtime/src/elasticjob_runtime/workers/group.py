@@ -18,7 +18,7 @@ from typing import BinaryIO
 from elasticjob_runtime.contract import PEER_LOST, FailureValue
 from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.membership.model import Plan, Workers, WorkersState
-from elasticjob_runtime.workers import logs, phases
+from elasticjob_runtime.workers import descriptors, logs, phases
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.environment import GroupSpec, worker_environment
 from elasticjob_runtime.workers.failure import describe, happened_at
@@ -202,18 +202,25 @@ class WorkerGroup:
         self._starting.remove(start)
         for end in start.ends:
             end.close()
-        if isinstance(result, OSError):
+        worker: Worker | OSError = result if isinstance(result, OSError) else self._watched(start, result)
+        if isinstance(worker, OSError):
             for sink in start.sinks:
                 sink.close()
-            self._could_not_start(start.spec.local_rank, result)
+            self._could_not_start(start.spec.local_rank, worker)
             return
-        worker = Worker(start.spec, result, start.sinks)
         self._workers.append(worker)
         self._reactor.add_reader(worker.pidfd, lambda: self._ended(worker))
         for sink in worker.sinks:
             self._listen_to(sink)
         if not self._starting:
             self._launcher.started()
+
+    def _watched(self, start: Start, pid: int) -> Worker | OSError:
+        try:
+            return Worker(start.spec, pid, start.sinks)
+        except OSError as error:
+            Worker.end_unwatched(pid)
+            return error
 
     def _forget_starts(self) -> None:
         self._launcher.cancel()
@@ -314,7 +321,9 @@ class WorkerGroup:
         assert self.view.plan is not None
         assert self.view.plan.rank is not None
         rank = self.view.plan.rank.group_rank * self.group.nproc + local_rank
-        message = f"cannot start {self._command.for_rank(local_rank)[0]}: {error}"
+        message = (
+            f"cannot start {self._command.for_rank(local_rank)[0]}: {descriptors.explain(error) if isinstance(error, OSError) else error}"
+        )
         self._failures.append(self._failure_value(rank, local_rank, 127, "CannotStart", message, "", time.time()))
         self._fail(time.monotonic())
 

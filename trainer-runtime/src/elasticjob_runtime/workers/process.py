@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from elasticjob_runtime.workers import linux
+from elasticjob_runtime.workers import descriptors, linux
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.failure import exit_code_of
 from elasticjob_runtime.workers.logs import Sink
@@ -50,6 +50,7 @@ class SpawnLauncher:
 
         def in_child() -> None:
             linux.die_with_parent(agent)
+            descriptors.give_back_limit()
 
         process = subprocess.Popen(
             spec.command.for_rank(spec.local_rank),
@@ -57,7 +58,7 @@ class SpawnLauncher:
             stdout=spec.stdout,
             stderr=spec.stderr,
             start_new_session=True,
-            preexec_fn=in_child,  # noqa: PLW1509 - two system calls, no locks: safe beside threads
+            preexec_fn=in_child,  # noqa: PLW1509 - a few system calls, no locks: safe beside threads
         )
         process.returncode = 0  # reaped by `Worker.reap`, not by Popen
         return process.pid
@@ -67,6 +68,7 @@ class Worker:
     """A running worker. `pidfd` gets readable when it ends."""
 
     def __init__(self, spec: WorkerSpec, pid: int, sinks: Sequence[Sink]) -> None:
+        """Raises OSError where it cannot be watched; the caller ends it then, with `end_unwatched`."""
         self.spec = spec
         self.pid = pid
         self.pidfd = os.pidfd_open(pid)
@@ -94,6 +96,14 @@ class Worker:
         self.exit_code = exit_code_of(status)
         os.close(self.pidfd)
         return self.exit_code
+
+    @staticmethod
+    def end_unwatched(pid: int) -> None:
+        """Ends a worker of which there is no descriptor: nobody would see its end."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
 
     @property
     def traceback_at(self) -> float | None:

@@ -6,6 +6,7 @@ Everything here runs on the agent's loop and never waits.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elasticjob_runtime.workers import messages
+from elasticjob_runtime.workers import descriptors, messages
 from elasticjob_runtime.workers.reactor import Reactor
 
 logger = logging.getLogger(__name__)
@@ -101,6 +102,7 @@ class Zygote:
             command, env=dict(environment), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
         )
         theirs.close()
+        descriptors.give_back_limit(self._process.pid)  # to the workers, which inherit it
         reactor.add_reader(ours.fileno(), self._read)
 
     @property
@@ -160,11 +162,23 @@ class Zygote:
             self._gone(End(why="it ended unexpectedly"))
             return
         if "forked" in message:
-            self._waiting.pop(0)(socket.socket(fileno=fds[0]))
+            self._forked(message["forked"], fds)
         elif message["ready"]:
             self._started(message)
         else:
             self._gone(End(why=message["problem"], module=message["module"]))
+
+    def _forked(self, kind: str, fds: Sequence[int]) -> None:
+        on_socket = self._waiting.pop(0)
+        if fds:
+            on_socket(socket.socket(fileno=fds[0]))
+            return
+        # The kernel has closed it, since this process has no room for it; and so the child ends.
+        logger.error("a fork is lost: %s", descriptors.explain(OSError(errno.EMFILE, "")))
+        if kind == "worker":
+            self._under_way -= 1
+        else:
+            self._gone(End(why="its store host cannot be reached"))
 
     def _started(self, message: dict[str, Any]) -> None:
         self.ready = True

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from elasticjob_runtime.workers import blas, linux, messages
+from elasticjob_runtime.workers import blas, descriptors, linux, messages
 from elasticjob_runtime.workers.preloading import LEARNED, within
 
 
@@ -233,6 +233,7 @@ def host_stores(ours: socket.socket) -> None:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    descriptors.raise_limit()  # each worker of the group has a connection to the store
     libuv = True
 
     def listen(port: int) -> object:
