@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.agent import peers
-from elasticjob_runtime.agent.peers import PeerServer, hold_ports, local_address, probe, probe_in_background
+from elasticjob_runtime.agent.peers import PeerServer, probe, probe_in_background
 from elasticjob_runtime.membership.model import Member
 
 from tests.cluster.processes import free_ports
@@ -108,23 +110,41 @@ def test_the_answer_comes_even_when_nobody_can_be_asked(monkeypatch: pytest.Monk
     assert found == [{}], "nothing is known of the peers"
 
 
-def test_held_ports_are_free_for_a_store_and_for_nobody_else() -> None:
-    held = hold_ports(3)
-    ports = [holder.getsockname()[1] for holder in held]
-    assert len(set(ports)) == 3
-    for port in ports:
-        store = socket.socket()
-        store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        store.bind(("", port))
-        store.listen()
-        store.close()
-    for holder in held:
-        holder.close()
+def test_more_members_than_descriptors_are_all_asked(server: PeerServer) -> None:
+    """The default limit of a pod is 1,024: a planner of a larger group must not be without an answer for ever."""
+    (closed,) = free_ports(1)
+    members = [at(server.port, f"m{number}", incarnation="a1") if number % 3 else at(closed, f"m{number}") for number in range(300)]
+    found = probe(members, timeout=60.0, at_once=7)
+    assert {name for name, one in found.items() if one.reachable} == {f"m{number}" for number in range(300) if number % 3}
 
 
-def test_the_own_address_is_the_one_the_others_see() -> None:
-    assert local_address("127.0.0.1", 2379) == "127.0.0.1"
-    assert local_address("no.such.host.invalid", 2379) == "127.0.0.1"
+def test_who_answers_does_not_wait_for_who_is_silent(server: PeerServer) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as frozen:
+        silent = [at(frozen.getsockname()[1], f"s{number}") for number in range(6)]
+        found = probe([*silent, *(at(server.port, f"m{number}", incarnation="a1") for number in range(20))], timeout=0.5, at_once=4)
+    assert sorted(name for name, one in found.items() if one.reachable) == sorted(f"m{number}" for number in range(20))
+
+
+OUT_OF_DESCRIPTORS = """
+import resource, sys, threading, time
+from elasticjob_runtime.agent.peers import PeerServer, probe
+from tests.unit.runtime.membership.builders import make_member
+server = PeerServer("a", "a1")
+def greet():
+    while True:
+        for connection in server.greet(): connection.close()
+        time.sleep(0.001)
+threading.Thread(target=greet, daemon=True).start()
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+members = [make_member(f"m{n}", incarnation="a1", address="127.0.0.1", peer_port=server.port) for n in range(500)]
+found = probe(members, 30.0, at_once=400)  # as if there were room: others of the process may take what was counted
+assert all(one.reachable for one in found.values()), sum(one.reachable for one in found.values())
+"""
+
+
+def test_descriptors_that_run_out_on_the_way_only_make_it_slower() -> None:
+    done = subprocess.run([sys.executable, "-c", OUT_OF_DESCRIPTORS], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_peer_says_which_plan_it_knows(server: PeerServer) -> None:

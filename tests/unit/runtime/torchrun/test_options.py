@@ -14,7 +14,7 @@ from elasticjob_runtime.torchrun.options import UNCOUNTED, MemberConfig, member_
 
 
 def config(conf: dict[str, Any] | None = None, **options: Any) -> MemberConfig:
-    given = {"endpoint": Endpoint("127.0.0.1"), "run_id": "run", "least": 2, "most": 4, "local_addr": None, "environment": {}, **options}
+    given = {"endpoints": [Endpoint("127.0.0.1")], "run_id": "run", "least": 2, "most": 4, "local_addr": None, "environment": {}, **options}
     return member_config(read_conf(conf or {}), **given)
 
 
@@ -25,7 +25,17 @@ def test_keys_are_sorted_out() -> None:
 
 
 def test_keys_of_torchs_own_backends_are_no_error() -> None:
-    conf = read_conf({"last_call_timeout": "1", "keep_alive_interval": "1", "keep_alive_max_attempt": "2", "read_timeout": 5})
+    conf = read_conf(
+        {
+            "is_host": "1",
+            "store_type": "tcp",
+            "use_libuv": False,
+            "last_call_timeout": "1",
+            "keep_alive_interval": "1",
+            "keep_alive_max_attempt": "2",
+            "read_timeout": 5,
+        }
+    )
     assert conf.prefix == DEFAULT_PREFIX
 
 
@@ -56,7 +66,7 @@ def test_a_pod_says_who_and_where_it_is() -> None:
 
 def test_local_addr_comes_first_and_the_route_to_etcd_last() -> None:
     assert config(local_addr="10.0.0.8", environment={"ELASTICJOB_ADDRESS": "10.0.0.7"}).address == "10.0.0.8"
-    assert config().address == "127.0.0.1"
+    assert config(least=1, most=1).address == "127.0.0.1"
 
 
 def test_every_start_is_a_new_incarnation() -> None:
@@ -65,8 +75,25 @@ def test_every_start_is_a_new_incarnation() -> None:
 
 
 def test_no_run_id_is_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
-    config(run_id="none")
+    config({"prefix": "/mine"}, run_id="none")
     assert "no --rdzv-id" in caplog.text
+
+
+def test_several_machines_without_a_run_id_do_not_meet_in_a_place_of_all() -> None:
+    with pytest.raises(UsageError, match=r"no --rdzv-id: .* --rdzv-conf=prefix=/NAME"):
+        config(run_id="none")
+
+
+@pytest.mark.parametrize("run_id", ["team/job1", "/", "", " "])
+def test_a_run_id_is_one_name(run_id: str) -> None:
+    with pytest.raises(UsageError, match="must be a name without a slash"):
+        config(run_id=run_id)
+
+
+def test_ports_are_taken_from_a_range() -> None:
+    assert str(config({"port_range": "30000-30019"}).port_range) == "30000-30019"
+    with pytest.raises(UsageError, match="--rdzv-conf: port_range: '30000' is not a range of TCP ports"):
+        config({"port_range": "30000"})
 
 
 def test_torchruns_of_other_backends_import_nothing_of_ours() -> None:

@@ -63,7 +63,7 @@ class Agent:
         self._config = config
         settings = config.settings
         self._reactor = Reactor()
-        self._peers = PeerServer(settings.me, settings.incarnation)
+        self._peers = PeerServer(settings.me, settings.incarnation, config.port_range)
         self._heartbeats = Heartbeats(self._reactor)
         self._chronicle = Chronicle(timeline, metrics or Metrics(), self._heartbeats, config.group.nproc)
         self._processes = Processes(config, self._reactor, environment, on_progress=self._progressed, on_report=self._reported)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 from elasticjob_runtime.agent import signals
+from elasticjob_runtime.agent.network import PortRange
 from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.membership.model import Settings
@@ -27,6 +28,8 @@ class AgentConfig:
     """What the zygote imports beyond the usual; None: no zygote, workers are spawned."""
     log_settings: LogSettings
     lease_ttl: float = 5.0
+    port_range: PortRange | None = None
+    """Where its TCP ports are taken from; None: any."""
     join_timeout: float = 600.0
     """s to reach the store at all, and then to be in a plan, before the agent gives up."""
     leave_on: Collection[int] = frozenset(signals.LEAVE)

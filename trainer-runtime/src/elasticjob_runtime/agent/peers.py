@@ -7,7 +7,9 @@ refuses at once, where its lease would live on for seconds; a frozen or cut-off 
 
 from __future__ import annotations
 
-import contextlib
+import collections
+import dataclasses
+import errno
 import json
 import logging
 import selectors
@@ -16,45 +18,62 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from elasticjob_runtime.agent import network
+from elasticjob_runtime.agent.network import PortRange
 from elasticjob_runtime.membership.model import Member, Probe
+from elasticjob_runtime.workers import descriptors
 
 logger = logging.getLogger(__name__)
 
 PROBE_TIMEOUT = 1.5
-"""s for all answers together. A live agent answers in about a millisecond, a dead one is refused as quickly; only silence takes this long.
+"""s for an answer. A live agent answers in about a millisecond, a dead one is refused as quickly; only silence takes this long.
 Shorter: a machine with ten processes per core loses members that are alive (seen at 0.5 s)."""
+
+
+BACKLOG = 1024
+"""Connections that wait to be greeted: of a group of thousands, many may ask at the same moment."""
+
+TELL_SECONDS = 60.0
+"""s between two warnings of the same kind."""
 
 
 class PeerServer:
     """Greets peers. Its descriptor belongs into the agent's loop; `greet` is called when it is readable."""
 
-    def __init__(self, member: str, incarnation: str) -> None:
+    def __init__(self, member: str, incarnation: str, ports: PortRange | None = None) -> None:
+        """`ports`: of which one is taken; None: any. Raises OSError."""
         both = socket.has_dualstack_ipv6()  # peers on a network of either kind
-        family = socket.AF_INET6 if both else socket.AF_INET
-        self._socket = socket.create_server(("", 0), family=family, backlog=128, dualstack_ipv6=both)
+        self._socket = socket.socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_STREAM)
+        if both:
+            self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        self.port = network.bind(self._socket, ports)
+        self._socket.listen(BACKLOG)
         self._socket.setblocking(False)
         self._member, self._incarnation = member, incarnation
+        self._door = descriptors.Door(self._socket, self._say)
+        self._told_at = 0.0
         self.epoch = 0
         """Of the plan that this agent knows."""
-        self.port: int = self._socket.getsockname()[1]
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def greet(self) -> list[socket.socket]:
         """Greets all who connected. Returns their connections: whoever stays wants heartbeats."""
-        greeted = []
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._socket.accept()
-                connection.setblocking(False)
-                greeting = {"member": self._member, "incarnation": self._incarnation, "epoch": self.epoch}
-                connection.send(json.dumps(greeting).encode() + b"\n")
-                greeted.append(connection)
+        before = self._door.turned_away
+        greeted = self._door.accept()
+        if self._door.turned_away > before and time.monotonic() >= self._told_at:
+            self._told_at = time.monotonic() + TELL_SECONDS
+            logger.warning("peers are answered, but get no heartbeats: %s", descriptors.explain(OSError(errno.EMFILE, "")))
         return greeted
 
     def close(self) -> None:
+        self._door.close()
         self._socket.close()
+
+    def _say(self, connection: socket.socket) -> None:
+        greeting = {"member": self._member, "incarnation": self._incarnation, "epoch": self.epoch}
+        connection.send(json.dumps(greeting).encode() + b"\n")
 
 
 def probe_in_background(
@@ -66,7 +85,7 @@ def probe_in_background(
         try:
             found = probe(members, timeout)
         except OSError as error:  # this process has no descriptor left, say: that tells nothing of the peers
-            logger.warning("cannot ask the other members: %s", error)
+            logger.warning("cannot ask the other members: %s", descriptors.explain(error))
             time.sleep(timeout)
             found = {}
         on_result(found)
@@ -74,39 +93,100 @@ def probe_in_background(
     threading.Thread(target=ask, name="probe", daemon=True).start()
 
 
-def probe(members: Sequence[Member], timeout: float = PROBE_TIMEOUT) -> dict[str, Probe]:
-    """Asks all `members` at once. Reachable: the incarnation we know has answered within `timeout` seconds.
+def probe(members: Sequence[Member], timeout: float = PROBE_TIMEOUT, at_once: int | None = None) -> dict[str, Probe]:
+    """Asks all `members`, `at_once` of them at a time (None: as many as descriptors allow). Reachable: the incarnation we know has answered
+    within `timeout` seconds of being asked.
 
     Raises OSError where this process cannot ask anybody.
     """
-    asked_at = time.monotonic()
-    end = asked_at + timeout
-    epochs: dict[str, int] = {}
-    """Of those that answered."""
-    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as connections:
-        for member in members:
-            connection = connections.enter_context(socket.socket(_family(member.value.address), socket.SOCK_STREAM))
+    with selectors.DefaultSelector() as selector:
+        asking = _Asking(members, timeout, at_once or descriptors.room(), selector)
+        try:
+            return asking.run()
+        finally:
+            asking.close()
+
+
+@dataclasses.dataclass(slots=True)
+class _Question:
+    """Asked, and not answered yet."""
+
+    member: Member
+    connection: socket.socket
+    asked_at: float
+
+
+class _Asking:
+    """Asks a row of members, so many at a time: who answers, or refuses, makes room for the next. Only silence takes the whole time-out."""
+
+    def __init__(self, members: Sequence[Member], timeout: float, at_once: int, selector: selectors.BaseSelector) -> None:
+        self._members = members
+        self._timeout = timeout
+        self._at_once = at_once
+        self._selector = selector
+        self._waiting = collections.deque(members)
+        self._open: dict[int, _Question] = {}
+        """By descriptor, in the order in which they were asked."""
+        self._asked_at: dict[str, float] = {}
+        self._epochs: dict[str, int] = {}
+        """Of those that answered."""
+
+    def run(self) -> dict[str, Probe]:
+        while self._waiting or self._open:
+            self._ask()
+            self._hear()
+        at = time.monotonic()
+        return {
+            member.name: Probe(
+                incarnation=member.value.incarnation,
+                reachable=member.name in self._epochs,
+                asked_at=self._asked_at[member.name],
+                at=at,
+                epoch=self._epochs.get(member.name, 0),
+            )
+            for member in self._members
+        }
+
+    def close(self) -> None:
+        for question in self._open.values():
+            question.connection.close()
+
+    def _ask(self) -> None:
+        while self._waiting and len(self._open) < self._at_once:
+            member = self._waiting[0]
+            try:
+                connection = socket.socket(_family(member.value.address), socket.SOCK_STREAM)
+            except OSError as error:
+                if not (descriptors.exhausted(error) and self._open):
+                    raise
+                self._at_once = len(self._open)  # others of this process have taken the rest
+                return
+            self._waiting.popleft()
+            self._asked_at[member.name] = time.monotonic()
+            self._open[connection.fileno()] = _Question(member, connection, self._asked_at[member.name])
             connection.setblocking(False)
             if _call(connection, member):
-                selector.register(connection, selectors.EVENT_READ, member)
-        while selector.get_map() and (left := end - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
-                member = key.data
-                epoch = _greeted(key.fileobj, member.value.incarnation)  # type: ignore[arg-type]
-                if epoch is not None:
-                    epochs[member.name] = epoch
-                selector.unregister(key.fileobj)
-    at = time.monotonic()
-    return {
-        member.name: Probe(
-            incarnation=member.value.incarnation,
-            reachable=member.name in epochs,
-            asked_at=asked_at,
-            at=at,
-            epoch=epochs.get(member.name, 0),
-        )
-        for member in members
-    }
+                self._selector.register(connection, selectors.EVENT_READ)
+            else:
+                self._open.pop(connection.fileno()).connection.close()
+
+    def _hear(self) -> None:
+        oldest = next(iter(self._open.values()), None)
+        if oldest is None:
+            return
+        for key, _ in self._selector.select(max(0.0, oldest.asked_at + self._timeout - time.monotonic())):
+            self._finish(key.fd, heard=True)
+        now = time.monotonic()
+        for fd in [fd for fd, question in self._open.items() if now >= question.asked_at + self._timeout]:
+            self._finish(fd, heard=False)
+
+    def _finish(self, fd: int, *, heard: bool) -> None:
+        question = self._open.pop(fd)
+        self._selector.unregister(question.connection)
+        epoch = _greeted(question.connection, question.member.value.incarnation) if heard else None
+        if epoch is not None:
+            self._epochs[question.member.name] = epoch
+        question.connection.close()
 
 
 def _call(connection: socket.socket, member: Member) -> bool:
@@ -137,26 +217,3 @@ def _greeted(connection: socket.socket, incarnation: str) -> int | None:
 
 def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
-
-
-def hold_ports(count: int = 4) -> list[socket.socket]:
-    """Sockets that keep `count` TCP ports for this host's worker stores: bound but not listening, with SO_REUSEADDR, so that a worker
-    which sets it too (torch does) can listen there, and nobody is given the port by chance."""
-    held = []
-    for _ in range(count):
-        holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("", 0))
-        held.append(holder)
-    return held
-
-
-def local_address(endpoint_host: str, endpoint_port: int) -> str:
-    """The address of this host from which the rendezvous endpoint is reached; loopback where that cannot be told."""
-    try:
-        family, kind, _, _, target = socket.getaddrinfo(endpoint_host, endpoint_port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe_socket:
-            probe_socket.connect(target)  # no packet is sent: the kernel chooses the route
-            return str(probe_socket.getsockname()[0])
-    except OSError:
-        return "127.0.0.1"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from elasticjob_runtime.agent.config import AgentConfig
-from elasticjob_runtime.agent.peers import hold_ports
+from elasticjob_runtime.agent.network import hold_ports
 from elasticjob_runtime.agent.reactor import Reactor
 from elasticjob_runtime.agent.reports import Report, ReportSocket
 from elasticjob_runtime.contract import ProgressValue
@@ -35,7 +35,7 @@ class Processes:
         """`environment`: of the workers, but for what each gets for itself."""
         self._config = config
         self._reactor = reactor
-        self._held = hold_ports()
+        self._held = hold_ports(config.port_range)
         self.ports = [holder.getsockname()[1] for holder in self._held]
         """TCP ports for the stores of coming epochs."""
         self._warden = Warden(reactor)

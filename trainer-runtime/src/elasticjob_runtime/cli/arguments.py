@@ -18,6 +18,7 @@ OUR_FLAGS = {
     "--events": 1,
     "--preload": 1,
     "--metrics-port": 1,
+    "--port-range": 1,
     "--max-stalled-restarts": 1,
     "--hang-factor": 1,
     "--debug": 0,
@@ -183,13 +184,15 @@ def _output_flags(parser: argparse.ArgumentParser) -> None:
             f"--duplicate-{stream}-filters", f"--duplicate_{stream}_filters", action=_Env, type=comma_separated, default=[],
             help=f"Copy lines of {stream} with one of these words to a file of their own.",
         )  # fmt: skip
-    parser.add_argument("--logs-specs", "--logs_specs", type=str, default=None, help="Not supported here; use torchrun.")
+    parser.add_argument("--logs-specs", "--logs_specs", type=str, default=None, help="`default`, torchrun's own; no other here.")
 
 
 def _static_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node-rank", "--node_rank", type=int, action=_Env, default=0, help="For the static backend.")
     parser.add_argument("--master-addr", "--master_addr", type=str, action=_Env, default="127.0.0.1", help="For the static backend.")
-    parser.add_argument("--master-port", "--master_port", type=int, action=_Env, default=None, help="For the static backend.")
+    parser.add_argument(
+        "--master-port", "--master_port", type=int, action=_Env, default=None, help="For the static backend; see --port-range."
+    )
     parser.add_argument(
         "--local-addr", "--local_addr", type=str, action=_Env, default=None,
         help="Address at which the others reach this member. Found out where it is not given.",
@@ -206,6 +209,10 @@ def _own_flags(parser: argparse.ArgumentParser) -> None:
     ours.add_argument(
         "--metrics-port", "--metrics_port", action=_Env, type=int, default=os.environ.get(Env.METRICS_PORT) or 0,
         help="TCP port for Prometheus (GET /metrics); 0: none.",
+    )  # fmt: skip
+    ours.add_argument(
+        "--port-range", "--port_range", action=_Env, type=str, default=None,
+        help="TCP ports that this agent listens on, LOW-HIGH (any). It takes five; give twice as many for each agent of a host.",
     )  # fmt: skip
     ours.add_argument(
         "--max-stalled-restarts", "--max_stalled_restarts", action=_Env, type=int, default=None,

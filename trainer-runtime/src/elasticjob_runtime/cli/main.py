@@ -6,6 +6,7 @@ Every mistake gets one sentence and an exit code of its own (contract.ExitCode);
 from __future__ import annotations
 
 import argparse
+import errno
 import logging
 import os
 import secrets
@@ -14,16 +15,15 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from elasticjob_runtime.agent import Agent, AgentConfig, termination
+from elasticjob_runtime.agent import Agent, AgentConfig, network, termination
 from elasticjob_runtime.agent.metrics import Metrics
-from elasticjob_runtime.agent.peers import local_address
 from elasticjob_runtime.agent.timeline import Timeline
 from elasticjob_runtime.cli import options
 from elasticjob_runtime.cli.arguments import build_parser, without_our_flags
-from elasticjob_runtime.contract import DEFAULT_ETCD_PORT, Env, ExitCode, Keys, OutcomeState, OutcomeValue
+from elasticjob_runtime.contract import Env, ExitCode, Keys, OutcomeState, OutcomeValue
 from elasticjob_runtime.etcd import MemoryStore, Store, connect
 from elasticjob_runtime.membership.model import Exit, Settings
-from elasticjob_runtime.workers import outlet
+from elasticjob_runtime.workers import descriptors, outlet
 from elasticjob_runtime.workers.environment import GroupSpec
 
 logger = logging.getLogger(__name__)
@@ -83,11 +83,13 @@ def _run(args: argparse.Namespace) -> int:
         timeline = Timeline(config.settings.me, Path(args.events) if args.events else None)
     except OSError as error:
         raise options.UsageError(f"--events={args.events}: {error.strerror}") from error
+    descriptors.raise_limit()  # before anything is opened or started; workers get back what this process was given
     environment = {**os.environ, "TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle}
     try:
         agent = Agent(config, store, environment, timeline, metrics)
     except OSError as error:  # no room in the temporary folder, no descriptors left, an interpreter that may not be run
-        reason = f"this machine does not let the agent start: {error}; TMPDIR names another temporary folder"
+        hint = "; TMPDIR names another temporary folder" if error.errno in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT) else ""
+        reason = f"this machine does not let the agent start: {descriptors.explain(error)}{hint}"
         raise options.UsageError(reason, ExitCode.UNAVAILABLE) from error
     if server is not None:
         server.start()  # a thread: after the agent has forked what it forks
@@ -104,13 +106,11 @@ def _configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
     least, most = (1, 1) if args.standalone or _alone(args) else options.min_max(args.nnodes)
     if args.max_restarts < 0:
         raise options.UsageError(f"--max-restarts={args.max_restarts}: must be 0 or more")
-    for flag in ("numa_binding", "logs_specs"):
-        if getattr(args, flag) is not None:
-            raise options.UsageError(f"--{flag.replace('_', '-')} is not supported by elasticrun; leave it out, or use torchrun")
+    options.refuse_unsupported(args)
     conf = options.run_conf(args.rdzv_conf)
     command = options.command(args)
     preload = options.preload(args, command)
-    store, run_id, address = _store(args, conf)
+    store, run_id, address = _store(args, conf, several=most > 1)
     me = options.member_id(os.environ)
     nproc = options.workers_per_member(args.nproc_per_node)
     config = AgentConfig(
@@ -136,7 +136,8 @@ def _configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
         command=command,
         preload=preload,
         keys=Keys(conf.prefix, run_id),
-        address=args.local_addr or os.environ.get(Env.ADDRESS) or address,
+        address=address,
+        port_range=options.port_range(args.port_range) or conf.port_range,
         log_settings=options.log_settings(args),
         lease_ttl=conf.lease_ttl,
         join_timeout=conf.join_timeout,
@@ -146,21 +147,19 @@ def _configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
     return config, store
 
 
-def _store(args: argparse.Namespace, conf: options.RunConf) -> tuple[Store, str, str]:
-    """(store, run id, own address)."""
+def _store(args: argparse.Namespace, conf: options.RunConf, *, several: bool) -> tuple[Store, str, str]:
+    """(store, run id, own address). `several`: the group may have more than one member."""
     if args.standalone or _alone(args):
-        return MemoryStore(), str(uuid.uuid4()), "127.0.0.1"
+        return MemoryStore(), str(uuid.uuid4()), network.LOOPBACK
     endpoint: str = args.rdzv_endpoint
     if not endpoint:
         raise options.UsageError("--rdzv-backend=etcd-v3 needs --rdzv-endpoint=HOST:PORT of an etcd")
-    if args.rdzv_id == "none":
-        logger.warning("no --rdzv-id: every job without one meets in the same place of this etcd")
+    run_id = options.run_id(args.rdzv_id, conf.prefix, several=several)
     try:
         store = connect(endpoint, conf.connection)
     except (ValueError, OSError) as error:
         raise options.UsageError(str(error)) from error
-    host, _, port = endpoint.split(",", maxsplit=1)[0].rpartition("://")[2].rpartition(":")
-    return store, args.rdzv_id, local_address(host.strip("[]"), int(port) if port.isdigit() else DEFAULT_ETCD_PORT)
+    return store, run_id, options.address(args.local_addr, os.environ, store.endpoints, several=several)
 
 
 def _report(exit_: Exit, outcome: OutcomeValue | None) -> None:

@@ -20,14 +20,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elasticjob_runtime.agent import network
 from elasticjob_runtime.agent.metrics import Metrics
+from elasticjob_runtime.agent.network import PortRange
 from elasticjob_runtime.cli.arguments import did_you_mean, parse_pairs
 from elasticjob_runtime.contract import DEFAULT_PREFIX, Env, ExitCode
-from elasticjob_runtime.etcd import CONF_KEYS
+from elasticjob_runtime.etcd import CONF_KEYS, Endpoint
 from elasticjob_runtime.membership.crash_loop import Limits
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.workers.command import Command
@@ -45,6 +47,7 @@ RUN_KEYS = {
     "join_timeout": "s to get into a plan before the agent gives up",
     "start_grace": "s without a further join before the first plan has fewer members than wanted",
     "join_delay": "s over which joins of a running job are batched",
+    "port_range": "TCP ports that the agent listens on, LOW-HIGH; --port-range says the same",
     "restart_backoff": "s before the same crash is restarted a fourth time without progress; doubles each time; 0: never waits",
     "restart_backoff_max": "s, the longest such wait",
     "stable_time": "s that workers which report no steps must run for it to count as progress",
@@ -53,9 +56,13 @@ RUN_KEYS = {
 """Keys of --rdzv-conf that steer the agent."""
 
 IGNORED_KEYS = frozenset(
-    {"timeout", "last_call_timeout", "close_timeout", "keep_alive_interval", "keep_alive_max_attempt", "heartbeat_timeout"}
+    {
+        *("timeout", "last_call_timeout", "close_timeout", "keep_alive_interval", "keep_alive_max_attempt", "heartbeat_timeout"),
+        *("is_host", "store_type", "use_libuv"),
+    }
 )
-"""Keys of torch's backends without a meaning here: there is no last call to wait for, and failures are noticed otherwise."""
+"""Keys of torch's backends without a meaning here: there is no last call to wait for, failures are noticed otherwise, and no node hosts the
+rendezvous."""
 
 
 class UsageError(Exception):
@@ -75,6 +82,7 @@ class RunConf:
     join_timeout: float = 600.0
     start_grace: float = 2.0
     join_delay: float = 1.0
+    port_range: PortRange | None = None
     restart_backoff: float = 1.0
     restart_backoff_max: float = 60.0
     stable_time: float = 5.0
@@ -89,6 +97,7 @@ def run_conf(text: str) -> RunConf:
         raise UsageError(str(error)) from error
     own: dict[str, float] = {}
     prefix = pairs.pop("prefix", DEFAULT_PREFIX)
+    ports = port_range(pairs.pop("port_range", None), "--rdzv-conf: port_range")
     for key in [key for key in pairs if key in RUN_KEYS]:
         own[key] = _seconds(key, pairs.pop(key))
     if own.get("join_timeout", 600.0) < 10.0 and "read_timeout" not in pairs:  # else the time is up before a call can say what is wrong
@@ -97,7 +106,60 @@ def run_conf(text: str) -> RunConf:
     if unknown:
         known = sorted({*RUN_KEYS, *CONF_KEYS})
         raise UsageError(f"--rdzv-conf: unknown key {unknown[0]!r}{did_you_mean(unknown[0], known)}; known are {', '.join(known)}")
-    return RunConf(prefix=prefix, connection={key: value for key, value in pairs.items() if key in CONF_KEYS}, **own)
+    return RunConf(prefix=prefix, port_range=ports, connection={key: value for key, value in pairs.items() if key in CONF_KEYS}, **own)
+
+
+def run_id(text: str, prefix: str, *, several: bool) -> str:
+    """--rdzv-id. `several`: the group may have more than one member."""
+    if not text.strip() or "/" in text:
+        raise UsageError(f"--rdzv-id={text}: must be a name without a slash: the keys of a job are below <prefix>/<rdzv-id>/")
+    if text != "none":
+        return text
+    if several and prefix == DEFAULT_PREFIX:
+        raise UsageError(
+            "no --rdzv-id: every job without one would meet in the same place of this etcd. Give each job an id of its own, the same for "
+            "all its members; who starts the launcher cannot (accelerate launch) gives --rdzv-conf=prefix=/NAME, or PET_RDZV_ID"
+        )
+    logger.warning("no --rdzv-id: every job without one meets in the same place of this etcd")
+    return text
+
+
+def address(local_addr: str | None, environment: Mapping[str, str], endpoints: Sequence[Endpoint], *, several: bool) -> str:
+    """At which the others reach this member: --local-addr, else what the operator has set, else found out."""
+    given = local_addr or environment.get(Env.ADDRESS)
+    if not given:
+        return network.own_address(endpoints, several=several)
+    try:
+        return network.given_address(given, several=several)
+    except OSError as error:
+        name = "--local-addr" if local_addr else Env.ADDRESS
+        raise UsageError(f"{name}={given}: {error}; give an IP address", ExitCode.UNAVAILABLE) from error
+
+
+def port_range(text: str | None, flag: str = "--port-range") -> PortRange | None:
+    if not text:
+        return None
+    try:
+        return PortRange.parse(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from error
+
+
+def refuse_unsupported(args: argparse.Namespace) -> None:
+    """torchrun's flags that would change what happens, and do not here."""
+    if args.numa_binding is not None:
+        raise UsageError("--numa-binding is not supported by elasticrun; leave it out, or use torchrun")
+    if args.logs_specs not in (None, "default"):
+        raise UsageError(f"--logs-specs={args.logs_specs}: elasticrun has torchrun's `default` only; leave it out, or use torchrun")
+    if args.master_port is None:
+        return
+    if args.standalone:
+        logger.warning("--master-port has no effect with --standalone: the port is any free one, or one of --port-range")
+    else:
+        raise UsageError(
+            f"--master-port={args.master_port}: is for the static backend. With etcd-v3 every restart has a port of its own, so that no "
+            "worker meets an old store; --port-range=LOW-HIGH says from where they are taken"
+        )
 
 
 def _seconds(key: str, text: str) -> float:

@@ -60,7 +60,7 @@ def create(parameters: RendezvousParameters) -> EtcdRendezvousHandler:
         store = open_store(parameters.endpoint, conf)
         config = member_config(
             conf,
-            endpoint=store.endpoints[0],
+            endpoints=store.endpoints,
             run_id=parameters.run_id,
             least=parameters.min_nodes,
             most=parameters.max_nodes,
@@ -144,7 +144,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
 
     def _joined(self) -> tuple[Member, StoreHost]:
         if self._member is None or self._stores is None:
-            self._stores = StoreHost()
+            self._stores = StoreHost(self._config.port_range)
             self._member = Member(self._config, self._etcd, self._stores.ports, shared=self._stores.shared)
             self._signals = _SignalPipe()
             self._member.start(self._signals.read)

@@ -59,7 +59,7 @@ class Member:
         self._store = store
         self._shared = shared
         self._reactor = Reactor()
-        self._peers = PeerServer(settings.me, settings.incarnation)
+        self._peers = PeerServer(settings.me, settings.incarnation, config.port_range)
         self._heartbeats = Heartbeats(self._reactor)
         member = MemberValue(
             address=config.address,

@@ -7,12 +7,13 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elasticjob_runtime.agent.peers import local_address
+from elasticjob_runtime.agent.network import PortRange
+from elasticjob_runtime.cli import options
 from elasticjob_runtime.cli.options import RunConf, UsageError, member_id, run_conf
-from elasticjob_runtime.contract import Env, Keys
+from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.etcd import CONF_KEYS, Endpoint, EtcdClient, connect
 from elasticjob_runtime.membership.model import Settings
 
@@ -32,6 +33,7 @@ class MemberConfig:
     run_id: str
     address: str
     lease_ttl: float
+    port_range: PortRange | None
     join_timeout: float
     """s in next_rendezvous, without a place in a plan or as a spare, after which it gives up."""
 
@@ -56,7 +58,7 @@ def open_store(endpoint: str, conf: RunConf) -> EtcdClient:
 def member_config(
     conf: RunConf,
     *,
-    endpoint: Endpoint,
+    endpoints: Sequence[Endpoint],
     run_id: str,
     least: int,
     most: int,
@@ -64,8 +66,7 @@ def member_config(
     environment: Mapping[str, str] = os.environ,
 ) -> MemberConfig:
     """`least`, `most`: --nnodes."""
-    if run_id == "none":
-        logger.warning("no --rdzv-id: every job without one meets in the same place of this etcd")
+    run_id = options.run_id(run_id, conf.prefix, several=most > 1)
     return MemberConfig(
         settings=Settings(
             me=member_id(environment),
@@ -79,7 +80,8 @@ def member_config(
         ),
         keys=Keys(conf.prefix, run_id),
         run_id=run_id,
-        address=local_addr or environment.get(Env.ADDRESS) or local_address(endpoint.host, endpoint.port),
+        address=options.address(local_addr, environment, endpoints, several=most > 1),
+        port_range=conf.port_range,
         lease_ttl=conf.lease_ttl,
         join_timeout=conf.join_timeout,
     )

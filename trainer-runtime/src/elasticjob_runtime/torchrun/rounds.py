@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
-from elasticjob_runtime.agent.peers import hold_ports
+from elasticjob_runtime.agent.network import PortRange, hold_ports
 from elasticjob_runtime.membership.model import Plan
 from elasticjob_runtime.torchrun.member import Member
 
@@ -52,8 +52,9 @@ class RoundOver(Exception):
 class StoreHost:
     """This member's listening stores. Epoch n uses the one on ports[n % len(ports)]."""
 
-    def __init__(self) -> None:
-        self._held = hold_ports()
+    def __init__(self, ports: PortRange | None = None) -> None:
+        """`ports`: from which its ports are taken; None: any. Raises OSError."""
+        self._held = hold_ports(ports)
         self.ports = [holder.getsockname()[1] for holder in self._held]
         self.libuv = True
         try:
@@ -64,7 +65,7 @@ class StoreHost:
         self._used: dict[int, int] = {}
         # A client of the agent's store asks for libuv (torch 2.6): without it, the worker of rank 0 opens the workers' store.
         self.shared = self.libuv and os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1"
-        self._worker_ports: list[socket.socket] = [] if self.shared else hold_ports()
+        self._worker_ports: list[socket.socket] = [] if self.shared else hold_ports(ports)
         if not self.libuv:
             os.environ.setdefault("USE_LIBUV", "0")
 
