@@ -68,7 +68,7 @@ WRONG = {
     "a port below none": ((*ETCD, "--metrics-port=-1"), 2, "--metrics-port=-1: not a TCP port", ""),
     "a folder as an id": ((*ETCD, "--rdzv-id=team/job1"), 2, "--rdzv-id=team/job1: must be a name without a slash", ""),
     "several machines without an id": ((*ETCD, "--rdzv-id=none", "--nnodes=2"), 2, "no --rdzv-id", "--rdzv-conf=prefix=/NAME"),
-    "one port for all rounds": ((*ETCD, "--master-port=29500"), 2, "--master-port=29500: is for the static backend", "--port-range=LOW-HIGH"),
+    "one port for all rounds": ((*ETCD, "--master-port=29500"), 2, "--master-port=29500: is for the static backend", "--port-range=LOW"),
     "a range that is none": ((*ETCD, "--port-range=30000"), 2, "--port-range: '30000' is not a range of TCP ports", "write LOW-HIGH"),
     "log specs of one's own": ((*ETCD, "--logs-specs=mine"), 2, "--logs-specs=mine: elasticrun has torchrun's `default` only", "torchrun"),
     "a name that is no address": ((*ETCD, "--local-addr=no.such.host.invalid"), 69, "--local-addr=no.such.host.invalid: ", "give an IP"),

@@ -110,7 +110,7 @@ class PlanWriter:
         return result.revision
 
     def _failures_before(self, epoch: int, kept: str) -> list[KeyRange]:
-        start, end = self._keys.failures, self._keys.failures_before(epoch)
+        start, end = self._keys.failures, self._keys.failure(epoch, "")
         if not start <= kept < end:
             return [KeyRange(start, end)]
         return [KeyRange(start, kept), KeyRange(kept + "\0", end)]

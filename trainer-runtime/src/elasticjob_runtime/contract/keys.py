@@ -82,10 +82,6 @@ class Keys:
     def failure(self, epoch: int, name: str) -> str:
         return f"{self.failures}{epoch:08d}/{name}"
 
-    def failures_before(self, epoch: int) -> str:
-        """Sorts behind every failure of an earlier epoch, and before those of `epoch`."""
-        return f"{self.failures}{epoch:08d}/"
-
     def suspicion(self, epoch: int, suspect: str, by: str) -> str:
         return f"{self.suspects}{epoch:08d}/{suspect}/{by}"
 
