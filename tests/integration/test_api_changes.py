@@ -48,8 +48,9 @@ CHANGES = {
     "metrics with room": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, "spec.scaling.metrics": [{"type": "Resource"}]}),
     "restarts": Case({"spec.restartPolicy.maxRestarts": 3}),
     "restarts within a window": Case({"spec.restartPolicy": {"maxRestarts": 3, "windowSeconds": 60}}),
-    "etcd of its own": Case({"spec.rendezvous.etcd": {}}, (f"spec.rendezvous: Forbidden: rendezvous {FORBIDDEN}",)),
-    "backend": Case({"spec.rendezvous.backend": "c10d"}, (f"spec.rendezvous: Forbidden: rendezvous {FORBIDDEN}",)),
+    "etcd of its own": Case({"spec.rendezvous.etcd": {}}, (f"spec.rendezvous.etcd: Forbidden: etcd {FIXED}",)),
+    "backend": Case({"spec.rendezvous.backend": "c10d"}, (f"spec.rendezvous.backend: Forbidden: backend {FIXED}",)),
+    "what happens behind a partition": Case({"spec.rendezvous.onPartition": "Consistent"}),
     "name of the trainer": Case({f"{TRAINER}.name": "main"}, TEMPLATE_FORBIDDEN),
     "network": Case({f"{POD}.hostNetwork": True}, TEMPLATE_FORBIDDEN),
     "time to save": Case({"spec.lifecycle.gracefulShutdownSeconds": 120}),
@@ -81,7 +82,7 @@ CHANGES = {
     "deadlines": Case({"spec.lifecycle.activeDeadlineSeconds": 9, "spec.lifecycle.ttlSecondsAfterFinished": 9}),
     "manager": Case({"spec.managedBy": "a.b/c"}, (f"spec.managedBy: Forbidden: managedBy {FORBIDDEN}",)),
     "manager of its life": Case({"spec.lifecycle.managedBy": "a.b/c"}, (f"spec.lifecycle.managedBy: Forbidden: managedBy {FORBIDDEN}",)),
-    "rendezvous": Case({"spec.rendezvous.endpoint": "etcd:2379"}, (f"spec.rendezvous: Forbidden: rendezvous {FORBIDDEN}",)),
+    "rendezvous": Case({"spec.rendezvous.endpoint": "etcd:2379"}, (f"spec.rendezvous.endpoint: Forbidden: endpoint {FIXED}",)),
 }
 
 
@@ -102,7 +103,8 @@ WHILE_SUSPENDED = {
     "container, processes, checkpoints": Case(
         {f"{WORKERS}.container": "trainer", f"{WORKERS}.procsPerWorker": 2, "spec.checkpoint": {"directory": "/a"}}
     ),
-    "rendezvous": Case({"spec.rendezvous.endpoint": "etcd:2379"}, (f"spec.rendezvous: Forbidden: rendezvous {FORBIDDEN}",)),
+    "rendezvous": Case({"spec.rendezvous.endpoint": "etcd:2379"}),
+    "backend, and on": Case({"spec.rendezvous.backend": "c10d", "spec.lifecycle.suspend": False}),
 }
 
 

@@ -94,11 +94,11 @@ def test_values_reach_the_operator() -> None:
 
 def test_with_named_namespaces_nothing_but_nodes_is_cluster_wide() -> None:
     objects = rendered("watchNamespaces={a,b}", "rbac.aggregateToUserRoles=false")
-    assert {each["metadata"]["namespace"] for each in of_kind(objects, "Role", "RoleBinding")} == {"a", "b", "system"}
+    assert {each["metadata"]["namespace"] for each in of_kind(objects, "Role", "RoleBinding")} == {"a", "b", "system", "kube-node-lease"}
     (election,) = [each for each in of_kind(objects, "Role") if each["metadata"]["namespace"] == "system"]
     assert {resource for rule in election["rules"] for resource in rule["resources"]} == {"leases"}
     (role,) = of_kind(objects, "ClusterRole")
-    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}]
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}]
     assert of_kind(rendered("watchNamespaces={a}", "rbac.readNodes=false", "rbac.aggregateToUserRoles=false"), "ClusterRole") == []
 
 
@@ -195,7 +195,7 @@ NEEDED = [
     ),
     ("create", "events"),
 ]
-NODES = [("list", "nodes"), ("watch", "nodes")]
+NODES = [("get", "nodes"), ("list", "nodes"), ("watch", "nodes")]
 NEVER = [
     ("get", "secrets"),
     ("list", "secrets"),
@@ -217,6 +217,12 @@ NEVER = [
 @pytest.mark.parametrize(("verb", "what"), NEEDED + NODES)
 def test_operator_may_what_it_does(release: Release, verb: str, what: str) -> None:
     assert release.may(verb, what, "anywhere")
+
+
+def test_operator_may_read_the_leases_of_kubelets_and_no_more(release: Release) -> None:
+    assert release.may("get", "leases.coordination.k8s.io", "kube-node-lease")
+    assert not release.may("update", "leases.coordination.k8s.io", "kube-node-lease")
+    assert not release.may("list", "leases.coordination.k8s.io", "kube-node-lease")
 
 
 @pytest.mark.parametrize(("verb", "what"), NEVER)

@@ -37,6 +37,10 @@ class Settings:
     """ELASTICJOB_NODE_LOST_SECONDS: how long a node is NotReady before its workers are replaced, s. Shorter: quicker replacement; too
     short: a node that is only slow loses its workers. Kubernetes itself calls a silent node NotReady after about 50 s."""
 
+    node_settle_seconds: float = 25.0
+    """ELASTICJOB_NODE_SETTLE_SECONDS: for how long after a gap in which the operator could not watch the nodes (its start, an API server
+    that was away) no node is given up, s. Kubelets need up to 17 s to be heard again, and Kubernetes 5 s more to say so."""
+
     stuck_seconds: float = 300.0
     """ELASTICJOB_STUCK_SECONDS: how long past its deadline a terminating worker is waited for on a node that is Ready, s, before it is
     removed by force and replaced. Its kubelet cannot end it, because of a volume that does not unmount, say."""
@@ -76,6 +80,7 @@ class Settings:
             namespaces=tuple(get.text("ELASTICJOB_WATCH_NAMESPACES", "").replace(",", " ").split()),
             log_format=get.choice("ELASTICJOB_LOG_FORMAT", default.log_format),
             node_lost_seconds=get.number("ELASTICJOB_NODE_LOST_SECONDS", default.node_lost_seconds),
+            node_settle_seconds=get.number("ELASTICJOB_NODE_SETTLE_SECONDS", default.node_settle_seconds),
             stuck_seconds=get.number("ELASTICJOB_STUCK_SECONDS", default.stuck_seconds),
             probe_port=int(get.number("ELASTICJOB_PROBE_PORT", default.probe_port)),
             lease_namespace=get.text("ELASTICJOB_LEASE_NAMESPACE", ""),

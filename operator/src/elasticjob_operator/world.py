@@ -13,6 +13,8 @@ from typing import Any
 
 from elasticjob_runtime.contract import FailureValue, OutcomeValue, PlanValue, ProgressValue, SpecValue
 
+LONG_AGO = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
 
 class PodPhase(str, enum.Enum):
     """core/v1 PodStatus.phase."""
@@ -92,6 +94,11 @@ class Pod:
         return self.end is not None or self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
     @property
+    def over(self) -> bool:
+        """No container of it runs any more: it holds no resources."""
+        return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+
+    @property
     def succeeded(self) -> bool:
         return self.end.exit_code == 0 if self.end is not None else self.phase is PodPhase.SUCCEEDED
 
@@ -104,14 +111,61 @@ class Pod:
         return self.phase is PodPhase.RUNNING and not self.ended and not self.terminating
 
 
+class NodeHealth(str, enum.Enum):
+    """The condition Ready of a node, by who says so."""
+
+    READY = "Ready"
+    NOT_READY = "NotReady"
+    """Its kubelet says False: alive, and able to report, but not to run pods (it shuts down, or has no container runtime or network)."""
+    SILENT = "Silent"
+    """The control plane says Unknown: the kubelet has not been heard for a while. It may be dead, or only cut off."""
+
+    __str__ = str.__str__
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
     """The part of a node that decisions need."""
 
     name: str
-    ready: bool
+    health: NodeHealth
     since: datetime.datetime
-    """When `ready` last changed."""
+    """When `health` last changed, as the API server has it: the time of somebody else's clock, perhaps of before an outage."""
+    seen_at: datetime.datetime
+    """When this operator first saw that health: what waits are counted from."""
+    recovered_at: datetime.datetime | None = None
+    """When this operator last saw it become ready after it was not. None: never."""
+    out_of_service: bool = False
+    """Somebody marked it with the taint node.kubernetes.io/out-of-service: it is certainly off."""
+
+    @property
+    def ready(self) -> bool:
+        return self.health is NodeHealth.READY
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Heartbeat:
+    """What a fresh read of a node and of its kubelet's Lease said."""
+
+    read_at: datetime.datetime
+    exists: bool = True
+    """The Node object is there, as far as may be known."""
+    renewed_at: datetime.datetime | None = None
+    """spec.renewTime of the Lease, by the kubelet's clock. None: there is no Lease, or it may not be read."""
+    unchanged_since: datetime.datetime | None = None
+    """Since when this operator has read that same `renewed_at`, by its own clock."""
+    lease_seconds: float = 40.0
+    """spec.leaseDurationSeconds; a kubelet renews four times as often."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Census:
+    """All nodes, counted: see policies.node_loss."""
+
+    total: int = 0
+    not_ready: int = 0
+    recoveries: tuple[datetime.datetime, ...] = ()
+    """When nodes that are ready now recovered, in order."""
 
 
 POD = "Pod"
@@ -208,6 +262,12 @@ class World:
     objects: Mapping[tuple[Kind, str], OwnedObject] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, Node] | None = None
     """None: the operator may not read nodes. A node of a pod that is not in here does not exist."""
+    nodes_watched_since: datetime.datetime | None = LONG_AGO
+    """Since when nodes are watched without a gap. None: they are not watched just now."""
+    heartbeats: Mapping[str, Heartbeat] = dataclasses.field(default_factory=dict)
+    """By node: the last fresh read of each that was asked for."""
+    census: Census | None = None
+    """Of `nodes`. None: not counted yet."""
     rendezvous: RendezvousView = RendezvousView()
     admission: Admission | None = None
     refusal: Refusal | None = None

@@ -160,10 +160,28 @@ class Namespace:
         self.kube.call("POST", "/api/v1/nodes", {"metadata": {"name": name}})
         self.set_node(name, ready=True, since="2026-01-01T00:00:00Z")
 
-    def set_node(self, name: str, *, ready: bool, since: str) -> None:
-        condition = {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": since}
+    def set_node(self, name: str, *, ready: bool | None, since: str) -> None:
+        """None: its kubelet is not heard."""
+        status = {True: "True", False: "False", None: "Unknown"}[ready]
+        condition = {"type": "Ready", "status": status, "lastTransitionTime": since}
         path = f"/api/v1/nodes/{name}/status"
         self.kube.call("PATCH", path, {"status": {"conditions": [condition]}}, "application/merge-patch+json")
+
+    def mark_out_of_service(self, name: str) -> None:
+        """As `kubectl taint` does."""
+        taint = {"key": "node.kubernetes.io/out-of-service", "value": "nodeshutdown", "effect": "NoExecute"}
+        self.kube.call("PATCH", f"/api/v1/nodes/{name}", {"spec": {"taints": [taint]}}, "application/merge-patch+json")
+
+    def renew_lease(self, node: str, at: str) -> None:
+        """What a kubelet does every 10 s. `at`: RFC 3339."""
+        path = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+        spec = {"holderIdentity": node, "leaseDurationSeconds": 40, "renewTime": at.replace("Z", ".000000Z")}
+        try:
+            self.kube.call("POST", path, {"metadata": {"name": node}, "spec": spec})
+        except ApiStatusError as error:
+            if error.code != 409:
+                raise
+            self.kube.call("PATCH", f"{path}/{node}", {"spec": spec}, "application/merge-patch+json")
 
     def remove_node(self, name: str) -> None:
         self.kube.call("DELETE", f"/api/v1/nodes/{name}")

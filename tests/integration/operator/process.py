@@ -29,6 +29,7 @@ class Operator:
             "KUBECONFIG": str(kubeconfig),
             "ELASTICJOB_WATCH_NAMESPACES": namespace,
             "ELASTICJOB_PROBE_PORT": str(self.probe_port),
+            "ELASTICJOB_NODE_SETTLE_SECONDS": "1",
             **environment,
         }
         self._process: subprocess.Popen[bytes] | None = None

@@ -95,7 +95,7 @@ def test_dead_node_pod_terminating_forever_is_forced_out_and_replaced(
     ns.run("digits-worker-2", bad)
     agents.register("digits-worker-2")
     before = uid_of(ns, "digits-worker-2")
-    ns.set_node(bad, ready=False, since=rfc3339())
+    ns.set_node(bad, ready=None, since=rfc3339())
     # No kubelet will end it: an ordinary delete would leave it Terminating.
     successor(ns, "digits-worker-2", before)
     eventually(lambda: agents.members() == [], what="the lost member's key is gone")
@@ -116,7 +116,7 @@ def test_pod_of_a_ready_node_is_left_to_its_kubelet(ns: Namespace, nodes: tuple[
     training(replicas=2, node=good)
     before = uid_of(ns, "digits-worker-1")
     ns.delete("pods", "digits-worker-1")
-    ns.set_node(bad, ready=False, since=rfc3339(-60))
+    ns.set_node(bad, ready=None, since=rfc3339(-60))
     ns.scale("digits", 3)
     eventually(lambda: "digits-worker-2" in ns.workers(), what="a third pod: the operator has looked")
     assert uid_of(ns, "digits-worker-1") == before

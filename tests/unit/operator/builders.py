@@ -12,7 +12,9 @@ from elasticjob_operator.world import (
     Blocked,
     ContainerEnd,
     Disruption,
+    Heartbeat,
     Node,
+    NodeHealth,
     Pod,
     PodPhase,
     Reach,
@@ -135,8 +137,34 @@ def ended(code: int, *, at: float = 0, started: float = -300, reason: str = "Err
     )
 
 
-def make_node(name: str, *, ready: bool = True, since: float = -3600) -> Node:
-    return Node(name=name, ready=ready, since=at(since))
+def make_node(
+    name: str,
+    health: NodeHealth = NodeHealth.READY,
+    *,
+    since: float = -3600,
+    seen: float | None = None,
+    recovered: float | None = None,
+    out_of_service: bool = False,
+) -> Node:
+    """`seen`: when the operator saw that health; default: as soon as it was so."""
+    return Node(
+        name=name,
+        health=health,
+        since=at(since),
+        seen_at=at(since if seen is None else seen),
+        recovered_at=at(recovered) if recovered is not None else None,
+        out_of_service=out_of_service,
+    )
+
+
+def make_heartbeat(*, read: float = 0, renewed: float | None = -3600, unchanged: float | None = None, exists: bool = True) -> Heartbeat:
+    """Read just now, with a Lease last renewed an hour ago."""
+    return Heartbeat(
+        read_at=at(read),
+        exists=exists,
+        renewed_at=at(renewed) if renewed is not None else None,
+        unchanged_since=at(read if unchanged is None else unchanged),
+    )
 
 
 def make_plan(epoch: int = 1, *, size: int = 4, restart_count: int = 0, reason: PlanReason = PlanReason.START) -> PlanValue:

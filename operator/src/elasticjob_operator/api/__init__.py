@@ -14,7 +14,7 @@ from elasticjob_operator.api.job import (
     Metadata,
 )
 from elasticjob_operator.api.reasons import MESSAGES, ConditionType, Reason, message
-from elasticjob_operator.api.rendezvous import ManagedEtcd, Rendezvous, RendezvousBackend, Resources
+from elasticjob_operator.api.rendezvous import ManagedEtcd, OnPartition, Rendezvous, RendezvousBackend, Resources
 from elasticjob_operator.api.spec import (
     Backoff,
     CleanPods,
@@ -62,6 +62,7 @@ __all__ = [
     "Lifecycle",
     "ManagedEtcd",
     "Metadata",
+    "OnPartition",
     "Progress",
     "Reason",
     "Rendezvous",

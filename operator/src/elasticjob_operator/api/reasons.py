@@ -59,6 +59,10 @@ class Reason(str, enum.Enum):
     CONTAINER_CONFIG_ERROR = "ContainerConfigError"
     UNSCHEDULABLE = "Unschedulable"
     """These three: a worker does not start; the message has the kubelet's or the scheduler's words."""
+    NODE_SILENT = "NodeSilent"
+    """A worker or the etcd is on a node that does not answer, and spec.rendezvous.onPartition keeps it there."""
+    NODES_UNHEALTHY = "NodesUnhealthy"
+    """So many nodes are not ready that nothing on them is given up."""
     FINISHED = "Finished"
 
     # Restarting
@@ -119,6 +123,11 @@ MESSAGES: dict[Reason, str] = {
     Reason.IMAGE_UNAVAILABLE: "The image of {worker}, made at {since}, cannot be had: {detail}",
     Reason.CONTAINER_CONFIG_ERROR: "{worker}, made at {since}, cannot be started: {detail}",
     Reason.UNSCHEDULABLE: "No node takes {worker}, made at {since}: {detail}",
+    Reason.NODE_SILENT: "Node {node} has not answered since {since}. With spec.rendezvous.onPartition Consistent, its pods are not "
+    "replaced until it is back. If it is certainly off, delete it, or run: "
+    "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
+    Reason.NODES_UNHEALTHY: "{count} of {total} nodes are not ready: too many to replace their pods, because the fault is probably not "
+    "theirs. Pods are replaced once most nodes are ready, or the node is deleted or has the taint node.kubernetes.io/out-of-service.",
     Reason.FINISHED: "The job has ended.",
     Reason.WORKER_FAILED: "{worker} failed ({detail}); restart {restarts} of at most {max_restarts}.",
     Reason.WORKER_LOST: "{worker} is gone ({detail}); this restart is free.",

@@ -21,6 +21,15 @@ class RendezvousBackend(str, enum.Enum):
     __str__ = str.__str__
 
 
+class OnPartition(str, enum.Enum):
+    """What becomes of workers that a cut network has separated from their etcd or from their control plane."""
+
+    AVAILABLE = "Available"
+    CONSISTENT = "Consistent"
+
+    __str__ = str.__str__
+
+
 class Resources(Model, frozen=True, json_schema_extra=rules.RESOURCES):
     """Compute resources of a container."""
 
@@ -56,3 +65,10 @@ class Rendezvous(Model, frozen=True, json_schema_extra=rules.RENDEZVOUS):
     """
     etcd: ManagedEtcd | None = None
     """Settings of the etcd that the operator runs for this job. Only without endpoint."""
+    on_partition: OnPartition = OnPartition.AVAILABLE
+    """What happens behind a network partition: Available or Consistent. May be changed at any time.
+
+    Available: workers that are cut off train on for a bounded time, and workers on a silent node are replaced once that
+    time has surely passed. Consistent: a group that loses etcd stops with its lease, and worker and etcd pods on a node
+    that is only silent are not replaced until the node is back, deleted, or has the taint node.kubernetes.io/out-of-service.
+    """

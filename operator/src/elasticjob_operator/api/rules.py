@@ -29,7 +29,9 @@ JOB = rules(
 )
 
 SPEC = rules(
-    immutable("rendezvous"),
+    fixed_while_it_runs("rendezvous.backend", within="rendezvous"),
+    fixed_while_it_runs("rendezvous.endpoint", within="rendezvous"),
+    fixed_while_it_runs("rendezvous.etcd", within="rendezvous"),
     immutable("managedBy"),
     fixed_while_it_runs("checkpoint"),
     fixed_while_it_runs("workers.template"),

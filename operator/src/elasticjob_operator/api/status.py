@@ -76,6 +76,11 @@ class RendezvousStatus(Model, frozen=True):
     """Rendezvous backend in use."""
     endpoint: str = ""
     """host:port in use."""
+    store_generation: Annotated[Int64, Field(ge=0)] | None = None
+    """Number of the job's own etcd: grows whenever another one takes its place. A group that still trains with an earlier one is out of
+    date, and what it commits is refused."""
+    store_pod: str = ""
+    """uid of the pod of that etcd; empty: there is none yet."""
 
 
 class Progress(Model, frozen=True):
@@ -218,7 +223,15 @@ def set_condition(
 
 
 _IN_THE_WAY = frozenset(
-    {Reason.POD_REFUSED, Reason.OBJECT_REFUSED, Reason.IMAGE_UNAVAILABLE, Reason.CONTAINER_CONFIG_ERROR, Reason.UNSCHEDULABLE}
+    {
+        Reason.POD_REFUSED,
+        Reason.OBJECT_REFUSED,
+        Reason.IMAGE_UNAVAILABLE,
+        Reason.CONTAINER_CONFIG_ERROR,
+        Reason.UNSCHEDULABLE,
+        Reason.NODE_SILENT,
+        Reason.NODES_UNHEALTHY,
+    }
 )
 _NO_ETCD = frozenset({Reason.ETCD_UNREACHABLE, Reason.ETCD_DENIED})
 

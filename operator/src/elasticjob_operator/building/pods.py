@@ -138,6 +138,7 @@ def _environment(job: ElasticJob, index: int, run: int, endpoint: str, workers_g
         Env.JOB_NAME: job.name,
         Env.JOB_UID: job.uid,
         Env.JOB_NAMESPACE: job.namespace,
+        Env.RUN: str(run),
     }
     if job.spec.rendezvous.backend is RendezvousBackend.C10D:
         # torchrun would find out by itself, from names that may not resolve yet.

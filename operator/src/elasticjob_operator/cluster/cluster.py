@@ -12,13 +12,14 @@ from elasticjob_operator.api import ElasticJob
 from elasticjob_operator.cluster.api import Api
 from elasticjob_operator.cluster.informer import Informer
 from elasticjob_operator.cluster.jobs import write_status
-from elasticjob_operator.cluster.observe import job_of, node_of, object_of, pod_of
+from elasticjob_operator.cluster.nodes import Heartbeats, NodeStore
+from elasticjob_operator.cluster.observe import job_of, object_of, pod_of
 from elasticjob_operator.cluster.resources import AUTOSCALERS, NODES, OWNED, PODS, Resource
 from elasticjob_operator.cluster.store import Json, Name, Store
 from elasticjob_operator.cluster.writes import Applied, Writer
-from elasticjob_operator.planning import Action
+from elasticjob_operator.planning import Action, ReadHeartbeat
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.world import Kind, Node, OwnedObject, Pod, World
+from elasticjob_operator.world import Kind, OwnedObject, Pod, World
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,8 @@ class Cluster:
         self._namespaces = settings.namespaces or ("",)
         self._pods: Store[Pod] = Store(pod_of, job_of, changed)
         self._objects: dict[Kind, Store[OwnedObject]] = {kind: Store(object_of(kind), job_of, changed) for kind in OWNED}
-        self._nodes: Store[Node] = Store(node_of, lambda body: ("", body["metadata"]["name"]), self._on_node)
+        self._nodes = NodeStore(self._on_node)
+        self._heartbeats = Heartbeats(api)
         self._informers: dict[tuple[str, str], Informer] = {}
         self._watch(PODS, self._pods)
         for kind, resource in OWNED.items():
@@ -69,6 +71,9 @@ class Cluster:
             taken=frozenset(foreign),
             objects={(each.kind, each.name): each for each in objects if each.owner_uid == uid},
             nodes=None if self._node_informer.forbidden else self._nodes.by_name,
+            nodes_watched_since=self._node_informer.steady_since,
+            heartbeats=self._heartbeats.by_node,
+            census=self._nodes.census,
         )
 
     def pod_count(self, key: Key) -> int:
@@ -79,7 +84,14 @@ class Cluster:
 
     async def apply(self, job: ElasticJob, actions: Iterable[Action]) -> Applied:
         """Carries all out, many at once. Raises ApiError or ConnectionError after all were tried, for the first that may pass."""
-        return await self._writer.apply(job, actions)
+        actions = list(actions)
+        nodes = {action.node for action in actions if isinstance(action, ReadHeartbeat)}
+        read = await asyncio.gather(*(self._heartbeats.read(node) for node in nodes), return_exceptions=True)
+        applied = await self._writer.apply(job, [action for action in actions if not isinstance(action, ReadHeartbeat)])
+        for failure in read:
+            if isinstance(failure, BaseException):
+                raise failure
+        return applied
 
     async def write_status(self, key: Key, uid: str, status: Json) -> Json | None:
         """The job after the write; None: it is gone. Raises ApiError or ConnectionError."""

@@ -8,6 +8,7 @@ Every object that vanished while the watch was away is found by the next list, b
 from __future__ import annotations
 
 import asyncio
+import datetime
 import logging
 import random
 import time
@@ -54,6 +55,8 @@ class Informer:
         self.synced = asyncio.Event()
         """The first list is in the store - or is forbidden."""
         self.forbidden = False
+        self.steady_since: datetime.datetime | None = None
+        """Since when it watches without a gap: everything that happened since was told at once. None: it does not watch just now."""
 
     def __str__(self) -> str:
         return f"{self._resource.plural} of {self._namespace or 'all namespaces'}"
@@ -78,12 +81,15 @@ class Informer:
                 if time.monotonic() - self._alive_at < SHORT_SECONDS:
                     await self._wait()
             except GoneError:
+                self.steady_since = None
                 log.info("listing %s again: the history since version %d is gone", self, self._version)
                 self._version = 0
             except RefusedError as error:
+                self.steady_since = None
                 self._on_refusal(error)
                 await self._wait()
             except (ApiError, ConnectionError) as error:
+                self.steady_since = None
                 log.log(logging.WARNING if self._failures == 3 else logging.DEBUG, "watching %s: %s", self, error)
                 await self._wait()
 
@@ -124,6 +130,7 @@ class Informer:
         seconds = int(WATCH_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 spreads load
         query = self._query(watch="true", allowWatchBookmarks="true", resourceVersion=str(self._version), timeoutSeconds=str(seconds))
         response = await self._api.stream(self._path, query, silence=SILENCE_SECONDS)
+        self.steady_since = self.steady_since or datetime.datetime.now(datetime.timezone.utc)
         try:
             async for event in _events(response):
                 self._alive_at = time.monotonic()

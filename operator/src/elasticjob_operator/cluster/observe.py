@@ -10,8 +10,10 @@ from elasticjob_runtime.contract import Env
 
 from elasticjob_operator import names
 from elasticjob_operator.cluster.store import Json, Name
-from elasticjob_operator.world import Blocked, ContainerEnd, Disruption, Kind, Node, OwnedObject, Pod, PodPhase
+from elasticjob_operator.world import Blocked, ContainerEnd, Disruption, Kind, Node, NodeHealth, OwnedObject, Pod, PodPhase
 
+_HEALTH = {"True": NodeHealth.READY, "False": NodeHealth.NOT_READY, "Unknown": NodeHealth.SILENT}
+_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 _ORDINARY_WAITING = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
@@ -49,13 +51,21 @@ def pod_of(body: Json) -> Pod:
     )
 
 
-def node_of(body: Json) -> Node:
+def node_of(body: Json, before: Node | None, now: datetime.datetime) -> Node:
+    """`before`: the node as this operator saw it last; `now`: when it sees this."""
     conditions = {each["type"]: each for each in (body.get("status") or {}).get("conditions") or []}
     ready = conditions.get("Ready", {})
+    health = _HEALTH.get(ready.get("status", ""), NodeHealth.NOT_READY)
+    same = before is not None and before.health is health
+    recovered = before is not None and not before.ready and health is NodeHealth.READY
+    taints = (body.get("spec") or {}).get("taints") or []
     return Node(
         name=body["metadata"]["name"],
-        ready=ready.get("status") == "True",
+        health=health,
         since=_time(ready.get("lastTransitionTime") or body["metadata"]["creationTimestamp"]),
+        seen_at=before.seen_at if before is not None and same else now,
+        recovered_at=now if recovered else before.recovered_at if before is not None else None,
+        out_of_service=any(each.get("key") == _OUT_OF_SERVICE for each in taints),
     )
 
 

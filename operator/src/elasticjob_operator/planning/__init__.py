@@ -16,6 +16,7 @@ from elasticjob_operator.planning.actions import (
     PatchObject,
     Plan,
     PublishSpec,
+    ReadHeartbeat,
     Story,
     Target,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "PatchObject",
     "Plan",
     "PublishSpec",
+    "ReadHeartbeat",
     "Story",
     "Target",
     "plan",

@@ -75,6 +75,13 @@ class AskServer(Action):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ReadHeartbeat(Action):
+    """Read a node and its kubelet's Lease: does it answer after all? The answer is part of the next world."""
+
+    node: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PublishSpec(Action):
     """Write the membership hint."""
 

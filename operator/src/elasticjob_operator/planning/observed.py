@@ -10,9 +10,10 @@ from elasticjob_operator.api import ElasticJob, RendezvousBackend
 from elasticjob_operator.building.pods import hash_of
 from elasticjob_operator.policies.growth import Growth
 from elasticjob_operator.policies.lifecycle import outlived_its_template
-from elasticjob_operator.policies.rendezvous import Rendezvous, rendezvous_of
+from elasticjob_operator.policies.node_loss import Held, LossRules, Nodes, take_census
+from elasticjob_operator.policies.rendezvous import Rendezvous, rendezvous_of, with_store
 from elasticjob_operator.policies.scaling import Scaling, scale
-from elasticjob_operator.policies.standing import Stand, standing
+from elasticjob_operator.policies.standing import Stand, Standing, standing
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.world import Pod, World
 
@@ -32,7 +33,17 @@ class Observed:
     @property
     def staying(self) -> tuple[tuple[Pod, Stand], ...]:
         leaving = {pod.uid for pod in self.scaling.surplus}
-        return tuple((pod, stand) for pod, stand in self.workers if pod.uid not in leaving)
+        return tuple((pod, stand) for pod, stand in self.workers if pod.uid not in leaving and stand.standing is not Standing.STRANDED)
+
+    @property
+    def to_ask(self) -> list[str]:
+        """Nodes whose heartbeat must be read before what is on them is given up."""
+        return sorted({stand.ask for _, stand in (*self.workers, *self.stale, *self.etcd) if stand.ask})
+
+    @property
+    def held(self) -> Held | None:
+        """Why something on a node that does not answer is not given up; the etcd's before the workers'."""
+        return next((stand.held for _, stand in (*self.etcd, *self.staying) if stand.held is not None), None)
 
     @property
     def waking(self) -> str:
@@ -47,8 +58,10 @@ class Observed:
 def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.datetime, growth: Growth) -> Observed:
     """`job` wants as many workers as `growth` says."""
 
+    nodes, rules = _nodes(world), _rules(job, settings)
+
     def stand(pod: Pod) -> Stand:
-        return standing(pod, world.nodes, node_lost_seconds=settings.node_lost_seconds, stuck_seconds=settings.stuck_seconds, now=now)
+        return standing(pod, nodes, rules, now)
 
     pods = [pod for pod in world.pods if pod.component == names.COMPONENT_WORKER and _has_its_name(job, pod)]
     rendezvous = rendezvous_of(job, settings, max((pod.run for pod in pods), default=0))
@@ -57,10 +70,13 @@ def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.da
     workers = [(pod, stand(pod)) for pod in sorted(pods, key=lambda pod: pod.index)]
     current = tuple((pod, stands) for pod, stands in workers if pod.run == rendezvous.run)
     stale = tuple((pod, stands) for pod, stands in workers if pod.run != rendezvous.run)
+    etcd = tuple((pod, stand(pod)) for pod in world.pods if pod.component == names.COMPONENT_ETCD)
+    rendezvous = with_store(rendezvous, job.status.rendezvous, [(pod, stands.standing is Standing.LOST) for pod, stands in etcd])
     scaling = scale(
         job.replicas,
         {pod.index: (pod, stands.standing) for pod, stands in current},
         taken=_taken(job, world),
+        stranded=frozenset(pod.index for pod, stand in current if stand.standing is Standing.STRANDED),
         # Worker 0 hosts the store of c10d.
         keep=frozenset({0} if job.spec.rendezvous.backend is RendezvousBackend.C10D else ()),
     )
@@ -68,10 +84,27 @@ def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.da
         rendezvous=rendezvous,
         workers=current,
         stale=stale,
-        etcd=tuple((pod, stand(pod)) for pod in world.pods if pod.component == names.COMPONENT_ETCD),
+        etcd=etcd,
         # Pods of two runs at once would be more than are wanted.
         scaling=dataclasses.replace(scaling, create=()) if stale else scaling,
         growth=growth,
+    )
+
+
+def _nodes(world: World) -> Nodes | None:
+    if world.nodes is None:
+        return None
+    census = world.census if world.census is not None else take_census(world.nodes)
+    return Nodes(by_name=world.nodes, watched_since=world.nodes_watched_since, heartbeats=world.heartbeats, census=census)
+
+
+def _rules(job: ElasticJob, settings: Settings) -> LossRules:
+    return LossRules(
+        lost_seconds=settings.node_lost_seconds,
+        settle_seconds=settings.node_settle_seconds,
+        stuck_seconds=settings.stuck_seconds,
+        on_partition=job.spec.rendezvous.on_partition,
+        fenced=job.has_plans,
     )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from elasticjob_operator.api import ElasticJob, FailingNode
 from elasticjob_operator.building.pods import template_hash, worker_pod
 from elasticjob_operator.building.template import InvalidTemplateError
-from elasticjob_operator.planning.actions import Action, CreateObject, CreatePod, EvictMember, Plan, PublishSpec
+from elasticjob_operator.planning.actions import Action, CreateObject, CreatePod, EvictMember, Plan, PublishSpec, ReadHeartbeat
 from elasticjob_operator.planning.common import ask_server, delete_pod, is_counted, soonest, target_of
 from elasticjob_operator.planning.objects import missing_objects
 from elasticjob_operator.planning.observed import Observed, sort_out
@@ -27,7 +27,7 @@ from elasticjob_operator.policies import admission, completion, lifecycle
 from elasticjob_operator.policies.activity import Activity, judge_activity, worker_failed
 from elasticjob_operator.policies.growth import settle
 from elasticjob_operator.policies.nodes import avoided, failing_nodes
-from elasticjob_operator.policies.rendezvous import needs_publishing, wanted_spec
+from elasticjob_operator.policies.rendezvous import is_superseded, needs_publishing, wanted_spec
 from elasticjob_operator.policies.replacement import replace
 from elasticjob_operator.policies.restarts import Budget, account
 from elasticjob_operator.policies.standing import Standing
@@ -73,19 +73,24 @@ def _active(
     counted_now = budget.new_failure.worker if budget.new_failure else ""
     failing = failing_nodes(job, observed.workers, world.nodes, counted_now, now)
     creations, refusal = _creations(job, world, settings, observed, verdict, failing, now)
-    activity = judge_activity(job, world.rendezvous, observed.staying, budget, refusal=refusal)
+    activity = judge_activity(job, world.rendezvous, observed.staying, budget, refusal=refusal, held=observed.held)
     done = _completion(job, world, staying, budget, activity, now)
     if done.end is not None:
         return _ended(job, world, observed, verdict, budget, done.end, now)
     replacements, timers = _replacements(job, world, observed, budget, now)
     actions = [*creations, *_removals(job, world, observed), *replacements]
+    actions += [ReadHeartbeat(node=node, why="its pods are given up if it does not answer") for node in observed.to_ask]
     if verdict.ask:
         actions += ask_server(job, observed, why="asking again after a refusal")
     if verdict.accepted or observed.workers:
         actions += _publication(job, world, observed, budget)
     status = status_of(job, world, observed, verdict, budget, activity, now).model_copy(update={"failing_nodes": failing or None})
     timers += [*observed.timers, done.look_again, verdict.look_again, budget.look_again, observed.growth.scale_up_at]
-    timers += [refusal.retry_at if refusal and now < refusal.retry_at else None, now if budget.new_failure or verdict.ask else None]
+    timers.append(now if _gives_etcd_up(job, observed) else None)
+    timers += [
+        refusal.retry_at if refusal and now < refusal.retry_at else None,
+        now if budget.new_failure or verdict.ask or observed.to_ask else None,
+    ]
     return Plan(
         status=status,
         actions=tuple(actions),
@@ -93,6 +98,12 @@ def _active(
         target=target_of(observed) if observed.workers or verdict.accepted else None,
         look_again=soonest(timers),
     )
+
+
+def _gives_etcd_up(job: ElasticJob, observed: Observed) -> bool:
+    """It is deleted as soon as status says that another takes its place."""
+    lost = [pod for pod, stand in observed.etcd if stand.standing is Standing.LOST]
+    return any(not is_superseded(pod, job.status.rendezvous) for pod in lost)
 
 
 def _is_counted_now(job: ElasticJob, budget: Budget) -> bool:
@@ -168,18 +179,22 @@ def _pods(job: ElasticJob, observed: Observed, failing: Sequence[FailingNode]) -
 
 def _removals(job: ElasticJob, world: World, observed: Observed) -> list[Action]:
     """Pods that are too many, those of earlier runs, and an etcd that died with its node: a StatefulSet waits for its kubelet for ever."""
-    actions: list[Action] = [delete_pod(pod, stand.why, force=True) for pod, stand in observed.etcd if stand.standing is Standing.LOST]
+    actions: list[Action] = [
+        delete_pod(pod, stand.why, force=True)
+        for pod, stand in observed.etcd
+        if stand.standing is Standing.LOST and is_superseded(pod, job.status.rendezvous)
+    ]
     stands = {pod.uid: stand for pod, stand in observed.workers}
     for pod in observed.scaling.surplus:
         standing = stands[pod.uid].standing
         if standing is Standing.LOST:
             actions += _force_out(pod, stands[pod.uid].why, world)
-        elif standing is not Standing.LEAVING and _may_leave(job, pod, standing, world):
+        elif standing not in (Standing.LEAVING, Standing.STRANDED) and _may_leave(job, pod, standing, world):
             actions.append(delete_pod(pod, "fewer workers wanted"))
     for pod, stand in observed.stale:
         if stand.standing is Standing.LOST:
             actions.append(delete_pod(pod, stand.why, force=True))
-        elif stand.standing is not Standing.LEAVING:
+        elif stand.standing not in (Standing.LEAVING, Standing.STRANDED):
             actions.append(delete_pod(pod, "of an earlier run"))
     return actions
 
@@ -204,6 +219,8 @@ def _replacements(
     for pod, stand in observed.staying:
         if stand.standing is Standing.LOST:
             actions += _force_out(pod, stand.why, world)
+        elif stand.replace:
+            actions.append(delete_pod(pod, stand.why))
         elif stand.standing is Standing.FAILED:
             verdict = replace(pod, job.spec.restart_policy, restarts=budget.total, counted=job.status.last_failure, now=now)
             timers.append(verdict.look_again)
@@ -214,7 +231,13 @@ def _replacements(
 
 def _publication(job: ElasticJob, world: World, observed: Observed, budget: Budget) -> list[Action]:
     draining = [pod.name for pod in observed.scaling.surplus if not pod.ended]
-    wanted = wanted_spec(job, members=observed.scaling.members, draining=draining, max_restarts=budget.limit_of_agents)
+    wanted = wanted_spec(
+        job,
+        members=observed.scaling.members,
+        draining=draining,
+        max_restarts=budget.limit_of_agents,
+        store_generation=observed.rendezvous.store_generation,
+    )
     why = needs_publishing(world.rendezvous, wanted)
     return [PublishSpec(spec=wanted, why=why)] if why else []
 

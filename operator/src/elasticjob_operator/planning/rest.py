@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 
 from elasticjob_operator.api import ConditionType, ElasticJob
-from elasticjob_operator.planning.actions import Action, ClearRun, DeleteJob, DeleteObject, Plan
+from elasticjob_operator.planning.actions import Action, ClearRun, DeleteJob, DeleteObject, Plan, ReadHeartbeat
 from elasticjob_operator.planning.common import ask_server, delete_pod, is_counted, soonest, target_of
 from elasticjob_operator.planning.observed import Observed
 from elasticjob_operator.planning.status import finished_status, suspended_status
@@ -30,14 +30,15 @@ def suspended(
             actions.append(delete_pod(pod, stand.why, force=True))
         elif stand.standing is Standing.FAILED and pod.run == observed.rendezvous.run and not is_counted(job, pod):
             continue  # counted first, in the status of this plan
-        elif stand.standing is not Standing.LEAVING:
+        elif stand.standing not in (Standing.LEAVING, Standing.STRANDED):
             actions.append(delete_pod(pod, "the job is suspended"))
+    actions += _heartbeats(observed)
     gone = not pods
     keys_left = _keys_left(world, observed)
     if gone:
         actions += _release(world, keys_left, "the job is suspended")
     status = suspended_status(job, world, observed, verdict, budget, now)
-    timers = [*observed.timers, verdict.look_again, now if budget.new_failure or verdict.ask else None]
+    timers = [*observed.timers, verdict.look_again, now if budget.new_failure or verdict.ask or observed.to_ask else None]
     return Plan(
         status=status,
         actions=tuple(actions),
@@ -45,6 +46,10 @@ def suspended(
         target=target_of(observed) if not gone or keys_left else None,
         look_again=soonest(timers),
     )
+
+
+def _heartbeats(observed: Observed) -> list[Action]:
+    return [ReadHeartbeat(node=node, why="its pods are given up if it does not answer") for node in observed.to_ask]
 
 
 def _keys_left(world: World, observed: Observed) -> bool:
@@ -74,6 +79,7 @@ def finished(job: ElasticJob, world: World, observed: Observed, now: datetime.da
     rest = clean_up(job.spec.lifecycle.clean_pods, standings, completed, now, job_failed=failed)
     actions: list[Action] = [delete_pod(pod, "the job has ended") for pod in rest.delete]
     actions += [delete_pod(pod, "the job has ended, and the node is gone", force=True) for pod in rest.force]
+    actions += _heartbeats(observed)
     keys_left = _keys_left(world, observed)
     if rest.all_ended:
         actions += _release(world, keys_left, "the job has ended")
@@ -82,5 +88,5 @@ def finished(job: ElasticJob, world: World, observed: Observed, now: datetime.da
         status=finished_status(job, observed),
         actions=tuple(actions),
         target=target_of(observed) if followed else None,
-        look_again=soonest([rest.look_again, expiry.look_again, *observed.timers]),
+        look_again=soonest([rest.look_again, expiry.look_again, *observed.timers, now if observed.to_ask else None]),
     )

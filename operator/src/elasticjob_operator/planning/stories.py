@@ -40,6 +40,8 @@ _BAD = frozenset(
         Reason.IMAGE_UNAVAILABLE,
         Reason.CONTAINER_CONFIG_ERROR,
         Reason.UNSCHEDULABLE,
+        Reason.NODE_SILENT,
+        Reason.NODES_UNHEALTHY,
     }
 )
 """Reasons for which somebody may have to do something, whatever the condition."""

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from elasticjob_operator.api import ConditionType, ElasticJob, Reason, RestartPolicy, message
 from elasticjob_operator.api.fields import format_time
 from elasticjob_operator.policies.failures import Cost, PodFailure, judge
+from elasticjob_operator.policies.node_loss import Held
 from elasticjob_operator.policies.replacement import wait
 from elasticjob_operator.policies.restarts import Budget
 from elasticjob_operator.policies.standing import Stand, Standing
@@ -51,14 +52,20 @@ class Activity:
 
 
 def judge_activity(
-    job: ElasticJob, view: RendezvousView, workers: Sequence[tuple[Pod, Stand]], budget: Budget, *, refusal: Refusal | None = None
+    job: ElasticJob,
+    view: RendezvousView,
+    workers: Sequence[tuple[Pod, Stand]],
+    budget: Budget,
+    *,
+    refusal: Refusal | None = None,
+    held: Held | None = None,
 ) -> Activity:
-    """`workers`: the pods that stay. `refusal`: of what is to be created now."""
+    """`workers`: the pods that stay. `refusal`: of what is to be created now. `held`: why something on a silent node is not given up."""
     ready = sum(pod.ready for pod, stand in workers if stand.standing is Standing.LIVE)
     epoch = view.plan.epoch if view.plan else job.status.epoch
     size = view.plan.world_size if view.plan else job.status.world_size
     trains = ready >= job.min_replicas and (not job.has_plans or _is_planned(job, view, epoch))
-    missing = _missing(job, workers, budget, refusal)
+    missing = _missing(job, workers, budget, refusal, held)
     if trains:
         reason, text = Reason.TRAINING, message(Reason.TRAINING, epoch=epoch, world_size=size, ready=ready, wanted=job.replicas)
         if not job.has_plans:
@@ -107,12 +114,16 @@ def _waiting(job: ElasticJob, ready: int, missing: Missing | None) -> tuple[Reas
     return (missing.reason, f"{counts} {missing.message}") if missing else (Reason.WAITING_FOR_WORKERS, counts)
 
 
-def _missing(job: ElasticJob, workers: Sequence[tuple[Pod, Stand]], budget: Budget, refusal: Refusal | None) -> Missing | None:
-    """What the API server refuses, or else the first pod that does not start, with the kubelet's or the scheduler's words, or else the
-    first that is gone."""
+def _missing(
+    job: ElasticJob, workers: Sequence[tuple[Pod, Stand]], budget: Budget, refusal: Refusal | None, held: Held | None
+) -> Missing | None:
+    """The first that applies: what the API server refuses; a silent node that is not given up; a pod that does not start, with the words of
+    the kubelet or the scheduler; a pod that is gone."""
     if refusal is not None:
         reason = Reason.POD_REFUSED if POD in refusal.kinds else Reason.OBJECT_REFUSED
         return Missing(reason=reason, message=message(reason, error=refusal.message))
+    if held is not None:
+        return Missing(reason=held.reason, message=held.message)
     blocked = next((pod for pod, stand in workers if pod.blocked and stand.standing is Standing.LIVE), None)
     if blocked is not None:
         return _blocked(blocked)

@@ -41,7 +41,7 @@ def clean_up(
     if policy is CleanPods.NONE and job_failed:
         policy = CleanPods.RUNNING
     lost = tuple(pod for pod, standing in known if standing is Standing.LOST)
-    active = [pod for pod, standing in known if standing in (Standing.LIVE, Standing.LEAVING)]
+    active = [pod for pod, standing in known if standing in (Standing.LIVE, Standing.LEAVING, Standing.STRANDED)]
     live = [pod for pod in active if not pod.terminating]
     ended = [pod for pod, standing in known if standing in (Standing.FAILED, Standing.SUCCEEDED)]
     wanted = _doomed(policy, live, ended)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from elasticjob_operator.api import ElasticJob, FailingNode
 from elasticjob_operator.policies.failures import Cost, judge
 from elasticjob_operator.policies.standing import Stand, Standing
-from elasticjob_operator.world import Node, Pod
+from elasticjob_operator.world import Node, NodeHealth, Pod
 
 MEMORY = datetime.timedelta(hours=1)
 MOST = 32
@@ -52,7 +52,7 @@ def _blamed_at(job: ElasticJob, pod: Pod, stand: Stand, nodes: Mapping[str, Node
         return None
     if stand.standing is Standing.LOST:
         node = nodes.get(pod.node) if nodes else None
-        return node.since.replace(microsecond=0) if node is not None and not node.ready else None
+        return node.since.replace(microsecond=0) if node is not None and node.health is NodeHealth.SILENT else None
     if stand.standing is not Standing.FAILED:
         return None
     failure = judge(pod, job.spec.restart_policy.rules)

@@ -26,13 +26,24 @@ class Rendezvous:
     """The etcd is the job's own: the operator makes it and takes it away."""
     followed: bool = True
     """The operator reads and writes there."""
+    store_generation: int = 0
+    """Number of the job's own etcd; 0: it has none."""
+    store_pod: str = ""
+    """uid of its pod; empty: there is none, or it is given up."""
 
     def to_status(self, backend: str) -> RendezvousStatus:
-        return RendezvousStatus(id=self.run_id, backend=backend, endpoint=self.endpoint)
+        return RendezvousStatus(
+            id=self.run_id,
+            backend=backend,
+            endpoint=self.endpoint,
+            store_generation=self.store_generation or None,
+            store_pod=self.store_pod,
+        )
 
 
 def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0) -> Rendezvous:
-    """What status says stays, so that another default endpoint in a new release of the operator never moves a job that runs.
+    """What status says stays, so that another default endpoint in a new release of the operator never moves a job that runs. A new run
+    goes where spec and settings say now.
 
     `newest_run`: of the pods that there are. An operator that died before it wrote so may have begun a run that status does not know.
     """
@@ -40,7 +51,8 @@ def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0) -> R
         return _of_torchrun(job, newest_run)
     own = names.managed_endpoint(job.name, job.namespace, DEFAULT_ETCD_PORT)
     before, run = job.status.rendezvous, max(_run(job), newest_run)
-    endpoint = (before.endpoint if before else "") or job.spec.rendezvous.endpoint or settings.endpoint or own
+    known = before.endpoint if before is not None and not _meets_anew(job) else ""
+    endpoint = known or job.spec.rendezvous.endpoint or settings.endpoint or own
     return Rendezvous(run=run, run_id=names.run_id(job.uid, run), endpoint=endpoint, managed=endpoint == own)
 
 
@@ -55,10 +67,47 @@ def _of_torchrun(job: ElasticJob, newest_run: int) -> Rendezvous:
 
 def _run(job: ElasticJob) -> int:
     before = job.status.rendezvous
-    return (names.run_of(before.id, job.uid) if before else names.FIRST_RUN) + lifecycle.starts_new_run(job)
+    return (names.run_of(before.id, job.uid) if before else names.FIRST_RUN) + _meets_anew(job)
 
 
-def wanted_spec(job: ElasticJob, *, members: Iterable[int], draining: Iterable[str], max_restarts: int) -> SpecValue:
+def _meets_anew(job: ElasticJob) -> bool:
+    """The next run begins: resumed, or resumed so soon after `spec.rendezvous` was changed that its pods were never gone."""
+    return lifecycle.starts_new_run(job) or _is_moved(job)
+
+
+def _is_moved(job: ElasticJob) -> bool:
+    before, wanted = job.status.rendezvous, job.spec.rendezvous
+    if before is None or not before.endpoint or job.is_suspended or job.status.is_finished:
+        return False
+    return before.backend not in ("", str(wanted.backend)) or wanted.endpoint not in ("", before.endpoint)
+
+
+def with_store(rendezvous: Rendezvous, before: RendezvousStatus | None, etcd: Iterable[tuple[Pod, bool]]) -> Rendezvous:
+    """With the number of the job's own etcd. `etcd`: its pods, and whether each is lost; `before`: as it is written.
+
+    Each etcd has a number, and one that is given up loses its place to the next number before it is deleted: a group that goes on with it,
+    behind a partition, can then never pass for the newer one.
+    """
+    if not rendezvous.managed:
+        return rendezvous
+    number, known = ((before.store_generation or 0), before.store_pod) if before is not None else (0, "")
+    pods = sorted(etcd, key=lambda each: each[0].created_at)
+    live = [pod.uid for pod, lost in pods if not lost]
+    if live and live[-1] != known:
+        number, known = number + (1 if known or not number else 0), live[-1]
+    elif not live and any(pod.uid == known or not number for pod, _ in pods):
+        number, known = number + 1, ""
+    return dataclasses.replace(rendezvous, store_generation=number, store_pod=known)
+
+
+def is_superseded(pod: Pod, written: RendezvousStatus | None) -> bool:
+    """Whether status says that another etcd takes the place of this pod's: only then may it be taken away by force."""
+    return written is not None and bool(written.store_generation) and written.store_pod != pod.uid
+
+
+def wanted_spec(
+    job: ElasticJob, *, members: Iterable[int], draining: Iterable[str], max_restarts: int, store_generation: int = 0
+) -> SpecValue:
     """The membership hint for the agents. `max_restarts`: what they may compare their own count with."""
     return SpecValue(
         min=job.min_replicas,
@@ -69,6 +118,8 @@ def wanted_spec(job: ElasticJob, *, members: Iterable[int], draining: Iterable[s
         allowed=job.allowed_sizes,
         max_restarts=max_restarts,
         generation=job.generation,
+        on_partition=str(job.spec.rendezvous.on_partition),
+        store_generation=store_generation,
     )
 
 

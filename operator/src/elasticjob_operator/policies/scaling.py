@@ -25,15 +25,22 @@ class Scaling:
 
 
 def scale(
-    wanted: int, pods: Mapping[int, tuple[Pod, Standing]], *, taken: frozenset[int] = frozenset(), keep: frozenset[int] = frozenset()
+    wanted: int,
+    pods: Mapping[int, tuple[Pod, Standing]],
+    *,
+    taken: frozenset[int] = frozenset(),
+    stranded: frozenset[int] = frozenset(),
+    keep: frozenset[int] = frozenset(),
 ) -> Scaling:
-    """`pods`: by index, all of the job. `taken`: indices whose pod name is held by something that is not ours (any more). `keep`: those
-    that the others cannot do without."""
+    """`pods`: by index, all of the job. `taken`: indices whose pod name is held by something that is not ours (any more). `stranded`: those
+    whose pods hold only their names. `keep`: those that the others cannot do without."""
+    used = frozenset(pods)
+    pods = {index: pod for index, pod in pods.items() if index not in stranded - keep}
     by_use = sorted(pods, key=lambda index: (index in keep, _use(*pods[index]), -index))
     surplus = by_use[: max(0, len(pods) - wanted)]
     stay = pods.keys() - set(surplus)
     missing = wanted - len(stay)
-    free = _lowest_free(missing, pods.keys())
+    free = _lowest_free(missing, used)
     return Scaling(
         members=tuple(sorted({*stay, *free})),
         create=tuple(index for index in free if index not in taken),

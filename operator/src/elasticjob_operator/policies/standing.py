@@ -1,7 +1,8 @@
 """Where each worker pod stands: alive, on its way out, lost with its node, or ended.
 
-A pod on a node that has been NotReady for `node_lost_seconds` is not waited for. When no node at all is Ready, the fault lies in the
-control plane's view of the nodes, and replacing everything would only do harm: nothing is called lost.
+Whether a node is lost is the matter of node_loss.py. A node whose kubelet says Ready=False is not: its pods may train, or be saving. They
+are deleted as any pod is, with their grace time, and never by force; one that nobody ends in that time keeps its name, and its successor
+takes another.
 """
 
 from __future__ import annotations
@@ -9,15 +10,14 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
-from collections.abc import Mapping
 
-from elasticjob_operator.world import Node, Pod
+from elasticjob_operator.policies.node_loss import Held, Loss, LossRules, Nodes, judge_node, too_many
+from elasticjob_operator.world import Node, NodeHealth, Pod
 
 STUCK_SECONDS = 30.0
 """How long past its deadline a terminating pod is waited for where the operator cannot see nodes, s."""
-
-MISSING_NODE_SECONDS = 10.0
-"""A pod's node may be so new that the watch of nodes has not told of it yet, s."""
+STRANDED_SECONDS = 5.0
+"""How long past its deadline a terminating pod holds its place on a node that is not ready, s."""
 
 
 class Standing(enum.Enum):
@@ -25,6 +25,8 @@ class Standing(enum.Enum):
     """Pending or running: has its place, and keeps it."""
     LEAVING = "leaving"
     """Somebody deleted it; its kubelet ends it."""
+    STRANDED = "stranded"
+    """Somebody deleted it, and a kubelet that lives cannot end it: it keeps its name, not its place."""
     LOST = "lost"
     """Its node is gone: nobody will ever end it."""
     FAILED = "failed"
@@ -38,21 +40,29 @@ class Stand:
     """For people: why it is lost or leaving."""
     look_again: datetime.datetime | None = None
     """When a live or leaving pod will be called lost, if nothing changes."""
+    replace: bool = False
+    """It lives, on a node that cannot run pods: to be deleted, gracefully."""
+    ask: str = ""
+    """Node whose heartbeat must be read before it can be called lost."""
+    held: Held | None = None
+    """Why it is not called lost though its node does not answer."""
 
 
-def standing(
-    pod: Pod, nodes: Mapping[str, Node] | None, *, node_lost_seconds: float, stuck_seconds: float, now: datetime.datetime
-) -> Stand:
-    """`node_lost_seconds`, `stuck_seconds`: see settings."""
+def standing(pod: Pod, nodes: Nodes | None, rules: LossRules, now: datetime.datetime) -> Stand:
+    """`nodes`: None: the operator may not see them."""
     otherwise = _without_nodes(pod)
     if otherwise.standing in (Standing.FAILED, Standing.SUCCEEDED) and not pod.terminating:
         return otherwise
-    due, why = _lost_at(pod, nodes, node_lost_seconds, stuck_seconds)
-    if due is None:
+    if nodes is None:
+        return _late(pod, otherwise, STUCK_SECONDS, "stuck in termination", now)
+    if not pod.node:
         return otherwise
-    if now >= due:
-        return Stand(standing=Standing.LOST, why=why)
-    return dataclasses.replace(otherwise, look_again=due)
+    node = nodes.by_name.get(pod.node)
+    if node is not None and node.ready:
+        return _late(pod, otherwise, rules.stuck_seconds, f"stuck in termination on node {pod.node}", now)
+    if node is not None and node.health is NodeHealth.NOT_READY and not node.out_of_service:
+        return _on_unready(pod, node, nodes, rules, otherwise, now)
+    return _with(otherwise, judge_node(pod.node, pod.scheduled_at or pod.created_at, nodes, rules, now), pod.node)
 
 
 def _without_nodes(pod: Pod) -> Stand:
@@ -63,20 +73,30 @@ def _without_nodes(pod: Pod) -> Stand:
     return Stand(standing=Standing.FAILED if pod.failed else Standing.LIVE)
 
 
-def _lost_at(
-    pod: Pod, nodes: Mapping[str, Node] | None, node_lost_seconds: float, stuck_seconds: float
-) -> tuple[datetime.datetime | None, str]:
-    """(when the pod counts as lost, why); None: not at all."""
-    if nodes is None:
-        due = pod.delete_by + datetime.timedelta(seconds=STUCK_SECONDS) if pod.delete_by else None
-        return due, "stuck in termination"
-    if not pod.node or not any(node.ready for node in nodes.values()):
-        return None, ""
-    node = nodes.get(pod.node)
-    if node is None:
-        patience = datetime.timedelta(seconds=max(node_lost_seconds, MISSING_NODE_SECONDS))
-        return (pod.scheduled_at or pod.created_at) + patience, f"node {pod.node} does not exist any more"
-    if node.ready:
-        due = pod.delete_by + datetime.timedelta(seconds=stuck_seconds) if pod.delete_by else None
-        return due, f"stuck in termination on node {pod.node}"
-    return node.since + datetime.timedelta(seconds=node_lost_seconds), f"node {pod.node} is not ready"
+def _with(otherwise: Stand, loss: Loss, node: str) -> Stand:
+    if loss.lost:
+        return Stand(standing=Standing.LOST, why=loss.why)
+    return dataclasses.replace(otherwise, ask=node if loss.ask else "", held=loss.held, look_again=loss.look_again)
+
+
+def _late(pod: Pod, otherwise: Stand, seconds: float, why: str, now: datetime.datetime) -> Stand:
+    """Of a pod that is to end, lost so many seconds after it should have."""
+    if pod.delete_by is None:
+        return otherwise
+    due = pod.delete_by + datetime.timedelta(seconds=seconds)
+    return Stand(standing=Standing.LOST, why=why) if now >= due else dataclasses.replace(otherwise, look_again=due)
+
+
+def _on_unready(pod: Pod, node: Node, nodes: Nodes, rules: LossRules, otherwise: Stand, now: datetime.datetime) -> Stand:
+    why = f"node {node.name} is not ready"
+    if pod.delete_by is not None:
+        due = pod.delete_by + datetime.timedelta(seconds=STRANDED_SECONDS)
+        if now < due:
+            return dataclasses.replace(otherwise, look_again=due)
+        return Stand(standing=Standing.STRANDED, why=f"{why}, and its kubelet does not end it")
+    due = node.seen_at + datetime.timedelta(seconds=rules.lost_seconds)
+    if now < due:
+        return dataclasses.replace(otherwise, look_again=due)
+    if too_many(nodes.census, rules.settle_seconds, now):
+        return dataclasses.replace(otherwise, look_again=now + datetime.timedelta(seconds=rules.settle_seconds))
+    return dataclasses.replace(otherwise, replace=True, why=why)

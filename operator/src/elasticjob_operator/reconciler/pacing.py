@@ -8,8 +8,9 @@ A round that created or deleted something leaves its status to the next one, whi
 write then says that a job is accepted and has four workers, or that a worker was replaced.
 
 Some deeds must not come before what they follow from is written: a failed pod is counted, then deleted; a job has ended, then its pods
-go; it rests, then it can begin a new run. Holding these back would hold back pods, so they are written at once. They are few: a failed
-pod that counts against the budget (a group that fails together is one), and the turns of a job's life.
+go; it rests, then it can begin a new run; a lost etcd is given up, then it goes. Holding these back would hold back pods, so they are
+written at once. They are few: a failed pod that counts against the budget (a group that fails together is one), and the turns of a job's
+life.
 """
 
 from __future__ import annotations
@@ -37,7 +38,12 @@ def deeds_wait(written: Status, wanted: Status) -> bool:
     """Whether there is something in `wanted` that must be written before what follows from it is done."""
     failure = wanted.last_failure
     pod_is_counted = failure is not None and failure.rank is None and failure != written.last_failure
-    return pod_is_counted or _turns(written) != _turns(wanted)
+    return pod_is_counted or _turns(written) != _turns(wanted) or _etcd_is_given_up(written, wanted)
+
+
+def _etcd_is_given_up(written: Status, wanted: Status) -> bool:
+    after = wanted.rendezvous
+    return after is not None and bool(after.store_generation) and not after.store_pod and after != written.rendezvous
 
 
 def _turns(status: Status) -> tuple[bool, bool]:

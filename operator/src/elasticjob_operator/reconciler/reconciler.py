@@ -242,7 +242,9 @@ def _log_actions(key: Key, actions: Iterable[Action]) -> None:
 
 def _name(action: Action) -> str:
     body = getattr(action, "body", None)
-    return str(body["metadata"]["name"] if body else getattr(action, "name", "") or getattr(action, "member", ""))
+    return str(
+        body["metadata"]["name"] if body else getattr(action, "name", "") or getattr(action, "member", "") or getattr(action, "node", "")
+    )
 
 
 def _described(action: Action) -> str:

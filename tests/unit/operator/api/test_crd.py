@@ -44,6 +44,7 @@ spec.rendezvous: object = {}
 spec.rendezvous.backend: string = etcd-v3
 spec.rendezvous.endpoint: string =
 spec.rendezvous.etcd: object
+spec.rendezvous.onPartition: string = Available
 spec.rendezvous.etcd.image: string =
 spec.rendezvous.etcd.resources: object
 spec.rendezvous.etcd.resources.limits: object
@@ -133,6 +134,8 @@ status.rendezvous: object
 status.rendezvous.backend: string
 status.rendezvous.endpoint: string
 status.rendezvous.id: string
+status.rendezvous.storeGeneration: integer
+status.rendezvous.storePod: string
 status.replicas: integer
 status.restarts: object
 status.restarts.byCause: object

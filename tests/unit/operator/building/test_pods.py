@@ -42,6 +42,7 @@ def test_torchrun_needs_no_flags() -> None:
         "PET_MAX_RESTARTS": "3",
         "ELASTICJOB_NAME": "digits",
         "ELASTICJOB_NAMESPACE": "ml",
+        "ELASTICJOB_RUN": "1",
         "ELASTICJOB_UID": UID,
         "PET_SHUTDOWN_TIMEOUT": "25",
         "ELASTICJOB_MEMBER_ID": "metadata.name",

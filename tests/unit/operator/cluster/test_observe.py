@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from elasticjob_operator.building.pods import worker_pod
 from elasticjob_operator.cluster.observe import job_of, node_of, pod_of
-from elasticjob_operator.world import Blocked, PodPhase
+from elasticjob_operator.cluster.store import Json
+from elasticjob_operator.world import Blocked, NodeHealth, PodPhase
 
-from tests.unit.operator.builders import UID, make_job
+from tests.unit.operator.builders import NOW, UID, at, make_job
 
 TWO = {"spec": {"containers": [{"name": "logger"}, {"name": "trainer"}]}}
 ENDED = {
@@ -80,8 +81,30 @@ def test_deletion_and_disruption() -> None:
     assert pod.disruption.reason == "PreemptionByScheduler"
 
 
-@pytest.mark.parametrize(("status", "ready"), [("True", True), ("False", False), ("Unknown", False)])
-def test_node_that_is_silent_is_not_ready(status: str, ready: bool) -> None:
-    condition = {"type": "Ready", "status": status, "lastTransitionTime": "2026-01-01T00:00:07Z"}
-    node = node_of({"metadata": {"name": "n", "creationTimestamp": "2026-01-01T00:00:00Z"}, "status": {"conditions": [condition]}})
-    assert (node.ready, node.since.second) == (ready, 7)
+def node_body(status: str, since: str = "2026-01-01T00:00:07Z", taint: str = "") -> Json:
+    condition = {"type": "Ready", "status": status, "lastTransitionTime": since}
+    metadata = {"name": "n", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": metadata, "spec": {"taints": [{"key": taint}]}, "status": {"conditions": [condition]}}
+
+
+@pytest.mark.parametrize(
+    ("status", "health"),
+    [("True", NodeHealth.READY), ("False", NodeHealth.NOT_READY), ("Unknown", NodeHealth.SILENT), ("", NodeHealth.NOT_READY)],
+)
+def test_kubelet_that_says_no_is_told_from_one_that_says_nothing(status: str, health: NodeHealth) -> None:
+    node = node_of(node_body(status), None, NOW)
+    assert (node.health, node.since.second, node.seen_at, node.recovered_at) == (health, 7, NOW, None)
+
+
+def test_waits_are_counted_from_when_the_operator_saw_it() -> None:
+    first = node_of(node_body("Unknown"), None, at(0))
+    again = node_of(node_body("Unknown", since="2026-01-01T00:00:09Z"), first, at(5))
+    assert again.seen_at == at(0)
+    back = node_of(node_body("True"), again, at(6))
+    assert (back.seen_at, back.recovered_at) == (at(6), at(6))
+    assert node_of(node_body("True"), back, at(9)) == back, "no news"
+
+
+def test_node_that_somebody_marked_is_out_of_service() -> None:
+    assert node_of(node_body("Unknown", taint="node.kubernetes.io/out-of-service"), None, NOW).out_of_service
+    assert not node_of(node_body("Unknown", taint="node.kubernetes.io/unreachable"), None, NOW).out_of_service

@@ -22,11 +22,24 @@ from elasticjob_operator.planning import (
     PatchObject,
     Plan,
     PublishSpec,
+    ReadHeartbeat,
     plan,
 )
 from elasticjob_operator.policies.rendezvous import wanted_spec
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.world import Admission, Blocked, Kind, OwnedObject, Pod, PodPhase, Reach, Refusal, RendezvousView, World
+from elasticjob_operator.world import (
+    Admission,
+    Blocked,
+    Kind,
+    NodeHealth,
+    OwnedObject,
+    Pod,
+    PodPhase,
+    Reach,
+    Refusal,
+    RendezvousView,
+    World,
+)
 from elasticjob_runtime.contract import ProgressValue, SpecValue
 
 from tests.unit.operator.builders import (
@@ -35,6 +48,7 @@ from tests.unit.operator.builders import (
     at,
     failed_pod,
     make_failure,
+    make_heartbeat,
     make_job,
     make_node,
     make_outcome,
@@ -234,27 +248,101 @@ class TestFailedPod:
         assert found.status.completion_time == NOW
 
 
+SILENT_NODES = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.SILENT, since=-5)}
+OLD_LEASE = {"bad": make_heartbeat()}
+
+
 def test_node_lost_pod_is_forced_out_and_its_member_evicted() -> None:
-    nodes = {"good": make_node("good"), "bad": make_node("bad", ready=False, since=-5)}
     pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad"))
-    found = ask(trained(), *pods, nodes=nodes, rendezvous=make_view(plan=make_plan()))
+    found = ask(trained(), *pods, nodes=SILENT_NODES, heartbeats=OLD_LEASE, rendezvous=make_view(plan=make_plan()))
     (delete,) = [each for each in found.actions if isinstance(each, DeletePod)]
     assert (delete.name, delete.force) == ("digits-worker-3", True)
     assert names(found, EvictMember) == ["digits-worker-3"]
     assert found.status.restarts.total == 0, "node loss is free"
 
 
-def test_etcd_that_died_with_its_node_is_forced_out_for_its_stateful_set_to_replace() -> None:
-    nodes = {"good": make_node("good"), "bad": make_node("bad", ready=False, since=-5)}
-    etcd = dataclasses.replace(make_pod(0, node="bad"), name="digits-etcd-0", uid="e", component="etcd", index=-1)
-    pods = [make_pod(index, node="good") for index in range(4)]
-    found = ask(trained(), *pods, etcd, nodes=nodes, settings=Settings(), rendezvous=make_view(Reach.UNREACHABLE))
+def test_kubelet_is_asked_before_its_pods_are_forced_out() -> None:
+    pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad"))
+    found = ask(trained(), *pods, nodes=SILENT_NODES, rendezvous=make_view(plan=make_plan()))
+    assert [each.node for each in found.actions if isinstance(each, ReadHeartbeat)] == ["bad"]
+    assert not [each for each in found.actions if isinstance(each, DeletePod | EvictMember)]
+    assert found.look_again == NOW
+
+
+def test_pod_of_a_node_that_says_it_is_not_ready_has_its_grace_time() -> None:
+    nodes = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.NOT_READY, since=-60)}
+    pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad"))
+    found = ask(trained(), *pods, nodes=nodes, rendezvous=make_view(plan=make_plan()))
     (delete,) = [each for each in found.actions if isinstance(each, DeletePod)]
+    assert (delete.name, delete.force) == ("digits-worker-3", False)
+    assert not names(found, EvictMember)
+
+
+def test_successor_of_a_pod_that_nobody_can_end_takes_another_name() -> None:
+    nodes = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.NOT_READY, since=-60)}
+    pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad", delete_by=-6))
+    found = ask(trained(), *pods, nodes=nodes, rendezvous=make_view(plan=make_plan()))
+    assert names(found, CreatePod) == ["digits-worker-4"]
+    assert not [each for each in found.actions if isinstance(each, DeletePod)]
+    (published,) = [each for each in found.actions if isinstance(each, PublishSpec)]
+    assert published.spec.members == [f"digits-worker-{index}" for index in (0, 1, 2, 4)]
+
+
+@pytest.mark.parametrize("node", ["bad", "good"])
+def test_consistent_job_keeps_what_is_on_a_silent_node_and_says_so(node: str) -> None:
+    job = trained(spec={"rendezvous": {"onPartition": "Consistent"}})
+    pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node=node, ready=node == "good"))
+    found = ask(job, *pods, nodes=SILENT_NODES, heartbeats=OLD_LEASE, rendezvous=make_view(plan=make_plan(size=3)))
+    assert not [each for each in found.actions if isinstance(each, DeletePod | EvictMember | ReadHeartbeat)]
+    (published,) = [each for each in found.actions if isinstance(each, PublishSpec)]
+    assert published.spec.on_partition == "Consistent"
+    if node == "bad":
+        assert condition(found, ConditionType.DEGRADED) == ("True", "NodeSilent")
+        (story,) = [each for each in found.stories if each.reason is Reason.NODE_SILENT]
+        assert story.warning
+        assert "out-of-service" in story.message
+
+
+def etcd_pod(node: str, uid: str = "e") -> Pod:
+    return dataclasses.replace(make_pod(0, node=node), name="digits-etcd-0", uid=uid, component="etcd", index=-1)
+
+
+def with_store(job: ElasticJob, generation: int | None, pod: str) -> ElasticJob:
+    rendezvous = RendezvousStatus(
+        id=f"{UID}-1", backend="etcd-v3", endpoint="digits-etcd.ml.svc:2379", store_generation=generation, store_pod=pod
+    )
+    return job.model_copy(update={"status": job.status.model_copy(update={"rendezvous": rendezvous})})
+
+
+def test_etcd_that_died_with_its_node_loses_its_number_first_and_is_then_forced_out() -> None:
+    """A group that goes on with it, behind a partition, must never pass for the newer one."""
+    pods = [make_pod(index, node="good") for index in range(4)]
+    world: dict[str, Any] = {
+        "nodes": SILENT_NODES,
+        "heartbeats": OLD_LEASE,
+        "settings": Settings(),
+        "rendezvous": make_view(Reach.UNREACHABLE),
+    }
+    job = with_store(trained(), 1, "e")
+    first = ask(job, *pods, etcd_pod("bad"), **world)
+    assert first.status.rendezvous is not None
+    assert (first.status.rendezvous.store_generation, first.status.rendezvous.store_pod) == (2, "")
+    assert not [each for each in first.actions if isinstance(each, DeletePod)]
+    assert first.look_again == NOW
+    written = job.model_copy(update={"status": first.status})
+    second = ask(written, *pods, etcd_pod("bad"), **world)
+    (delete,) = [each for each in second.actions if isinstance(each, DeletePod)]
     assert (delete.name, delete.force) == ("digits-etcd-0", True)
+    assert second.status.rendezvous == first.status.rendezvous, "counted once"
+    third = ask(written, *pods, etcd_pod("good", uid="e2"), **{**world, "rendezvous": make_view()})
+    (published,) = [each for each in third.actions if isinstance(each, PublishSpec)]
+    assert published.spec.store_generation == 2
+    assert third.status.rendezvous is not None
+    assert (third.status.rendezvous.store_generation, third.status.rendezvous.store_pod) == (2, "e2")
 
 
 def test_timer_for_a_node_that_is_about_to_be_lost() -> None:
-    nodes = {"good": make_node("good"), "bad": make_node("bad", ready=False, since=-1)}
+    nodes = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.SILENT, since=-1)}
     found = ask(trained(replicas=2), make_pod(0, node="good"), make_pod(1, node="bad"), nodes=nodes, rendezvous=make_view(plan=make_plan()))
     assert found.look_again == at(4)
 

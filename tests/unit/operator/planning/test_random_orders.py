@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Callable
 from typing import Any
 
-from elasticjob_operator.api import ConditionType, ElasticJob, Status
+from elasticjob_operator.api import ConditionType, ElasticJob, OnPartition, Status
 from elasticjob_operator.building.pods import template_hash
 from elasticjob_operator.planning import (
     Action,
@@ -23,6 +23,7 @@ from elasticjob_operator.planning import (
     DeletePod,
     Plan,
     PublishSpec,
+    ReadHeartbeat,
     plan,
 )
 from elasticjob_operator.policies.failures import judge
@@ -31,8 +32,10 @@ from elasticjob_operator.settings import Settings
 from elasticjob_operator.world import (
     Admission,
     ContainerEnd,
+    Heartbeat,
     Kind,
     Node,
+    NodeHealth,
     OwnedObject,
     Pod,
     PodPhase,
@@ -60,6 +63,7 @@ SPECS: tuple[dict[str, Any], ...] = (
     {"restartPolicy": {"rules": [{"exitCodes": [137], "action": "Ignore"}, {"exitCodes": [42], "action": "Fail"}]}},
     {"lifecycle": {"activeDeadlineSeconds": 300, "startupDeadlineSeconds": 60, "cleanPods": "All"}},
     {"lifecycle": {"suspend": True}},
+    {"rendezvous": {"onPartition": "Consistent"}},
 )
 
 
@@ -90,7 +94,8 @@ class Cluster(RuleBasedStateMachine):
         self.job: ElasticJob = make_job(replicas=2, min=MIN, max=MAX, max_restarts=4)
         self.pods: dict[str, Pod] = {}
         self.objects: dict[tuple[Kind, str], OwnedObject] = {}
-        self.nodes = {name: Node(name=name, ready=True, since=NOW) for name in NODES}
+        self.nodes = {name: Node(name=name, health=NodeHealth.READY, since=NOW, seen_at=NOW) for name in NODES}
+        self.heartbeats: dict[str, Heartbeat] = {}
         self.reach = Reach.REACHABLE
         self.spec: SpecValue | None = None
         self.plan: PlanValue | None = None
@@ -117,7 +122,14 @@ class Cluster(RuleBasedStateMachine):
             outcome=self.outcome if known else None,
             failure=self.failure if known else None,
         )
-        return World(pods=tuple(self.pods.values()), objects=self.objects, nodes=self.nodes, rendezvous=view, admission=self.admission)
+        return World(
+            pods=tuple(self.pods.values()),
+            objects=self.objects,
+            nodes=self.nodes,
+            heartbeats=self.heartbeats,
+            rendezvous=view,
+            admission=self.admission,
+        )
 
     def decide(self) -> Plan:
         return plan(self.job, self.world, Settings(), self.now)
@@ -158,6 +170,7 @@ class Cluster(RuleBasedStateMachine):
                 self.create(action)
             case DeletePod():
                 self.check_counted(action)
+                self.check_lost(action)
                 self.delete(action)
             case CreateObject():
                 body = action.body
@@ -167,6 +180,9 @@ class Cluster(RuleBasedStateMachine):
                 )
             case DeleteObject():
                 self.objects.pop((action.kind, action.name), None)
+            case ReadHeartbeat():
+                last = self.nodes[action.node].since - datetime.timedelta(seconds=45)
+                self.heartbeats[action.node] = Heartbeat(read_at=self.now, renewed_at=last, unchanged_since=self.now)
             case PublishSpec():
                 if self.reach is Reach.REACHABLE:
                     self.spec = action.spec
@@ -200,6 +216,14 @@ class Cluster(RuleBasedStateMachine):
         if pod and pod.failed and not self.job.status.is_finished and not pod.terminating:
             failure = judge(pod, self.job.spec.restart_policy.rules)
             assert is_accounted(pod, failure, self.job.status.last_failure), "deleted before it was counted"
+
+    def check_lost(self, action: DeletePod) -> None:
+        pod = self.pods.get(action.name)
+        if pod and action.force and pod.node and not pod.terminating:
+            node = self.nodes[pod.node]
+            assert node.health is NodeHealth.SILENT, "forced out from under a kubelet that lives"
+            kept = self.job.spec.rendezvous.on_partition is OnPartition.CONSISTENT
+            assert node.out_of_service or not kept, "forced out of a partition"
 
     def delete(self, action: DeletePod) -> None:
         pod = self.pods.get(action.name)
@@ -272,9 +296,10 @@ class Cluster(RuleBasedStateMachine):
         if pod and pod.terminating and self.nodes[pod.node].ready:
             del self.pods[pod.name]
 
-    @event(name=st.sampled_from(NODES))
-    def node_changes(self, name: str) -> None:
-        self.nodes[name] = Node(name=name, ready=not self.nodes[name].ready, since=self.now)
+    @event(name=st.sampled_from(NODES), health=st.sampled_from(NodeHealth), marked=st.booleans())
+    def node_changes(self, name: str, health: NodeHealth, marked: bool) -> None:
+        out = marked and health is NodeHealth.SILENT
+        self.nodes[name] = Node(name=name, health=health, since=self.now, seen_at=self.now, out_of_service=out)
 
     @event(replicas=st.integers(MIN, MAX))
     def user_scales(self, replicas: int) -> None:
@@ -361,7 +386,7 @@ class Cluster(RuleBasedStateMachine):
     # All troubles end
 
     def teardown(self) -> None:
-        self.nodes = {name: Node(name=name, ready=True, since=self.now) for name in NODES}
+        self.nodes = {name: Node(name=name, health=NodeHealth.READY, since=self.now, seen_at=self.now) for name in NODES}
         self.reach = Reach.REACHABLE
         for _ in range(90):
             for pod in list(self.pods.values()):

@@ -6,12 +6,12 @@ import pytest
 from elasticjob_operator.api import FailingNode, Status
 from elasticjob_operator.policies.nodes import avoided, failing_nodes
 from elasticjob_operator.policies.standing import Stand, Standing
-from elasticjob_operator.world import Pod, PodPhase
+from elasticjob_operator.world import NodeHealth, Pod, PodPhase
 
 from tests.unit.operator.builders import NOW, at, failed_pod, make_job, make_node, make_pod
 
 FAILED, LOST, LIVE = Standing.FAILED, Standing.LOST, Standing.LIVE
-NODES = {"a": make_node("a"), "dead": make_node("dead", ready=False, since=-6)}
+NODES = {"a": make_node("a"), "dead": make_node("dead", NodeHealth.SILENT, since=-6)}
 REFUSED = make_pod(0, PodPhase.FAILED, reason="OutOfcpu", node="a", created=0)
 
 

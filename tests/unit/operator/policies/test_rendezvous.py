@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
-from elasticjob_operator.api import Reason, RendezvousStatus
-from elasticjob_operator.policies.rendezvous import needs_publishing, readiness, rendezvous_of, wanted_spec
+from elasticjob_operator.api import ConditionType, Reason, RendezvousStatus
+from elasticjob_operator.policies.rendezvous import is_superseded, needs_publishing, readiness, rendezvous_of, wanted_spec, with_store
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.world import Blocked, PodPhase, Reach, RendezvousView
 from elasticjob_runtime.contract import SpecValue
 
-from tests.unit.operator.builders import UID, make_job, make_pod, make_status, make_view
+from tests.unit.operator.builders import NOW, UID, make_job, make_pod, make_status, make_view
 
 OWN = "digits-etcd.ml.svc:2379"
 
@@ -55,6 +57,51 @@ def test_hint_for_the_agents() -> None:
         max_restarts=3,
         generation=7,
     )
+
+
+@pytest.mark.parametrize(
+    ("in_spec", "suspended", "endpoint", "run"),
+    [
+        pytest.param({}, True, "new:2379", 2, id="resumed: where the operator's default is now"),
+        pytest.param({"endpoint": "mine:2379"}, True, "mine:2379", 2, id="resumed: where the spec says now"),
+        pytest.param({}, False, "old:2379", 1, id="runs: another default moves nothing"),
+        pytest.param({"endpoint": "mine:2379"}, False, "mine:2379", 2, id="changed and resumed before its pods were gone: a new run"),
+        pytest.param({"backend": "c10d"}, False, "digits-worker-0.digits.ml.svc:29400", 2, id="another backend, too"),
+    ],
+)
+def test_resumed_job_meets_where_spec_and_settings_say_now(in_spec: dict[str, str], suspended: bool, endpoint: str, run: int) -> None:
+    known = RendezvousStatus(id=f"{UID}-1", backend="etcd-v3", endpoint="old:2379")
+    conditions = (ConditionType.SUSPENDED,) if suspended else ()
+    status = make_status(*conditions, rendezvous=known, start_time=NOW)
+    found = rendezvous_of(make_job(spec={"rendezvous": in_spec}, status=status), Settings(endpoint="new:2379"))
+    assert (found.endpoint, found.run) == (endpoint, run)
+
+
+@pytest.mark.parametrize(
+    ("before", "pods", "expected", "gone"),
+    [
+        pytest.param((None, ""), [], (0, ""), None, id="none yet"),
+        pytest.param((None, ""), [("a", False)], (1, "a"), False, id="the first"),
+        pytest.param((1, "a"), [("a", False)], (1, "a"), False, id="the same"),
+        pytest.param((1, "a"), [], (1, "a"), None, id="none for a moment"),
+        pytest.param((1, "a"), [("b", False)], (2, "b"), True, id="another, whoever took the first away"),
+        pytest.param((1, "a"), [("a", True)], (2, ""), False, id="lost: first the number"),
+        pytest.param((2, ""), [("a", True)], (2, ""), True, id="... then it may be forced out"),
+        pytest.param((2, ""), [("b", False)], (2, "b"), True, id="its successor has that number"),
+        pytest.param((2, ""), [("a", False)], (2, "a"), True, id="back after all: under the new number"),
+        pytest.param((None, ""), [("a", True)], (1, ""), False, id="lost before an operator that counts came"),
+    ],
+)
+def test_number_of_a_jobs_etcd_grows_before_another_takes_its_place(
+    before: tuple[int | None, str], pods: list[tuple[str, bool]], expected: tuple[int, str], gone: bool | None
+) -> None:
+    """`gone`: whether the pod may be taken away by force, with `before` written."""
+    written = RendezvousStatus(id=f"{UID}-1", endpoint=OWN, store_generation=before[0], store_pod=before[1])
+    etcd = [(dataclasses.replace(make_pod(), uid=uid), lost) for uid, lost in pods]
+    found = with_store(rendezvous_of(make_job(), Settings()), written, etcd)
+    assert (found.store_generation, found.store_pod) == expected
+    if gone is not None:
+        assert is_superseded(etcd[0][0], written) is gone
 
 
 WANTED = SpecValue(min=1, max=2, wanted=2, members=["a", "b"])

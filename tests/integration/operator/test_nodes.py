@@ -1,0 +1,91 @@
+"""Nodes that are silent, say that they are not ready, or come back: what becomes of the pods on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.integration.operator.conftest import rfc3339
+from tests.integration.operator.kube import Namespace
+from tests.integration.operator.process import Operator
+from tests.integration.operator.rendezvous import Agents
+from tests.integration.operator.test_workers import nodes, successor, uid_of
+from tests.support import eventually
+
+__all__ = ["nodes"]
+
+WORKER = "digits-worker-2"
+
+
+@pytest.fixture
+def on_bad_node(ns: Namespace, nodes: tuple[str, str], endpoint: str, training: Callable[..., Agents]) -> Callable[..., str]:
+    """A job of three that trains, its worker 2 on a node of its own; returns that node."""
+
+    def start(**rendezvous: str) -> str:
+        good, bad = nodes
+        training(replicas=2, node=good, spec={"rendezvous": {"endpoint": endpoint, **rendezvous}})
+        ns.scale("digits", 3)
+        eventually(lambda: WORKER in ns.workers(), what="a third pod")
+        ns.run(WORKER, bad)
+        return bad
+
+    return start
+
+
+def looked(ns: Namespace) -> None:
+    """The operator has decided once more since this was called."""
+    replicas = len(ns.workers())
+    ns.scale("digits", replicas + 1)
+    eventually(lambda: len(ns.workers()) == replicas + 1, what="another worker: the operator has looked")
+
+
+def test_pod_survives_on_a_node_that_is_called_silent_while_its_kubelet_is_heard(
+    ns: Namespace, on_bad_node: Callable[..., str], operator: Operator
+) -> None:
+    """After an outage of the API server the node lifecycle controller calls nodes silent that are not."""
+    bad = on_bad_node()
+    before = uid_of(ns, WORKER)
+    ns.renew_lease(bad, rfc3339(1))
+    ns.set_node(bad, ready=None, since=rfc3339(-60))
+    eventually(lambda: f"ReadHeartbeat {bad}" in operator.log_text(), 60, what="the operator asks its kubelet")
+    looked(ns)
+    assert uid_of(ns, WORKER) == before
+
+
+def test_pod_on_a_node_that_says_it_is_not_ready_gets_its_grace_time(ns: Namespace, on_bad_node: Callable[..., str]) -> None:
+    bad = on_bad_node()
+    before = uid_of(ns, WORKER)
+    ns.set_node(bad, ready=False, since=rfc3339())
+    eventually(lambda: "deletionTimestamp" in ns.workers()[WORKER]["metadata"], what="it is deleted")
+    assert ns.workers()[WORKER]["metadata"]["deletionGracePeriodSeconds"] == 30, "never by force"
+    looked(ns)
+    assert uid_of(ns, WORKER) == before, "it has its time to save"
+    ns.remove(WORKER)
+    successor(ns, WORKER, before)
+    assert ns.status("digits")["restarts"]["total"] == 0
+
+
+def test_consistent_job_keeps_a_silent_nodes_pod_until_somebody_says_that_it_is_off(ns: Namespace, on_bad_node: Callable[..., str]) -> None:
+    bad = on_bad_node(onPartition="Consistent")
+    before = uid_of(ns, WORKER)
+    ns.set_node(bad, ready=None, since=rfc3339(-60))
+    words = f"kubectl taint node {bad} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    eventually(lambda: words in ns.condition("digits", "Running").get("message", ""), what="the remedy")
+    looked(ns)
+    assert uid_of(ns, WORKER) == before
+    ns.mark_out_of_service(bad)
+    successor(ns, WORKER, before)
+
+
+def test_operator_that_starts_hears_kubelets_first(
+    ns: Namespace, on_bad_node: Callable[..., str], operator: Operator, start_operator: Callable[..., Operator]
+) -> None:
+    """What a node was before it began to watch says nothing: the API server itself may have been away."""
+    bad = on_bad_node()
+    before = uid_of(ns, WORKER)
+    operator.stop()
+    ns.set_node(bad, ready=None, since=rfc3339(-600))
+    start_operator(ELASTICJOB_NODE_SETTLE_SECONDS="3600", ELASTICJOB_NODE_LOST_SECONDS="0")
+    looked(ns)
+    assert uid_of(ns, WORKER) == before

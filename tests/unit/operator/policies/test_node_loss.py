@@ -1,0 +1,143 @@
+"""Nothing on a node is given up as long as its kubelet may live."""
+
+from __future__ import annotations
+
+import pytest
+from elasticjob_operator.api import OnPartition, Reason
+from elasticjob_operator.policies.node_loss import LossRules, Nodes, judge_node, take_census, too_many
+from elasticjob_operator.world import LONG_AGO, Heartbeat, Node, NodeHealth
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.operator.builders import NOW, at, make_heartbeat, make_node
+
+SILENT, NOT_READY = NodeHealth.SILENT, NodeHealth.NOT_READY
+GOOD = [make_node("good"), make_node("also-good")]
+
+
+def nodes(*others: Node, heartbeat: Heartbeat | None = None, watched: float | None = -3600) -> Nodes:
+    by_name = {node.name: node for node in (*GOOD, *others)}
+    heartbeats = {"bad": heartbeat} if heartbeat else {}
+    since = None if watched is None else at(watched)
+    return Nodes(by_name=by_name, watched_since=since, heartbeats=heartbeats, census=take_census(by_name))
+
+
+def silent(since: float = -10, seen: float | None = None, **node: bool) -> Node:
+    return make_node("bad", SILENT, since=since, seen=seen, **node)
+
+
+OLD, FRESH = make_heartbeat(renewed=-55), make_heartbeat(renewed=-3)
+CONSISTENT = LossRules(on_partition=OnPartition.CONSISTENT)
+
+
+@pytest.mark.parametrize(
+    ("known", "rules", "expected", "again"),
+    [
+        pytest.param(nodes(silent(-2)), LossRules(), "wait", 3, id="silent for 2 s"),
+        pytest.param(nodes(silent(-5)), LossRules(), "ask", None, id="silent for 5 s: its Lease is read first"),
+        pytest.param(nodes(silent(), heartbeat=OLD), LossRules(), "lost", None, id="... and is old"),
+        pytest.param(nodes(silent(), heartbeat=FRESH), LossRules(), "wait", 40, id="... and is fresh: until it would have ended"),
+        pytest.param(nodes(silent(), heartbeat=make_heartbeat(read=-11)), LossRules(), "ask", None, id="read too long ago"),
+        pytest.param(
+            nodes(silent(), heartbeat=make_heartbeat(renewed=3600, unchanged=-41)),
+            LossRules(),
+            "lost",
+            None,
+            id="a clock an hour ahead: but it is never renewed",
+        ),
+        pytest.param(nodes(silent(), heartbeat=make_heartbeat(renewed=None)), LossRules(), "lost", None, id="may not read Leases"),
+        pytest.param(nodes(silent(-3600, seen=-1)), LossRules(), "wait", 4, id="an outage ago, by the API server: seen a second ago"),
+        pytest.param(nodes(silent(-60), watched=-3), LossRules(), "wait", 22, id="the operator's watch had a gap: heartbeats come first"),
+        pytest.param(nodes(silent(-60), watched=None), LossRules(), "wait", 25, id="it has one now"),
+        pytest.param(nodes(silent(-3600), heartbeat=OLD), CONSISTENT, "held", None, id="Consistent: never"),
+        pytest.param(nodes(silent(-1, out_of_service=True)), CONSISTENT, "lost", None, id="... but where somebody marked it"),
+        pytest.param(nodes(silent(-1, out_of_service=True), watched=None), LossRules(), "lost", None, id="marked: at once"),
+        pytest.param(nodes(make_node("bad", NOT_READY)), LossRules(), "no", None, id="Ready=False: its kubelet lives"),
+        pytest.param(nodes(make_node("bad")), LossRules(), "no", None, id="ready"),
+        pytest.param(nodes(), LossRules(), "ask", None, id="no such node: asked first"),
+        pytest.param(nodes(heartbeat=make_heartbeat(exists=False)), LossRules(), "lost", None, id="... and there is none"),
+        pytest.param(nodes(heartbeat=make_heartbeat()), LossRules(), "wait", 11, id="... and there is: the watch is late"),
+    ],
+)
+def test_node_is_lost_only_when_it_surely_is(known: Nodes, rules: LossRules, expected: str, again: float | None) -> None:
+    found = judge_node("bad", at(-600), known, rules, NOW)
+    word = "lost" if found.lost else "ask" if found.ask else "held" if found.held else "wait" if found.look_again else "no"
+    assert (word, found.look_again) == (expected, at(again) if again is not None else None)
+    assert bool(found.why) == found.lost
+
+
+def test_pod_just_bound_to_an_unknown_node_waits_for_the_watch() -> None:
+    assert judge_node("bad", at(-1), nodes(), LossRules(), NOW).look_again == at(9)
+
+
+@pytest.mark.parametrize(
+    ("renewed", "seen", "fenced", "expected"),
+    [
+        pytest.param(-50, -5, True, None, id="Kubernetes' 40 s: the island has stopped by then"),
+        pytest.param(-20, -5, True, 25, id="a cluster that calls nodes silent after 16 s: its grace is waited for"),
+        pytest.param(-20, -5, False, None, id="torchrun's agents stop for nothing"),
+        pytest.param(-7200, -5, True, None, id="a clock two hours behind"),
+    ],
+)
+def test_members_behind_a_silent_node_are_replaced_after_their_grace(
+    renewed: float, seen: float, fenced: bool, expected: float | None
+) -> None:
+    known = nodes(silent(seen), heartbeat=make_heartbeat(renewed=renewed))
+    found = judge_node("bad", at(-600), known, LossRules(fenced=fenced), NOW)
+    assert (found.lost, found.look_again) == (expected is None, at(expected) if expected is not None else None)
+
+
+def test_consistent_says_what_to_do() -> None:
+    held = judge_node("bad", at(-600), nodes(silent(-60)), CONSISTENT, NOW).held
+    assert held is not None
+    assert held.reason is Reason.NODE_SILENT
+    assert "kubectl taint node bad node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in held.message
+
+
+@pytest.mark.parametrize(
+    ("healths", "recovered", "expected"),
+    [
+        pytest.param([SILENT], [], True, id="all of one"),
+        pytest.param([SILENT, SILENT, NodeHealth.READY], [], False, id="two of three: a small cluster may lose them"),
+        pytest.param([SILENT, SILENT, SILENT, NodeHealth.READY, NodeHealth.READY], [], True, id="three of five"),
+        pytest.param([SILENT] * 3 + [NodeHealth.READY] * 3, [], False, id="half"),
+        pytest.param([SILENT] * 99 + [NodeHealth.READY], [], True, id="99 of 100"),
+        pytest.param([NOT_READY] * 99 + [NodeHealth.READY], [], True, id="99 of 100 say so themselves"),
+        pytest.param([SILENT] + [NodeHealth.READY] * 4, [-3, -4], True, id="most have only just come back"),
+        pytest.param([SILENT] + [NodeHealth.READY] * 4, [-30, -40], False, id="most came back a while ago"),
+    ],
+)
+def test_nothing_is_given_up_while_most_nodes_are_not_ready(healths: list[NodeHealth], recovered: list[float], expected: bool) -> None:
+    ready = [index for index, health in enumerate(healths) if health is NodeHealth.READY]
+    times = dict(zip(ready, recovered, strict=False))
+    every = {f"n{index}": make_node(f"n{index}", health, recovered=times.get(index)) for index, health in enumerate(healths)}
+    assert too_many(take_census(every), 25, NOW) is expected
+
+
+def test_brake_is_said_with_its_figures_and_the_remedy() -> None:
+    others = [make_node(f"n{number}", SILENT, since=-60) for number in range(8)]
+    found = judge_node("bad", at(-600), nodes(silent(-60), *others, heartbeat=OLD), LossRules(), NOW)
+    assert not found.lost
+    assert found.held is not None
+    assert found.held.message.startswith("9 of 11 nodes are not ready")
+    assert found.look_again == at(25)
+
+
+@given(
+    silent_for=st.floats(0, 300),
+    renewed=st.floats(-400, 400),
+    unchanged=st.floats(-100, 0),
+    watched=st.one_of(st.none(), st.floats(-300, 0)),
+    read=st.floats(-60, 0),
+)
+def test_whatever_the_clocks_say_a_kubelet_that_is_heard_is_never_given_up(
+    silent_for: float, renewed: float, unchanged: float, watched: float | None, read: float
+) -> None:
+    """A living kubelet renews every 10 s: a read never finds its Lease as it was for a whole Lease's duration, and a clock that is right
+    shows a renewal after the moment at which it was called silent."""
+    heartbeat = make_heartbeat(read=read, renewed=renewed, unchanged=min(unchanged, read))
+    known = nodes(silent(-silent_for), heartbeat=heartbeat, watched=watched)
+    found = judge_node("bad", LONG_AGO, known, LossRules(), NOW)
+    heard_since = renewed > -silent_for and unchanged > -40
+    gap = watched is None or watched > -25
+    assert not (found.lost and (heard_since or gap or silent_for < 5))
