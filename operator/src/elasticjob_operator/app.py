@@ -31,6 +31,7 @@ from elasticjob_operator.health import Health
 from elasticjob_operator.reconciler import Audit, Jobs, KeyedQueue, Reconciler, key_of
 from elasticjob_operator.rendezvous import Sessions
 from elasticjob_operator.settings import Settings
+from elasticjob_operator.tasks import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -47,12 +48,12 @@ class App:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._stop = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
         self._fault = ""
+        self._supervisor = Supervisor(self._on_fault)
         self._silent_watch = False
         self._queue: KeyedQueue[Key] = KeyedQueue(lambda key: min(LONGEST_REST, self._cluster.pod_count(key) * REST_PER_POD))
         self._jobs = Jobs()
-        self._sessions = Sessions(self._queue.add, may_write=self._may_write)
+        self._sessions = Sessions(self._queue.add, may_write=self._may_write, supervisor=self._supervisor)
         self._restarts = metrics.Restarts()
         self._audit: Audit | None = None
         self._elector: Elector | None = None
@@ -105,7 +106,7 @@ class App:
         if self._elector is not None:
             await self._until_stopped(self._elector.acquire())
             if not self._stop.is_set():
-                self._background(self._elector.keep(), "leadership")
+                self._supervisor.start(self._elector.keep(), "leadership")
         self._leading = not self._stop.is_set()
         metrics.LEADER.set(self._leading)
 
@@ -123,7 +124,7 @@ class App:
         teller = Teller(api)
         self._watching = True
         for informer in self._cluster.informers:
-            self._background(informer.run(), f"informer of {informer}")
+            self._supervisor.start(informer.run(), f"informer of {informer}")
         await self._cluster.synced()
         reconciler = Reconciler(self._settings, self._jobs, self._cluster, self._sessions, teller, self._queue)
         audit = self._audit = Audit(
@@ -134,9 +135,9 @@ class App:
             seconds=self._settings.resync_seconds,
             on_dead=self._on_silent_watch,
         )
-        self._background(teller.run(), "teller")
-        self._background(self._queue.work(reconciler.reconcile, self._settings.workers), "reconcilers")
-        self._background(audit.run(), "audit")
+        self._supervisor.start(teller.run(), "teller")
+        self._supervisor.start(self._queue.work(reconciler.reconcile, self._settings.workers), "reconcilers")
+        self._supervisor.start(audit.run(), "audit")
         self._synced = True
 
     async def _wait_for_crd(self, api: Api) -> None:
@@ -181,17 +182,9 @@ class App:
         if self._jobs.remove(key, body["metadata"]["uid"]):
             self._queue.add(key)
 
-    def _background(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        task.add_done_callback(self._on_task_done)
-        self._tasks.append(task)
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        """None of them ever ends by itself: one that did is a bug, and a fresh start is the cure."""
-        if task.cancelled():
-            return
-        self._fault = f"{task.get_name()} ended"
-        log.critical("%s: stopping, to be started afresh", self._fault, exc_info=task.exception())
+    def _on_fault(self, fault: str) -> None:
+        """A fresh start is the cure."""
+        self._fault = fault
         self._stop.set()
 
     def _on_silent_watch(self) -> None:
@@ -199,7 +192,8 @@ class App:
 
     def _faults(self) -> list[str]:
         informers = self._cluster.informers if self._watching else ()
-        faults = [f"the informer of {informer} hangs" for informer in informers if informer.stuck]
+        faults = list(self._supervisor.faults)
+        faults += [f"the informer of {informer} hangs" for informer in informers if informer.stuck]
         if self._silent_watch:
             faults.append("kopf's watch of ElasticJobs brings no news")
         if self._leading and not self._may_write() and not self._stop.is_set():
@@ -225,8 +219,5 @@ class App:
 
     async def _end(self) -> None:
         self._stop.set()
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._supervisor.stop_all()
         await self._sessions.close()

@@ -212,6 +212,8 @@ class RendezvousView:
     run_id: str = ""
     """Of which run this tells; empty: of the current one."""
     error: str = ""
+    unreadable: str = ""
+    """What is wrong with a value of the run, which is taken as missing; empty: nothing."""
     answered_at: datetime.datetime | None = None
     """When its etcd last answered anything; None: never yet. A silent one is asked after 10 s while a run trains, else after a
     minute (see rendezvous/hub.py)."""

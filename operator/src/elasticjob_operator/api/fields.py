@@ -19,6 +19,8 @@ from elasticjob_operator.api import rules, worker_rules
 MAX_METRICS = 32
 MAX_METRIC = 64
 MAX_FAILURE_MESSAGE = 8192
+MAX_MESSAGE = 32768
+MAX_CAUSES, OTHER_CAUSES = 64, "Other"
 
 
 class Model(
@@ -91,6 +93,36 @@ Metrics = Annotated[
     WithJsonSchema({"type": "object", "maxProperties": MAX_METRICS, "additionalProperties": {"type": "string", "maxLength": MAX_METRIC}}),
 ]
 """What the script reports, built from numbers or strings. Strings, because a loss may be NaN, which JSON cannot say."""
+
+
+def _clip(value: Any) -> Any:
+    """The API server's words on a large template may be longer than a condition may be."""
+    return value if not isinstance(value, str) or len(value) <= MAX_MESSAGE else value[: MAX_MESSAGE - 3] + "..."
+
+
+def _few_causes(value: Any) -> Any:
+    """The first `MAX_CAUSES` causes by name; all others are one."""
+    if not isinstance(value, Mapping) or len(value) <= MAX_CAUSES:
+        return value
+    kept = sorted(name for name in value if name != OTHER_CAUSES)[: MAX_CAUSES - 1]
+    return {**{name: value[name] for name in kept}, OTHER_CAUSES: sum(count for name, count in value.items() if name not in kept)}
+
+
+ConditionMessage = Annotated[str, BeforeValidator(_clip), Field(max_length=MAX_MESSAGE)]
+"""A sentence of any length, clipped to what the API server takes. Every condition's message goes through here."""
+
+Causes = Annotated[
+    dict[str, Annotated[int, Field(ge=0, le=2**31 - 1)]],
+    BeforeValidator(_few_causes),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "maxProperties": MAX_CAUSES,
+            "additionalProperties": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 2**31 - 1},
+        }
+    ),
+]
+"""Numbers of restarts by cause. A script that invents a cause for each of its failures does not make the status too large."""
 
 FailureMessage = Annotated[str, BeforeValidator(_keep_end), Field(max_length=MAX_FAILURE_MESSAGE)]
 

@@ -47,6 +47,8 @@ class Reason(str, enum.Enum):
     ETCD_STARTING = "EtcdStarting"
     ETCD_UNREACHABLE = "EtcdUnreachable"
     ETCD_DENIED = "EtcdDenied"
+    VALUE_NOT_UNDERSTOOD = "ValueNotUnderstood"
+    """It answers, and a value of the run there is not what it must be."""
     STORE_READY = "StoreReady"
     STORE_STARTING = "StoreStarting"
     """These two: the store of c10d, which worker 0 hosts."""
@@ -115,6 +117,7 @@ MESSAGES: dict[Reason, str] = {
     Reason.ETCD_STARTING: "Waiting for the job's etcd at {endpoint} to start.",
     Reason.ETCD_UNREACHABLE: "etcd does not answer at {endpoint}: {error}",
     Reason.ETCD_DENIED: "etcd at {endpoint} refuses the operator: {error}",
+    Reason.VALUE_NOT_UNDERSTOOD: "etcd at {endpoint} has a value of this run that is not what it must be, and is taken as missing: {error}",
     Reason.STORE_READY: "Worker 0 runs, which hosts the store at {endpoint}.",
     Reason.STORE_STARTING: "Waiting for worker 0, which hosts the store at {endpoint}.",
     Reason.TRAINING: "In epoch {epoch}, {world_size} processes train; {ready} of {wanted} workers are ready.",

@@ -7,9 +7,9 @@ import enum
 from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import Field, WithJsonSchema
+from pydantic import Field
 
-from elasticjob_operator.api.fields import FailureMessage, Int32, Int64, Metrics, Model, Rate, Time
+from elasticjob_operator.api.fields import Causes, ConditionMessage, FailureMessage, Int32, Int64, Metrics, Model, Rate, Time
 from elasticjob_operator.api.reasons import ConditionType, Reason
 
 Count = Annotated[Int32, Field(ge=0)]
@@ -32,7 +32,7 @@ class Condition(Model, frozen=True):
     """Whether the condition holds: True, False or Unknown."""
     reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
     """Why, in one word, for programs."""
-    message: Annotated[str, Field(max_length=32768)] = ""
+    message: ConditionMessage = ""
     """Why, in a sentence, for people."""
     observed_generation: Int64 | None = None
     """metadata.generation of the spec that this condition speaks of."""
@@ -54,16 +54,7 @@ class Restarts(Model, frozen=True):
     """How many of them fall into the last spec.restartPolicy.windowSeconds, where that is given."""
     times: Annotated[tuple[Time, ...], Field(max_length=101, json_schema_extra={"x-kubernetes-list-type": "atomic"})] | None = None
     """When those of the window were."""
-    by_cause: Annotated[
-        dict[str, Count],
-        WithJsonSchema(
-            {
-                "type": "object",
-                "maxProperties": 64,
-                "additionalProperties": {"type": "integer", "format": "int32", "minimum": 0, "maximum": 2**31 - 1},
-            }
-        ),
-    ] = {}  # noqa: RUF012 pydantic copies defaults
+    by_cause: Causes = {}  # noqa: RUF012 pydantic copies defaults
     """How many there were of each kind of failure, named as in lastFailure.reason."""
 
 

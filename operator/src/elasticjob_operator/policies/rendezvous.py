@@ -150,6 +150,9 @@ def readiness(rendezvous: Rendezvous, view: RendezvousView, etcd_pods: Iterable[
     endpoint = rendezvous.endpoint
     if view.reach is Reach.CONNECTING:
         return None
+    if view.reach is Reach.REACHABLE and view.unreadable:
+        text = message(Reason.VALUE_NOT_UNDERSTOOD, endpoint=endpoint, error=view.unreadable)
+        return Readiness(status=False, reason=Reason.VALUE_NOT_UNDERSTOOD, message=text)
     if view.reach is Reach.REACHABLE:
         return Readiness(status=True, reason=Reason.ETCD_READY, message=message(Reason.ETCD_READY, endpoint=endpoint))
     if view.reach is Reach.DENIED:

@@ -18,10 +18,13 @@ import random
 from collections.abc import Callable
 
 from elasticjob_runtime.contract import DEFAULT_PREFIX
-from elasticjob_runtime.etcd import Denied, KeyRange, Operation, StoreError, Unavailable
+from elasticjob_runtime.etcd import Denied, Event, KeyRange, Operation, StoreError, Unavailable
 
+from elasticjob_operator.rendezvous.bounds import TimeBudget
 from elasticjob_operator.rendezvous.session import Session
 from elasticjob_operator.rendezvous.store import Store
+from elasticjob_operator.rendezvous.verdicts import for_log
+from elasticjob_operator.tasks import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +44,16 @@ Written = tuple[Operation, Callable[[int], None]]
 
 
 class Hub:
-    """Use `close` to end it. `open_store` raises ValueError where the endpoint is no address."""
+    """Use `close` to end it. `open_store` raises ValueError where the endpoint is no address.
 
-    def __init__(self, endpoint: str, open_store: Callable[[str], Store]) -> None:
+    What goes wrong here, foreseen or not, is trouble of the sessions that it concerns, and of nobody else.
+    """
+
+    def __init__(self, endpoint: str, open_store: Callable[[str, TimeBudget], Store], supervisor: Supervisor) -> None:
         self.endpoint = endpoint
         self._open_store = open_store
+        self._supervisor = supervisor
+        self._budget = TimeBudget(lambda: len(self._sessions))
         self._sessions: dict[str, Session] = {}
         """By run id."""
         self._store: Store | None = None
@@ -56,7 +64,7 @@ class Hub:
         self._nudged = asyncio.Event()
         self._reads = asyncio.Semaphore(READS)
         self._reading: dict[Session, asyncio.Task[None]] = {}
-        self._task = asyncio.create_task(self._run(), name=f"etcd {endpoint}")
+        self._task = supervisor.start(self._run(), f"hub of etcd {endpoint}")
         self._pump: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -77,6 +85,7 @@ class Hub:
 
     def remove(self, session: Session) -> None:
         self._sessions.pop(session.target.run_id, None)
+        session.close()
         if reading := self._reading.pop(session, None):
             reading.cancel()
 
@@ -88,10 +97,13 @@ class Hub:
 
     async def close(self) -> None:
         """Nothing is called after this returns."""
+        for session in self._sessions.values():
+            session.close()
         self._sessions.clear()
-        tasks = [self._task, *self._reading.values(), *([self._pump] if self._pump else [])]
+        tasks = [*self._reading.values(), *([self._pump] if self._pump else [])]
         for task in tasks:
             task.cancel()
+        await self._supervisor.stop(self._task)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def write(self, session: Session, written: Written) -> None:
@@ -122,7 +134,7 @@ class Hub:
             self._store = None
             if asyncio.get_running_loop().time() - self._connected_at > SHORT_SECONDS:
                 failures = 0
-                log.info("etcd at %s: %s", self.endpoint, error)
+                log.info("etcd at %s: %s", self.endpoint, for_log(error))
                 continue  # at once; nobody is told unless that fails
             for each in list(self._sessions.values()):
                 each.on_trouble(error)
@@ -151,24 +163,34 @@ class Hub:
                 return Unavailable("the watch ended")
             case _:
                 log.error("following etcd at %s", self.endpoint, exc_info=problem)
-                return StoreError(f"a bug: {problem!r}")
+                return _unforeseen()
 
     async def _follow(self) -> None:
-        store = self._open_store(self.endpoint)
-        start = await store.revision(ROOT) + 1
-        self._on_answer()
-        async with contextlib.aclosing(store.watch(KeyRange.prefix(ROOT), start, self._patience)) as stream:
-            async for events in stream:
-                self._on_answer()
-                if self._store is None:
-                    self._store = store
-                    self._connected_at = asyncio.get_running_loop().time()
-                    for each in self._sessions.values():
-                        self._read(store, each)
-                for event in events:
-                    session = self._sessions.get(event.key[len(ROOT) :].partition("/")[0])
-                    if session is not None:
-                        session.on_events((event,))
+        store = self._open_store(self.endpoint, self._budget)
+        try:
+            start = await store.revision(ROOT) + 1
+            self._on_answer()
+            async with contextlib.aclosing(store.watch(KeyRange.prefix(ROOT), start, self._patience)) as stream:
+                async for events in stream:
+                    self._on_answer()
+                    if self._store is None:
+                        self._store = store
+                        self._connected_at = asyncio.get_running_loop().time()
+                        for each in self._sessions.values():
+                            self._read(store, each)
+                    self._hand_out(events)
+        finally:
+            store.close()
+
+    def _hand_out(self, events: tuple[Event, ...]) -> None:
+        for event in events:
+            session = self._sessions.get(event.key[len(ROOT) :].partition("/")[0])
+            if session is not None:
+                try:
+                    session.on_events((event,))
+                except Exception:
+                    log.exception("news of %s", session.target.run_id)
+                    session.on_trouble(_unforeseen())
 
     def _read(self, store: Store, session: Session) -> None:
         """Reads the run's state, in the background."""
@@ -188,12 +210,17 @@ class Hub:
                 async with self._reads:
                     session.begin_reading()
                     found = await store.txn(session.reads)
+                self._on_answer()
+                session.on_state((kv for kvs in found.reads for kv in kvs), found.revision)
             except StoreError as error:
                 failures += 1
                 session.on_trouble(error)
                 continue
-            self._on_answer()
-            session.on_state((kv for kvs in found.reads for kv in kvs), found.revision)
+            except Exception:
+                log.exception("reading the state of %s", session.target.run_id)
+                failures += 1
+                session.on_trouble(_unforeseen())
+                continue
             return
 
     def _on_answer(self) -> None:
@@ -210,6 +237,10 @@ class Hub:
             async with asyncio.timeout(_delay(failures)):
                 await self._nudged.wait()
         self._nudged.clear()
+
+
+def _unforeseen() -> StoreError:
+    return StoreError("a fault of the operator's own, which its log tells of")
 
 
 def _delay(failures: int) -> float:

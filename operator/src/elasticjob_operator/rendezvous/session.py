@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,9 +13,13 @@ from elasticjob_runtime.etcd import Delete, Denied, Event, KeyRange, KeyValue, N
 from elasticjob_operator.planning import Target
 from elasticjob_operator.rendezvous.keys import RunKeys
 from elasticjob_operator.rendezvous.meter import Meter
+from elasticjob_operator.rendezvous.verdicts import for_log
 from elasticjob_operator.world import Reach, RendezvousView
 
 log = logging.getLogger(__name__)
+
+READ_SECONDS = 0.05
+"""Between two readings of what a watch tells of one run, s: a script that writes all the time costs twenty readings a second."""
 
 
 class Session:
@@ -31,41 +36,66 @@ class Session:
         self._changed = changed
         self._meter = Meter()
         self._run_keys = RunKeys(self.keys)
-        self._early: list[Event] | None = None
+        self._early: dict[str, Event] | None = None
         """Changes that came while the state is being read; None: it is not."""
         self._owes = False
         """A write failed: whoever asked for it must look again."""
+        self._looked_at = float("-inf")
+        self._looks: asyncio.TimerHandle | None = None
 
     @property
     def reads(self) -> Sequence[Operation]:
         return self._run_keys.reads
 
     def begin_reading(self) -> None:
-        self._early = []
+        self._early = {}
 
     def on_state(self, kvs: Iterable[KeyValue], revision: int) -> None:
         """Everything there is of the run, as of `revision`."""
-        early, self._early = self._early or [], None
+        early, self._early = self._early or {}, None
         self._run_keys.replace(kvs, revision)
-        for event in early:
+        for event in early.values():
             self._run_keys.take(event)
         owes, self._owes = self._owes, False
         self._set_view(self._run_keys.view(Reach.REACHABLE), even_if_same=owes)
 
     def on_events(self, events: Iterable[Event]) -> None:
         if self._early is not None:
-            self._early += events
+            for event in events:
+                self._run_keys.keep(self._early, event)
             return
         news = [self._run_keys.take(event) for event in events]
         if any(news) and self.view.reach is Reach.REACHABLE:
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        """The first news after a quiet moment is read at once; of what comes within `READ_SECONDS` only the last of each key is."""
+        if self._looks is not None:
+            return
+        loop = asyncio.get_running_loop()
+        due = self._looked_at + READ_SECONDS
+        if due <= loop.time():
+            self._look()
+        else:
+            self._looks = loop.call_at(due, self._look)
+
+    def _look(self) -> None:
+        self._looks = None
+        self._looked_at = asyncio.get_running_loop().time()
+        if self.view.reach is Reach.REACHABLE and self._early is None:
             self._set_view(self._run_keys.view(Reach.REACHABLE))
+
+    def close(self) -> None:
+        """Nothing is called after this."""
+        if self._looks is not None:
+            self._looks.cancel()
 
     def on_trouble(self, error: StoreError) -> None:
         """The etcd as a whole, or a read or write of this run."""
         self._early = None
         reach = Reach.DENIED if isinstance(error, Denied | NotEtcd) else Reach.UNREACHABLE
         if self.view.reach is not reach:
-            log.warning("rendezvous %s at %s: %s", self.target.run_id, self.target.endpoint, error)
+            log.warning("rendezvous %s at %s: %s", self.target.run_id, self.target.endpoint, for_log(error))
         self._set_view(self._run_keys.view(reach, str(error)))
 
     def on_failed_write(self) -> None:
@@ -96,6 +126,13 @@ class Session:
 
     def _set_view(self, view: RendezvousView, *, even_if_same: bool = False) -> None:
         if view != self.view or even_if_same:
-            self._meter.see(self.view, view, time.time())
-            self.view = view
+            before, self.view = self.view, view
             self._changed()
+            self._meter_quietly(before, view)
+
+    def _meter_quietly(self, before: RendezvousView, after: RendezvousView) -> None:
+        """No figure is worth a job."""
+        try:
+            self._meter.see(before, after, time.time())
+        except Exception:
+            log.exception("not measured: a change of rendezvous %s", self.target.run_id)

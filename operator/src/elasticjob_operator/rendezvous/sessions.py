@@ -6,13 +6,14 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 
-import aiohttp
 from elasticjob_runtime.etcd import Unavailable
 
 from elasticjob_operator.planning import ClearRun, EvictMember, PublishSpec, Target
+from elasticjob_operator.rendezvous.bounds import TimeBudget
 from elasticjob_operator.rendezvous.hub import Hub
 from elasticjob_operator.rendezvous.session import Session
-from elasticjob_operator.rendezvous.store import Etcd, Store, new_client
+from elasticjob_operator.rendezvous.store import Etcd, Shared, Store
+from elasticjob_operator.tasks import Supervisor
 from elasticjob_operator.world import RendezvousView
 
 Key = tuple[str, str]
@@ -20,20 +21,22 @@ Key = tuple[str, str]
 
 class Sessions:
     """`changed(key)` is called when a job's view differs. `open_store`: raises ValueError where the endpoint is no address. `may_write` is
-    asked before every write."""
+    asked before every write. `supervisor`: of what goes on in the background here."""
 
     def __init__(
         self,
         changed: Callable[[Key], None],
-        open_store: Callable[[str], Store] | None = None,
+        open_store: Callable[[str, TimeBudget], Store] | None = None,
         may_write: Callable[[], bool] = lambda: True,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._changed = changed
         self._may_write = may_write
         self._open_store = open_store or self._open_etcd
         self._sessions: dict[Key, Session] = {}
         self._hubs: dict[str, Hub] = {}
-        self._client: aiohttp.ClientSession | None = None
+        self._supervisor = supervisor or Supervisor()
+        self._shared = Shared()
 
     def view(self, key: Key) -> RendezvousView:
         """As of now. Equal views may differ in when the etcd last answered."""
@@ -57,7 +60,7 @@ class Sessions:
         if target is not None:
             session = self._sessions[key] = Session(target, lambda: self._changed(key))
             if target.endpoint not in self._hubs:
-                self._hubs[target.endpoint] = Hub(target.endpoint, self._open_store)
+                self._hubs[target.endpoint] = Hub(target.endpoint, self._open_store, self._supervisor)
             self._hubs[target.endpoint].add(session)
 
     async def execute(self, key: Key, action: PublishSpec | EvictMember | ClearRun) -> None:
@@ -80,9 +83,6 @@ class Sessions:
         self._sessions.clear()
         hubs, self._hubs = list(self._hubs.values()), {}
         await asyncio.gather(*(hub.close() for hub in hubs))
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
 
     async def _leave(self, session: Session) -> None:
         hub = self._hubs[session.target.endpoint]
@@ -91,7 +91,5 @@ class Sessions:
             del self._hubs[hub.endpoint]
             await hub.close()
 
-    def _open_etcd(self, endpoint: str) -> Store:
-        if self._client is None:
-            self._client = new_client()
-        return Etcd(endpoint, self._client)
+    def _open_etcd(self, endpoint: str, budget: TimeBudget) -> Store:
+        return Etcd(endpoint, self._shared, budget)

@@ -34,6 +34,9 @@ class Memory:
         self._cut.set()
         self._cut = asyncio.Event()
 
+    def close(self) -> None:
+        pass
+
     async def revision(self, key: str) -> int:
         assert key
         self._maybe_fail()

@@ -9,6 +9,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 from elasticjob_operator.planning import ClearRun, EvictMember, PublishSpec, Target
 from elasticjob_operator.rendezvous import hub
+from elasticjob_operator.rendezvous.bounds import TimeBudget
+from elasticjob_operator.rendezvous.keys import RunKeys
+from elasticjob_operator.rendezvous.meter import Meter
 from elasticjob_operator.rendezvous.sessions import Sessions
 from elasticjob_operator.rendezvous.store import Store
 from elasticjob_operator.world import Reach, RendezvousView
@@ -40,7 +43,8 @@ class Bench:
         self.told += 1
         self.on_change()
 
-    def _open(self, endpoint: str) -> Store:
+    def _open(self, endpoint: str, budget: TimeBudget) -> Store:
+        assert budget
         assert endpoint == "etcd:2379"
         error = next(self.refuse)
         if error is not None:
@@ -233,3 +237,50 @@ async def test_no_longer_followed_is_forgotten(bench: Bench) -> None:
     assert bench.view.reach is Reach.CONNECTING
     await bench.sessions.execute(KEY, PublishSpec(spec=SPEC, why="test"))
     assert bench.view.spec is None
+
+
+async def test_wrong_value_of_one_job_is_told_to_it_and_disturbs_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = ("ml", "other")
+    others = Keys(DEFAULT_PREFIX, "u-2")
+    bench.store.put(KEYS.plan, make_plan(1).to_json())
+    await bench.sessions.follow(KEY, TARGET)
+    await bench.sessions.follow(other, Target(endpoint="etcd:2379", run_id="u-2"))
+    await until(lambda: bench.sessions.view(other).reach is Reach.REACHABLE)
+    await bench.until(lambda view: view.plan)
+    bench.store.put(KEYS.plan, make_plan(2).to_json().replace('"epoch":2', '"epoch":"2"'))
+    await bench.until(lambda view: view.unreadable)
+    assert "epoch" in bench.view.unreadable
+    assert bench.view.reach is Reach.REACHABLE
+    monkeypatch.setattr(Meter, "see", boom)
+    bench.store.put(others.plan, make_plan(3).to_json())
+    await until(lambda: bench.sessions.view(other).plan == make_plan(3), "figures that cannot be had cost nobody anything")
+    assert bench.memory.watches == 1
+
+
+async def test_fault_of_ours_in_one_jobs_news_is_that_jobs_trouble(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = ("ml", "other")
+    await bench.sessions.follow(KEY, TARGET)
+    await bench.sessions.follow(other, Target(endpoint="etcd:2379", run_id="u-2"))
+    await until(lambda: bench.sessions.view(other).reach is bench.view.reach is Reach.REACHABLE)
+    real = RunKeys.take
+    monkeypatch.setattr(RunKeys, "take", lambda self, event: boom() if event.key == KEYS.plan else real(self, event))
+    bench.store.put(KEYS.plan, make_plan(1).to_json())
+    bench.store.put(Keys(DEFAULT_PREFIX, "u-2").plan, make_plan(3).to_json())
+    await until(lambda: bench.sessions.view(other).plan == make_plan(3))
+    await bench.until(lambda view: view.reach is Reach.UNREACHABLE)
+    assert "boom" not in bench.view.error
+    assert bench.memory.watches == 1
+
+
+async def test_script_that_writes_all_the_time_wakes_its_job_at_a_pace(bench: Bench) -> None:
+    await bench.sessions.follow(KEY, TARGET)
+    await bench.until(lambda view: view.reach is Reach.REACHABLE)
+    bench.told = 0
+    for step in range(500):
+        bench.store.put(KEYS.progress, ProgressValue(step=step, epoch=1).to_json())
+    await bench.until(lambda view: view.progress and view.progress.step == 499)
+    assert bench.told < 100
+
+
+def boom(*_: object) -> bool:
+    raise TypeError("boom")

@@ -1,0 +1,84 @@
+"""A background task that ends is a fault, however it ends; and the operator's own are all under such watch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from elasticjob_operator.planning import Target
+from elasticjob_operator.reconciler import KeyedQueue
+from elasticjob_operator.rendezvous import Sessions
+from elasticjob_operator.tasks import Supervisor
+
+from tests.unit.operator.waiting import until
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def returns() -> None:
+    return
+
+
+async def raises() -> None:
+    raise ValueError("no")
+
+
+async def test_task_that_goes_on_is_no_fault_and_neither_is_one_that_was_stopped() -> None:
+    supervisor = Supervisor()
+    task = supervisor.start(forever(), "one")
+    supervisor.start(forever(), "two")
+    await asyncio.sleep(0)
+    await supervisor.stop(task)
+    await supervisor.stop_all()
+    await asyncio.sleep(0)
+    assert supervisor.faults == []
+
+
+@pytest.mark.parametrize(("work", "fault"), [(returns, "it ended"), (raises, "it ended: ValueError")])
+async def test_end_of_a_task_is_a_fault(work: Callable[[], Awaitable[None]], fault: str) -> None:
+    told: list[str] = []
+    supervisor = Supervisor(told.append)
+    supervisor.start(work(), "it")  # type: ignore[arg-type]
+    await until(lambda: supervisor.faults)
+    assert supervisor.faults == told == [fault]
+
+
+async def test_task_that_somebody_else_cancelled_is_a_fault() -> None:
+    supervisor = Supervisor()
+    task = supervisor.start(forever(), "it")
+    await asyncio.sleep(0)
+    task.cancel()
+    await until(lambda: supervisor.faults == ["it ended"])
+
+
+async def test_worker_of_the_queue_that_ends_is_a_fault() -> None:
+    supervisor, queue = Supervisor(), KeyedQueue[str]()
+
+    async def handle(_: str) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    supervisor.start(queue.work(handle, 3), "reconcilers")
+    queue.add("a")
+    await until(lambda: supervisor.faults)
+    assert supervisor.faults[0].startswith("reconcilers ended")
+
+
+async def test_hub_that_ends_is_a_fault_and_one_that_is_not_needed_any_more_is_none() -> None:
+    supervisor = Supervisor()
+    sessions = Sessions(lambda _: None, supervisor=supervisor)
+    for name in ("a", "b"):
+        await sessions.follow(("ml", name), Target(endpoint=f"127.0.0.1:{len(name)}", run_id=name))
+    await sessions.follow(("ml", "a"), Target(endpoint="127.0.0.1:2", run_id="a"))
+    await sessions.follow(("ml", "b"), None)
+    await asyncio.sleep(0)
+    assert supervisor.faults == []
+    (task,) = supervisor.tasks
+    task.cancel()
+    await until(lambda: supervisor.faults == ["hub of etcd 127.0.0.1:2 ended"])
+    await sessions.close()
