@@ -47,7 +47,7 @@ def elasticrun(folder: Path, *arguments: str, **environment: str) -> subprocess.
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=280,
         check=False,
         stdin=subprocess.DEVNULL,
     )
@@ -110,3 +110,60 @@ def test_an_import_that_starts_a_thread_hangs_every_worker(probe: Path) -> None:
     assert run.returncode == 0, run.stderr
     assert "busy is not preloaded, every worker imports it itself: importing it starts 1 thread" in run.stderr
     assert "spawned" not in run.stderr
+
+
+THREADS = """
+import os, sys
+os.environ.update(pair.split("=") for pair in sys.argv[1:])
+import json, torch, torch.distributed
+import torch._dynamo
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.LayerNorm(512), torch.nn.GELU(), torch.nn.Linear(512, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(5):
+    optimizer.zero_grad()
+    model(torch.randn(128, 256)).square().mean().backward()
+    optimizer.step()
+maximum = [line.strip() for line in torch.__config__.parallel_info().splitlines() if "max_threads" in line]
+weights = sum(parameter.detach().double().sum().item() for parameter in model.parameters())
+print(json.dumps({
+    "threads": [torch.get_num_threads(), torch.get_num_interop_threads(), *maximum], "weights": float(weights).hex(),
+    "variable": os.environ.get("OMP_NUM_THREADS"), "compiles": not torch._dynamo.config.disable,
+    "debug": str(torch.distributed.get_debug_level()),
+}))
+"""
+
+
+def of_rank_0(run: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    assert run.returncode == 0, run.stderr
+    return told(run)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("flags", [["--nproc-per-node=2"], ["--nproc-per-node=1"]])
+def test_a_forked_worker_computes_with_the_threads_of_a_spawned_one_and_of_torchruns(
+    tmp_path: Path, flags: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher sets OMP_NUM_THREADS=1 where it starts several workers. Equal to the last bit: sums depend on the number of threads."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    (tmp_path / "threads.py").write_text(THREADS)
+    forked = elasticrun(tmp_path, *flags, "threads.py")
+    spawned = elasticrun(tmp_path, *flags, "--start-method=spawn", "threads.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", *flags, "threads.py"]
+    torchruns = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert of_rank_0(forked) == of_rank_0(spawned) == of_rank_0(torchruns)
+
+
+@pytest.mark.timeout(600)
+def test_variables_that_a_script_sets_before_it_imports_torch_have_their_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The zygote loaded torch long before; what cannot be told to torch any more is named."""
+    for name in ("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG", "TORCH_COMPILE_DISABLE", "OMP_PROC_BIND"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "threads.py").write_text(THREADS)
+    settings = ["OMP_NUM_THREADS=3", "TORCH_DISTRIBUTED_DEBUG=DETAIL", "TORCH_COMPILE_DISABLE=1", "OMP_PROC_BIND=false"]
+    forked = elasticrun(tmp_path, "threads.py", *settings)
+    spawned = elasticrun(tmp_path, "--start-method=spawn", "threads.py", *settings)
+    assert of_rank_0(forked) == of_rank_0(spawned)
+    assert (of_rank_0(forked)["compiles"], of_rank_0(forked)["debug"]) == (False, "DebugLevel.DETAIL")
+    assert "the script sets OMP_PROC_BIND, which its libraries had read already" in forked.stderr
+    assert "the script sets" not in spawned.stderr

@@ -25,7 +25,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from elasticjob_runtime.workers import again, blas, error_file, phases
+from elasticjob_runtime.workers import again, error_file, late_environment, phases
 
 STREAMS = ("stdin", "stdout", "stderr")
 
@@ -36,11 +36,12 @@ INTERRUPTED = -2
 def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> None:
     """Becomes the worker that `message` describes: {"environment", "command", "arguments", "module": bool, "stdio": [0, 1, 2]}; `fds` are
     for stdio."""
+    loaded_under = dict(os.environ)
     set_environment(message["environment"])
     set_stdio(dict(zip(message["stdio"], fds, strict=True)))
     reset_signals()
     reseed()
-    blas.restore_threads(message["environment"])
+    late_environment.apply_threads(loaded_under, message["environment"])
     ask_for_no_libuv(message["environment"])
     arguments: list[str] = message["arguments"]
     sys.argv = arguments
@@ -48,7 +49,11 @@ def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> No
     folder = os.getcwd() if message["module"] else os.path.dirname(os.path.realpath(arguments[0]))
     sys.path[:1] = [] if getattr(sys.flags, "safe_path", False) else [folder]  # since Python 3.11
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python 3.11 leaves the parent's after a fork
-    sys.meta_path.insert(0, ImportReporter(agent))
+    reporter = ImportReporter(agent)
+    sys.meta_path.insert(0, reporter)
+    late_environment.FirstImport(
+        late_environment.users_of_torch(), lambda: reporter.tell_too_late(late_environment.apply(message["environment"], dict(os.environ)))
+    ).watch()
     error_file.write_for(os.getpid(), message["environment"].get(error_file.VARIABLE))
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
@@ -174,7 +179,8 @@ def ask_for_no_libuv(environment: dict[str, str]) -> None:
 
 
 class ImportReporter:
-    """Tells the agent the name of every module that is looked for, once each. Finds nothing itself."""
+    """Tells the agent the name of every module that is looked for, once each. Finds nothing itself. Each line is JSON: a name, or a list of
+    variables that the script has set too late for a library that was loaded before."""
 
     def __init__(self, agent: socket.socket) -> None:
         self._agent = agent
@@ -182,6 +188,13 @@ class ImportReporter:
         agent.setblocking(False)
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
+        self._tell(name)
+
+    def tell_too_late(self, variables: list[str]) -> None:
+        if variables:
+            self._tell(variables)
+
+    def _tell(self, what: str | list[str]) -> None:
         if os.getpid() == self._pid:  # not in the script's own children
             with contextlib.suppress(OSError):
-                self._agent.send(json.dumps(name).encode() + b"\n")
+                self._agent.send(json.dumps(what).encode() + b"\n")

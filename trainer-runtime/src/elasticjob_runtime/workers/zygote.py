@@ -225,6 +225,7 @@ class ImportLog:
         self._reactor = reactor
         self.names: dict[str, None] = {}
         """In the order of the first import: a module's own imports come after it."""
+        self._warned = False
 
     def follow(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -244,6 +245,17 @@ class ImportLog:
                 return
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                self.names.setdefault(json.loads(line))
+                self._take(json.loads(line))
 
         self._reactor.add_reader(connection.fileno(), read)
+
+    def _take(self, told: object) -> None:
+        if isinstance(told, str):
+            self.names.setdefault(told)
+        elif isinstance(told, list) and not self._warned:
+            self._warned = True
+            logger.warning(
+                "the script sets %s, which its libraries had read already when they were preloaded: set it outside of the script, or use "
+                "--start-method=spawn",
+                ", ".join(map(str, told)),
+            )
