@@ -46,7 +46,9 @@ class Reactor:
         if self._calls:
             timeout = 0
         for key, _ in self._selector.select(timeout):
-            if key.fd in self._selector.get_map():  # an earlier callback may have removed it
+            if (
+                self._selector.get_map().get(key.fd) is key
+            ):  # an earlier callback may have removed it, and registered another under its number
                 key.data()
         while self._calls:
             self._calls.popleft()()
