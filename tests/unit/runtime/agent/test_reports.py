@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.agent.reactor import Reactor
-from elasticjob_runtime.agent.reports import RateMeter, ReportSocket
+from elasticjob_runtime.agent.reports import READS_AT_ONCE, RateMeter, ReportSocket
 from elasticjob_runtime.contract import ProgressValue
 
 from tests.support import eventually
@@ -127,3 +128,26 @@ def test_the_rate_starts_over_when_the_clock_is_set_back() -> None:
 
 def test_two_reports_at_one_moment() -> None:
     assert rates((0, 1.0), (1, 1.0)) == [0.0, 0.0]
+
+
+def test_a_worker_that_reports_without_end_does_not_keep_the_loop_from_anything_else(desk: Desk) -> None:
+    worker, sent = desk.worker(), 0
+    worker.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            worker.send(report(step=sent))
+            sent += 1
+    assert sent > READS_AT_ONCE, "the kernel holds too few for this test"
+    desk.reactor.wait(1.0)  # accepts
+    desk.reactor.wait(1.0)
+    assert len(desk.heard) == READS_AT_ONCE
+    assert len(desk.hears(sent)) == sent, "but nothing is lost"
+
+
+def test_the_rate_of_a_worker_that_reports_without_end_costs_no_memory_and_no_time() -> None:
+    meter = RateMeter()
+    for number in range(50_000):
+        rate = meter.rate(number, 100.0 + number / 4_000)
+    assert rate == pytest.approx(4_000, rel=0.01)
+    assert max(len(value) for value in vars(meter).values()) < 200
+    assert meter.rate(60_000, 130.0) > 0

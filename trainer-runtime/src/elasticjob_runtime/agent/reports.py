@@ -6,6 +6,7 @@ told of every plan, before this agent's workers are stopped for it. The messages
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import json
@@ -24,6 +25,12 @@ from elasticjob_runtime.workers import descriptors
 from elasticjob_runtime.workers.reactor import Reactor
 
 logger = logging.getLogger(__name__)
+
+READS_AT_ONCE = 128
+"""Messages taken from one worker before the loop has its turn: one that reports without end must not keep it from its heartbeats."""
+
+LAST_WORDS = 2000
+"""Most messages of one connection that are read when its worker has ended: the kernel holds a few hundred."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,6 +77,8 @@ class ReportSocket:
         self._connections: dict[int, socket.socket] = {}
         self._followers: set[int] = set()
         """Connections on which plans are wanted."""
+        self._nonsense: set[int] = set()
+        """Connections that were complained of: once is enough."""
         self._plan: dict[str, Any] | None = None
         self._snapshots = Snapshots()
         self._meter = RateMeter()
@@ -85,7 +94,7 @@ class ReportSocket:
     def drain(self) -> None:
         """Reads what workers said and nobody read yet."""
         for fd in list(self._connections):
-            self._read(fd)
+            self._read(fd, LAST_WORDS)
 
     def close(self) -> None:
         for fd in list(self._connections):
@@ -102,8 +111,10 @@ class ReportSocket:
             self._connections[fd] = connection
             self._reactor.add_reader(fd, functools.partial(self._read, fd))
 
-    def _read(self, fd: int) -> None:
-        while fd in self._connections:
+    def _read(self, fd: int, most: int = READS_AT_ONCE) -> None:
+        for _ in range(most):
+            if fd not in self._connections:
+                return
             fds: list[int] = []
             try:
                 data, fds, _, _ = socket.recv_fds(self._connections[fd], 65536, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
@@ -136,7 +147,9 @@ class ReportSocket:
             if kind in ("progress", "phase"):
                 self._on_report(_report(message))
         except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
-            logger.warning("a worker sent a report that cannot be read: %r", error)
+            if fd not in self._nonsense:
+                self._nonsense.add(fd)
+                logger.warning("a worker sent a report that cannot be read, perhaps not the last one: %r", error)
         return False
 
     def _hand_out(self, fd: int, snapshot: Snapshot | None) -> None:
@@ -161,6 +174,7 @@ class ReportSocket:
     def _drop(self, fd: int) -> None:
         self._reactor.remove_reader(fd)
         self._followers.discard(fd)
+        self._nonsense.discard(fd)
         self._connections.pop(fd).close()
 
 
@@ -190,16 +204,21 @@ class RateMeter:
     """Steps per second over the last reports, about ten seconds of them. Starts over when the step or the clock goes back."""
 
     WINDOW = 10.0
+    GRAIN = 0.1
+    """s between two reports that are remembered, however many come."""
 
     def __init__(self) -> None:
-        self._reports: list[tuple[float, int]] = []
+        self._reports: collections.deque[tuple[float, int]] = collections.deque()
+        self._last = (0.0, 0)
 
     def rate(self, step: int, at: float) -> float:
         """The rate after a report of `step` at time `at` (s)."""
-        if self._reports and (at < self._reports[-1][0] or step < self._reports[-1][1]):
+        if at < self._last[0] or step < self._last[1]:
             self._reports.clear()
-        self._reports.append((at, step))
+        self._last = (at, step)
+        if not self._reports or at - self._reports[-1][0] >= self.GRAIN:
+            self._reports.append((at, step))
         while len(self._reports) > 2 and at - self._reports[0][0] > self.WINDOW:
-            self._reports.pop(0)
+            self._reports.popleft()
         start, first = self._reports[0]
         return (step - first) / (at - start) if at > start else 0.0
