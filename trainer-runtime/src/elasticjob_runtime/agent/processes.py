@@ -84,12 +84,14 @@ class Processes:
         self._launcher.tick(now)
 
     def start(self, plan: Plan, now: float) -> None:
-        if self._launcher.stores is not None and plan.value.leader == self._config.settings.me:
-            self._launcher.stores.renew(plan.epoch)
+        if self._launcher.stores is not None:
+            self._launcher.stores.enter(plan.epoch, leads=plan.value.leader == self._config.settings.me)
         self.group.start(plan, now)
 
     def tell_plan(self, plan: Plan) -> None:
         """To the workers that want to know: what is to follow on them, too."""
+        if plan.rank is None and self._launcher.stores is not None:
+            self._launcher.stores.enter(plan.epoch, leads=False)
         self._reports.tell_plan(plan.value, plan.rank.group_rank if plan.rank is not None else None)
 
     def hear_last_words(self) -> None:

@@ -22,6 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in i
 from elasticjob_runtime.agent.network import PortRange, hold_ports
 from elasticjob_runtime.membership.model import Plan
 from elasticjob_runtime.torchrun.member import Member
+from elasticjob_runtime.workers.stores import PortUse
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class StoreHost:
         except RuntimeError:
             self.libuv = False  # Debian's torch, and some vendors'
         self._stores = {port: self._listen(port) for port in self.ports}
-        self._used: dict[int, int] = {}
+        self._use = PortUse(self.ports)
         # A client of the agent's store asks for libuv (torch 2.6): without it, the worker of rank 0 opens the workers' store.
         self.shared = self.libuv and os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1"
         self._worker_ports: list[socket.socket] = [] if self.shared else hold_ports(ports)
@@ -71,10 +72,9 @@ class StoreHost:
 
     def prepare(self, epoch: int) -> None:
         """Stores that an earlier epoch used get fresh. Whoever still waits at one is told so by the broken connection."""
-        for port in [port for port, used_by in self._used.items() if used_by != epoch]:
-            del self._used[port], self._stores[port]
+        for port in self._use.enter(epoch, leads=True):  # as if it led: one renewal too many costs nothing
+            del self._stores[port]
             self._stores[port] = self._listen(port)
-        self._used[self.ports[epoch % len(self.ports)]] = epoch
 
     def worker_port(self, plan: Plan) -> int:
         """Where the workers of `plan` find their store, when this member leads."""

@@ -198,11 +198,11 @@ class ZygoteLauncher:
         if not self.stores.attached:
             zygote.fork_stores(self.stores.attach)
 
-    def _stores_ready(self, listening: bool) -> None:
+    def _stores_ready(self, _listening: bool) -> None:
         if not self.ready:
             self.ready = True
             self._on_ready()
-        elif not listening and self._zygote is not None and self._zygote.ready and not self.stores.hopeless:
+        elif not self.stores.attached and self._zygote is not None and self._zygote.ready and not self.stores.hopeless:
             self._zygote.fork_stores(self.stores.attach)  # the host was killed
 
     def _zygote_gone(self, zygote: Zygote, end: End) -> None:

@@ -13,6 +13,27 @@ from elasticjob_runtime.workers.reactor import Reactor
 logger = logging.getLogger(__name__)
 
 
+class PortUse:
+    """Which epoch used the store of which port: no epoch may meet what an earlier one left in a store. Pure.
+
+    The store of epoch n is on ports[n % len(ports)] of the member that leads it.
+    """
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        self._ports = tuple(ports)
+        self._used: dict[int, int] = {}
+
+    def enter(self, epoch: int, *, leads: bool) -> list[int]:
+        """The ports whose stores have to be replaced now. To be called for every epoch that this member sees, whoever leads it: so they are
+        fresh long before it leads again."""
+        stale = [port for port, used_by in self._used.items() if used_by != epoch]
+        for port in stale:
+            del self._used[port]
+        if leads:
+            self._used[self._ports[epoch % len(self._ports)]] = epoch
+        return stale
+
+
 class StoreHost:
     """Stores on `ports`; the one of epoch n is ports[n % len(ports)]."""
 
@@ -21,9 +42,12 @@ class StoreHost:
         self._ports = list(ports)
         self._on_ready = on_ready
         self._connection: socket.socket | None = None
-        self._used: set[int] = set()
+        self._use = PortUse(ports)
+        self._broken: set[int] = set()
+        """Ports on which no store could be opened."""
         self._deaths = 0
         self.listening = False
+        """A fresh store is on every port, or will be before anybody can know that this member leads."""
         self.pid = 0
         """Of the process; 0: it has not said yet."""
         self.libuv = True
@@ -45,20 +69,20 @@ class StoreHost:
             messages.send(connection, {"ports": self._ports})
         self._reactor.add_reader(connection.fileno(), self._read)
 
-    def renew(self, epoch: int) -> None:
-        """Epoch `epoch` starts with this member's store: the ones used before it get fresh."""
-        current = self._ports[epoch % len(self._ports)]
-        for port in self._used - {current}:
+    def enter(self, epoch: int, *, leads: bool) -> None:
+        """Epoch `epoch` begins, with this member's store or another's: the ones used before it get fresh."""
+        stale = self._use.enter(epoch, leads=leads)
+        for port in sorted({*stale, *self._broken}):
             if self._connection is not None:
                 with contextlib.suppress(OSError):
                     messages.send(self._connection, {"renew": port})
-        self._used = {current}
 
     def close(self) -> None:
         if self._connection is not None:
             self._reactor.remove_reader(self._connection.fileno())
             self._connection.close()
             self._connection = None
+        self._broken.clear()
         self.listening = False
 
     def _read(self) -> None:
@@ -71,8 +95,19 @@ class StoreHost:
             logger.warning("no store host (%s): rank 0's worker hosts the store", message["error"])
             self._deaths += 1
             self.close()
+        elif "renewed" in message:
+            self._renewed(message["renewed"], message["problem"])
         else:
             self.listening = True
             self.pid = message["pid"]
             self.libuv = message["libuv"]
         self._on_ready(self.listening)
+
+    def _renewed(self, port: int, problem: str) -> None:
+        """What is claimed must be there: the workers of a plan that counts on it would wait for minutes."""
+        if problem:
+            logger.warning("no store listens on port %d (%s): until one does, rank 0's worker hosts the store", port, problem)
+            self._broken.add(port)
+        else:
+            self._broken.discard(port)
+        self.listening = not self._broken

@@ -258,8 +258,13 @@ def host_stores(ours: socket.socket) -> None:
             os._exit(0)
         port = message["renew"]
         stores.pop(port, None)
-        with contextlib.suppress(RuntimeError):
+        problem = ""
+        try:
             stores[port] = listen(port)
+        except RuntimeError as error:
+            problem = str(error).partition("\n")[0] or "it cannot be opened"
+        with contextlib.suppress(OSError):
+            messages.send(ours, {"renewed": port, "problem": problem})
 
 
 if __name__ == "__main__":
