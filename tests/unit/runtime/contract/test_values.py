@@ -36,6 +36,11 @@ def read(kind: type[Value], data: Any) -> Value:
     return kind.from_json(json.dumps(data))
 
 
+def test_members_and_plans_of_torchrun_which_count_no_workers_are_read() -> None:
+    assert MemberValue.from_json(json.dumps(MEMBER | {"nproc": 0})).nproc == 0
+    assert PlanValue.from_json(json.dumps(PLAN | {"nproc": 0, "world_size": 0})).world_size == 0
+
+
 def test_what_is_written_is_read_as_it_was() -> None:
     plan = PlanValue.from_json(json.dumps(PLAN))
     assert (plan.epoch, plan.reason, plan.gone, plan.store_generation) == (2, PlanReason.START, (1,), 3)

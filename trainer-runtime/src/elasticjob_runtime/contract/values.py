@@ -162,8 +162,7 @@ class MemberValue(Value):
         object.__setattr__(self, "state", MemberState(self.state))
 
     def check(self) -> None:
-        _at_least(1, nproc=self.nproc)
-        _at_least(0, epoch=self.epoch)
+        _at_least(0, nproc=self.nproc, epoch=self.epoch, saved=self.saved)  # nproc 0: torchrun's, whose agents count among themselves
         if not self.ports:
             raise ValueError("ports: expected at least one")
         for port in (*self.ports, self.peer_port):
@@ -229,7 +228,8 @@ class PlanValue(Value):
     """Unix time of the run's first plan, s: tells its runs apart where no operator numbers them."""
 
     def check(self) -> None:
-        _at_least(1, epoch=self.epoch, size=self.size, world_size=self.world_size, nproc=self.nproc)
+        _at_least(1, epoch=self.epoch, size=self.size)
+        _at_least(0, world_size=self.world_size, nproc=self.nproc)  # 0: torchrun's
         _at_least(0, restart_count=self.restart_count, stayed=self.stayed, store_generation=self.store_generation, run_began=self.run_began)
         _port(master_port=self.master_port)
 
