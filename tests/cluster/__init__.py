@@ -16,6 +16,7 @@
     power_off(name), power_on(name)  the plug: everything on it ends, silently
     partition(name), heal(name)      the network cable
     freeze(name), thaw(name)         every process stops where it stands
+    stop_api_server(), start_api_server()
     kubectl(*arguments, stdin=None)  -> its output, as administrator
     load_image(archive)              an OCI or Docker archive, into every node, present and future
 
@@ -40,7 +41,9 @@ from .lifecycle import (
     power_off,
     power_on,
     remove_node,
+    start_api_server,
     status,
+    stop_api_server,
     thaw,
     up,
 )
@@ -70,7 +73,9 @@ __all__ = [
     "power_off",
     "power_on",
     "remove_node",
+    "start_api_server",
     "status",
+    "stop_api_server",
     "thaw",
     "up",
 ]

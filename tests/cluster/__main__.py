@@ -28,6 +28,10 @@ NODE_COMMANDS: dict[str, Callable[[str], None]] = {
     "thaw": cluster.thaw,
 }
 
+COMMANDS: dict[str, Callable[[], None]] = {
+    "stop-api-server": cluster.stop_api_server,
+    "start-api-server": cluster.start_api_server,
+}
 
 TOOLS = ("helm", "kubectl")
 
@@ -53,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="remove the cluster without a trace")
     commands.add_parser("status", help="the nodes as they are now")
     commands.add_parser("add-node", help=_summary(cluster.add_node))
+    for name, call in COMMANDS.items():
+        commands.add_parser(name, help=_summary(call))
     for name, function in NODE_COMMANDS.items():
         commands.add_parser(name, help=_summary(function)).add_argument("node", help="such as node-1")
     commands.add_parser("load-image", help=_summary(cluster.load_image)).add_argument("archive", type=Path)
@@ -76,6 +82,8 @@ def _execute(arguments: argparse.Namespace) -> None:
     command = arguments.command
     if command in NODE_COMMANDS:
         NODE_COMMANDS[command](arguments.node)
+    elif command in COMMANDS:
+        COMMANDS[command]()
     elif command == "build":
         cluster.build()
     elif command == "up":

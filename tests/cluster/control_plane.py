@@ -46,14 +46,28 @@ def start_control_plane(state: Path) -> None:
     """Starts everything in its order and waits until the API server answers. The network exists (`network.create`)."""
     make_certificates(state, f"{CONTROL_PLANE_ADDRESS}:6443", roles=("controller-manager", "scheduler"))
     _start(state, components.etcd(state / "etcd", ETCD_PORT, ETCD_PEER_PORT))
-    _start(state, components.api_server(state, 6443, ETCD_PORT, {"advertise-address": CONTROL_PLANE_ADDRESS}))
-    _wait(state, "kube-apiserver", lambda: server_is_ready(state))
+    start_api_server(state)
     everything = ["*", "bootstrap-signer-controller", "token-cleaner-controller"]
     flags = {"use-service-account-credentials": True}
     _start(state, components.controller_manager(state, state / "controller-manager.conf", everything, flags))
     _start(state, components.scheduler(state / "scheduler.conf"))
     kubectl(state, "apply", "--filename", str(MODULE_FOLDER / "bootstrap.yaml"))
     _start_dns(state)
+
+
+def start_api_server(state: Path) -> None:
+    """Starts the API server and waits until it answers; its data are etcd's."""
+    _start(state, components.api_server(state, 6443, ETCD_PORT, {"advertise-address": CONTROL_PLANE_ADDRESS}))
+    _wait(state, "kube-apiserver", lambda: server_is_ready(state))
+
+
+def stop_api_server() -> None:
+    """Kills it. Everything else goes on. Harmless when it is down."""
+    cgroups.kill(f"{GROUP}/kube-apiserver")
+
+
+def api_server_is_running() -> bool:
+    return bool(cgroups.processes(f"{GROUP}/kube-apiserver"))
 
 
 def wait_for_service_accounts(state: Path) -> None:

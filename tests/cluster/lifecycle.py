@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.steps import Steps, concurrently
 
-from . import cgroups, images, machine, network
+from . import cgroups, control_plane, images, machine, network
 from .control_plane import is_running, server_is_ready, start_control_plane, wait_for_service_accounts
 from .nodes import Node, all_nodes, ready_nodes
 from .oci import read_archive
@@ -123,6 +123,19 @@ def thaw(name: str) -> None:
         node = _node_that_is_on(name)
         node.thaw()
         _wait_until_ready([node])
+
+
+def stop_api_server() -> None:
+    """Kills the API server; all else goes on without it. Harmless when it is down."""
+    with _changing():
+        control_plane.stop_api_server()
+
+
+def start_api_server() -> None:
+    """Starts the API server that was stopped, with all it knew, and waits until it answers. Harmless when it is up."""
+    with _changing():
+        if not control_plane.api_server_is_running():
+            control_plane.start_api_server(state_folder())
 
 
 def load_image(archive: Path | str) -> None:
