@@ -36,6 +36,8 @@ test: setup ## every test (without root: all but end-to-end)
 	$(BIN)/python -m tests.run
 test-unit: setup ## the tests that take seconds
 	$(BIN)/python -m pytest -q -n 2 tests/unit
+chaos: setup ## faults on real pods, with a ledger of all that is trained and saved (root; about 35 minutes; ARGS=--nightly: hours)
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 bench-recovery: setup ## torchrun and elasticrun side by side: how long each change costs
 	$(BIN)/python -m tests.bench.recovery $(ARGS)
@@ -55,4 +57,4 @@ check: setup ## format, lint, types, layers, generated files, chart
 generate: setup ## CRD and chart files from the models
 	$(BIN)/python -m elasticjob_operator.api.generate
 
-.PHONY: help setup quickstart demo demo-down install cluster cluster-down images test test-unit bench-recovery bench-rendezvous bench-pods bench-operator check generate
+.PHONY: help setup quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check generate

@@ -18,6 +18,9 @@ SERVER = f"https://{CONTROL_PLANE_ADDRESS}:6443"
 ETCD_PORT, ETCD_PEER_PORT = 2379, 2380  # of the namespace's own loopback
 GROUP = "control-plane"
 
+KEEP_RUNNING = ("sh", "-c", 'while :; do "$0" "$@"; sleep 1; done')
+"""Put before a command. It is in the command's cgroup and ends with that."""
+
 COREFILE = f"""
 cluster.local:53 in-addr.arpa:53 ip6.arpa:53 {{
     bind {CONTROL_PLANE_ADDRESS}
@@ -49,8 +52,8 @@ def start_control_plane(state: Path) -> None:
     start_api_server(state)
     everything = ["*", "bootstrap-signer-controller", "token-cleaner-controller"]
     flags = {"use-service-account-credentials": True}
-    _start(state, components.controller_manager(state, state / "controller-manager.conf", everything, flags))
-    _start(state, components.scheduler(state / "scheduler.conf"))
+    _start(state, components.controller_manager(state, state / "controller-manager.conf", everything, flags), again=True)
+    _start(state, components.scheduler(state / "scheduler.conf"), again=True)
     kubectl(state, "apply", "--filename", str(MODULE_FOLDER / "bootstrap.yaml"))
     _start_dns(state)
 
@@ -100,8 +103,11 @@ def _start_dns(state: Path) -> None:
     _start(state, [str(program("coredns")), "-conf", str(corefile)])
 
 
-def _start(state: Path, command: Sequence[str]) -> None:
+def _start(state: Path, command: Sequence[str], again: bool = False) -> None:
+    """`again`: it is started anew when it ends, as a kubelet would. The scheduler ends itself where it finds its cache to be wrong, which
+    happens when nodes or the API server come and go."""
     name = Path(command[0]).name
+    command = [*KEEP_RUNNING, *command] if again else command
     start_daemon(command, state / "logs" / f"{name}.log", cgroups.create(f"{GROUP}/{name}"), CONTROL_PLANE_NAMESPACE)
 
 
