@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from elasticjob_runtime.contract import PARTITION_GRACE
+
 from tests.chaos.job import SPREAD, Layout, Seen
 from tests.chaos.network import CONTROL_PLANE, partitioned
 from tests.chaos.processes import frozen, sidecar_of, stopped
 from tests.chaos.scene import Scene
 from tests.cluster import start_api_server, stop_api_server
 
-PARTITION_GRACE = 30.0
 LEASE = 5.0
 """s after which etcd gives up a member that it does not hear."""
 ISLAND = PARTITION_GRACE + LEASE + 5.0

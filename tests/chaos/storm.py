@@ -7,7 +7,9 @@ import threading
 import time
 from collections.abc import Sequence
 
-from tests.chaos.faults import FAULTS, PARTITION_GRACE, Expect, Fault
+from elasticjob_runtime.contract import PARTITION_GRACE
+
+from tests.chaos.faults import FAULTS, Expect, Fault
 from tests.chaos.job import SPREAD
 from tests.chaos.scene import Scene
 from tests.chaos.schedule import Deed, draw
