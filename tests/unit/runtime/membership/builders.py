@@ -22,6 +22,7 @@ from elasticjob_runtime.contract import (
 )
 from elasticjob_runtime.membership.model import (
     Action,
+    AskOutside,
     Exit,
     Member,
     Plan,
@@ -173,6 +174,7 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
     ProposePlan: lambda it: (
         f"plan {it.epoch}: {' '.join(member.name for member in it.members)}, {it.plan_reason.value}, {it.restart_count} restarts"
     ),
+    AskOutside: lambda _it: "ask outside",
     ProbePeers: lambda it: "ask " + " ".join(member.name for member in it.members),
     PublishOutcome: lambda it: (
         f"outcome {it.outcome.state.value}" + (f" because of {it.outcome.failure['member']}" if it.outcome.failure else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import MemberState, SpecValue
+from elasticjob_runtime.contract import CONSISTENT, MemberState, SpecValue
 from elasticjob_runtime.membership import decide
 from elasticjob_runtime.membership.line import takeover_delay
 from elasticjob_runtime.membership.model import Role, Workers, WorkersState
@@ -181,13 +181,20 @@ ONE = make_plan("a")
 AWAY = NOW - 2
 """The lease ended 2 s ago."""
 
+HEARD: dict[str, Any] = {"outside_asked_at": NOW - 2.5, "outside_at": NOW - 2.5}
+"""Something outside answered a moment ago."""
+
 ALONE = {
     "alone, the lease holds": Case(make_view(there="ab", plan=ONE, lease_expires_at=NOW + 2, spec=SpecValue(min=1, max=1)), "wait 2 s"),
     "alone, and the lease ended: the spare is asked": Case(
         make_view(there="ab", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1)), "ask b"
     ),
-    "alone: the spare has no later plan, so etcd is away for all": Case(
-        make_view(there="ab", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1), probes=answers("b", ago=0.25)), "wait 0.75 s"
+    "alone: the spare has no later plan: is it etcd that is away, for all?": Case(
+        make_view(there="ab", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1), probes=answers("b", ago=0.25)), "ask outside"
+    ),
+    "alone: the spare has no later plan, and the world answers: etcd is away for all": Case(
+        make_view(there="ab", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1), probes=answers("b", ago=0.25), **HEARD),
+        "wait 0.75 s",
     ),
     "alone: the spare is asked again": Case(
         make_view(there="ab", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1), probes=answers("b", ago=1.0)), "ask b"
@@ -197,23 +204,40 @@ ALONE = {
     ),
     "alone: one spare is gone with the store, another answers": Case(
         make_view(there="abc", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1),
-                  probes={**answers("b"), **answers("c", reachable=False)}), "wait 1 s"
+                  probes={**answers("b"), **answers("c", reachable=False)}, **HEARD), "wait 1 s"
     ),
     "alone: neither store nor spare": Case(
         make_view(there="ab", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1), probes=answers("b", reachable=False)), "stop"
     ),
-    "alone: neither store nor spare, stopped": Case(
+    "alone: neither store nor spare, stopped: it asks for a new plan when the store is back": Case(
         make_view(there="ab", plan=ONE, workers=runs(ONE, GONE), lease_expires_at=AWAY, spec=SpecValue(min=1, max=1),
-                  probes=answers("b", reachable=False)), "exit RESTARTABLE"
+                  probes=answers("b", reachable=False)), "say ready of epoch 2"
     ),
-    "alone, and nobody is known: a moment for etcd to come back": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=AWAY, settings={"min": 1}), "wait 28 s"
+    "alone: a spare is silent, another answers, for the whole grace: the silent one may train": Case(
+        make_view(there="abc", plan=ONE, lease_expires_at=NOW - 30, spec=SpecValue(min=1, max=1),
+                  probes={**answers("b"), **answers("c", reachable=False)}, **HEARD), "stop"
+    ),
+    "alone, and nobody is known: does the world answer?": Case(
+        make_view(there="a", plan=ONE, lease_expires_at=AWAY, settings={"min": 1}), "ask outside"
+    ),
+    "alone, and nobody is known, nor answers: a moment for etcd to come back": Case(
+        make_view(there="a", plan=ONE, lease_expires_at=AWAY, settings={"min": 1}, outside_asked_at=NOW - 2.5), "wait 2.5 s"
     ),
     "alone, nobody is known, etcd does not come back: somebody may have come": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=NOW - 30, settings={"min": 1}), "stop"
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 30, settings={"min": 1}, outside_asked_at=NOW - 2.5), "stop"
     ),
     "alone, nobody is known, but an operator may have replaced this node": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=NOW - 30, spec=SpecValue(min=1, max=1)), "stop"
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 30, spec=SpecValue(min=1, max=1), outside_asked_at=NOW - 2.5), "stop"
+    ),
+    "alone, and frozen for long: it asks before it gives up": Case(
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 3000, spec=SpecValue(min=1, max=1),
+                  outside_asked_at=NOW - 2990), "ask outside"
+    ),
+    "alone, and frozen for long: it waits for the answer": Case(
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 3000, spec=SpecValue(min=1, max=1), outside_asked_at=NOW - 0.5), "wait 1.5 s"
+    ),
+    "alone, and the world answers: etcd is away, and nobody replaces anybody": Case(
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 3000, spec=SpecValue(min=1, max=1), **HEARD), "wait 2.5 s"
     ),
     "alone, and there is room for nobody else: it trains on": Case(
         make_view(there="a", plan=ONE, lease_expires_at=NOW - 600, settings={"min": 1, "max": 1}), "nothing to do"
@@ -221,6 +245,71 @@ ALONE = {
     "alone and done: nothing to protect": Case(
         make_view(there=members("a", a={"state": MemberState.SUCCEEDED, "epoch": 1}), plan=ONE, workers=runs(ONE, WorkersState.SUCCEEDED),
                   lease_expires_at=NOW - 600, settings={"min": 1}), "outcome succeeded"
+    ),
+}  # fmt: skip
+
+GROUP = make_plan("ab")
+"""Of two; this member leads."""
+EXACTLY_TWO = SpecValue(min=2, max=2)
+CONSISTENTLY = SpecValue(min=2, max=2, on_partition=CONSISTENT)
+
+OF_THREE: dict[str, Any] = {
+    "me": "b", "there": "ab", "plan": make_plan("abc", me="b"), "spec": EXACTLY_TWO, "role": Role.FOLLOWER, "predecessor": "a",
+}  # fmt: skip
+CONSISTENT_B: dict[str, Any] = {
+    "me": "b", "there": "ab", "plan": make_plan("ab", me="b"), "spec": CONSISTENTLY, "role": Role.FOLLOWER, "predecessor": "a",
+}  # fmt: skip
+
+ISLAND = {
+    "the lease holds: nobody is asked": Case(make_view(there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW + 2), "wait 2 s"),
+    "the lease ended: the spares are asked": Case(make_view(there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=AWAY), "ask c d"),
+    "a spare follows a later plan": Case(
+        make_view(there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=AWAY,
+                  probes={**answers("c", epoch=2), **answers("d", reachable=False)}), "stop"
+    ),
+    "the spares are silent, and enough to train": Case(
+        make_view(there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=AWAY, probes=answers("cd", reachable=False)), "stop"
+    ),
+    "one spare is silent, too few to train without another": Case(
+        make_view(there="abc", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=AWAY, probes=answers("c",
+                  reachable=False), **HEARD), "wait 1 s"
+    ),
+    "the spares answer, and so does the world: etcd is away for all": Case(
+        make_view(there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 3000, probes=answers("cd"), **HEARD), "wait 1 s"
+    ),
+    "all are here, nothing outside answers: not for longer than the grace": Case(
+        make_view(there="ab", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 30, outside_asked_at=NOW - 2.5), "stop"
+    ),
+    "all are here, nothing outside answers, within the grace": Case(
+        make_view(there="ab", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 20, outside_asked_at=NOW - 2.5), "wait 2.5 s"
+    ),
+    "all are here, by hand, and there is no room for others: it trains on": Case(
+        make_view(there="ab", plan=GROUP, settings={"max": 2}, lease_expires_at=NOW - 3000), "nothing to do"
+    ),
+    "a follower leaves it to its leader": Case(
+        make_view(me="b", there="ab", plan=make_plan("ab", me="b"), spec=EXACTLY_TWO, role=Role.FOLLOWER, predecessor="a",
+                  lease_expires_at=NOW - 3000), "nothing to do"
+    ),
+    "one of the group is silent: it cannot train, but may be back": Case(
+        make_view(**OF_THREE, silent=frozenset("c"), silent_since=NOW - 10, lease_expires_at=NOW - 9,
+                  store={"suspicions": (suspicion("c", "b"),)}), "wait 21 s"
+    ),
+    "one of the group is silent for the whole grace": Case(
+        make_view(**OF_THREE, silent=frozenset("c"), silent_since=NOW - 30, lease_expires_at=NOW - 40), "stop"
+    ),
+    "one of the group is silent, and the store is there: the planner's business": Case(
+        make_view(**OF_THREE, silent=frozenset("c"), silent_since=NOW - 300, lease_expires_at=NOW + 3,
+                  store={"suspicions": (suspicion("c", "b"),)}), "wait 3 s"
+    ),
+    "Consistent: nobody trains on without a lease": Case(
+        make_view(**CONSISTENT_B, lease_expires_at=NOW), "stop"
+    ),
+    "Consistent: the lease holds": Case(
+        make_view(**CONSISTENT_B, lease_expires_at=NOW + 1), "wait 1 s"
+    ),
+    "Consistent, and done: nothing to protect": Case(
+        make_view(**CONSISTENT_B, workers=runs(make_plan("ab", me="b"), WorkersState.SUCCEEDED),
+                  lease_expires_at=NOW - 9), "say succeeded of epoch 1"
     ),
 }  # fmt: skip
 
@@ -237,7 +326,7 @@ LISTEN = {
     ),
 }
 
-TABLES = {"watch": WATCH, "restore": RESTORE, "lead": LEAD, "fence": FENCE, "alone": ALONE, "listen": LISTEN}
+TABLES = {"watch": WATCH, "restore": RESTORE, "lead": LEAD, "fence": FENCE, "alone": ALONE, "island": ISLAND, "listen": LISTEN}
 
 
 @pytest.mark.parametrize(("rule", "name"), [(rule, name) for rule, cases in TABLES.items() for name in cases])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from elasticjob_runtime.agent.outside import TIMEOUT as OUTSIDE_TIMEOUT
 from elasticjob_runtime.agent.peers import PROBE_TIMEOUT
 from elasticjob_runtime.agent.plans import PlanOutdatedError
 from elasticjob_runtime.agent.rendezvous_core import Callbacks, RendezvousCore
@@ -13,6 +14,7 @@ from elasticjob_runtime.etcd.port import Operation, StoreError
 from elasticjob_runtime.membership import View, decide
 from elasticjob_runtime.membership.model import (
     Action,
+    AskOutside,
     Exit,
     Member,
     Probe,
@@ -54,6 +56,16 @@ class Agent:
         self.cut_off = False
         self.lossy = False
         self.wall_offset = 0.0
+        self.stood_still = 0.0
+        """s for which its monotonic clock has stood still: a machine that was suspended."""
+        self.no_descriptors = False
+        """It can make no connection of its own."""
+        self.out_since: float | None = None
+        """When it was cut off from the store, by the world's clock; None: it is not, or only as the store is away for all."""
+        self.awake_since = 0.0
+        """When it last went on after a freeze."""
+        self.outside_asked_at: float | None = None
+        self.outside_at: float | None = None
         self.exit: Exit | None = None
         self.leaving_since: float | None = None
         self.warm = False
@@ -88,7 +100,8 @@ class Agent:
                 post=self._core_thread.post,
             ),
             lease_ttl=LEASE_TTL,
-            clock=lambda: self.clock.now,
+            clock=lambda: self.now,
+            wall_clock=lambda: 1.7e9 + self.clock.now + self.wall_offset,
             batch=BATCH,
         )
         self.clock.later(warm_after, self._warmed)
@@ -96,6 +109,11 @@ class Agent:
 
     def __repr__(self) -> str:
         return f"{self.name}/{self.settings.incarnation}"
+
+    @property
+    def now(self) -> float:
+        """Its own monotonic clock."""
+        return self.clock.now - self.stood_still
 
     @property
     def stopped(self) -> bool:
@@ -132,7 +150,10 @@ class Agent:
             workers=self.workers.view,
             probes=self.probes,
             lease_expires_at=self._core.lease_expires_at,
-            silent=self.hearing.silent(self.clock.now),
+            silent=self.hearing.silent(self.now),
+            silent_since=self.hearing.silent_since(self.now),
+            outside_asked_at=self.outside_asked_at,
+            outside_at=self.outside_at,
             heard_epoch=heard[0],
             heard_at=heard[1],
             warm=self.warm,
@@ -146,7 +167,7 @@ class Agent:
     def _decide(self) -> None:
         while self.exit is None and not self.stopped:
             view = self.view()
-            action = decide(view, self.clock.now)
+            action = decide(view, self.now)
             if action.reason != self._said:
                 self._said = action.reason
                 self.clock.note(self.name, action.reason)
@@ -156,7 +177,7 @@ class Agent:
             until = self._execute(action, view)
             if until is not None:
                 if until != float("inf"):
-                    self.clock.later(until - self.clock.now + 1e-6, lambda: self._loop.post(lambda: None))
+                    self.clock.later(until - self.now + 1e-6, lambda: self._loop.post(lambda: None))
                 return
 
     def _execute(self, action: Action, view: View) -> float | None:
@@ -177,11 +198,14 @@ class Agent:
                     self._probing = True
                     self._probe(action.members)
                 return until
+            case AskOutside():
+                self._ask_outside()
+                return until
             case _:
                 return self._to_store(action, view, until)
 
     def _to_store(self, action: Action, view: View, until: float) -> float:
-        now = self.clock.now
+        now = self.now
         if self._busy:
             return until
         if now < self._retry_at:
@@ -214,7 +238,7 @@ class Agent:
         elif isinstance(error, PlanOutdatedError):
             self.clock.note(self.name, str(error))
         else:
-            self._retry_at = self.clock.now + RETRY_SECONDS[min(self._tries, len(RETRY_SECONDS) - 1)]
+            self._retry_at = self.now + RETRY_SECONDS[min(self._tries, len(RETRY_SECONDS) - 1)]
             self._tries += 1
             self.clock.note(self.name, f"{type(action).__name__} failed: {error}")
 
@@ -223,25 +247,39 @@ class Agent:
         self.wake()
 
     def _probe(self, members: Sequence[Member]) -> None:
+        if self.no_descriptors:
+            self.clock.later(PROBE_TIMEOUT, lambda: self._loop.post(lambda: self._probed({})))
+            return
+
         def ended() -> None:
             found = {
                 member.name: Probe(
                     incarnation=member.value.incarnation,
                     reachable=answers[member.name],
                     asked_at=asked_at,
-                    at=self.clock.now,
+                    at=self.now,
                     epoch=epochs[member.name],
                 )
                 for member in members
             }
             self._loop.post(lambda: self._probed(found))
 
-        asked_at = self.clock.now
+        asked_at = self.now
         answers = {member.name: self.world.answers(self, member) for member in members}
         asked = {member.name: self.world.incarnation(member.value.incarnation) for member in members}
         epochs = {name: there.known_epoch if there and answers[name] else 0 for name, there in asked.items()}
         silent = any(not answers[member.name] and not self.world.refuses(self, member) for member in members)
         self.clock.later(PROBE_TIMEOUT if silent else self.clock.latency(), ended)
+
+    def _ask_outside(self) -> None:
+        asked_at = self.outside_asked_at = self.now
+        answered = not self.cut_off and not self.no_descriptors
+
+        def told() -> None:
+            if answered:
+                self.outside_at = asked_at
+
+        self.clock.later(self.clock.latency() if answered else OUTSIDE_TIMEOUT, lambda: self._loop.post(told))
 
     def _probed(self, found: dict[str, Probe]) -> None:
         self._probing = False
@@ -254,7 +292,7 @@ class Agent:
             self._core.flush()
         due = self._core.due
         if due is not None:
-            self.clock.later(due - self.clock.now + 1e-6, lambda: self._core_thread.post(self._core.tick))
+            self.clock.later(due - self.now + 1e-6, lambda: self._core_thread.post(self._core.tick))
 
     def _wrote(self, operations: Sequence[Operation]) -> None:
         self.world.wrote(self, operations)

@@ -28,6 +28,9 @@ class Hearing:
         late = {name for name, heard_at in self._heard_at.items() if now - heard_at > SILENT}
         return frozenset(late | self._closed)
 
+    def silent_since(self, now: float) -> float | None:
+        return min((self._heard_at[name] for name in self.silent(now)), default=None)
+
     def heard(self) -> tuple[int, float]:
         latest = max((epoch for epoch, _ in self._epochs.values()), default=0)
         return latest, min((at for epoch, at in self._epochs.values() if epoch == latest), default=0.0)
@@ -36,7 +39,7 @@ class Hearing:
         if tuple(neighbours) == self._neighbours:
             return
         self._neighbours = tuple(neighbours)
-        self._heard_at = {neighbour.name: self._agent.clock.now for neighbour in neighbours}
+        self._heard_at = {neighbour.name: self._agent.now for neighbour in neighbours}
         self._closed = set()
         self._epochs = {}
         if not self._ticking:
@@ -45,7 +48,7 @@ class Hearing:
 
     def listen(self) -> None:
         """Takes what has arrived."""
-        now, world = self._agent.clock.now, self._agent.world
+        now, world = self._agent.now, self._agent.world
         for neighbour in self._neighbours:
             if world.is_cut(self._agent.name, neighbour.name):
                 continue
@@ -63,8 +66,8 @@ class Hearing:
             self._ticking = False
             return
         if not self._agent.frozen:
-            before, said = self.silent(self._agent.clock.now), self.heard()
+            before, said = self.silent(self._agent.now), self.heard()
             self.listen()
-            if self.silent(self._agent.clock.now) != before or before or self.heard() != said:
+            if self.silent(self._agent.now) != before or before or self.heard() != said:
                 self._agent.wake()
         self._agent.clock.later(BEAT, self._tick)

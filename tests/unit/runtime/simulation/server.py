@@ -41,6 +41,10 @@ class Owner(Protocol):
     lossy: bool
     """Answers of the store may get lost."""
 
+    @property
+    def now(self) -> float:
+        """By its own monotonic clock."""
+
 
 class Server:
     """One etcd. `checks` sees every change: (before, after) of the keys it asks for."""
@@ -199,7 +203,7 @@ class Lease:
 
     def __init__(self, server: Server, owner: Owner, number: int, ttl: float, on_lost: Callable[[str], None]) -> None:
         self.id = number
-        self.expires_at = server.clock.now + ttl
+        self.expires_at = owner.now + ttl
         self._server = server
         self._owner = owner
         self._ttl = ttl
@@ -225,7 +229,7 @@ class Lease:
         else:
             try:
                 self._server.apply(KeepAlive(self.id))
-                self.expires_at = self._server.clock.now + self._ttl
+                self.expires_at = self._owner.now + self._ttl
             except LeaseLost as error:
                 self._stopped = True
                 self._on_lost(str(error))

@@ -80,7 +80,7 @@ class Workforce:
     def start(self, plan: Plan) -> None:
         assert not self.alive
         self._life += 1
-        self.view = Workers(state=WorkersState.RUNNING, epoch=plan.epoch, changed_at=self._clock.now, plan=plan)
+        self.view = Workers(state=WorkersState.RUNNING, epoch=plan.epoch, changed_at=self._agent.now, plan=plan)
         self._training = self._agent.world.training(plan)
         self._training.join(self)
         if self._agent.world.walk.saves:
@@ -126,7 +126,7 @@ class Workforce:
             time=self._clock.now + self._agent.wall_offset,
         )
         self._clock.note(self._agent.name, f"worker of plan {epoch} fails: {why}")
-        self.view = dataclasses.replace(self.view, failure=failure, state=WorkersState.STOPPING, changed_at=self._clock.now)
+        self.view = dataclasses.replace(self.view, failure=failure, state=WorkersState.STOPPING, changed_at=self._agent.now)
         self._left()
         self._ends_in(self._clock.random.uniform(0.0, 0.02))
         self._agent.wake()
@@ -167,5 +167,5 @@ class Workforce:
             training.lost(self)
 
     def _set(self, state: WorkersState, *, saving: bool = False) -> None:
-        changed_at = self.view.changed_at if self.view.failure is not None else self._clock.now
+        changed_at = self.view.changed_at if self.view.failure is not None else self._agent.now
         self.view = dataclasses.replace(self.view, state=state, changed_at=changed_at, saving=saving)

@@ -18,6 +18,7 @@ from elasticjob_runtime.agent.config import AgentConfig
 from elasticjob_runtime.agent.desk import StoreDesk
 from elasticjob_runtime.agent.heartbeat import Heartbeats
 from elasticjob_runtime.agent.metrics import Metrics
+from elasticjob_runtime.agent.outside import ask_in_background
 from elasticjob_runtime.agent.peers import PeerServer, probe_in_background
 from elasticjob_runtime.agent.processes import Processes
 from elasticjob_runtime.agent.progress import Progress
@@ -30,6 +31,7 @@ from elasticjob_runtime.etcd.port import Store
 from elasticjob_runtime.membership import View, decide
 from elasticjob_runtime.membership.model import (
     Action,
+    AskOutside,
     Exit,
     Probe,
     ProbePeers,
@@ -92,6 +94,8 @@ class Agent:
         self._store_view = StoreView()
         self._probes: dict[str, Probe] = {}
         self._probing = False
+        self._outside_asked_at: float | None = None
+        self._outside_at: float | None = None
         self._leaving: tuple[float, signal.Signals] | None = None
         self._said = ""
         self._starting = False
@@ -137,6 +141,9 @@ class Agent:
             probes=self._probes,
             lease_expires_at=self._rendezvous.lease_expires_at,
             silent=self._heartbeats.silent(self._reactor.now()),
+            silent_since=self._heartbeats.silent_since(self._reactor.now()),
+            outside_asked_at=self._outside_asked_at,
+            outside_at=self._outside_at,
             heard_epoch=heard[0],
             heard_at=heard[1],
             warm=self._processes.warm,
@@ -189,6 +196,9 @@ class Agent:
                     self._probing = True
                     probe_in_background(action.members, lambda found: self._reactor.call_soon(lambda: self._probed(found)))
                 return until
+            case AskOutside():
+                self._ask_outside(now)
+                return until
             case _:
                 return self._to_store(action, now, until)
 
@@ -225,6 +235,15 @@ class Agent:
         rank = view.plan.rank if view.plan is not None else None
         if rank is not None:
             self._heartbeats.follow(rank.neighbours, self._reactor.now())
+
+    def _ask_outside(self, now: float) -> None:
+        self._outside_asked_at = now
+
+        def told(answered: bool) -> None:
+            if answered:
+                self._outside_at = now
+
+        ask_in_background(self._config.witnesses, lambda answered: self._reactor.call_soon(lambda: told(answered)))
 
     def _probed(self, found: Mapping[str, Probe]) -> None:
         self._probing = False

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 from elasticjob_runtime.agent import signals
 from elasticjob_runtime.agent.network import PortRange
+from elasticjob_runtime.agent.outside import Witness
 from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.membership.model import Settings
@@ -36,3 +37,5 @@ class AgentConfig:
     """Signals that make the agent leave."""
     hang_limits: HangLimits = dataclasses.field(default_factory=HangLimits)
     """When workers that report no steps any more count as failed."""
+    witnesses: Sequence[Witness] = ()
+    """Who tells, while etcd does not answer, whether this group is cut off."""

@@ -71,6 +71,11 @@ class Heartbeats:
         """Names of the neighbours that are not heard."""
         return frozenset(name for name, line in self._lines.items() if line.closed or now - line.heard_at > SILENT)
 
+    def silent_since(self, now: float) -> float | None:
+        """When the first of the silent neighbours was last heard, monotonic s; None: all are heard."""
+        silent = self.silent(now)
+        return min((self._lines[name].heard_at for name in silent), default=None)
+
     def heard(self) -> tuple[int, float]:
         """(the latest plan's epoch that a neighbour knows, or 0; monotonic time when one first said so)."""
         latest = max((line.epoch for line in self._lines.values()), default=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, PlanValue, RankValue
 from elasticjob_runtime.etcd.port import Compare, Delete, KeyRange, Operation, Put, Store, StoreError
@@ -37,8 +37,9 @@ class PlanOutdatedError(StoreError):
 class PlanWriter:
     """Raises StoreError from every call; PlanOutdatedError where the store has moved on."""
 
-    def __init__(self, store: Store, keys: Keys, planner: str, *, batch: int = BATCH) -> None:
-        """`planner`: unique for every start of an agent, so that ranks of two planners never mix."""
+    def __init__(self, store: Store, keys: Keys, planner: str, *, batch: int = BATCH, wall_clock: Callable[[], float] = time.time) -> None:
+        """`planner`: unique for every start of an agent, so that ranks of two planners never mix. `wall_clock`: Unix time, s."""
+        self._wall_clock = wall_clock
         self._store = store
         self._keys = keys
         self._planner = planner
@@ -138,9 +139,9 @@ class PlanWriter:
             follows=follows if change else "",
             gone=change[0] if change else (),
             stayed=change[1] if change else 0,
-            created_at=time.time(),
+            created_at=self._wall_clock(),
             caused_at=action.caused_at,
             store_generation=action.store_generation,
-            run_began=action.run_began or int(time.time()),
+            run_began=action.run_began or max(1, int(self._wall_clock())),
             **dataclasses.asdict(action.crashes),
         )

@@ -95,6 +95,7 @@ class RendezvousCore:
         *,
         lease_ttl: float,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
         batch: int = BATCH,
     ) -> None:
         self._store = store
@@ -104,7 +105,7 @@ class RendezvousCore:
         self._clock = clock
         self._mirror = Mirror(keys)
         self._registration = Registration(store, keys, me, member, lease_ttl)
-        self._plans = PlanWriter(store, keys, f"{me}.{member.incarnation}", batch=batch)
+        self._plans = PlanWriter(store, keys, f"{me}.{member.incarnation}", batch=batch, wall_clock=wall_clock)
         self._founder: MemberValue | None = None
         self._arrival: Arrival | None = None
         """What the mirror holds is what was read as this member registered, and nothing is watched yet."""

@@ -138,7 +138,7 @@ def enter(folder: pathlib.Path, writer: Writer) -> Claim:
             raise RefusedError(why)
         if is_current(listing.claim, writer):
             return listing.claim
-        claim = _next(listing, writer)
+        claim = dataclasses.replace(next_claim(listing, writer), claimed_at=time.time())
         if _write(folder, claim) and look(folder).claim.number == claim.number:
             _forget(folder, [number for number in listing.claims if number < listing.claim.number])
             return claim
@@ -168,7 +168,8 @@ def look(folder: pathlib.Path) -> Listing:
     raise OSError(errno.EBUSY, "its .claim-* files change all the time")
 
 
-def _next(listing: Listing, writer: Writer) -> Claim:
+def next_claim(listing: Listing, writer: Writer) -> Claim:
+    """What `writer` claims, whom nothing refuses."""
     before = listing.claim
     over = before.writer.owner if before.writer.owner != writer.owner else ""
     earlier = [owner for owner in (*before.earlier, over) if owner and owner != writer.owner]
@@ -177,7 +178,6 @@ def _next(listing: Listing, writer: Writer) -> Claim:
         writer=writer,
         earlier=tuple(dict.fromkeys(earlier))[-_REMEMBERED:],
         kept=tuple(one.name for one in valid(listing)),
-        claimed_at=time.time(),
     )
 
 

@@ -17,11 +17,12 @@ from pathlib import Path
 
 from elasticjob_runtime.agent import Agent, AgentConfig, network, termination
 from elasticjob_runtime.agent.metrics import Metrics
+from elasticjob_runtime.agent.outside import witnesses
 from elasticjob_runtime.agent.timeline import Timeline
 from elasticjob_runtime.cli import options
 from elasticjob_runtime.cli.arguments import build_parser, without_our_flags
 from elasticjob_runtime.contract import Env, ExitCode, Keys, OutcomeState, OutcomeValue
-from elasticjob_runtime.etcd import MemoryStore, Store, connect
+from elasticjob_runtime.etcd import EtcdClient, MemoryStore, Store, connect
 from elasticjob_runtime.membership.model import Exit, Settings
 from elasticjob_runtime.workers import descriptors, outlet
 from elasticjob_runtime.workers.environment import GroupSpec
@@ -143,6 +144,7 @@ def _configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
         join_timeout=conf.join_timeout,
         leave_on=options.leave_on(args.signals_to_handle),
         hang_limits=options.hang_limits(args, conf),
+        witnesses=witnesses(os.environ, [(one.host, one.port) for one in store.endpoints] if isinstance(store, EtcdClient) else []),
     )
     return config, store
 

@@ -11,6 +11,7 @@ import enum
 from collections.abc import Mapping
 
 from elasticjob_runtime.contract import (
+    PARTITION_GRACE,
     ExitCode,
     FailureValue,
     MemberState,
@@ -78,10 +79,13 @@ class Settings:
     """s that joins which are ready wait for members that are there but still importing: one restart instead of two. Never after a loss."""
     hearsay_grace: float = 1.0
     """s to see a plan that a neighbour already follows, before the workers are stopped."""
-    alone_grace: float = 30.0
-    """s after its lease ended that the only member of a plan trains on while the store is away, where it knows nobody whom it could ask.
-    Longer: longer outages of the store stop nothing; shorter: a replacement elsewhere finds it stopped, however soon it starts. Kubernetes
-    calls a node NotReady after 40 s of silence, and the operator replaces its pods after that."""
+    partition_grace: float = PARTITION_GRACE
+    """s after its lease ended, and after the last sign of life from outside, that a group may train on while the store is away. Longer:
+    longer partitions stop nothing; shorter: what replaces it elsewhere finds it stopped, however soon it starts."""
+    outside_age: float = 5.0
+    """s between two questions whether anything outside the group answers, while the store is away."""
+    outside_patience: float = 2.0
+    """s to wait for the answer; no shorter than agent/outside.py's TIMEOUT."""
     leave_timeout: float = 2.0
     """s that a leaving agent tries to tell the others before it leaves without."""
     crash_limits: crash_loop.Limits = dataclasses.field(default_factory=crash_loop.Limits)
@@ -201,6 +205,12 @@ class View:
     """Until when the store certainly knows this member; None: it has no lease."""
     silent: frozenset[str] = frozenset()
     """Neighbours in rank order whose heartbeat is not heard."""
+    silent_since: float | None = None
+    """When the first of them was last heard; None: all are heard."""
+    outside_asked_at: float | None = None
+    """When it was last asked whether anything outside the group answers; None: never."""
+    outside_at: float | None = None
+    """When something outside last answered; None: never."""
     heard_epoch: int = 0
     """The latest plan that a neighbour says it knows."""
     heard_at: float = 0.0
@@ -346,6 +356,11 @@ class RestorePlan(Action):
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ProbePeers(Action):
     members: tuple[Member, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class AskOutside(Action):
+    """Find out whether anything outside the group answers: then it is the store that is away, and not this group that is cut off."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

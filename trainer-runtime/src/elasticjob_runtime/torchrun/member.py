@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_runtime.agent.desk import StoreDesk
 from elasticjob_runtime.agent.heartbeat import Heartbeats
+from elasticjob_runtime.agent.outside import ask_in_background
 from elasticjob_runtime.agent.peers import PeerServer, probe_in_background
 from elasticjob_runtime.agent.reactor import Reactor
 from elasticjob_runtime.agent.rendezvous import Rendezvous
@@ -23,6 +24,7 @@ from elasticjob_runtime.etcd.port import Store, StoreError
 from elasticjob_runtime.membership import View
 from elasticjob_runtime.membership.model import (
     Action,
+    AskOutside,
     Exit,
     Plan,
     Probe,
@@ -93,6 +95,8 @@ class Member:
         self._signals: int | None = None
         self._probes: dict[str, Probe] = {}
         self._probing = False
+        self._outside_asked_at: float | None = None
+        self._outside_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="etcd-v3-member", daemon=True)
 
     def start(self, signals: int | None = None) -> None:
@@ -242,6 +246,9 @@ class Member:
             probes=self._probes,
             lease_expires_at=self._rendezvous.lease_expires_at,
             silent=self._heartbeats.silent(self._reactor.now()),
+            silent_since=self._heartbeats.silent_since(self._reactor.now()),
+            outside_asked_at=self._outside_asked_at,
+            outside_at=self._outside_at,
             heard_epoch=heard[0],
             heard_at=heard[1],
             stores=self._shared,
@@ -262,6 +269,9 @@ class Member:
                 if not self._probing:
                     self._probing = True
                     probe_in_background(action.members, lambda found: self._reactor.call_soon(lambda: self._probed(found)))
+                return until
+            case AskOutside():
+                self._ask_outside(now)
                 return until
             case _:
                 return self._desk.execute(action, now, until)  # type: ignore[arg-type]  # everything else is handled above
@@ -306,6 +316,15 @@ class Member:
         rank = view.plan.rank if view.plan is not None else None
         if rank is not None:
             self._heartbeats.follow(rank.neighbours, self._reactor.now())
+
+    def _ask_outside(self, now: float) -> None:
+        self._outside_asked_at = now
+
+        def told(answered: bool) -> None:
+            if answered:
+                self._outside_at = now
+
+        ask_in_background(self._config.witnesses, lambda answered: self._reactor.call_soon(lambda: told(answered)))
 
     def _probed(self, found: Mapping[str, Probe]) -> None:
         self._probing = False

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elasticjob_runtime.agent.network import PortRange
+from elasticjob_runtime.agent.outside import Witness, witnesses
 from elasticjob_runtime.cli import options
 from elasticjob_runtime.cli.options import RunConf, UsageError, member_id, run_conf
 from elasticjob_runtime.contract import Keys
@@ -36,6 +37,8 @@ class MemberConfig:
     port_range: PortRange | None
     join_timeout: float
     """s in next_rendezvous, without a place in a plan or as a spare, after which it gives up."""
+    witnesses: Sequence[Witness] = ()
+    """Who tells, while etcd does not answer, whether this group is cut off."""
 
 
 def read_conf(config: Mapping[str, Any]) -> RunConf:
@@ -84,4 +87,5 @@ def member_config(
         port_range=conf.port_range,
         lease_ttl=conf.lease_ttl,
         join_timeout=conf.join_timeout,
+        witnesses=witnesses(environment, [(one.host, one.port) for one in endpoints]),
     )

@@ -1,0 +1,108 @@
+"""Does anything outside the group answer? Asked while etcd does not, to tell "etcd is away" from "this group is cut off".
+
+Only a sign that has crossed the network counts:
+
+- In a pod, bytes from the Kubernetes API server. While it is reached from here, its node is most likely not silent to it either, and the
+  operator replaces nobody. A refused or even an accepted connection proves nothing: kube-proxy answers for a Service without endpoints,
+  and a mesh's sidecar for everybody. Nor does etcd's own Service.
+- Elsewhere, etcd's own host: it accepts a connection (etcd hangs), or refuses it (etcd has ended).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import logging
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT = 1.5
+"""s for the first answer."""
+
+_QUESTION = b"GET /livez HTTP/1.0\r\n\r\n"
+"""Without TLS, without credentials: a server that speaks TLS says so in a few bytes, and that is answer enough."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Witness:
+    """Somebody outside the group."""
+
+    host: str
+    port: int
+    must_speak: bool
+    """Only bytes count: others may accept or refuse connections in its name."""
+
+
+def witnesses(environment: Mapping[str, str], endpoints: Iterable[tuple[str, int]]) -> tuple[Witness, ...]:
+    """`endpoints`: host and port of etcd's members."""
+    host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "443")
+    if host:
+        return (Witness(host, int(port) if port.isascii() and port.isdigit() else 443, must_speak=True),)
+    return tuple(Witness(host, port, must_speak=False) for host, port in endpoints)
+
+
+def ask_in_background(asked: Sequence[Witness], on_result: Callable[[bool], None], timeout: float = TIMEOUT) -> None:
+    """Asks on a thread of its own; `on_result` is called from it, in any case."""
+
+    def ask() -> None:
+        try:
+            answered = answers(asked, timeout)
+        except OSError as error:  # no descriptor is left, say: that tells nothing
+            logger.warning("cannot ask whether anything outside answers: %s", error)
+            answered = False
+        on_result(answered)
+
+    threading.Thread(target=ask, name="outside", daemon=True).start()
+
+
+def answers(asked: Sequence[Witness], timeout: float = TIMEOUT) -> bool:
+    """Whether any of them answers within `timeout` s. Names are looked up first, which may take longer. Raises OSError."""
+    end = time.monotonic() + timeout
+    with selectors.DefaultSelector() as selector, contextlib.ExitStack() as connections:
+        for witness in asked:
+            connection = _call(witness)
+            if connection is not None:
+                connections.enter_context(connection)
+                selector.register(connection, selectors.EVENT_WRITE, witness)
+        while selector.get_map() and (left := end - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                if _is_answer(selector, key):
+                    return True
+    return False
+
+
+def _call(witness: Witness) -> socket.socket | None:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(witness.host, witness.port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError):
+        return None  # its name is unknown: no answer
+    connection = socket.socket(family, kind, protocol)
+    connection.setblocking(False)
+    connection.connect_ex(address)
+    return connection
+
+
+def _is_answer(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> bool:
+    connection, witness = key.fileobj, key.data
+    assert isinstance(connection, socket.socket)
+    if key.events & selectors.EVENT_WRITE:
+        error = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if not witness.must_speak and error in (0, errno.ECONNREFUSED):
+            return True
+        with contextlib.suppress(OSError):
+            if not error:
+                connection.send(_QUESTION)
+                selector.modify(connection, selectors.EVENT_READ, witness)
+                return False
+        selector.unregister(connection)
+        return False
+    selector.unregister(connection)
+    with contextlib.suppress(OSError):
+        return bool(connection.recv(64))
+    return False
