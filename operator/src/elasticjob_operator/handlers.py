@@ -21,6 +21,8 @@ from elasticjob_operator.cluster import Connection
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 300
+PAGE = 100
+"""Jobs in one page of a list."""
 FIRST_WAIT, LONGEST_WAIT, STEADY_SECONDS = 0.5, 30.0, 60.0
 """Before kopf is begun anew; the wait doubles unless it went well for so long, s."""
 
@@ -131,6 +133,7 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.peering.standalone = True
     settings.networking.request_timeout = 30.0
     settings.networking.connect_timeout = 10.0
+    settings.watching.chunk_size = PAGE  # all jobs in one answer are hundreds of megabytes where there are thousands of them
     settings.watching.server_timeout = WATCH_SECONDS
     settings.watching.client_timeout = WATCH_SECONDS + 30
     settings.queueing.exit_timeout = 0.5

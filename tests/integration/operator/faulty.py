@@ -149,6 +149,7 @@ class FaultyServer:
     async def _handle(self, incoming: web.Request) -> web.StreamResponse:
         request = Request(len(self.requests) + 1, incoming.method, incoming.path, dict(incoming.query))
         self.requests.append(request)
+        data = await incoming.read() or None  # now: of an operator that is killed meanwhile it could not be read any more
         fault = await asyncio.to_thread(self.fault, request)
         match fault:
             case Answer():
@@ -161,7 +162,7 @@ class FaultyServer:
         headers = {name: value for name, value in incoming.headers.items() if name.lower() not in _HOP}
         url = self._upstream + incoming.path_qs
         async with self._client.request(
-            incoming.method, url, data=await incoming.read() or None, headers=headers, timeout=aiohttp.ClientTimeout(total=None)
+            incoming.method, url, data=data, headers=headers, timeout=aiohttp.ClientTimeout(total=None)
         ) as answer:
             if request.is_watch and answer.status == 200:
                 return await self._watch(incoming, answer, fault)

@@ -11,7 +11,7 @@ from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob
 from elasticjob_operator.cluster.api import Api
 from elasticjob_operator.cluster.informer import Informer
-from elasticjob_operator.cluster.jobs import write_status
+from elasticjob_operator.cluster.jobs import StatusWrite, write_status
 from elasticjob_operator.cluster.nodes import Heartbeats, NodeStore
 from elasticjob_operator.cluster.observe import job_of, object_of, pod_of
 from elasticjob_operator.cluster.resources import AUTOSCALERS, NODES, OWNED, PODS, Resource
@@ -93,9 +93,9 @@ class Cluster:
                 raise failure
         return applied
 
-    async def write_status(self, key: Key, uid: str, status: Json) -> Json | None:
-        """The job after the write; None: it is gone. Raises ApiError or ConnectionError."""
-        return await write_status(self._api, key, uid, status)
+    async def write_status(self, key: Key, uid: str, version: str, status: Json) -> StatusWrite:
+        """Refused where the job is not as it was at that resourceVersion. Raises ApiError or ConnectionError."""
+        return await write_status(self._api, key, uid, version, status)
 
     def _enter(self, resource: Resource, body: Json) -> None:
         """The answer to a write of ours, so that the next plan knows."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from elasticjob_operator import names
-from elasticjob_operator.cluster.api import JSON_PATCH, Api, NotFoundError, RefusedError
+from elasticjob_operator.cluster.api import JSON_PATCH, Api, ConflictError, NotFoundError, RefusedError
 from elasticjob_operator.cluster.resources import JOBS
 from elasticjob_operator.cluster.store import Json, Name, name_of, version_of
 
@@ -29,28 +31,46 @@ async def read_job(api: Api, name: Name) -> Json:
     return await api.request("GET", JOBS.path(*name))
 
 
-async def write_status(api: Api, name: Name, uid: str, status: Json) -> Json | None:
-    """The job after the write; None: that job (by uid) is gone. Raises ApiError or ConnectionError.
+@dataclasses.dataclass(frozen=True, slots=True)
+class StatusWrite:
+    """What became of a status write."""
 
-    A JSON patch, because it can test the uid: a merge patch with another uid in it is carried out all the same (Kubernetes 1.36), and the
-    old job's end would be written to a new one of its name. It replaces the status whole, whatever the resourceVersion: nobody else
-    writes it.
+    job: Json | None
+    """The job as it is now; None: it is gone."""
+    written: bool
+    """False: the job is not the one that was decided on, and must be decided on anew."""
+
+
+async def write_status(api: Api, name: Name, uid: str, version: str, status: Json) -> StatusWrite:
+    """Replaces the status whole, if the job is still the one of that uid and resourceVersion. Raises ApiError or ConnectionError.
+
+    A JSON patch, because it can test: a merge patch with another uid in it is carried out all the same (Kubernetes 1.36), and the old job's
+    end would be written to a new one of its name. The version keeps out a write that was held up on its way: of an operator that led
+    before, say, about a job that has ended since. A refusal costs one read more, and brings the newer job, so that the next try does not
+    wait for the watch.
     """
-    patch = [{"op": "test", "path": "/metadata/uid", "value": uid}, {"op": "add", "path": "/status", "value": status}]
+    tests = [{"op": "test", "path": f"/metadata/{field}", "value": value} for field, value in (("uid", uid), ("resourceVersion", version))]
+    patch = [*tests, {"op": "add", "path": "/status", "value": status}]
     path = JOBS.path(*name, "status")
     try:
-        return await api.request("PATCH", path, query={"fieldManager": names.FIELD_MANAGER}, body=patch, content_type=JSON_PATCH)
+        body = await api.request("PATCH", path, query={"fieldManager": names.FIELD_MANAGER}, body=patch, content_type=JSON_PATCH)
+    except NotFoundError:
+        return StatusWrite(None, written=False)
+    except (ConflictError, RefusedError) as error:
+        # A failed test and an invalid status are both 422.
+        if error.status not in (409, 422):
+            raise
+        known = await _read_same(api, name, uid)
+        if known is not None and error.status == 422 and version_of(known) == int(version or 0):
+            raise
+        return StatusWrite(known, written=False)
+    return StatusWrite(body, written=True)
+
+
+async def _read_same(api: Api, name: Name, uid: str) -> Json | None:
+    """None: that very job is gone."""
+    try:
+        found = await read_job(api, name)
     except NotFoundError:
         return None
-    except RefusedError as error:
-        # A failed test and an invalid status are both 422.
-        if error.status == 422 and not await _is_there(api, name, uid):
-            return None
-        raise
-
-
-async def _is_there(api: Api, name: Name, uid: str) -> bool:
-    try:
-        return bool((await read_job(api, name))["metadata"]["uid"] == uid)
-    except NotFoundError:
-        return False
+    return found if found["metadata"]["uid"] == uid else None

@@ -110,8 +110,6 @@ class Audit:
         self._queue.add(key)
 
     def _forget(self, key: Key) -> None:
-        body = self._jobs.body(key)
-        if body is not None:
-            self._jobs.remove(key, str(body["metadata"]["uid"]))
+        self._jobs.remove(key, self._jobs.uid(key))
         self._suspects.pop(key, None)
         self._queue.add(key)

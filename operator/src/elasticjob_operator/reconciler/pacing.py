@@ -20,6 +20,8 @@ from elasticjob_operator.api import ConditionType, Status
 STATUS_SECONDS = 1.0
 NEWS_SECONDS = 0.25
 """By when news of what was done should have woken the job: the answer itself, or its echo from the watch."""
+FIRST_CONFLICT, LONGEST_CONFLICT = 0.05, 2.0
+"""Between tries to write the status of a job that changes all the time, s."""
 
 
 def seconds_to_hold(written: Status, wanted: Status, since: float, *, done: bool = False, held: float = 0.0) -> float:
@@ -32,6 +34,14 @@ def seconds_to_hold(written: Status, wanted: Status, since: float, *, done: bool
         return 0.0
     rest = max(0.0, STATUS_SECONDS - since)
     return max(rest, NEWS_SECONDS) if done and held < STATUS_SECONDS else rest
+
+
+def conflict_wait(conflicts: int) -> float:
+    """Before a job is decided on anew whose status write came too late, s. `conflicts`: how many did before, in a row.
+
+    The first time at once: the newer job is known by then. Longer each time for a job that somebody edits without a pause.
+    """
+    return 0.0 if conflicts == 0 else min(LONGEST_CONFLICT, FIRST_CONFLICT * 2.0 ** min(conflicts - 1, 10))
 
 
 def deeds_wait(written: Status, wanted: Status) -> bool:

@@ -20,7 +20,7 @@ from elasticjob_operator.api import API_VERSION, KIND, ElasticJob, InvalidJobErr
 from elasticjob_operator.cluster import ApiError, Cluster, Key, Teller
 from elasticjob_operator.planning import Action, ClearRun, EvictMember, Plan, PublishSpec, Story, plan, refuse, tell_deeds
 from elasticjob_operator.reconciler.jobs import Jobs
-from elasticjob_operator.reconciler.pacing import as_written, seconds_to_hold
+from elasticjob_operator.reconciler.pacing import as_written, conflict_wait, seconds_to_hold
 from elasticjob_operator.reconciler.queue import KeyedQueue
 from elasticjob_operator.rendezvous import Sessions
 from elasticjob_operator.settings import Settings
@@ -49,10 +49,14 @@ class _Memory:
     """Monotonic time of the last status write, s."""
     unwritten: Status | None = None
     """Decided, and held back."""
+    based_on: Status | None = None
+    """The written status from which that was decided."""
     held_since: float = 0.0
     """Monotonic time since which something is, s."""
     untold: tuple[Story, ...] = ()
     """Of what is held back."""
+    conflicts: int = 0
+    """Status writes in a row that came too late: the job had changed."""
     told_version: str = ""
     told: collections.Counter[Story] = dataclasses.field(default_factory=collections.Counter)
     """What was told how often at that version of the job."""
@@ -99,6 +103,8 @@ class Reconciler:
     async def _round(self, key: Key, job: ElasticJob, memory: _Memory) -> None:
         now = self._clock()
         world = self._observe(key, job, memory)
+        if memory.unwritten is not None and memory.based_on != job.status:
+            memory.unwritten = None  # somebody else wrote: an operator that led before, say. It stands, above all an end
         current = job if memory.unwritten is None else job.model_copy(update={"status": memory.unwritten})
         decided = plan(current, world, self._settings, now)
         await self._sessions.follow(key, decided.target)
@@ -106,7 +112,7 @@ class Reconciler:
         _log_actions(key, decided.actions)
         failure, done = await self._apply(key, job, memory, decided.actions)
         decided = dataclasses.replace(decided, stories=(*decided.stories, *tell_deeds(done)))
-        await self._write_status(key, job.status, decided, memory, done=bool(done))
+        await self._write_status(key, job.metadata.resource_version, job.status, decided, memory, done=bool(done))
         if failure is not None:
             raise failure
         if decided.look_again is not None:
@@ -158,8 +164,8 @@ class Reconciler:
             except StoreError as error:
                 log.warning("%s: %s", _described(action), error, extra=about(key, action.why))
 
-    async def _write_status(self, key: Key, written: Status, decided: Plan, memory: _Memory, *, done: bool = False) -> None:
-        """`done`: this round created or deleted something."""
+    async def _write_status(self, key: Key, version: str, written: Status, decided: Plan, memory: _Memory, *, done: bool = False) -> None:
+        """`version`, `written`: of the job that was decided on; `done`: this round created or deleted something."""
         stories = tuple(dict.fromkeys(memory.untold + decided.stories))
         if decided.status != written:
             now = time.monotonic()
@@ -167,22 +173,38 @@ class Reconciler:
             seconds = seconds_to_hold(written, decided.status, now - memory.written_at, done=done, held=now - held_since)
             if seconds > 0:
                 memory.unwritten, memory.untold, memory.held_since = as_written(decided.status), stories, held_since
+                memory.based_on = written
                 self._queue.add_at(key, asyncio.get_running_loop().time() + seconds)
                 return
             memory.untold = stories  # also where the write fails
-            body = await self._cluster.write_status(key, memory.uid, decided.status.to_api())
-            memory.written_at = time.monotonic()
-            if body is None:
-                log.info("the job is gone", extra=about(key))
-                self._jobs.remove(key, memory.uid)
-                self._queue.add(key)
+            if not await self._send_status(key, version, decided.status, memory):
                 return
-            known = self._jobs.body(key)
-            self._jobs.put(body)
-            if known is not None and known["metadata"].get("generation") != body["metadata"].get("generation"):
-                self._queue.add(key)  # the watch will tell of that change of the spec as of something known
         memory.unwritten, memory.untold = None, ()
         self._tell(key, memory, stories)
+
+    async def _send_status(self, key: Key, version: str, status: Status, memory: _Memory) -> bool:
+        """False: it was not written, because the job is gone or has changed; then it is decided on anew."""
+        if str(self._jobs.version(key)) != version:
+            self._queue.add(key)  # changed while this round was under way
+            return False
+        answer = await self._cluster.write_status(key, memory.uid, version, status.to_api())
+        if answer.job is None:
+            log.info("the job is gone", extra=about(key))
+            self._jobs.remove(key, memory.uid)
+            self._queue.add(key)
+            return False
+        generation = self._jobs.generation(key)
+        self._jobs.put(answer.job)
+        if not answer.written:
+            delay = conflict_wait(memory.conflicts)
+            memory.conflicts += 1
+            log.info("the status came too late, the job has changed: deciding anew in %.2f s", delay, extra=about(key))
+            self._queue.add_at(key, asyncio.get_running_loop().time() + delay)
+            return False
+        memory.written_at, memory.conflicts = time.monotonic(), 0
+        if generation != self._jobs.generation(key):
+            self._queue.add(key)  # the watch will tell of that change of the spec as of something known
+        return True
 
     def _tell(self, key: Key, memory: _Memory, stories: Iterable[Story]) -> None:
         version = str(self._jobs.version(key))
@@ -209,7 +231,7 @@ class Reconciler:
         uid = str(body["metadata"]["uid"])
         before = Status.model_validate(body.get("status") or {})
         memory = self._memories.setdefault(key, _Memory(uid=uid))
-        await self._write_status(key, before, refuse(body, error, self._clock()), memory)
+        await self._write_status(key, str(self._jobs.version(key)), before, refuse(body, error, self._clock()), memory)
 
     async def _leave(self, key: Key, uid: str) -> bool:
         """The job was deleted: owner references take its objects; its keys in an etcd of the user's we take ourselves, once its agents are

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from elasticjob_operator.api import InvalidJobError
+from elasticjob_operator.reconciler import jobs as module
 from elasticjob_operator.reconciler.jobs import Jobs
 
 from tests.unit.operator.builders import TEMPLATE
@@ -64,3 +65,22 @@ def test_conditions_are_counted_over_all_jobs() -> None:
     jobs.remove(("ml", "a"), "u")
     jobs.remove(("ml", "a"), "u")
     assert not any(jobs.conditions.values())
+
+
+def test_jobs_at_rest_are_kept_small_and_are_read_again_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARSED", 2)
+    jobs = Jobs()
+    for number in range(4):
+        large = body(number + 1)
+        annotations = {"kubectl.kubernetes.io/last-applied-configuration": "x" * 10000, "kept": "yes"}
+        large["metadata"] |= {"name": f"job-{number}", "managedFields": [{"manager": "kubectl"}], "annotations": annotations}
+        jobs.put(large)
+    parsed = [jobs.get(("ml", f"job-{number}")) for number in range(4)]
+    assert len(jobs._parsed) == 2
+    assert jobs.get(("ml", "job-3")) is parsed[3], "as it was parsed"
+    assert jobs.get(("ml", "job-0")) == parsed[0], "once more, the same"
+    kept = jobs.body(("ml", "job-0"))
+    assert kept is not None
+    assert kept["metadata"]["annotations"] == {"kept": "yes"}
+    assert "managedFields" not in kept["metadata"]
+    assert len(jobs._known["ml", "job-0"].body) < 500

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from elasticjob_operator.api import ConditionType, Reason, Status
 from elasticjob_operator.cluster import ApiError, Key
+from elasticjob_operator.cluster.jobs import StatusWrite
 from elasticjob_operator.cluster.writes import Applied
 from elasticjob_operator.planning import CreatePod, Plan, Story
 from elasticjob_operator.reconciler import Jobs, KeyedQueue, Reconciler, pacing
@@ -37,6 +38,9 @@ class Bench:
         self.refuse_writes = 0
         self.generation = 1
         """As the API server has it."""
+        self.version = 1
+        self.status: dict[str, Any] = {}
+        self.conflicts = 0
         self.told: list[str] = []
         self.names: list[tuple[str, str]] = []
         self.seen: list[Status] = []
@@ -87,18 +91,36 @@ class Bench:
         self.queue.add(KEY)  # the answer to our own write wakes the job
         return Applied(done=(CreatePod(body={"metadata": {"name": f"{NAME}-worker-0"}}, why="wanted"),))
 
-    async def write_status(self, key: Key, _uid: str, status: dict[str, Any]) -> dict[str, Any]:
+    async def write_status(self, key: Key, _uid: str, version: str, status: dict[str, Any]) -> StatusWrite:
         if self.refuse_writes:
             self.refuse_writes -= 1
             raise ApiError(500, "InternalError", "not now")
+        if int(version) != self.version:
+            self.conflicts += 1
+            return StatusWrite(self._as_in_api_server(key), written=False)
         self.writes.append(Status.model_validate(status))
+        self.version += 1
+        self.status = status
+        return StatusWrite(self._as_in_api_server(key), written=True)
+
+    def _as_in_api_server(self, key: Key) -> dict[str, Any]:
         body = self.jobs.body(key)
         assert body is not None
-        metadata = {**body["metadata"], "resourceVersion": str(len(self.writes) + 1), "generation": self.generation}
-        return {**body, "metadata": metadata, "status": status}
+        metadata = {**body["metadata"], "resourceVersion": str(self.version), "generation": self.generation}
+        return {**body, "metadata": metadata, "status": self.status}
+
+    def somebody_writes(self, status: Status | None = None) -> None:
+        """To the API server, and the watch has not told of it yet."""
+        self.version += 1
+        if status is not None:
+            self.status = status.to_api()
+
+    def watch_tells(self) -> None:
+        self.jobs.put(self._as_in_api_server(KEY))
+        self.queue.add(KEY)
 
     def tell(self, _namespace: str, _job: str, _uid: str, version: str, story: Story) -> None:
-        assert not self.writes or int(version.partition(".")[0]) == len(self.writes) + 1, "after the write, with its version"
+        assert not self.writes or int(version.partition(".")[0]) == self.version, "after the write, with its version"
         self.told.append(story.message)
         self.names.append((version, story.message))
 
@@ -202,3 +224,42 @@ async def test_change_of_the_spec_that_the_answer_to_a_write_brings_first_is_loo
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
     await until(lambda: len(bench.seen) == 2, "another round")
+
+
+async def test_a_status_decided_on_an_older_job_is_decided_anew_at_once_and_loses_nothing(bench: Bench) -> None:
+    """A user edits the job, and the watch has not told yet."""
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    bench.somebody_writes()
+    await bench.decide(ENDED, "ended")
+    await until(lambda: bench.writes[-1:] == [ENDED])
+    assert bench.conflicts == 1, "the refusal brought the newer job"
+    await until(lambda: bench.told == ["ended"])
+
+
+async def test_the_end_that_another_operator_wrote_is_never_undone_by_what_was_held_back(bench: Bench) -> None:
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    await bench.decide(RUNS)  # held back
+    bench.somebody_writes(ENDED)
+    bench.watch_tells()
+    await until(lambda: bench.seen[-1] == ENDED, "planned from the end, not from what was held")
+
+
+async def test_a_job_that_is_edited_without_a_pause_is_written_in_the_end(bench: Bench) -> None:
+    bench.set_second(0.05)
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    original, edits = bench.write_status, 5
+
+    async def edited(*arguments: Any) -> StatusWrite:
+        nonlocal edits
+        if edits > 0:
+            edits -= 1
+            bench.somebody_writes()
+        return await original(*arguments)
+
+    bench.write_status = edited  # type: ignore[method-assign, assignment]
+    await bench.decide(RUNS)
+    await until(lambda: bench.writes == [ACCEPTED, RUNS])
+    assert bench.conflicts == 5
