@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -20,13 +21,15 @@ from elasticjob_operator import metrics
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 
-REQUEST_SECONDS = 30.0
+REQUEST_SECONDS = 35.0
+"""Longer than the longest time-out of a webhook: the API server's own words say more than none."""
 KEEP_ALIVE_SECONDS = 60.0
 """A burst of failures must not begin with a TLS handshake for each request. The API server closes after 90 s."""
 BUSY_RETRIES = 6
 LONGEST_RETRY_AFTER = 30.0
 FAULT_RETRIES, FIRST_FAULT_WAIT = 2, 0.1
 """After a 5xx that says nothing: one bad moment of the server must not cost a whole round."""
+SLOW_FAULT_SECONDS = 3.0
 
 Json = dict[str, Any]
 
@@ -60,6 +63,10 @@ class NamespaceGoesError(RefusedError):
     """The namespace is being terminated, or is gone: nothing can be created in it ever again."""
 
 
+class NoAnswerError(ConnectionError):
+    """The request was sent, and not answered in time."""
+
+
 class NotLeadingError(ConnectionError):
     """This operator may not write any more: another one may by now."""
 
@@ -91,15 +98,16 @@ class Api:
         Raises ApiError or ConnectionError.
         """
         for attempt in range(BUSY_RETRIES + 1):
+            began = time.monotonic()
             response = await self._send(method, path, query, body, content_type, accept, aiohttp.ClientTimeout(total=REQUEST_SECONDS))
             try:
                 data = await response.read()
             except (aiohttp.ClientError, TimeoutError) as error:
-                raise ConnectionError(f"{method} {path}: {error or type(error).__name__}") from error
+                raise _no_answer(method, path, error) from error
             if response.status < 300:
                 answer: Json = orjson.loads(data) if data else {}
                 return answer
-            delay = _retry_after(response, attempt)
+            delay = _retry_after(response, attempt, time.monotonic() - began)
             if delay is None or attempt == BUSY_RETRIES:
                 raise _error(response.status, data)
             await asyncio.sleep(delay)
@@ -152,18 +160,27 @@ class Api:
             )
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             metrics.count_request(method, path, query or {}, 0)
-            raise ConnectionError(f"{method} {path}: {error or type(error).__name__}") from error
+            raise _no_answer(method, path, error) from error
         metrics.count_request(method, path, query or {}, response.status)
         return response
 
 
-def _retry_after(response: aiohttp.ClientResponse, attempt: int) -> float | None:
-    """Seconds to wait; None: do not try again. Every write of ours may be sent twice: it names its object, or a uid."""
+def _no_answer(method: str, path: str, error: Exception) -> ConnectionError:
+    if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
+        return NoAnswerError(f"{method} {path}: no answer within {REQUEST_SECONDS:.0f} s")
+    return ConnectionError(f"{method} {path}: {error or type(error).__name__}")
+
+
+def _retry_after(response: aiohttp.ClientResponse, attempt: int, took: float) -> float | None:
+    """Seconds to wait; None: do not try again. Every write of ours may be sent twice: it names its object, or a uid.
+
+    `took`: for how long the server thought, s. A fault that took long, such as a webhook that hangs, would take as long again.
+    """
     header = response.headers.get("Retry-After", "")
     if response.status == 429 or (response.status >= 500 and header):
         seconds = float(header) if header.isdigit() else 1.0
         return min(seconds, LONGEST_RETRY_AFTER) * random.uniform(1.0, 1.25)  # noqa: S311 spreads load
-    if response.status >= 500 and attempt < FAULT_RETRIES:
+    if response.status >= 500 and attempt < FAULT_RETRIES and took < SLOW_FAULT_SECONDS:
         return FIRST_FAULT_WAIT * 2.0**attempt * random.uniform(0.75, 1.25)  # noqa: S311 spreads load
     return None
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob
-from elasticjob_operator.cluster.api import Api
+from elasticjob_operator.cluster.api import Api, ApiError
 from elasticjob_operator.cluster.informer import Informer
 from elasticjob_operator.cluster.jobs import StatusWrite, write_status
 from elasticjob_operator.cluster.nodes import Heartbeats, NodeStore
@@ -23,6 +24,9 @@ from elasticjob_operator.world import Kind, OwnedObject, Pod, World
 
 log = logging.getLogger(__name__)
 
+NODES_SECONDS = 0.05
+"""For how long changes of nodes are gathered, s."""
+
 Key = Name
 """(namespace, name) of an ElasticJob."""
 
@@ -34,9 +38,10 @@ class Cluster:
         self._api = api
         self._changed = changed
         self._namespaces = settings.namespaces or ("",)
-        self._pods: Store[Pod] = Store(pod_of, job_of, changed)
+        self._pods: Store[Pod] = Store(pod_of, job_of, changed, index=lambda pod: pod.node)
         self._objects: dict[Kind, Store[OwnedObject]] = {kind: Store(object_of(kind), job_of, changed) for kind in OWNED}
         self._nodes = NodeStore(self._on_node)
+        self._changed_nodes: set[str] = set()
         self._heartbeats = Heartbeats(api)
         self._informers: dict[tuple[str, str], Informer] = {}
         self._watch(PODS, self._pods)
@@ -82,15 +87,16 @@ class Cluster:
     def has_active_pods(self, key: Key, uid: str) -> bool:
         return any(pod.job_uid == uid and not pod.ended for pod in self._pods.of(key))
 
-    async def apply(self, job: ElasticJob, actions: Iterable[Action]) -> Applied:
-        """Carries all out, many at once. Raises ApiError or ConnectionError after all were tried, for the first that may pass."""
+    async def apply(self, job: ElasticJob, actions: Iterable[Action], *, refused: bool = False) -> Applied:
+        """Carries out what can be, many at once. `refused`: the last create of this job was. What failed and may pass is in `failure`."""
         actions = list(actions)
         nodes = {action.node for action in actions if isinstance(action, ReadHeartbeat)}
         read = await asyncio.gather(*(self._heartbeats.read(node) for node in nodes), return_exceptions=True)
-        applied = await self._writer.apply(job, [action for action in actions if not isinstance(action, ReadHeartbeat)])
-        for failure in read:
-            if isinstance(failure, BaseException):
+        applied = await self._writer.apply(job, [each for each in actions if not isinstance(each, ReadHeartbeat)], refused=refused)
+        for failure in (each for each in read if isinstance(each, BaseException)):
+            if not isinstance(failure, ApiError | ConnectionError):
                 raise failure
+            applied = dataclasses.replace(applied, failure=failure)
         return applied
 
     async def write_status(self, key: Key, uid: str, version: str, status: Json) -> StatusWrite:
@@ -105,6 +111,13 @@ class Cluster:
             informer.enter(body)
 
     def _on_node(self, node: Name) -> None:
-        """A node came, went, or is ready no more: so many jobs as have pods on it look again."""
-        for pod_group in self._pods.groups_where(lambda pod: pod.node == node[1]):
-            self._changed(pod_group)
+        """A node came, went, or is ready no more: so many jobs as have pods on it look again. Nodes often change together, and a job
+        with pods on several of them looks once."""
+        if not self._changed_nodes:
+            asyncio.get_running_loop().call_later(NODES_SECONDS, self._tell_of_nodes)
+        self._changed_nodes.add(node[1])
+
+    def _tell_of_nodes(self) -> None:
+        nodes, self._changed_nodes = self._changed_nodes, set()
+        for key in {key for node in nodes for key in self._pods.groups_at(node)}:
+            self._changed(key)

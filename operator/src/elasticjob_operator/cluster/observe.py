@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from sys import intern
 from typing import Any
 
+import orjson
 from elasticjob_runtime.contract import Env
 
 from elasticjob_operator import names
@@ -21,7 +23,7 @@ def job_of(body: Json) -> Name | None:
     """(namespace, name) of the job that an object of ours belongs to."""
     metadata = body["metadata"]
     job = (metadata.get("labels") or {}).get(names.LABEL_JOB)
-    return (metadata.get("namespace", ""), job) if job else None
+    return (intern(metadata.get("namespace", "")), intern(job)) if job else None
 
 
 def pod_of(body: Json) -> Pod:
@@ -32,14 +34,15 @@ def pod_of(body: Json) -> Pod:
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
-        job_uid=labels.get(names.LABEL_JOB_UID, ""),
-        component=labels.get(names.LABEL_COMPONENT, ""),
+        # The same words stand in thousands of pods.
+        job_uid=intern(labels.get(names.LABEL_JOB_UID, "")),
+        component=intern(labels.get(names.LABEL_COMPONENT, "")),
         index=_number(labels.get(names.LABEL_INDEX), -1),
         run=_number(labels.get(names.LABEL_RUN), 0),
-        template_hash=labels.get(names.LABEL_TEMPLATE, ""),
+        template_hash=intern(labels.get(names.LABEL_TEMPLATE, "")),
         phase=phase,
         ready=conditions.get("Ready", {}).get("status") == "True",
-        node=spec.get("nodeName") or "",
+        node=intern(spec.get("nodeName") or ""),
         created_at=_time(metadata["creationTimestamp"]),
         scheduled_at=_scheduled_at(conditions),
         delete_by=_time(metadata["deletionTimestamp"]) if metadata.get("deletionTimestamp") else None,
@@ -79,10 +82,12 @@ def object_of(kind: Kind) -> Callable[[Json], OwnedObject]:
             owner_uid=_owner_uid(metadata),
             terminating=bool(metadata.get("deletionTimestamp")),
             # Without what changes all the time and nobody here reads.
-            body={
-                "metadata": {key: metadata.get(key) for key in ("name", "namespace", "labels", "ownerReferences")},
-                "spec": body.get("spec"),
-            },
+            json=orjson.dumps(
+                {
+                    "metadata": {key: metadata.get(key) for key in ("name", "namespace", "labels", "ownerReferences")},
+                    "spec": body.get("spec"),
+                }
+            ),
         )
 
     return convert

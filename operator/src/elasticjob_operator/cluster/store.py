@@ -6,7 +6,9 @@ but only where they are newer than everything the informer has told, or an objec
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from sys import intern
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -14,22 +16,35 @@ Json = dict[str, Any]
 Name = tuple[str, str]
 """(namespace, name)"""
 
+Entry = tuple[int, T, Name | None]
+"""resourceVersion, what is kept, group"""
+
 REMEMBERED = 1000
 """Objects that are gone."""
 
 
 class Store(Generic[T]):
-    """`convert`: from the API's object to what is kept. `group`: under which keys (usually one job) an object is found.
+    """`convert`: from the API's object to what is kept. `group`: under which keys (usually one job) an object is found. `index`: at which
+    place, such as a node, an object is, so that the groups with objects there are found without looking at all; empty: nowhere.
 
     `changed(group key)` is called for every change that could matter.
     """
 
-    def __init__(self, convert: Callable[[Json], T], group: Callable[[Json], Name | None], changed: Callable[[Name], None]) -> None:
+    def __init__(
+        self,
+        convert: Callable[[Json], T],
+        group: Callable[[Json], Name | None],
+        changed: Callable[[Name], None],
+        index: Callable[[T], str] = lambda _: "",
+    ) -> None:
         self._convert = convert
         self._group = group
         self._changed = changed
-        self._objects: dict[Name, tuple[int, T, Name | None]] = {}
+        self._index = index
+        self._objects: dict[Name, Entry[T]] = {}
         self._groups: dict[Name, set[Name]] = {}
+        self._places: dict[str, collections.Counter[Name]] = {}
+        """By place, how many objects of which groups are there."""
         self._by_name: dict[str, T] | None = None
         self._gone: dict[Name, int] = {}
         """Of the last objects that were deleted: their last version. A late word must not bring them back."""
@@ -55,9 +70,9 @@ class Store(Generic[T]):
             self._by_name = {name: value for (_, name), (_, value, _) in self._objects.items()}
         return self._by_name
 
-    def groups_where(self, wanted: Callable[[T], bool]) -> set[Name]:
-        """Groups with such an object. Looks at all: for rare occasions."""
-        return {group for _, value, group in self._objects.values() if group is not None and wanted(value)}
+    def groups_at(self, place: str) -> list[Name]:
+        """Groups with an object at that place of the index."""
+        return list(self._places.get(place, ()))
 
     def put(self, body: Json) -> None:
         """An added or changed object. A state of a known object that is no news is ignored, and so is one of an object that is gone."""
@@ -66,11 +81,7 @@ class Store(Generic[T]):
         if version and version <= (known[0] if known is not None else self._gone.get(name, 0)):
             return
         value, group = self._convert(body), self._group(body)
-        if known is not None and known[2] != group:
-            self._leave(name, known[2])
-        self._objects[name] = (version, value, group)
-        if group is not None:
-            self._groups.setdefault(group, set()).add(name)
+        self._file(name, known, (version, value, group))
         if known is None or known[1] != value:
             self._by_name = None
             self._tell(group, known[2] if known else None)
@@ -83,38 +94,88 @@ class Store(Generic[T]):
             while len(self._gone) > REMEMBERED:
                 del self._gone[next(iter(self._gone))]
         if known is not None and known[0] <= version_of(body):
-            self._drop(name_of(body))
+            self.drop(name_of(body))
+
+    def replacement(self, namespace: str = "") -> Replacement:
+        """Takes all there is (in `namespace`; empty: everywhere) page by page, so that a long list is never held whole."""
+        return Replacement(self, namespace)
 
     def replace(self, bodies: Iterable[Json], version: int, namespace: str = "") -> None:
-        """All there is (in `namespace`; empty: everywhere), as of `version`. What came in later from our own writes stays."""
-        gone = {name for name, entry in self._objects.items() if entry[0] <= version and namespace in ("", name[0])}
-        for body in bodies:
-            gone.discard(name_of(body))
-            self.put(body)
-        for name in gone:
-            self._drop(name)
+        """All there is, as of `version`."""
+        replacement = self.replacement(namespace)
+        replacement.add(bodies)
+        replacement.finish(version)
 
-    def _drop(self, name: Name) -> None:
-        _, _, group = self._objects.pop(name)
+    def older_than(self, version: int, namespace: str) -> set[Name]:
+        """Names of what is known of that namespace (empty: of all) and has not changed since."""
+        return {name for name, entry in self._objects.items() if entry[0] <= version and namespace in ("", name[0])}
+
+    def drop(self, name: Name) -> None:
+        """It is gone, though nobody said so."""
+        entry = self._objects[name]
         self._by_name = None
-        self._leave(name, group)
-        self._tell(group)
+        self._file(name, entry, None)
+        self._tell(entry[2])
 
-    def _leave(self, name: Name, group: Name | None) -> None:
-        members = self._groups.get(group) if group is not None else None
-        if members is not None and group is not None:
-            members.discard(name)
-            if not members:
-                del self._groups[group]
+    def _file(self, name: Name, before: Entry[T] | None, after: Entry[T] | None) -> None:
+        """Under its name, its group and its place."""
+        if before is not None and before[2] is not None and (after is None or after[2] != before[2]):
+            _leave(self._groups, before[2], name)
+        if after is not None:
+            self._objects[name] = after
+            if after[2] is not None:
+                self._groups.setdefault(after[2], set()).add(name)
+        else:
+            del self._objects[name]
+        self._place(before, -1)
+        self._place(after, 1)
+
+    def _place(self, entry: Entry[T] | None, count: int) -> None:
+        group, place = (entry[2], self._index(entry[1])) if entry is not None else (None, "")
+        if group is None or not place:
+            return
+        groups = self._places.setdefault(place, collections.Counter())
+        groups[group] += count
+        if not groups[group]:
+            del groups[group]
+            if not groups:
+                del self._places[place]
 
     def _tell(self, *groups: Name | None) -> None:
         for group in {each for each in groups if each is not None}:
             self._changed(group)
 
 
+class Replacement:
+    """All there is of a resource, as a list tells it. What came in later from our own writes stays."""
+
+    def __init__(self, store: Store[Any], namespace: str) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._seen: set[Name] = set()
+
+    def add(self, bodies: Iterable[Json]) -> None:
+        """A page."""
+        for body in bodies:
+            self._seen.add(name_of(body))
+            self._store.put(body)
+
+    def finish(self, version: int) -> None:
+        """That was all, as of `version`: whatever else is known is gone."""
+        for name in self._store.older_than(version, self._namespace) - self._seen:
+            self._store.drop(name)
+
+
+def _leave(groups: dict[Name, set[Name]], group: Name, name: Name) -> None:
+    members = groups[group]
+    members.discard(name)
+    if not members:
+        del groups[group]
+
+
 def name_of(body: Json) -> Name:
     metadata = body["metadata"]
-    return metadata.get("namespace", ""), metadata["name"]
+    return intern(metadata.get("namespace", "")), metadata["name"]
 
 
 def version_of(body: Json) -> int:

@@ -1,25 +1,47 @@
-"""Carrying out actions: one request each, at most `IN_FLIGHT` at once over all jobs."""
+"""Carrying out actions: one request each, so many at once, and no job at the cost of another.
+
+Pods are created as the Job controller of Kubernetes does it: one, then two, then four at once, twice as many each time all went well.
+The first refusal ends it: a quota that is used up costs a request a round, however many pods are wanted, and a webhook that hangs
+holds one place.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import datetime
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob
-from elasticjob_operator.cluster.api import MERGE_PATCH, Api, ApiError, ConflictError, NamespaceGoesError, NotFoundError, RefusedError
+from elasticjob_operator.cluster.api import (
+    MERGE_PATCH,
+    Api,
+    ApiError,
+    ConflictError,
+    NamespaceGoesError,
+    NoAnswerError,
+    NotFoundError,
+    RefusedError,
+)
 from elasticjob_operator.cluster.resources import JOBS, OWNED, PODS, Resource
+from elasticjob_operator.cluster.slots import FairSlots
 from elasticjob_operator.cluster.store import Json
 from elasticjob_operator.planning import Action, AskServer, CreateObject, CreatePod, DeleteJob, DeleteObject, DeletePod, PatchObject
 from elasticjob_operator.world import Admission
 
 log = logging.getLogger(__name__)
 
-IN_FLIGHT = 64
+CREATES, CREATES_OF_A_JOB = 64, 32
+"""Creates under way."""
+PROBES, PROBES_OF_A_NAMESPACE = 24, 6
+"""Beside them: dry runs, and creates of jobs that were refused last time. Nobody knows whether the server takes them, or how long it needs
+to say so: a webhook may let each wait for 30 s. They take no place from creates that go well."""
+REMOVALS, REMOVALS_OF_A_JOB = 48, 24
+"""Deletes and patches under way: never behind creates, because they free what creates wait for."""
 
 _STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
 """Of a template, a misspelt field is refused rather than dropped."""
@@ -36,8 +58,20 @@ class Applied:
     """Kinds of what it refused."""
     created: frozenset[str] = frozenset()
     """Kinds of what is there now."""
+    missed: bool = False
+    """A create met something that was gone a moment later: it is to be tried again, and nothing else may wake the job."""
     done: tuple[Action, ...] = ()
     """What was created and deleted."""
+    unanswered: bool = False
+    """The admission is the server's failure to say, not its verdict."""
+    failure: Exception | None = None
+    """ApiError or ConnectionError of another request: it may pass."""
+
+    @property
+    def stops(self) -> bool:
+        """More of the same would fare no better now."""
+        return bool(self.refusal or self.failure or self.namespace_goes)
+
     namespace_goes: bool = False
     """A create was refused because the job's namespace is being terminated."""
 
@@ -48,50 +82,81 @@ class Writer:
     def __init__(self, api: Api, enter: Callable[[Resource, Json], None]) -> None:
         self._api = api
         self._enter = enter
-        self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._creates = FairSlots(CREATES, CREATES_OF_A_JOB)
+        self._probes = FairSlots(PROBES, PROBES_OF_A_NAMESPACE)
+        self._removals = FairSlots(REMOVALS, REMOVALS_OF_A_JOB)
 
-    async def apply(self, job: ElasticJob, actions: Iterable[Action]) -> Applied:
-        """Raises ApiError or ConnectionError after all were tried."""
-        results = await asyncio.gather(*(self._execute(job, action) for action in actions), return_exceptions=True)
-        failures = [each for each in results if isinstance(each, BaseException)]
-        # A bug or a cancellation before what merely may pass.
-        for failure in sorted(failures, key=lambda each: isinstance(each, ApiError | ConnectionError)):
-            raise failure
-        known = [each for each in results if isinstance(each, Applied)]
-        return Applied(
-            admission=next((each.admission for each in known if each.admission), None),
-            refusal=_first_refusal(known),
-            refused=frozenset().union(*(each.refused for each in known)),
-            created=frozenset().union(*(each.created for each in known)),
-            done=tuple(action for each in known for action in each.done),
-            namespace_goes=any(each.namespace_goes for each in known),
+    async def apply(self, job: ElasticJob, actions: Iterable[Action], *, refused: bool = False) -> Applied:
+        """Carries out what can be. `refused`: the last create of this job was. What fails and may pass is in `failure`; bugs are raised."""
+        actions = list(actions)
+        pods = [action for action in actions if isinstance(action, CreatePod)]
+        others = [action for action in actions if not isinstance(action, CreatePod)]
+        created, rest = await asyncio.gather(
+            self._ramp_up(job, pods, refused=refused),
+            asyncio.gather(*(self._one(job, action, refused=refused) for action in others)),
         )
+        return _together([*created, *rest])
 
-    async def _execute(self, job: ElasticJob, action: Action) -> Applied:
+    async def _ramp_up(self, job: ElasticJob, actions: list[CreatePod], *, refused: bool) -> list[Applied]:
+        """Each create that went well lets one more go beside it, so that they double with each answer; what did not ends them all."""
+        results: list[Applied] = []
+        left, lanes, stopped = iter(actions), 0, False
+
+        async def lane() -> None:
+            nonlocal lanes, stopped
+            for action in left:
+                result = await self._one(job, action, refused=refused)
+                results.append(result)
+                stopped = stopped or result.stops
+                if stopped:
+                    return
+                if result.created and lanes < min(CREATES_OF_A_JOB, len(actions)):
+                    lanes += 1
+                    group.create_task(lane())
+
+        async with asyncio.TaskGroup() as group:
+            if actions:
+                lanes += 1
+                group.create_task(lane())
+        return results
+
+    async def _one(self, job: ElasticJob, action: Action, *, refused: bool) -> Applied:
         try:
-            return await self._carry_out(job, action)
+            async with self._slot(job, action, refused=refused):
+                return await self._carry_out(job, action)
         except NamespaceGoesError:
             return Applied(namespace_goes=True)
+        except (ApiError, ConnectionError) as error:
+            return Applied(failure=error)
+
+    @contextlib.asynccontextmanager
+    async def _slot(self, job: ElasticJob, action: Action, *, refused: bool) -> AsyncIterator[None]:
+        creates = isinstance(action, CreatePod | CreateObject)
+        if isinstance(action, AskServer) or (creates and refused):
+            slot = self._probes.hold(job.namespace)
+        else:
+            slot = (self._creates if creates else self._removals).hold((job.namespace, job.name))
+        async with slot:
+            yield
 
     async def _carry_out(self, job: ElasticJob, action: Action) -> Applied:
-        async with self._slots:
-            match action:
-                case CreatePod():
-                    return await self._create(job, PODS, action)
-                case CreateObject():
-                    return await self._create(job, OWNED[action.kind], action)
-                case PatchObject():
-                    await self._patch(job, action)
-                case DeletePod():
-                    return await self._delete(job, PODS, action, force=action.force)
-                case DeleteObject():
-                    return await self._delete(job, OWNED[action.kind], action)
-                case DeleteJob():
-                    return await self._delete(job, JOBS, action)
-                case AskServer():
-                    return Applied(admission=await self._ask(job, action))
-                case _:
-                    raise TypeError(f"not for the cluster: {action!r}")
+        match action:
+            case CreatePod():
+                return await self._create(job, PODS, action)
+            case CreateObject():
+                return await self._create(job, OWNED[action.kind], action)
+            case PatchObject():
+                await self._patch(job, action)
+            case DeletePod():
+                return await self._delete(job, PODS, action, force=action.force)
+            case DeleteObject():
+                return await self._delete(job, OWNED[action.kind], action)
+            case DeleteJob():
+                return await self._delete(job, JOBS, action)
+            case AskServer():
+                return await self._ask(job, action)
+            case _:
+                raise TypeError(f"not for the cluster: {action!r}")
         return Applied()
 
     async def _create(self, job: ElasticJob, resource: Resource, action: CreatePod | CreateObject) -> Applied:
@@ -103,8 +168,11 @@ class Writer:
             return await self._exists(job, resource, action)
         except NamespaceGoesError:
             raise
-        except (RefusedError, NotFoundError) as error:
+        except ApiError as error:
+            # 5xx too: a webhook that is broken, say. Without an answer at all nothing can be told: no status would be written either.
             return Applied(refusal=str(error), refused=frozenset({resource.kind}))
+        except NoAnswerError as error:
+            return Applied(refusal=f"{error}: an admission webhook may hang", refused=frozenset({resource.kind}))
         self._enter(resource, created)
         return Applied(created=frozenset({resource.kind}), done=(action,))
 
@@ -114,7 +182,7 @@ class Writer:
         try:
             found = await self._api.request("GET", resource.path(job.namespace, name))
         except NotFoundError:
-            return Applied()  # gone meanwhile: the next plan creates it
+            return Applied(missed=True)  # gone meanwhile, or a conflict about something else, such as the quota: the next plan creates it
         owners = [each["uid"] for each in found["metadata"].get("ownerReferences") or []]
         if job.uid in owners:
             self._enter(resource, found)
@@ -150,9 +218,8 @@ class Writer:
             self._enter(resource, answer)
         return Applied(done=(action,))
 
-    async def _ask(self, job: ElasticJob, action: AskServer) -> Admission:
-        """Raises ApiError or ConnectionError where there was no verdict."""
-        refusal, invalid = "", False
+    async def _ask(self, job: ElasticJob, action: AskServer) -> Applied:
+        refusal, invalid, unanswered = "", False, False
         try:
             await self._api.request("POST", PODS.path(job.namespace), query=_STRICT, body=dict(action.body))
         except ConflictError:
@@ -161,10 +228,30 @@ class Writer:
             raise
         except RefusedError as error:
             refusal, invalid = str(error), error.status in (400, 422)
+        except ApiError as error:
+            refusal, unanswered = str(error), True
+        except NoAnswerError as error:
+            refusal, unanswered = f"{error}: an admission webhook may hang", True
         now = datetime.datetime.now(datetime.timezone.utc)
-        return Admission(template_hash=action.template_hash, refusal=refusal, invalid=invalid, at=now)
+        admission = Admission(template_hash=action.template_hash, refusal=refusal, invalid=invalid, at=now)
+        return Applied(admission=admission, unanswered=unanswered)
 
 
-def _first_refusal(known: Iterable[Applied]) -> str:
-    refused = [each for each in known if each.refusal]
+def _together(results: list[Applied]) -> Applied:
+    asked = next((each for each in results if each.admission), Applied())
+    return Applied(
+        admission=asked.admission,
+        unanswered=asked.unanswered,
+        refusal=_first_refusal(results),
+        refused=frozenset().union(*(each.refused for each in results)),
+        created=frozenset().union(*(each.created for each in results)),
+        missed=any(each.missed for each in results),
+        done=tuple(action for each in results for action in each.done),
+        namespace_goes=any(each.namespace_goes for each in results),
+        failure=next((each.failure for each in results if each.failure), None),
+    )
+
+
+def _first_refusal(results: Iterable[Applied]) -> str:
+    refused = [each for each in results if each.refusal]
     return min(refused, key=lambda each: PODS.kind not in each.refused).refusal if refused else ""

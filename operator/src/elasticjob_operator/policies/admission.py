@@ -13,9 +13,6 @@ from collections.abc import Iterable
 from elasticjob_operator.api import ConditionType, ElasticJob, Reason, message
 from elasticjob_operator.world import Admission, Pod
 
-RETRY_SECONDS = 30.0
-"""After a refusal: the quota may grow, a missing service account may be made, s."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
@@ -39,7 +36,7 @@ def judge(job: ElasticJob, template_hash: str, pods: Iterable[Pod], admission: A
         return Verdict(accepted=None, reason=Reason.ACCEPTED, message="Asking the API server.", ask=True)
     if not admission.refusal:
         return yes
-    due = admission.at + datetime.timedelta(seconds=RETRY_SECONDS)
+    due = admission.at + datetime.timedelta(seconds=admission.retry_seconds)
     reason = Reason.INVALID_POD_TEMPLATE if admission.invalid else Reason.POD_REFUSED
     return Verdict(
         accepted=False,

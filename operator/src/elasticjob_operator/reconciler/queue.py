@@ -2,7 +2,8 @@
 
 add(key)              now. While the key is worked on: again right after
 add_at(key, when)     at a time of the loop's clock; the earliest of several wins
-work(handle)          N workers call `await handle(key)`; an exception is logged and the key comes again after a growing wait
+work(handle)          N workers call `await handle(key)`; an exception is logged and the key comes again after a growing wait. A worker
+                      waits for a slow round no longer than its budget
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ log = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 
 FIRST_WAIT, LONGEST_WAIT = 0.25, 60.0
+BUDGET = 1.0
+"""For how long a round holds a worker, s. One that takes longer waits for somebody - a webhook, an etcd that is frozen - and does so
+without a worker from then on; the next round of such a key takes none at all."""
+SLOW_ROUNDS, SLOW_WAIT = 40, 0.25
+"""While so many rounds are under way, no other key that is known to be slow begins one; it looks again after so long, s."""
 
 
 class KeyedQueue(Generic[K]):
@@ -40,6 +46,11 @@ class KeyedQueue(Generic[K]):
         """Added while worked on."""
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
+        self._slow: set[K] = set()
+        """Keys whose last round went beyond its budget."""
+        self._rounds: set[asyncio.Task[None]] = set()
+        """Under way, with a worker or without."""
+        self._broken: asyncio.Future[None]
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._again)
@@ -78,35 +89,56 @@ class KeyedQueue(Generic[K]):
         self._cancel_timer(key)
         self._failures.pop(key, None)
         self._resting.pop(key, None)
+        self._slow.discard(key)
 
     async def work(self, handle: Callable[[K], Awaitable[None]], workers: int) -> None:
         """Until cancelled."""
+        self._broken = asyncio.get_running_loop().create_future()
         tasks = [asyncio.create_task(self._worker(handle), name=f"reconcile-{number}") for number in range(workers)]
         try:
-            await asyncio.gather(*tasks)
+            await asyncio.gather(*tasks, self._broken)
         finally:
-            for task in tasks:
+            for task in (*tasks, *self._rounds):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, *self._rounds, return_exceptions=True)
 
     async def _worker(self, handle: Callable[[K], Awaitable[None]]) -> None:
         while True:
             key = await self._ready.get()
-            metrics.QUEUE_WAIT.observe(time.monotonic() - self._waiting.pop(key))
+            waited = time.monotonic() - self._waiting.pop(key)
+            if key in self._slow and len(self._rounds) >= SLOW_ROUNDS:
+                self.add_at(key, asyncio.get_running_loop().time() + SLOW_WAIT)
+                continue
+            metrics.QUEUE_WAIT.observe(waited)
             self._working.add(key)
-            try:
-                with metrics.RECONCILE.time():
-                    await handle(key)
-                self._failures.pop(key, None)
-            except Exception as error:  # noqa: BLE001  one job's fault, whatever it is, must not stop the others
-                self._on_failure(key, error)
-            finally:
-                self._working.discard(key)
-                if (seconds := self._rest(key)) > 0:
-                    self._resting[key] = time.monotonic() + seconds
-                if key in self._again:
-                    self._again.discard(key)
-                    self.add(key)
+            work = asyncio.create_task(self._round(handle, key))
+            self._rounds.add(work)
+            work.add_done_callback(self._on_round_done)
+            if key not in self._slow:
+                await asyncio.wait({work}, timeout=BUDGET)
+
+    async def _round(self, handle: Callable[[K], Awaitable[None]], key: K) -> None:
+        began = time.monotonic()
+        try:
+            with metrics.RECONCILE.time():
+                await handle(key)
+            self._failures.pop(key, None)
+        except Exception as error:  # noqa: BLE001  one job's fault, whatever it is, must not stop the others
+            self._on_failure(key, error)
+        finally:
+            self._working.discard(key)
+            (self._slow.add if time.monotonic() - began > BUDGET else self._slow.discard)(key)
+            if (seconds := self._rest(key)) > 0:
+                self._resting[key] = time.monotonic() + seconds
+            if key in self._again:
+                self._again.discard(key)
+                self.add(key)
+
+    def _on_round_done(self, work: asyncio.Task[None]) -> None:
+        self._rounds.discard(work)
+        error = None if work.cancelled() else work.exception()
+        if error is not None and not self._broken.done():
+            self._broken.set_exception(error)  # a bug of this queue, not of a job: `work` ends with it
 
     def _on_failure(self, key: K, error: Exception) -> None:
         failures = self._failures[key] = self._failures.get(key, 0) + 1

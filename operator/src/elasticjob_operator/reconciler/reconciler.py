@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from elasticjob_runtime.etcd import StoreError
 
 from elasticjob_operator.api import API_VERSION, KIND, ElasticJob, InvalidJobError, Status
-from elasticjob_operator.cluster import ApiError, Cluster, Key, Teller
+from elasticjob_operator.cluster import Cluster, Key, Teller
 from elasticjob_operator.planning import Action, ClearRun, EvictMember, Plan, PublishSpec, Story, plan, refuse, tell_deeds
 from elasticjob_operator.reconciler.jobs import Jobs
 from elasticjob_operator.reconciler.pacing import as_written, conflict_wait, seconds_to_hold
@@ -29,6 +29,9 @@ from elasticjob_operator.world import Admission, Reach, Refusal, World
 log = logging.getLogger(__name__)
 
 FIRST_REFUSAL, LONGEST_REFUSAL = 1.0, 60.0
+MISSED_SECONDS = 0.25
+AT_ONCE = 8
+"""Writes of one job to its etcd."""
 NAMED = 4
 """Names in one line of the log."""
 _RENDEZVOUS = (PublishSpec, EvictMember, ClearRun)
@@ -42,6 +45,8 @@ class _Memory:
     admission: Admission | None = None
     refusal: Refusal | None = None
     refusals: int = 0
+    unanswered: int = 0
+    """Dry runs in a row that got no verdict."""
     namespace_goes: bool = False
     run_id: str = ""
     """Of the run whose rendezvous is followed."""
@@ -133,36 +138,53 @@ class Reconciler:
         """Cluster and rendezvous at once. Returns a failure that may pass (what status says is true all the same), and what was created and
         deleted."""
         applied, _ = await asyncio.gather(
-            self._cluster.apply(job, [action for action in actions if not isinstance(action, _RENDEZVOUS)]),
+            self._cluster.apply(
+                job, [action for action in actions if not isinstance(action, _RENDEZVOUS)], refused=memory.refusals + memory.unanswered > 0
+            ),
             self._tell_agents(key, [action for action in actions if isinstance(action, _RENDEZVOUS)]),
             return_exceptions=True,
         )
-        if isinstance(applied, ApiError | ConnectionError):
-            return applied, ()
         if isinstance(applied, BaseException):
             raise applied
-        memory.admission = applied.admission or memory.admission
+        if applied.admission is not None:
+            memory.unanswered = memory.unanswered + 1 if applied.unanswered else 0
+            memory.admission = applied.admission
+            if applied.unanswered:
+                delay = refusal_wait(memory.unanswered, longest=applied.admission.retry_seconds)
+                memory.admission = dataclasses.replace(applied.admission, retry_seconds=delay)
         if applied.namespace_goes:
             memory.namespace_goes = True  # for good: a namespace that is being terminated never comes back
             log.info("left alone: its namespace is being terminated", extra=about(key))
             return None, applied.done
+        if applied.missed:
+            self._queue.add_at(key, asyncio.get_running_loop().time() + MISSED_SECONDS)
         if applied.refusal:
             memory.refusals += 1
-            delay = min(LONGEST_REFUSAL, FIRST_REFUSAL * 2 ** min(memory.refusals - 1, 10))
+            delay = refusal_wait(memory.refusals)
             retry_at = self._clock() + datetime.timedelta(seconds=delay)
             log.warning("refused, again in %.0f s: %s", delay, applied.refusal, extra=about(key))
             memory.refusal = Refusal(kinds=applied.refused, message=applied.refusal, retry_at=retry_at)
             self._queue.add(key)  # so that status says so
         elif memory.refusal is not None and applied.created & memory.refusal.kinds:
             memory.refusal, memory.refusals = None, 0
-        return None, applied.done
+        return applied.failure, applied.done
 
     async def _tell_agents(self, key: Key, actions: list[PublishSpec | EvictMember | ClearRun]) -> None:
-        for action in actions:
-            try:
-                await self._sessions.execute(key, action)
-            except StoreError as error:
-                log.warning("%s: %s", _described(action), error, extra=about(key, action.why))
+        """Several at once. An etcd that does not answer is waited for once and not for each: the next round asks for what is left."""
+        left, failed = iter(actions), False
+
+        async def lane() -> None:
+            nonlocal failed
+            for action in left:
+                try:
+                    await self._sessions.execute(key, action)
+                except StoreError as error:
+                    log.warning("%s: %s", _described(action), error, extra=about(key, action.why))
+                    failed = True
+                if failed:
+                    return
+
+        await asyncio.gather(*(lane() for _ in range(min(AT_ONCE, len(actions)))))
 
     async def _write_status(self, key: Key, version: str, written: Status, decided: Plan, memory: _Memory, *, done: bool = False) -> None:
         """`version`, `written`: of the job that was decided on; `done`: this round created or deleted something."""
@@ -244,6 +266,11 @@ class Reconciler:
         await self._sessions.follow(key, None)
         del self._memories[key]
         return True
+
+
+def refusal_wait(refusals: int, *, longest: float = LONGEST_REFUSAL) -> float:
+    """How long after the last of so many refusals in a row the next try comes, s."""
+    return min(longest, FIRST_REFUSAL * 2.0 ** min(refusals - 1, 10))
 
 
 def about(key: Key, reason: str = "") -> dict[str, object]:

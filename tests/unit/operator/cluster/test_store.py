@@ -110,3 +110,33 @@ def test_names_are_a_picture_of_the_moment_and_made_anew_only_after_news(bench: 
     bench.store.remove(pod("b", 5))
     assert bench.store.by_name == {"a": "y"}
     assert first == {"a": "x"}
+
+
+def test_groups_are_found_by_place_without_looking_at_all() -> None:
+    store: Store[str] = Store(lambda each: each["value"], _group, lambda _: None, index=lambda value: value)
+    store.put(pod("a", 1, "node-1"))
+    store.put(pod("b", 2, "node-1"))
+    store.put(pod("c", 3, "node-1", job="faces"))
+    store.put(pod("d", 4, ""))
+    assert sorted(store.groups_at("node-1")) == [JOB, ("ml", "faces")]
+    store.put(pod("a", 5, "node-2"))
+    assert sorted(store.groups_at("node-1")) == [JOB, ("ml", "faces")], "b is there still"
+    store.remove(pod("b", 6))
+    assert (store.groups_at("node-1"), store.groups_at("node-2")) == ([("ml", "faces")], [JOB])
+    store.put(pod("c", 7, "node-1", job="digits"))
+    assert store.groups_at("node-1") == [JOB]
+    store.replace([], version=8)
+    assert (store.groups_at("node-1"), store.groups_at("node-2"), store.groups_at("")) == ([], [], [])
+    assert (store._places, store._groups) == ({}, {}), "nothing is kept of what is gone"
+
+
+def test_a_list_that_comes_in_pages_is_known_page_by_page_and_what_it_lacks_is_gone_at_its_end(bench: Bench) -> None:
+    bench.store.put(pod("gone", 1))
+    bench.store.put(pod("kept", 2))
+    replacement = bench.store.replacement()
+    replacement.add([pod("kept", 2), pod("new", 5)])
+    assert len(bench.store) == 3
+    bench.store.put(pod("our-own", 9))
+    replacement.add([pod("last", 6)])
+    replacement.finish(version=6)
+    assert sorted(name for _, name in bench.store._objects) == ["kept", "last", "new", "our-own"]

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 import pytest
 from elasticjob_operator.api import ConditionStatus, ConditionType, ElasticJob, Reason, RendezvousStatus, Status
 from elasticjob_operator.building.pods import template_hash
@@ -92,7 +93,7 @@ def owned(found: Plan) -> dict[tuple[Kind, str], OwnedObject]:
     objects = [(each.kind, each.body) for each in found.actions if isinstance(each, CreateObject)]
     return {
         (kind, body["metadata"]["name"]): OwnedObject(
-            kind=kind, name=body["metadata"]["name"], uid="o", owner_uid=UID, terminating=False, body=body
+            kind=kind, name=body["metadata"]["name"], uid="o", owner_uid=UID, terminating=False, json=orjson.dumps(body)
         )
         for kind, body in objects
     }
@@ -410,7 +411,7 @@ def test_object_edited_by_hand_is_put_right() -> None:
     (key,) = objects
     edited = {**objects[key].body, "spec": {**objects[key].body["spec"], "selector": {"wrong": "pods"}}}
     pods = [make_pod(index) for index in range(4)]
-    found = ask(job, *pods, objects={key: dataclasses.replace(objects[key], body=edited)})
+    found = ask(job, *pods, objects={key: dataclasses.replace(objects[key], json=orjson.dumps(edited))})
     assert names(found, PatchObject) == ["digits"]
 
 

@@ -11,6 +11,7 @@ import datetime
 from collections.abc import Callable
 from typing import Any
 
+import orjson
 from elasticjob_operator.api import ConditionType, ElasticJob, OnPartition, Status
 from elasticjob_operator.building.pods import template_hash
 from elasticjob_operator.planning import (
@@ -176,7 +177,7 @@ class Cluster(RuleBasedStateMachine):
                 body = action.body
                 name = body["metadata"]["name"]
                 self.objects[action.kind, name] = OwnedObject(
-                    kind=action.kind, name=name, uid="o", owner_uid=UID, terminating=False, body=body
+                    kind=action.kind, name=name, uid="o", owner_uid=UID, terminating=False, json=orjson.dumps(body)
                 )
             case DeleteObject():
                 self.objects.pop((action.kind, action.name), None)

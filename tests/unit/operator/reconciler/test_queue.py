@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from elasticjob_operator.reconciler import queue as module
 from elasticjob_operator.reconciler.queue import FIRST_WAIT, KeyedQueue
 
 from tests.unit.operator.waiting import until
@@ -141,3 +142,44 @@ async def test_depth_and_age_are_those_of_what_waits() -> None:
     queue.add("b")
     assert len(queue) == 2
     assert queue.age >= 0.02
+
+
+async def test_rounds_that_hang_hold_no_workers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs whose webhook or etcd is silent, more than there are workers."""
+    monkeypatch.setattr(module, "BUDGET", 0.05)
+    hanging = [f"hangs-{number}" for number in range(10)]
+    for key in hanging:
+        bench.hold[key] = asyncio.Event()
+        bench.queue.add(key)
+    await until(lambda: len(bench.running) == 10)
+    bench.queue.add("good")
+    await until(lambda: bench.done == ["good"])
+    for key in hanging:
+        bench.queue.add(key)  # never twice at once: _handle asserts it
+        bench.hold[key].set()
+    await until(lambda: len(bench.done) == 21)
+
+
+async def test_of_keys_known_to_be_slow_so_many_are_worked_on_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUDGET", 0.02)
+    monkeypatch.setattr(module, "SLOW_ROUNDS", 3)
+    monkeypatch.setattr(module, "SLOW_WAIT", 0.02)
+    slow = [f"slow-{number}" for number in range(10)]
+    for key in slow:
+        bench.hold[key] = asyncio.Event()
+        bench.queue.add(key)
+    await until(lambda: len(bench.running) == 10)
+    await asyncio.sleep(0.03)  # each is beyond its budget
+    for key in slow:
+        bench.hold[key].set()
+    await until(lambda: len(bench.done) == 10)
+    for key in slow:
+        bench.hold[key] = asyncio.Event()
+        bench.queue.add(key)
+    await until(lambda: len(bench.running) == 3)
+    bench.queue.add("good")
+    await until(lambda: bench.done[-1] == "good")
+    assert len(bench.running) == 3
+    for key in slow:
+        bench.hold[key].set()
+    await until(lambda: len(bench.done) == 21)

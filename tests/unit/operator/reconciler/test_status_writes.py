@@ -84,7 +84,7 @@ class Bench:
     async def follow(self, *_: Any) -> None:
         return None
 
-    async def apply(self, *_: Any) -> Any:
+    async def apply(self, *_: Any, **__: Any) -> Any:
         self.deeds -= 1
         if self.deeds < 0:
             return Applied()
