@@ -3,6 +3,8 @@
 big   one job of many workers, against a bare client that does the same creates, 64 in flight, in the same run
 idle  many small jobs on one etcd, at rest; then a storm: a tenth of all pods fails at once
 own   the same at rest, each job with an etcd (an address) of its own
+scale thousands of jobs that were there before the operator: its start and its memory; half of all nodes flap; one tenant's storm
+      while another one scales
 
 Load, API server, scheduler, kwok and operator share the machine: compare ratios, not seconds, between machines.
 """
@@ -19,7 +21,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench.operator import scenarios
+from tests.bench.operator import scale, scenarios
 from tests.bench.operator.fake_cluster import Client, FakeCluster
 from tests.bench.operator.process import Operator
 
@@ -30,6 +32,7 @@ REACH = {
     "idle: % of a core": 5.0,
     "idle: MiB": 256.0,
     "storm: reconcile p99, s": 1.0,
+    "in the end: peak of memory, MiB": 512.0,
 }
 """What is to be reached, at most."""
 
@@ -38,11 +41,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.bench.operator", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("scenarios", nargs="*", default=["big", "idle", "own"], choices=["big", "idle", "own"], help="(all)")
+    parser.add_argument("scenarios", nargs="*", default=["big", "idle", "own"], choices=["big", "idle", "own", "scale"], help="(all)")
     parser.add_argument("--big", type=int, default=1000, help="workers of the one job (1000)")
     parser.add_argument("--rounds", type=int, default=3, help="of `big`, of which the medians count (3)")
     parser.add_argument("--jobs", type=int, default=1000, help="small jobs (1000)")
     parser.add_argument("--workers", type=int, default=4, help="of a small job (4)")
+    parser.add_argument("--scale-jobs", type=int, default=5000, help="of `scale`, with --workers pods each (5000)")
     parser.add_argument("--idle-seconds", type=float, default=60.0, help="for which the operator is watched at rest (60)")
     parser.add_argument("--profile", action="store_true", help="of `idle`: where the operator's CPU goes in the storm")
     arguments = parser.parse_args()
@@ -58,6 +62,15 @@ def main() -> int:
 
 
 async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> dict[str, float]:
+    if scenario == "scale":
+        with scenarios.etcds(folder, 1) as endpoint:
+            return await scale.run(
+                folder,
+                endpoint(0),
+                arguments.scale_jobs,
+                arguments.workers,
+                lambda config, log: Operator(config, folder / log, ELASTICJOB_NODE_LOST_SECONDS=str(scale.NODE_LOST_SECONDS)),
+            )
     own = arguments.jobs if scenario == "own" else 1
     with (
         FakeCluster(folder) as cluster,

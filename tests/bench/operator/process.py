@@ -27,6 +27,8 @@ class Cost:
     """s of CPU since the process began."""
     memory: float
     """MiB resident."""
+    peak: float
+    """Most that there ever was, MiB."""
     threads: int
 
 
@@ -51,9 +53,14 @@ class Operator:
     def cost(self) -> Cost:
         stat = Path(f"/proc/{self._child.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         status = Path(f"/proc/{self._child.pid}/status").read_text(encoding="utf-8")
-        found = dict(re.findall(r"^(VmRSS|Threads):\s+(\d+)", status, re.MULTILINE))
+        found = dict(re.findall(r"^(VmRSS|VmHWM|Threads):\s+(\d+)", status, re.MULTILINE))
         cpu = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
-        return Cost(cpu, int(found["VmRSS"]) / 1024, int(found["Threads"]))
+        return Cost(cpu, int(found["VmRSS"]) / 1024, int(found["VmHWM"]) / 1024, int(found["Threads"]))
+
+    def probe(self) -> None:
+        """Returns when /healthz has answered."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/healthz", timeout=60) as answer:
+            answer.read()
 
     @contextlib.contextmanager
     def profiled(self) -> Iterator[None]:
