@@ -98,6 +98,7 @@ class KeyedQueue(Generic[K]):
         try:
             await asyncio.gather(*tasks, self._broken)
         finally:
+            self._broken.cancel()
             for task in (*tasks, *self._rounds):
                 task.cancel()
             await asyncio.gather(*tasks, *self._rounds, return_exceptions=True)
@@ -135,10 +136,11 @@ class KeyedQueue(Generic[K]):
                 self.add(key)
 
     def _on_round_done(self, work: asyncio.Task[None]) -> None:
+        """What `_round` does not catch is no fault of a job: `work` ends with it."""
         self._rounds.discard(work)
-        error = None if work.cancelled() else work.exception()
+        error = RuntimeError("somebody cancelled a round") if work.cancelled() else work.exception()
         if error is not None and not self._broken.done():
-            self._broken.set_exception(error)  # a bug of this queue, not of a job: `work` ends with it
+            self._broken.set_exception(error)
 
     def _on_failure(self, key: K, error: Exception) -> None:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
