@@ -270,6 +270,21 @@ def test_a_stream_that_fell_silent_is_replaced(etcd_server: EtcdServer, open_cli
     assert sorted(seen.revisions) == revisions
 
 
+def test_a_stream_that_fell_silent_before_a_deletion_is_replaced(etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy) -> None:
+    """A deletion leaves no key that would be newer than what the stream has brought: a lost member would never be missed."""
+    client, other = open_client(proxy.url, probe_interval=0.5), open_client(etcd_server.url)
+    seen = Collector()
+    other.put("/job/members/a", "")
+    client.watch([KeyRange("/job/plan"), KeyRange.prefix("/job/members/")], 2, seen)
+    revisions = [other.put("/job/members/b", "")]
+    eventually(lambda: len(seen.revisions) == 2)
+    time.sleep(1.5)  # the first probes have found all as it should be
+    proxy.silence()
+    other.txn([], [Delete(KeyRange("/job/members/b"))])
+    eventually(lambda: len(seen.revisions) == 3)
+    assert seen.revisions[-1] == revisions[-1] + 1
+
+
 def test_a_store_that_lost_its_data_gives_a_snapshot(etcd_server: EtcdServer, open_client: OpenClient) -> None:
     """A single member without a volume is moved: the new one begins at revision 1 again."""
     client = open_client(etcd_server.url)

@@ -244,3 +244,25 @@ def test_whatever_happens_each_change_comes_once_and_in_its_ranges_order(seed: i
     walk.finish()
     for number, key in enumerate("abc"):
         assert [e.mod_revision for e in walk.seen if e.key == key] == [r for r, n in walk.etcd.history if n == number]
+
+
+def test_a_range_that_has_fewer_keys_than_were_handed_out_has_lost_one_unseen() -> None:
+    cursor = connected(A)
+    assert not cursor.misses(0, 3), "the first count is believed"
+    assert not cursor.misses(0, 3)
+    assert cursor.misses(0, 2)
+    cursor.recount()
+    assert not cursor.misses(0, 2)
+    new = {"kv": {"key": encode("a"), "value": "", "create_revision": "21", "mod_revision": "21"}}
+    gone = {"type": "DELETE", "kv": {"key": encode("a"), "mod_revision": "22"}}
+    for event, count in ((put("a", 20), 2), (new, 3), (gone, 2)):
+        cursor.feed({"header": header(30), "watch_id": "1", "events": [event]})
+        assert not cursor.misses(0, count)
+
+
+def test_a_snapshot_says_how_many_keys_there_are() -> None:
+    cursor = connected(A, B)
+    cursor.restart(30, [KeyValue("a", "", 1, 1, 1)])
+    assert not cursor.misses(0, 1)
+    assert not cursor.misses(1, 0)
+    assert cursor.misses(1, 1)

@@ -30,6 +30,8 @@ class Cursor:
         self.ranges = merge(ranges)
         self.next = [start_revision] * len(self.ranges)
         """For each range, the first revision not yet handed out."""
+        self._counts: list[int | None] = [None] * len(self.ranges)
+        """For each range, the keys that there are by what was handed out; None: not known."""
         self._asked_for = self._known
         self._created = 0
         self._fragments: dict[int, list[Event]] = {}
@@ -82,7 +84,23 @@ class Cursor:
         if not events:
             return None
         self.next[index] = events[-1].mod_revision + 1
+        known = self._counts[index]
+        if known is not None:
+            self._counts[index] = known + sum(map(_growth, events))
         return WatchUpdate(events[-1].mod_revision, events)
+
+    def misses(self, index: int, count: int) -> bool:
+        """Whether the range `index`, which has `count` keys now, is not what this watch has brought: a deletion leaves no newer key.
+
+        The first count is believed.
+        """
+        if self._counts[index] is None:
+            self._counts[index] = count
+        return self._counts[index] != count
+
+    def recount(self) -> None:
+        """Believes the next counts."""
+        self._counts = [None] * len(self.ranges)
 
     def is_rewound(self, header: wire.Json) -> bool:
         """Whether a member with this header is at an earlier point than the watch, or in another cluster.
@@ -102,9 +120,17 @@ class Cursor:
     def restart(self, revision: int, kvs: Sequence[KeyValue]) -> WatchUpdate:
         """Everything was read again at `revision`."""
         self.next = [revision + 1] * len(self.ranges)
+        self._counts = [sum(kv.key in span for kv in kvs) for span in self.ranges]
         self._store, self._term = "", 0
         self.begin()
         return WatchUpdate(revision, snapshot=tuple(sorted(kvs, key=lambda kv: kv.key)))
+
+
+def _growth(event: Event) -> int:
+    """By how many keys its range grew."""
+    if event.value is None:
+        return -1
+    return int(event.create_revision == event.mod_revision)
 
 
 def merge(ranges: Sequence[KeyRange]) -> list[KeyRange]:

@@ -74,8 +74,9 @@ class Gateway:
 
     def _range_answer(self, request: Json, kvs: Sequence[KeyValue]) -> Json:
         """Adds what the port does not know and the client's watches ask for: what was written since."""
-        since = int(request.get("min_mod_revision", 0))
-        return {"kvs": [_key_value(kv) for kv in kvs if kv.mod_revision >= since], "count": str(len(kvs))}
+        since, limit = int(request.get("min_mod_revision", 0)), int(request.get("limit", 0))
+        newer = [_key_value(kv) for kv in kvs if kv.mod_revision >= since]
+        return {"kvs": newer[:limit] if limit else newer, "count": str(len(kvs))}
 
     def _compact(self, request: Json) -> Json:
         return {"header": self.header(self._store.apply(Compact(int(request["revision"]))).revision)}

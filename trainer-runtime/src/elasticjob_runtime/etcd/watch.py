@@ -149,6 +149,7 @@ class EtcdWatch:
             self._on_life(now)
         if probe.stall is not None and now >= probe.stall.at:
             if not probe.stall.is_over(self._cursor):
+                self._cursor.recount()
                 raise Unavailable("the watch does not bring what was written")
             probe = _Probe(probe.at, None)
         if heard:
@@ -166,7 +167,8 @@ class EtcdWatch:
         since = list(self._cursor.next)
         request = wire.dump(wire.news_request(self._cursor.ranges, since))
         answer = self._transport.call_at(endpoint, "/v3/kv/txn", request, time.monotonic() + _PROBE_TIMEOUT)
-        news = [bool(kvs) for kvs in wire.txn_result(answer).reads]
+        # In this order: with news on the way, a count is no measure yet.
+        news = [written or self._cursor.misses(index, count) for index, (written, count) in enumerate(wire.news(answer))]
         return _Stall(since, news, time.monotonic() + _STALL_GRACE) if any(news) else None
 
     def _start_over(self, endpoint: Endpoint, reason: StoreError) -> None:

@@ -93,7 +93,8 @@ def watch_request(ranges: Sequence[KeyRange], start_revisions: Sequence[int]) ->
 
 
 def news_request(ranges: Sequence[KeyRange], since: Sequence[int]) -> Json:
-    """A read of at most one key a range that was written at or after the revision in `since`."""
+    """A read of at most one key a range that was written at or after the revision in `since`. etcd tells too how many keys each range has,
+    newer or not."""
     return {
         "success": [
             {"request_range": {**_span(span), "min_mod_revision": str(revision), "limit": "1", "keys_only": True}}
@@ -142,6 +143,12 @@ def key_values(answer: Json) -> tuple[KeyValue, ...]:
 def txn_result(answer: Json) -> TxnResult:
     reads = [key_values(item["response_range"]) for item in answer.get("responses", ()) if "response_range" in item]
     return TxnResult(bool(answer.get("succeeded")), revision_of(answer), tuple(reads))
+
+
+def news(answer: Json) -> list[tuple[bool, int]]:
+    """Of the answer to `news_request`, for each range: whether a key was written, and how many keys there are."""
+    ranges = [item["response_range"] for item in answer.get("responses", ())]
+    return [(bool(each.get("kvs")), int(each.get("count", 0))) for each in ranges]
 
 
 def _key_value(kv: Json) -> KeyValue:
