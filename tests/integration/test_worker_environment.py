@@ -34,6 +34,9 @@ CHOSEN = {"TORCHELASTIC_USE_AGENT_STORE"}
 AGENTS_OWN = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
 """torchrun's notes to itself that its workers inherit; nothing in a worker reads them."""
 
+ADDED = {"RES_OPTIONS"}
+"""What torchrun's workers miss: without it a silent name server stops every start for ten seconds."""
+
 Found = dict[str, dict[str, Any]]
 """`<rank>-<restart>` -> what that worker found."""
 
@@ -150,7 +153,7 @@ def compare(theirs: Found, ours: Found) -> None:
         expected, found = theirs[worker], ours[worker]
         expected_variables, variables = expected.pop("environment"), found.pop("environment")
         assert differences(expected_variables, variables) == {}, f"worker {worker}"
-        assert variables.keys() >= {Env.AGENT_SOCKET, Env.EPOCH}
+        assert variables.keys() >= {Env.AGENT_SOCKET, Env.EPOCH, *ADDED}
         assert found == expected, f"worker {worker}"
 
 
@@ -159,7 +162,7 @@ def differences(theirs: dict[str, str], ours: dict[str, str]) -> dict[str, tuple
     for name in CHOSEN:
         assert {theirs[name], ours[name]} <= {"True", "False"}
     added = {name for name in ours if name.startswith(OURS)}
-    names = (theirs.keys() | ours.keys()) - added - CHOSEN - AGENTS_OWN - {"PROBE_DIRECTORY"}
+    names = (theirs.keys() | ours.keys()) - added - CHOSEN - AGENTS_OWN - ADDED - {"PROBE_DIRECTORY"}
     pairs = {name: (normalised(name, theirs.get(name)), normalised(name, ours.get(name))) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 

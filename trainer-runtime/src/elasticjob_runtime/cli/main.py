@@ -25,7 +25,7 @@ from elasticjob_runtime.contract import Env, ExitCode, Keys, OutcomeState, Outco
 from elasticjob_runtime.etcd import EtcdClient, MemoryStore, Store, connect
 from elasticjob_runtime.membership.model import Exit, Settings
 from elasticjob_runtime.workers import descriptors, outlet
-from elasticjob_runtime.workers.environment import GroupSpec
+from elasticjob_runtime.workers.environment import RES_OPTIONS, GroupSpec
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def _run(args: argparse.Namespace) -> int:
     except OSError as error:
         raise options.UsageError(f"--events={args.events}: {error.strerror}") from error
     descriptors.raise_limit()  # before anything is opened or started; workers get back what this process was given
-    environment = {**os.environ, "TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle}
+    environment = {"RES_OPTIONS": RES_OPTIONS, **os.environ, "TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle}
     try:
         agent = Agent(config, store, environment, timeline, metrics)
     except OSError as error:  # no room in the temporary folder, no descriptors left, an interpreter that may not be run

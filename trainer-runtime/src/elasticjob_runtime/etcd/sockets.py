@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # A dead peer is found after these seconds (the last: milliseconds) when nothing else is under way; a call has its own deadline.
@@ -14,28 +14,114 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER
 Address = tuple[socket.AddressFamily, Any]
 
 
-def connect(host: str, port: int, end: float, use: Callable[[socket.socket], None]) -> None:
+STALE_AFTER = 0.3
+"""s that a name server may take before an address that was good before is tried meanwhile."""
+
+
+class _Lookup:
+    """A name that is being resolved, on a thread of its own: getaddrinfo has no deadline and cannot be stopped."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host, self._port = host, port
+        self._done = threading.Event()
+        self._found: list[Address] = []
+        self._failure: OSError | None = None
+        threading.Thread(target=self._work, name=f"resolve-{host}", daemon=True).start()
+
+    @property
+    def over(self) -> bool:
+        return self._done.is_set()
+
+    def wait(self, end: float) -> list[Address]:
+        """Raises OSError: not known, or not answered until `end`."""
+        if not self._done.wait(max(0.0, end - time.monotonic())):
+            raise OSError(f"the name {self._host} was not resolved within the deadline")
+        if self._failure is not None:
+            raise OSError(f"the name {self._host} cannot be resolved: {self._failure.strerror}") from self._failure
+        return self._found
+
+    def _work(self) -> None:
+        try:
+            self._found = _lookup(self._host, self._port, 0)
+        except OSError as error:
+            self._failure = error
+        finally:
+            self._done.set()
+
+
+class Resolver:
+    """Names to addresses, one lookup of a name at a time; and the last address of each that was connected to. Thread-safe.
+
+    A Service keeps its address while DNS is away: what was good a moment ago is tried when no answer comes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._good: dict[tuple[str, int], Address] = {}
+        self._under_way: dict[tuple[str, int], _Lookup] = {}
+
+    def candidates(self, host: str, port: int, end: float) -> Iterator[tuple[list[Address], float]]:
+        """(addresses to try, the part of the time left that they may take), one group after the other, until `end` (time.monotonic()).
+
+        Raises OSError where there is none (any more).
+        """
+        try:
+            yield _lookup(host, port, socket.AI_NUMERICHOST), 1.0
+            return
+        except socket.gaierror:
+            pass  # a name
+        good = self._good.get((host, port))
+        lookup = self._lookup(host, port)
+        if good is None:
+            yield lookup.wait(end), 1.0
+            return
+        try:
+            found = lookup.wait(min(end, time.monotonic() + STALE_AFTER))
+        except OSError:
+            yield [good], 0.5
+            found = lookup.wait(end)
+        yield found, 1.0
+
+    def connected(self, host: str, port: int, address: Address) -> None:
+        """This address of `host` is good."""
+        self._good[host, port] = address
+
+    def _lookup(self, host: str, port: int) -> _Lookup:
+        with self._lock:
+            under_way = self._under_way.get((host, port))
+            if under_way is None or under_way.over:
+                under_way = self._under_way[host, port] = _Lookup(host, port)
+            return under_way
+
+
+RESOLVER = Resolver()
+"""The process's own: what one connection has learned serves the others."""
+
+
+def connect(host: str, port: int, end: float, use: Callable[[socket.socket], None], resolver: Resolver = RESOLVER) -> None:
     """Connects to the first address of `host` that answers until `end` (time.monotonic()). Raises OSError.
 
     `use` gets every socket before it connects, so that another thread can shut it down; the last one is connected.
     """
-    addresses = resolve(host, port, end)
     last: OSError = TimeoutError("timed out")
-    for index, (family, address) in enumerate(addresses):
-        left = end - time.monotonic()
-        if left <= 0:
-            break
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        use(sock)
-        try:
-            _tune(sock)
-            sock.settimeout(left / (len(addresses) - index))
-            sock.connect(address)
-        except OSError as error:
-            last = error
-            sock.close()
-        else:
-            return
+    for addresses, share in resolver.candidates(host, port, end):
+        group_end = time.monotonic() + (end - time.monotonic()) * share
+        for index, (family, address) in enumerate(addresses):
+            left = group_end - time.monotonic()
+            if left <= 0:
+                break
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            use(sock)
+            try:
+                _tune(sock)
+                sock.settimeout(left / (len(addresses) - index))
+                sock.connect(address)
+            except OSError as error:
+                last = error
+                sock.close()
+            else:
+                resolver.connected(host, port, (family, address))
+                return
     raise last
 
 
@@ -50,29 +136,8 @@ def _tune(sock: socket.socket) -> None:
 
 def resolve(host: str, port: int, end: float) -> list[Address]:
     """Addresses of `host` until `end` (time.monotonic()). Raises OSError: not known, or not answered in time."""
-    try:
-        return _lookup(host, port, socket.AI_NUMERICHOST)
-    except socket.gaierror:
-        pass  # a name
-    result: list[Address] = []
-    failure: list[OSError] = []
-    done = threading.Event()
-
-    def work() -> None:
-        try:
-            result.extend(_lookup(host, port, 0))
-        except OSError as error:
-            failure.append(error)
-        finally:
-            done.set()
-
-    # The thread cannot be stopped; it ends when the resolver gives up.
-    threading.Thread(target=work, name=f"resolve-{host}", daemon=True).start()
-    if not done.wait(max(0.0, end - time.monotonic())):
-        raise OSError(f"the name {host} was not resolved within the deadline")
-    if failure:
-        raise OSError(f"the name {host} cannot be resolved: {failure[0].strerror}") from failure[0]
-    return result
+    addresses, _ = next(Resolver().candidates(host, port, end))
+    return addresses
 
 
 def _lookup(host: str, port: int, flags: int) -> list[Address]:

@@ -39,6 +39,7 @@ from elasticjob_runtime.torchrun import BACKEND
 from elasticjob_runtime.torchrun.member import LEAVE_SIGNALS, Ended, Member
 from elasticjob_runtime.torchrun.options import MemberConfig, member_config, open_store, read_conf
 from elasticjob_runtime.torchrun.rounds import RoundOver, RoundStore, StoreHost, enter
+from elasticjob_runtime.workers.environment import RES_OPTIONS
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class SettingsError(RendezvousError, ValueError):
 
 def create(parameters: RendezvousParameters) -> EtcdRendezvousHandler:
     _set_up_logging()
+    os.environ.setdefault("RES_OPTIONS", RES_OPTIONS)  # for the stores of agent and workers
     try:
         conf = read_conf(parameters.config)
         store = open_store(parameters.endpoint, conf)

@@ -11,6 +11,10 @@ from collections.abc import Mapping
 
 from elasticjob_runtime.contract import Env, Fence, PlanValue
 
+RES_OPTIONS = "timeout:1 attempts:2"
+"""For glibc's resolver (resolv.conf(5)) in zygote, store host and workers, where nobody else has set it. torch asks DNS for the name of
+the store that it connects to, only for its log: while DNS is silent, every restart would stand still for the resolver's own 10 s."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GroupSpec:
