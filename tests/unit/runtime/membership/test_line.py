@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -341,7 +342,7 @@ def test_every_action_has_its_reason(rule: str, name: str) -> None:
     assert len(decide(TABLES[rule][name].view, NOW).reason) > 5
 
 
-@pytest.mark.parametrize(("rank", "delay"), [(0, 0.0), (1, 0.15), (4, 0.6), (100, 3.0)])
+@pytest.mark.parametrize(("rank", "delay"), [(0, 0.0), (1, 0.15), (4, 0.6), (7, 1.05)])
 def test_the_successor_comes_first(rank: int, delay: float) -> None:
     names = [chr(0x100 + number) for number in range(101)]
     plan = make_plan("".join(names), me=names[rank])
@@ -349,5 +350,21 @@ def test_the_successor_comes_first(rank: int, delay: float) -> None:
     assert takeover_delay(view) == pytest.approx(delay)
 
 
+@pytest.mark.parametrize("size", [20, 300, 3000])
+def test_few_take_over_at_a_time_however_many_members_wait(size: int) -> None:
+    """All that could have gone before are gone: each later one reads every member, so they come one by one."""
+    names = [chr(0x100 + number) for number in range(size)]
+    plan = make_plan("".join(names))
+    delays = []
+    for rank, name in enumerate(names):
+        mine = dataclasses.replace(plan, rank=plan.ranks[name] if plan.ranks else None, ranks=None)
+        delays.append(takeover_delay(make_view(me=name, there="", plan=mine)))
+        assert rank < 8 or delays[-1] > delays[7], "out of turn"
+    for start in range(0, 30, 3):
+        assert sum(start <= delay < start + 3 for delay in delays) <= 8 + 60, f"a storm of planners after {start} s"
+    assert sum(delay < 5 for delay in delays) > 8, "nobody comes"
+
+
 def test_a_spare_comes_last() -> None:
-    assert takeover_delay(make_view(plan=SPARE, workers=Workers())) == 3.0
+    spare = make_view(plan=SPARE, workers=Workers())
+    assert takeover_delay(spare) > 8 * spare.settings.takeover_delay

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 from elasticjob_runtime.contract import MemberState, SpecValue
+from elasticjob_runtime.membership import decide
 from elasticjob_runtime.membership.candidates import candidates, chosen
 from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.membership.model import WorkersState
@@ -50,6 +51,12 @@ FIRST_PLAN = {
     ),
     "one imports for ever: it is not waited for": Case(
         make_view(there=members("abc", c={"state": MemberState.WARMING, "seen_at": NOW - 130})), "plan 1: a b, Start, 0 restarts"
+    ),
+    "the job ran before, its plan is lost, and one is still importing: not for long": Case(
+        make_view(there=members("abc", a={"epoch": 4}, c={**WARMING, "seen_at": NOW - 1})), "wait 2 s"
+    ),
+    "the job ran before, and one imports for longer: those that are ready go on": Case(
+        make_view(there=members("abc", a={"epoch": 4}, c={**WARMING, "seen_at": NOW - 3})), "plan 5: a b, Start, 0 restarts"
     ),
     "two are still importing: the later one is waited for": Case(
         make_view(
@@ -377,3 +384,20 @@ def test_the_first_failure_is_the_earliest_by_time() -> None:
 def test_workers_that_were_not_asked_for_do_not_matter_to_the_planner() -> None:
     view = make_view(plan=PLAN, workers=runs(PLAN, WorkersState.STOPPING))
     assert next_plan(view, NOW) is None
+
+
+@pytest.mark.parametrize("ago", [0.5, 2.0], ids=["answered", "to be asked"])
+def test_nothing_is_told_of_a_lost_member_that_the_plan_does_without(ago: float) -> None:
+    """It is asked while its lease lives, for it may be back; but nobody waits for it."""
+    view = make_view(plan=make_plan("ab", epoch=2), probes=answers("c", reachable=False, ago=ago))
+    action = decide(view, NOW)
+    assert action.reason == "training: plan 2, group rank 0 of 2"
+    assert action.until is not None or told(action) == "ask c"
+
+
+def test_what_a_job_below_its_minimum_waits_for_is_said_once() -> None:
+    reasons = {
+        decide(make_view(there="ab", plan=make_plan("ab"), probes=answers("b", reachable=False, ago=ago)), NOW).reason for ago in (0.5, 2.0)
+    }
+    assert len(reasons) == 1, reasons
+    assert "at least 2 needed" in reasons.pop()

@@ -98,6 +98,8 @@ class Agent:
         self._outside_at: float | None = None
         self._leaving: tuple[float, signal.Signals] | None = None
         self._said = ""
+        self._decided: tuple[View, Action] | None = None
+        """The last decision to wait, and on what."""
         self._starting = False
         self._started_at = time.monotonic()
 
@@ -162,7 +164,7 @@ class Agent:
             self._tick_progress(now)
             view = self.view()
             self._chronicle.observe(view, now)
-            action = self._desk.fatal or self._gave_up(now) or decide(view, now)
+            action = self._desk.fatal or self._gave_up(now) or self._decide(view, now)
             self._say(action)
             if isinstance(action, Exit):
                 return action
@@ -178,6 +180,17 @@ class Agent:
                 deadlines = [wait_until, *timers]
                 until = min(deadline for deadline in deadlines if deadline is not None)
                 self._reactor.wait(None if until == _NEVER else max(0.0, until - time.monotonic()))
+
+    def _decide(self, view: View, now: float) -> Action:
+        """Where nothing has changed, nothing has to be thought over: with thousands of members that costs milliseconds, and beats and
+        workers' reports wake the loop many times a second."""
+        seen = dataclasses.replace(view, step=None) if view.workers.state is WorkersState.RUNNING else view
+        said = self._decided
+        if said is not None and said[0] == seen and (said[1].until is None or now < said[1].until):
+            return said[1]
+        action = decide(view, now)
+        self._decided = (seen, action) if isinstance(action, Wait) else None
+        return action
 
     def _execute(self, action: Action, now: float) -> float | None:
         """Does it. Returns until when to wait for what comes; None: decide again at once."""
@@ -247,7 +260,7 @@ class Agent:
 
     def _probed(self, found: Mapping[str, Probe]) -> None:
         self._probing = False
-        self._probes.update(found)
+        self._probes = {**self._probes, **found}  # a new one: what was decided on the old one is out of date
         for name, probe in found.items():
             if not probe.reachable:
                 logger.info("%s does not answer", name)

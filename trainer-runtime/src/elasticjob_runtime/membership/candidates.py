@@ -69,3 +69,15 @@ def ranks_of(plan: Plan | None) -> Mapping[str, RankValue]:
 def names(names: Sequence[str]) -> str:
     shown = ", ".join(sorted(names)[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def doing(view: View) -> str:
+    """What this agent is at, while there is nothing to do."""
+    plan = view.store.plan
+    if not view.warm:
+        return "warming up: importing what the script needs"
+    if plan is None:
+        return "waiting for the first plan"
+    if plan.rank is None:
+        return f"spare: plan {plan.epoch} has {plan.value.size} members, all it wants"
+    return f"training: plan {plan.epoch}, group rank {plan.rank.group_rank} of {plan.value.size}"

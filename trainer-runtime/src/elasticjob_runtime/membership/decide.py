@@ -18,6 +18,7 @@ from elasticjob_runtime.contract import (
     OutcomeState,
     SuspicionValue,
 )
+from elasticjob_runtime.membership.candidates import doing
 from elasticjob_runtime.membership.fencing import fence, fence_due, superseded
 from elasticjob_runtime.membership.line import before_me, takeover_delay, trouble_since, wanted_role
 from elasticjob_runtime.membership.model import (
@@ -61,7 +62,7 @@ def _first_of_the_rules(view: View, now: float) -> Action:
     for rule in rules:
         if (action := rule(view, now)) is not None:
             return action
-    return Wait(reason=_doing(view))
+    return Wait(reason=doing(view))
 
 
 def _end(view: View, _now: float) -> Action | None:
@@ -274,14 +275,3 @@ def _fresh(view: View, member: Member, now: float) -> bool:
     probe = view.probes.get(member.name)
     same = probe is not None and probe.incarnation == member.value.incarnation
     return same and probe is not None and now - probe.at <= view.settings.probe_age
-
-
-def _doing(view: View) -> str:
-    plan = view.store.plan
-    if not view.warm:
-        return "warming up: importing what the script needs"
-    if plan is None:
-        return "waiting for the first plan"
-    if plan.rank is None:
-        return f"spare: plan {plan.epoch} has {plan.value.size} members, all it wants"
-    return f"training: plan {plan.epoch}, group rank {plan.rank.group_rank} of {plan.value.size}"

@@ -5,10 +5,19 @@ Before the first plan it is the order of registration, then that of the ranks. E
 
 from __future__ import annotations
 
+import zlib
+
 from elasticjob_runtime.contract import MemberState
 from elasticjob_runtime.membership import crash_loop
 from elasticjob_runtime.membership.candidates import known_unreachable
 from elasticjob_runtime.membership.model import Member, Plan, Role, View
+
+TAKE_OVER_BY_RANK = 8
+"""Ranks that take over one after the other. Should all of them be gone, the others come in no order, at the pace of LATE_TAKEOVER: each
+that plans reads all members, so a thousand at once would be a storm."""
+
+LATE_TAKEOVER = 0.1
+"""s between two of the others, on average."""
 
 
 def wanted_role(view: View, now: float) -> tuple[Role, str, str]:
@@ -54,13 +63,21 @@ def trouble_since(view: View) -> float | None:
 
 
 def takeover_delay(view: View) -> float:
-    """Grows with the rank, so that the planner's successor comes first and the others need not come at all. At most 3 s; and as long as
-    the planner may wait before it restarts the same crash once more, unless it is the planner who is not heard."""
+    """Grows with the rank, so that the planner's successor comes first and the others need not come at all; and as long as the planner may
+    wait before it restarts the same crash once more, unless it is the planner who is not heard."""
     plan = view.store.plan
-    rank = plan.rank.group_rank if plan and plan.rank else 20
+    rank = plan.rank.group_rank if plan and plan.rank else TAKE_OVER_BY_RANK
     silent = plan is not None and any(one.value.suspect == plan.value.leader for one in view.store.suspicions)
     history = crash_loop.history_of(plan.value if plan and not silent else None)
-    return min(3.0, view.settings.takeover_delay * rank) + crash_loop.longest_delay(history, view.settings.crash_limits)
+    late = _jitter(view.settings.me) * LATE_TAKEOVER * (plan.value.size if plan else 1) if rank >= TAKE_OVER_BY_RANK else 0.0
+    return (
+        view.settings.takeover_delay * min(rank, TAKE_OVER_BY_RANK) + late + crash_loop.longest_delay(history, view.settings.crash_limits)
+    )
+
+
+def _jitter(name: str) -> float:
+    """From 0 to 1, the same for a member whenever it asks: names say nothing of each other's."""
+    return zlib.crc32(name.encode()) / 2**32
 
 
 def before_me(view: View) -> list[Member]:

@@ -62,7 +62,8 @@ class Settings:
     """s without a further join before the first plan is made from fewer members than wanted. Longer: fewer restarts right after the
     start; shorter: an earlier first step where a member never comes."""
     warm_timeout: float = 120.0
-    """s that the first plan waits for a member that is there but still importing."""
+    """s that the very first plan waits for a member that is there but still importing. Longer: a slow import costs no restart; shorter: a
+    member that never gets ready holds up the start for less long."""
     join_delay: float = 1.0
     """s over which joins of a running job are batched while not everybody wanted is there."""
     takeover_delay: float = 0.15

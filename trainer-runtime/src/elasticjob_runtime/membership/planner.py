@@ -17,7 +17,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import MemberState, OutcomeState, OutcomeValue, PlanReason
-from elasticjob_runtime.membership.candidates import answered, candidates, chosen, fitting, known_unreachable, names, ranks_of, unasked
+from elasticjob_runtime.membership.candidates import (
+    answered,
+    candidates,
+    chosen,
+    doing,
+    fitting,
+    known_unreachable,
+    names,
+    ranks_of,
+    unasked,
+)
 from elasticjob_runtime.membership.failures import crashes, delay_or_end, first_failure, judge, said
 from elasticjob_runtime.membership.model import (
     Action,
@@ -76,7 +86,7 @@ def _first_plan(view: View, now: float) -> Action:
         return _park(view, now, _too_few(view, len(there)))
     if size < largest(view.spec) and not _all_named_present(view, there):
         if warming := [member for member in view.store.members.values() if _warms_up(view, member, now)]:
-            until = max(member.seen_at for member in warming) + view.settings.warm_timeout
+            until = max(member.seen_at for member in warming) + _patience(view)
             return Wait(until=until, reason=f"{names([member.name for member in warming])} warm up")
         due = _latest_arrival(there) + view.settings.start_grace
         if now < due:
@@ -156,8 +166,7 @@ def _ask_present(view: View, plan: Plan, why: str, now: float, since: float = 0.
 
 def _park(view: View, now: float, why: str) -> Action:
     """Too few to train. Who did not answer once may be back."""
-    again = _ask_again(view, now)
-    return again if isinstance(again, ProbePeers) else Wait(until=again.until if again else None, reason=why)
+    return _ask_again(view, now, why) or Wait(reason=why)
 
 
 def _resize(view: View, plan: Plan, now: float) -> Action | None:
@@ -193,17 +202,20 @@ def _more_may_join(view: View, there: Sequence[Member], new: Sequence[Member], n
     return Wait(until=due, reason=f"{joined}; a moment for others") if now < due else None
 
 
-def _ask_again(view: View, now: float) -> Action | None:
-    """A member that did not answer once may be back: ask again while its lease lives."""
+def _ask_again(view: View, now: float, why: str = "") -> Action | None:
+    """A member that did not answer once may be back: ask again while its lease lives. Nothing to tell of where it is not missed: `why`, or
+    what goes on anyway, stays what is said."""
     named = {one.value.suspect for one in view.store.suspicions} - {view.settings.me}
     members = view.store.members.values()
     silent = [member for member in members if known_unreachable(view, member) or (member.name in named and member.name in view.probes)]
     if not silent:
         return None
+    missed = [member.name for member in silent if member.name in ranks_of(view.store.plan)]
+    said = why or ("" if missed else doing(view))
     if due := tuple(member for member in silent if not answered(view, member, now)):
-        return ProbePeers(members=due, reason=f"asking {names([member.name for member in due])} again")
+        return ProbePeers(members=due, reason=said or f"asking {names([member.name for member in due])} again")
     next_time = min(view.probes[member.name].at for member in silent) + view.settings.probe_age
-    return Wait(until=next_time, reason=f"{names([member.name for member in silent])} fell silent; asking again soon")
+    return Wait(until=next_time, reason=said or f"{names(missed)} fell silent; asking again soon")
 
 
 def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanReason, why: str = "everybody is there") -> ProposePlan:
@@ -258,7 +270,14 @@ def _all_succeeded(view: View, plan: Plan) -> bool:
 
 
 def _warms_up(view: View, member: Member, now: float) -> bool:
-    return member.value.state is MemberState.WARMING and now < member.seen_at + view.settings.warm_timeout
+    return member.value.state is MemberState.WARMING and now < member.seen_at + _patience(view)
+
+
+def _patience(view: View) -> float:
+    """s for which those that are ready wait for one that imports: long before the very first plan, for nobody trains yet and the first step
+    would be taken twice; short where a job goes on."""
+    began = view.store.last_epoch or any(member.value.epoch for member in view.store.members.values())
+    return view.settings.warming_delay if began and view.store.plan is None else view.settings.warm_timeout
 
 
 def _all_named_present(view: View, there: Sequence[Member]) -> bool:
