@@ -31,14 +31,15 @@ class Desk:
         self.metrics = Metrics()
         self._path = path
         self._reactor = Reactor()
-        timeline = Timeline("a", path)
-        self.chronicle = Chronicle(timeline, self.metrics, Heartbeats(self._reactor), 1, lambda: self.now)
+        self._timeline = Timeline("a", path)
+        self.chronicle = Chronicle(self._timeline, self.metrics, Heartbeats(self._reactor), 1, lambda: self.now)
 
     def sees(self, view: View, at: float) -> None:
         self.now = at
         self.chronicle.observe(view, at)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
+        assert self._timeline.flush()
         return [event for line in self._path.read_text().splitlines() if (event := json.loads(line))["event"] == kind]
 
     def phases(self) -> list[tuple[str, str]]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 from pathlib import Path
 
 from elasticjob_runtime.agent.timeline import Timeline
+
+from tests.support import eventually
 
 
 def test_events_are_json_lines_that_can_be_read_at_once(tmp_path: Path) -> None:
     timeline = Timeline("w0", tmp_path / "events")
     timeline.event("plan", epoch=1, size=3)
-    (line,) = (tmp_path / "events").read_text().splitlines()
+    (line,) = eventually(lambda: (tmp_path / "events").read_text().splitlines())
     event = json.loads(line)
     assert event.pop("time") > 0
     assert event == {"member": "w0", "event": "plan", "epoch": 1, "size": 3}
@@ -36,3 +40,23 @@ def test_a_full_disk_does_not_end_the_training() -> None:
     timeline.event("plan", epoch=1)
     timeline.event("plan", epoch=2)
     timeline.close()
+
+
+def test_a_disk_that_hangs_does_not_keep_the_agent_and_gets_all_events_in_order_when_it_is_back(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events")
+    reading = os.open(tmp_path / "events", os.O_RDONLY | os.O_NONBLOCK)
+    timeline = Timeline("w0", tmp_path / "events")
+    for number in range(3_000):  # more than a pipe holds; this would hang
+        timeline.event("plan", epoch=number, message="x" * 100)
+    seen = b""
+
+    def all_of_them() -> bool:
+        nonlocal seen
+        with contextlib.suppress(BlockingIOError):
+            seen += os.read(reading, 1 << 20)
+        return seen.count(b"\n") == 3_000
+
+    eventually(all_of_them)
+    assert [json.loads(line)["epoch"] for line in seen.splitlines()] == list(range(3_000))
+    timeline.close()
+    os.close(reading)

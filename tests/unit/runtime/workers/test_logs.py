@@ -23,7 +23,7 @@ from elasticjob_runtime.workers.logs import (
     parse_std,
     wants,
 )
-from elasticjob_runtime.workers.outlet import CONSOLES, FILES, Outlet
+from elasticjob_runtime.workers.outlet import CONSOLES, FILES, File, Outlet
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0", 0), ("3", 3), ("0:1,1:3", {0: 1, 1: 3}), ("12:2", {12: 2})])
@@ -51,8 +51,8 @@ class Pipe:
         reading, self.writing = os.pipe()
         self._console, self._filtered = os.memfd_create("console"), os.memfd_create("filtered")
         self.outlet = Outlet()
-        self.filtered_file = os.fdopen(os.dup(self._filtered), "wb", buffering=0)
-        filtered = (Destination(self.outlet, self._filtered, self.filtered_file), words) if words else None
+        self.filtered_file = File(Path(f"/proc/self/fd/{self._filtered}"))
+        filtered = (Destination(self.outlet, self.filtered_file), words) if words else None
         files = [Destination.of_file(file)] if file else []
         self.sink = Sink(reading, [Destination(self.outlet, self._console)], prefix=prefix, filtered=filtered, files=files)
 
@@ -163,11 +163,30 @@ def test_a_closed_terminal_does_not_end_the_training(tmp_path: Path) -> None:
 
 
 def test_folders_as_torchrun_has_them(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
     directory = LogDirectory(LogSettings(directory=str(tmp_path / "logs")), "team/run 1", str(tmp_path / "own"))
     assert directory.path.parent == tmp_path / "logs"
     assert directory.path.name.startswith("team_run_1_")
     assert directory.worker(3, 1) == directory.path / "attempt_3" / "1"
-    assert directory.worker(3, 1).is_dir()
+    error_file = directory.error_file(3, 1)
+    assert (tmp_path / "own") in error_file.parents, "the agent reads it: its disk must not be that of the logs, which may hang"
+    error_file.write_text("{}")
+    directory.keep(error_file)
+    assert FILES.flush(10)
+    assert (directory.worker(3, 1) / "error.json").read_text() == "{}"
+
+
+def test_a_disk_that_hangs_keeps_the_agent_from_nothing_and_gets_all_output_when_it_is_back(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "stdout.log")
+    pipe = Pipe(file=tmp_path / "stdout.log")  # to open it would hang for as long as nobody reads
+    pipe.says(b"one\n")
+    os.close(pipe.writing)
+    pipe.sink.close()
+    assert not FILES.flush(0.1)
+    reading = os.open(tmp_path / "stdout.log", os.O_RDONLY)
+    assert FILES.flush(10)
+    assert os.read(reading, 100) == b"one\n"
+    os.close(reading)
 
 
 def test_a_folder_of_logs_that_nobody_named_outlives_the_agent_only_where_there_are_logs(tmp_path: Path) -> None:

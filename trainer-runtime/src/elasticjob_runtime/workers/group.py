@@ -173,7 +173,7 @@ class WorkerGroup:
         """Raises OSError, ValueError."""
         directory = self._directory.worker(plan.epoch, local_rank)
         rank = group_rank * self.group.nproc + local_rank
-        error_file = directory / "error.json"
+        error_file = self._directory.error_file(plan.epoch, local_rank)
         error_file.unlink(missing_ok=True)
         environment = worker_environment(
             self._base, self.group, plan.value, group_rank, local_rank,
@@ -258,6 +258,7 @@ class WorkerGroup:
                 self._reactor.remove_reader(sink.fd)
             sink.close()
         self._workers.remove(worker)
+        self._directory.keep(worker.spec.error_file)
         if self._savers is not None:
             self._savers.discard(worker)
             if not self._savers:

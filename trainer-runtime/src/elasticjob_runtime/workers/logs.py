@@ -6,8 +6,8 @@ where it is to be copied. The agent's loop only reads; outlets (outlet.py) write
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import io
 import os
 import re
 import socket
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from elasticjob_runtime.workers.failure import TRACEBACK
-from elasticjob_runtime.workers.outlet import CONSOLES, FILES, Outlet
+from elasticjob_runtime.workers.outlet import CONSOLES, FILES, File, Outlet, Target
 
 TAIL_BYTES = 16384
 """How much of a worker's last stderr is kept for its failure report."""
@@ -67,7 +67,11 @@ class LogSettings:
 
 
 class LogDirectory:
-    """`<base>/<run-id>_<random>/attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json}`, as torchrun lays it out."""
+    """`<base>/<run-id>_<random>/attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json}`, as torchrun lays it out.
+
+    The disk of the logs may hang, and the agent must not: after the start only the outlet's thread touches it. So workers write their error
+    files, which the agent reads, in the agent's own folder, and the logs get copies.
+    """
 
     def __init__(self, settings: LogSettings, run_id: str, private: str) -> None:
         """`private`: the agent's own folder, for error files where nobody asked for logs. It goes when the agent goes."""
@@ -77,32 +81,48 @@ class LogDirectory:
         safe = re.sub(r"[^\w.-]", "_", run_id)
         self.path = Path(tempfile.mkdtemp(prefix=f"{safe}_", dir=base))
         self.path.chmod(0o755)
+        self._own = self.path if base == private else Path(tempfile.mkdtemp(prefix=f"{safe}_", dir=private))
 
     def worker(self, epoch: int, local_rank: int) -> Path:
-        path = self.path / f"attempt_{epoch}" / str(local_rank)
-        path.mkdir(parents=True, exist_ok=True)
-        return path
+        """The folder of its logs. Perhaps not there yet."""
+        return self.path / f"attempt_{epoch}" / str(local_rank)
+
+    def error_file(self, epoch: int, local_rank: int) -> Path:
+        """Its folder is there. Raises OSError."""
+        folder = self._own / f"attempt_{epoch}" / str(local_rank)
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / "error.json"
+
+    def keep(self, error_file: Path) -> None:
+        """Copies an error file to the logs, before long."""
+        if self._own == self.path:
+            return
+        with contextlib.suppress(OSError):
+            content = error_file.read_bytes()
+            copy = Destination.of_file(self.path / error_file.relative_to(self._own))
+            copy.put(content)
+            copy.close()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Destination:
-    """A console, or a log file that one sink has opened."""
+    """A console, or a log file of one sink's own."""
 
     outlet: Outlet
-    fd: int
-    file: io.RawIOBase | None = None
+    target: Target
 
     @staticmethod
     def of_file(path: Path) -> Destination:
-        file = path.open("ab", buffering=0)
-        return Destination(FILES, file.fileno(), file)
+        file = File(path)
+        FILES.then(file, file.create)
+        return Destination(FILES, file)
 
     def put(self, data: bytes) -> None:
-        self.outlet.put(self.fd, data)
+        self.outlet.put(self.target, data)
 
     def close(self) -> None:
-        if self.file is not None:
-            self.outlet.then(self.fd, self.file.close)
+        if isinstance(self.target, File):
+            self.outlet.then(self.target, self.target.close)
 
 
 class Sink:

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import atexit
 import collections
+import contextlib
+import io
 import logging
 import os
 import select
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 LIMIT = 1 << 20
 """Bytes that may wait in one outlet."""
@@ -26,14 +31,62 @@ _PIECE = 4096
 """What a pipe that is ready takes at once (PIPE_BUF)."""
 
 
+class File:
+    """A file that is only ever touched by the thread that writes it, its folder and its opening included: each may take minutes where a
+    disk hangs."""
+
+    def __init__(self, path: Path, on_error: Callable[[OSError], None] | None = None) -> None:
+        """`on_error` is told, once and on that thread, what keeps it from being written; None: the log is."""
+        self._path = path
+        self._on_error = on_error or self._warn
+        self._file: io.FileIO | None = None
+        self._told = False
+
+    def fileno(self) -> int:
+        """Opens it where it is not open yet. Raises OSError."""
+        if self._file is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = io.FileIO(self._path, "a")
+        return self._file.fileno()
+
+    @property
+    def closed(self) -> bool:
+        return self._file is None
+
+    def create(self) -> None:
+        """For whoever looks for it before there is something in it."""
+        try:
+            self.fileno()
+        except OSError as error:
+            self.failed(error)
+
+    def close(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def failed(self, error: OSError) -> None:
+        if not self._told:
+            self._told = True
+            self._on_error(error)
+
+    def _warn(self, error: OSError) -> None:
+        logger.warning("%s cannot be written, and lacks output from now on: %s", self._path, error.strerror)
+
+
+Target = int | File
+"""A descriptor, or a file."""
+
+
 class Outlet:
-    """Writes to file descriptors in order, from one thread. `put` may be called from any thread."""
+    """Writes to descriptors and files in order, from one thread. `put` may be called from any thread."""
 
     def __init__(self, *, patience: float | None = PATIENCE, limit: int = LIMIT) -> None:
         """`patience`: s after which a destination that takes nothing loses output; None: never, as for files."""
         self._patience = patience
         self._limit = limit
-        self._queue: collections.deque[tuple[int, bytes | Callable[[], None]]] = collections.deque()
+        self._queue: collections.deque[tuple[Target, bytes | Callable[[], None]]] = collections.deque()
         self._size = 0
         self._dropped = 0
         self._stalled = False
@@ -42,19 +95,19 @@ class Outlet:
         self._thread: threading.Thread | None = None
         self._on_room: list[Callable[[], None]] = []
 
-    def put(self, fd: int, data: bytes) -> None:
+    def put(self, target: Target, data: bytes) -> None:
         """Never waits. What is over the limit is kept unless the outlet is stalled."""
         with self._changed:
             if self._stalled and self._size + len(data) > self._limit:
                 self._dropped += data.count(b"\n")
                 return
-            self._enqueue(fd, data)
+            self._enqueue(target, data)
             self._size += len(data)
 
-    def then(self, fd: int, call: Callable[[], None]) -> None:
+    def then(self, target: Target, call: Callable[[], None]) -> None:
         """Calls it, on the outlet's thread, when all that was put before is written: to close a file."""
         with self._changed:
-            self._enqueue(fd, call)
+            self._enqueue(target, call)
 
     @property
     def full(self) -> bool:
@@ -80,8 +133,8 @@ class Outlet:
                 self._changed.wait(min(left, 0.1))
         return True
 
-    def _enqueue(self, fd: int, item: bytes | Callable[[], None]) -> None:
-        self._queue.append((fd, item))
+    def _enqueue(self, target: Target, item: bytes | Callable[[], None]) -> None:
+        self._queue.append((target, item))
         if self._thread is None:
             atexit.register(self.flush, PATIENCE)
             self._thread = threading.Thread(target=self._run, name="output", daemon=True)
@@ -93,27 +146,30 @@ class Outlet:
             with self._changed:
                 while not self._queue:
                     self._changed.wait()
-                fd, item = self._queue[0]
+                target, item = self._queue[0]
             if callable(item):
                 item()
             else:
-                self._write(fd, item)
+                self._write(target, item)
             with self._changed:
                 self._queue.popleft()
                 self._changed.notify_all()
 
-    def _write(self, fd: int, data: bytes) -> None:
+    def _write(self, target: Target, data: bytes) -> None:
         view = memoryview(data)
         while view:
             try:
+                fd = target if isinstance(target, int) else target.fileno()
                 self._wait_for(fd)
                 count = os.write(fd, view[:_PIECE])
             except BlockingIOError:
                 continue
-            except OSError:
+            except OSError as error:
                 count = len(view)  # a closed terminal or a full disk must not end the training
+                if isinstance(target, File):
+                    target.failed(error)
             view = view[count:]
-            self._took(fd, count)
+            self._took(target, count)
 
     def _wait_for(self, fd: int) -> None:
         """Until it takes something."""
@@ -125,7 +181,7 @@ class Outlet:
             self._tell_room()
         poll.poll()
 
-    def _took(self, fd: int, count: int) -> None:
+    def _took(self, target: Target, count: int) -> None:
         notice = b""
         with self._changed:
             self._size -= count
@@ -138,7 +194,7 @@ class Outlet:
                     notice = f"\n{text}\n".encode()
             room = bool(self._on_room) and self._size <= self._limit // 2
         if notice:
-            self.put(fd, notice)
+            self.put(target, notice)
         if room:
             self._tell_room()
 
