@@ -17,6 +17,9 @@ from pathlib import Path
 from tests.cluster.loopback import answers
 from tests.cluster.processes import Child, free_ports
 
+START_SECONDS = 300.0
+"""For the operator to be ready: with thousands of pods it waits for the API server to list them."""
+
 Samples = dict[str, float]
 """Prometheus text: `name{labels}` -> value."""
 
@@ -44,7 +47,7 @@ class Operator:
         self._child = Child([sys.executable, "-m", *module], log, {**os.environ, **settings})
 
     def __enter__(self) -> Operator:
-        self._child.wait_until(lambda: answers(f"http://127.0.0.1:{self._port}/readyz"))
+        self._child.wait_until(lambda: answers(f"http://127.0.0.1:{self._port}/readyz"), timeout=START_SECONDS)
         return self
 
     def __exit__(self, *_: object) -> None:
