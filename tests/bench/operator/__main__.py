@@ -69,7 +69,7 @@ async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> di
                 endpoint(0),
                 arguments.scale_jobs,
                 arguments.workers,
-                lambda config, log: Operator(config, folder / log, ELASTICJOB_NODE_LOST_SECONDS=str(scale.NODE_LOST_SECONDS)),
+                lambda config, log: Operator(config, folder / log, **scale.SETTINGS),
             )
     own = arguments.jobs if scenario == "own" else 1
     with (
