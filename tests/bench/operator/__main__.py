@@ -69,7 +69,7 @@ async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> di
                 endpoint(0),
                 arguments.scale_jobs,
                 arguments.workers,
-                lambda config, log: Operator(config, folder / log, **scale.SETTINGS),
+                lambda config, log: Operator(config, folder / log, None, **scale.SETTINGS),
             )
     own = arguments.jobs if scenario == "own" else 1
     with (
