@@ -6,6 +6,7 @@ For what is hard to hit with processes: moments between two calls, slow members,
 from __future__ import annotations
 
 import contextlib
+import datetime
 import itertools
 import os
 import secrets
@@ -225,6 +226,23 @@ def test_torchs_exchange_of_ranks(make: Make) -> None:
     together(*members)
     found = [answer.result(SOON) for answer in [member.assign_ranks() for member in members]]
     assert sorted(itertools.chain(*found)) == [b"[0]", b"[1]", b"info-0", b"info-1"]
+
+
+def test_a_wait_for_a_key_that_does_not_come_ends_when_it_said() -> None:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    client = TCPStore("127.0.0.1", server.port, is_master=False)
+    with pytest.raises(RuntimeError) as late:
+        client.wait(["never"], datetime.timedelta(seconds=0.5))
+    assert rounds.is_timeout(late.value)
+    del server
+
+    def talk() -> None:
+        for _ in range(3):  # the first may still find room in the socket
+            client.set("key", "value")
+
+    with pytest.raises(RuntimeError) as lost:
+        talk()
+    assert not rounds.is_timeout(lost.value), "a lost leader is waited for: a new round may come"
 
 
 def test_a_member_whose_workers_do_not_stop_holds_up_nobody(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import torch.distributed
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
 from elasticjob_runtime.agent.network import PortRange, hold_ports
@@ -159,8 +160,9 @@ class RoundStore(TCPStore):
                 result: T = in_background(self._member, self._plan.epoch, call)
             except RoundOver:
                 self._over = True  # the thread may still be in there: this store must not be touched again
-            except RuntimeError:
-                self._over = self._member.is_over_within(self._plan.epoch, NOTICE)  # of a leader that has just gone, so it seems
+            except RuntimeError as error:
+                notice = 0.0 if is_timeout(error) else NOTICE  # of a leader that has just gone, so it seems
+                self._over = self._member.is_over_within(self._plan.epoch, notice)
                 if not self._over:
                     raise
             else:
@@ -171,6 +173,12 @@ class RoundStore(TCPStore):
         """The ranks of a world that never forms, since it waits for one more than there are."""
         size = self._plan.value.size + 1
         return json.dumps([self._rank, size, self._rank, size]).encode()
+
+
+def is_timeout(error: RuntimeError) -> bool:
+    """The store answered, but the key did not come in time: there is no lost leader to wait for. An older torch has one word for both."""
+    kind: type[RuntimeError] | None = getattr(torch.distributed, "DistStoreError", None)
+    return kind is not None and isinstance(error, kind)
 
 
 def enter(member: Member, host: StoreHost, plan: Plan) -> RoundStore:
