@@ -73,6 +73,16 @@ def test_an_error_file_that_cannot_be_read_is_not_there(tmp_path: Path, text: st
     assert describe(1, file, TRACEBACK)[1] == "ValueError: loss is nan"
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "out_of_memory", "reason"),
+    [(-9, True, "OutOfMemory"), (137, True, "OutOfMemory"), (-9, False, "Signal"), (-15, True, "Signal"), (1, True, "ApplicationError")],
+)
+def test_only_a_kill_is_one_for_lack_of_memory(exit_code: int, out_of_memory: bool, reason: str) -> None:
+    told, message, _ = describe(exit_code, None, "loading", out_of_memory=out_of_memory)
+    assert told == reason
+    assert ("raise the container's memory limit" in message) == (reason == "OutOfMemory")
+
+
 def test_an_error_file_that_is_missing(tmp_path: Path) -> None:
     assert describe(1, tmp_path / "error.json", TRACEBACK)[1] == "ValueError: loss is nan"
 

@@ -29,8 +29,19 @@ TRACEBACK_BYTES = 4096
 """Most of a traceback that is published."""
 
 
-def describe(exit_code: int, error_file: Path | None, stderr_tail: str) -> tuple[str, str, str]:
-    """(reason, message of one line, traceback) of a worker that ended with `exit_code` (negative: by that signal)."""
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""Exit codes of a worker that was killed; and of a shell, as a worker, whose program was."""
+
+OUT_OF_MEMORY = "OutOfMemory"
+"""Reason of a failure: the operator's word for a container that ended so."""
+
+
+def describe(exit_code: int, error_file: Path | None, stderr_tail: str, *, out_of_memory: bool = False) -> tuple[str, str, str]:
+    """(reason, message of one line, traceback) of a worker that ended with `exit_code` (negative: by that signal). `out_of_memory`: the
+    kernel has killed for lack of memory meanwhile."""
+    if out_of_memory and exit_code in KILLED:
+        how = "killed by SIGKILL, out of memory: raise the container's memory limit, or let the script use less"
+        return OUT_OF_MEMORY, how, _tail(stderr_tail)
     reason, message, traceback = _described(exit_code, error_file, stderr_tail)
     aborted = exit_code == -signal.SIGABRT  # NCCL's watchdog ends a process so
     lost = (exit_code > 0 or aborted) and lost_peer(f"{message}\n{traceback}")

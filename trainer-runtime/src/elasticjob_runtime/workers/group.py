@@ -21,8 +21,9 @@ from elasticjob_runtime.membership.model import Plan, Workers, WorkersState
 from elasticjob_runtime.workers import descriptors, logs, phases
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.environment import GroupSpec, worker_environment
-from elasticjob_runtime.workers.failure import describe, happened_at
+from elasticjob_runtime.workers.failure import KILLED, describe, happened_at
 from elasticjob_runtime.workers.launch import GroupLauncher
+from elasticjob_runtime.workers.oom import OomKills
 from elasticjob_runtime.workers.process import Worker, WorkerSpec
 from elasticjob_runtime.workers.reactor import Reactor
 from elasticjob_runtime.workers.timers import TimerServer
@@ -68,6 +69,7 @@ class WorkerGroup:
         self._log_settings = log_settings
         self._directory = logs.LogDirectory(log_settings, group.run_id, folder)
         self._agent_socket = agent_socket
+        self._oom_kills = OomKills()
         self._timers = TimerServer(base_environment, folder, reactor, self._owner_of)
         self._base = {**base_environment, **self._timers.environment}
         self._workers: list[Worker] = []
@@ -97,6 +99,7 @@ class WorkerGroup:
         self._savers = None
         self._look_after = FIRST_LOOK
         self._look_at = now + FIRST_LOOK
+        self._oom_kills.begin()
         self.view = Workers(state=WorkersState.RUNNING, epoch=plan.epoch, changed_at=now, plan=plan)
         for local_rank in range(self.group.nproc):
             try:
@@ -314,7 +317,8 @@ class WorkerGroup:
         self.view = dataclasses.replace(self.view, state=state, changed_at=changed_at, saving=saving)
 
     def _failure(self, worker: Worker, code: int) -> FailureValue:
-        reason, message, traceback = describe(code, worker.spec.error_file, worker.stderr_tail)
+        out_of_memory = code in KILLED and self._oom_kills.happened()
+        reason, message, traceback = describe(code, worker.spec.error_file, worker.stderr_tail, out_of_memory=out_of_memory)
         at = happened_at(code, worker.spec.error_file, worker.traceback_at, time.time())
         return self._failure_value(worker.spec.rank, worker.spec.local_rank, code, reason, message, traceback, at)
 

@@ -1,0 +1,58 @@
+"""A worker that the kernel kills for lack of memory, in a cgroup of its own: needs root and a memory controller."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+
+import elasticjob_runtime
+import pytest
+
+from tests.cluster.cgroups import hierarchies
+from tests.cluster.output import ClusterError
+
+HUNGRY = "held = []\nwhile True: held.append(bytearray(b'x' * (1 << 20)))\n"
+LIMIT = 192 << 20
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[pathlib.Path]:
+    """With LIMIT bytes of memory."""
+    try:
+        found = [one for one in hierarchies() if one.has("memory")]
+        folder = found[0].root / f"elasticjob-test-{uuid.uuid4().hex[:8]}"
+        folder.mkdir()
+    except (ClusterError, IndexError, OSError) as error:
+        pytest.skip(f"no memory cgroup can be made here: {error}")
+    files = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.max", "memory.swap.max")
+    for file in files:
+        if (folder / file).exists():
+            with contextlib.suppress(OSError):
+                (folder / file).write_text("0" if file == "memory.swap.max" else str(LIMIT))
+    if not any((folder / file).exists() for file in files):
+        folder.rmdir()
+        pytest.skip("this cgroup has no memory controller")
+    yield folder
+    for _ in range(100):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+            return
+        time.sleep(0.05)
+
+
+def test_an_out_of_memory_kill_of_a_worker_is_told_as_what_it_is(small_cgroup: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "hungry.py"
+    script.write_text(HUNGRY)
+    source = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
+    agent = [sys.executable, "-S", "-m", "elasticjob_runtime", "--standalone", "--start-method", "spawn", "--max-restarts", "0"]
+    enter = ["sh", "-c", 'echo 0 > "$0/cgroup.procs" && exec "$@"', str(small_cgroup)]
+    environment = {"PYTHONPATH": source, "PATH": "/usr/bin:/bin"}
+    done = subprocess.run([*enter, *agent, str(script)], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "out of memory" in done.stderr
+    assert "(out of memory? the kernel kills with it)" not in done.stderr, "it guesses"
