@@ -2,7 +2,7 @@
 
 in: go                 all members start
 in: lose               the last member of this process ends
-out: {"epoch": 1, "at": 1767225600.0, "cpu": 1.2}     the last member of this process has its rank in this plan
+out: {"epoch": 1, "at": 1767225600.0, "cpu": 1.2, "planners": 1}     the last member of this process has its rank in this plan
 """
 
 from __future__ import annotations
@@ -114,7 +114,11 @@ class Crowd:
             self._ranked[epoch] = self._ranked.get(epoch, 0) + 1
             complete = self._ranked[epoch] == self._alive
         if complete:
-            print(json.dumps({"epoch": epoch, "at": time.time(), "cpu": time.process_time()}), flush=True)
+            self.say(epoch)
+
+    def say(self, epoch: int) -> None:
+        planners = sum(member.planner for member in self._members)
+        print(json.dumps({"epoch": epoch, "at": time.time(), "cpu": time.process_time(), "planners": planners}), flush=True)
 
 
 def main() -> None:
@@ -123,13 +127,15 @@ def main() -> None:
     parser.add_argument("--run-id", required=True)
     for name in ("first", "count", "total"):
         parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--nofile", type=int, default=0, help="descriptors that this process may have; 0: as many as it can get")
     arguments = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = arguments.nofile or most
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     threading.stack_size(256 * 1024)
     crowd = Crowd(arguments.endpoint, arguments.run_id, arguments.first, arguments.count, arguments.total)
     crowd.start()
-    print(json.dumps({"epoch": 0, "at": time.time(), "cpu": time.process_time()}), flush=True)
+    crowd.say(0)
     steps = {"go": crowd.go, "lose": crowd.lose_one}
     for line in sys.stdin:
         steps[line.strip()]()

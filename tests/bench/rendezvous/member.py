@@ -11,7 +11,7 @@ from elasticjob_runtime.agent.peers import PeerServer, probe_in_background
 from elasticjob_runtime.agent.plans import PlanOutdatedError
 from elasticjob_runtime.agent.rendezvous_core import Callbacks, RendezvousCore
 from elasticjob_runtime.contract import Keys, MemberValue
-from elasticjob_runtime.etcd.port import Store, StoreError
+from elasticjob_runtime.etcd.port import Store, StoreError, Unavailable
 from elasticjob_runtime.membership import View, decide
 from elasticjob_runtime.membership.model import (
     Action,
@@ -19,6 +19,7 @@ from elasticjob_runtime.membership.model import (
     Exit,
     Probe,
     ProbePeers,
+    Role,
     Settings,
     StartWorkers,
     StopWorkers,
@@ -31,6 +32,7 @@ from elasticjob_runtime.membership.model import (
 
 LEASE_TTL = 60.0
 RETRY = 0.05
+AGAIN = 0.5
 
 
 class Member:
@@ -41,6 +43,8 @@ class Member:
     ) -> None:
         self.name = name
         self.gone = False
+        self.planner = False
+        """Whether it has ever been first in line, and so has read all members."""
         self.wake_at: float | None = None
         """Monotonic time at which to call `step` even if nothing was posted."""
         self._store = store
@@ -59,6 +63,7 @@ class Member:
         self._workers = Workers()
         self._probes: dict[str, Probe] = {}
         self._probing = self._busy = False
+        self._again_at = 0.0
 
     def post(self, call: Callable[[], None]) -> None:
         """From any thread."""
@@ -93,7 +98,8 @@ class Member:
             )
             action = decide(view, now)
             if not self._execute(action, now):
-                due = [at for at in (action.until, self._core.due, now + RETRY if self._busy else None) if at is not None]
+                again = now + RETRY if self._busy else self._again_at or None
+                due = [at for at in (action.until, self._core.due, again) if at is not None]
                 self.wake_at = min(due, default=None)
                 return
 
@@ -117,7 +123,7 @@ class Member:
             case Exit():
                 raise RuntimeError(f"{self.name} gave up: {action.reason}")
             case _:
-                if self._busy:
+                if self._busy or now < self._again_at:
                     return False
                 self._busy = True
                 self._core.execute(action)  # type: ignore[arg-type]  # everything else is handled above
@@ -125,10 +131,13 @@ class Member:
 
     def _saw(self, view: StoreView) -> None:
         self._view = view
+        self.planner = self.planner or view.role is Role.PLANNER
 
     def _done(self, action: StoreAction, error: StoreError | None) -> None:
         self._busy = False
-        if error is not None and not isinstance(error, PlanOutdatedError):
+        if isinstance(error, Unavailable):
+            self._again_at = time.monotonic() + AGAIN  # as an agent does: on a busy machine etcd may be late
+        elif error is not None and not isinstance(error, PlanOutdatedError):
             raise RuntimeError(f"{self.name}: {type(action).__name__}: {error}")
 
     def _probed(self, found: Mapping[str, Probe]) -> None:

@@ -18,6 +18,8 @@ class Crowded:
     """Unix time, s."""
     cpu: float
     """s of CPU that the process has used so far."""
+    planners: int = 0
+    """Its members that have been first in line so far."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,8 @@ class Phase:
     seconds: float
     python_cpu: float
     etcd: Counters
+    planners: int = 0
+    """Members that became first in line, and so read all others."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,8 @@ class Result:
     members: int
     start: Phase
     loss: Phase
+    takeover: Phase
+    """After the loss of the planner itself."""
 
 
 def parse_line(line: str) -> Crowded:
@@ -80,6 +86,8 @@ COLUMNS: tuple[tuple[str, Callable[[Phase, int], str]], ...] = (
     ("s", lambda phase, _: f"{phase.seconds:.3f}"),
     ("agents' CPU s", lambda phase, _: f"{phase.python_cpu:.2f}"),
     ("etcd's CPU s", lambda phase, _: f"{phase.etcd.cpu:.2f}"),
+    ("planners", lambda phase, _: str(phase.planners)),
+    ("MB out", lambda phase, _: f"{phase.etcd.sent / 1e6:.1f}"),
     ("calls each", lambda phase, members: f"{phase.etcd.calls / members:.2f}"),
     ("writes each", lambda phase, members: f"{phase.etcd.writes / members:.1f}"),
     ("keys each", lambda phase, members: f"{phase.etcd.puts / members:.1f}"),
@@ -93,6 +101,7 @@ def table(results: Sequence[Result]) -> list[Table]:
     phases: tuple[tuple[str, Callable[[Result], Phase]], ...] = (
         ("from nothing to a rank for all", lambda result: result.start),
         ("after one loss, to the new rank for all", lambda result: result.loss),
+        ("after the loss of the planner, to the new rank for all", lambda result: result.takeover),
     )
     tables = []
     for title, phase in phases:

@@ -13,7 +13,7 @@ def crowd(members: int, writes_each: float) -> Result:
     writes = members * writes_each
     used = Counters(calls=writes, writes=writes, puts=writes, received=writes * 100, sent=writes * 50, log=writes * 10, cpu=0.5)
     phase = Phase(seconds=1.0, python_cpu=0.7, etcd=used)
-    return Result(members=members, start=phase, loss=phase)
+    return Result(members=members, start=phase, loss=phase, takeover=phase)
 
 
 def test_a_constant_cost_per_member_is_linear() -> None:
@@ -29,7 +29,7 @@ def test_a_cost_that_grows_with_the_crowd_shows() -> None:
 
 def test_one_crowd_says_nothing_of_growth() -> None:
     assert verdict([crowd(4, 3)]) == ""
-    assert len(table([crowd(4, 3)])) == 2
+    assert len(table([crowd(4, 3)])) == 3
 
 
 def test_a_phase_is_what_happened_between_two_looks() -> None:
@@ -50,4 +50,4 @@ NAMES = (
 
 
 def test_a_line_of_a_crowd_is_read() -> None:
-    assert parse_line('{"epoch": 2, "at": 3.5, "cpu": 1.0}\n') == Crowded(2, 3.5, 1.0)
+    assert parse_line('{"epoch": 2, "at": 3.5, "cpu": 1.0, "planners": 1}\n') == Crowded(2, 3.5, 1.0, 1)
