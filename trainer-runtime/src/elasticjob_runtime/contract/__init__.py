@@ -12,7 +12,7 @@ Keys of one run, all under `<prefix>/<run-id>/` (see docs/design/rendezvous.md):
     stop                      that plan's workers may save    the planner, before a planned change; goes with the next plan
     failures/<epoch>/<member> first failure of an epoch       each agent, its own
     suspects/<epoch>/<suspect>/<by>  no heartbeat any more    each agent, of its neighbours
-    training-progress         step and rate of the training   rank 0's agent, at most once a second
+    training-progress         step and rate of the training   rank 0's agent, every 1 to 10 s
     outcome                   succeeded or failed, and why    the planner, once
     tail                      who registered last             each agent, as it registers
 """

@@ -116,6 +116,6 @@ def check_version(status: int, headers: dict[str, str], body: bytes) -> None:
 def _object(body: bytes) -> Json | None:
     try:
         data = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):  # nested a hundred thousand deep, say
         return None
     return data if isinstance(data, dict) else None

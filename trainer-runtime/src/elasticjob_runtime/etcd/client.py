@@ -104,7 +104,7 @@ class EtcdClient:
             # One endpoint gets a sixth of the TTL, so that three can be asked before it has passed.
             request = {"ID": str(lease_id)}
             answer = transport.call("/v3/lease/keepalive", request, granted / 2, idempotent=True, attempt=granted / 6)
-            prolonged = float(answer.get("TTL", 0))
+            prolonged = wire.ttl_of(answer)
             if prolonged <= 0:
                 raise LeaseLost("the lease has expired or was revoked")
             return prolonged
@@ -124,7 +124,7 @@ class EtcdClient:
             answer = self._call("/v3/lease/grant", {"TTL": str(wanted), "ID": str(lease_id)}, None, "grant a lease", idempotent=True)
         except answers.Exists:
             return float(wanted)
-        return float(answer["TTL"])
+        return wire.ttl_of(answer) or float(wanted)
 
     def watch(self, ranges: Sequence[KeyRange], start_revision: int, callback: WatchCallback) -> EtcdWatch:
         transport, interval, forget = self._transport.sibling(), self._probe_interval, self._watches.discard

@@ -54,8 +54,9 @@ class Cursor:
         """All watchers stand."""
         return self._created == len(self.ranges)
 
+    @wire.understood
     def feed(self, message: wire.Json) -> WatchUpdate | None:
-        """What is new in it. Raises HistoryGone, Behind, TokenRefused, Denied or Unavailable: this connection is over."""
+        """What is new in it. Raises HistoryGone, Behind, TokenRefused, Denied, NotEtcd or Unavailable: this connection is over."""
         if message.get("canceled"):
             if message.get("compact_revision"):
                 raise HistoryGone(f"compacted up to revision {message['compact_revision']}")
@@ -102,6 +103,7 @@ class Cursor:
         """Believes the next counts."""
         self._counts = [None] * len(self.ranges)
 
+    @wire.understood
     def is_rewound(self, header: wire.Json) -> bool:
         """Whether a member with this header is at an earlier point than the watch, or in another cluster.
 

@@ -60,7 +60,7 @@ def _parse_endpoint(text: str, protocol: str, default_port: int) -> Endpoint:
         raise ValueError(f"etcd endpoint {text!r} has {what} and is no IPv6 address; expected host:port or [IPv6]:port")
     if not host or any(c.isspace() for c in rest) or any(c in host for c in "[]"):
         raise ValueError(f"etcd endpoint {text!r} has no usable host; expected host:port")
-    if port and not (port.isdigit() and 0 < int(port) < 65536):
+    if port and not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):
         raise ValueError(f"etcd endpoint {text!r} has no usable port; expected host:port with a port from 1 to 65535")
     return Endpoint(host.lower(), int(port) if port else default_port, scheme == "https")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import select
 import socket
 import threading
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     import ssl
 
 _HEAD_LIMIT = 65536
+_BODY_LIMIT = 1 << 28
+"""Bytes of a body, or of a chunk, that are believed: etcd's own limit for what it sends is far below."""
+_CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,8}")
 _USER_AGENT = "elasticjob"
 
 
@@ -227,22 +231,28 @@ class Connection:
         start = 2 if self._buffer.startswith(b"\r\n") else 0
         at = self._buffer.find(b"\r\n", start)
         if at < 0 or self._buffer == b"\r\n":
-            self._fill(end, resumable=True)
+            self._fill_head(end)
             return
-        try:
-            size = int(self._buffer[start:at].split(b";")[0], 16)
-        except ValueError:
-            raise AnswerLost(f"the answer is garbled: {_quote(self._buffer)} where a chunk should start") from None
+        match = _CHUNK_SIZE.fullmatch(self._buffer[start:at].split(b";")[0].strip(b" \t"))
+        size = int(match[0], 16) if match else _BODY_LIMIT
+        if size >= _BODY_LIMIT:
+            raise AnswerLost(f"the answer is garbled: {_quote(self._buffer)} where a chunk should start")
         if size:
             del self._buffer[: at + 2]
             self._chunk_left = size
             return
         stop = self._buffer.find(b"\r\n\r\n", at)
         if stop < 0:
-            self._fill(end, resumable=True)
+            self._fill_head(end)
             return
         del self._buffer[: stop + 4]
         self._chunk_open = False
+
+    def _fill_head(self, end: float) -> None:
+        """More of a chunk's size or of the trailers, which are short. Raises as `read_part` does."""
+        if len(self._buffer) > _HEAD_LIMIT:
+            raise AnswerLost(f"the answer is garbled: {_quote(self._buffer)} goes on for too long")
+        self._fill(end, resumable=True)
 
     def _ready(self, end: float) -> socket.socket:
         """The socket, to be used until `end` at the latest: its own timeout may end before, and is no reason to give up then. (To set it
@@ -286,7 +296,8 @@ def _parse_head(raw: bytes) -> Head:
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip()
     length = headers.get("content-length", "")
-    if not version.startswith("HTTP/1.") or not rest[:3].isdigit() or not (length.isdigit() or not length):
+    numbers = length or "0", rest[:3]
+    if not (version.startswith("HTTP/1.") and all(text.isascii() and text.isdigit() and len(text) < 10 for text in numbers)):
         raise NotHttp(f"answers {_quote(raw)}, which is not HTTP")
     if version == "HTTP/1.0":
         headers.setdefault("connection", "close")

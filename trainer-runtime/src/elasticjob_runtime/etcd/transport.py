@@ -132,7 +132,7 @@ class Transport:
             with _Borrowed(self, endpoint, end) as connection:
                 body = wire.dump({"name": user, "password": password})
                 try:
-                    return str(_exchange(connection, _LOGIN_PATH, body, "", end, end)["token"])
+                    return wire.token_of(_exchange(connection, _LOGIN_PATH, body, "", end, end))
                 except AnswerLost as error:
                     raise Unsent(str(error)) from error
                 except Unavailable as error:

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 _OPEN_TIMEOUT = 3.0
 _PROBE_TIMEOUT = 3.0
 _STALL_GRACE = 1.0
+_LONGEST_MESSAGE = 1 << 26
 # Asks the member to end the stream when it has lost its cluster's leader, instead of falling silent.
 _HEADERS = "Grpc-Metadata-hasleader: true\r\nConnection: close\r\n"
 # Without `close`, etcd's HTTP server may throw away what it has not read of the body when it begins to answer: some of the ranges of
@@ -177,17 +178,17 @@ class EtcdWatch:
         body = wire.dump(wire.txn_request((), gets, ()))
         try:
             answer = self._transport.call_at(endpoint, "/v3/kv/txn", body, time.monotonic() + _OPEN_TIMEOUT)
+            late, result = isinstance(reason, Behind) and not self._cursor.is_rewound(wire.header_of(answer)), wire.txn_result(answer)
         except (Unavailable, NotEtcd, Untrusted) as error:
             self._retry_later(endpoint, error)
             return
         except StoreError as error:
             self._end(error)
             return
-        if isinstance(reason, Behind) and not self._cursor.is_rewound(answer["header"]):
+        if late:
             self._stopped.wait(0.05)
             return
         log.warning("watch starts over: %s", reason)
-        result = wire.txn_result(answer)
         self._deliver(self._cursor.restart(result.revision, [kv for kvs in result.reads for kv in kvs]))
 
     def _on_life(self, now: float) -> None:
@@ -268,6 +269,8 @@ class _Lines:
             raise Unavailable("the watch stream ended")
         searched = len(self._rest)
         self._rest += part
+        if len(self._rest) > _LONGEST_MESSAGE:
+            raise NotEtcd(f"a message of the watch is longer than {_LONGEST_MESSAGE} bytes")
         cut = self._rest.rfind(b"\n", searched) + 1
         if not cut:
             return []

@@ -6,9 +6,10 @@ Keys, values and names are base64; 64-bit numbers are strings and are left out w
 from __future__ import annotations
 
 import binascii
+import functools
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 from elasticjob_runtime.etcd.port import (
     Compare,
@@ -17,6 +18,7 @@ from elasticjob_runtime.etcd.port import (
     Get,
     KeyRange,
     KeyValue,
+    NotEtcd,
     Operation,
     Put,
     TxnResult,
@@ -24,6 +26,8 @@ from elasticjob_runtime.etcd.port import (
 
 MAX_OPERATIONS = 100
 Json = dict[str, Any]
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def encode(text: str) -> str:
@@ -132,19 +136,58 @@ def _guards(compare: Compare) -> list[Json]:
 # Answers
 
 
+def understood(read: Callable[P, T]) -> Callable[P, T]:
+    """What etcd never sends is a NotEtcd, whatever it is that does not fit: a field that is missing, of another type, or no number."""
+
+    @functools.wraps(read)
+    def checked(*arguments: P.args, **options: P.kwargs) -> T:
+        try:
+            return read(*arguments, **options)
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise NotEtcd(f"the answer is not of an etcd v3 gateway: {type(error).__name__}: {error}") from error
+
+    return checked
+
+
+@understood
+def header_of(answer: Json) -> Json:
+    header: Json = answer["header"]
+    if not isinstance(header, dict):
+        raise TypeError(f"header is {header!r}"[:80])
+    return header
+
+
+@understood
+def ttl_of(answer: Json) -> float:
+    """Seconds; 0: the lease has gone."""
+    return float(int(answer.get("TTL", 0)))
+
+
+@understood
+def token_of(answer: Json) -> str:
+    token = str(answer["token"])
+    if not (token.isascii() and token.isprintable()):
+        raise ValueError("the token is no header's value")
+    return token
+
+
+@understood
 def revision_of(answer: Json) -> int:
-    return int(answer["header"].get("revision", 0))
+    return int(header_of(answer).get("revision", 0))
 
 
+@understood
 def key_values(answer: Json) -> tuple[KeyValue, ...]:
     return tuple(_key_value(kv) for kv in answer.get("kvs", ()))
 
 
+@understood
 def txn_result(answer: Json) -> TxnResult:
     reads = [key_values(item["response_range"]) for item in answer.get("responses", ()) if "response_range" in item]
     return TxnResult(bool(answer.get("succeeded")), revision_of(answer), tuple(reads))
 
 
+@understood
 def news(answer: Json) -> list[tuple[bool, int]]:
     """Of the answer to `news_request`, for each range: whether a key was written, and how many keys there are."""
     ranges = [item["response_range"] for item in answer.get("responses", ())]

@@ -1,0 +1,42 @@
+"""A connection whose other end is a string of bytes, cut into pieces."""
+
+from __future__ import annotations
+
+import time
+
+from elasticjob_runtime.etcd import Endpoint
+from elasticjob_runtime.etcd.http1 import Connection, TransportError
+
+
+class Paper(Connection):
+    """Receives `data` in pieces of `size` bytes, then the end of the connection."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        super().__init__(Endpoint("paper"), None)
+        self._pieces = [data[start : start + size] for start in range(0, len(data), size)]
+
+    def _receive(self, _end: float) -> bytes:
+        return self._pieces.pop(0) if self._pieces else b""
+
+
+def read_answer(data: bytes, size: int) -> bytes | None:
+    """The body; None: refused, with one of the transport's errors."""
+    connection = Paper(data, size)
+    end = time.monotonic() + 60
+    try:
+        return connection.read_body(connection.read_head(end), end)
+    except TransportError:
+        return None
+
+
+def read_stream(data: bytes, size: int) -> list[bytes] | None:
+    """The parts of a chunked body; None: refused."""
+    connection, parts = Paper(data, size), []
+    end = time.monotonic() + 60
+    try:
+        connection.read_head(end)
+        while part := connection.read_part(end):
+            parts.append(part)
+    except TransportError:
+        return None
+    return parts

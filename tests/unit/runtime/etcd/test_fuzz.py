@@ -1,0 +1,134 @@
+"""Whatever answers at the endpoint: every byte of it ends in a value or in one of the port's errors, and in time.
+
+The examples are inputs that once ended otherwise: in a traceback, or never.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+from elasticjob_runtime.etcd import Endpoint, Event, KeyRange, StoreError, wire
+from elasticjob_runtime.etcd.answers import check_header, check_version, http_error, parse_answer
+from elasticjob_runtime.etcd.cursor import Cursor
+from elasticjob_runtime.etcd.endpoints import parse_endpoints
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.unit.runtime.etcd.paper import read_answer, read_stream
+
+PIECES = [
+    *(
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.0 200 OK\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\n",
+        b"HTTP/1.1 ",
+        b"HTTP/1.1 999 \r\n",
+        b"HTTP/1.1 204\r\n",
+    ),
+    *(b"Content-Length: 13\r\n", b"Content-Length: 99999999999999999999\r\n", b"Content-Length: -1\r\n", b"Content-Length: \xb2\r\n"),
+    *(
+        b"Transfer-Encoding: chunked\r\n",
+        b"Connection: close\r\n",
+        b"\r\n",
+        b"\r\n\r\n",
+        b"0\r\n\r\n",
+        b"d\r\n",
+        b"-5\r\n",
+        b"+d\r\n",
+        b"1_0\r\n",
+    ),
+    *(b"ffffffffffffffffffff\r\n", b" d \r\n", b"d;x=y\r\n", b'{"answer":42}', b'{"header":{}}', b"\n", b"\0", b"\xff"),
+]
+answers_on_the_wire = st.lists(st.one_of(st.sampled_from(PIECES), st.binary(max_size=12)), max_size=14).map(b"".join)
+cuts = st.integers(1, 30)
+
+
+@given(answers_on_the_wire, cuts)
+@example(b"HTTP/1.1 200 OK\r\nContent-Length: \xb2\r\n\r\n", 30)
+@example(b"HTTP/1.1 \xb2\xb2\xb2 OK\r\n\r\n", 30)
+@example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabcdefgh", 30)
+@example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1_0\r\nabcdefgh", 30)
+@example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 9000, 30)
+def test_any_answer_is_read_or_refused(data: bytes, size: int) -> None:
+    read_answer(data, size)
+
+
+@given(answers_on_the_wire, cuts)
+@example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n" * 20_000, 4096)
+def test_any_stream_is_read_or_refused(data: bytes, size: int) -> None:
+    read_stream(data, size)
+
+
+NAMES = [
+    *("error", "code", "grpc_code", "message", "result", "header", "revision", "raft_term", "cluster_id", "kvs", "key", "value", "count"),
+    *("mod_revision", "create_revision", "responses", "response_range", "succeeded", "watch_id", "created", "canceled", "cancel_reason"),
+    *("compact_revision", "events", "kv", "type", "fragment", "etcdserver", "version", "lease", "TTL", "token"),
+]
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["5", "-1", "YQ==", "a", "DELETE", ""]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
+    max_leaves=12,
+)
+objects = st.dictionaries(st.sampled_from(NAMES), json_values, max_size=6)
+
+
+@given(st.sampled_from([200, 400, 401, 404, 429, 500, 503]), objects.map(lambda data: json.dumps(data).encode()) | st.binary(max_size=80))
+@example(500, b'{"error": {"code": 1, "message": null}}')
+@example(200, b"[" * 100_000)
+@example(200, b'{"a": ' + b"9" * 5000 + b"}")
+@example(200, b'\xff\xfe{"a"')
+def test_any_body_is_an_answer_or_an_error_of_the_port(status: int, body: bytes) -> None:
+    for judge in (parse_answer, check_version):
+        with contextlib.suppress(StoreError):
+            judge(status, {}, body)
+    assert isinstance(http_error(status, {}, body), StoreError)
+
+
+@given(objects)
+@example({"header": None})
+@example({"header": {"revision": "x"}})
+@example({"kvs": [None], "header": {}})
+@example({"responses": {"a": 1}, "header": {"revision": "1"}})
+def test_what_is_read_from_an_answer_is_of_its_type(answer: dict[str, Any]) -> None:
+    for read in (wire.revision_of, wire.key_values, wire.txn_result, wire.news, check_header):
+        with contextlib.suppress(StoreError):
+            read(answer)
+
+
+@given(st.lists(objects, max_size=6))
+@example([{"watch_id": "1", "created": True, "header": None}])
+@example([{"watch_id": [], "events": []}])
+@example([{"watch_id": "1", "events": [{"kv": None}]}])
+@example([{"watch_id": "1", "events": [{"kv": {"key": "é", "mod_revision": "1"}}]}])
+@example([{"canceled": True, "cancel_reason": 7}])
+def test_a_watch_takes_any_message_or_gives_the_stream_up(messages: list[dict[str, Any]]) -> None:
+    cursor = Cursor([KeyRange("a"), KeyRange("b")], 5)
+    cursor.begin()
+    try:
+        for message in messages:
+            update = cursor.feed(message)
+            assert update is None or all(isinstance(event, Event) for event in update.events)
+    except StoreError:
+        pass
+
+
+@given(
+    st.text(max_size=40)
+    | st.lists(st.sampled_from(["http://", "[", "]", "::1", ":", "2379", "a", ",", "/", "@", "٣"]), max_size=8).map("".join)
+)
+@example("a:²")
+@example("[::1]:٣")
+def test_an_endpoint_is_read_or_refused_in_a_sentence(text: str) -> None:
+    refused, found = "", tuple[Endpoint, ...]()
+    try:
+        found = parse_endpoints(text)
+    except ValueError as error:
+        refused = str(error)
+    assert bool(found) != ("etcd endpoint" in refused)
+    assert all(0 < endpoint.port < 65536 for endpoint in found)
+
+
+def test_a_key_that_is_no_text_survives() -> None:
+    assert wire.decode(wire.encode("\udcff")) == "\udcff"
