@@ -98,7 +98,7 @@ class Member:
             )
             action = decide(view, now)
             if not self._execute(action, now):
-                again = now + RETRY if self._busy else self._again_at or None
+                again = now + RETRY if self._busy else self._again_at if self._again_at > now else None
                 due = [at for at in (action.until, self._core.due, again) if at is not None]
                 self.wake_at = min(due, default=None)
                 return
