@@ -152,8 +152,12 @@ class Bench:
         """Until a zygote that knows the script's imports has taken over, and has parked a worker."""
         launcher = self._launcher
         assert launcher is not None
-        done = lambda: not launcher._modules.to_try() and launcher._next is None and not launcher._succeeding  # noqa: E731
-        self.run_until(lambda: done() and launcher._zygote is not None and launcher._zygote.parked, what="it learns")
+
+        def learned() -> bool:
+            idle = launcher._next is None and not launcher._succeeding and not launcher._modules.to_try()
+            return idle and launcher._zygote is not None and bool(launcher._zygote.parked)
+
+        self.run_until(learned, what="it learns")
 
     def zygotes(self) -> list[int]:
         """This launcher's."""

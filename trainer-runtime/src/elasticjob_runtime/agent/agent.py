@@ -26,7 +26,7 @@ from elasticjob_runtime.agent.reactor import Reactor
 from elasticjob_runtime.agent.rendezvous import Rendezvous
 from elasticjob_runtime.agent.reports import Report
 from elasticjob_runtime.agent.timeline import Timeline
-from elasticjob_runtime.contract import ExitCode, MemberValue, OutcomeValue, ProgressValue
+from elasticjob_runtime.contract import ExitCode, ImportsValue, MemberValue, OutcomeValue, ProgressValue
 from elasticjob_runtime.etcd.port import Store
 from elasticjob_runtime.membership import View, decide
 from elasticjob_runtime.membership.model import (
@@ -68,7 +68,14 @@ class Agent:
         self._peers = PeerServer(settings.me, settings.incarnation, config.port_range)
         self._heartbeats = Heartbeats(self._reactor)
         self._chronicle = Chronicle(timeline, metrics or Metrics(), self._heartbeats, config.group.nproc)
-        self._processes = Processes(config, self._reactor, environment, on_progress=self._progressed, on_report=self._reported)
+        self._processes = Processes(
+            config,
+            self._reactor,
+            environment,
+            on_progress=self._progressed,
+            on_report=self._reported,
+            on_learned=self._publish_imports,
+        )
         member = MemberValue(
             address=config.address,
             ports=self._processes.ports,
@@ -88,10 +95,12 @@ class Agent:
                 lambda: self._desk.done(action, error, started=self._processes.workers.epoch > 0)
             ),
             on_trouble=lambda error: self._reactor.call_soon(lambda: self._desk.tell_trouble(error)),
+            on_imports=lambda imports, running: self._reactor.call_soon(lambda: self._processes.tell_imports(imports, running=running)),
         )
         self._desk = StoreDesk(self._rendezvous.submit, self._chronicle.store_trouble)
         self._progress = Progress(config.hang_limits, self._rendezvous.publish_progress)
         self._store_view = StoreView()
+        self._published_imports: ImportsValue | None = None
         self._probes: dict[str, Probe] = {}
         self._probing = False
         self._outside_asked_at: float | None = None
@@ -244,10 +253,20 @@ class Agent:
         if view.plan is not None and (before is None or before.epoch != view.plan.epoch):
             self._processes.group.look_for_handlers()
             self._processes.tell_plan(view.plan)
+            self._publish_imports()
         self._heartbeats.epoch = self._peers.epoch = view.plan.epoch if view.plan is not None else 0
         rank = view.plan.rank if view.plan is not None else None
         if rank is not None:
             self._heartbeats.follow(rank.neighbours, self._reactor.now())
+
+    def _publish_imports(self) -> None:
+        """Rank 0's agent tells what the script imports: all members learn the same, and one is enough to tell those to come."""
+        plan, imports = self._store_view.plan, self._processes.imports
+        if plan is None or plan.value.leader != self._config.settings.me or imports in (None, self._published_imports):
+            return
+        self._published_imports = imports
+        self._rendezvous.publish_imports(imports)
+        self._processes.keep_imports(imports)
 
     def _ask_outside(self, now: float) -> None:
         self._outside_asked_at = now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -11,12 +12,15 @@ from elasticjob_runtime.agent.config import AgentConfig
 from elasticjob_runtime.agent.network import hold_ports
 from elasticjob_runtime.agent.reactor import Reactor
 from elasticjob_runtime.agent.reports import Report, ReportSocket
-from elasticjob_runtime.contract import ProgressValue
+from elasticjob_runtime.contract import Env, ImportsValue, PlanValue, ProgressValue
+from elasticjob_runtime.contract.values import LONGEST_IMPORT, MOST_IMPORTS
 from elasticjob_runtime.membership.model import Plan, Workers
-from elasticjob_runtime.workers import linux
+from elasticjob_runtime.workers import imports_file, linux
+from elasticjob_runtime.workers.environment import worker_environment
 from elasticjob_runtime.workers.group import WorkerGroup
 from elasticjob_runtime.workers.launch import ZygoteLauncher
 from elasticjob_runtime.workers.plain import PlainLauncher
+from elasticjob_runtime.workers.preloading import Verdicts
 from elasticjob_runtime.workers.warden import MARK, Warden
 
 
@@ -31,9 +35,12 @@ class Processes:
         *,
         on_progress: Callable[[ProgressValue], None],
         on_report: Callable[[Report], None],
+        on_learned: Callable[[], None] = lambda: None,
     ) -> None:
-        """`environment`: of the workers, but for what each gets for itself."""
+        """`environment`: of the workers, but for what each gets for itself. `on_learned`: `imports` has changed."""
         self._config = config
+        self._on_learned = on_learned
+        self._folder = environment.get(Env.CHECKPOINT_DIRECTORY, "")
         self._reactor = reactor
         self._held = hold_ports(config.port_range)
         self.ports = [holder.getsockname()[1] for holder in self._held]
@@ -42,6 +49,7 @@ class Processes:
         environment = {**environment, MARK: self._warden.mark}
         self._reports = ReportSocket(reactor, on_progress, on_report, folder=self._warden.folder)
         linux.become_subreaper()
+        self._environment = environment
         self._launcher = self._new_launcher(environment)
         self.group = WorkerGroup(
             config.group,
@@ -92,6 +100,8 @@ class Processes:
         """To the workers that want to know: what is to follow on them, too."""
         if plan.rank is None and self._launcher.stores is not None:
             self._launcher.stores.enter(plan.epoch, leads=False)
+        if plan.rank is None and not self.workers.epoch:
+            self._expect_to_join(plan.value)
         self._reports.tell_plan(plan.value, plan.rank.group_rank if plan.rank is not None else None)
 
     def hear_last_words(self) -> None:
@@ -122,10 +132,50 @@ class Processes:
             holder.close()
         self._warden.close()
 
+    @property
+    def imports(self) -> ImportsValue | None:
+        """What the script's workers import, as this agent has found out; None: nothing."""
+        known = self._launcher.imports if isinstance(self._launcher, ZygoteLauncher) else None
+        if known is None or not known.known():
+            return None
+        reads = sorted({name for names in known.late.values() for name in names})
+        late = list(known.late)[:MOST_IMPORTS]
+        fit = [name for name in known.fit if len(name) <= LONGEST_IMPORT]
+        return ImportsValue(fit=fit[: max(0, MOST_IMPORTS - len(late) - len(reads))], late=late, reads=reads)
+
+    def tell_imports(self, imports: ImportsValue | None, *, running: bool) -> None:
+        """What other members have found out. `running`: the others train, and are not to wait for imports of this one."""
+        if isinstance(self._launcher, ZygoteLauncher):
+            self._launcher.tell_imports(_verdicts(imports) if imports is not None else None, wait=running)
+
+    def keep_imports(self, imports: ImportsValue) -> None:
+        """For the next run."""
+        if self._folder:
+            imports_file.save(self._folder, imports)
+
+    def _expect_to_join(self, plan: PlanValue) -> None:
+        """Newcomers come last."""
+        if not isinstance(self._launcher, ZygoteLauncher):
+            return
+        group = self._config.group
+        joined = dataclasses.replace(plan, size=plan.size + 1, world_size=plan.world_size + group.nproc)
+        self._launcher.expect({
+            local_rank: worker_environment(self._environment, group, joined, plan.size, local_rank, error_file="", agent_socket="")
+            for local_rank in range(group.nproc)
+        })  # fmt: skip
+
+    def _load_imports(self, launcher: ZygoteLauncher) -> None:
+        def found(imports: ImportsValue) -> None:
+            with contextlib.suppress(OSError):  # the agent has ended meanwhile
+                self._reactor.call_soon(lambda: launcher.learn_from(_verdicts(imports)))
+
+        if self._folder:
+            imports_file.load(self._folder, found)
+
     def _new_launcher(self, environment: Mapping[str, str]) -> ZygoteLauncher | PlainLauncher:
         if self._config.preload is None:
             return PlainLauncher(self._reactor)
-        return ZygoteLauncher(
+        launcher = ZygoteLauncher(
             self._config.command,
             self._config.group.nproc,
             environment,
@@ -133,4 +183,12 @@ class Processes:
             preload=self._config.preload,
             ports=self.ports,
             on_ready=lambda: None,
+            on_learned=self._on_learned,
+            waits_for_imports=True,
         )
+        self._load_imports(launcher)
+        return launcher
+
+
+def _verdicts(imports: ImportsValue) -> Verdicts:
+    return Verdicts(fit=list(imports.fit), late={name: list(imports.reads) for name in imports.late})

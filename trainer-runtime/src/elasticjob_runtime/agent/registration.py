@@ -29,6 +29,8 @@ class Arrival:
     """The member that registered just before; empty: nobody has."""
     before_key: KeyValue | None = None
     """Its key as it registered; what happened to it since is to be watched from that revision on. None: longer ago, or not told."""
+    imports: KeyValue | None = None
+    """What the run's workers import, where somebody has found out."""
 
 
 class Registration:
@@ -74,12 +76,13 @@ class Registration:
         known = Get(common_range(keys))
         tail = TailValue(member=self._me, value=value).to_json()
         puts = [Put(self._key, value, lease), Put(keys.tail, tail)]
-        result = self._store.txn(guards, [Get(KeyRange(keys.tail)), known, *puts], [Get(KeyRange(self._key)), known])
-        first, *rest = result.reads
-        kvs = tuple(kv for read in rest for kv in read)
+        reads = [Get(KeyRange(keys.tail)), known, Get(KeyRange(keys.imports))]
+        result = self._store.txn(guards, [*reads, *puts], [Get(KeyRange(self._key)), known])
+        first, kvs, *imports = (tuple(read) for read in result.reads)
         if result.succeeded:
             own = KeyValue(self._key, value, result.revision, result.revision, 1, lease)
-            return self._arrival(result.revision, (*kvs, own), first)
+            arrival = self._arrival(result.revision, (*kvs, own), first)
+            return dataclasses.replace(arrival, imports=next(iter(imports[0]), None))
         if any(kv.key == keys.outcome for kv in kvs):
             return Arrival(result.revision, kvs, "")
         self._store.txn([Compare(self._key, mod_revision=kv.mod_revision) for kv in first], [Delete(KeyRange(self._key))])

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from elasticjob_runtime.agent.plans import PlanOutdatedError
 from elasticjob_runtime.agent.rendezvous_core import Callbacks, RendezvousCore
-from elasticjob_runtime.contract import Keys, MemberValue, ProgressValue
+from elasticjob_runtime.contract import ImportsValue, Keys, MemberValue, ProgressValue
 from elasticjob_runtime.etcd.port import Store, StoreError
 from elasticjob_runtime.membership.model import StoreAction, StoreView
 
@@ -37,6 +37,7 @@ class Rendezvous:
         on_view: Callable[[StoreView], None],
         on_done: Callable[[StoreAction, StoreError | None], None],
         on_trouble: Callable[[StoreError | None], None],
+        on_imports: Callable[[ImportsValue | None, bool], None] = lambda _imports, _runs: None,
     ) -> None:
         self._store = store
         self._deaf = False
@@ -56,6 +57,7 @@ class Rendezvous:
                 on_view=unless_closed(on_view),
                 on_done=self._on_done,
                 on_trouble=unless_closed(on_trouble),
+                on_imports=unless_closed(on_imports),
                 post=self._inbox.put,
             ),
             lease_ttl=lease_ttl,
@@ -75,6 +77,10 @@ class Rendezvous:
         """Best effort; while the store is away, only the last one is kept."""
         self._progress.append(progress)
         self._inbox.put(self._put_progress)
+
+    def publish_imports(self, imports: ImportsValue) -> None:
+        """Best effort: who joins without it imports what it has to while the others wait."""
+        self._inbox.put(lambda: self._core.put_imports(imports))
 
     @property
     def lease_expires_at(self) -> float | None:

@@ -16,7 +16,7 @@ from elasticjob_runtime.agent.mirror import Mirror, watched_ranges
 from elasticjob_runtime.agent.plans import BATCH, PlanOutdatedError, PlanWriter, for_the_store
 from elasticjob_runtime.agent.ranks import RankReader
 from elasticjob_runtime.agent.registration import Arrival, Registration
-from elasticjob_runtime.contract import Keys, MemberValue, ProgressValue
+from elasticjob_runtime.contract import ImportsValue, Keys, MemberValue, ProgressValue
 from elasticjob_runtime.etcd.port import (
     Delete,
     Get,
@@ -67,6 +67,8 @@ class Callbacks:
     on_done: Callable[[StoreAction, StoreError | None], None]
     on_trouble: Callable[[StoreError | None], None]
     """The store cannot be reached, or refuses; None: it answers again."""
+    on_imports: Callable[[ImportsValue | None, bool], None] = lambda _imports, _runs: None
+    """Told with each registration: what the run's workers import, where that is known; and whether the run has a plan already."""
     post: Callable[[Callable[[], None]], None]
     """Takes calls from the threads of watch and lease keeper, to be made by the owner."""
 
@@ -191,6 +193,13 @@ class RendezvousCore:
             self._refused = False
             self._tell.on_trouble(None)
 
+    def put_imports(self, imports: ImportsValue) -> None:
+        """Best effort."""
+        try:
+            self._store.put(self._keys.imports, imports.to_json())
+        except StoreError as error:
+            self._tell.on_trouble(error)
+
     def leave(self) -> None:
         """Gives the lease back, so that the others need not wait for its end."""
         if self._watch is not None:
@@ -261,6 +270,8 @@ class RendezvousCore:
         self._arrival = arrival = self._registration.register(action.state, action.epoch, action.stores, on_lost)
         self._mirror.replace(arrival.kvs, arrival.revision, self._clock(), watched_ranges(self._keys, None, self._me, ""))
         self._stale, self._changed = self._role is not None, True
+        imports = self._mirror.parse(arrival.imports, ImportsValue) if arrival.imports is not None else None
+        self._tell.on_imports(imports, self._mirror.plan is not None)
         if self._role is not None:
             self._subscribe(self._role, self._predecessor)
 

@@ -15,6 +15,7 @@ Keys of one run, all under `<prefix>/<run-id>/` (see docs/design/rendezvous.md):
     training-progress         step and rate of the training   rank 0's agent, every 1 to 10 s
     outcome                   succeeded or failed, and why    the planner, once
     tail                      who registered last             each agent, as it registers
+    worker-imports            what the script imports         rank 0's agent, when it has learned more
 """
 
 from elasticjob_runtime.contract.environment import Env
@@ -29,6 +30,7 @@ from elasticjob_runtime.contract.values import (
     PARTITION_GRACE,
     PEER_LOST,
     FailureValue,
+    ImportsValue,
     MemberState,
     MemberValue,
     Neighbour,
@@ -59,6 +61,7 @@ __all__ = [
     "ExitCode",
     "FailureValue",
     "Fence",
+    "ImportsValue",
     "Keys",
     "MemberState",
     "MemberValue",

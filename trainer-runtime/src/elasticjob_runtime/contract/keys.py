@@ -48,9 +48,14 @@ class Keys:
         return self.root + "tail"
 
     @property
+    def imports(self) -> str:
+        """Sorts behind what is watched: whoever wants it reads it."""
+        return self.root + "worker-imports"
+
+    @property
     def single(self) -> tuple[str, ...]:
         """Every key of this run that is not in one of `folders`."""
-        return self.spec, self.plan, self.stop, self.outcome, self.progress, self.tail
+        return self.spec, self.plan, self.stop, self.outcome, self.progress, self.tail, self.imports
 
     @property
     def folders(self) -> tuple[str, ...]:

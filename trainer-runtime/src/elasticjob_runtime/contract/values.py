@@ -340,6 +340,32 @@ class ProgressValue(Value):
     """Unix time, s."""
 
 
+MOST_IMPORTS = 1000
+"""Names in an ImportsValue. Scripts that were looked at have tens: what a module brings along is not named."""
+
+LONGEST_IMPORT = 200
+"""Characters of a module's name there."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ImportsValue(Value):
+    """`worker-imports`: what the script's workers import, as rank 0's agent has found out: who joins imports it before it is ready."""
+
+    fit: list[str]
+    """Modules that a process which is forked later may import, in order."""
+    late: list[str] = dataclasses.field(default_factory=list)
+    """Modules that each worker imports itself, since they ask for its rank, in order."""
+    reads: list[str] = dataclasses.field(default_factory=list)
+    """The environment variables that those ask for."""
+
+    def check(self) -> None:
+        names = [*self.fit, *self.late, *self.reads]
+        if len(names) > MOST_IMPORTS:
+            raise ValueError(f"{len(names)} names, expected at most {MOST_IMPORTS}")
+        if longest := next((name for name in names if len(name) > LONGEST_IMPORT), ""):
+            raise ValueError(f"a name of {len(longest)} characters, expected at most {LONGEST_IMPORT}")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class OutcomeValue(Value):
     """`outcome`: the end of the run. The only thing that ends a job for everybody."""

@@ -147,6 +147,11 @@ class ZygoteLauncher:
         self._learn(self._reactor.now())
         self._check_ready()
 
+    def learn_from(self, known: Verdicts) -> None:
+        """What an earlier run has found out. Nobody waits for it."""
+        self._learning.told(known)
+        self._learn(self._reactor.now())
+
     def tick(self, now: float) -> None:
         for request in [request for request in self._requests if now >= request.until]:
             logger.info("no fork within %g s: a worker is spawned", LATE_PATIENCE if self._is_coming(request.spec) else PATIENCE)
