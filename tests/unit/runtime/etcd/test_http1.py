@@ -136,6 +136,16 @@ def test_no_answer_is_lost_at_the_deadline(peer: Peer) -> None:
         peer.connection.read_body(head, soon(0.02))
 
 
+@pytest.mark.parametrize("received", [CHUNKED[:-1], CHUNKED[:60], CHUNKED[:50]])
+def test_a_chunked_answer_that_stops_is_lost_at_the_deadline(peer: Peer, received: bytes) -> None:
+    """A bare TimeoutError ended the thread that keeps the lease, on a busy machine."""
+    peer.send(received)
+    head = peer.connection.read_head(soon())
+    with pytest.raises(AnswerLost, match="deadline"):
+        peer.connection.read_body(head, soon(0.02))
+    assert not peer.connection.reusable
+
+
 def test_a_slow_drip_does_not_stretch_the_deadline(peer: Peer) -> None:
     """A deadline bounds the call, not each read."""
     peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")

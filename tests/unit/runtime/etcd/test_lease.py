@@ -140,3 +140,16 @@ def test_a_callback_that_fails_harms_nobody() -> None:
 
     KeptLease(7, 0.03, time.monotonic(), renew, lambda: None, on_lost, interrupt=lambda: None, on_end=lambda _: ended.set())
     assert ended.wait(10)
+
+
+def test_a_keeper_that_fails_of_a_bug_gives_the_lease_up_where_its_owner_hears_of_it() -> None:
+    """A thread that ends without a word would let the lease run out, and the member be missed for no reason that anybody told."""
+    lost: list[str] = []
+    ended = threading.Event()
+
+    def renew() -> float:
+        raise TimeoutError("not an error of the port")
+
+    KeptLease(7, 0.03, time.monotonic(), renew, lambda: None, lost.append, interrupt=lambda: None, on_end=lambda _: ended.set())
+    assert ended.wait(10)
+    assert lost == ["its keeper failed: TimeoutError('not an error of the port')"]

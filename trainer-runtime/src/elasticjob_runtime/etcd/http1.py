@@ -189,10 +189,7 @@ class Connection:
     def read_body(self, head: Head, end: float) -> bytes:
         """The whole body; afterwards `reusable` says whether the connection may be used again. Raises AnswerLost."""
         if head.chunked:
-            parts = []
-            while part := self.read_part(end):
-                parts.append(part)
-            body = b"".join(parts)
+            body = self._read_chunks(end)
         elif head.length is not None:
             while len(self._buffer) < head.length:
                 self._fill(end)
@@ -202,6 +199,15 @@ class Connection:
             return self._read_to_end(end)
         self.reusable = head.keep_alive and not self._closed
         return body
+
+    def _read_chunks(self, end: float) -> bytes:
+        parts = []
+        try:
+            while part := self.read_part(end):
+                parts.append(part)
+        except TimeoutError as error:  # nobody takes this body up again
+            raise AnswerLost("no whole answer within the deadline") from error
+        return b"".join(parts)
 
     def _read_to_end(self, end: float) -> bytes:
         try:

@@ -77,6 +77,9 @@ class KeptLease:
     def _run(self) -> None:
         try:
             self._keep()
+        except Exception as error:
+            log.exception("lease %x is not renewed any more because of a bug", self.id)
+            self._lost(f"its keeper failed: {error!r}")
         finally:
             self._interrupt()
             self._on_end(self)
