@@ -4,7 +4,7 @@ Each says in its message which field is wrong, its value, and what to do. Two th
 
 - It sees declared fields alone (`elasticjob_operator.api.template`), but `==` on an object compares the undeclared ones too.
 - The API server estimates a rule's cost from the bounds of lists and strings, and refuses the CRD above a limit. `string(number)` has no
-  bound and can be joined to nothing; `format` can, and came with Kubernetes 1.29.
+  bound and can be joined to nothing; `format` can, and came with Kubernetes 1.30.
 
 https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#validation-rules
 """

@@ -42,7 +42,6 @@ def custom_resource_definition() -> dict[str, Any]:
                 "plural": job.PLURAL,
                 "singular": job.SINGULAR,
                 "shortNames": [job.SHORT_NAME],
-                "categories": ["all"],
             },
             "scope": "Namespaced",
             "versions": [

@@ -68,7 +68,7 @@ _CONTAINERS = "self.template.spec.containers"
 _TRAINER = f"(has(self.container) ? self.container : {_CONTAINERS}[0].name)"
 _TRAINS = f"c.name == {_TRAINER}"
 _RESTARTS = "has(c.restartPolicy) && c.restartPolicy != 'Never'"
-_RESERVED = f"(e.name in {literals(Env.RESERVED)} || {literals(Env.RESERVED_PREFIXES)}.exists(p, e.name.startsWith(p)))"
+_RESERVED = f"e.name in {literals(Env.RESERVED)}"
 _TAKES_RESERVED = f"has(c.env) && c.env.exists(e, {_RESERVED})"
 
 

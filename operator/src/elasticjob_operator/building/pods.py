@@ -42,8 +42,20 @@ def worker_pod(job: ElasticJob, *, index: int, run: int, endpoint: str, avoid: S
     _prefer_other_nodes(pod["spec"], avoid)
     workers_grace = _set_grace(job, pod["spec"])
     # First, so that the user's own variables may refer to ours: $(PET_NNODES).
-    container["env"] = [*_environment(job, index, run, endpoint, workers_grace), *(container.get("env") or [])]
+    container["env"] = _with_users(_environment(job, index, run, endpoint, workers_grace), container.get("env") or [])
     return pod
+
+
+def _with_users(ours: list[dict[str, Any]], users: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A name twice would count as the last. Of PET_RDZV_CONF, a list of settings, what the user says comes after ours, in one value."""
+    conf = next((each for each in ours if each["name"] == Env.RDZV_CONF), None)
+    theirs = next((each for each in users if each.get("name") == Env.RDZV_CONF), None)
+    if conf is None or theirs is None:
+        return [*ours, *users]
+    if "valueFrom" in theirs:
+        raise InvalidTemplateError(f"env {Env.RDZV_CONF} must be a value here: with backend c10d the operator adds to it")
+    joined = {"name": Env.RDZV_CONF, "value": ",".join(each for each in (conf["value"], theirs.get("value")) if each)}
+    return [*(each for each in ours if each is not conf), joined, *(each for each in users if each is not theirs)]
 
 
 def _prefer_other_nodes(spec: dict[str, Any], avoid: Sequence[str]) -> None:

@@ -182,3 +182,20 @@ def test_two_priority_classes_are_refused() -> None:
     job = make_job(template={"spec": {**TEMPLATE["spec"], "priorityClassName": "low"}}, spec={"scheduling": {"priorityClassName": "high"}})
     with pytest.raises(InvalidTemplateError, match=r"priorityClassName is 'low', but spec.scheduling.priorityClassName is 'high': remove"):
         worker_pod(job, index=0, run=1, endpoint="e:1")
+
+
+def test_settings_of_c10d_are_put_before_those_of_the_user() -> None:
+    template = copy.deepcopy(TEMPLATE)
+    template["spec"]["containers"][0]["env"] = [
+        {"name": "PET_RDZV_CONF", "value": "timeout=60,read_timeout=5"},
+        {"name": "A", "value": "1"},
+    ]
+    names = [each["name"] for each in build(template=template, spec={"rendezvous": {"backend": "c10d"}})["spec"]["containers"][0]["env"]]
+    assert names.count("PET_RDZV_CONF") == 1
+    assert environment(build(template=template, spec={"rendezvous": {"backend": "c10d"}}))["PET_RDZV_CONF"] == (
+        "is_host=false,timeout=60,read_timeout=5"
+    )
+    assert environment(build(template=template))["PET_RDZV_CONF"] == "timeout=60,read_timeout=5"
+    template["spec"]["containers"][0]["env"] = [{"name": "PET_RDZV_CONF", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
+    with pytest.raises(InvalidTemplateError, match="PET_RDZV_CONF"):
+        build(template=template, spec={"rendezvous": {"backend": "c10d"}})

@@ -45,9 +45,19 @@ class Env:
     """Fencing token of a worker group: `<run>.<store generation>.<round>`, three integers, ordered (see `Fence`). What is shared with other
     groups, a checkpoint folder above all, refuses a writer whose token is smaller than one it has seen."""
 
-    RESERVED_PREFIXES = ("PET_", "ELASTICJOB_", "TORCHELASTIC_")
-    RESERVED = (
+    SET_BY_OPERATOR = (
+        NNODES, NPROC_PER_NODE, RDZV_ID, RDZV_BACKEND, RDZV_ENDPOINT, MAX_RESTARTS, SHUTDOWN_TIMEOUT,
+        JOB_NAME, JOB_NAMESPACE, JOB_UID, RUN, MEMBER_ID, ADDRESS, CHECKPOINT_DIRECTORY,
+    )  # fmt: skip
+    """On the training container. Not RDZV_CONF: what it sets for c10d is put before what the user says."""
+    SET_BY_AGENT = (
         "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
         "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME",
+        "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+        "TORCHELASTIC_ERROR_FILE",
+        AGENT_SOCKET, EPOCH, FENCE,
     )  # fmt: skip
-    """What users may not set in a pod template: the operator or the agent sets it."""
+    """For its workers, whatever was there before."""
+    RESERVED = (*SET_BY_OPERATOR, *SET_BY_AGENT)
+    """What users may not set in a pod template: it would be overridden, or break the job. By name: whatever else torchrun, elasticrun and
+    torch read can be set there."""
