@@ -71,6 +71,7 @@ class App:
         await health.start()
         log.info("probes and metrics on port %d", health.port)
         stop_counting = self._count()
+        self._supervisor.start(connection.follow_ca(), "renewal of the certificate authority")
         try:
             await self._lead()
             await self._until_stopped(self._start(api))

@@ -72,16 +72,19 @@ class NotLeadingError(ConnectionError):
 
 
 class Api:
-    """Any number of requests at once; the pool of connections bounds them. `may_write` is asked before everything that is not a read."""
+    """Any number of requests at once; a pool of connections bounds them. Watches have connections of their own, or those of many namespaces
+    would leave none to write. `may_write` is asked before everything that is not a read."""
 
     def __init__(self, client: ApiClient, may_write: Callable[[], bool] = lambda: True) -> None:
         self._client = client
         self._configuration = client.configuration
         self._may_write = may_write
-        pool = aiohttp.TCPConnector(
-            limit=self._configuration.connection_pool_maxsize, ssl=client.rest_client.ssl_context, keepalive_timeout=KEEP_ALIVE_SECONDS
-        )
-        self._session = aiohttp.ClientSession(connector=pool, cookie_jar=aiohttp.DummyCookieJar())
+        self._session = self._new_session(self._configuration.connection_pool_maxsize)
+        self._watches = self._new_session(0)
+
+    def _new_session(self, limit: int) -> aiohttp.ClientSession:
+        pool = aiohttp.TCPConnector(limit=limit, ssl=self._client.rest_client.ssl_context, keepalive_timeout=KEEP_ALIVE_SECONDS)
+        return aiohttp.ClientSession(connector=pool, cookie_jar=aiohttp.DummyCookieJar())
 
     async def request(
         self,
@@ -119,7 +122,7 @@ class Api:
         Raises ApiError or ConnectionError.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_SECONDS, sock_read=silence)
-        response = await self._send("GET", path, query, None, "application/json", "application/json", timeout)
+        response = await self._send("GET", path, query, None, "application/json", "application/json", timeout, self._watches)
         if response.status >= 300:
             try:
                 raise _error(response.status, await response.read())
@@ -129,6 +132,7 @@ class Api:
 
     async def close(self) -> None:
         await self._session.close()
+        await self._watches.close()
         await self._client.close()  # type: ignore[no-untyped-call]
 
     async def _send(
@@ -140,6 +144,7 @@ class Api:
         content_type: str,
         accept: str,
         timeout: aiohttp.ClientTimeout,
+        session: aiohttp.ClientSession | None = None,
     ) -> aiohttp.ClientResponse:
         if method != "GET" and not self._may_write():
             raise NotLeadingError(f"{method} {path}: not sent, because this operator does not lead any more")
@@ -148,7 +153,7 @@ class Api:
         if token := await configuration.get_api_key_with_prefix("BearerToken", alias="authorization"):
             headers["Authorization"] = token
         try:
-            response = await self._session.request(
+            response = await (session or self._session).request(
                 method,
                 configuration.host + path + (f"?{urlencode(query)}" if query else ""),
                 data=orjson.dumps(body) if body is not None else None,

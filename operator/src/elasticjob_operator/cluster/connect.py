@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import logging
 import os
+import ssl
 import urllib.request
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import kopf
 from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
+log = logging.getLogger(__name__)
+
 POOL = 256
-"""Connections: a few watches for each namespace, 64 writes, and room."""
+"""Connections: 64 writes, lists, and room. Watches have their own."""
+CA_SECONDS = 60.0
+"""How often to look whether the certificate authority's file has changed, s: Kubernetes rotates it in running pods."""
 LOGIN_SECONDS = 600
 """kopf asks for credentials again after this time: service account tokens are renewed well within."""
 
@@ -25,6 +32,7 @@ class Connection:
     def __init__(self, configuration: Configuration, refresher: asyncio.Task[None] | None) -> None:
         self._configuration = configuration
         self._refresher = refresher
+        self._contexts: list[ssl.SSLContext] = []
 
     @classmethod
     async def open(cls) -> Connection:
@@ -44,7 +52,27 @@ class Connection:
         return cls(configuration, refresher)
 
     def client(self) -> ApiClient:
-        return ApiClient(self._configuration)
+        made = ApiClient(self._configuration)
+        self._contexts.append(made.rest_client.ssl_context)
+        return made
+
+    async def follow_ca(self) -> None:
+        """Until cancelled: has the clients trust a certificate authority that came later. What they trusted before they go on to."""
+        path = self._configuration.ssl_ca_cert
+        known = _content(path)
+        while True:
+            await asyncio.sleep(CA_SECONDS)
+            content = _content(path)
+            if content in (known, b""):
+                continue
+            try:
+                for context in self._contexts:
+                    context.load_verify_locations(cadata=content.decode("ascii"))
+            except (ssl.SSLError, ValueError) as error:
+                log.warning("%s has changed and cannot be read, trying again: %s", path, error)
+                continue
+            known = content
+            log.info("%s has changed: trusting what is there now as well", path)
 
     async def for_kopf(self) -> kopf.ConnectionInfo:
         configuration = self._configuration
@@ -69,6 +97,13 @@ class Connection:
             self._refresher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._refresher
+
+
+def _content(path: str | None) -> bytes:
+    try:
+        return Path(path).read_bytes() if path else b""
+    except OSError:
+        return b""
 
 
 def proxy_for(url: str) -> str | None:
