@@ -13,6 +13,8 @@ LABEL_RUN = "elasticjob.dev/run"
 LABEL_TEMPLATE = "elasticjob.dev/template-hash"
 """Hash of the user's part of a worker pod."""
 
+ANNOTATION_APPLIED = "elasticjob.dev/applied-spec-hash"
+"""On the etcd's StatefulSet: of what the operator applied, to tell its own changes from one release to the next from somebody else's."""
 ANNOTATION_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """kubectl's own: which container `kubectl logs` and `kubectl exec` mean."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from elasticjob_operator.api import rules
-from elasticjob_operator.api.fields import Model, Quantities
+from elasticjob_operator.api.fields import Int64, Model, Quantities
 
 
 class RendezvousBackend(str, enum.Enum):
@@ -39,6 +39,31 @@ class Resources(Model, frozen=True, json_schema_extra=rules.RESOURCES):
     """What the scheduler sets aside for the container: cpu, memory."""
 
 
+class Toleration(Model, frozen=True):
+    """A taint that the etcd's pod stands (core/v1 Toleration)."""
+
+    key: Annotated[str, Field(max_length=317)] | None = None
+    """Key of the taint. Left out, with operator Exists: all taints."""
+    operator: Annotated[str, Field(max_length=16)] | None = None
+    """Equal (the default) or Exists."""
+    value: Annotated[str, Field(max_length=63)] | None = None
+    """Value of the taint, where operator is Equal."""
+    effect: Annotated[str, Field(max_length=32)] | None = None
+    """NoSchedule, PreferNoSchedule or NoExecute. Left out: all."""
+    toleration_seconds: Int64 | None = None
+    """With NoExecute: how long it is stood, s. Left out: for ever."""
+
+
+class PullSecret(Model, frozen=True):
+    """A Secret with credentials for a registry (core/v1 LocalObjectReference)."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253)]
+    """Name of the Secret, in the job's namespace."""
+
+
+_ATOMIC: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
+
+
 class ManagedEtcd(Model, frozen=True):
     """The etcd that the operator runs for a job."""
 
@@ -46,6 +71,20 @@ class ManagedEtcd(Model, frozen=True):
     """Image of etcd 3.5 or newer, with `etcd` on its PATH. Empty: the operator's default."""
     resources: Resources | None = None
     """Compute resources of the etcd container. Default: small requests, enough for a thousand workers."""
+    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32, json_schema_extra=_ATOMIC)] | None = None
+    """Taints that the etcd's pod stands. Left out: the operator's default."""
+    node_selector: (
+        Annotated[
+            dict[str, Annotated[str, Field(max_length=63)]],
+            Field(max_length=32),
+        ]
+        | None
+    ) = None
+    """Labels of the nodes that the etcd's pod may go to. Left out: the operator's default."""
+    priority_class_name: Annotated[str, Field(max_length=253)] = ""
+    """PriorityClass of the etcd's pod. Empty: the operator's default."""
+    image_pull_secrets: Annotated[tuple[PullSecret, ...], Field(max_length=16, json_schema_extra=_ATOMIC)] | None = None
+    """Secrets for the registry of the etcd's image, in the job's namespace. Left out: the operator's default."""
 
 
 class Rendezvous(Model, frozen=True, json_schema_extra=rules.RENDEZVOUS):

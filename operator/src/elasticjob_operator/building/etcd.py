@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
@@ -11,6 +15,8 @@ from elasticjob_operator.api import ElasticJob
 from elasticjob_operator.building.metadata import labels, metadata, selector_labels
 
 _DATA = "/var/lib/etcd"
+PLACEMENT = ("tolerations", "nodeSelector", "priorityClassName", "imagePullSecrets")
+"""Fields of a pod's spec that the job's `spec.rendezvous.etcd` and the operator's settings may give."""
 _USER = 65532
 """Any user but root will do: etcd writes only to its volume, which fsGroup gives to it."""
 
@@ -18,7 +24,19 @@ _RESOURCES = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory":
 """Requests for an etcd at rest; the limit only stops one that has gone astray. `spec.rendezvous.etcd.resources` says otherwise."""
 
 
-def etcd_stateful_set(job: ElasticJob, image: str) -> dict[str, Any]:
+def etcd_stateful_set(job: ElasticJob, image: str, defaults: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """`image`: where the job names none. `defaults`: of its pod's spec, in the API's words, where the job says nothing."""
+    body = _stateful_set(job, image, defaults)
+    body["metadata"]["annotations"] = {names.ANNOTATION_APPLIED: hash_of(body["spec"])}
+    return body
+
+
+def hash_of(spec: Mapping[str, Any]) -> str:
+    """Of a spec as the operator builds it, not as the API server completes it."""
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _stateful_set(job: ElasticJob, image: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
     name = names.etcd_name(job.name)
     selected = selector_labels(job, names.COMPONENT_ETCD)
     return {
@@ -45,10 +63,19 @@ def etcd_stateful_set(job: ElasticJob, image: str) -> dict[str, Any]:
                     },
                     "containers": [_container(job, image)],
                     "volumes": [{"name": "data", "emptyDir": {}}],
+                    **_placement(job, defaults),
                 },
             },
         },
     }
+
+
+def _placement(job: ElasticJob, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What the cluster's nodes and registries ask of a pod: the job's word, else the operator's default; nothing where there is neither."""
+    etcd = job.spec.rendezvous.etcd
+    said = etcd.to_api() if etcd else {}
+    wanted = {field: said.get(field) if said.get(field) not in (None, "") else defaults.get(field) for field in PLACEMENT}
+    return {field: value for field, value in wanted.items() if value}
 
 
 def _container(job: ElasticJob, image: str) -> dict[str, Any]:

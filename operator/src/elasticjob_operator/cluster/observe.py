@@ -16,6 +16,8 @@ from elasticjob_operator.world import Blocked, ContainerEnd, Disruption, Kind, N
 
 _HEALTH = {"True": NodeHealth.READY, "False": NodeHealth.NOT_READY, "Unknown": NodeHealth.SILENT}
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+_LONGEST_NUMBER = 7
+"""Digits of a label that is a number: anybody who may create pods may write labels."""
 _ORDINARY_WAITING = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
@@ -84,13 +86,20 @@ def object_of(kind: Kind) -> Callable[[Json], OwnedObject]:
             # Without what changes all the time and nobody here reads.
             json=orjson.dumps(
                 {
-                    "metadata": {key: metadata.get(key) for key in ("name", "namespace", "labels", "ownerReferences")},
+                    "metadata": {
+                        **{key: metadata.get(key) for key in ("name", "namespace", "labels", "ownerReferences")},
+                        "annotations": {key: applied for key in (names.ANNOTATION_APPLIED,) if (applied := _annotation(metadata, key))},
+                    },
                     "spec": body.get("spec"),
                 }
             ),
         )
 
     return convert
+
+
+def _annotation(metadata: Json, key: str) -> str:
+    return str((metadata.get("annotations") or {}).get(key, ""))
 
 
 def _owner_uid(metadata: Json) -> str:
@@ -146,7 +155,7 @@ def _disruption(conditions: dict[str, Json]) -> Disruption | None:
 
 
 def _number(text: str | None, default: int) -> int:
-    return int(text) if text and text.isdigit() else default
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER else default
 
 
 def _time(text: str) -> datetime.datetime:

@@ -187,10 +187,12 @@ class Writer:
         if job.uid in owners:
             self._enter(resource, found)
             return Applied(created=frozenset({resource.kind}), done=(action,))
-        if (found["metadata"].get("labels") or {}).get(names.LABEL_JOB):
+        owner = (found["metadata"].get("labels") or {}).get(names.LABEL_JOB)
+        if owner == job.name:
             return Applied()  # of an earlier job of that name: the informer tells when it is gone
         kind = resource.kind
-        refusal = f"{kind} {name} exists and does not belong to this job: delete it, or give the job another name"
+        whose = f"belongs to ElasticJob {owner}" if owner else "does not belong to this job"
+        refusal = f"{kind} {name} exists and {whose}: delete it, or give this job another name"
         return Applied(refusal=refusal, refused=frozenset({kind}))
 
     async def _patch(self, job: ElasticJob, action: PatchObject) -> None:

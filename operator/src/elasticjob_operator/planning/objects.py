@@ -31,16 +31,31 @@ def missing_objects(job: ElasticJob, world: World, settings: Settings, rendezvou
         if known is None:
             if (kind.value, name) not in world.taken:
                 actions.append(CreateObject(kind=kind, body=body, why="the job needs it"))
-        elif not known.terminating and (patch := correction({part: body[part] for part in ("metadata", "spec")}, known.body)):
+        elif not known.terminating and (patch := correction(_to_compare(body, known.body), known.body)):
             actions.append(PatchObject(kind=kind, name=name, uid=known.uid, patch=patch, why="somebody changed it"))
     return actions
+
+
+def _to_compare(desired: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    """What is put right where it differs.
+
+    A StatefulSet that this release would build otherwise was made by another release: nobody changed it, and to put its pod template right
+    would restart the etcd of every job in the cluster. So that template stays until the job ends; the rest is put right, whoever changed
+    it.
+    """
+    metadata = {key: value for key, value in desired["metadata"].items() if key != "annotations"}
+    applied = (desired["metadata"].get("annotations") or {}).get(names.ANNOTATION_APPLIED, "")
+    spec = desired["spec"]
+    if applied and _at(known, "metadata", "annotations").get(names.ANNOTATION_APPLIED, "") != applied:
+        spec = {key: value for key, value in spec.items() if key != "template"}
+    return {"metadata": metadata, "spec": spec}
 
 
 def _desired(job: ElasticJob, world: World, settings: Settings, rendezvous: Rendezvous) -> Iterator[tuple[Kind, dict[str, Any]]]:
     yield Kind.SERVICE, workers_service(job)
     if rendezvous.managed:
         yield Kind.SERVICE, etcd_service(job)
-        yield Kind.STATEFUL_SET, etcd_stateful_set(job, _etcd_image(job, world, settings))
+        yield Kind.STATEFUL_SET, etcd_stateful_set(job, _etcd_image(job, world, settings), settings.etcd_pod)
     if job.spec.scaling.metrics:
         yield Kind.AUTOSCALER, autoscaler(job)
 

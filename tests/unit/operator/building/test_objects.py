@@ -84,3 +84,20 @@ def test_everything_goes_with_the_job(build: Any) -> None:
 )
 def test_edits_by_hand_are_put_right(desired: Any, observed: Any, patch: Any) -> None:
     assert correction(desired, observed) == patch
+
+
+def test_etcd_goes_where_the_job_says_and_else_where_the_operator_does() -> None:
+    defaults = {"tolerations": [{"key": "infra", "operator": "Exists"}], "nodeSelector": {"pool": "infra"}, "priorityClassName": "low"}
+    plain = etcd_stateful_set(make_job(), "x", defaults)["spec"]["template"]["spec"]
+    assert {field: plain[field] for field in defaults} == defaults
+    said = {
+        "tolerations": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}],
+        "priorityClassName": "high",
+        "imagePullSecrets": [{"name": "registry"}],
+    }
+    mine = etcd_stateful_set(make_job(spec={"rendezvous": {"etcd": said}}), "x", defaults)["spec"]["template"]["spec"]
+    assert {field: mine[field] for field in said} == said
+    assert mine["nodeSelector"] == {"pool": "infra"}
+    none = etcd_stateful_set(make_job(spec={"rendezvous": {"etcd": {"tolerations": []}}}), "x", defaults)["spec"]["template"]["spec"]
+    assert "tolerations" not in none, "an empty list is the job's word, too"
+    assert "tolerations" not in etcd_stateful_set(make_job(), "x")["spec"]["template"]["spec"]

@@ -1,0 +1,98 @@
+"""The objects beside a job's pods, from one release of the operator to the next."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from elasticjob_operator.building import etcd as building
+from elasticjob_operator.building.etcd import etcd_stateful_set
+from elasticjob_operator.building.services import etcd_service, workers_service
+from elasticjob_operator.cluster.observe import object_of
+from elasticjob_operator.names import ANNOTATION_APPLIED
+from elasticjob_operator.planning import PatchObject, plan
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.world import Kind, OwnedObject, World
+
+from tests.unit.operator.builders import NOW, make_job, make_pod, make_view
+
+OLD = Path(__file__).parents[1] / "fixtures" / "objects-0.1.json"
+"""As the release before built them, which knew no hash of what was applied."""
+STATEFUL_SET = (Kind.STATEFUL_SET, "digits-etcd")
+Objects = dict[tuple[Kind, str], dict[str, Any]]
+
+
+def older() -> Objects:
+    found = json.loads(OLD.read_text(encoding="utf-8"))
+    return {(Kind(name.partition("/")[0]), name.partition("/")[2]): body for name, body in found.items()}
+
+
+def ours() -> Objects:
+    job = make_job()
+    return {
+        STATEFUL_SET: etcd_stateful_set(job, "etcd:1"),
+        (Kind.SERVICE, "digits-etcd"): etcd_service(job),
+        (Kind.SERVICE, "digits"): workers_service(job),
+    }
+
+
+def patches(objects: Objects, settings: Settings | None = None) -> list[PatchObject]:
+    """What is patched of a job that runs, where these are there."""
+    known: dict[tuple[Kind, str], OwnedObject] = {}
+    for (kind, name), body in objects.items():
+        completed = copy.deepcopy(body)
+        completed["metadata"] |= {"uid": name}
+        known[(kind, name)] = object_of(kind)(completed)
+    pods = tuple(make_pod(index, ready=True) for index in range(4))
+    decided = plan(make_job(), World(pods=pods, objects=known, nodes=None, rendezvous=make_view()), settings or Settings(), NOW)
+    return [each for each in decided.actions if isinstance(each, PatchObject)]
+
+
+def with_another_flag(body: dict[str, Any]) -> None:
+    body["spec"]["template"]["spec"]["containers"][0]["command"].append("--log-level=debug")
+
+
+@pytest.mark.parametrize("made", [older, ours])
+def test_upgrade_writes_nothing_of_a_job_that_runs(made: Callable[[], Objects]) -> None:
+    assert patches(made()) == []
+
+
+@pytest.mark.parametrize("made", [older, ours])
+def test_release_that_builds_an_etcd_otherwise_restarts_none(made: Callable[[], Objects], monkeypatch: pytest.MonkeyPatch) -> None:
+    there = made()
+    real = building._flags
+    monkeypatch.setattr(building, "_flags", lambda job: [*real(job), "--log-level=debug"])
+    assert patches(there) == []
+
+
+def test_settings_of_the_operator_that_change_restart_no_etcd() -> None:
+    assert patches(ours(), Settings(etcd_image="etcd:2", etcd_pod={"nodeSelector": {"pool": "infra"}})) == []
+
+
+def test_what_somebody_changed_is_put_right() -> None:
+    there = ours()
+    with_another_flag(there[STATEFUL_SET])
+    (patch,) = patches(there)
+    assert "--log-level=debug" not in patch.patch["spec"]["template"]["spec"]["containers"][0]["command"]
+
+
+@pytest.mark.parametrize("made", [older, ours])
+def test_what_somebody_changed_beside_the_template_is_put_right_after_an_upgrade_too(
+    made: Callable[[], Objects], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = made()
+    there[STATEFUL_SET]["spec"]["replicas"] = 0
+    there[(Kind.SERVICE, "digits-etcd")]["spec"]["selector"]["more"] = "x"
+    real = building._flags
+    monkeypatch.setattr(building, "_flags", lambda job: [*real(job), "--log-level=debug"])
+    found = {(each.kind, each.name): each.patch for each in patches(there)}
+    assert found == {STATEFUL_SET: {"spec": {"replicas": 1}}, (Kind.SERVICE, "digits-etcd"): {"spec": {"selector": {"more": None}}}}
+
+
+def test_hash_says_what_was_applied() -> None:
+    one, two = etcd_stateful_set(make_job(), "etcd:1"), etcd_stateful_set(make_job(), "etcd:2")
+    assert one["metadata"]["annotations"][ANNOTATION_APPLIED] != two["metadata"]["annotations"][ANNOTATION_APPLIED]
