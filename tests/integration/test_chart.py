@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 import yaml
+from elasticjob_operator.allowed import is_allowed
+from elasticjob_operator.settings import Settings
 
 from tests.cluster import ClusterError, ControlPlane
 from tests.cluster.output import run
@@ -63,6 +65,8 @@ def test_crd_of_the_chart_is_the_generated_one() -> None:
         ("logging.format=xml", "/logging/format"),
         ("replicas=1", "'replicas' not allowed"),
         ("watchNamespaces={Team_A}", "/watchNamespaces/0"),
+        ("rendezvous.allowedEndpoints={a b}", "/rendezvous/allowedEndpoints/0"),
+        ("etcd.affinity=x", "'affinity' not allowed"),
         ("serviceAccount.create=false", "name the service account to use"),
         ("metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "needs metrics.service.enabled"),
     ],
@@ -81,6 +85,7 @@ def test_values_reach_the_operator() -> None:
         "ELASTICJOB_ETCD_IMAGE": "own/etcd:1",
         "ELASTICJOB_RENDEZVOUS_ENDPOINT": "etcd:2379",
         "ELASTICJOB_WATCH_NAMESPACES": "a,b",
+        "ELASTICJOB_ETCD_POD": '{"imagePullSecrets":[],"nodeSelector":{},"priorityClassName":"","tolerations":[]}',
         "ELASTICJOB_NODE_LOST_SECONDS": "5",
         "ELASTICJOB_STUCK_SECONDS": "300",
         "ELASTICJOB_LOG_FORMAT": "plain",
@@ -90,6 +95,18 @@ def test_values_reach_the_operator() -> None:
         "ELASTICJOB_LEASE_IDENTITY": "metadata.name",
         "ELASTICJOB_LEASE_SECONDS": "10",
     }
+
+
+def test_allowed_endpoints_and_places_for_etcds_reach_the_operator() -> None:
+    objects = rendered(
+        "rendezvous.allowedEndpoints={*.infra.svc,10.0.0.0/8}", "etcd.nodeSelector.pool=infra", "etcd.tolerations[0].key=gpu"
+    )
+    (deployment,) = of_kind(objects, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    settings = Settings.from_environment({each["name"]: each.get("value", "") for each in container["env"]})
+    assert settings.etcd_pod == {"nodeSelector": {"pool": "infra"}, "tolerations": [{"key": "gpu"}]}
+    assert is_allowed("etcd.infra.svc:2379", settings.allowed_endpoints)
+    assert not is_allowed("192.168.1.1:2379", settings.allowed_endpoints)
 
 
 def test_with_named_namespaces_nothing_but_nodes_is_cluster_wide() -> None:

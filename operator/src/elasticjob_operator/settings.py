@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import json
 from collections.abc import Mapping
+from typing import Any
+
+from elasticjob_operator.allowed import Pattern
 
 DEFAULT_ETCD_IMAGE = "gcr.io/etcd-development/etcd:v3.6.8"
 """Later than 3.5.2: earlier 3.5 releases can corrupt their data."""
+
+
+_POD_FIELDS = {"tolerations": list, "nodeSelector": dict, "priorityClassName": str, "imagePullSecrets": list}
 
 
 class SettingsError(ValueError):
@@ -24,8 +31,16 @@ class Settings:
     etcd_image: str = DEFAULT_ETCD_IMAGE
     """ELASTICJOB_ETCD_IMAGE: image of a job's own etcd where the job names none."""
 
+    etcd_pod: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """ELASTICJOB_ETCD_POD: a JSON object with defaults for the pod of a job's own etcd: tolerations, nodeSelector, priorityClassName,
+    imagePullSecrets, as in a pod's spec. A job's spec.rendezvous.etcd says otherwise."""
+
     endpoint: str = ""
     """ELASTICJOB_RENDEZVOUS_ENDPOINT: host:port of an etcd for all jobs that name none. Empty: each job gets one of its own."""
+
+    allowed_endpoints: tuple[Pattern, ...] = ()
+    """ELASTICJOB_ALLOWED_ENDPOINTS: comma-separated patterns (see `allowed`) of the endpoints that jobs may name. Empty: any. The
+    operator's own, and a job's own etcd, need not be among them."""
 
     namespaces: tuple[str, ...] = ()
     """ELASTICJOB_WATCH_NAMESPACES: comma-separated. Empty: the whole cluster."""
@@ -76,7 +91,9 @@ class Settings:
         get, default = _Reader(environment), cls()
         return cls(
             etcd_image=get.text("ELASTICJOB_ETCD_IMAGE", default.etcd_image),
+            etcd_pod=get.object("ELASTICJOB_ETCD_POD", _POD_FIELDS),
             endpoint=get.text("ELASTICJOB_RENDEZVOUS_ENDPOINT", ""),
+            allowed_endpoints=get.patterns("ELASTICJOB_ALLOWED_ENDPOINTS"),
             namespaces=tuple(get.text("ELASTICJOB_WATCH_NAMESPACES", "").replace(",", " ").split()),
             log_format=get.choice("ELASTICJOB_LOG_FORMAT", default.log_format),
             node_lost_seconds=get.number("ELASTICJOB_NODE_LOST_SECONDS", default.node_lost_seconds),
@@ -110,6 +127,26 @@ class _Reader:
         if value < 0:
             raise SettingsError(f"{name} must be a number of at least 0, not {text!r}")
         return value
+
+    def object(self, name: str, fields: Mapping[str, type]) -> dict[str, Any]:
+        """`fields`: the known ones and their types. Empty ones are left out."""
+        text = self.text(name, "{}")
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise SettingsError(f"{name} must be a JSON object: {error}") from None
+        if not isinstance(value, dict) or not all(isinstance(each, fields.get(key, ())) for key, each in value.items()):
+            known = ", ".join(
+                f"{key} ({'a list' if kind is list else 'a text' if kind is str else 'an object'})" for key, kind in fields.items()
+            )
+            raise SettingsError(f"{name} must be a JSON object with these fields alone: {known}; not {text:.200}")
+        return {key: each for key, each in value.items() if each}
+
+    def patterns(self, name: str) -> tuple[Pattern, ...]:
+        try:
+            return tuple(Pattern.parse(each) for each in self.text(name, "").replace(",", " ").split())
+        except ValueError as error:
+            raise SettingsError(f"{name}: {error}") from None
 
     def choice(self, name: str, default: LogFormat) -> LogFormat:
         text = self.text(name, default.value)

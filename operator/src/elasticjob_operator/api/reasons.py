@@ -39,6 +39,8 @@ class Reason(str, enum.Enum):
     INVALID_POD_TEMPLATE = "InvalidPodTemplate"
     POD_REFUSED = "PodRefused"
     """The API server refused a pod for a cause outside the template: quota, admission."""
+    ENDPOINT_NOT_ALLOWED = "EndpointNotAllowed"
+    """The job names an etcd that those who run the operator have not allowed. Also of RendezvousReady."""
     OBJECT_REFUSED = "ObjectRefused"
     """It refused a Service, the etcd or the autoscaler of the job."""
 
@@ -112,6 +114,8 @@ MESSAGES: dict[Reason, str] = {
     Reason.INVALID_SPEC: "This operator cannot carry out the spec: {error}",
     Reason.INVALID_POD_TEMPLATE: "The API server refuses pods of spec.workers.template: {error}",
     Reason.POD_REFUSED: "The API server refuses further worker pods, tried again: {error}",
+    Reason.ENDPOINT_NOT_ALLOWED: "spec.rendezvous.endpoint {endpoint} is not among the endpoints that this operator allows: name another "
+    "one or none, or ask those who run the operator to add it to rendezvous.allowedEndpoints.",
     Reason.OBJECT_REFUSED: "The API server refuses what the job needs beside its pods, tried again: {error}",
     Reason.ETCD_READY: "etcd answers at {endpoint}.",
     Reason.ETCD_STARTING: "Waiting for the job's etcd at {endpoint} to start.",

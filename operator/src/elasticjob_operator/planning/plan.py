@@ -138,6 +138,8 @@ def _completion(
 
 
 def _admission(job: ElasticJob, world: World, observed: Observed, now: datetime.datetime) -> admission.Verdict:
+    if not observed.rendezvous.allowed:
+        return admission.refused_endpoint(observed.rendezvous.endpoint)
     try:
         digest = template_hash(job)
     except InvalidTemplateError as error:

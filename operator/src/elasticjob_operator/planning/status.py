@@ -142,6 +142,10 @@ def _accepted(conditions: _Conditions, verdict: Verdict) -> None:
 
 
 def _rendezvous_ready(conditions: _Conditions, job: ElasticJob, world: World, observed: Observed) -> None:
+    if not observed.rendezvous.allowed:
+        reason = Reason.ENDPOINT_NOT_ALLOWED
+        conditions.set(ConditionType.RENDEZVOUS_READY, False, reason, message(reason, endpoint=observed.rendezvous.endpoint))
+        return
     if not observed.rendezvous.followed:
         if job.spec.rendezvous.backend is RendezvousBackend.C10D:
             first = next((pod for pod, _ in observed.workers if pod.index == 0), None)

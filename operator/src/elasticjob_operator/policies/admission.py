@@ -47,6 +47,12 @@ def judge(job: ElasticJob, template_hash: str, pods: Iterable[Pod], admission: A
     )
 
 
+def refused_endpoint(endpoint: str) -> Verdict:
+    """Not among those that jobs may name. What runs already is left alone, but the operator does not talk to that address."""
+    reason = Reason.ENDPOINT_NOT_ALLOWED
+    return Verdict(accepted=False, reason=reason, message=message(reason, endpoint=endpoint))
+
+
 def refused_template(error: Exception) -> Verdict:
     """The template cannot even become a pod to ask about."""
     reason = Reason.INVALID_POD_TEMPLATE

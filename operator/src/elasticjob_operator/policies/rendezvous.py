@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from elasticjob_runtime.contract import DEFAULT_C10D_PORT, DEFAULT_ETCD_PORT, SpecValue
 
 from elasticjob_operator import names
+from elasticjob_operator.allowed import is_allowed
 from elasticjob_operator.api import ElasticJob, Reason, RendezvousBackend, RendezvousStatus, message
 from elasticjob_operator.policies import lifecycle
 from elasticjob_operator.settings import Settings
@@ -26,6 +27,8 @@ class Rendezvous:
     """The etcd is the job's own: the operator makes it and takes it away."""
     followed: bool = True
     """The operator reads and writes there."""
+    allowed: bool = True
+    """Jobs may name this endpoint; else it is not followed."""
     store_generation: int = 0
     """Number of the job's own etcd; 0: it has none."""
     store_pod: str = ""
@@ -53,7 +56,11 @@ def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0) -> R
     before, run = job.status.rendezvous, max(_run(job), newest_run)
     known = before.endpoint if before is not None and not _meets_anew(job) else ""
     endpoint = known or job.spec.rendezvous.endpoint or settings.endpoint or own
-    return Rendezvous(run=run, run_id=names.run_id(job.uid, run), endpoint=endpoint, managed=endpoint == own)
+    # What comes from the settings is theirs who run the operator, and so is what did so before.
+    named = endpoint == job.spec.rendezvous.endpoint and endpoint not in (settings.endpoint, own)
+    allowed = not named or is_allowed(endpoint, settings.allowed_endpoints)
+    run_id = names.run_id(job.uid, run)
+    return Rendezvous(run=run, run_id=run_id, endpoint=endpoint, managed=endpoint == own, followed=allowed, allowed=allowed)
 
 
 def _of_torchrun(job: ElasticJob, newest_run: int) -> Rendezvous:

@@ -1,0 +1,87 @@
+"""Which endpoints jobs may name: the chart's `rendezvous.allowedEndpoints`. Pure; no name is looked up.
+
+A pattern is one of these, each with `:port` behind it or, without, for every port:
+
+    etcd.infra.svc        that name
+    *.etcd.example.com    names that end so; a * stands for any characters
+    10.0.0.0/8            addresses of that network, given as an address; so do 10.1.2.3 and [fd00::/8]
+
+A name is never taken for the address that it has: it would have to be looked up, and may be another one a moment later.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import ipaddress
+import re
+
+from elasticjob_runtime.etcd import parse_endpoints
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_NAME = re.compile(r"[A-Za-z0-9*?]([-_.A-Za-z0-9*?]*[A-Za-z0-9*?])?")
+_ALL = "*"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pattern:
+    host: str | Network
+    port: int | None
+    """None: every port."""
+
+    @classmethod
+    def parse(cls, text: str) -> Pattern:
+        """Raises ValueError."""
+        host, port = _split(text)
+        if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+            raise ValueError(f"{text!r} has no usable port")
+        number = int(port) if port else None
+        try:
+            return cls(ipaddress.ip_network(host), number)
+        except ValueError:
+            numeric = re.fullmatch(r"[0-9./:]+", host)
+            if "/" in host or numeric or not _NAME.fullmatch(host):
+                raise ValueError(f"{text!r} is neither a name with or without *, nor a network such as 10.0.0.0/8") from None
+        return cls(host.lower(), number)
+
+    def matches(self, host: str, port: int) -> bool:
+        if self.port not in (None, port):
+            return False
+        address = _address(host)
+        if isinstance(self.host, str):
+            # An address is no name: it has many spellings.
+            return self.host == _ALL or (address is None and fnmatch.fnmatchcase(host.lower(), self.host))
+        return address is not None and address in self.host
+
+
+def is_allowed(endpoint: str, patterns: tuple[Pattern, ...]) -> bool:
+    """Whether a job may name that endpoint; without patterns, any. One that is no address is not allowed."""
+    if not patterns:
+        return True
+    try:
+        endpoints = parse_endpoints(endpoint)
+    except ValueError:
+        return False
+    return all(any(pattern.matches(each.host, each.port) for pattern in patterns) for each in endpoints)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Host or network, and port."""
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        return host, rest.removeprefix(":")
+    if text.count(":") > 1:
+        return text, ""
+    host, _, port = text.partition(":")
+    return host, port
+
+
+def _address(host: str) -> Address | None:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
