@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def test_jobs_own_etcd_answers_over_ipv4_and_ipv6(tmp_path: Path) -> None:
     with subprocess.Popen([program("etcd"), *flags], stderr=subprocess.DEVNULL) as etcd:
         try:
             for host in ("127.0.0.1", "[::1]"):
-                eventually(lambda host=host: answers(f"http://{host}:{client}/version"), what=f"an answer at {host}")
+                eventually(partial(answers, f"http://{host}:{client}/version"), what=f"an answer at {host}")
         finally:
             etcd.kill()
 

@@ -31,9 +31,13 @@ def missing_objects(job: ElasticJob, world: World, settings: Settings, rendezvou
         if known is None:
             if (kind.value, name) not in world.taken:
                 actions.append(CreateObject(kind=kind, body=body, why="the job needs it"))
-        elif not known.terminating and (patch := correction(_to_compare(body, known.body), known.body)):
+        elif not known.terminating and (patch := _correction(body, known.body)):
             actions.append(PatchObject(kind=kind, name=name, uid=known.uid, patch=patch, why="somebody changed it"))
     return actions
+
+
+def _correction(desired: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    return correction(_to_compare(desired, known), known)
 
 
 def _to_compare(desired: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
