@@ -7,11 +7,10 @@ from collections.abc import Callable
 from sys import intern
 from typing import Any
 
-import orjson
 from elasticjob_runtime.contract import Env
 
 from elasticjob_operator import names
-from elasticjob_operator.cluster.store import Json, Name
+from elasticjob_operator.cluster.store import Json, Name, to_bytes
 from elasticjob_operator.world import Blocked, ContainerEnd, Disruption, Kind, Node, NodeHealth, OwnedObject, Pod, PodPhase
 
 _HEALTH = {"True": NodeHealth.READY, "False": NodeHealth.NOT_READY, "Unknown": NodeHealth.SILENT}
@@ -84,7 +83,7 @@ def object_of(kind: Kind) -> Callable[[Json], OwnedObject]:
             owner_uid=_owner_uid(metadata),
             terminating=bool(metadata.get("deletionTimestamp")),
             # Without what changes all the time and nobody here reads.
-            json=orjson.dumps(
+            json=to_bytes(
                 {
                     "metadata": {
                         **{key: metadata.get(key) for key in ("name", "namespace", "labels", "ownerReferences")},

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.cluster.store import to_bytes
 
 Key = tuple[str, str]
 Json = Mapping[str, Any]
@@ -127,4 +128,4 @@ def _bytes(body: Json) -> bytes:
     metadata = {name: value for name, value in body["metadata"].items() if name not in _UNREAD}
     if _LAST_APPLIED in (metadata.get("annotations") or {}):
         metadata["annotations"] = {name: value for name, value in metadata["annotations"].items() if name != _LAST_APPLIED}
-    return orjson.dumps({**body, "metadata": metadata})
+    return to_bytes({**body, "metadata": metadata})

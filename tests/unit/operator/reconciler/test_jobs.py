@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -84,3 +85,23 @@ def test_jobs_at_rest_are_kept_small_and_are_read_again_when_asked_for(monkeypat
     assert kept["metadata"]["annotations"] == {"kept": "yes"}
     assert "managedFields" not in kept["metadata"]
     assert len(jobs._known["ml", "job-0"].body) < 500
+
+
+def test_a_job_at_rest_takes_little_more_than_its_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five thousand of them, parsed, took more than the operator may have."""
+    monkeypatch.setattr(module, "PARSED", 0)
+    environment = [{"name": f"SETTING_{number}", "value": "of the environment"} for number in range(40)]
+    jobs, count = Jobs(), 200
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(count):
+            large = body(number + 1)
+            large["metadata"]["name"] = f"job-{number}"
+            large["spec"]["workers"]["template"] = {"spec": {"containers": [{"name": "trainer", "image": "x", "env": environment}]}}
+            jobs.put(large)
+            jobs.get(("ml", f"job-{number}"))
+        each = (tracemalloc.get_traced_memory()[0] - before) / count
+    finally:
+        tracemalloc.stop()
+    assert each < len(jobs._known["ml", "job-0"].body) + 1500
