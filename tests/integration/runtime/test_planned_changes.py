@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -164,7 +163,7 @@ def test_workers_without_a_handler_let_the_others_save(job: Job) -> None:
     before = job.trains(3)
     assert before[0].member == "a"
     eventually(lambda: job.members["a"].saves, what="the handler is seen")
-    os.kill(next(agent.pid for agent in job.agents if agent.name == "c"), signal.SIGTERM)
+    job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=2, members=["a", "b"]).to_json())
     after = job.trains(2, after=before)
     assert (job.directory / f"saved-a-{before[0].epoch}").exists()
     assert {worker.restarts for worker in after} == {0}
