@@ -62,6 +62,8 @@ class Agent:
         """It can make no connection of its own."""
         self.out_since: float | None = None
         """When it was cut off from the store, by the world's clock; None: it is not, or only as the store is away for all."""
+        self.alone_since: float | None = None
+        """The same, or since the store is away."""
         self.awake_since = 0.0
         """When it last went on after a freeze."""
         self.outside_asked_at: float | None = None

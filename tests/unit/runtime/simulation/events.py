@@ -23,6 +23,14 @@ class Kind(enum.Enum):
     """It and the agent `arg` places further do not reach each other."""
     PARTITION = enum.auto()
     """Both of these."""
+    ISLAND = enum.auto()
+    """The agents whose bits are set in `arg`, counted from `who`, reach each other, and neither the others nor the store nor a witness."""
+    SUSPEND = enum.auto()
+    """Its machine stands still, and its monotonic clock with it."""
+    NO_DESCRIPTORS = enum.auto()
+    """It can ask nobody."""
+    STORE_FULL = enum.auto()
+    """The store refuses to write (NOSPACE); leases are renewed, reads are answered."""
     LOSE_ANSWERS = enum.auto()
     LOSE_LEASE = enum.auto()
     STORE_DOWN = enum.auto()
@@ -46,12 +54,19 @@ class Kind(enum.Enum):
 
 UNCLEAR = frozenset({
     Kind.FREEZE, Kind.CUT_STORE, Kind.CUT_PEERS, Kind.CUT_LINK, Kind.PARTITION, Kind.LOSE_ANSWERS, Kind.LOSE_LEASE, Kind.STORE_DOWN,
-    Kind.STORE_EMPTIED, Kind.STORE_SET_BACK, Kind.SLOW,
+    Kind.STORE_EMPTIED, Kind.STORE_SET_BACK, Kind.SLOW, Kind.ISLAND, Kind.SUSPEND, Kind.NO_DESCRIPTORS, Kind.STORE_FULL,
 })  # fmt: skip
 """After these a loss may look like a failure: somebody did not answer, and then did."""
 
 
-SWITCHES = {Kind.FREEZE: "frozen", Kind.CUT_STORE: "cut_off", Kind.PARTITION: "cut_off", Kind.LOSE_ANSWERS: "lossy"}
+SWITCHES = {
+    Kind.FREEZE: "frozen",
+    Kind.SUSPEND: "frozen",
+    Kind.NO_DESCRIPTORS: "no_descriptors",
+    Kind.CUT_STORE: "cut_off",
+    Kind.PARTITION: "cut_off",
+    Kind.LOSE_ANSWERS: "lossy",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,6 +88,8 @@ class Walk:
     max_restarts: int = 100
     operator: bool = False
     """The operator writes a spec."""
+    consistent: bool = False
+    """It says onPartition: Consistent."""
     seed: int = 0
     saves: bool = False
     """Workers handle SIGTERM, some of them until they are killed."""

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from elasticjob_runtime.contract import Keys, MemberValue, OutcomeState, OutcomeValue, PlanReason, PlanValue, RankValue, SpecValue
+from elasticjob_runtime.contract import (
+    CONSISTENT,
+    PARTITION_GRACE,
+    Keys,
+    MemberValue,
+    OutcomeState,
+    OutcomeValue,
+    PlanReason,
+    PlanValue,
+    RankValue,
+    SpecValue,
+)
 from elasticjob_runtime.membership.model import Action, Plan, ProposePlan, View
 from elasticjob_runtime.membership.planned import PLANNED
 from elasticjob_runtime.membership.sizes import limit
@@ -13,6 +24,11 @@ from elasticjob_runtime.membership.sizes import limit
 if TYPE_CHECKING:
     from tests.unit.runtime.simulation.agent import Agent
     from tests.unit.runtime.simulation.server import Server
+
+
+LEASE = 5.0
+SLACK = 8.0
+"""s for answers that do not come, and to look again."""
 
 
 class Broken(AssertionError):
@@ -123,6 +139,23 @@ class Invariants:
                 require(not self.certain or self.crashes > self.max_restarts, "the job failed of losses")
 
     # -- the agents
+
+    def bounded(self, agent: Agent, spec: SpecValue | None, now: float) -> None:
+        """An island trains for as long as the policy says. What the leader of a plan does, its group does: it stops as a whole.
+
+        Assumed: who is cut off reaches no witness; who was frozen has a moment to find out.
+        """
+        workers = agent.workers.view
+        plan = workers.plan
+        if not agent.workers.trains or plan is None or plan.rank is None:
+            return
+        lately = now - agent.awake_since
+        if spec is not None and spec.on_partition == CONSISTENT and agent.alone_since is not None:
+            require(min(now - agent.alone_since, lately) < LEASE + SLACK, f"{agent} trains without a lease, though Consistent")
+        if agent.out_since is None or plan.rank.group_rank != 0 or (spec is None and limit(agent.view().spec) <= plan.value.size):
+            return
+        out = min(now - agent.out_since, lately)
+        require(out < LEASE + PARTITION_GRACE + SLACK, f"{agent} leads a group that trains on an island for {out:g} s")
 
     def acts(self, agent: Agent, action: Action, view: View) -> None:
         if not isinstance(action, ProposePlan):

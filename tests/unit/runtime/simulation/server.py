@@ -55,6 +55,10 @@ class Server:
         self.lifetime = 0
         """Grows whenever the data is lost."""
         self.up = True
+        self.full = False
+        """It has no space left: nothing is written, and no lease granted."""
+        self.calls = 0
+        """Calls of all agents."""
         self.watches: list[Watch] = []
         self._on_change = on_change
 
@@ -118,6 +122,12 @@ class Server:
         if self.state.revision != before:
             self._changed()
         self._expire_later()
+
+
+def _writes(operation: StateOperation) -> bool:
+    if isinstance(operation, Txn):
+        return any(isinstance(one, Put) for one in (*operation.success, *operation.failure))
+    return isinstance(operation, Grant)
 
 
 class Watch:
@@ -296,7 +306,10 @@ class Connection:
             if clock.now == before:
                 raise Unavailable("no endpoint answered")
             self._check_alive()
+        self._server.calls += 1
         try:
+            if self._server.full and _writes(operation):
+                raise StoreError("etcdserver: mvcc: database space exceeded")
             result: TxnResult | StoreError = self._server.apply(operation)
         except StoreError as error:
             result = error

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import ExitCode, PlanReason, PlanValue
+from elasticjob_runtime.contract import PARTITION_GRACE, ExitCode, PlanReason, PlanValue
 
 from tests.unit.runtime.simulation.agent import KEYS, LEASE_TTL, Agent
 from tests.unit.runtime.simulation.events import Event, Kind, Walk
@@ -26,10 +27,8 @@ def _quiet() -> Iterator[None]:
 class Story(World):
     """A world whose events are told one by one."""
 
-    def __init__(
-        self, *, agents: int = 4, least: int = 2, most: int = 3, seed: int = 0, max_restarts: int = 0, saves: bool = False
-    ) -> None:
-        super().__init__(Walk(agents=agents, least=least, most=most, seed=seed, max_restarts=max_restarts, saves=saves))
+    def __init__(self, *, agents: int = 4, least: int = 2, most: int = 3, seed: int = 0, max_restarts: int = 0, **more: Any) -> None:
+        super().__init__(Walk(agents=agents, least=least, most=most, seed=seed, max_restarts=max_restarts, **more))
         self.wait(10.0)
 
     def wait(self, seconds: float) -> None:
@@ -279,3 +278,36 @@ def test_a_planner_that_dies_while_workers_save_is_succeeded(seed: int) -> None:
     story.happens(Kind.JOIN)
     story.wait(45.0)
     story.check(len(story.trainers) == 2 and story.plan.restart_count == 0)
+
+
+@pytest.mark.parametrize("spares", [2, 0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_whole_group_on_an_island_stops_within_its_grace_and_leaves_one_history(seed: int, spares: int) -> None:
+    """With enough spares outside it stops at once; without, when its grace is over, before anybody is replaced."""
+    story = Story(agents=2 + spares, least=2, most=2 if spares else 4, seed=seed)
+    group = story.trainers
+    story.check(len(group) == 2)
+    there = [agent for agent in story.agents if not agent.dead and agent.exit is None]
+    bits = sum(1 << there.index(agent) for agent in group)
+    story.happens(Kind.ISLAND, there[0], seconds=90.0, arg=bits)
+    story.wait(LEASE_TTL + (6.0 if spares else PARTITION_GRACE + 6.0))
+    story.check(not any(agent.workers.trains for agent in group), "two groups may train")
+    if not spares:  # the operator replaces them
+        story.happens(Kind.JOIN)
+        story.happens(Kind.JOIN)
+        story.wait(10.0)
+    story.check(len(story.trainers) == 2 and not set(story.trainers) & set(group), "nobody takes over")
+    story.wait(90.0)
+    story.check(story.plan.restart_count == 0, "a partition costs a restart")
+    story.check(all(agent.live for agent in group), "they do not come back")
+    story.folder.restore()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_consistent_stops_with_the_lease_and_goes_on_when_etcd_is_back(seed: int) -> None:
+    story = Story(agents=3, seed=seed, max_restarts=1, operator=True, consistent=True)
+    story.happens(Kind.STORE_DOWN, seconds=40.0)
+    story.wait(LEASE_TTL + 2.0)
+    story.check(not any(agent.workers.alive for agent in story.agents), "a group trains without a lease")
+    story.wait(60.0)
+    story.check(len(story.trainers) == 3, "it does not go on")

@@ -27,7 +27,8 @@ def random_walk(seed: int) -> Walk:
         most=most,
         allowed=draw.choice([(), (), (), sizes]),
         max_restarts=draw.choice([100, 100, 0, 1, 3]),
-        operator=draw.random() < 0.5,
+        operator=(operator := draw.random() < 0.5),
+        consistent=operator and draw.random() < 0.3,
         seed=seed,
         events=[_event(draw, kinds) for _ in range(draw.randint(1, 14))],
         saves=draw.random() < 0.4,
@@ -35,12 +36,14 @@ def random_walk(seed: int) -> Walk:
 
 
 def _event(draw: random.Random, kinds: list[Kind]) -> Event:
+    kind = draw.choice(kinds)
+    long = [70.0] * 3 if kind is Kind.ISLAND else []  # longer than any island may train
     return Event(
         after=round(draw.choice([0.0, 0.01, 0.1, 1.0, 3.0, 8.0]) * draw.random(), 3),
-        kind=draw.choice(kinds),
+        kind=kind,
         who=draw.randrange(6),
-        seconds=round(draw.choice([0.05, 0.5, 2.0, 7.0, 15.0]) * draw.random(), 3),
-        arg=draw.randrange(6),
+        seconds=round(draw.choice([0.05, 0.5, 2.0, 7.0, 15.0, *long]) * draw.random(), 3),
+        arg=draw.randrange(1, 64) if kind is Kind.ISLAND else draw.randrange(6),
     )
 
 
@@ -75,12 +78,12 @@ def _smaller(walk: Walk) -> Iterator[Walk]:
                 yield dataclasses.replace(walk, events=[*events[:start], *events[start + length :]])
     if walk.agents > 1:
         yield dataclasses.replace(walk, agents=walk.agents - 1, least=min(walk.least, walk.agents - 1))
-    if walk.operator:
-        yield dataclasses.replace(walk, operator=False)
-    if walk.saves:
-        yield dataclasses.replace(walk, saves=False)
-    if walk.allowed:
-        yield dataclasses.replace(walk, allowed=())
+    plainer = [
+        dataclasses.replace(walk, consistent=False),
+        dataclasses.replace(walk, saves=False),
+        dataclasses.replace(walk, operator=False, consistent=False),
+    ]
+    yield from (one for one in (*plainer, dataclasses.replace(walk, allowed=())) if one != walk)
     for index, event in enumerate(events):
         if round(event.after, 1) != event.after:
             rounder = dataclasses.replace(event, after=round(event.after, 1))

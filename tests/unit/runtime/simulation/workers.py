@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from elasticjob_runtime.contract import PEER_LOST, FailureValue
+from elasticjob_runtime.checkpoint.claims import Claim, Writer
+from elasticjob_runtime.contract import PEER_LOST, FailureValue, Fence
 from elasticjob_runtime.membership.model import Plan, Workers, WorkersState
+
+from tests.unit.runtime.simulation.folder import Commit, Folder
 
 if TYPE_CHECKING:
     from tests.unit.runtime.simulation.agent import Agent
@@ -18,8 +21,11 @@ A_PEER_IS_GONE = "a peer is gone"
 class Training:
     """The process group of one plan: trains once all are there, breaks when one goes."""
 
-    def __init__(self, clock: Clock, plan: Plan) -> None:
+    def __init__(self, clock: Clock, plan: Plan, folder: Folder) -> None:
         self._clock = clock
+        self._folder = folder
+        self._writer = Writer(owner="job", fence=Fence(plan.value.run_began, 0, plan.epoch))
+        self._last: Commit | None = None
         self.size = plan.value.size
         self.hangs = clock.random.random() < 0.2
         """Peers of a lost worker wait for it for ever, instead of failing."""
@@ -35,6 +41,25 @@ class Training:
         self.joined.append(workforce)
         if self.broken:
             self._tell(workforce)
+        elif self.formed:
+            self._last = self._folder.restore()
+            self._clock.later(self._clock.random.uniform(1.0, 5.0), self._save)
+
+    def _save(self) -> None:
+        """Rank 0's worker does, now and then; and is frozen, now and then, right before its rename."""
+        if self.broken or self.completed:
+            return
+        claim = self._folder.enter(self._writer)
+        if claim is None or not self._folder.check(claim):
+            self.joined[0].refused()
+            return
+        pause = self._clock.random.choice([0.0, 0.0, 0.0, 0.1, 20.0])
+        self._clock.later(pause, lambda: self._commit(claim))
+
+    def _commit(self, claim: Claim) -> None:
+        step = self._last.found.step + 1 if self._last else 1
+        self._last = self._folder.commit(claim, step, self._last)
+        self._clock.later(self._clock.random.uniform(1.0, 5.0), self._save)
 
     def lost(self, by: Workforce) -> None:
         """A worker has ended before the training did."""
@@ -72,6 +97,16 @@ class Workforce:
         self.may_save_until = 0.0
         """While they save, and everybody knew that they would: nobody may start other workers before."""
         self.view = Workers()
+
+    @property
+    def trains(self) -> bool:
+        """It takes steps: all of its group are there."""
+        training = self._training
+        return self.alive and training is not None and training.formed and not training.broken
+
+    def refused(self) -> None:
+        """A newer group has the checkpoint folder."""
+        self._agent.world.invariants.crashes += self.fail(self.view.epoch, "a newer group saves there")
 
     @property
     def alive(self) -> bool:

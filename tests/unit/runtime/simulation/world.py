@@ -10,7 +10,7 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 
-from elasticjob_runtime.contract import ExitCode, OutcomeState, OutcomeValue, PlanValue, RankValue, SpecValue
+from elasticjob_runtime.contract import AVAILABLE, CONSISTENT, ExitCode, OutcomeState, OutcomeValue, PlanValue, RankValue, SpecValue
 from elasticjob_runtime.etcd.port import Operation, Put
 from elasticjob_runtime.etcd.state import Revoke, State, Txn
 from elasticjob_runtime.membership.model import Exit, Member, Plan, Settings, WorkersState
@@ -19,6 +19,7 @@ from elasticjob_runtime.membership.sizes import group_size
 from tests.unit.runtime.simulation.agent import KEYS, Agent
 from tests.unit.runtime.simulation.clock import Clock
 from tests.unit.runtime.simulation.events import SWITCHES, UNCLEAR, Event, Kind, Walk
+from tests.unit.runtime.simulation.folder import Folder
 from tests.unit.runtime.simulation.invariants import Broken, Invariants, require
 from tests.unit.runtime.simulation.server import Server
 from tests.unit.runtime.simulation.workers import Training
@@ -44,7 +45,15 @@ class World:
         self._incarnations = 0
         self._healed = False
         allowed = list(walk.allowed) if walk.operator else []  # agents have no flag for it
-        self.spec = SpecValue(min=walk.least, max=walk.most, allowed=allowed, max_restarts=walk.max_restarts)
+        self.folder = Folder()
+        self.spec = SpecValue(
+            min=walk.least,
+            max=walk.most,
+            allowed=allowed,
+            max_restarts=walk.max_restarts,
+            on_partition=CONSISTENT if walk.consistent else AVAILABLE,
+        )
+        self.clock.later(2.0, self._look_at_islands)
         self.invariants.max_restarts = walk.max_restarts
         self._set_spec(self.spec)
         for _ in range(walk.agents):
@@ -133,7 +142,7 @@ class World:
     def _happens(self, event: Event) -> None:
         self.invariants.certain &= event.kind not in UNCLEAR
         match event.kind:
-            case Kind.STORE_DOWN | Kind.STORE_EMPTIED | Kind.STORE_SET_BACK:
+            case Kind.STORE_DOWN | Kind.STORE_EMPTIED | Kind.STORE_SET_BACK | Kind.STORE_FULL:
                 self._store_down(event)
             case Kind.COMPACT:
                 self.server.compact(keep=event.arg)
@@ -150,12 +159,14 @@ class World:
                 self.finish()
             case _:
                 there = [agent for agent in self.agents if not agent.dead and agent.exit is None]
-                if there:
+                if there and event.kind is Kind.ISLAND:
+                    self._island(event, there)
+                elif there:
                     self._befalls(there[event.who % len(there)], event)
 
     def _befalls(self, agent: Agent, event: Event) -> None:
         if event.kind in SWITCHES:
-            self._for_a_while(agent, SWITCHES[event.kind], event.seconds)
+            self._for_a_while(agent, SWITCHES[event.kind], event.seconds, stands_still=event.kind is Kind.SUSPEND)
         if event.kind in (Kind.CUT_PEERS, Kind.CUT_LINK, Kind.PARTITION):
             there = [other.name for other in self.agents if not other.dead]
             other = there[(there.index(agent.name) + event.arg) % len(there)]
@@ -178,8 +189,34 @@ class World:
             case Kind.CLOCK_JUMPS:
                 agent.wall_offset += event.seconds * (-1) ** event.arg * 1000
 
-    def _for_a_while(self, agent: Agent, what: str, seconds: float) -> None:
+    def _island(self, event: Event, there: Sequence[Agent]) -> None:
+        inside = [agent for number, agent in enumerate(there) if event.arg >> ((number + event.who) % 6) & 1]
+        cuts = [{one.name, other.name} for one in inside for other in there if other not in inside]
+        self._cuts += cuts
+        for agent in inside:
+            self._for_a_while(agent, "cut_off", event.seconds)
+
         def over() -> None:
+            for cut in cuts:
+                self._cuts.remove(cut)
+
+        self.clock.later(event.seconds, over)
+
+    def _look_at_islands(self) -> None:
+        self.clock.later(2.0, self._look_at_islands)
+        now = self.clock.now
+        for agent in self.agents:
+            if agent.stopped or agent.exit is not None:
+                agent.awake_since = now
+            agent.out_since = (agent.out_since or now) if agent.cut_off else None
+            agent.alone_since = (agent.alone_since or now) if agent.cut_off or not self.server.up else None
+            if self.clock.slow > 1.0:
+                agent.awake_since = now
+            self.invariants.bounded(agent, self.spec if self.walk.operator else None, now)
+
+    def _for_a_while(self, agent: Agent, what: str, seconds: float, *, stands_still: bool = False) -> None:
+        def over() -> None:
+            agent.stood_still += seconds if stands_still else 0.0
             setattr(agent, what, False)
             agent.hearing.listen()
             agent.wake()
@@ -189,6 +226,10 @@ class World:
         self.clock.later(seconds, over)
 
     def _store_down(self, event: Event) -> None:
+        if event.kind is Kind.STORE_FULL:
+            self.server.full = True
+            self.clock.later(event.seconds, lambda: setattr(self.server, "full", False))
+            return
         if not self.server.up:
             return
         self.server.stop()
@@ -258,7 +299,7 @@ class World:
     # -- what agents ask of it
 
     def training(self, plan: Plan) -> Training:
-        training = self._trainings.setdefault(plan.value.attempt, Training(self.clock, plan))
+        training = self._trainings.setdefault(plan.value.attempt, Training(self.clock, plan, self.folder))
         if self.finished:
             self.clock.later(0.5, training.complete)
         return training

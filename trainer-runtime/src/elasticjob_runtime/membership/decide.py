@@ -197,7 +197,9 @@ def _follow(view: View, _now: float) -> Action | None:
         return StartWorkers(plan=plan, reason=why)
     after = max(workers.epoch, view.store.last_epoch, plan.epoch + 1)
     if (me := view.me) is not None and me.value.epoch <= plan.epoch:
-        reason = f"the store was set back: plan {plan.epoch} cannot be run after epoch {workers.epoch}; asking for a later one"
+        set_back = f"the store was set back: plan {plan.epoch} cannot be run after epoch {workers.epoch}"
+        why = set_back if plan.epoch < workers.epoch else f"the workers of plan {plan.epoch} were stopped"
+        reason = f"{why}; asking for a later plan"
         return PublishState(state=MemberState.READY, epoch=after, stores=view.stores, reason=reason)
     return None
 

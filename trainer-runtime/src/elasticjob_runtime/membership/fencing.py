@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import CONSISTENT, ExitCode
+from elasticjob_runtime.membership.candidates import doing
 from elasticjob_runtime.membership.model import ALIVE, Action, AskOutside, Exit, Member, Plan, ProbePeers, View, stop
 from elasticjob_runtime.membership.sizes import group_size, limit
 
@@ -96,7 +97,7 @@ def _ask_around(view: View, now: float) -> Action | None:
     if not _others_may_come(view):
         return None
     if view.outside_asked_at is None or now >= max(expires, view.outside_asked_at + settings.outside_age):
-        return AskOutside(reason="the store is out of reach: asking whether anything else outside answers")
+        return AskOutside(reason=doing(view))  # every few seconds: no news
     if now < max(_since(expires, view.outside_at) + settings.partition_grace, view.outside_asked_at + settings.outside_patience):
         return None  # who was frozen meanwhile asks first, too
     grace = f"{settings.partition_grace:g} s"

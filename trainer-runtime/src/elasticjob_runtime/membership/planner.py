@@ -112,7 +112,7 @@ def _what_broke(view: View, plan: Plan) -> tuple[PlanReason, str] | None:
     if left:
         return PlanReason.MEMBER_LEFT, f"{names(left)} left"
     if ahead := [name for name in ranks_of(plan) if members[name].value.epoch > plan.epoch]:
-        return PlanReason.START, f"the store was set back: {names(ahead)} know later plans"
+        return PlanReason.START, f"{names(ahead)} cannot go on with it: their workers were stopped, or the store was set back"
     if view.store.failures:
         return PlanReason.WORKER_FAILED, said(first_failure(view.store.failures))
     return None
