@@ -22,7 +22,9 @@ from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.launch import can_fork
 from elasticjob_runtime.workers.zygote import start_command
 
+from tests.integration.runtime.agents import lives
 from tests.integration.runtime.subreaper import subreaper
+from tests.support import eventually
 
 SOURCE = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
 
@@ -171,3 +173,40 @@ def test_what_is_not_source_is_left_to_a_fresh_interpreter(tmp_path: pathlib.Pat
     py_compile.compile(str(source), str(compiled))
     found = [can_fork(Command(program=[sys.executable], arguments=[str(path)])) for path in (source, archive, compiled, tmp_path)]
     assert found == ["", "the script is an archive", "the script is compiled", "the script is a directory"]
+
+
+SHOWN = """
+import pathlib
+print(pathlib.Path("/proc/self/cmdline").read_bytes().rstrip(b"\\0").replace(b"\\0", b" ").decode())
+"""
+
+
+def test_ps_and_pgrep_find_a_worker_by_its_script(zygote: Zygote, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SHOWN)
+    _, shown, _ = zygote.run(path, b"")
+    assert shown == plainly(path, b"", zygote.environment)[1]
+
+
+SEMAPHORES = """
+import multiprocessing, os, signal, sys, time
+context = multiprocessing.get_context("spawn")
+lock = context.Lock()
+print(lock._semlock.name.removeprefix("/"), flush=True)
+from multiprocessing import resource_tracker
+tracker = resource_tracker._resource_tracker._pid
+print(tracker, flush=True)
+while os.getsid(tracker) == os.getsid(0): time.sleep(0.01)
+os.killpg(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_worker_leaves_no_semaphore_behind(zygote: Zygote, tmp_path: pathlib.Path) -> None:
+    """DataLoaders that are spawned or come from a fork server make dozens; the agent kills all that a worker started."""
+    path = tmp_path / "script.py"
+    path.write_text(SEMAPHORES)
+    code, said, _ = zygote.run(path, b"")
+    name, tracker = said.decode().split()
+    assert code == -signal.SIGKILL
+    eventually(lambda: not pathlib.Path("/dev/shm", f"sem.{name}").exists(), what="the semaphore is removed")
+    eventually(lambda: not lives(int(tracker)), what="the tracker ends by itself")

@@ -292,6 +292,7 @@ def test_a_start_never_holds_up_the_agent(bench: Bench, monkeypatch: pytest.Monk
     pid = bench.run_until(lambda: told)[0]
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.kill(zygote, signal.SIGCONT)
+    monkeypatch.setattr(launch, "PATIENCE", 60.0)
     assert bench.worker()["forked"]
 
 

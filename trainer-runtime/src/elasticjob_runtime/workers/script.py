@@ -25,7 +25,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from elasticjob_runtime.workers import again, error_file, late_environment, phases
+from elasticjob_runtime.workers import again, error_file, late_environment, linux, phases, trackers
 
 STREAMS = ("stdin", "stdout", "stderr")
 
@@ -46,6 +46,8 @@ def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> No
     arguments: list[str] = message["arguments"]
     sys.argv = arguments
     sys.orig_argv[:] = message["command"]
+    linux.set_command_line(message["command"])
+    trackers.outlive()
     folder = os.getcwd() if message["module"] else os.path.dirname(os.path.realpath(arguments[0]))
     sys.path[:1] = [] if getattr(sys.flags, "safe_path", False) else [folder]  # since Python 3.11
     threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python 3.11 leaves the parent's after a fork

@@ -97,8 +97,9 @@ def park(ours: socket.socket, message: dict[str, Any], _agent: int) -> None:
     from elasticjob_runtime.workers import script  # here, so that the zygote's own start stays light
 
     os.setsid()
-    seen = trial.import_for(message["late"], message["environment"]) if message["late"] else {}
-    if message["late"] and trial.unfit():
+    late = message.get("late", [])
+    seen = trial.import_for(late, message["environment"]) if late else {}
+    if late and trial.unfit():
         os._exit(0)  # it may be no worker but the one whose turn it is: a GPU is the predecessor's
     try:
         messages.send(ours, {"pid": os.getpid(), "seen": seen})
