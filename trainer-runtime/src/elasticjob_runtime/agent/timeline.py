@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ class Timeline:
         self._path = path
         self._file = File(path, self._failed) if path else None
         self._outlet = Outlet(patience=None)
+        if path is not None and not path.parent.is_dir():  # a slip in the flag must not make folders
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         if self._file is not None:
             self._file.fileno()
 
