@@ -20,7 +20,7 @@ from elasticjob_operator.cluster.store import to_bytes
 Key = tuple[str, str]
 Json = Mapping[str, Any]
 
-PARSED = 512
+PARSED = 2048
 """Jobs that are kept parsed: some 20 KB each."""
 _UNREAD = frozenset({"managedFields", "ownerReferences", "finalizers", "selfLink"})
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
