@@ -73,6 +73,7 @@ def _one(stage: Stage, driver: ClusterDriver, fault: Fault, killed: bool) -> Res
     mark = "[bold red]✗[/]" if result.broken else "[bold green]✓[/]"
     figures = f"pause {result.pause:.1f} s, {result.redone} steps redone, {result.restarts} restarts, {result.deleted} pods replaced"
     both = f", two groups {result.together:.1f} s, {result.beside} committed beside" if result.together > 0 else ""
+    both += f", the group of before trained on for {result.went_on:.0f} s" if fault.expect.ends_within or both else ""
     CONSOLE.print(f"{mark} {name:44} {figures}{both} [dim]({time.monotonic() - started:.0f} s)[/]", soft_wrap=True)
     for line in result.broken:
         CONSOLE.print(f"    {line}", soft_wrap=True, markup=False)

@@ -1,7 +1,7 @@
 """Judges a ledger: was anything lost, was there one history, and did one group train at a time? Pure functions over data.
 
-The groups are in the order in which they read their checkpoint, which is the order in which they were planned. What a group has to go on
-from is the newest checkpoint of the newest group that committed one before: nothing older (a committed step would be missing), and nothing
+Which of two groups is the newer one, their fencing tokens say; without those, the order in which they began. What a group has to go on from
+is the newest checkpoint of the newest group that committed one before: nothing older (a committed step would be missing), and nothing
 of an older group (its work would be restored over a newer one's). Who breaks neither rule, has one history.
 """
 
@@ -82,16 +82,16 @@ def audit(groups: Sequence[Group], limits: Limits = Limits()) -> list[Finding]:
 def restores(groups: Sequence[Group]) -> list[Finding]:
     """Every group must go on from the newest checkpoint of the newest group that had committed one."""
     found = []
-    for index, group in enumerate(groups):
+    for group in groups:
         step, digest = group.restored
-        writer = _writer(groups[:index], group.restored)
-        newest = _newest_commit(groups[:index], group.began)
+        writer = _writer(groups, group)
+        newest = _newest_commit(groups, group.began)
         if writer is None and step:
             found.append(Finding(UNKNOWN, f"{group.name} restored step {step} ({digest})", group.began))
         elif newest is not None:
             owner, save = newest
             instead = f"though {owner.name} had committed step {save.step}"
-            if writer is not None and groups.index(writer) < groups.index(owner):
+            if writer is not None and writer.order < owner.order:
                 found.append(Finding(OLDER_OVER_NEWER, f"{group.name} restored step {step} of {writer.name}, {instead}", group.began))
             elif step < save.step:
                 found.append(Finding(MISSING, f"{group.name} restored step {step}, {instead}", group.began))
@@ -100,11 +100,12 @@ def restores(groups: Sequence[Group]) -> list[Finding]:
 
 def chain(groups: Sequence[Group]) -> list[tuple[Group, int]]:
     """The surviving history, oldest first: each group with the last step of it that counts."""
-    if not groups:
+    trained = [group for group in groups if group.done]
+    if not trained:
         return []
-    group = max(groups, key=lambda each: each.last_done)
-    found = [(group, group.done[-1][0] if group.done else group.restored[0])]
-    while (writer := _writer(groups[: groups.index(group)], group.restored)) is not None:
+    group = max(trained, key=lambda each: each.order)
+    found = [(group, group.done[-1][0])]
+    while (writer := _writer(groups, group)) is not None:
         found.append((writer, group.restored[0]))
         group = writer
     return found[::-1]
@@ -132,25 +133,19 @@ def samples(groups: Sequence[Group], total: int) -> list[Finding]:
 
 
 def overlaps(groups: Sequence[Group]) -> list[Overlap]:
-    """Every pair of which the older one was still at work when the newer one had completed its first step."""
+    """Every pair of which the older one completed steps when the newer one had completed its first."""
     found = []
-    for index, newer in enumerate(groups):
-        for older in groups[:index]:
-            if older.last_done <= newer.first_done:
+    for newer in groups:
+        for older in groups:
+            beside = [at for _, at in older.done if at > newer.first_done]
+            if older.order >= newer.order or not beside:
                 continue
-            steps = sum(at > newer.first_done for _, at in older.done)
             first = min((save.committed for save in newer.saves if save.committed is not None), default=None)
-            beside = [save for save in older.committed if first is not None and save.began > first]
-            seconds = older.last_done - newer.first_done
-            found.append(
-                Overlap(older=older, newer=newer, seconds=seconds, steps=steps, commits=len(beside), split=_split(older.saves, newer.saves))
-            )
+            commits = [save for save in older.committed if first is not None and save.began > first]
+            seconds = older.last_done - max(newer.first_done, older.first_done)
+            split = _split(older.saves, newer.saves)
+            found.append(Overlap(older=older, newer=newer, seconds=seconds, steps=len(beside), commits=len(commits), split=split))
     return found
-
-
-def steps_done(groups: Iterable[Group], since: float, until: float) -> int:
-    """How many steps were completed in that time, by whichever group."""
-    return sum(since <= at < until for group in groups for _, at in group.done)
 
 
 def longest_pause(groups: Iterable[Group], since: float, until: float) -> float:
@@ -170,18 +165,18 @@ def steps_redone(groups: Sequence[Group], since: float) -> int:
     return lost
 
 
-def _writer(groups: Sequence[Group], restored: tuple[int, str]) -> Group | None:
-    """The newest of the groups that saved, or was about to save, this very state."""
-    return next((group for group in reversed(groups) if any((save.step, save.digest) == restored for save in group.saves)), None)
+def _writer(groups: Sequence[Group], reader: Group) -> Group | None:
+    """The newest of the groups that saved, or were about to save, the very state that the reader restored."""
+    wrote = [
+        group for group in groups if group.began < reader.began and any((save.step, save.digest) == reader.restored for save in group.saves)
+    ]
+    return max(wrote, key=lambda group: group.order, default=None)
 
 
 def _newest_commit(groups: Sequence[Group], before: float) -> tuple[Group, Save] | None:
     """The newest of the groups that had committed a checkpoint by then, and its newest one."""
-    for group in reversed(groups):
-        committed = [save for save in group.saves if save.committed is not None and save.committed < before]
-        if committed:
-            return group, committed[-1]
-    return None
+    committed = [(group, save) for group in groups for save in group.committed if (save.committed or 0.0) < before]
+    return max(committed, key=lambda each: (each[0].order, each[1].step), default=None)
 
 
 def _split(one: Iterable[Save], other: Iterable[Save]) -> int:

@@ -86,6 +86,13 @@ class Group:
         return f"group {self.token} (round {first.round}, world {first.world}, fence {first.fence or 'none'})"
 
     @property
+    def order(self) -> tuple[tuple[int, ...], float]:
+        """The newer group has the higher one: by fencing token (run, generation of the etcd, round), then by when it began. A group that
+        an old etcd still plans may begin after the one that has replaced it, and is the older one all the same."""
+        fence = self.processes[0].fence
+        return (tuple(int(part) for part in fence.split(".")) if fence else (), self.began)
+
+    @property
     def committed(self) -> tuple[Save, ...]:
         return tuple(save for save in self.saves if save.committed is not None)
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from tests.chaos import audit
 from tests.chaos.faults import Fault
 from tests.chaos.job import ChaosJob, Layout, Seen
-from tests.chaos.ledger import Group
 from tests.chaos.leftovers import leftovers
 from tests.chaos.scene import Scene
 from tests.cluster import ClusterError
@@ -41,6 +40,8 @@ class Result:
     """Steps that were trained again."""
     together: float = 0.0
     """s for which two groups were at work."""
+    went_on: float = 0.0
+    """s for which the group of before trained on after the fault's begin."""
     beside: int = 0
     """Checkpoints that an older group committed beside a newer one."""
     split: int = 0
@@ -162,7 +163,10 @@ def judge(fault: Fault, scene: Scene, before: _Before, result: Result) -> None:
     limits = audit.Limits(together=expect.together)
     result.broken += [str(each) for each in audit.audit(groups, limits) if each.at >= before.at and (each.kind, each.text) not in known]
     result.broken += _told(fault, scene, before)
-    result.broken += _went_on_too_long(fault, groups, before)
+    old = {group.token for group in before.groups}
+    result.went_on = max([0.0, *(group.last_done - before.at for group in groups if group.token in old)])
+    if expect.ends_within is not None and result.went_on > expect.ends_within:
+        result.broken.append(f"the group of before trained on for {result.went_on:.0f} s, not {expect.ends_within:g} s at most")
     new = [group for group in groups if group.began >= before.at]
     if expect.new_group is False and new:
         result.broken.append(f"training was interrupted: {len(new)} new groups")
@@ -182,15 +186,6 @@ def judge(fault: Fault, scene: Scene, before: _Before, result: Result) -> None:
             result.together = max(result.together, overlap.seconds)
             result.beside += overlap.commits
             result.split += overlap.split
-
-
-def _went_on_too_long(fault: Fault, groups: Sequence[Group], before: _Before) -> list[str]:
-    """Of the groups that trained when the fault began."""
-    limit, old = fault.expect.ends_within, {group.token for group in before.groups}
-    if limit is None:
-        return []
-    lasted = [(group, group.last_done - before.at) for group in groups if group.token in old]
-    return [f"{group.name} trained on for {took:.0f} s, not {limit:g} s at most" for group, took in lasted if took > limit]
 
 
 def _told(fault: Fault, scene: Scene, before: _Before) -> list[str]:

@@ -83,6 +83,28 @@ def test_an_older_groups_work_restored_over_a_newer_ones_is_found() -> None:
     assert audit.OLDER_OVER_NEWER not in kinds(island, newer, group("c", 30, (8, "b8"), range(9, 11)))
 
 
+def fenced(one: Group, fence: str) -> Group:
+    return dataclasses.replace(one, processes=tuple(dataclasses.replace(each, fence=fence) for each in one.processes))
+
+
+def test_a_group_that_an_old_etcd_plans_is_the_older_one_though_it_begins_later() -> None:
+    """As when an island is back: it restores what the newer group committed, and is refused at its first save."""
+    newer = fenced(group("b", 10, (4, "a4"), range(5, 20), (saved(8, "b8", 14), saved(16, "b16", 22))), "1.2.1")
+    stray = dataclasses.replace(
+        fenced(group("c", 15, (8, "b8"), range(9, 11), every=0.1), "1.1.2"), refused=("a newer one has taken over",)
+    )
+    old = fenced(FIRST, "1.1.1")
+    assert kinds(old, newer, stray, fenced(group("d", 30, (16, "b16"), range(17, 19)), "1.2.2")) == []
+    committing = dataclasses.replace(stray, saves=(saved(10, "c10", 16.5),))
+    assert audit.COMMITTED_BESIDE in kinds(old, newer, committing)
+    after = fenced(group("d", 30, (10, "c10"), range(11, 13)), "1.2.2")
+    assert audit.OLDER_OVER_NEWER in kinds(old, newer, committing, after)
+
+
+def test_rounds_are_compared_as_numbers() -> None:
+    assert fenced(FIRST, "1.2.10").order > fenced(FIRST, "1.2.9").order
+
+
 def test_a_newer_group_that_ended_before_its_first_commit_owns_nothing() -> None:
     going_on = group("a", 0, (0, ""), range(1, 9), (saved(4, "a4", 5), saved(8, "a8", 9)))
     stillborn = group("b", 7, (4, "a4"), range(0))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.chaos.faults import FAULTS
@@ -10,6 +12,7 @@ from tests.chaos.report import complaints, table
 from tests.chaos.run import Result
 from tests.chaos.schedule import draw
 from tests.chaos.storm import AT_RANDOM, storm
+from tests.images.recipe import ROOT
 
 
 def test_every_fault_has_a_name_of_its_own_and_the_smoke_part_is_small() -> None:
@@ -18,6 +21,12 @@ def test_every_fault_has_a_name_of_its_own_and_the_smoke_part_is_small() -> None
     assert set(AT_RANDOM) <= set(names)
     assert 2 <= sum(fault.smoke for fault in FAULTS) <= 5
     assert len({fault.layout for fault in FAULTS if fault.smoke}) == 1
+
+
+def test_every_fault_is_in_the_docs_and_the_docs_have_no_other() -> None:
+    text = (ROOT / "docs" / "chaos.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([a-z0-9-]+)` \|", text.partition("## Faults")[2], re.MULTILINE)
+    assert listed == [fault.name for fault in FAULTS]
 
 
 def test_a_partition_drops_on_each_node_what_the_other_side_sends_and_nothing_else() -> None:
