@@ -215,7 +215,7 @@ def scaled(scene: Scene, sizes: Sequence[int], pause: float) -> Iterator[None]:
 @contextlib.contextmanager
 def disk_filled(scene: Scene) -> Iterator[None]:
     """The disk of rank 0's pod, which is the only one that writes."""
-    member = next(process.member for process in scene.groups()[-1].processes if process.rank == 0)
+    member = next(process.member for process in scene.newest().processes if process.rank == 0)
     scene.job.order(member, "fill")
     try:
         yield

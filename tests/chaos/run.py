@@ -86,7 +86,7 @@ class Stage:
             return
         job = self._scene.job
         if not self._scene.complaint():
-            job.finish(self._scene.groups()[-1].done[-1][0] + 50)
+            job.finish(self._scene.newest().done[-1][0] + 50)
             if not _within(90, lambda: job.history[-1].condition("Succeeded").get("status") == "True"):
                 self.left.append(f"{job.name} did not succeed when all steps were done")
         job.delete()
@@ -127,7 +127,7 @@ def run_fault(stage: Stage, driver: ClusterDriver, fault: Fault, kill_operator: 
     try:
         with fault.make(scene), _operator_killed(scene, kill_operator):
             time.sleep(fault.lasts)
-        if fault.expect.new_group and not _within(WELL_WITHIN, lambda: scene.groups()[-1].began >= before.at):
+        if fault.expect.new_group and not _within(WELL_WITHIN, lambda: any(group.began >= before.at for group in scene.groups())):
             result.broken.append(f"no new group began within {WELL_WITHIN:g} s")
         wrong = scene.becomes_well(WELL_WITHIN)
         result.broken += [f"not well within {WELL_WITHIN:g} s: {wrong}"] if wrong else []

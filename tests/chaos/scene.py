@@ -36,6 +36,13 @@ class Scene:
     def groups(self) -> list[Group]:
         return groups_of(self.job.ledger())
 
+    def newest(self) -> Group:
+        """Raises LookupError where no group has begun."""
+        groups = self.groups()
+        if not groups:
+            raise LookupError("no group has begun")
+        return max(groups, key=lambda group: group.order)
+
     def uid(self, pod: str) -> str:
         """Raises KubeError where there is no such pod."""
         return str(self.job.pod(pod)["metadata"]["uid"])
@@ -49,7 +56,7 @@ class Scene:
     def worker(self, index: int) -> processes.PodProcess:
         """The worker process of that member in the newest group. Raises LookupError."""
         name = self.job.worker(index)
-        newest = self.groups()[-1]
+        newest = self.newest()
         wanted = next((process.process for process in newest.processes if process.member == name), None)
         for found in processes.processes_of(self.uid(name)):
             if found.inside == wanted:
@@ -67,10 +74,10 @@ class Scene:
     def complaint(self) -> str:
         """Why all is not well; empty: it is. Well is: the wanted number of pods runs, the newest group has that size and trains, and the
         status says so."""
-        groups = self.groups()
-        if not groups:
-            return "no group has begun"
-        newest, wanted = groups[-1], self.job.wanted
+        try:
+            newest, wanted = self.newest(), self.job.wanted
+        except LookupError as error:
+            return str(error)
         if newest.world != wanted:
             return f"{newest.name} is not of {wanted}"
         if len(newest.done) < STEADY or newest.last_done < time.monotonic() - FRESH:
