@@ -36,7 +36,7 @@ test: setup ## every test (without root: all but end-to-end)
 	$(BIN)/python -m tests.run
 test-unit: setup ## the tests that take seconds
 	$(BIN)/python -m pytest -q -n 2 tests/unit
-chaos: setup ## faults on real pods, with a ledger of all that is trained and saved (root; about 35 minutes; ARGS=--nightly: hours)
+chaos: setup ## faults on real pods, with a ledger of all that is trained and saved (root; about 40 minutes; ARGS=--nightly: hours)
 	$(BIN)/python -m tests.chaos $(ARGS)
 
 bench-recovery: setup ## torchrun and elasticrun side by side: how long each change costs
