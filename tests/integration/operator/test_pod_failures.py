@@ -33,8 +33,10 @@ def fails(**status: Any) -> Callable[[Namespace], None]:
     return happens
 
 
-def disrupted(reason: str) -> Callable[[Namespace], None]:
-    return fails(conditions=[{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "by the cluster"}])
+def disrupted(reason: str, phase_reason: str = "") -> Callable[[Namespace], None]:
+    return fails(
+        reason=phase_reason, conditions=[{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "by the cluster"}]
+    )
 
 
 def deleted(ns: Namespace) -> None:
@@ -57,9 +59,14 @@ REPLACED = {
         {"OutOfMemory": 1},
         f"{WORKER} failed (OutOfMemory, exit code 137: out of memory: raise the container's memory limit",
     ),
-    "left gracefully": Row(ends(143), {}, "ended from outside (SIGTERM)"),
+    "SIGTERM that Kubernetes knows nothing of": Row(ends(143), {"Terminated": 1}, "ended by SIGTERM, though nobody deleted the pod"),
+    "lost its membership": Row(ends(75), {}, "lost its membership"),
     "container vanished with a reboot": Row(ends(137, "ContainerStatusUnknown"), {}, "the container vanished"),
-    "evicted by the kubelet": Row(fails(reason="Evicted", message="low on resource: memory"), {}, "low on resource: memory"),
+    "the same, as containerd has it": Row(ends(255, "Unknown"), {}, "the container vanished"),
+    "evicted for its own storage": Row(
+        fails(reason="Evicted", message="Usage of EmptyDir volume exceeds the limit"), {"Evicted": 1}, "Usage of EmptyDir volume"
+    ),
+    "evicted by the kubelet": Row(disrupted("TerminationByKubelet", phase_reason="Evicted"), {}, "by the cluster"),
     "preempted by the scheduler": Row(disrupted("PreemptionByScheduler"), {}, "by the cluster"),
     "drained (eviction API)": Row(disrupted("EvictionByEvictionAPI"), {}, "by the cluster"),
     "node shut down": Row(disrupted("TerminationByKubelet"), {}, "by the cluster"),

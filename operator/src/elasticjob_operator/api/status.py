@@ -92,6 +92,9 @@ class Progress(Model, frozen=True):
 class Failure(Model, frozen=True):
     """The first failure of the newest failed epoch."""
 
+    round: Annotated[Int64, Field(ge=0)] | None = None
+    """Number of the worker group that failed: status.epoch at that time. What fails of the same group counts once."""
+
     worker: str = ""
     """Name of the worker pod."""
     rank: Int32 | None = None

@@ -10,7 +10,7 @@ from elasticjob_operator.building.pods import template_hash, worker_pod
 from elasticjob_operator.planning.actions import Action, AskServer, DeletePod, Target
 from elasticjob_operator.planning.observed import Observed
 from elasticjob_operator.policies.failures import judge
-from elasticjob_operator.policies.restarts import is_accounted
+from elasticjob_operator.policies.restarts import Budget, is_accounted
 from elasticjob_operator.world import Pod
 
 
@@ -20,9 +20,9 @@ def ask_server(job: ElasticJob, observed: Observed, why: str) -> tuple[Action, .
     return (AskServer(template_hash=template_hash(job), body=body, why=why),)
 
 
-def is_counted(job: ElasticJob, pod: Pod) -> bool:
+def is_counted(job: ElasticJob, pod: Pod, budget: Budget) -> bool:
     """In the status that is written."""
-    return is_accounted(pod, judge(pod, job.spec.restart_policy.rules), job.status.last_failure)
+    return is_accounted(pod, judge(pod, job.spec.restart_policy.rules), job.status.last_failure, budget.latest)
 
 
 def delete_pod(pod: Pod, why: str, *, force: bool = False) -> DeletePod:

@@ -78,7 +78,7 @@ def _active(
     if done.end is not None:
         return _ended(job, world, observed, verdict, budget, done.end, now)
     replacements, timers = _replacements(job, world, observed, budget, now)
-    actions = [*creations, *_removals(job, world, observed), *replacements]
+    actions = [*creations, *_removals(job, world, observed, budget), *replacements]
     actions += [ReadHeartbeat(node=node, why="its pods are given up if it does not answer") for node in observed.to_ask]
     if verdict.ask:
         actions += ask_server(job, observed, why="asking again after a refusal")
@@ -179,7 +179,7 @@ def _pods(job: ElasticJob, observed: Observed, failing: Sequence[FailingNode]) -
     ]
 
 
-def _removals(job: ElasticJob, world: World, observed: Observed) -> list[Action]:
+def _removals(job: ElasticJob, world: World, observed: Observed, budget: Budget) -> list[Action]:
     """Pods that are too many, those of earlier runs, and an etcd that died with its node: a StatefulSet waits for its kubelet for ever."""
     actions: list[Action] = [
         delete_pod(pod, stand.why, force=True)
@@ -191,7 +191,7 @@ def _removals(job: ElasticJob, world: World, observed: Observed) -> list[Action]
         standing = stands[pod.uid].standing
         if standing is Standing.LOST:
             actions += _force_out(pod, stands[pod.uid].why, world)
-        elif standing not in (Standing.LEAVING, Standing.STRANDED) and _may_leave(job, pod, standing, world):
+        elif standing not in (Standing.LEAVING, Standing.STRANDED) and _may_leave(job, pod, standing, world, budget):
             actions.append(delete_pod(pod, "fewer workers wanted"))
     for pod, stand in observed.stale:
         if stand.standing is Standing.LOST:
@@ -201,10 +201,10 @@ def _removals(job: ElasticJob, world: World, observed: Observed) -> list[Action]
     return actions
 
 
-def _may_leave(job: ElasticJob, pod: Pod, standing: Standing, world: World) -> bool:
+def _may_leave(job: ElasticJob, pod: Pod, standing: Standing, world: World, budget: Budget) -> bool:
     """A failed pod is counted first. Of one that trains the agents know that it leaves - or cannot be told."""
     if standing is Standing.FAILED:
-        return is_counted(job, pod)
+        return is_counted(job, pod, budget)
     if standing is Standing.SUCCEEDED:
         return True
     view = world.rendezvous
@@ -224,7 +224,8 @@ def _replacements(
         elif stand.replace:
             actions.append(delete_pod(pod, stand.why))
         elif stand.standing is Standing.FAILED:
-            verdict = replace(pod, job.spec.restart_policy, restarts=budget.total, counted=job.status.last_failure, now=now)
+            last, policy = job.status.last_failure, job.spec.restart_policy
+            verdict = replace(pod, policy, restarts=budget.total, counted=last, now=now, latest=budget.latest)
             timers.append(verdict.look_again)
             if verdict.delete:
                 actions += [delete_pod(pod, verdict.why), *_evict(pod, verdict.why, world)]

@@ -28,7 +28,7 @@ def suspended(
     for pod, stand in pods:
         if stand.standing is Standing.LOST:
             actions.append(delete_pod(pod, stand.why, force=True))
-        elif stand.standing is Standing.FAILED and pod.run == observed.rendezvous.run and not is_counted(job, pod):
+        elif stand.standing is Standing.FAILED and pod.run == observed.rendezvous.run and not is_counted(job, pod, budget):
             continue  # counted first, in the status of this plan
         elif stand.standing not in (Standing.LEAVING, Standing.STRANDED):
             actions.append(delete_pod(pod, "the job is suspended"))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from elasticjob_operator.api import ConditionType, ElasticJob, Reason, RestartPolicy, message
+from elasticjob_operator.api import ConditionType, ElasticJob, Failure, Reason, RestartPolicy, message
 from elasticjob_operator.api.fields import format_time
 from elasticjob_operator.policies.failures import Cost, PodFailure, judge
 from elasticjob_operator.policies.node_loss import Held
@@ -164,7 +164,7 @@ def _restarting(
     reason, text = _gone(job, workers, budget)
     if _group_failed(view, job.status.epoch) and reason is not Reason.WORKER_FAILED:
         # The agents count it with the plan that is to come.
-        return True, Reason.WORKER_FAILED, worker_failed(job, budget, budget.total + 1)
+        return True, Reason.WORKER_FAILED, _agents_decide(job, budget)
     if text:
         return True, reason, text
     # Nothing visible is broken any more, the successor is on its way: keep what was said.
@@ -195,19 +195,25 @@ def _gone(job: ElasticJob, workers: Sequence[tuple[Pod, Stand]], budget: Budget)
 
 def worker_failed(job: ElasticJob, budget: Budget, restarts: int) -> str:
     """The newest failure that counts, and which restart it leads to."""
-    last = budget.last_failure
-    detail = "unknown"
-    if last is not None:
-        detail = f"{last.reason}, exit code {last.exit_code}"
-        line = last.message.splitlines()[0] if last.message else ""
-        detail += f": {line}" if line and not line.startswith("exit code") else ""
-    return message(
-        Reason.WORKER_FAILED,
-        worker=last.worker if last else "a worker",
-        detail=detail,
-        restarts=restarts,
-        max_restarts=job.spec.restart_policy.max_restarts,
-    )
+    worker, detail = _described(budget.last_failure)
+    limit = job.spec.restart_policy.max_restarts
+    return message(Reason.WORKER_FAILED, worker=worker, detail=detail, restarts=restarts, max_restarts=limit)
+
+
+def _agents_decide(job: ElasticJob, budget: Budget) -> str:
+    """Whether a restart follows is known with the next plan or the outcome; it is not announced before."""
+    worker, detail = _described(budget.last_failure)
+    limit = job.spec.restart_policy.max_restarts
+    return f"{worker} failed ({detail}); its group restarts unless the agents give up. Restarts so far: {budget.total} of at most {limit}."
+
+
+def _described(failure: Failure | None) -> tuple[str, str]:
+    """(worker, what happened to it)"""
+    if failure is None:
+        return "a worker", "unknown"
+    line = failure.message.splitlines()[0] if failure.message else ""
+    more = f": {line}" if line and not line.startswith("exit code") else ""
+    return failure.worker, f"{failure.reason}, exit code {failure.exit_code}{more}"
 
 
 def _successor(pod: Pod, failure: PodFailure, policy: RestartPolicy, budget: Budget) -> str:

@@ -4,11 +4,15 @@
     application exit, signal                                yes                   at once; in a crash loop after a growing wait
     OOMKilled                                               yes                   the same
     evicted, preempted, node shutdown (DisruptionTarget)    free                  at once
-    SIGTERM from outside (agent left gracefully)            free                  at once
-    agent fenced (lost its membership)                      free                  at once
+    evicted for its own use of storage                      yes                   as an application's exit
+    SIGTERM that Kubernetes knows nothing of                yes                   as an application's exit
+    agent fenced (lost its membership), after a minute      free                  at once
+    ... sooner                                              yes                   as an application's exit
     agent could not reach the rendezvous                    free                  after a wait: an outage must not burn the budget
     refused by the kubelet (OutOfcpu, NodeAffinity ...)     free                  after a wait: the scheduler may choose the same node
     unknown (node restarted, container vanished)            free                  at once
+
+What is free has a cause outside the pod, so that no loop is free: Kubernetes says so (DisruptionTarget, a deletion), or the node did it.
 
 `spec.restartPolicy.rules` come before the last two columns: Restart makes a failure count, Ignore makes it free (with a wait where the pod
 had only just started), Fail ends the job.
@@ -29,17 +33,22 @@ from elasticjob_runtime.contract import ExitCode
 from elasticjob_operator.api import RestartRule, RuleAction
 from elasticjob_operator.world import ContainerEnd, Pod
 
+STEADY_SECONDS = 60.0
+"""A pod that trained this long is not in a crash loop, s."""
+
 _OOM_KILLED = "OOMKilled"
 _VANISHED = "ContainerStatusUnknown"
-_DISRUPTED = frozenset({"Evicted", "Preempting", "Preempted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
-"""Values of status.reason with which the kubelet and the node controller take pods away."""
+_UNKNOWN_REASONS = frozenset({"Unknown", ""})
+_UNKNOWN_CODE = 255
+"""What containerd says of a container that its node's restart took away: nobody saw its end."""
+_DISRUPTED = frozenset({"Preempting", "Preempted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
+"""Values of status.reason with which the kubelet and the node controller take pods away, whatever these did."""
 
-_FREE_EXITS = {
-    ExitCode.TERMINATED: "ended from outside (SIGTERM)",
-    ExitCode.INTERRUPTED: "ended from outside (SIGINT)",
-    ExitCode.RESTARTABLE: "lost its membership",
+_STOPPED = {
+    ExitCode.TERMINATED: "ended by SIGTERM, though nobody deleted the pod: a liveness probe, or a process in the pod",
+    ExitCode.INTERRUPTED: "ended by SIGINT, though nobody deleted the pod: a process in the pod",
 }
-_SIGNAL_BASE = 128
+_SIGNAL_BASE, _LAST_SIGNAL = 128, 64
 
 
 class Cost(enum.Enum):
@@ -95,9 +104,17 @@ def _judge(pod: Pod) -> PodFailure:
         return PodFailure(reason=pod.disruption.reason, detail=pod.disruption.message or pod.disruption.reason, cost=Cost.FREE, time=time)
     if pod.reason in _DISRUPTED:
         return PodFailure(reason=pod.reason, detail=pod.message or pod.reason, cost=Cost.FREE, time=time)
+    if pod.reason == "Evicted":
+        # Under the node's pressure the kubelet sets DisruptionTarget; without it, the pod was above a limit of its own.
+        return PodFailure(reason="Evicted", detail=pod.message or "above a limit of its own", cost=Cost.COUNTS, time=time)
     if end is None:
         return _without_end(pod, time)
-    return _of_container(end, time)
+    return _of_container(pod, end, time)
+
+
+def started_at(pod: Pod) -> datetime.datetime:
+    """When its training began, as well as is known."""
+    return (pod.end.started_at if pod.end else None) or pod.created_at
 
 
 def _without_end(pod: Pod, time: datetime.datetime) -> PodFailure:
@@ -107,20 +124,22 @@ def _without_end(pod: Pod, time: datetime.datetime) -> PodFailure:
     return PodFailure(reason=reason, detail=detail, cost=Cost.FREE_BUT_WAIT, time=time)
 
 
-def _of_container(end: ContainerEnd, time: datetime.datetime) -> PodFailure:
+def _of_container(pod: Pod, end: ContainerEnd, time: datetime.datetime) -> PodFailure:
     code = end.exit_code
-    if end.reason == _VANISHED:
+    if end.reason == _VANISHED or (code == _UNKNOWN_CODE and end.reason in _UNKNOWN_REASONS):
         return PodFailure(reason=_VANISHED, detail="the container vanished, as when a node restarts", cost=Cost.FREE, time=time)
     if end.reason == _OOM_KILLED:
         detail = "out of memory: raise the container's memory limit, or use less"
         return PodFailure(reason="OutOfMemory", detail=detail, cost=Cost.COUNTS, time=time, exit_code=code)
-    if code in _FREE_EXITS:
-        detail = _FREE_EXITS[ExitCode(code)]
-        return PodFailure(reason="Terminated", detail=detail, cost=Cost.FREE, time=time, exit_code=code)
+    if code in _STOPPED:
+        return PodFailure(reason="Terminated", detail=_STOPPED[ExitCode(code)], cost=Cost.COUNTS, time=time, exit_code=code)
+    if code == ExitCode.RESTARTABLE:
+        cost = Cost.FREE if (time - started_at(pod)).total_seconds() >= STEADY_SECONDS else Cost.COUNTS
+        return PodFailure(reason="Terminated", detail="lost its membership", cost=cost, time=time, exit_code=code)
     if code == ExitCode.UNAVAILABLE:
         detail = "could not reach the rendezvous"
         return PodFailure(reason="RendezvousUnavailable", detail=detail, cost=Cost.FREE_BUT_WAIT, time=time, exit_code=code)
-    if code > _SIGNAL_BASE:
+    if _SIGNAL_BASE < code <= _SIGNAL_BASE + _LAST_SIGNAL:
         signal = code - _SIGNAL_BASE
         return PodFailure(reason="Signal", detail=f"ended by signal {signal}", cost=Cost.COUNTS, time=time, exit_code=-signal)
     reason = end.reason if end.reason not in ("", "Error") else "ApplicationError"

@@ -10,14 +10,12 @@ import dataclasses
 import datetime
 
 from elasticjob_operator.api import Backoff, Failure, RestartPolicy
-from elasticjob_operator.policies.failures import Cost, PodFailure, judge
-from elasticjob_operator.policies.restarts import is_accounted
+from elasticjob_operator.policies.failures import STEADY_SECONDS, Cost, PodFailure, judge, started_at
+from elasticjob_operator.policies.restarts import Round, is_accounted
 from elasticjob_operator.world import Pod
 
 REFUSED_SECONDS = 10.0
 """Wait where trying again at once would end the same way, s."""
-STEADY_SECONDS = 60.0
-"""A pod that trained this long is not in a crash loop, s."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,13 +28,19 @@ class Replacement:
     """When it may go; None with `delete` False: once status says that it is counted."""
 
 
-def replace(pod: Pod, policy: RestartPolicy, *, restarts: int, counted: Failure | None, now: datetime.datetime) -> Replacement:
-    """`pod` has failed. `counted`: last failure in the status that is *written*; `restarts`: the total with this one."""
+def replace(
+    pod: Pod, policy: RestartPolicy, *, restarts: int, counted: Failure | None, now: datetime.datetime, latest: Round | None = None
+) -> Replacement:
+    """`pod` has failed. `counted`: last failure in the status that is *written*; `restarts`: the total with this one; `latest`: the newest
+    round."""
     failure = judge(pod, policy.rules)
     why = f"{failure.reason}: {failure.detail}"
-    if not is_accounted(pod, failure, counted):
+    if not is_accounted(pod, failure, counted, latest):
         return Replacement(delete=False, why=why)
-    due = failure.time + wait(pod, failure, policy, restarts)
+    ended = failure.time
+    if ended > now:  # by the fast clock of its node
+        ended = min(now, counted.time) if counted is not None and counted.time is not None else pod.created_at
+    due = ended + wait(pod, failure, policy, restarts)
     return Replacement(delete=now >= due, why=why, look_again=None if now >= due else due)
 
 
@@ -50,8 +54,7 @@ def _wait(pod: Pod, failure: PodFailure, backoff: Backoff, restarts: int) -> flo
         return 0.0
     if failure.cost is Cost.FREE_BUT_WAIT:
         return REFUSED_SECONDS
-    started = (pod.end.started_at if pod.end else None) or pod.created_at
-    if (failure.time - started).total_seconds() >= STEADY_SECONDS:
+    if (failure.time - started_at(pod)).total_seconds() >= STEADY_SECONDS:
         return 0.0
     if failure.cost is Cost.IGNORED:
         return REFUSED_SECONDS  # there is no count by which a wait could grow

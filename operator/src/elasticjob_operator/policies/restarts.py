@@ -5,7 +5,10 @@ Two kinds of failure add up in `status.restarts.total`:
 - The agents' own, worker processes that failed while their agents lived: `restart_count` of the plan, one for each restart of the whole
   group. `status.restarts.reported` says how many of them are in the total.
 - Pods that failed as a whole. A failed pod takes its group with it, so pods that fail together count once: those that were there at the
-  last counted failure and ended within `GROUP_SECONDS` of it. A restart of the agents that follows from a pod's end is no other failure.
+  last counted failure, and ended before the agents had made another plan (`GROUP_SECONDS` after it, where there are no plans). A restart of
+  the agents that follows from a pod's end is no other failure.
+
+Agents and kubelets have clocks of their own, and one may be wrong by hours. So no time is later than now, and rounds come before times.
 
 A failed pod is counted first, in status, and deleted only after that was written. So a killed operator neither forgets a failure nor
 counts it twice: whether a pod was counted can be read from status and the pod's own times.
@@ -25,13 +28,24 @@ from elasticjob_operator.policies.failures import Cost, PodFailure, action_for, 
 from elasticjob_operator.world import Pod, RendezvousView
 
 GROUP_SECONDS = 5.0
-"""How long the rest of a worker group takes to fail of the first failure, s."""
+"""How long the rest of a worker group takes to fail of the first failure, where nothing says of which round it was, s."""
+ROUND_SECONDS = 1800.0
+"""How long after the first failure the rest of its round may take to fail, s: torch's longest time-out."""
 MAX_TIMES = 101
 """Times of restarts that are kept: one more than may be within a window."""
 IGNORED_AT_ONCE = 100
 """Restarts that agents may make while the operator is away, where rules ignore some of them."""
 UNKNOWN = "WorkerFailed"
 """Cause of a restart of which the agents reported no failure."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """The newest round that is known."""
+
+    number: int
+    began: datetime.datetime | None = None
+    """None: not known, or by a clock that is ahead of ours."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +60,8 @@ class Budget:
     """A failure that ends the job by a rule."""
     look_again: datetime.datetime | None = None
     """When a restart leaves the window."""
+    latest: Round | None = None
+    """None: the agents make no plans that the operator knows of."""
     some_are_ignored: bool = False
     """A rule ignores failures, which the agents cannot tell from others."""
 
@@ -88,7 +104,7 @@ def account(job: ElasticJob, view: RendezvousView, failed: Iterable[Pod], now: d
     """The budget after everything that is visible now. Never below what status says."""
     policy, before = job.spec.restart_policy, job.status.restarts
     tally = _Tally(before)
-    known, reported = job.status.last_failure, _reported(view)
+    known, reported, latest = _clamped(job.status.last_failure, now), _clamped(_reported(view), now), latest_round(job, view, now)
     last = _newer(known, reported)
     action = action_for(policy.rules, reported.exit_code, reported.reason) if reported else None
     fatal = reported if action is RuleAction.FAIL and last is reported and last != known else None
@@ -101,10 +117,10 @@ def account(job: ElasticJob, view: RendezvousView, failed: Iterable[Pod], now: d
     new: Failure | None = None
     for pod, failure in _in_order(failed, policy.rules):
         if failure.ends_job:
-            fatal = fatal or _of_pod(pod, failure)
-        if failure.cost is Cost.COUNTS and not is_accounted(pod, failure, last):
-            tally.add(failure.reason, failure.time)
-            last = new = _of_pod(pod, failure)
+            fatal = fatal or _of_pod(pod, failure, latest)
+        if failure.cost is Cost.COUNTS and not is_accounted(pod, failure, last, latest):
+            tally.add(failure.reason, min(failure.time, now))
+            last = new = _clamped(_of_pod(pod, failure, latest), now)
     restarts, again = _within_window(policy, tally, count, now)
     return Budget(
         restarts=restarts,
@@ -113,8 +129,26 @@ def account(job: ElasticJob, view: RendezvousView, failed: Iterable[Pod], now: d
         new_failure=new,
         fatal=fatal,
         look_again=again,
+        latest=latest,
         some_are_ignored=any(rule.action is RuleAction.IGNORE for rule in policy.rules),
     )
+
+
+def latest_round(job: ElasticJob, view: RendezvousView, now: datetime.datetime) -> Round | None:
+    if not job.has_plans:
+        return None
+    if view.plan is None:
+        return Round(number=job.status.epoch)
+    known = 0 < view.plan.created_at <= now.timestamp()
+    began = datetime.datetime.fromtimestamp(view.plan.created_at, datetime.timezone.utc) if known else None
+    return Round(number=view.plan.epoch, began=began)
+
+
+def _clamped(failure: Failure | None, now: datetime.datetime) -> Failure | None:
+    """Not later than now, or it would hide all that happens until then."""
+    if failure is None or failure.time is None or failure.time <= now:
+        return failure
+    return failure.model_copy(update={"time": now.replace(microsecond=0)})
 
 
 def _fresh(before: Restarts, view: RendezvousView) -> tuple[int | None, int]:
@@ -138,18 +172,28 @@ def _within_window(
     return restarts, times[0].replace(microsecond=0) + window if times else None
 
 
-def is_accounted(pod: Pod, failure: PodFailure, last: Failure | None) -> bool:
+def is_accounted(pod: Pod, failure: PodFailure, last: Failure | None, latest: Round | None = None) -> bool:
     """Whether `last` is this pod's failure, a later one, or that of the group it belonged to. Free failures always are."""
     if failure.cost is not Cost.COUNTS:
         return True
     if last is None or last.time is None:
         return False
-    if failure.time > last.time + datetime.timedelta(seconds=GROUP_SECONDS):
+    is_its_own = last.rank is None and last.worker == pod.name
+    if not is_its_own and not _is_of_that_group(failure, last, last.time, latest):
         return False
     # Times have whole seconds: made in that very second, it is the failed one itself, one of its group, or its successor.
     created, ended = pod.created_at.replace(microsecond=0), failure.time.replace(microsecond=0)
     is_successor = pod.name == last.worker and ended > last.time
     return created < last.time or (created == last.time and not is_successor)
+
+
+def _is_of_that_group(failure: PodFailure, last: Failure, time: datetime.datetime, latest: Round | None) -> bool:
+    """`time`: of `last`."""
+    if failure.time <= time + datetime.timedelta(seconds=GROUP_SECONDS):
+        return True
+    if latest is None or last.round is None or failure.time > time + datetime.timedelta(seconds=ROUND_SECONDS):
+        return False
+    return latest.number <= last.round or (latest.began is not None and latest.began >= failure.time)
 
 
 def failure_of(value: FailureValue | Mapping[str, Any]) -> Failure:
@@ -158,6 +202,7 @@ def failure_of(value: FailureValue | Mapping[str, Any]) -> Failure:
         value = FailureValue(**{name: value[name] for name in FailureValue.__slots__ if name in value})
     return Failure(
         worker=value.member,
+        round=value.epoch,
         rank=value.rank,
         exit_code=value.exit_code,
         reason=value.reason,
@@ -177,6 +222,8 @@ def _newer(known: Failure | None, reported: Failure | None) -> Failure | None:
     if known is None or reported is None or known.time is None or reported.time is None:
         return reported or known
     of_a_pod = known.rank is None
+    if known.round is not None and reported.round is not None and reported.round >= known.round:
+        return reported if reported.round > known.round else known
     patience = datetime.timedelta(seconds=GROUP_SECONDS if of_a_pod else 0)
     return reported if reported.time >= known.time + patience else known
 
@@ -185,10 +232,11 @@ def _in_order(failed: Iterable[Pod], rules: Iterable[RestartRule]) -> list[tuple
     return sorted(((pod, judge(pod, rules)) for pod in failed), key=lambda each: (each[1].time, each[0].index))
 
 
-def _of_pod(pod: Pod, failure: PodFailure) -> Failure:
+def _of_pod(pod: Pod, failure: PodFailure, latest: Round | None) -> Failure:
     words = pod.end.message.strip() if pod.end else ""
     return Failure(
         worker=pod.name,
+        round=latest.number if latest else None,
         exit_code=failure.exit_code,
         reason=failure.reason,
         message=f"{failure.detail}\n{words}".strip(),

@@ -132,6 +132,7 @@ status.lastFailure.exitCode: integer
 status.lastFailure.message: string
 status.lastFailure.rank: integer
 status.lastFailure.reason: string
+status.lastFailure.round: integer
 status.lastFailure.time: string
 status.lastFailure.worker: string
 status.observedGeneration: integer

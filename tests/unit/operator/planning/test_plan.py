@@ -234,8 +234,8 @@ class TestFailedPod:
         assert names(second, EvictMember) == ["digits-worker-3"]
         assert second.status.restarts.total == 1
 
-    def test_that_left_gracefully_is_free_and_replaced_at_once(self) -> None:
-        found = ask(self.job, *self.pods[:3], failed_pod(3, code=143), rendezvous=self.view)
+    def test_that_lost_its_membership_is_free_and_replaced_at_once(self) -> None:
+        found = ask(self.job, *self.pods[:3], failed_pod(3, code=75), rendezvous=self.view)
         assert names(found, DeletePod) == ["digits-worker-3"]
         assert found.status.restarts.total == 0
 

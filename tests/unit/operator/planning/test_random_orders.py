@@ -28,7 +28,7 @@ from elasticjob_operator.planning import (
     plan,
 )
 from elasticjob_operator.policies.failures import judge
-from elasticjob_operator.policies.restarts import is_accounted
+from elasticjob_operator.policies.restarts import is_accounted, latest_round
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.world import (
     Admission,
@@ -216,7 +216,8 @@ class Cluster(RuleBasedStateMachine):
         pod = self.pods.get(action.name)
         if pod and pod.failed and not self.job.status.is_finished and not pod.terminating:
             failure = judge(pod, self.job.spec.restart_policy.rules)
-            assert is_accounted(pod, failure, self.job.status.last_failure), "deleted before it was counted"
+            latest = latest_round(self.job, self.world.rendezvous, self.now)
+            assert is_accounted(pod, failure, self.job.status.last_failure, latest), "deleted before it was counted"
 
     def check_lost(self, action: DeletePod) -> None:
         pod = self.pods.get(action.name)

@@ -134,11 +134,14 @@ def test_refused_autoscaler_is_not_told_as_refused_pods() -> None:
     )
 
 
-def test_failed_worker_is_told_with_the_restart_that_follows() -> None:
+def test_restart_is_not_announced_before_the_agents_have_decided_on_it() -> None:
     budget = Budget(restarts=Restarts(total=1), limit=3, last_failure=FAILURE)
     view = make_view(plan=make_plan(2, restart_count=1), failure=make_failure(1, epoch=2))
     found = judge_activity(make_job(max_restarts=3, status=TRAINED), view, live(4), budget)
-    assert found.restarting_message == "digits-worker-1 failed (ApplicationError, exit code 1); restart 2 of at most 3."
+    assert found.restarting_message == (
+        "digits-worker-1 failed (ApplicationError, exit code 1); its group restarts unless the agents give up. "
+        "Restarts so far: 1 of at most 3."
+    )
 
 
 @pytest.mark.parametrize(
@@ -159,4 +162,4 @@ def test_wait_for_a_failed_workers_successor_is_told(restarts: int, words: str) 
 def test_failed_worker_is_told_with_the_first_line_of_its_error() -> None:
     failure = FAILURE.model_copy(update={"message": "ValueError: bad shape\nTraceback ..."})
     found = judge_activity(make_job(max_restarts=3, status=TRAINED), BROKEN, live(4), Budget(limit=3, last_failure=failure))
-    assert "failed (ApplicationError, exit code 1: ValueError: bad shape); restart 1" in found.restarting_message
+    assert "failed (ApplicationError, exit code 1: ValueError: bad shape); its group restarts" in found.restarting_message

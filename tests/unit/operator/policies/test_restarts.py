@@ -30,6 +30,63 @@ def counted(seconds: float, worker: str = "digits-worker-0", rank: int | None = 
     return Failure(worker=worker, rank=rank, reason="ApplicationError", time=at(seconds))
 
 
+def in_round(number: int, seconds: float, worker: str = "digits-worker-0", rank: int | None = None) -> Failure:
+    return counted(seconds, worker, rank).model_copy(update={"round": number})
+
+
+def planned(number: int, at: float) -> RendezvousView:
+    return make_view(plan=dataclasses.replace(make_plan(number), created_at=NOW.timestamp() + at))
+
+
+@pytest.mark.parametrize(
+    ("last", "view", "pod", "total"),
+    [
+        pytest.param(in_round(3, -60), planned(3, -600), failed_pod(1), 1, id="no other plan since: of the same incident"),
+        pytest.param(in_round(3, -60), planned(4, -30), failed_pod(1), 2, id="of the next round: another incident"),
+        pytest.param(in_round(3, -60), planned(4, -1), failed_pod(1, at=-2), 1, id="before the next round, seen later"),
+        pytest.param(in_round(3, -60), planned(4, 3600), failed_pod(1), 2, id="a planner's clock an hour ahead hides nothing"),
+        pytest.param(in_round(3, -60), planned(3, -600), failed_pod(1, created=-30), 2, id="made since: its own failure"),
+        pytest.param(in_round(3, -3600), planned(3, -7200), failed_pod(1), 2, id="an hour later, whatever the plans say"),
+        pytest.param(counted(-60), planned(3, -600), failed_pod(1), 2, id="a status of an earlier version"),
+    ],
+)
+def test_pods_that_fail_in_one_round_count_once(last: Failure, view: RendezvousView, pod: Pod, total: int) -> None:
+    job = make_job(status=make_status(restarts=1, last_failure=last))
+    assert account(job, view, [pod], NOW).total == total
+
+
+def test_eleven_pods_of_one_incident_count_once_however_long_they_take() -> None:
+    status, failed = make_status(), []
+    for number in range(11):
+        failed.append(failed_pod(number, at=6 * number))
+        found = account(make_job(status=status), planned(1, -600), failed, at(6 * number))
+        status = make_status(restarts=found.total, last_failure=found.last_failure)
+    assert found.total == 1
+
+
+def test_agent_whose_clock_is_an_hour_ahead_hides_no_failure() -> None:
+    view = make_view(plan=make_plan(restart_count=1), failure=make_failure(3, at=3600))
+    status = make_status()
+    for number in range(20):
+        now = at(60 + 10 * number)
+        crashed = [failed_pod(1, created=53 + 10 * number, started=54 + 10 * number, at=55 + 10 * number)] if number else []
+        found = account(make_job(status=status), view, crashed, now)
+        assert found.last_failure is not None
+        assert found.last_failure.time is not None
+        assert found.last_failure.time <= now
+        status = status.model_copy(update={"restarts": found.restarts, "last_failure": found.last_failure})
+    assert found.total == 20
+    assert found.last_failure is not None
+    assert found.last_failure.worker == "digits-worker-1", "the newest"
+
+
+def test_same_report_of_a_clock_that_is_ahead_is_no_news() -> None:
+    view = make_view(plan=make_plan(restart_count=1), failure=make_failure(3, at=3600))
+    first = account(make_job(), view, [], at(1))
+    status = make_status().model_copy(update={"restarts": first.restarts, "last_failure": first.last_failure})
+    assert account(make_job(status=status), view, [], at(30)).last_failure == first.last_failure
+
+
 @pytest.mark.parametrize(
     ("before", "last", "view", "failed", "total"),
     [
@@ -49,7 +106,7 @@ def counted(seconds: float, worker: str = "digits-worker-0", rank: int | None = 
         pytest.param(1, counted(0), NOTHING, [failed_pod(0, at=1, created=0)], 2, id="the successor, made in the second of the failure"),
         pytest.param(1, counted(0), NOTHING, [failed_pod(1, at=1, created=0)], 1, id="one of the group, made in the second of the failure"),
         pytest.param(1, counted(0), NOTHING, [failed_pod(0, at=-60, created=0)], 1, id="a node's clock is late: counted once all the same"),
-        pytest.param(0, None, NOTHING, [failed_pod(0, code=143)], 0, id="disruptions are free"),
+        pytest.param(0, None, NOTHING, [failed_pod(0, code=75)], 0, id="losing one's membership is free"),
         pytest.param(0, None, NOTHING, [failed_pod(0, disruption="PreemptionByScheduler")], 0, id="preemption is free"),
         pytest.param(
             0,
@@ -69,7 +126,7 @@ def test_restart_budget(before: int, last: Failure | None, view: RendezvousView,
 @pytest.mark.parametrize(("before", "spent"), [(2, False), (3, True)])
 def test_budget_is_spent_when_a_failure_exceeds_max_restarts(before: int, spent: bool) -> None:
     job = make_job(max_restarts=3, status=make_status(restarts=before, last_failure=counted(-100)))
-    assert account(job, NOTHING, [failed_pod(0)], NOW).spent is spent
+    assert account(job, NOTHING, [failed_pod(1)], NOW).spent is spent
 
 
 def test_counting_is_repeatable() -> None:
@@ -99,7 +156,14 @@ def test_last_failure_of_a_pod_has_its_termination_message() -> None:
             counted(-2), make_view(failure=make_failure(1)), "digits-worker-0", id="the rest fails of a pod's failure: the pod is first"
         ),
         pytest.param(counted(-2, rank=0), make_view(failure=make_failure(1)), "digits-worker-1", id="next epoch fails right after"),
-        pytest.param(counted(50, rank=0), make_view(failure=make_failure(1)), "digits-worker-0", id="an old one read again"),
+        pytest.param(counted(0, rank=0), make_view(failure=make_failure(1, at=-50)), "digits-worker-0", id="an old one read again"),
+        pytest.param(
+            in_round(2, -3600, rank=0), make_view(failure=make_failure(1, epoch=3, at=-7200)), "digits-worker-1", id="a clock hours behind"
+        ),
+        pytest.param(in_round(2, 3600, rank=0), make_view(failure=make_failure(1, epoch=3)), "digits-worker-1", id="a clock an hour ahead"),
+        pytest.param(
+            in_round(3, -60), make_view(failure=make_failure(1, epoch=3)), "digits-worker-0", id="its round fails of a pod, a minute later"
+        ),
         pytest.param(
             None,
             make_view(failure=make_failure(1), outcome=make_outcome("failed", failure=dataclasses.asdict(make_failure(3)))),
@@ -149,7 +213,7 @@ def test_restart_of_the_agents_that_follows_from_a_pods_end_is_the_same_failure(
 
 def test_restarts_are_told_by_cause() -> None:
     status = restarts(total=3, reported=1, by_cause={"OutOfMemory": 2, "ApplicationError": 1})
-    view = make_view(plan=make_plan(restart_count=2), failure=make_failure(at=-60))
+    view = make_view(plan=make_plan(2, restart_count=2), failure=make_failure(at=-90))
     found = account(make_job(status=status), view, [failed_pod(0, reason="OOMKilled", code=137)], NOW).restarts
     assert found.by_cause == {"OutOfMemory": 3, "ApplicationError": 2}
     assert found.total == 5
@@ -204,7 +268,7 @@ IGNORE, FAIL, RESTART = (
         pytest.param(IGNORE, failed_pod(0, code=42), 0, False, id="ignored"),
         pytest.param(IGNORE, failed_pod(0, code=1), 1, False, id="another code counts"),
         pytest.param(FAIL, failed_pod(0, code=42), 1, True, id="fails the job"),
-        pytest.param(FAIL, failed_pod(0, code=143), 0, False, id="leaving stays free"),
+        pytest.param(FAIL, failed_pod(0, code=75), 0, False, id="losing one's membership stays free"),
         pytest.param(RESTART, make_pod(0, PodPhase.FAILED, reason="Evicted", created=0), 1, False, id="evictions count by wish"),
         pytest.param(RESTART, make_pod(0, PodPhase.FAILED, reason="Preempted", created=0), 0, False, id="preemption does not"),
     ],
