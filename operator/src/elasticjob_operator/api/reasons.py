@@ -14,6 +14,8 @@ class ConditionType(str, enum.Enum):
     """The etcd through which the workers meet answers."""
     RUNNING = "Running"
     """A worker group trains."""
+    STALLED = "Stalled"
+    """Workers run, but report no further steps."""
     RESTARTING = "Restarting"
     """Training has started before, stands still now, and will go on."""
     RESIZING = "Resizing"
@@ -67,7 +69,15 @@ class Reason(str, enum.Enum):
     """A worker or the etcd is on a node that does not answer, and spec.rendezvous.onPartition keeps it there."""
     NODES_UNHEALTHY = "NodesUnhealthy"
     """So many nodes are not ready that nothing on them is given up."""
+    OUTCOME_UNKNOWN = "OutcomeUnknown"
+    """No worker pod is left of a job that has trained: etcd is asked first whether it has ended."""
+    RENDEZVOUS_LOST = "RendezvousLost"
+    """etcd does not answer, and a worker of the last round is gone: nothing can be agreed on until it is back."""
     FINISHED = "Finished"
+
+    # Stalled
+    NO_PROGRESS = "NoProgress"
+    PROGRESSING = "Progressing"
 
     # Restarting
     WORKER_FAILED = "WorkerFailed"
@@ -135,6 +145,13 @@ MESSAGES: dict[Reason, str] = {
     "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
     Reason.NODES_UNHEALTHY: "{count} of {total} nodes are not ready: too many to replace their pods, because the fault is probably not "
     "theirs. Pods are replaced once most nodes are ready, or the node is deleted or has the taint node.kubernetes.io/out-of-service.",
+    Reason.OUTCOME_UNKNOWN: "No worker pod is left. The job may have ended: new ones are created once etcd at {endpoint} says that it has "
+    "not.",
+    Reason.RENDEZVOUS_LOST: "{left} of the {size} workers of round {round} are left, and etcd does not answer: training continues when "
+    "it is back.",
+    Reason.NO_PROGRESS: "No step has been reported since step {step} at {since}. Saving a checkpoint or evaluating may take that long; "
+    "otherwise look at the workers' logs and stacks.",
+    Reason.PROGRESSING: "Steps are reported.",
     Reason.FINISHED: "The job has ended.",
     Reason.WORKER_FAILED: "{worker} failed ({detail}); restart {restarts} of at most {max_restarts}.",
     Reason.WORKER_LOST: "{worker} is gone ({detail}); this restart is free.",

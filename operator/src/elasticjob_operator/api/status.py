@@ -27,7 +27,7 @@ class Condition(Model, frozen=True):
     """One aspect of the job's state, as metav1.Condition."""
 
     type: Annotated[str, Field(max_length=316)]
-    """Aspect: Accepted, RendezvousReady, Running, Restarting, Resizing, Degraded, Suspended, Succeeded or Failed."""
+    """Aspect: Accepted, RendezvousReady, Running, Stalled, Restarting, Resizing, Degraded, Suspended, Succeeded or Failed."""
     status: ConditionStatus
     """Whether the condition holds: True, False or Unknown."""
     reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
@@ -86,7 +86,9 @@ class Progress(Model, frozen=True):
     metrics: Metrics = {}  # noqa: RUF012 pydantic copies defaults
     """What the script reported beside the step: loss, accuracy and the like, as strings."""
     updated_at: Time | None = None
-    """When the training reported this."""
+    """When the training reported this, by the clock of its node."""
+    observed_at: Time | None = None
+    """When the operator saw this first, by its own clock."""
 
 
 class Failure(Model, frozen=True):
@@ -97,6 +99,8 @@ class Failure(Model, frozen=True):
 
     worker: str = ""
     """Name of the worker pod."""
+    pod_uid: str = ""
+    """uid of that pod, where the pod failed as a whole."""
     rank: Int32 | None = None
     """Global rank of the failed process, where it had one."""
     exit_code: Int32 | None = None
@@ -163,7 +167,7 @@ class Status(Model, frozen=True):
     ] = ()
     """State of the job, one entry for each aspect. `kubectl wait --for=condition=Succeeded` works."""
     summary: str = ""
-    """Succeeded, Failed, Suspended, Running, Degraded, Resizing or Restarting, or why the job does not run, such as Unschedulable.
+    """Succeeded, Failed, Suspended, Running, Stalled, Degraded, Resizing or Restarting, or why the job does not run, such as Unschedulable.
 
     For people; programs read conditions.
     """
@@ -247,7 +251,10 @@ def summary_of(conditions: Iterable[Condition]) -> str:
     if accepted is None or accepted.status is ConditionStatus.FALSE:
         return accepted.reason if accepted else ""
     if is_true(ConditionType.RUNNING):
-        return next((each.value for each in (ConditionType.DEGRADED, ConditionType.RESIZING) if is_true(each)), ConditionType.RUNNING.value)
+        return next(
+            (each.value for each in (ConditionType.STALLED, ConditionType.DEGRADED, ConditionType.RESIZING) if is_true(each)),
+            ConditionType.RUNNING.value,
+        )
     waits = reason(ConditionType.RUNNING)
     if waits in _IN_THE_WAY or waits == Reason.SUSPENDING:
         return waits

@@ -17,6 +17,7 @@ from elasticjob_operator.building.metadata import labels, metadata, selector_lab
 _DATA = "/var/lib/etcd"
 PLACEMENT = ("tolerations", "nodeSelector", "priorityClassName", "imagePullSecrets")
 """Fields of a pod's spec that the job's `spec.rendezvous.etcd` and the operator's settings may give."""
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _USER = 65532
 """Any user but root will do: etcd writes only to its volume, which fsGroup gives to it."""
 
@@ -52,6 +53,7 @@ def _stateful_set(job: ElasticJob, image: str, defaults: Mapping[str, Any]) -> d
                 "metadata": {"labels": labels(job, names.COMPONENT_ETCD)},
                 "spec": {
                     "automountServiceAccountToken": False,
+                    "affinity": {"podAntiAffinity": {_PREFERRED: [{"weight": 100, "podAffinityTerm": _beside_workers(job)}]}},
                     "enableServiceLinks": False,
                     "terminationGracePeriodSeconds": 5,
                     "securityContext": {
@@ -76,6 +78,14 @@ def _placement(job: ElasticJob, defaults: Mapping[str, Any]) -> dict[str, Any]:
     said = etcd.to_api() if etcd else {}
     wanted = {field: said.get(field) if said.get(field) not in (None, "") else defaults.get(field) for field in PLACEMENT}
     return {field: value for field, value in wanted.items() if value}
+
+
+def _beside_workers(job: ElasticJob) -> dict[str, Any]:
+    """A node that takes workers and their etcd along costs an outage of both, and the record of how the job ended."""
+    return {
+        "labelSelector": {"matchLabels": selector_labels(job, names.COMPONENT_WORKER)},
+        "topologyKey": "kubernetes.io/hostname",
+    }
 
 
 def _container(job: ElasticJob, image: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from elasticjob_operator.building.pods import hash_of
 from elasticjob_operator.policies.growth import Growth
 from elasticjob_operator.policies.lifecycle import outlived_its_template
 from elasticjob_operator.policies.node_loss import Held, LossRules, Nodes, take_census
-from elasticjob_operator.policies.rendezvous import Rendezvous, rendezvous_of, with_store
+from elasticjob_operator.policies.rendezvous import Rendezvous, rendezvous_of, unknown_end, with_store
 from elasticjob_operator.policies.scaling import Scaling, scale
 from elasticjob_operator.policies.standing import Stand, Standing, standing
 from elasticjob_operator.settings import Settings
@@ -29,6 +29,8 @@ class Observed:
     """Pods of the job's own etcd."""
     scaling: Scaling
     growth: Growth
+    unknown_end: Held | None = None
+    """Why no worker is created: the job may have ended while nobody looked."""
 
     @property
     def staying(self) -> tuple[tuple[Pod, Stand], ...]:
@@ -88,6 +90,7 @@ def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.da
         # Pods of two runs at once would be more than are wanted.
         scaling=dataclasses.replace(scaling, create=()) if stale else scaling,
         growth=growth,
+        unknown_end=unknown_end(job, rendezvous, world.rendezvous, [pod for pod, _ in (*workers, *etcd)]),
     )
 
 

@@ -21,15 +21,16 @@ from elasticjob_operator.planning.common import ask_server, delete_pod, is_count
 from elasticjob_operator.planning.objects import missing_objects
 from elasticjob_operator.planning.observed import Observed, sort_out
 from elasticjob_operator.planning.rest import finished, suspended
-from elasticjob_operator.planning.status import ended_status, status_of
+from elasticjob_operator.planning.status import ended_status, progress_of, status_of
 from elasticjob_operator.planning.stories import tell
 from elasticjob_operator.policies import admission, completion, lifecycle
 from elasticjob_operator.policies.activity import Activity, judge_activity, worker_failed
 from elasticjob_operator.policies.growth import settle
 from elasticjob_operator.policies.nodes import avoided, failing_nodes
-from elasticjob_operator.policies.rendezvous import is_superseded, needs_publishing, wanted_spec
+from elasticjob_operator.policies.rendezvous import SILENT_SECONDS, is_superseded, needs_publishing, silent_since, wanted_spec
 from elasticjob_operator.policies.replacement import replace
 from elasticjob_operator.policies.restarts import Budget, account
+from elasticjob_operator.policies.stalling import judge_stall
 from elasticjob_operator.policies.standing import Standing
 from elasticjob_operator.policies.world_size import counted
 from elasticjob_operator.settings import Settings
@@ -73,7 +74,7 @@ def _active(
     counted_now = budget.new_failure.worker if budget.new_failure else ""
     failing = failing_nodes(job, observed.workers, world.nodes, counted_now, now)
     creations, refusal = _creations(job, world, settings, observed, verdict, failing, now)
-    activity = judge_activity(job, world.rendezvous, observed.staying, budget, refusal=refusal, held=observed.held)
+    activity = judge_activity(job, world.rendezvous, observed.staying, budget, refusal=refusal, held=observed.held or observed.unknown_end)
     done = _completion(job, world, staying, budget, activity, now)
     if done.end is not None:
         return _ended(job, world, observed, verdict, budget, done.end, now)
@@ -87,6 +88,7 @@ def _active(
     status = status_of(job, world, observed, verdict, budget, activity, now).model_copy(update={"failing_nodes": failing or None})
     timers += [*observed.timers, done.look_again, verdict.look_again, budget.look_again, observed.growth.scale_up_at]
     timers.append(now if _gives_etcd_up(job, observed) else None)
+    timers += _doubts(job, world, observed, activity, now)
     timers += [
         refusal.retry_at if refusal and now < refusal.retry_at else None,
         now if budget.new_failure or verdict.ask or observed.to_ask else None,
@@ -98,6 +100,17 @@ def _active(
         target=target_of(observed) if observed.workers or verdict.accepted else None,
         look_again=soonest(timers),
     )
+
+
+def _doubts(
+    job: ElasticJob, world: World, observed: Observed, activity: Activity, now: datetime.datetime
+) -> list[datetime.datetime | None]:
+    """When silence begins to mean something: that of etcd, that of the training."""
+    view = world.rendezvous
+    silent = silent_since(observed.rendezvous, view, [pod for pod, _ in observed.etcd])
+    due = silent + datetime.timedelta(seconds=SILENT_SECONDS) if silent is not None else None
+    stall = judge_stall(job, view, progress_of(job, view, now), running=activity.running, now=now)
+    return [due if due is not None and due > now else None, stall.look_again if stall is not None else None]
 
 
 def _gives_etcd_up(job: ElasticJob, observed: Observed) -> bool:
@@ -160,7 +173,7 @@ def _creations(
     if not (verdict.accepted or observed.workers):
         return [], None
     wanted = missing_objects(job, world, settings, observed.rendezvous)
-    wants_pods = bool(verdict.accepted and observed.scaling.create)
+    wants_pods = bool(verdict.accepted and observed.scaling.create) and observed.unknown_end is None
     kinds = {each.kind.value for each in wanted if isinstance(each, CreateObject)} | ({POD} if wants_pods else set())
     refusal = world.refusal if world.refusal is not None and world.refusal.kinds & kinds else None
     held = refusal.kinds if refusal is not None and now < refusal.retry_at else frozenset()

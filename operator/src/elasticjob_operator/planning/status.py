@@ -24,12 +24,14 @@ from elasticjob_operator.policies.completion import End
 from elasticjob_operator.policies.rendezvous import readiness, readiness_of_store
 from elasticjob_operator.policies.resizing import degraded, resizing
 from elasticjob_operator.policies.restarts import Budget
+from elasticjob_operator.policies.stalling import Stall, judge_stall
 from elasticjob_operator.policies.standing import Standing
 from elasticjob_operator.world import Pod, RendezvousView, World
 
 _OF_RUNNING = (
     ConditionType.RENDEZVOUS_READY,
     ConditionType.RUNNING,
+    ConditionType.STALLED,
     ConditionType.RESTARTING,
     ConditionType.RESIZING,
     ConditionType.DEGRADED,
@@ -60,11 +62,12 @@ def status_of(
     """Of a job that goes on."""
     conditions = _Conditions(job, now)
     _accepted(conditions, verdict)
-    _rendezvous_ready(conditions, job, world, observed)
+    _rendezvous_ready(conditions, job, world, observed, now)
     if conditions.has(ConditionType.SUSPENDED):
         conditions.set(ConditionType.SUSPENDED, False, Reason.JOB_RESUMED, message(Reason.JOB_RESUMED, run=observed.rendezvous.run))
     if verdict.accepted or observed.workers:
         _active(conditions, activity)
+        _stalled(conditions, judge_stall(job, world.rendezvous, progress_of(job, world.rendezvous, now), running=activity.running, now=now))
         _sized(conditions, job, world, observed, activity)
         for type_ in (ConditionType.SUCCEEDED, ConditionType.FAILED):
             conditions.set(type_, False, Reason.NOT_FINISHED, message(Reason.NOT_FINISHED))
@@ -72,7 +75,7 @@ def status_of(
         for type_ in _OF_RUNNING:
             if conditions.has(type_):
                 conditions.set(type_, False, verdict.reason, verdict.message)
-    return _common(job, world, observed, budget, conditions).model_copy(
+    return _common(job, world, observed, budget, conditions, now).model_copy(
         update={
             "world_size": _world_size(job, world.rendezvous, activity),
             # Of the group that trains or trained last: after a restart, the epoch tells that training goes on.
@@ -95,7 +98,7 @@ def suspended_status(job: ElasticJob, world: World, observed: Observed, verdict:
     conditions.set(ConditionType.SUSPENDED, not left, reason, text)
     for type_ in (ConditionType.SUCCEEDED, ConditionType.FAILED):
         conditions.set(type_, False, Reason.NOT_FINISHED, message(Reason.NOT_FINISHED))
-    return _common(job, world, observed, budget, conditions).model_copy(
+    return _common(job, world, observed, budget, conditions, now).model_copy(
         update={"world_size": 0, "epoch": _epoch(job, world.rendezvous) if left else job.status.epoch}
     )
 
@@ -120,7 +123,7 @@ def ended_status(
     conditions.set(won, True, end.reason, end.message)
     conditions.set(lost, False, end.reason, end.message)
     moment = now.replace(microsecond=0)
-    return _common(job, world, observed, budget, conditions).model_copy(
+    return _common(job, world, observed, budget, conditions, now).model_copy(
         update={
             "world_size": 0,
             "epoch": _epoch(job, world.rendezvous),
@@ -141,7 +144,7 @@ def _accepted(conditions: _Conditions, verdict: Verdict) -> None:
     conditions.set(ConditionType.ACCEPTED, verdict.accepted, verdict.reason, verdict.message)
 
 
-def _rendezvous_ready(conditions: _Conditions, job: ElasticJob, world: World, observed: Observed) -> None:
+def _rendezvous_ready(conditions: _Conditions, job: ElasticJob, world: World, observed: Observed, now: datetime.datetime) -> None:
     if not observed.rendezvous.allowed:
         reason = Reason.ENDPOINT_NOT_ALLOWED
         conditions.set(ConditionType.RENDEZVOUS_READY, False, reason, message(reason, endpoint=observed.rendezvous.endpoint))
@@ -153,9 +156,17 @@ def _rendezvous_ready(conditions: _Conditions, job: ElasticJob, world: World, ob
             conditions.set(ConditionType.RENDEZVOUS_READY, store.status, store.reason, store.message)
         return
     was_ready = job.status.epoch > 0 or job.status.is_true(ConditionType.RENDEZVOUS_READY)
-    ready = readiness(observed.rendezvous, world.rendezvous, [pod for pod, _ in observed.etcd], was_ready=was_ready)
+    held = next((stand.held for _, stand in observed.etcd if stand.held is not None), None)
+    etcd = [pod for pod, _ in observed.etcd]
+    ready = readiness(observed.rendezvous, world.rendezvous, etcd, was_ready=was_ready, held=held, now=now)
     if ready is not None:
         conditions.set(ConditionType.RENDEZVOUS_READY, ready.status, ready.reason, ready.message)
+
+
+def _stalled(conditions: _Conditions, stall: Stall | None) -> None:
+    """Said of a job only once it was so."""
+    if stall is not None and (stall.stalled or conditions.has(ConditionType.STALLED)):
+        conditions.set(ConditionType.STALLED, stall.stalled, stall.reason, stall.message)
 
 
 def _active(conditions: _Conditions, activity: Activity) -> None:
@@ -176,7 +187,7 @@ def _sized(conditions: _Conditions, job: ElasticJob, world: World, observed: Obs
     conditions.set(ConditionType.DEGRADED, missing.status, missing.reason, missing.message)
 
 
-def _common(job: ElasticJob, world: World, observed: Observed, budget: Budget, conditions: _Conditions) -> Status:
+def _common(job: ElasticJob, world: World, observed: Observed, budget: Budget, conditions: _Conditions, now: datetime.datetime) -> Status:
     view, before = world.rendezvous, job.status
     return before.model_copy(
         update={
@@ -186,7 +197,7 @@ def _common(job: ElasticJob, world: World, observed: Observed, budget: Budget, c
             "scale_up_time": observed.growth.scale_up_at,
             "restarts": budget.restarts,
             "rendezvous": observed.rendezvous.to_status(str(job.spec.rendezvous.backend)),
-            "progress": _progress(view) or before.progress,
+            "progress": progress_of(job, view, now),
             "last_failure": budget.last_failure,
             "conditions": conditions.all,
             "summary": summary_of(conditions.all),
@@ -196,9 +207,10 @@ def _common(job: ElasticJob, world: World, observed: Observed, budget: Budget, c
 
 
 def _counts(job: ElasticJob, observed: Observed) -> dict[str, object]:
-    there = [pod for pod, stand in observed.workers if not pod.ended and stand.standing is not Standing.LOST]
+    # By the pod's phase: a sidecar that runs on holds the node's resources, and a queue must not give them away.
+    there = [pod for pod, stand in observed.workers if not pod.over and stand.standing is not Standing.LOST]
     # Pods of an earlier run take their place until they are gone.
-    stale = sum(not pod.ended and stand.standing is not Standing.LOST for pod, stand in observed.stale)
+    stale = sum(not pod.over and stand.standing is not Standing.LOST for pod, stand in observed.stale)
     ready = sum(_is_ready(pod) for pod in there)
     return {"replicas": len(there) + stale, "ready_replicas": ready, "workers": f"{ready}/{job.replicas}"}
 
@@ -219,14 +231,17 @@ def _world_size(job: ElasticJob, view: RendezvousView, activity: Activity) -> in
     return view.plan.world_size if view.plan else job.status.world_size
 
 
-def _progress(view: RendezvousView) -> Progress | None:
-    said = view.progress
+def progress_of(job: ElasticJob, view: RendezvousView, now: datetime.datetime) -> Progress | None:
+    """What was reported last, and since when this operator knows it."""
+    said, before = view.progress, job.status.progress
     if said is None:
-        return None
-    return Progress(
+        return before
+    found = Progress(
         step=max(0, said.step),
         steps_per_second=said.steps_per_second,
         last_checkpoint_step=said.last_checkpoint_step,
         metrics=said.metrics,  # type: ignore[arg-type]  # numbers become strings there
         updated_at=datetime.datetime.fromtimestamp(said.updated_at, datetime.timezone.utc) if said.updated_at else None,
     )
+    known = before.observed_at if before is not None and before.step == found.step else None
+    return found.model_copy(update={"observed_at": known or now.replace(microsecond=0)})

@@ -46,7 +46,7 @@ _BAD = frozenset(
 )
 """Reasons for which somebody may have to do something, whatever the condition."""
 
-_BAD_WHEN_TRUE = frozenset({ConditionType.FAILED.value, ConditionType.DEGRADED.value})
+_BAD_WHEN_TRUE = frozenset({ConditionType.FAILED.value, ConditionType.STALLED.value, ConditionType.DEGRADED.value})
 _GOOD_WHEN_TRUE = frozenset(
     {ConditionType.ACCEPTED.value, ConditionType.RENDEZVOUS_READY.value, ConditionType.RUNNING.value, ConditionType.SUCCEEDED.value}
 )

@@ -17,7 +17,7 @@ from elasticjob_operator.policies.node_loss import Held
 from elasticjob_operator.policies.replacement import wait
 from elasticjob_operator.policies.restarts import Budget
 from elasticjob_operator.policies.standing import Stand, Standing
-from elasticjob_operator.world import POD, Pod, PodPhase, Refusal, RendezvousView
+from elasticjob_operator.world import POD, Pod, PodPhase, Reach, Refusal, RendezvousView
 
 CONFIG_REASONS = frozenset(
     {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "InvalidImageName", "ErrImageNeverPull", "StartError"}
@@ -64,13 +64,16 @@ def judge_activity(
     ready = sum(pod.ready for pod, stand in workers if stand.standing is Standing.LIVE)
     epoch = view.plan.epoch if view.plan else job.status.epoch
     size = view.plan.world_size if view.plan else job.status.world_size
-    trains = ready >= job.min_replicas and (not job.has_plans or _is_planned(job, view, epoch))
+    left = _left_of_round(view, workers) if job.has_plans else None
+    trains = ready >= job.min_replicas and left is None and (not job.has_plans or _is_planned(job, view, epoch))
     missing = _missing(job, workers, budget, refusal, held)
     if trains:
         reason, text = Reason.TRAINING, message(Reason.TRAINING, epoch=epoch, world_size=size, ready=ready, wanted=job.replicas)
         if not job.has_plans:
             text = f"{ready} of {job.replicas} workers are ready; more is not known with backend {job.spec.rendezvous.backend}."
         text = f"{text} {missing.message}" if missing and missing.needs_help else text
+    elif left is not None and (missing is None or not missing.needs_help):
+        reason, text = Reason.RENDEZVOUS_LOST, message(Reason.RENDEZVOUS_LOST, left=left, size=_size_of(view), round=epoch)
     else:
         reason, text = _waiting(job, ready, missing)
     restarting, why, words = _resumed(job, epoch) if trains else _restarting(job, view, workers, budget)
@@ -83,6 +86,21 @@ def judge_activity(
         restarting_reason=why,
         restarting_message=words,
     )
+
+
+def _size_of(view: RendezvousView) -> int:
+    return view.plan.size if view.plan else 0
+
+
+def _left_of_round(view: RendezvousView, workers: Sequence[tuple[Pod, Stand]]) -> int | None:
+    """How many workers of the last plan are ready, if some are not and etcd does not answer: nobody can make another plan. None: training
+    may go on, as far as is known."""
+    if view.plan is None or view.reach is Reach.REACHABLE:
+        return None
+    made_by = view.plan.created_at or float("inf")
+    known = [pod for pod, stand in workers if stand.standing is Standing.LIVE and pod.created_at.timestamp() <= made_by]
+    left = sum(pod.ready for pod in known)
+    return left if left < view.plan.size else None
 
 
 def _is_planned(job: ElasticJob, view: RendezvousView, epoch: int) -> bool:

@@ -1,7 +1,7 @@
 """What is left of a job that has ended.
 
-Agents that learn of the outcome end by themselves within a second, and a pod that ended by itself keeps its log: so pods that still run are
-deleted only after a grace. The job's own etcd and the Services go when no pod runs any more.
+Agents that learn of the outcome end by themselves within a second, and a pod that ended by itself keeps its log: so pods that still run, if
+only because of a sidecar, are deleted after a grace. The job's own etcd and the Services go when no agent runs any more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Cleanup:
     force: tuple[Pod, ...] = ()
     """Lost with their nodes."""
     all_ended: bool = False
-    """Nothing runs any more: etcd, Services and the run's keys may go."""
+    """No agent runs any more: etcd, Services and the run's keys may go."""
     look_again: datetime.datetime | None = None
 
 
@@ -44,9 +44,11 @@ def clean_up(
     active = [pod for pod, standing in known if standing in (Standing.LIVE, Standing.LEAVING, Standing.STRANDED)]
     live = [pod for pod in active if not pod.terminating]
     ended = [pod for pod, standing in known if standing in (Standing.FAILED, Standing.SUCCEEDED)]
-    wanted = _doomed(policy, live, ended)
+    # The trainer has ended there, but a sidecar runs on: the pod still has its GPUs.
+    holding = [pod for pod in ended if not pod.over and not pod.terminating]
+    wanted = _doomed(policy, [*live, *holding], [pod for pod in ended if pod not in holding])
     due = completed_at + datetime.timedelta(seconds=GRACE_SECONDS)
-    wait = bool(wanted and live and now < due)
+    wait = bool(wanted and (live or holding) and now < due)
     return Cleanup(
         delete=() if wait else tuple(wanted),
         force=lost,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import datetime
+from collections.abc import Iterable, Sequence
 
 from elasticjob_runtime.contract import DEFAULT_C10D_PORT, DEFAULT_ETCD_PORT, SpecValue
 
@@ -11,8 +12,12 @@ from elasticjob_operator import names
 from elasticjob_operator.allowed import is_allowed
 from elasticjob_operator.api import ElasticJob, Reason, RendezvousBackend, RendezvousStatus, message
 from elasticjob_operator.policies import lifecycle
+from elasticjob_operator.policies.node_loss import Held
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.world import Pod, Reach, RendezvousView
+
+SILENT_SECONDS = 3.0
+"""For how long an etcd that is not ready may be silent until status says so, s. While it trains, a job's etcd has an answer each second."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +112,19 @@ def with_store(rendezvous: Rendezvous, before: RendezvousStatus | None, etcd: It
     return dataclasses.replace(rendezvous, store_generation=number, store_pod=known)
 
 
+def unknown_end(job: ElasticJob, rendezvous: Rendezvous, view: RendezvousView, pods: Iterable[Pod]) -> Held | None:
+    """Whether `job` may have ended while no operator looked: it had trained, and none of its worker pods is left to say. The etcd of that
+    time knows, if it is still there. `pods`: of workers and etcd. See docs/design/no-finalizer.md."""
+    known = list(pods)
+    if not job.has_plans or job.status.epoch == 0 or lifecycle.is_new_run(job, rendezvous.run) or any(pod.index >= 0 for pod in known):
+        return None
+    before = job.status.rendezvous
+    same_etcd = any(before is not None and pod.uid == before.store_pod for pod in known)
+    if view.reach not in (Reach.CONNECTING, Reach.UNREACHABLE) or (rendezvous.managed and not same_etcd):
+        return None
+    return Held(reason=Reason.OUTCOME_UNKNOWN, message=message(Reason.OUTCOME_UNKNOWN, endpoint=rendezvous.endpoint))
+
+
 def is_superseded(pod: Pod, written: RendezvousStatus | None) -> bool:
     """Whether status says that another etcd takes the place of this pod's: only then may it be taken away by force."""
     return written is not None and bool(written.store_generation) and written.store_pod != pod.uid
@@ -152,19 +170,41 @@ class Readiness:
     message: str
 
 
-def readiness(rendezvous: Rendezvous, view: RendezvousView, etcd_pods: Iterable[Pod], *, was_ready: bool) -> Readiness | None:
-    """None: nothing is known yet, leave the condition as it is."""
+def silent_since(rendezvous: Rendezvous, view: RendezvousView, etcd_pods: Iterable[Pod]) -> datetime.datetime | None:
+    """When the job's own etcd last answered, if its kubelet says that it answers no probe either. None: it is well, as far as is known."""
+    pods = list(etcd_pods)
+    if not rendezvous.managed or not pods or any(pod.ready for pod in pods):
+        return None
+    return view.answered_at
+
+
+def readiness(
+    rendezvous: Rendezvous,
+    view: RendezvousView,
+    etcd_pods: Sequence[Pod],
+    *,
+    was_ready: bool,
+    held: Held | None = None,
+    now: datetime.datetime,
+) -> Readiness | None:
+    """`held`: why a lost etcd is not replaced. None: nothing is known yet, leave the condition as it is."""
     endpoint = rendezvous.endpoint
     if view.reach is Reach.CONNECTING:
         return None
     if view.reach is Reach.REACHABLE and view.unreadable:
         text = message(Reason.VALUE_NOT_UNDERSTOOD, endpoint=endpoint, error=view.unreadable)
         return Readiness(status=False, reason=Reason.VALUE_NOT_UNDERSTOOD, message=text)
+    silent = silent_since(rendezvous, view, etcd_pods) if was_ready and view.reach is Reach.REACHABLE else None
+    if silent is not None and now - silent >= datetime.timedelta(seconds=SILENT_SECONDS):
+        text = message(Reason.ETCD_UNREACHABLE, endpoint=endpoint, error="its pod is not ready, and it has fallen silent")
+        return Readiness(status=False, reason=Reason.ETCD_UNREACHABLE, message=text)
     if view.reach is Reach.REACHABLE:
         return Readiness(status=True, reason=Reason.ETCD_READY, message=message(Reason.ETCD_READY, endpoint=endpoint))
     if view.reach is Reach.DENIED:
         text = message(Reason.ETCD_DENIED, endpoint=endpoint, error=view.error)
         return Readiness(status=False, reason=Reason.ETCD_DENIED, message=text)
+    if held is not None:
+        return Readiness(status=False, reason=held.reason, message=held.message)
     pods = list(etcd_pods)
     if rendezvous.managed and (not was_ready or not any(pod.ready for pod in pods)):
         text = message(Reason.ETCD_STARTING, endpoint=endpoint)

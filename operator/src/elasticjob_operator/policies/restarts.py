@@ -178,12 +178,13 @@ def is_accounted(pod: Pod, failure: PodFailure, last: Failure | None, latest: Ro
         return True
     if last is None or last.time is None:
         return False
-    is_its_own = last.rank is None and last.worker == pod.name
-    if not is_its_own and not _is_of_that_group(failure, last, last.time, latest):
+    if last.pod_uid == pod.uid:
+        return True
+    if not _is_of_that_group(failure, last, last.time, latest):
         return False
     # Times have whole seconds: made in that very second, it is the failed one itself, one of its group, or its successor.
     created, ended = pod.created_at.replace(microsecond=0), failure.time.replace(microsecond=0)
-    is_successor = pod.name == last.worker and ended > last.time
+    is_successor = pod.name == last.worker and (bool(last.pod_uid) or ended > last.time)
     return created < last.time or (created == last.time and not is_successor)
 
 
@@ -236,6 +237,7 @@ def _of_pod(pod: Pod, failure: PodFailure, latest: Round | None) -> Failure:
     words = pod.end.message.strip() if pod.end else ""
     return Failure(
         worker=pod.name,
+        pod_uid=pod.uid,
         round=latest.number if latest else None,
         exit_code=failure.exit_code,
         reason=failure.reason,

@@ -130,6 +130,7 @@ status.failingNodes[].name: string, required
 status.lastFailure: object
 status.lastFailure.exitCode: integer
 status.lastFailure.message: string
+status.lastFailure.podUid: string
 status.lastFailure.rank: integer
 status.lastFailure.reason: string
 status.lastFailure.round: integer
@@ -140,6 +141,7 @@ status.progress: object
 status.progress.lastCheckpointStep: integer
 status.progress.metrics: object
 status.progress.metrics[]: string
+status.progress.observedAt: string
 status.progress.step: integer
 status.progress.stepsPerSecond: number
 status.progress.updatedAt: string

@@ -98,6 +98,28 @@ def test_running_and_restarting(
         assert (found.restarting, found.restarting_reason) == (True, restarting)
 
 
+@pytest.mark.parametrize(
+    ("reach", "workers", "running"),
+    [
+        pytest.param(Reach.UNREACHABLE, live(4), True, id="etcd away, all members there: training goes on"),
+        pytest.param(Reach.UNREACHABLE, live(3), False, id="etcd away, and a member is gone"),
+        pytest.param(Reach.CONNECTING, live(3) + unready(4)[3:], False, id="... or not ready, with its node"),
+        pytest.param(Reach.REACHABLE, live(3), True, id="etcd is there: the agents know better"),
+    ],
+)
+def test_nothing_trains_once_etcd_and_a_member_are_gone(reach: Reach, workers: Sequence[tuple[Pod, Stand]], running: bool) -> None:
+    found = judge_activity(make_job(status=TRAINED), make_view(reach, plan=make_plan(2)), workers, CALM)
+    assert found.running is running
+    if not running:
+        assert found.running_message.startswith("3 of the 4 workers of round 2 are left, and etcd does not answer")
+
+
+def test_successor_that_no_plan_knows_trains_nothing_while_etcd_is_away() -> None:
+    successor = (make_pod(3, created=-30), Stand(standing=Standing.LIVE))
+    found = judge_activity(make_job(status=TRAINED), make_view(Reach.UNREACHABLE, plan=make_plan(2)), [*live(3), successor], CALM)
+    assert not found.running
+
+
 def test_lost_worker_is_named_with_its_node() -> None:
     found = judge_activity(make_job(status=make_status(epoch=2)), PLANNED, live(1) + gone(Standing.LOST, "node n1 is not ready"), CALM)
     assert found.restarting_message.startswith("digits-worker-5 is gone (node n1 is not ready)")

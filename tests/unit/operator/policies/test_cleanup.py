@@ -6,13 +6,15 @@ from elasticjob_operator.policies.cleanup import clean_up
 from elasticjob_operator.policies.standing import Standing
 from elasticjob_operator.world import Pod
 
-from tests.unit.operator.builders import NOW, at, failed_pod, make_pod
+from tests.unit.operator.builders import NOW, at, ended, failed_pod, make_pod
 
 RUNNING, ALL, NONE = CleanPods.RUNNING, CleanPods.ALL, CleanPods.NONE
 LIVE = (make_pod(0), Standing.LIVE)
 FAILED = (failed_pod(1), Standing.FAILED)
 LEAVING = (make_pod(2, delete_by=5), Standing.LEAVING)
 LOST = (make_pod(3), Standing.LOST)
+SIDECAR = (make_pod(4, end=ended(0)), Standing.SUCCEEDED)
+"""Its trainer has ended, another container runs on."""
 
 
 @pytest.mark.parametrize(
@@ -26,6 +28,9 @@ LOST = (make_pod(3), Standing.LOST)
         pytest.param(ALL, [LIVE, FAILED], 0, [], False, 10, id="all go, after the grace"),
         pytest.param(ALL, [LIVE, FAILED], 10, [0, 1], False, None, id="all go"),
         pytest.param(NONE, [LIVE, FAILED], 99, [], False, None, id="none go, so etcd stays too"),
+        pytest.param(RUNNING, [SIDECAR], 0, [], True, 10, id="a sidecar may end by itself"),
+        pytest.param(RUNNING, [SIDECAR], 10, [4], True, None, id="a sidecar that runs on holds no GPU"),
+        pytest.param(NONE, [SIDECAR], 10, [], True, None, id="a sidecar is kept where all is"),
         pytest.param(RUNNING, [LEAVING], 99, [], False, None, id="on its way"),
     ],
 )

@@ -4,12 +4,20 @@ import dataclasses
 
 import pytest
 from elasticjob_operator.api import ConditionType, Reason, RendezvousStatus
-from elasticjob_operator.policies.rendezvous import is_superseded, needs_publishing, readiness, rendezvous_of, wanted_spec, with_store
+from elasticjob_operator.policies.rendezvous import (
+    is_superseded,
+    needs_publishing,
+    readiness,
+    rendezvous_of,
+    unknown_end,
+    wanted_spec,
+    with_store,
+)
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.world import Blocked, PodPhase, Reach, RendezvousView
+from elasticjob_operator.world import Blocked, Pod, PodPhase, Reach, RendezvousView
 from elasticjob_runtime.contract import SpecValue
 
-from tests.unit.operator.builders import NOW, UID, make_job, make_pod, make_status, make_view
+from tests.unit.operator.builders import NOW, UID, at, make_job, make_pod, make_status, make_view
 
 OWN = "digits-etcd.ml.svc:2379"
 
@@ -135,14 +143,52 @@ def test_publish_when_the_store_says_something_else(view: RendezvousView, publis
 )
 def test_rendezvous_ready(managed: bool, view: RendezvousView, was_ready: bool, expected: tuple[bool, Reason] | None) -> None:
     job = make_job(spec={"rendezvous": {"endpoint": "" if managed else "etcd:2379"}})
-    found = readiness(rendezvous_of(job, Settings()), view, [], was_ready=was_ready)
+    found = readiness(rendezvous_of(job, Settings()), view, [], was_ready=was_ready, now=NOW)
     assert (found and (found.status, found.reason)) == expected
+
+
+@pytest.mark.parametrize(
+    ("ready", "answered", "expected"),
+    [
+        pytest.param(True, -9, True, id="a quiet etcd that is well"),
+        pytest.param(False, -1, True, id="not ready for a moment"),
+        pytest.param(False, -3, False, id="frozen"),
+        pytest.param(False, None, True, id="starts"),
+    ],
+)
+def test_own_etcd_that_falls_silent_is_said_within_seconds(ready: bool, answered: float | None, expected: bool) -> None:
+    view = make_view(answered_at=at(answered) if answered is not None else None)
+    found = readiness(rendezvous_of(make_job(), Settings()), view, [make_pod(ready=ready)], was_ready=True, now=NOW)
+    assert found is not None
+    assert found.status is expected
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "reach", "pods", "epoch", "held"),
+    [
+        pytest.param("mine:2379", Reach.CONNECTING, [], 3, True, id="an etcd of the user's: ask"),
+        pytest.param("mine:2379", Reach.UNREACHABLE, [], 3, True, id="... that is away: nobody could train anyway"),
+        pytest.param("mine:2379", Reach.REACHABLE, [], 3, False, id="... that says no"),
+        pytest.param("mine:2379", Reach.CONNECTING, [], 0, False, id="never trained: pods do not wait for etcd"),
+        pytest.param("mine:2379", Reach.CONNECTING, [make_pod()], 3, False, id="a pod is there: its end will tell"),
+        pytest.param("", Reach.CONNECTING, ["e"], 3, True, id="its own etcd outlived the workers"),
+        pytest.param("", Reach.CONNECTING, ["e2"], 3, False, id="a new one, which cannot know"),
+        pytest.param("", Reach.CONNECTING, [], 3, False, id="nothing is left that could know"),
+    ],
+)
+def test_job_that_may_have_ended_creates_no_workers_before_etcd_has_said(
+    endpoint: str, reach: Reach, pods: list[Pod | str], epoch: int, held: bool
+) -> None:
+    known = RendezvousStatus(id=f"{UID}-1", backend="etcd-v3", endpoint=endpoint or OWN, store_generation=1, store_pod="e")
+    job = make_job(spec={"rendezvous": {"endpoint": endpoint}}, status=make_status(rendezvous=known, epoch=epoch, start_time=NOW))
+    there = [pod if isinstance(pod, Pod) else dataclasses.replace(make_pod(), uid=pod, index=-1) for pod in pods]
+    assert (unknown_end(job, rendezvous_of(job, Settings()), make_view(reach), there) is not None) is held
 
 
 def test_unreachable_etcd_is_named_with_its_error() -> None:
     job = make_job(spec={"rendezvous": {"endpoint": "etcd.example:2379"}})
     view = make_view(Reach.UNREACHABLE, error="connection refused")
-    found = readiness(rendezvous_of(job, Settings()), view, [], was_ready=False)
+    found = readiness(rendezvous_of(job, Settings()), view, [], was_ready=False, now=NOW)
     assert found is not None
     assert "etcd.example:2379" in found.message
     assert "connection refused" in found.message
@@ -150,6 +196,6 @@ def test_unreachable_etcd_is_named_with_its_error() -> None:
 
 def test_own_etcd_that_cannot_start_says_why() -> None:
     pod = make_pod(phase=PodPhase.PENDING, blocked=Blocked(reason="ImagePullBackOff", message="no such image"))
-    found = readiness(rendezvous_of(make_job(), Settings()), make_view(Reach.UNREACHABLE), [pod], was_ready=False)
+    found = readiness(rendezvous_of(make_job(), Settings()), make_view(Reach.UNREACHABLE), [pod], was_ready=False, now=NOW)
     assert found is not None
     assert "ImagePullBackOff: no such image" in found.message

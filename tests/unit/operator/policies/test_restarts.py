@@ -69,7 +69,9 @@ def test_agent_whose_clock_is_an_hour_ahead_hides_no_failure() -> None:
     status = make_status()
     for number in range(20):
         now = at(60 + 10 * number)
-        crashed = [failed_pod(1, created=53 + 10 * number, started=54 + 10 * number, at=55 + 10 * number)] if number else []
+        crashed = (
+            [failed_pod(1, created=53 + 10 * number, started=54 + 10 * number, at=55 + 10 * number, incarnation=number)] if number else []
+        )
         found = account(make_job(status=status), view, crashed, now)
         assert found.last_failure is not None
         assert found.last_failure.time is not None
