@@ -1,0 +1,53 @@
+"""What ends while no operator looks, or ends only in part: the end is not forgotten, and what it holds is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from elasticjob_runtime.contract import OutcomeState
+
+from tests.integration.operator.conftest import rfc3339
+from tests.integration.operator.kube import Namespace
+from tests.integration.operator.process import Operator
+from tests.integration.operator.rendezvous import Agents
+from tests.support import eventually
+
+
+def test_job_that_ended_unseen_stays_ended_though_its_pods_are_gone(
+    ns: Namespace, operator: Operator, training: Callable[..., Agents]
+) -> None:
+    agents = training(replicas=2)
+    operator.stop()
+    agents.outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
+    for name in ns.workers():
+        ns.remove(name)
+    operator.restart()
+    eventually(lambda: ns.is_true("digits", "Succeeded"), 60, what="the end is read from etcd")
+    assert ns.workers() == {}, "nothing was made anew"
+
+
+def test_job_whose_pods_went_unseen_goes_on_where_etcd_knows_of_no_end(
+    ns: Namespace, operator: Operator, training: Callable[..., Agents]
+) -> None:
+    training(replicas=2)
+    operator.stop()
+    for name in ns.workers():
+        ns.remove(name)
+    operator.restart()
+    eventually(lambda: len(ns.workers()) == 2, 60, what="new workers")
+
+
+def test_sidecar_that_runs_on_after_the_end_holds_no_gpu(ns: Namespace, training: Callable[..., Agents]) -> None:
+    agents = training(replicas=2, template=TWO)
+    agents.outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": rfc3339(-60), "finishedAt": rfc3339()}}
+    trainer = {"name": "trainer", "image": "x", "imageID": "", "ready": False, "restartCount": 0, "state": ended}
+    for name in ns.workers():
+        ns.patch("pods", name, {"status": {"containerStatuses": [trainer]}}, "status")
+    eventually(lambda: ns.is_true("digits", "Succeeded"), what="Succeeded")
+    assert ns.status("digits")["replicas"] == 2, "a queue must not give their GPUs away yet"
+    eventually(lambda: ns.workers() == {}, 60, what="both pods are gone")
+    eventually(lambda: ns.status("digits")["replicas"] == 0, what="and so are their GPUs")
+
+
+TWO = {"spec": {"containers": [{"name": "trainer", "image": "none"}, {"name": "logger", "image": "none"}]}}
