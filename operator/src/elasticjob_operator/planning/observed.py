@@ -61,6 +61,8 @@ def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.da
     """`job` wants as many workers as `growth` says."""
 
     nodes, rules = _nodes(world), _rules(job, settings)
+    # Another etcd has another number, so the group that goes on with this one is no danger: nobody waits for its end.
+    rules_of_etcd = dataclasses.replace(rules, fenced=False)
 
     def stand(pod: Pod) -> Stand:
         return standing(pod, nodes, rules, now)
@@ -72,7 +74,7 @@ def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.da
     workers = [(pod, stand(pod)) for pod in sorted(pods, key=lambda pod: pod.index)]
     current = tuple((pod, stands) for pod, stands in workers if pod.run == rendezvous.run)
     stale = tuple((pod, stands) for pod, stands in workers if pod.run != rendezvous.run)
-    etcd = tuple((pod, stand(pod)) for pod in world.pods if pod.component == names.COMPONENT_ETCD)
+    etcd = tuple((pod, standing(pod, nodes, rules_of_etcd, now)) for pod in world.pods if pod.component == names.COMPONENT_ETCD)
     rendezvous = with_store(rendezvous, job.status.rendezvous, [(pod, stands.standing is Standing.LOST) for pod, stands in etcd])
     scaling = scale(
         job.replicas,

@@ -342,6 +342,17 @@ def test_etcd_that_died_with_its_node_loses_its_number_first_and_is_then_forced_
     assert (third.status.rendezvous.store_generation, third.status.rendezvous.store_pod) == (2, "e2")
 
 
+def test_etcd_on_a_silent_node_is_replaced_before_the_workers_there_have_surely_stopped() -> None:
+    """Training stands still until there is an etcd to plan in, and the other etcd's number keeps the island out."""
+    pods = [*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad")]
+    lease = {"bad": make_heartbeat(renewed=-20, unchanged=-20)}
+    job = with_store(trained(), 2, "")
+    found = ask(
+        job, *pods, etcd_pod("bad"), nodes=SILENT_NODES, heartbeats=lease, settings=Settings(), rendezvous=make_view(Reach.UNREACHABLE)
+    )
+    assert [each.name for each in found.actions if isinstance(each, DeletePod)] == ["digits-etcd-0"]
+
+
 def test_timer_for_a_node_that_is_about_to_be_lost() -> None:
     nodes = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.SILENT, since=-1)}
     found = ask(trained(replicas=2), make_pod(0, node="good"), make_pod(1, node="bad"), nodes=nodes, rendezvous=make_view(plan=make_plan()))

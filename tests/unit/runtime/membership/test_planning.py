@@ -9,7 +9,7 @@ from elasticjob_runtime.contract import MemberState, SpecValue
 from elasticjob_runtime.membership import decide
 from elasticjob_runtime.membership.candidates import candidates, chosen
 from elasticjob_runtime.membership.failures import first_failure
-from elasticjob_runtime.membership.model import WorkersState
+from elasticjob_runtime.membership.model import ProposePlan, WorkersState
 from elasticjob_runtime.membership.planner import next_plan
 
 from tests.unit.runtime.membership.builders import (
@@ -354,6 +354,22 @@ def test_the_first_plan_follows_none() -> None:
     action = next_plan(make_view(), NOW)
     assert action is not None
     assert action.expected_mod_revision == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("spec", "generation"),
+    [
+        pytest.param(None, 3, id="etcd lost the spec too, and no operator has written it again"),
+        pytest.param(SpecValue(min=2, max=3, store_generation=2), 3, id="an operator that was set back"),
+        pytest.param(SpecValue(min=2, max=3, store_generation=4), 4, id="another etcd"),
+    ],
+)
+def test_a_later_plan_never_has_a_smaller_store_generation(spec: SpecValue | None, generation: int) -> None:
+    """Else the group's own checkpoints would refuse it: its fencing token would be smaller than the one they were saved under."""
+    ran = dataclasses.replace(PLAN, value=dataclasses.replace(PLAN.value, store_generation=3))
+    action = next_plan(make_view(spec=spec, workers=runs(ran)), NOW)
+    assert isinstance(action, ProposePlan)
+    assert action.store_generation == generation
 
 
 def test_candidates_are_survivors_in_rank_order_then_newcomers() -> None:

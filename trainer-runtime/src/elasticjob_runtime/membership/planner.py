@@ -222,8 +222,9 @@ def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanRe
     plan = view.store.plan
     epochs = [member.value.epoch for member in view.store.members.values()]
     last = max(plan.epoch if plan else 0, view.workers.epoch, view.store.last_epoch, *epochs)
-    known = [one.value.restart_count for one in (plan, view.workers.plan) if one]  # a store that lost a plan does not give budget back
-    restarts = max(known, default=0)
+    # A store that lost plan and spec gives no budget back, and takes no fencing token away.
+    followed = [one for one in (plan, view.workers.plan) if one]
+    restarts = max((one.value.restart_count for one in followed), default=0)
     return ProposePlan(
         epoch=last + 1,
         members=chosen(view, there, size),
@@ -233,8 +234,8 @@ def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanRe
         expected_mod_revision=plan.mod_revision if plan else 0,
         caused_at=view.stop.value.caused_at if view.stop else _caused_at(view, plan, plan_reason, there),
         crashes=judge(view).history if plan_reason is PlanReason.WORKER_FAILED else crashes(view),
-        store_generation=view.spec.store_generation,
-        run_began=max((one.value.run_began for one in (plan, view.workers.plan) if one), default=0),
+        store_generation=max([view.spec.store_generation, *(one.value.store_generation for one in followed)]),
+        run_began=max((one.value.run_began for one in followed), default=0),
         reason=f"{why}; plan {last + 1} with {size} of {len(there)} members",
     )
 
