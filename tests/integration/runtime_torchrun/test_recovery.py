@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from elasticjob_runtime.contract import Fence
 
 from tests.integration.runtime_torchrun.conftest import PATIENCE, Job
 from tests.support import eventually
@@ -34,6 +35,9 @@ def test_a_crashed_worker_comes_back_also_the_one_that_had_the_master_store(jobs
     outcome = job.read("outcome")
     assert outcome["state"] == "succeeded"
     assert outcome["epoch"] == 3, "one new plan for each crash, no more"
+    fences = [Fence.parse(line) for line in (job.folder / "fences").read_text().split()]
+    assert [fence.round for fence in fences] == [1, 2, 3], "a later round's checkpoints fence an earlier one's"
+    assert fences == sorted(fences)
 
 
 def test_agents_are_killed_leave_and_join_and_the_others_go_on(jobs: Jobs) -> None:

@@ -2,6 +2,7 @@
 
 steps/<member>    appended: "<step> <rank> <world size> <pid>"
 step              the last step of rank 0: its checkpoint
+fences            appended by rank 0: the fencing token of its round
 crash-<member>    that member's worker exits with 3 (once)
 fail-<member>     that member's worker raises (every time)
 stop              all end well
@@ -25,6 +26,9 @@ def main() -> None:
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
     rank, world = dist.get_rank(), dist.get_world_size()
     saved = folder / "step"
+    if rank == 0:
+        with (folder / "fences").open("a") as fences:
+            fences.write(os.environ["ELASTICJOB_FENCE"] + "\n")
     start = torch.tensor([int(saved.read_text()) if rank == 0 and saved.exists() else 0])
     dist.broadcast(start, 0)
     step = int(start)

@@ -32,14 +32,14 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 
 from elasticjob_runtime.cli.options import UsageError
-from elasticjob_runtime.contract import ExitCode, FailureValue, OutcomeState, OutcomeValue
+from elasticjob_runtime.contract import Env, ExitCode, FailureValue, OutcomeState, OutcomeValue
 from elasticjob_runtime.etcd import Store
 from elasticjob_runtime.membership.model import Plan
 from elasticjob_runtime.torchrun import BACKEND
 from elasticjob_runtime.torchrun.member import LEAVE_SIGNALS, Ended, Member
 from elasticjob_runtime.torchrun.options import MemberConfig, member_config, open_store, read_conf
 from elasticjob_runtime.torchrun.rounds import RoundOver, RoundStore, StoreHost, enter
-from elasticjob_runtime.workers.environment import RES_OPTIONS
+from elasticjob_runtime.workers.environment import RES_OPTIONS, fencing_token
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +114,9 @@ class EtcdRendezvousHandler(RendezvousHandler):
             raise RendezvousTimeoutError(str(error)) from None
         self._shared = plan.value.agent_store
         assert plan.rank is not None
+        os.environ[Env.FENCE] = str(
+            fencing_token(os.environ, plan.value)
+        )  # torch's agent starts the round's workers with its own environment
         where = RendezvousStoreInfo(plan.value.master_addr, self._round.worker_port)
         return RendezvousInfo(self._round, plan.rank.group_rank, plan.value.size, where)
 
