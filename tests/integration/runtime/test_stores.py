@@ -23,7 +23,7 @@ pytestmark = pytest.mark.torch
 PROGRAM = """
 import socket, sys
 from elasticjob_runtime.workers.zygote_main import host_stores
-host_stores(socket.socket(fileno=int(sys.argv[1])))
+host_stores(socket.socket(fileno=int(sys.argv[1])), {}, 0)
 """
 
 
