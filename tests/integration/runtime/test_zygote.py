@@ -137,7 +137,7 @@ class Bench:
         self._launcher.start(spec, started)
         return told, output
 
-    def worker(self, **variables: str) -> dict[str, Any]:
+    def worker(self, **variables: str) -> Any:
         """What a worker says that is started now."""
         assert self._launcher is not None
         told, output = self.start(**variables)
@@ -145,8 +145,7 @@ class Bench:
         self._launcher.started()
         self.run_until(lambda: "Z" in pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0])
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        said: dict[str, Any] = json.loads(output.read_text().splitlines()[0])
-        return said
+        return json.loads(output.read_text().splitlines()[0])
 
     def learns(self) -> None:
         """Until a zygote that knows the script's imports has taken over, and has parked a worker."""
@@ -219,6 +218,32 @@ def test_a_module_that_asks_for_its_rank_is_preloaded_for_the_rank_it_will_have(
     launcher.expect({0: {"RANK": "5"}})
     expected = bench.worker(RANK="5")
     assert ("knows_its_rank" in expected["warm"], expected["rank"], expected["forked"]) == (True, 5, True)
+
+
+def test_all_that_ask_for_their_rank_are_found_with_one_trial(bench: Bench) -> None:
+    """lightning brings torchmetrics along, and each takes seconds: a trial of either would put what follows off by as much."""
+    files = {
+        "outer/__init__.py": "import inner, neutral, os\nRANK = os.environ.get('RANK')\n",
+        "inner/more.py": "",
+        "inner/__init__.py": "import os, inner.more\nRANK = os.environ.get('LOCAL_RANK')\nopen(os.environ['IMPORTED'], 'a').write('x')\n",
+        "neutral/__init__.py": "",
+    }
+    for name, text in files.items():
+        (bench.packages / name).parent.mkdir(exist_ok=True)
+        (bench.packages / name).write_text(text)
+    (bench.folder / "script.py").write_text(
+        "import json, sys\nprint(json.dumps([name for name in ('outer', 'inner', 'neutral') if name in sys.modules]))\nimport outer\n"
+    )
+    imported = bench.folder / "imported"
+    bench.environment["IMPORTED"] = str(imported)
+    launcher = bench.launcher(preload=["auto"])
+    bench.run_until(lambda: launcher.ready)
+    assert bench.worker(RANK="3", LOCAL_RANK="0") == []
+    bench.learns()
+    assert launcher.imports.fit == ["neutral"]
+    assert launcher.imports.late == {"outer": ["LOCAL_RANK", "RANK"], "inner": ["LOCAL_RANK"]}
+    assert imported.read_text() == "xxx", "by the first worker, in one trial, by the worker that is parked"
+    assert bench.worker(RANK="3", LOCAL_RANK="0") == ["outer", "inner", "neutral"]
 
 
 def test_workers_have_the_agents_priority_after_learning(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

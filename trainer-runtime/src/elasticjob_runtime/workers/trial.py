@@ -20,13 +20,15 @@ import stat
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.preloading import WORKER_VARIABLES, Verdicts, by_package, within
 
-NICE = 10
-"""Of the thread that imports, beside whatever trains on this machine."""
+NICE = 5
+"""Of the thread that imports, beside whatever trains on this machine: a quarter of a core where that takes all of two. Lower priority would
+not save work, and on a busy machine would put it off beyond a job's first minute."""
 
 STACK_BYTES = 64 << 20
 """Of that thread: the main one's is 8 MB and grows."""
@@ -43,6 +45,8 @@ class Asked(dict[bytes, bytes]):
     def __init__(self, given: Mapping[bytes, bytes]) -> None:
         super().__init__(given)
         self.seen: dict[str, str | None] = {}
+        self.askers: dict[str, set[str]] = {}
+        """Top-level package whose import asked -> the variables."""
 
     def __getitem__(self, key: bytes) -> bytes:
         self._note(key)
@@ -56,6 +60,15 @@ class Asked(dict[bytes, bytes]):
         if isinstance(key, bytes) and key in self.VARIABLES:
             value = self.get(key)
             self.seen.setdefault(key.decode(), None if value is None else value.decode(errors="surrogateescape"))
+            self.askers.setdefault(package_in_import(), set()).add(key.decode())
+
+
+def package_in_import() -> str:
+    """The top-level package of the module that is being imported, by the calling thread's stack; empty: none is."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] if frame is not None else ""
 
 
 def listen_to_environ(*, on: bool) -> None:
@@ -66,6 +79,11 @@ def listen_to_environ(*, on: bool) -> None:
 def asked() -> dict[str, str | None]:
     """What was asked since `listen_to_environ`."""
     return dict(getattr(os.environ._data, "seen", {}))  # type: ignore[attr-defined]
+
+
+def askers() -> dict[str, list[str]]:
+    """The packages whose own imports asked, and for what, since `listen_to_environ`."""
+    return {package: sorted(names) for package, names in getattr(os.environ._data, "askers", {}).items()}  # type: ignore[attr-defined]
 
 
 def installed(name: str) -> bool:
@@ -150,6 +168,8 @@ class Refusal:
     why: str
     reads: list[str]
     """The variables that it asks for, where it is only unfit since each worker has another answer."""
+    brought: list[str] = dataclasses.field(default_factory=list)
+    """Modules of a package that are imported with it: they are not worth a mention."""
 
 
 def take(names: Sequence[str], verdicts: Verdicts, adopt: Callable[[], None]) -> None:
@@ -157,18 +177,21 @@ def take(names: Sequence[str], verdicts: Verdicts, adopt: Callable[[], None]) ->
 
     `adopt`: makes the process that goes on a child of the agent.
     """
+    brought: set[str] = set()
     for group in by_package(names):
-        wanted = [name for name in group if not verdicts.rules_on(name)]
+        wanted = [name for name in group if name not in brought and not verdicts.rules_on(name)]
         while wanted:
-            refusal = _try(wanted, verdicts, adopt)
-            if refusal is None:
+            refusals = _try(wanted, verdicts, adopt)
+            if not refusals:
                 break
-            verdicts.refuse(refusal.name, refusal.why, refusal.reads)
-            wanted = [name for name in wanted if not within(name, refusal.name)]
+            for refusal in refusals:
+                verdicts.refuse(refusal.name, refusal.why, refusal.reads)
+                brought.update(refusal.brought)
+            wanted = [name for name in wanted if not within(name, refusals[0].name)]
 
 
-def _try(names: Sequence[str], verdicts: Verdicts, adopt: Callable[[], None]) -> Refusal | None:
-    """None: all are imported, and this process is the fork."""
+def _try(names: Sequence[str], verdicts: Verdicts, adopt: Callable[[], None]) -> list[Refusal]:
+    """The first is of one of `names`. Empty: all are imported, and this process is the fork."""
     reading, writing = os.pipe()
     before = os.getpid()
     child = os.fork()
@@ -182,30 +205,37 @@ def _try(names: Sequence[str], verdicts: Verdicts, adopt: Callable[[], None]) ->
     if not told and (problem := unfit()):
         told = [Refusal(names[-1], problem, [])]
     if told:
-        os.write(writing, json.dumps(dataclasses.astuple(told[0])).encode())
+        os.write(writing, json.dumps([dataclasses.astuple(refusal) for refusal in told]).encode())
         os._exit(0)
     linux.die_alone()
     os.write(writing, b"fit")
     os.close(writing)
     adopt()
-    return None
+    return []
 
 
 def _import_all(names: Sequence[str], verdicts: Verdicts) -> list[Refusal]:
-    """In the fork, on the thread aside. Returns the first one that is unfit, if there is one."""
+    """In the fork, on the thread aside. Returns the first one that is unfit, if there is one, and the packages that it brought along and
+    whose own imports ask for a worker's variables: trying each of them too could take as long again."""
     for name in names:
         listen_to_environ(on=True)
-        needed = name not in sys.modules
+        before = set(sys.modules)
         error = import_one(name)
-        reads = sorted(asked())
+        reads, others = sorted(asked()), askers()
         listen_to_environ(on=False)
         if reads:
-            return [Refusal(name, f"importing it reads {reads[0]}", reads)]
+            new = sys.modules.keys() - before
+            readers = [_reader(package, asks, new) for package, asks in others.items() if package in new and not within(name, package)]
+            return [_reader(name, reads), *readers]
         if (problem := _unfit_but_for_this_thread()) != "":
             return [Refusal(name, problem, [])]
-        if needed and not error and name in sys.modules:
+        if name not in before and not error and name in sys.modules:
             verdicts.fit.append(name)
     return []
+
+
+def _reader(name: str, reads: list[str], loaded: Iterable[str] = ()) -> Refusal:
+    return Refusal(name, f"importing it reads {reads[0]}", reads, [module for module in loaded if within(module, name)])
 
 
 def _unfit_but_for_this_thread() -> str:
@@ -215,7 +245,7 @@ def _unfit_but_for_this_thread() -> str:
     return ""
 
 
-def _wait(names: Sequence[str], child: int, reading: int) -> Refusal:
+def _wait(names: Sequence[str], child: int, reading: int) -> list[Refusal]:
     """In the process before: it ends when the fork goes on."""
     with os.fdopen(reading, "rb") as said:
         text = said.read()
@@ -223,8 +253,8 @@ def _wait(names: Sequence[str], child: int, reading: int) -> Refusal:
         os._exit(0)
     _, status = os.waitpid(child, 0)
     if text:
-        return Refusal(*json.loads(text))
-    return Refusal(names[0], f"importing it ends the process (status {status})", [])
+        return [Refusal(*fields) for fields in json.loads(text)]
+    return [Refusal(names[0], f"importing it ends the process (status {status})", [])]
 
 
 def import_for(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str | None]:
