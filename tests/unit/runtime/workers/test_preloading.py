@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pathlib
+import sys
+
+import pytest
 from elasticjob_runtime.workers.learning import LONGEST_PAUSE, Learning
 from elasticjob_runtime.workers.preloading import Modules, Verdicts, by_package, is_worth_trying, matches
-from elasticjob_runtime.workers.trial import open_device
+from elasticjob_runtime.workers.trial import open_device, to_try
 
 
 def test_what_the_user_named_is_imported_first_and_not_learned_again() -> None:
@@ -113,6 +117,20 @@ def test_nothing_is_learned_where_the_user_named_all_modules() -> None:
     learning.imported("a", 0.0)
     learning.told(Verdicts(fit=["b"]))
     assert learning.due is None
+
+
+def test_only_what_is_installed_and_not_here_yet_is_tried(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """lightning asks for sixty packages, most of which came with others or are not there; each trial is a fork."""
+    package = tmp_path / "site-packages" / "only_here"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package.parent / "a_namespace" / "part").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(package.parent))
+    assert to_try(["only_here", "only_here.more"]) == ["only_here", "only_here.more"]
+    assert to_try(["a_namespace.part"]) == ["a_namespace.part"]
+    assert "only_here" not in sys.modules
+    assert to_try(["pytest"]) == [], "imported already"
+    assert to_try(["torch_xla_is_not_here", "torch_xla_is_not_here.core"]) == []
 
 
 def test_an_open_gpu_driver_is_seen() -> None:

@@ -179,7 +179,7 @@ def take(names: Sequence[str], verdicts: Verdicts, adopt: Callable[[], None]) ->
     """
     brought: set[str] = set()
     for group in by_package(names):
-        wanted = [name for name in group if name not in brought and not verdicts.rules_on(name)]
+        wanted = [name for name in to_try(group) if name not in brought and not verdicts.rules_on(name)]
         while wanted:
             refusals = _try(wanted, verdicts, adopt)
             if not refusals:
@@ -188,6 +188,24 @@ def take(names: Sequence[str], verdicts: Verdicts, adopt: Callable[[], None]) ->
                 verdicts.refuse(refusal.name, refusal.why, refusal.reads)
                 brought.update(refusal.brought)
             wanted = [name for name in wanted if not within(name, refusals[0].name)]
+
+
+def to_try(names: Sequence[str]) -> list[str]:
+    """Of one package: what a trial would tell something about. Not what came with another package, and nothing that is not installed:
+    libraries ask for dozens of those, and on a busy machine each fork takes a moment.
+
+    >>> to_try(["os", "os.path"]), to_try(["not_installed_here", "not_installed_here.at_all"])
+    ([], [])
+    """
+    new = [name for name in names if name not in sys.modules]
+    if not new:
+        return []
+    top = new[0].partition(".")[0]
+    with contextlib.suppress(Exception):  # finders of other packages are asked too
+        spec = importlib.util.find_spec(top)
+        is_namespace = spec is not None and spec.origin is None  # its parts are installed, or not
+        return new if is_namespace or installed(top) else []
+    return new
 
 
 def _try(names: Sequence[str], verdicts: Verdicts, adopt: Callable[[], None]) -> list[Refusal]:
