@@ -41,8 +41,7 @@ ONE_CHANCE = {"max_restarts": 0}
 JOBS: dict[str, dict[str, Any]] = {
     "fatal": {"command": shell("exit 42"), "edit": edited(rules=({"exitCodes": [42], "action": "Fail"},))},
     "ignored": ONE_CHANCE | {"command": shell(ONCE.format(code=43)), "edit": edited(rules=({"exitCodes": [43], "action": "Ignore"},))},
-    "counted": {"command": shell(ONCE.format(code=143)), "edit": edited(rules=({"exitCodes": [143], "action": "Restart"},))},
-    "free": ONE_CHANCE | {"command": shell(ONCE.format(code=143))},
+    "terminated": {"command": shell(ONCE.format(code=143))},
     "hungry": ONE_CHANCE | {"command": ("python3", "-c", HOG), "edit": edited(container={"resources": {"limits": {"memory": "64Mi"}}})},
     "no-image": {"command": shell("exit 0"), "edit": edited(container={"image": NO_IMAGE, "imagePullPolicy": "IfNotPresent"})},
     "no-config": {"command": shell("exit 0"), "edit": edited(container={"envFrom": [{"configMapRef": {"name": "forgotten"}}]})},
@@ -93,11 +92,11 @@ def test_an_exit_code_that_is_no_fault_burns_the_budget(jobs: dict[str, Job]) ->
     assert jobs["ignored"].restarts == 0
 
 
-def test_being_ended_from_outside_is_free_unless_a_rule_counts_it(jobs: dict[str, Job]) -> None:
-    ends(jobs["free"], "Succeeded")
-    assert jobs["free"].restarts == 0
-    ends(jobs["counted"], "Succeeded")
-    assert jobs["counted"].restarts == 1
+def test_a_worker_ended_by_sigterm_counts_where_nobody_deleted_its_pod(jobs: dict[str, Job]) -> None:
+    """A liveness probe, or the script itself: free, it would restart without end. Drains and deletions are in test_disruptions.py."""
+    ends(jobs["terminated"], "Succeeded")
+    assert jobs["terminated"].restarts == 1
+    assert jobs["terminated"].status["lastFailure"]["reason"] == "Terminated"
 
 
 def test_a_worker_out_of_memory_is_just_exit_code_137(jobs: dict[str, Job]) -> None:
