@@ -15,7 +15,7 @@ from elasticjob_runtime.contract import OutcomeState, OutcomeValue
 
 from elasticjob_operator.api import ElasticJob, Failure, Reason, message
 from elasticjob_operator.policies.restarts import Budget
-from elasticjob_operator.world import Pod, RendezvousView
+from elasticjob_operator.world import Pod, Reach, RendezvousView
 
 GRACE_SECONDS = 10.0
 """How long other pods may still run after the first one ended well, where the agents do not say what became of the job, s."""
@@ -45,7 +45,9 @@ def judge(job: ElasticJob, view: RendezvousView, workers: Sequence[Pod], budget:
     ended_well = [pod for pod in workers if pod.succeeded and not pod.terminating]
     if ended_well:
         due = min(_ended_at(pod) for pod in ended_well) + datetime.timedelta(seconds=GRACE_SECONDS)
-        if now >= due or all(pod.ended for pod in workers):
+        # What the agents of a short job wrote is in an etcd that may not have been read yet: its end can wait for that, too.
+        unread = job.has_plans and view.reach is not Reach.REACHABLE
+        if now >= due or (all(pod.ended for pod in workers) and not unread):
             return Completion(end=_succeeded())
         return Completion(look_again=due)
     if budget.fatal is not None:

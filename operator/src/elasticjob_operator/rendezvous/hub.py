@@ -138,8 +138,8 @@ class Hub:
                 continue  # at once; nobody is told unless that fails
             for each in list(self._sessions.values()):
                 each.on_trouble(error)
-            await self._wait(failures)
-            failures += 1
+            # An etcd whose pod has just come up may still be refused by its service for a moment: from now on it is tried often again.
+            failures = 0 if await self._nudged_within(_delay(failures)) else failures + 1
 
     async def _connected_once(self) -> StoreError:
         """Connects and follows. Returns what ended it; `_store` is set if it had been connected."""
@@ -232,11 +232,13 @@ class Hub:
         trains = any(each.view.plan is not None and each.view.outcome is None for each in self._sessions.values())
         return TRAINING_PATIENCE if trains else RESTING_PATIENCE
 
-    async def _wait(self, failures: int) -> None:
+    async def _nudged_within(self, seconds: float) -> bool:
+        nudged = False
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_delay(failures)):
-                await self._nudged.wait()
+            async with asyncio.timeout(seconds):
+                nudged = await self._nudged.wait()
         self._nudged.clear()
+        return nudged
 
 
 def _unforeseen() -> StoreError:
