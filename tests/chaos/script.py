@@ -105,7 +105,7 @@ def main() -> None:
         process=os.getpid(),
         rank=rank,
         world=world,
-        round=int(os.environ.get("ELASTICJOB_EPOCH", "0")),
+        round=int(os.environ.get("ELASTICJOB_ROUND", "0")),
         run=os.environ.get("TORCHELASTIC_RUN_ID", ""),
         fence=os.environ.get("ELASTICJOB_FENCE", ""),
     )

@@ -20,7 +20,7 @@ class JobSeen:
     wanted: int = 0
     world: int = 0
     group: int = 0
-    """Number of the worker group (`status.epoch`)."""
+    """Number of the worker group (`status.round`)."""
     step: int | None = None
     accuracy: float | None = None
     succeeded: bool = False
@@ -152,7 +152,7 @@ def parse_job(job: dict[str, Any]) -> JobSeen:
         ready=status.get("readyReplicas", 0),
         wanted=job["spec"]["workers"].get("replicas", 1),
         world=status.get("worldSize", 0),
-        group=status.get("epoch", 0),
+        group=status.get("round", 0),
         step=progress.get("step"),
         accuracy=float(accuracy) if accuracy is not None else None,
         succeeded="Succeeded" in conditions,

@@ -26,7 +26,7 @@ class Course:
 
     pods: frozenset[tuple[str, str, int]]
     """Name, uid and container restarts of every worker pod."""
-    epoch: int
+    round: int
     begun: int
     """How often rank 0 said that it began, or went on from a checkpoint."""
     restarts: int
@@ -146,7 +146,7 @@ class Job:
             pods=frozenset(
                 (pod["metadata"]["name"], pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"]) for pod in pods
             ),
-            epoch=int(self.status["epoch"]),
+            round=int(self.status["round"]),
             begun=sum(line.startswith(("started ", "resumed ")) for log in logs for line in log.splitlines()),
             restarts=self.restarts,
         )

@@ -82,7 +82,7 @@ def test_jobs_of_an_uninstalled_operator_are_stuck(cluster: ClusterDriver, new_j
     stays.trains(2)
     assert stays.course == before
     cluster.kubectl.delete("pod", "stays-worker-1", wait=False)
-    eventually(lambda: stays.status["epoch"] > before.epoch, 60, 0.3, "its loss is seen")
+    eventually(lambda: stays.status["round"] > before.round, 60, 0.3, "its loss is seen")
     stays.trains(2)
 
 

@@ -32,16 +32,16 @@ def test_losing_the_jobs_own_etcd_stops_the_training(cluster: ClusterDriver, new
     """It comes back empty; the agents register again, and no worker is restarted."""
     job = new_job("etcd-lost", replicas=2)
     job.trains(2)
-    epoch, started = job.status["epoch"], workers_started(cluster, job)
+    round_number, started = job.status["round"], workers_started(cluster, job)
     cluster.kubectl.delete("pod", "etcd-lost-etcd-0", wait=True)
     steps_on(job)
     eventually(lambda: job.is_true("RendezvousReady"), 90, 0.5, "the rendezvous is ready again")
     job.trains(2)
-    assert job.status["epoch"] == epoch
+    assert job.status["round"] == round_number
     assert workers_started(cluster, job) == started
     victim = sorted(pod["metadata"]["name"] for pod in job.pods)[1]
     cluster.kubectl.delete("pod", victim, wait=False)  # and changes work again
-    eventually(lambda: job.status["epoch"] > epoch, 60, 0.3, "a new plan")
+    eventually(lambda: job.status["round"] > round_number, 60, 0.3, "a new plan")
     job.trains(2)
     assert job.restarts == 0
 

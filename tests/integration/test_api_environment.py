@@ -39,7 +39,7 @@ def set_by_operator() -> set[str]:
 def set_by_agent() -> set[str]:
     group = GroupSpec(run_id="r", role="default", nproc=1, max_restarts=0)
     plan = PlanValue(
-        epoch=1, attempt="a", size=1, world_size=1, master_addr="h", master_port=1, leader="l", nproc=1, restart_count=0,
+        round=1, attempt="a", size=1, world_size=1, master_addr="h", master_port=1, leader="l", nproc=1, restart_count=0,
         reason=PlanReason.START,
     )  # fmt: skip
     before = dict.fromkeys(("TORCH_NCCL_ASYNC_ERROR_HANDLING", "USE_LIBUV", "OMP_NUM_THREADS"), "kept")

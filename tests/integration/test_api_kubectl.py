@@ -74,7 +74,7 @@ def full_status() -> Status:
         desired_replicas=4,
         scale_up_time=NOON,
         world_size=6,
-        epoch=2,
+        round=2,
         restarts=Restarts(total=3, reported=1, window=2, times=(NOON, NOON), by_cause={"OutOfMemory": 2, "Signal": 1}),
         rendezvous=RendezvousStatus(id="8c-1", backend="etcd-v3", endpoint="etcd:2379"),
         progress=Progress(

@@ -41,7 +41,7 @@ class Agent:
     def runs(self, script: str) -> subprocess.CompletedProcess[str]:
         """In a process that has been told what the zygote tells a worker."""
         environment = {
-            **os.environ, Env.AGENT_SOCKET: str(self.folder / "agent"), Env.EPOCH: "3", "RANK": "0", "WORLD_SIZE": "1",
+            **os.environ, Env.AGENT_SOCKET: str(self.folder / "agent"), Env.ROUND: "3", "RANK": "0", "WORLD_SIZE": "1",
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "TORCHELASTIC_ERROR_FILE": str(self.folder / "error.json"),
         }  # fmt: skip
         code = textwrap.dedent(BEFORE) + textwrap.dedent(script)
@@ -85,7 +85,7 @@ def test_each_phase_is_told_once_and_the_function_is_torchs_own_again(agent: Age
     )
     heard = agent.heard()
     assert [message["phase"] for message in heard] == ["fork", "connect", "first-step"]
-    assert {message["epoch"] for message in heard} == {3}
+    assert {message["round"] for message in heard} == {3}
     assert heard[1]["began"] <= heard[1]["time"]
 
 

@@ -153,7 +153,7 @@ def compare(theirs: Found, ours: Found) -> None:
         expected, found = theirs[worker], ours[worker]
         expected_variables, variables = expected.pop("environment"), found.pop("environment")
         assert differences(expected_variables, variables) == {}, f"worker {worker}"
-        assert variables.keys() >= {Env.AGENT_SOCKET, Env.EPOCH, *ADDED}
+        assert variables.keys() >= {Env.AGENT_SOCKET, Env.ROUND, *ADDED}
         assert found == expected, f"worker {worker}"
 
 
@@ -179,6 +179,6 @@ def normalised(name: str, value: str | None) -> str | None:
     if name == "TORCHELASTIC_RUN_ID":
         return re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "an id", value)
     if name == "TORCHELASTIC_ERROR_FILE":
-        # <directory>/<run id>_<random>/attempt_<restart or epoch>/<local rank>/error.json
+        # <directory>/<run id>_<random>/attempt_<restart or round>/<local rank>/error.json
         return "/".join(pathlib.Path(value).parts[-2:])
     return value

@@ -40,9 +40,9 @@ class Agent:
     def output(self) -> list[StepLine | float]:
         """What its workers wrote since the last call: steps and accuracies."""
         found: list[StepLine | float] = []
-        for path in sorted(self._output.glob("*/attempt_*/0/stdout.log"), key=_epoch):
+        for path in sorted(self._output.glob("*/attempt_*/0/stdout.log"), key=_round):
             lines = self._outputs.setdefault(path, _Lines(path))
-            found += [said for line in lines.new() if (said := parse_output(_epoch(path), line)) is not None]
+            found += [said for line in lines.new() if (said := parse_output(_round(path), line)) is not None]
         return found
 
     def kill_worker(self) -> float:
@@ -108,5 +108,5 @@ def _writes_to_a_pipe(pid: int) -> bool:
     return False
 
 
-def _epoch(path: Path) -> int:
+def _round(path: Path) -> int:
     return int(path.parent.parent.name.removeprefix("attempt_"))

@@ -43,7 +43,7 @@ class Screen:
             self._say(time - seen.changes[0].time, text)
         if self._live and seen.steps:
             line = seen.steps[-1]
-            self._live.update(Text(f"         step {line.step}, {line.world} workers, plan {line.epoch}"))
+            self._live.update(Text(f"         step {line.step}, {line.world} workers, plan {line.round}"))
 
     def _say(self, seconds: float, text: str) -> None:
         self._console.print(f"{seconds:6.1f} s  {text}", soft_wrap=True)
@@ -66,7 +66,7 @@ def _more(event: AgentEvent) -> str:
     if event.event == "detect":
         return str(event.fields.get("cause"))
     if event.event == "plan":
-        return f"plan {event.epoch}, {event.fields.get('size')} members: {event.fields.get('message')}"
+        return f"plan {event.round}, {event.fields.get('size')} members: {event.fields.get('message')}"
     step = event.fields.get("step")
     return f"step {step}" if step is not None else ""
 

@@ -41,7 +41,7 @@ class AgentEvent:
     member: str
     event: str
     """Of a phase its name: detect, stop, plan, fork, connect, restore, first-step; else ready, change, failure, exit ..."""
-    epoch: int
+    round: int
     """0: not known yet."""
     fields: Mapping[str, Any]
 
@@ -69,15 +69,15 @@ class Seen:
 
     def first_step_of(self, kind: Kind) -> AgentEvent | None:
         """The first step after a change of this kind; None: not yet."""
-        epochs = {event.epoch for event in self.events if event.event == "plan" and event.fields.get("cause") == kind.value}
-        return next((event for event in self.events if event.event == "first-step" and event.epoch in epochs), None)
+        rounds = {event.round for event in self.events if event.event == "plan" and event.fields.get("cause") == kind.value}
+        return next((event for event in self.events if event.event == "first-step" and event.round in rounds), None)
 
 
 @dataclasses.dataclass(frozen=True)
 class StepLine:
     """A line of the example's rank 0."""
 
-    epoch: int
+    round: int
     """Of the plan."""
     step: int
     world: int
@@ -111,19 +111,19 @@ def parse_event(line: str) -> AgentEvent | None:
         found: dict[str, Any] = json.loads(line)
         time, member, event = float(found.pop("time")), str(found.pop("member")), str(found.pop("event"))
         name = str(found.pop("phase")) if event == "phase" else event
-        return AgentEvent(time, member, name, int(found.pop("epoch", 0) or 0), found)
+        return AgentEvent(time, member, name, int(found.pop("round", 0) or 0), found)
     except (ValueError, KeyError, AttributeError):
         return None
 
 
-def parse_output(epoch: int, line: str) -> StepLine | float | None:
-    """A step, an accuracy, or None for any other line that a worker of this epoch wrote.
+def parse_output(round_number: int, line: str) -> StepLine | float | None:
+    """A step, an accuracy, or None for any other line that a worker of this round wrote.
 
     >>> parse_output(2, "resumed step=120 epoch=5 world=3")
-    StepLine(epoch=2, step=120, world=3, word='resumed')
+    StepLine(round=2, step=120, world=3, word='resumed')
     """
     if found := _STEP.search(line):
-        return StepLine(epoch, int(found[2]), int(found[3]), found[1] or "")
+        return StepLine(round_number, int(found[2]), int(found[3]), found[1] or "")
     if found := _ACCURACY.search(line):
         return float(found[1])
     return None
@@ -144,31 +144,31 @@ def _row(seen: Seen, change: Change) -> Row:
     plans = [e for e in seen.events if e.event == "plan" and e.fields.get("cause") == change.kind.value and e.time >= change.time]
     if not plans:
         return Row(what=_what(change))
-    epoch = min(plans, key=lambda event: event.time).epoch
+    round_number = min(plans, key=lambda event: event.time).round
     since = _since(seen, change)
-    phases = _phases(seen, epoch)
-    begun = [event.time - float(event.fields.get("seconds", 0.0)) for event in _of(seen, epoch) if event.event == "stop"]
+    phases = _phases(seen, round_number)
+    begun = [event.time - float(event.fields.get("seconds", 0.0)) for event in _of(seen, round_number) if event.event == "stop"]
     stood = change.time if change.kind is Kind.WORKER_KILLED else min(begun, default=None)
     return Row(
         what=_what(change),
-        world=next((line.world for line in seen.steps if line.epoch == epoch), None),
+        world=next((line.world for line in seen.steps if line.round == round_number), None),
         phases={name: (time - since) * 1000 for name, time in phases.items()} if since is not None else {},
         stood_still=_ms(None if change.kind is Kind.START else stood, phases.get("first-step")),
-        steps_lost=_steps_lost(seen.steps, epoch),
+        steps_lost=_steps_lost(seen.steps, round_number),
         warm_up=_ms(change.time, since) if change.kind is Kind.AGENT_JOINS else None,
     )
 
 
-def _of(seen: Seen, epoch: int) -> list[AgentEvent]:
-    """The phases of the change to this epoch, those before its plan too."""
-    changes = {event.change for event in seen.events if event.event == "plan" and event.epoch == epoch}
+def _of(seen: Seen, round_number: int) -> list[AgentEvent]:
+    """The phases of the change to this round, those before its plan too."""
+    changes = {event.change for event in seen.events if event.event == "plan" and event.round == round_number}
     return [event for event in seen.events if event.event in PHASES and event.change in changes]
 
 
-def _phases(seen: Seen, epoch: int) -> dict[str, float]:
+def _phases(seen: Seen, round_number: int) -> dict[str, float]:
     """Phase -> when it was over for the job."""
     found: dict[str, float] = {}
-    for event in _of(seen, epoch):
+    for event in _of(seen, round_number):
         best = min if event.event in _FIRST else max
         found[event.event] = best(event.time, found.get(event.event, event.time))
     return {name: found[name] for name in PHASES if name in found}
@@ -189,12 +189,12 @@ def _what(change: Change) -> str:
     return f"{change.member}'s worker killed" if change.kind is Kind.WORKER_KILLED else f"{change.member} joins"
 
 
-def _steps_lost(steps: Sequence[StepLine], epoch: int) -> int | None:
-    """Steps that the workers before `epoch` did and those of `epoch` do again."""
-    begun = next((line.step for line in steps if line.epoch == epoch and line.word in ("started", "resumed")), None)
+def _steps_lost(steps: Sequence[StepLine], round_number: int) -> int | None:
+    """Steps that the workers before `round` did and those of `round` do again."""
+    begun = next((line.step for line in steps if line.round == round_number and line.word in ("started", "resumed")), None)
     if begun is None:
         return None
-    return max(0, max((line.step for line in steps if line.epoch < epoch), default=0) - begun)
+    return max(0, max((line.step for line in steps if line.round < round_number), default=0) - begun)
 
 
 def _ms(since: float | None, until: float | None) -> float | None:

@@ -230,7 +230,7 @@ class RendezvousView:
     progress: ProgressValue | None = None
     outcome: OutcomeValue | None = None
     failure: FailureValue | None = None
-    """The first failure of the newest epoch that had one."""
+    """The first failure of the newest round that had one."""
 
     @property
     def empty(self) -> bool:

@@ -47,16 +47,16 @@ class Crowds:
             stdin.write(word + "\n")
             stdin.flush()
 
-    def wait(self, epoch: int, of: int | None = None) -> list[Crowded]:
-        """What each says of this epoch (`of`: of so many that have members left). Raises CrowdError."""
+    def wait(self, round_number: int, of: int | None = None) -> list[Crowded]:
+        """What each says of this round (`of`: of so many that have members left). Raises CrowdError."""
         end = time.monotonic() + LIMIT
         found: list[Crowded] = []
         while len(found) < (of or len(self._processes)):
             try:
                 said = self._said.get(timeout=max(0.01, end - time.monotonic()))
             except queue.Empty:
-                raise CrowdError(f"after {LIMIT:g} s, not all members have a rank in plan {epoch}") from None
-            if said.epoch == epoch:
+                raise CrowdError(f"after {LIMIT:g} s, not all members have a rank in plan {round_number}") from None
+            if said.round == round_number:
                 found.append(said)
         return found
 

@@ -2,7 +2,7 @@
 
 in: go                 all members start
 in: lose               the last member of this process ends
-out: {"epoch": 1, "at": 1767225600.0, "cpu": 1.2, "planners": 1}     the last member of this process has its rank in this plan
+out: {"round": 1, "at": 1767225600.0, "cpu": 1.2, "planners": 1}     the last member of this process has its rank in this plan
 """
 
 from __future__ import annotations
@@ -109,16 +109,16 @@ class Crowd:
                     for connection in key.data.peers.greet():
                         connection.close()
 
-    def _got_rank(self, epoch: int) -> None:
+    def _got_rank(self, round_number: int) -> None:
         with self._lock:
-            self._ranked[epoch] = self._ranked.get(epoch, 0) + 1
-            complete = self._ranked[epoch] == self._alive
+            self._ranked[round_number] = self._ranked.get(round_number, 0) + 1
+            complete = self._ranked[round_number] == self._alive
         if complete:
-            self.say(epoch)
+            self.say(round_number)
 
-    def say(self, epoch: int) -> None:
+    def say(self, round_number: int) -> None:
         planners = sum(member.planner for member in self._members)
-        print(json.dumps({"epoch": epoch, "at": time.time(), "cpu": time.process_time(), "planners": planners}), flush=True)
+        print(json.dumps({"round": round_number, "at": time.time(), "cpu": time.process_time(), "planners": planners}), flush=True)
 
 
 def main() -> None:

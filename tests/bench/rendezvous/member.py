@@ -109,11 +109,11 @@ class Member:
             case Wait() | AskOutside():  # the store of a benchmark is never away
                 return False
             case StartWorkers():
-                self._workers = Workers(state=WorkersState.RUNNING, epoch=action.plan.epoch, changed_at=now, plan=action.plan)
-                self._ranked(action.plan.epoch)
+                self._workers = Workers(state=WorkersState.RUNNING, round=action.plan.round, changed_at=now, plan=action.plan)
+                self._ranked(action.plan.round)
                 return True
             case StopWorkers():
-                self._workers = Workers(epoch=self._workers.epoch, changed_at=now, plan=self._workers.plan)
+                self._workers = Workers(round=self._workers.round, changed_at=now, plan=self._workers.plan)
                 return True
             case ProbePeers():
                 if not self._probing:

@@ -13,7 +13,7 @@ from rich.table import Table
 class Crowded:
     """A line of a crowd: its last member has its rank in this plan."""
 
-    epoch: int
+    round: int
     at: float
     """Unix time, s."""
     cpu: float

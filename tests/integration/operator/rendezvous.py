@@ -34,10 +34,12 @@ class Agents:
 
         self._store.txn((), [Delete(KeyRange(self._keys.spec))])
 
-    def plan(self, epoch: int, *, size: int, restart_count: int = 0, reason: PlanReason = PlanReason.START, caused_at: float = 0.0) -> None:
+    def plan(
+        self, round_number: int, *, size: int, restart_count: int = 0, reason: PlanReason = PlanReason.START, caused_at: float = 0.0
+    ) -> None:
         value = PlanValue(
-            epoch=epoch,
-            attempt=self._keys.attempt(epoch, "test"),
+            round=round_number,
+            attempt=self._keys.attempt(round_number, "test"),
             size=size,
             world_size=size,
             nproc=1,
@@ -51,12 +53,12 @@ class Agents:
         )
         self._store.put(self._keys.plan, value.to_json())
 
-    def progress(self, step: int, epoch: int = 1, **fields: Any) -> None:
-        self._store.put(self._keys.progress, ProgressValue(step=step, epoch=epoch, updated_at=time.time(), **fields).to_json())
+    def progress(self, step: int, round_number: int = 1, **fields: Any) -> None:
+        self._store.put(self._keys.progress, ProgressValue(step=step, round=round_number, updated_at=time.time(), **fields).to_json())
 
-    def fail(self, epoch: int, member: str, message: str) -> FailureValue:
-        failure = failure_of(epoch, member, message)
-        self._store.put(self._keys.failure(epoch, member), failure.to_json())
+    def fail(self, round_number: int, member: str, message: str) -> FailureValue:
+        failure = failure_of(round_number, member, message)
+        self._store.put(self._keys.failure(round_number, member), failure.to_json())
         return failure
 
     def outcome(self, state: OutcomeState, reason: str, message: str = "", failure: dict[str, Any] | None = None) -> None:
@@ -78,10 +80,10 @@ class Agents:
         self._store.close()
 
 
-def failure_of(epoch: int, member: str, message: str) -> FailureValue:
+def failure_of(round_number: int, member: str, message: str) -> FailureValue:
     return FailureValue(
         member=member,
-        epoch=epoch,
+        round=round_number,
         rank=1,
         local_rank=0,
         exit_code=1,

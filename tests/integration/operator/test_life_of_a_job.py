@@ -37,14 +37,14 @@ def test_job_without_an_endpoint_gets_pods_services_and_an_etcd(ns: Namespace, o
 def test_plan_and_progress_show_in_status(ns: Namespace, training: Callable[..., Agents]) -> None:
     agents = training(replicas=2)
     status = ns.status("digits")
-    assert (status["worldSize"], status["epoch"], status["workers"], status["readyReplicas"]) == (2, 1, "2/2", 2)
+    assert (status["worldSize"], status["round"], status["workers"], status["readyReplicas"]) == (2, 1, "2/2", 2)
     agents.progress(120, steps_per_second=3.5, last_checkpoint_step=100, metrics={"loss": 0.25})
     eventually(lambda: ns.status("digits").get("progress", {}).get("step") == 120, what="progress")
     progress = ns.status("digits")["progress"]
     assert (progress["lastCheckpointStep"], progress["metrics"]) == (100, {"loss": "0.25"})
     agents.plan(2, size=2, restart_count=1, reason=PlanReason.WORKER_FAILED)
     eventually(lambda: ns.status("digits")["restarts"]["total"] == 1, what="the agents' restart is counted")
-    assert ns.status("digits")["epoch"] == 2
+    assert ns.status("digits")["round"] == 2
 
 
 def test_worker_failure_shows_as_restarting_and_then_training_goes_on(ns: Namespace, training: Callable[..., Agents]) -> None:

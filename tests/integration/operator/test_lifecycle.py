@@ -28,7 +28,7 @@ def test_suspended_job_holds_nothing_and_goes_on_as_a_new_run_with_another_templ
     agents = training(replicas=2)
     agents.plan(4, size=2, restart_count=2)
     agents.progress(120)
-    eventually(lambda: ns.status("digits")["epoch"] == 4 and ns.status("digits").get("progress"), what="it trains")
+    eventually(lambda: ns.status("digits")["round"] == 4 and ns.status("digits").get("progress"), what="it trains")
     uid = ns.job("digits")["metadata"]["uid"]
     change(ns, {"lifecycle": {"suspend": True}})
     eventually(lambda: ns.is_true("digits", "Suspended"), what="Suspended")
@@ -47,14 +47,14 @@ def test_suspended_job_holds_nothing_and_goes_on_as_a_new_run_with_another_templ
     assert (environment(pod)["PET_RDZV_ID"], environment(pod)["ELASTICJOB_UID"]) == (f"{uid}-2", uid)
     eventually(lambda: ns.status("digits")["rendezvous"]["id"] == f"{uid}-2", what="the new run in status")
     assert ns.condition("digits", "Suspended")["status"] == "False"
-    assert ns.status("digits")["epoch"] == 0
+    assert ns.status("digits")["round"] == 0
     for name in ns.workers():
         ns.run(name)
     again = agents_of("digits")
     again.plan(1, size=2)
     eventually(lambda: ns.is_true("digits", "Running"), what="Running again")
     status = ns.status("digits")
-    assert (status["epoch"], status["restarts"]["total"], status["worldSize"]) == (1, 2, 2)
+    assert (status["round"], status["restarts"]["total"], status["worldSize"]) == (1, 2, 2)
     again.plan(2, size=2, restart_count=1)
     eventually(lambda: ns.status("digits")["restarts"]["total"] == 3, what="the second run's restart is counted on top")
 

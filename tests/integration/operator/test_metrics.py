@@ -34,10 +34,10 @@ def test_life_of_a_job_in_figures(ns: Namespace, operator: Operator, training: C
     assert figure(operator, "elasticjob_api_requests_total", verb="create", resource="pods", code="201") == 3, "one of them a dry run"
     eventually(lambda: figure(operator, "elasticjob_jobs", condition="Running") == 1, what="one job runs")
 
-    agents.progress(10, epoch=1)
+    agents.progress(10, round=1)
     eventually(lambda: ns.status("digits").get("progress", {}).get("step") == 10, what="progress")
     agents.plan(2, size=2, restart_count=1, caused_at=time.time() - 0.5)
-    agents.progress(8, epoch=2)
+    agents.progress(8, round=2)
     eventually(lambda: figure(operator, "elasticjob_time_to_resume_seconds_count") == 1, what="time to resume")
     assert figure(operator, "elasticjob_time_to_resume_seconds_sum") >= 0.5
     assert figure(operator, "elasticjob_steps_lost_total") == 3

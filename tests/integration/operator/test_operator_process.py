@@ -42,7 +42,7 @@ def test_killed_in_the_middle_and_started_again(ns: Namespace, operator: Operato
     eventually(lambda: set(ns.workers()) == {f"digits-worker-{index}" for index in range(4)}, what="four workers")
     eventually(lambda: ns.workers()["digits-worker-1"]["status"]["phase"] == "Pending", what="the failed one is replaced")
     assert ns.workers()["digits-worker-2"]["metadata"]["uid"] == kept["digits-worker-2"], "who trained is left alone"
-    eventually(lambda: ns.status("digits")["epoch"] == 6, what="epoch")
+    eventually(lambda: ns.status("digits")["round"] == 6, what="round")
     eventually(lambda: ns.status("digits")["restarts"]["total"] == 3, what="the agents' two, and the pod that failed meanwhile")
     assert ns.status("digits")["progress"]["step"] == 50
 

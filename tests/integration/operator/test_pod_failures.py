@@ -94,7 +94,7 @@ def test_worker_is_replaced(ns: Namespace, training: Callable[..., Agents], row:
     assert (ns.condition("digits", "Restarting")["status"], ns.condition("digits", "Restarting")["reason"]) == ("True", reason)
     ns.run(WORKER)
     agents.plan(2, size=2, restart_count=0)
-    eventually(lambda: ns.is_true("digits", "Running") and ns.status("digits")["epoch"] == 2, what="it trains again")
+    eventually(lambda: ns.is_true("digits", "Running") and ns.status("digits")["round"] == 2, what="it trains again")
     eventually(lambda: f"Created {WORKER}." in told(ns, "WorkerCreated"), what="the successor is told")
     (once,) = told(ns, reason)
     assert row.words in once

@@ -96,9 +96,11 @@ def test_grows_and_shrinks_while_it_trains(training: Training) -> None:
 
 def test_goes_on_when_a_pod_is_deleted_and_comes_back_to_full_size(training: Training) -> None:
     training.start(3)
-    epoch = training.ns.status("digits")["epoch"]
+    round_number = training.ns.status("digits")["round"]
     training.ns.delete("pods", "digits-worker-1")
-    eventually(lambda: training.ns.status("digits")["epoch"] >= epoch + 2, what="without it, and then with its successor", timeout=60)
+    eventually(
+        lambda: training.ns.status("digits")["round"] >= round_number + 2, what="without it, and then with its successor", timeout=60
+    )
     training.trains_with(3)
     assert training.ns.status("digits")["restarts"]["total"] == 0
 
@@ -160,9 +162,9 @@ def test_agents_train_with_allowed_sizes_alone(training: Training) -> None:
 
 def test_failure_that_a_rule_ignores_is_restarted_though_no_restart_is_left(training: Training) -> None:
     training.start(2, spec={"restartPolicy": {"maxRestarts": 0, "rules": [{"exitCodes": [1], "action": "Ignore"}]}})
-    epoch = training.ns.status("digits")["epoch"]
+    round_number = training.ns.status("digits")["round"]
     training.crash.touch()
-    eventually(lambda: training.ns.status("digits")["epoch"] > epoch, what="another worker group", timeout=60)
+    eventually(lambda: training.ns.status("digits")["round"] > round_number, what="another worker group", timeout=60)
     training.crash.unlink()
     training.trains_with(2)
     assert training.ns.status("digits")["restarts"]["total"] == 0

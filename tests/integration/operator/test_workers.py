@@ -221,7 +221,7 @@ def test_job_made_again_under_its_name_waits_for_the_old_pods(
     new = successor(ns, "digits-worker-0", old)
     assert new["metadata"]["ownerReferences"][0]["uid"] == ns.job("digits")["metadata"]["uid"]
     eventually(lambda: ns.is_true("digits", "Accepted"), what="its own status")
-    assert ns.status("digits")["epoch"] == 0, "nothing of the old job's status"
+    assert ns.status("digits")["round"] == 0, "nothing of the old job's status"
 
 
 def test_rule_fails_the_job_at_once(ns: Namespace, training: Callable[..., Agents]) -> None:

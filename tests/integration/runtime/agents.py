@@ -36,7 +36,7 @@ class WorkerNote:
     member: str
     rank: int
     world: int
-    epoch: int
+    round: int
     restarts: int
     children: list[int]
 
@@ -153,21 +153,21 @@ class Job:
         kvs = self.client.range(Get(KeyRange.prefix(self.keys.members))).kvs
         return {kv.key[len(self.keys.members) :]: MemberValue.from_json(kv.value) for kv in kvs}
 
-    def workers(self, epoch: int) -> list[WorkerNote]:
+    def workers(self, round_number: int) -> list[WorkerNote]:
         """Those of this plan that are connected, by rank."""
-        found = [WorkerNote(**json.loads(path.read_text())) for path in (self.directory / "workers").glob(f"{epoch}-*.json")]
+        found = [WorkerNote(**json.loads(path.read_text())) for path in (self.directory / "workers").glob(f"{round_number}-*.json")]
         return sorted(found, key=lambda worker: worker.rank)
 
     def trains(self, size: int, *, after: Sequence[WorkerNote] = (), timeout: float = 40.0) -> list[WorkerNote]:
         """The workers of the current plan, once it is later than that of `after`, has `size` members, and all its workers are connected."""
-        earlier = max((worker.epoch for worker in after), default=0)
+        earlier = max((worker.round for worker in after), default=0)
 
         def connected() -> list[WorkerNote]:
             plan = self.plan
             assert plan is not None
-            assert plan.epoch > earlier, f"still plan {plan.epoch}"
-            assert plan.size == size, f"plan {plan.epoch} has {plan.size} members: {plan.message}"
-            workers = self.workers(plan.epoch)
+            assert plan.round > earlier, f"still plan {plan.round}"
+            assert plan.size == size, f"plan {plan.round} has {plan.size} members: {plan.message}"
+            workers = self.workers(plan.round)
             assert len(workers) == plan.world_size, f"{len(workers)} of {plan.world_size} workers are connected"
             return workers
 

@@ -2,7 +2,7 @@
 
     python light_worker.py DIRECTORY
 
-It writes DIRECTORY/workers/<epoch>-<rank>.json once all of its world are connected. It obeys DIRECTORY/do/<member>, a file with one word:
+It writes DIRECTORY/workers/<round>-<rank>.json once all of its world are connected. It obeys DIRECTORY/do/<member>, a file with one word:
 raise, exit or hang. DIRECTORY/finish ends all with success. A lost peer is an error, as it is for a collective. AT_SIGTERM says what it
 does then: save (else), hang or default, for all local ranks or for each.
 """
@@ -23,10 +23,10 @@ from types import FrameType
 from typing import Any
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-EPOCH = int(os.environ["ELASTICJOB_EPOCH"])
+ROUND = int(os.environ["ELASTICJOB_ROUND"])
 MEMBER = os.environ["ELASTICJOB_MEMBER_ID"]
 MASTER = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-WORLD_NAME = f"{os.environ['TORCHELASTIC_RUN_ID']}/{EPOCH}".encode().ljust(100)
+WORLD_NAME = f"{os.environ['TORCHELASTIC_RUN_ID']}/{ROUND}".encode().ljust(100)
 """A port may belong to another test's job before long, and be asked for by this one's workers."""
 
 HERE = pathlib.Path(sys.argv[1])
@@ -84,7 +84,7 @@ def handle_sigterm() -> None:
 def save(_number: int, _frame: FrameType | None) -> None:
     """SIGTERM: the time to write a checkpoint."""
     time.sleep(1000 if os.environ.get("AT_SIGTERM") == "hang" else 0.3)
-    (HERE / f"saved-{MEMBER}-{EPOCH}").touch()
+    (HERE / f"saved-{MEMBER}-{ROUND}").touch()
     sys.exit(0)
 
 
@@ -102,9 +102,9 @@ def end_slowly(peers: list[socket.socket]) -> None:
 
 
 def note(children: list[int]) -> None:
-    fields = {"pid": os.getpid(), "member": MEMBER, "rank": RANK, "world": WORLD, "epoch": EPOCH, "children": children}
+    fields = {"pid": os.getpid(), "member": MEMBER, "rank": RANK, "world": WORLD, "round": ROUND, "children": children}
     fields["restarts"] = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-    path = HERE / "workers" / f"{EPOCH}-{RANK}.json"
+    path = HERE / "workers" / f"{ROUND}-{RANK}.json"
     path.with_suffix(f".{os.getpid()}").write_text(json.dumps(fields))
     path.with_suffix(f".{os.getpid()}").rename(path)
 

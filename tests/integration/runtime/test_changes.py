@@ -20,7 +20,7 @@ def test_all_succeed_and_exit_0(job: Job) -> None:
     assert [agent.ends() for agent in agents] == [0, 0, 0], job.logs
     outcome = job.outcome
     assert outcome is not None
-    assert (outcome.state, outcome.epoch) == (OutcomeState.SUCCEEDED, workers[0].epoch)
+    assert (outcome.state, outcome.round) == (OutcomeState.SUCCEEDED, workers[0].round)
     assert job.members == {}, "an agent left its key behind"
     assert not any(lives(pid) for worker in workers for pid in [worker.pid, *worker.children])
 
@@ -108,7 +108,7 @@ def test_sigterm_lets_the_worker_save_while_the_others_go_on(job: Job) -> None:
     leaving = before[0].member
     agents[leaving].signal(signal.SIGTERM)
     assert agents[leaving].ends() == ExitCode.TERMINATED
-    assert (job.directory / f"saved-{leaving}-{before[0].epoch}").exists(), "the worker got no time to save"
+    assert (job.directory / f"saved-{leaving}-{before[0].round}").exists(), "the worker got no time to save"
     after = job.trains(2, after=before)
     assert {worker.restarts for worker in after} == {0}
     plan = job.plan

@@ -74,7 +74,7 @@ def test_restarts_without_progress_end_the_job_before_the_budget_is_used(job: Jo
     assert [agent.ends() for agent in agents] == [ExitCode.WORKERS_FAILED] * 2, job.logs
     outcome = job.outcome
     assert outcome is not None
-    assert (outcome.reason, outcome.epoch) == ("NoProgress", 4)
+    assert (outcome.reason, outcome.round) == ("NoProgress", 4)
     assert "3 restarts without progress (no step beyond 7)" in outcome.message
     for agent in agents:
         assert "RuntimeError: cannot go on" in agent.termination_file.read_text()
@@ -91,7 +91,7 @@ def test_a_new_planner_remembers_the_crashes(job: Job, crashing: pathlib.Path) -
     assert (plan.reason, plan.same_crashes, plan.restart_count) == (PlanReason.WORKER_FAILED, 3, 3)
     first.process.kill()
     second = job.start("b", "--max-restarts", "9", nnodes="1", conf=f"{conf},lease_ttl=2", script=script)
-    eventually(lambda: (now := job.plan) is not None and now.epoch > plan.epoch and now.crash == plan.crash, what="the next plan knows")
+    eventually(lambda: (now := job.plan) is not None and now.round > plan.round and now.crash == plan.crash, what="the next plan knows")
     eventually(lambda: "restarting after 30 s" in second.output, what="its crash is the same again")
 
 

@@ -30,7 +30,7 @@ def test_a_whole_group_that_is_cut_off_stops_when_its_spares_take_over(job: Job)
         assert plan is not None
         assert plan.restart_count == 0, "a partition is no failure"
         assert plan.run_began
-        assert Fence(plan.run_began, plan.store_generation, plan.epoch) > Fence(plan.run_began, plan.store_generation, before[0].epoch)
+        assert Fence(plan.run_began, plan.store_generation, plan.round) > Fence(plan.run_began, plan.store_generation, before[0].round)
         proxy.admit()
         eventually(lambda: len(job.members) == 4, 60.0, what=f"they come back as spares; logs:\n{job.logs}")
         job.finish()

@@ -28,9 +28,9 @@ import json, os, pathlib, sys, time
 warm = [name for name in ("slow_one", "slow_one.more", "asks_for_its_rank") if name in sys.modules]
 if "IDLE" not in os.environ:
     import slow_one.more, asks_for_its_rank
-note = {"member": os.environ["ELASTICJOB_MEMBER_ID"], "epoch": int(os.environ["ELASTICJOB_EPOCH"]), "warm": warm, "pid": os.getpid(),
+note = {"member": os.environ["ELASTICJOB_MEMBER_ID"], "round": int(os.environ["ELASTICJOB_ROUND"]), "warm": warm, "pid": os.getpid(),
         "rank": sys.modules["asks_for_its_rank"].RANK if "asks_for_its_rank" in sys.modules else None}
-path = pathlib.Path(sys.argv[1], f"note-{note['epoch']}-{note['member']}-{note['pid']}")
+path = pathlib.Path(sys.argv[1], f"note-{note['round']}-{note['member']}-{note['pid']}")
 path.with_suffix(".new").write_text(json.dumps(note)); path.with_suffix(".new").rename(path)
 time.sleep(600)
 """
@@ -55,13 +55,13 @@ class Slow:
         return self.job.start(name, "--start-method=zygote", "--max-restarts=9", nnodes="1:3", script=script, environment=given)
 
     def trains(self, *members: str, since: int = 0) -> dict[str, dict[str, Any]]:
-        """What the workers of exactly these members say, in an epoch after `since`."""
+        """What the workers of exactly these members say, in a round after `since`."""
 
         def found() -> dict[str, dict[str, Any]]:
             notes = [json.loads(path.read_text()) for path in self.job.directory.glob("note-*") if path.suffix != ".new"]
-            latest = max((note["epoch"] for note in notes), default=0)
+            latest = max((note["round"] for note in notes), default=0)
             assert latest > since
-            current = {note["member"]: note for note in notes if note["epoch"] == latest}
+            current = {note["member"]: note for note in notes if note["round"] == latest}
             assert sorted(current) == sorted(members)
             return current
 
@@ -86,13 +86,13 @@ def test_a_crash_a_join_and_a_loss_find_everything_imported(job: Job) -> None:
     learned = slow.learned()
     assert (learned.fit, learned.late, learned.reads) == (["slow_one", "slow_one.more"], ["asks_for_its_rank"], ["LOCAL_RANK"])
     os.kill(first["a"]["pid"], signal.SIGKILL)
-    crashed = slow.trains("a", since=first["a"]["epoch"])
+    crashed = slow.trains("a", since=first["a"]["round"])
     assert (crashed["a"]["warm"], crashed["a"]["rank"]) == (ALL, 0)
     newcomer = slow.start("b")
-    joined = slow.trains("a", "b", since=crashed["a"]["epoch"])
+    joined = slow.trains("a", "b", since=crashed["a"]["round"])
     assert {name: note["warm"] for name, note in joined.items()} == {"a": ALL, "b": ALL}
     newcomer.signal(signal.SIGKILL)
-    lost = slow.trains("a", since=joined["a"]["epoch"])
+    lost = slow.trains("a", since=joined["a"]["round"])
     assert lost["a"]["warm"] == ALL
 
 
@@ -112,4 +112,4 @@ def test_the_next_run_knows_from_its_start_what_this_one_has_learned(job: Job, t
     first = slow.trains("c")["c"]
     slow.learned()
     os.kill(first["pid"], signal.SIGKILL)
-    assert slow.trains("c", since=first["epoch"])["c"]["warm"] == ALL
+    assert slow.trains("c", since=first["round"])["c"]["warm"] == ALL

@@ -22,13 +22,13 @@ found = os.pread(kept.fds[0], 100, 0).decode() if kept else ""
 log.write(json.dumps({"pid": os.getpid(), "found": found, "step": kept.step if kept else None,
                       "socket": os.environ["ELASTICJOB_AGENT_SOCKET"]}) + "\\n")
 memory = os.memfd_create("state")
-os.write(memory, f"state of epoch {os.environ['ELASTICJOB_EPOCH']}".encode())
+os.write(memory, f"state of round {os.environ['ELASTICJOB_ROUND']}".encode())
 link.keep(7, [memory])
 link.follow()
 while True:
     plan = link.next_plan(60.0)
     if plan is not None:
-        log.write(json.dumps({"pid": os.getpid(), "plan": plan["epoch"], "world": plan["world_size"], "rank": plan["group_rank"]}) + "\\n")
+        log.write(json.dumps({"pid": os.getpid(), "plan": plan["round"], "world": plan["world_size"], "rank": plan["group_rank"]}) + "\\n")
 """
 
 
@@ -51,7 +51,7 @@ def test_the_memory_of_a_killed_worker_is_lost(job: Job) -> None:
     eventually(lambda: any("plan" in line for line in heard(job, "a")), what="it has left its snapshot and follows")
     os.kill(int(str(first["pid"])), signal.SIGKILL)
     lines = eventually(lambda: [line for line in heard(job, "a") if "found" in line and line["pid"] != first["pid"]], what="the next")
-    assert (lines[0]["found"], lines[0]["step"]) == ("state of epoch 1", 7)
+    assert (lines[0]["found"], lines[0]["step"]) == ("state of round 1", 7)
 
 
 def test_nobody_near_the_workers_knows_of_plans(job: Job) -> None:
@@ -62,7 +62,7 @@ def test_nobody_near_the_workers_knows_of_plans(job: Job) -> None:
     link.follow()
     start(job, "b")
     plans = [link.next_plan(30.0) for _ in range(2)]
-    assert [(plan["epoch"], plan["world_size"], plan["group_rank"]) for plan in plans if plan is not None] == [(1, 1, 0), (2, 2, 0)]
+    assert [(plan["round"], plan["world_size"], plan["group_rank"]) for plan in plans if plan is not None] == [(1, 1, 0), (2, 2, 0)]
     assert link.fetch() is not None, "and may fetch beside it"
     link.close()
     eventually(lambda: any(line.get("plan") == 2 and line["rank"] == 1 for line in heard(job, "b")), what="the newcomer knows its place")

@@ -30,10 +30,10 @@ def test_an_etcd_that_was_away_restarts_nobody(fragile_job: Job, own_etcd: EtcdS
         what=f"all are registered again; logs:\n{job.logs}",
     )
     eventually(lambda: job.plan == plan, what=f"the plan is there again; logs:\n{job.logs}")
-    assert job.workers(plan.epoch) == before
+    assert job.workers(plan.round) == before
     job.tell("a", "raise")  # and changes work again: no restarts are left, so this one ends the job
     assert [agent.ends() for agent in agents] == [1, 1, 1]
-    assert not job.workers(plan.epoch + 1), "somebody was restarted"
+    assert not job.workers(plan.round + 1), "somebody was restarted"
 
 
 def test_a_change_waits_for_etcd_and_then_happens(fragile_job: Job, own_etcd: EtcdServer) -> None:
@@ -108,6 +108,6 @@ def test_the_only_member_of_a_plan_trains_on_while_etcd_is_away(fragile_job: Job
     own_etcd.start()
     eventually(lambda: len(job.members) == 1 + spares and job.plan == plan, what=f"all are registered again; logs:\n{job.logs}")
     assert plan is not None
-    assert job.workers(plan.epoch) == before
+    assert job.workers(plan.round) == before
     job.finish()
     assert [agent.ends() for agent in agents] == [0] * len(agents), job.logs

@@ -69,7 +69,7 @@ def test_an_agent_whose_console_nobody_reads_goes_on(job: Job, stuck: subprocess
         time.sleep(0.2)
     plan = job.plan
     assert plan is not None
-    assert plan.epoch == before[0].epoch, job.logs
+    assert plan.round == before[0].round, job.logs
     job.tell("reads", "raise")
     job.trains(2, after=before)
     job.finish()

@@ -20,7 +20,7 @@ import torch, torch.distributed as dist
 here, code = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 asked = []
 signal.signal(signal.SIGTERM, lambda *_: asked.append(True))
-member, epoch = os.environ["ELASTICJOB_MEMBER_ID"], os.environ["ELASTICJOB_EPOCH"]
+member, round = os.environ["ELASTICJOB_MEMBER_ID"], os.environ["ELASTICJOB_ROUND"]
 checkpoint = here / "checkpoint"
 step = int(checkpoint.read_text()) if checkpoint.exists() else 0  # before anybody is met: as late as it can be wrong
 dist.init_process_group("gloo")
@@ -29,7 +29,7 @@ while True:
     step += 1
     told = torch.tensor([float(bool(asked)), float((here / "finish").exists())])
     dist.all_reduce(told)
-    ledger.write(f"{epoch} {step}\\n")
+    ledger.write(f"{round} {step}\\n")
     time.sleep(0.02)
     if told[1]:
         break
@@ -54,27 +54,27 @@ def start(job: Job, names: str, *, code: int = 0) -> list[Agent]:
 
 
 def steps(job: Job, member: str) -> dict[int, list[int]]:
-    """Epoch -> the steps that this member did in it."""
+    """Round -> the steps that this member did in it."""
     found: dict[int, list[int]] = collections.defaultdict(list)
     ledger = job.directory / f"ledger-{member}"
     for line in ledger.read_text().splitlines() if ledger.exists() else ():
-        epoch, step = line.split()
-        found[int(epoch)].append(int(step))
+        round_number, step = line.split()
+        found[int(round_number)].append(int(step))
     return found
 
 
 def all_train(job: Job, members: Sequence[str], *, after: int = 0) -> int:
-    """The epoch, later than `after`, in which all of these members, and no others, have done a few steps, and say that they can save."""
+    """The round, later than `after`, in which all of these members, and no others, have done a few steps, and say that they can save."""
 
     def there() -> int:
         plan = job.plan
         assert plan is not None
-        assert plan.epoch > after, f"still plan {plan.epoch}"
-        assert plan.size == len(members), f"plan {plan.epoch} has {plan.size} members"
+        assert plan.round > after, f"still plan {plan.round}"
+        assert plan.size == len(members), f"plan {plan.round} has {plan.size} members"
         for name in members:
-            assert len(steps(job, name)[plan.epoch]) > 3, f"{name} does not train"
+            assert len(steps(job, name)[plan.round]) > 3, f"{name} does not train"
             assert job.members[name].saves, f"{name} has not said that its workers handle SIGTERM"
-        return plan.epoch
+        return plan.round
 
     return eventually(there, 90.0, what=f"{members} train; logs:\n{job.logs}")
 
@@ -165,7 +165,7 @@ def test_workers_without_a_handler_let_the_others_save(job: Job) -> None:
     eventually(lambda: job.members["a"].saves, what="the handler is seen")
     job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=2, members=["a", "b"]).to_json())
     after = job.trains(2, after=before)
-    assert (job.directory / f"saved-a-{before[0].epoch}").exists()
+    assert (job.directory / f"saved-a-{before[0].round}").exists()
     assert {worker.restarts for worker in after} == {0}
 
 
@@ -177,5 +177,5 @@ def test_only_workers_that_can_save_get_the_signal(job: Job) -> None:
     job.start("b", "--nproc-per-node", "2", nnodes="1:2", environment={"AT_SIGTERM": "save,default"})
     after = job.trains(2, after=before)
     assert {worker.restarts for worker in after} == {0}
-    assert (job.directory / f"saved-a-{before[0].epoch}").exists()
+    assert (job.directory / f"saved-a-{before[0].round}").exists()
     assert "lost a peer" not in agent.output.split("time to save")[0]

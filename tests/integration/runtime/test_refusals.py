@@ -106,7 +106,7 @@ def test_a_member_that_starts_another_number_of_workers(job: Job) -> None:
     assert "--nproc-per-node" in misfit.output
     plan = job.plan
     assert plan is not None
-    assert plan.epoch == before[0].epoch, "the others were disturbed"
+    assert plan.round == before[0].round, "the others were disturbed"
 
 
 def test_members_that_never_fit_each_other_do_not_wait_for_ever(job: Job) -> None:

@@ -47,10 +47,10 @@ class Bench:
 
         eventually(turn, 60.0, what=what)
 
-    def client(self, epoch: int) -> Any:
+    def client(self, round_number: int) -> Any:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
-        return TCPStore("127.0.0.1", self.ports[epoch % 2], is_master=False, use_libuv=self.stores.libuv)
+        return TCPStore("127.0.0.1", self.ports[round_number % 2], is_master=False, use_libuv=self.stores.libuv)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 here = pathlib.Path(sys.argv[1])
 found = load_checkpoint(here / "checkpoints")
 step = found["step"] if found else 0
-(here / f"pid-{os.environ['ELASTICJOB_EPOCH']}-{dist.get_rank()}").write_text(str(os.getpid()))
+(here / f"pid-{os.environ['ELASTICJOB_ROUND']}-{dist.get_rank()}").write_text(str(os.getpid()))
 while not (here / "finish").exists():
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
@@ -90,7 +90,7 @@ def test_every_phase_of_a_failed_worker_is_told(job: Job) -> None:
         assert known(summary) == {"detect", "stop", "plan", "fork", "connect", "restore", "first-step"}, summary
         order = [summary["phases"][name]["since"] for name in ("detect", "plan", "fork", "connect", "restore", "first-step")]
         assert order == sorted(order)
-        assert summary["epoch"] == 2
+        assert summary["round"] == 2
     lost = [summary["steps_lost"] for agent in agents if (summary := change(agent, "WorkerFailed"))["steps_lost"] is not None]
     assert len(lost) == 1, "only the agent of rank 0 is told steps"
     (job.directory / "finish").touch()
@@ -106,7 +106,7 @@ def test_a_failure_is_told_with_its_traceback_by_its_member_and_for_the_job(job:
     own = [event for event in agents["b"].events if event["event"] == "failure" and event["scope"] == "member"]
     of_job = [[e for e in agent.events if e["event"] == "failure" and e["scope"] == "job"] for agent in agents.values()]
     for failure in (own[0], of_job[0][-1], of_job[1][-1]):
-        assert (failure["failed_member"], failure["rank"], failure["local_rank"], failure["epoch"]) == ("b", rank, 0, 1)
+        assert (failure["failed_member"], failure["rank"], failure["local_rank"], failure["round"]) == ("b", rank, 0, 1)
         assert (failure["exit_code"], failure["signal"]) == (1, None)
         assert "RuntimeError: told to fail" in failure["traceback"]
         assert failure["host"]
@@ -180,7 +180,7 @@ def test_metrics_are_served(job: Job, by: str) -> None:
     name = "elasticjob_agent_"
     eventually(lambda: (f"{name}phase_seconds_count", "WorkerFailed", "first-step") in read(), what=f"the change is counted: {read()}")
     found = read()
-    assert found[f"{name}epoch",] == 2
+    assert found[f"{name}round",] == 2
     assert found[f"{name}world_size",] == 1
     assert found[f"{name}rank",] == 0
     assert found[f"{name}state", "training"] == 1

@@ -34,7 +34,7 @@ def test_a_crashed_worker_comes_back_also_the_one_that_had_the_master_store(jobs
     assert (a.exit_code(), b.exit_code()) == (0, 0)
     outcome = job.read("outcome")
     assert outcome["state"] == "succeeded"
-    assert outcome["epoch"] == 3, "one new plan for each crash, no more"
+    assert outcome["round"] == 3, "one new plan for each crash, no more"
     fences = [Fence.parse(line) for line in (job.folder / "fences").read_text().split()]
     assert [fence.round for fence in fences] == [1, 2, 3], "a later round's checkpoints fence an earlier one's"
     assert fences == sorted(fences)
@@ -63,7 +63,7 @@ def test_agents_are_killed_leave_and_join_and_the_others_go_on(jobs: Jobs) -> No
 
     agents["e"] = job.start("e")
     # Its number depends on who saw a loss first, torch (which makes a round of it) or the plan.
-    eventually(lambda: f"spare: plan {job.read('plan')['epoch']} has 2 members" in agents["e"].said, PATIENCE)
+    eventually(lambda: f"spare: plan {job.read('plan')['round']} has 2 members" in agents["e"].said, PATIENCE)
     job.stop()
     assert [agents[name].exit_code() for name in "cde"] == [0, 0, 0]
 

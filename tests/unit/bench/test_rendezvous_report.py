@@ -50,4 +50,4 @@ NAMES = (
 
 
 def test_a_line_of_a_crowd_is_read() -> None:
-    assert parse_line('{"epoch": 2, "at": 3.5, "cpu": 1.0, "planners": 1}\n') == Crowded(2, 3.5, 1.0, 1)
+    assert parse_line('{"round": 2, "at": 3.5, "cpu": 1.0, "planners": 1}\n') == Crowded(2, 3.5, 1.0, 1)

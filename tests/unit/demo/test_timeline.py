@@ -75,7 +75,7 @@ def test_a_job_is_read_as_the_api_server_has_it() -> None:
         "status": {
             "readyReplicas": 2,
             "worldSize": 2,
-            "epoch": 4,
+            "round": 4,
             "progress": {"step": 310, "metrics": {"accuracy": "0.91"}},
             "conditions": [{"type": "Failed", "status": "False"}, {"type": "Running", "status": "True"}],
         },

@@ -167,10 +167,10 @@ def make_heartbeat(*, read: float = 0, renewed: float | None = -3600, unchanged:
     )
 
 
-def make_plan(epoch: int = 1, *, size: int = 4, restart_count: int = 0, reason: PlanReason = PlanReason.START) -> PlanValue:
+def make_plan(round_number: int = 1, *, size: int = 4, restart_count: int = 0, reason: PlanReason = PlanReason.START) -> PlanValue:
     return PlanValue(
-        epoch=epoch,
-        attempt=f"{epoch:08d}.x",
+        round=round_number,
+        attempt=f"{round_number:08d}.x",
         size=size,
         world_size=size,
         nproc=1,
@@ -187,10 +187,12 @@ def make_view(reach: Reach = Reach.REACHABLE, **fields: Any) -> RendezvousView:
     return RendezvousView(reach=reach, **fields)
 
 
-def make_failure(index: int = 1, *, epoch: int = 1, at: float = 0, message: str = "ValueError: no", traceback: str = "") -> FailureValue:
+def make_failure(
+    index: int = 1, *, round_number: int = 1, at: float = 0, message: str = "ValueError: no", traceback: str = ""
+) -> FailureValue:
     return FailureValue(
         member=worker_name(NAME, index),
-        epoch=epoch,
+        round=round_number,
         rank=index,
         local_rank=0,
         exit_code=1,

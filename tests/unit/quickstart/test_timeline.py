@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from tests.quickstart.timeline import AgentEvent, Change, Kind, Seen, StepLine, complaint, parse_event, parse_output, rows
 
 
-def event(time: float, member: str, name: str, epoch: int, **fields: object) -> AgentEvent:
-    return AgentEvent(time, member, name, epoch, fields)
+def event(time: float, member: str, name: str, round_number: int, **fields: object) -> AgentEvent:
+    return AgentEvent(time, member, name, round_number, fields)
 
 
 def story() -> Seen:
@@ -96,7 +96,7 @@ def test_every_wrong_end_is_told() -> None:
 
 def test_a_torn_line_is_no_event() -> None:
     assert parse_event('{"time": 1.5, "member": "a", "event": "phase", "phase": "pl') is None
-    found = parse_event('{"time": 1.5, "member": "a", "event": "phase", "phase": "detect", "epoch": null, "change": 2}')
+    found = parse_event('{"time": 1.5, "member": "a", "event": "phase", "phase": "detect", "round": null, "change": 2}')
     assert found == AgentEvent(1.5, "a", "detect", 0, {"change": 2})
     assert found.change == ("a", 2)
 

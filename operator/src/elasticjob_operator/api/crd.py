@@ -23,7 +23,7 @@ COLUMNS = [
     _column("Step", ".status.progress.step", "integer", "Training step reached."),
     _column("Status", ".status.summary", "string", "Whether the job runs, or why it does not."),
     _column("Age", ".metadata.creationTimestamp", "date", "Time since the job was created."),
-    _column("Epoch", ".status.epoch", "integer", "Number of the current worker group.", priority=1),
+    _column("Round", ".status.round", "integer", "Number of the current worker group.", priority=1),
     _column("Rendezvous", ".status.rendezvous.endpoint", "string", "Where the workers meet.", priority=1),
 ]
 

@@ -92,10 +92,10 @@ class Progress(Model, frozen=True):
 
 
 class Failure(Model, frozen=True):
-    """The first failure of the newest failed epoch."""
+    """The first failure of the newest failed round."""
 
     round: Annotated[Int64, Field(ge=0)] | None = None
-    """Number of the worker group that failed: status.epoch at that time. What fails of the same group counts once."""
+    """Number of the worker group that failed: status.round at that time. What fails of the same group counts once."""
 
     worker: str = ""
     """Name of the worker pod."""
@@ -143,7 +143,7 @@ class Status(Model, frozen=True):
     """When it will aim at more, because of spec.scaling.scaleUpDelaySeconds."""
     world_size: Count = 0
     """Training processes in the current worker group (WORLD_SIZE); 0 while nothing trains."""
-    epoch: Count = 0
+    round: Count = 0
     """Number of the current worker group: 1 is the first, each restart or change of size makes the next."""
     restarts: Restarts = Restarts()
     """Restarts so far."""

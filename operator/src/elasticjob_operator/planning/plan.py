@@ -145,7 +145,7 @@ def _completion(
     done = completion.judge(job, world.rendezvous, staying, budget, now)
     if done.end is not None:
         return done
-    trained = job.status.epoch > 0 or world.rendezvous.plan is not None or activity.running
+    trained = job.status.round > 0 or world.rendezvous.plan is not None or activity.running
     late = lifecycle.deadlines(job, trained=trained, waiting=activity.running_message, now=now)
     return completion.Completion(end=late.end, look_again=soonest([done.look_again, late.look_again]))
 

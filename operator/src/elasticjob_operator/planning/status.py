@@ -78,8 +78,8 @@ def status_of(
     return _common(job, world, observed, budget, conditions, now).model_copy(
         update={
             "world_size": _world_size(job, world.rendezvous, activity),
-            # Of the group that trains or trained last: after a restart, the epoch tells that training goes on.
-            "epoch": _epoch(job, world.rendezvous) if activity.running else job.status.epoch,
+            # Of the group that trains or trained last: after a restart, the round tells that training goes on.
+            "round": _round(job, world.rendezvous) if activity.running else job.status.round,
             "start_time": job.status.start_time or (now.replace(microsecond=0) if verdict.accepted else None),
         }
     )
@@ -99,7 +99,7 @@ def suspended_status(job: ElasticJob, world: World, observed: Observed, verdict:
     for type_ in (ConditionType.SUCCEEDED, ConditionType.FAILED):
         conditions.set(type_, False, Reason.NOT_FINISHED, message(Reason.NOT_FINISHED))
     return _common(job, world, observed, budget, conditions, now).model_copy(
-        update={"world_size": 0, "epoch": _epoch(job, world.rendezvous) if left else job.status.epoch}
+        update={"world_size": 0, "round": _round(job, world.rendezvous) if left else job.status.round}
     )
 
 
@@ -126,7 +126,7 @@ def ended_status(
     return _common(job, world, observed, budget, conditions, now).model_copy(
         update={
             "world_size": 0,
-            "epoch": _epoch(job, world.rendezvous),
+            "round": _round(job, world.rendezvous),
             "start_time": job.status.start_time or moment,
             "completion_time": moment,
         }
@@ -155,7 +155,7 @@ def _rendezvous_ready(conditions: _Conditions, job: ElasticJob, world: World, ob
             store = readiness_of_store(observed.rendezvous, first)
             conditions.set(ConditionType.RENDEZVOUS_READY, store.status, store.reason, store.message)
         return
-    was_ready = job.status.epoch > 0 or job.status.is_true(ConditionType.RENDEZVOUS_READY)
+    was_ready = job.status.round > 0 or job.status.is_true(ConditionType.RENDEZVOUS_READY)
     held = next((stand.held for _, stand in observed.etcd if stand.held is not None), None)
     etcd = [pod for pod, _ in observed.etcd]
     ready = readiness(observed.rendezvous, world.rendezvous, etcd, was_ready=was_ready, held=held, now=now)
@@ -178,7 +178,7 @@ def _active(conditions: _Conditions, activity: Activity) -> None:
 def _sized(conditions: _Conditions, job: ElasticJob, world: World, observed: Observed, activity: Activity) -> None:
     ready = sum(pod.ready for pod, stand in observed.staying if stand.standing is Standing.LIVE)
     leaving = sum(not pod.ended for pod in observed.scaling.surplus)
-    trained = job.status.epoch > 0 or activity.running
+    trained = job.status.round > 0 or activity.running
     resized = resizing(job, observed.growth, world.rendezvous, ready=ready, leaving=leaving, trained=trained, missing=activity.missing)
     if resized is None:
         return
@@ -219,10 +219,10 @@ def _is_ready(pod: Pod) -> bool:
     return pod.ready and not pod.terminating
 
 
-def _epoch(job: ElasticJob, view: RendezvousView) -> int:
+def _round(job: ElasticJob, view: RendezvousView) -> int:
     """Never less than it was, whatever became of etcd."""
-    known = view.plan.epoch if view.plan else 0
-    return max(job.status.epoch, known if job.has_plans else 1)
+    known = view.plan.round if view.plan else 0
+    return max(job.status.round, known if job.has_plans else 1)
 
 
 def _world_size(job: ElasticJob, view: RendezvousView, activity: Activity) -> int:

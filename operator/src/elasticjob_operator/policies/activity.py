@@ -62,21 +62,21 @@ def judge_activity(
 ) -> Activity:
     """`workers`: the pods that stay. `refusal`: of what is to be created now. `held`: why something on a silent node is not given up."""
     ready = sum(pod.ready for pod, stand in workers if stand.standing is Standing.LIVE)
-    epoch = view.plan.epoch if view.plan else job.status.epoch
+    round_number = view.plan.round if view.plan else job.status.round
     size = view.plan.world_size if view.plan else job.status.world_size
     left = _left_of_round(view, workers) if job.has_plans else None
-    trains = ready >= job.min_replicas and left is None and (not job.has_plans or _is_planned(job, view, epoch))
+    trains = ready >= job.min_replicas and left is None and (not job.has_plans or _is_planned(job, view, round_number))
     missing = _missing(job, workers, budget, refusal, held)
     if trains:
-        reason, text = Reason.TRAINING, message(Reason.TRAINING, epoch=epoch, world_size=size, ready=ready, wanted=job.replicas)
+        reason, text = Reason.TRAINING, message(Reason.TRAINING, round=round_number, world_size=size, ready=ready, wanted=job.replicas)
         if not job.has_plans:
             text = f"{ready} of {job.replicas} workers are ready; more is not known with backend {job.spec.rendezvous.backend}."
         text = f"{text} {missing.message}" if missing and missing.needs_help else text
     elif left is not None and (missing is None or not missing.needs_help):
-        reason, text = Reason.RENDEZVOUS_LOST, message(Reason.RENDEZVOUS_LOST, left=left, size=_size_of(view), round=epoch)
+        reason, text = Reason.RENDEZVOUS_LOST, message(Reason.RENDEZVOUS_LOST, left=left, size=_size_of(view), round=round_number)
     else:
         reason, text = _waiting(job, ready, missing)
-    restarting, why, words = _resumed(job, epoch) if trains else _restarting(job, view, workers, budget)
+    restarting, why, words = _resumed(job, round_number) if trains else _restarting(job, view, workers, budget)
     return Activity(
         running=trains,
         running_reason=reason,
@@ -103,28 +103,28 @@ def _left_of_round(view: RendezvousView, workers: Sequence[tuple[Pod, Stand]]) -
     return left if left < view.plan.size else None
 
 
-def _is_planned(job: ElasticJob, view: RendezvousView, epoch: int) -> bool:
-    return epoch > 0 and not _group_failed(view, epoch) and _is_planned_anew(job, view)
+def _is_planned(job: ElasticJob, view: RendezvousView, round_number: int) -> bool:
+    return round_number > 0 and not _group_failed(view, round_number) and _is_planned_anew(job, view)
 
 
-def _group_failed(view: RendezvousView, epoch: int) -> bool:
+def _group_failed(view: RendezvousView, round_number: int) -> bool:
     """A worker of the current plan failed, and there is no other plan yet."""
-    return view.failure is not None and view.failure.epoch >= epoch
+    return view.failure is not None and view.failure.round >= round_number
 
 
 def _is_planned_anew(job: ElasticJob, view: RendezvousView) -> bool:
-    """After a restart only another plan means training. Epochs begin again at 1 when everything was lost at once, etcd too: then the time
+    """After a restart only another plan means training. Rounds begin again at 1 when everything was lost at once, etcd too: then the time
     of the plan tells."""
     if not job.status.is_true(ConditionType.RESTARTING):
         return True
     before = job.status.condition(ConditionType.RESTARTING)
     if view.plan is None or before is None:
         return False
-    return view.plan.epoch != job.status.epoch or view.plan.created_at >= before.last_transition_time.timestamp()
+    return view.plan.round != job.status.round or view.plan.created_at >= before.last_transition_time.timestamp()
 
 
 def _waiting(job: ElasticJob, ready: int, missing: Missing | None) -> tuple[Reason, str]:
-    if missing is not None and missing.reason in (Reason.WORKER_FAILED, Reason.WORKER_LOST) and job.status.epoch > 0:
+    if missing is not None and missing.reason in (Reason.WORKER_FAILED, Reason.WORKER_LOST) and job.status.round > 0:
         missing = None  # that is what Restarting says
     if ready >= job.min_replicas and (missing is None or not missing.needs_help):
         return Reason.WAITING_FOR_RENDEZVOUS, message(Reason.WAITING_FOR_RENDEZVOUS, ready=ready, wanted=job.replicas)
@@ -167,9 +167,9 @@ def _blocked_reason(reason: str) -> Reason:
     return Reason.UNSCHEDULABLE if reason == "Unschedulable" else Reason.WAITING_FOR_WORKERS
 
 
-def _resumed(job: ElasticJob, epoch: int) -> tuple[bool | None, Reason, str]:
+def _resumed(job: ElasticJob, round_number: int) -> tuple[bool | None, Reason, str]:
     known = job.status.condition(ConditionType.RESTARTING) is not None
-    return (False if known else None), Reason.RESUMED, message(Reason.RESUMED, epoch=epoch)
+    return (False if known else None), Reason.RESUMED, message(Reason.RESUMED, round=round_number)
 
 
 def _restarting(
@@ -177,10 +177,10 @@ def _restarting(
 ) -> tuple[bool | None, Reason, str]:
     """Of a job that does not train now. (None, ...): leave the condition as it is."""
     before = job.status.condition(ConditionType.RESTARTING)
-    if job.status.epoch == 0:
+    if job.status.round == 0:
         return None, Reason.RESUMED, ""
     reason, text = _gone(job, workers, budget)
-    if _group_failed(view, job.status.epoch) and reason is not Reason.WORKER_FAILED:
+    if _group_failed(view, job.status.round) and reason is not Reason.WORKER_FAILED:
         # The agents count it with the plan that is to come.
         return True, Reason.WORKER_FAILED, _agents_decide(job, budget)
     if text:

@@ -46,7 +46,7 @@ def outlived_its_template(job: ElasticJob, pods: Iterable[Pod], template_hash: s
 def forget_last_run(status: Status) -> Status:
     """What a new run begins with: what was said of the last run alone is gone, the job's own history stays."""
     restarts = status.restarts.model_copy(update={"reported": 0})
-    return status.model_copy(update={"epoch": 0, "world_size": 0, "start_time": None, "restarts": restarts})
+    return status.model_copy(update={"round": 0, "world_size": 0, "start_time": None, "restarts": restarts})
 
 
 def deadlines(job: ElasticJob, *, trained: bool, waiting: str, now: datetime.datetime) -> Completion:

@@ -116,7 +116,7 @@ def unknown_end(job: ElasticJob, rendezvous: Rendezvous, view: RendezvousView, p
     """Whether `job` may have ended while no operator looked: it had trained, and none of its worker pods is left to say. The etcd of that
     time knows, if it is still there. `pods`: of workers and etcd. See docs/design/no-finalizer.md."""
     known = list(pods)
-    if not job.has_plans or job.status.epoch == 0 or lifecycle.is_new_run(job, rendezvous.run) or any(pod.index >= 0 for pod in known):
+    if not job.has_plans or job.status.round == 0 or lifecycle.is_new_run(job, rendezvous.run) or any(pod.index >= 0 for pod in known):
         return None
     before = job.status.rendezvous
     same_etcd = any(before is not None and pod.uid == before.store_pod for pod in known)

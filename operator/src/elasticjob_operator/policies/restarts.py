@@ -138,10 +138,10 @@ def latest_round(job: ElasticJob, view: RendezvousView, now: datetime.datetime) 
     if not job.has_plans:
         return None
     if view.plan is None:
-        return Round(number=job.status.epoch)
+        return Round(number=job.status.round)
     known = 0 < view.plan.created_at <= now.timestamp()
     began = datetime.datetime.fromtimestamp(view.plan.created_at, datetime.timezone.utc) if known else None
-    return Round(number=view.plan.epoch, began=began)
+    return Round(number=view.plan.round, began=began)
 
 
 def _clamped(failure: Failure | None, now: datetime.datetime) -> Failure | None:
@@ -203,7 +203,7 @@ def failure_of(value: FailureValue | Mapping[str, Any]) -> Failure:
         value = FailureValue(**{name: value[name] for name in FailureValue.__slots__ if name in value})
     return Failure(
         worker=value.member,
-        round=value.epoch,
+        round=value.round,
         rank=value.rank,
         exit_code=value.exit_code,
         reason=value.reason,

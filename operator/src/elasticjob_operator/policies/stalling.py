@@ -34,7 +34,7 @@ def judge_stall(job: ElasticJob, view: RendezvousView, progress: Progress | None
         return fine if job.status.condition(ConditionType.STALLED) else None
     if progress is None or progress.observed_at is None or view.progress is None or view.reach is not Reach.REACHABLE:
         return None
-    if view.plan is None or view.progress.epoch != view.plan.epoch:
+    if view.plan is None or view.progress.round != view.plan.round:
         return fine if job.status.condition(ConditionType.STALLED) else None
     due = _since(job, progress.observed_at) + datetime.timedelta(seconds=limit(progress.steps_per_second))
     if now >= due:

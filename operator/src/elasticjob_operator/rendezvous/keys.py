@@ -20,7 +20,7 @@ V = TypeVar("V", bound=Value)
 LONGEST_SENTENCE = 300
 """Of what is wrong with a value: it may quote the value."""
 KEPT_FAILURES = 64
-"""Of the newest epochs: the first of them is what counts."""
+"""Of the newest rounds: the first of them is what counts."""
 
 
 class RunKeys:
@@ -117,8 +117,8 @@ class RunKeys:
 
     def _first_failure(self) -> FailureValue | None:
         known = [each for key in self._failure_keys() if (each := self._known(key, FailureValue)) is not None]
-        newest = max((failure.epoch for failure in known), default=0)
-        return min((each for each in known if each.epoch == newest), key=lambda each: each.time, default=None)
+        newest = max((failure.round for failure in known), default=0)
+        return min((each for each in known if each.round == newest), key=lambda each: each.time, default=None)
 
     def _failure_keys(self) -> list[str]:
         there: dict[str, Any] = self._values | self._texts | self._unreadable

@@ -16,7 +16,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._resumed = 0
-        """Newest plan epoch whose training was seen to go on, or that was there from the first."""
+        """Newest plan round whose training was seen to go on, or that was there from the first."""
         self._step = -1
         """Highest step reported."""
         self._wanted_at: float | None = None
@@ -26,14 +26,14 @@ class Meter:
         if before.reach is Reach.CONNECTING:
             self._begin(after)
             return
-        if after.plan is not None and (before.plan is None or after.plan.epoch > before.plan.epoch):
+        if after.plan is not None and (before.plan is None or after.plan.round > before.plan.round):
             self._on_plan(after.plan)
         if after.progress is not None and after.progress != before.progress:
             self._on_progress(after.plan, after.progress)
         self._on_sizes(before, after, now)
 
     def _begin(self, view: RendezvousView) -> None:
-        self._resumed = view.plan.epoch if view.plan else 0
+        self._resumed = view.plan.round if view.plan else 0
         self._step = view.progress.step if view.progress else -1
 
     def _on_plan(self, plan: PlanValue) -> None:
@@ -41,8 +41,8 @@ class Meter:
             metrics.RENDEZVOUS.labels(plan.reason.value).observe(max(0.0, plan.created_at - plan.caused_at))
 
     def _on_progress(self, plan: PlanValue | None, progress: ProgressValue) -> None:
-        if plan is not None and progress.epoch == plan.epoch > self._resumed:
-            self._resumed = plan.epoch
+        if plan is not None and progress.round == plan.round > self._resumed:
+            self._resumed = plan.round
             if plan.caused_at and progress.updated_at:
                 metrics.RESUME.labels(plan.reason.value).observe(max(0.0, progress.updated_at - plan.caused_at))
             if 0 <= progress.step <= self._step:

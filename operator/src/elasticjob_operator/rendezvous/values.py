@@ -31,7 +31,7 @@ _INT32, _INT64 = 2**31, 2**63
 _LAST_TIME = 253_402_300_799
 """The end of the year 9999, Unix time, s."""
 _TIMES = frozenset({"time", "created_at", "caused_at", "updated_at"})
-_COUNTS = frozenset({"epoch", "step", "size", "world_size", "restart_count", "last_checkpoint_step", "same_crashes", "stalled_restarts"})
+_COUNTS = frozenset({"round", "step", "size", "world_size", "restart_count", "last_checkpoint_step", "same_crashes", "stalled_restarts"})
 _WORDS = frozenset({"reason"})
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 _MAY_HAVE_SURROGATES = re.compile(r"\\u[dD]|[\ud800-\udfff]")

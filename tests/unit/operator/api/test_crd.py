@@ -121,7 +121,7 @@ status.conditions[].reason: string, required
 status.conditions[].status: string, required
 status.conditions[].type: string, required
 status.desiredReplicas: integer
-status.epoch: integer
+status.round: integer
 status.failingNodes: array
 status.failingNodes[]: object
 status.failingNodes[].failures: integer, required

@@ -108,7 +108,7 @@ def published(job: ElasticJob, *members: int, draining: tuple[str, ...] = ()) ->
 
 
 def trained(replicas: int = 4, **job: Any) -> ElasticJob:
-    status = job.pop("status", None) or make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, epoch=1, world_size=4)
+    status = job.pop("status", None) or make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, round=1, world_size=4)
     return make_job(replicas=replicas, status=status, **job)
 
 
@@ -166,10 +166,10 @@ def test_steady_state_does_nothing() -> None:
     assert again.look_again is None
 
 
-def test_running_has_world_size_and_epoch_of_the_plan() -> None:
+def test_running_has_world_size_and_round_of_the_plan() -> None:
     found = ask(trained(), *[make_pod(index) for index in range(4)], rendezvous=make_view(plan=make_plan(3)))
     assert condition(found, ConditionType.RUNNING) == ("True", "Training")
-    assert (found.status.world_size, found.status.epoch, found.status.workers) == (4, 3, "4/4")
+    assert (found.status.world_size, found.status.round, found.status.workers) == (4, 3, "4/4")
     assert (found.status.replicas, found.status.ready_replicas) == (4, 4)
 
 
@@ -180,10 +180,10 @@ def test_spec_is_written_again_when_etcd_came_back_empty() -> None:
     assert action.spec == published(job, 0, 1, 2, 3)
 
 
-def test_epoch_and_restarts_never_shrink_when_etcd_came_back_empty() -> None:
-    job = trained(status=make_status(ConditionType.ACCEPTED, restarts=2, epoch=7))
+def test_round_and_restarts_never_shrink_when_etcd_came_back_empty() -> None:
+    job = trained(status=make_status(ConditionType.ACCEPTED, restarts=2, round=7))
     found = ask(job, *[make_pod(index) for index in range(4)], rendezvous=make_view())
-    assert (found.status.epoch, found.status.restarts.total) == (7, 2)
+    assert (found.status.round, found.status.restarts.total) == (7, 2)
 
 
 def test_deleted_pod_comes_back_with_its_index() -> None:
@@ -436,7 +436,7 @@ class TestEnd:
     pods = tuple(make_pod(index) for index in range(4))
 
     def test_success_is_said_first_and_cleaned_up_later(self) -> None:
-        progress = ProgressValue(step=100, epoch=1, updated_at=NOW.timestamp(), metrics={"loss": float("nan")})
+        progress = ProgressValue(step=100, round=1, updated_at=NOW.timestamp(), metrics={"loss": float("nan")})
         found = ask(trained(), *self.pods, rendezvous=make_view(outcome=make_outcome(), plan=make_plan(), progress=progress))
         assert found.actions == ()
         assert condition(found, ConditionType.SUCCEEDED) == ("True", "WorkersSucceeded")
@@ -457,7 +457,7 @@ class TestEnd:
         assert [(story.warning, "rank 2: ValueError: no" in story.message) for story in found.stories] == [(True, True)]
 
     def finished(self, **fields: Any) -> ElasticJob:
-        return make_job(status=make_status(ConditionType.SUCCEEDED, completion_time=NOW, epoch=1, **fields))
+        return make_job(status=make_status(ConditionType.SUCCEEDED, completion_time=NOW, round=1, **fields))
 
     def test_terminal_is_terminal(self) -> None:
         found = ask(self.finished(), *[failed_pod(index) for index in range(4)], rendezvous=make_view(outcome=make_outcome("failed", "X")))
@@ -509,7 +509,7 @@ class TestSuspension:
 
     def job(self, suspend: bool = True, *true: ConditionType, **status: Any) -> ElasticJob:
         rendezvous = RendezvousStatus(id=f"{UID}-1", backend="etcd-v3", endpoint="etcd:2379")
-        known = {"epoch": 5, "restarts": 2, "start_time": at(-600), "rendezvous": rendezvous, **status}
+        known = {"round": 5, "restarts": 2, "start_time": at(-600), "rendezvous": rendezvous, **status}
         conditions = true or (ConditionType.ACCEPTED, ConditionType.RUNNING)
         return make_job(spec={"lifecycle": {"suspend": suspend}}, status=make_status(*conditions, **known))
 
@@ -530,7 +530,7 @@ class TestSuspension:
         assert kinds(found) == ["DeleteObject", "ClearRun"]
         assert condition(found, ConditionType.SUSPENDED) == ("True", "Suspended")
         assert found.status.summary == "Suspended"
-        assert (found.status.epoch, found.status.restarts.total, found.status.workers) == (5, 2, "0/4")
+        assert (found.status.round, found.status.restarts.total, found.status.workers) == (5, 2, "0/4")
         assert [story.reason for story in found.stories] == [Reason.SUSPENDED]
 
     def test_at_rest_nothing_is_done_and_followed(self) -> None:
@@ -552,7 +552,7 @@ class TestSuspension:
         assert len(pods) == 4
         environment = {each["name"]: each.get("value") for each in pods[0]["spec"]["containers"][0]["env"]}
         assert (environment["PET_RDZV_ID"], environment["ELASTICJOB_UID"]) == (f"{UID}-2", UID)
-        assert (found.status.epoch, found.status.start_time, found.status.restarts.total) == (0, NOW, 2)
+        assert (found.status.round, found.status.start_time, found.status.restarts.total) == (0, NOW, 2)
         assert condition(found, ConditionType.SUSPENDED) == ("False", "JobResumed")
         assert found.status.rendezvous is not None
         assert found.status.rendezvous.id == f"{UID}-2"
@@ -563,7 +563,7 @@ class TestSuspension:
         found = ask(job, *[make_pod(index, run=2) for index in range(4)], rendezvous=make_view(plan=make_plan(1), run_id=f"{UID}-2"))
         assert names(found, CreatePod) == names(found, DeletePod) == []
         assert condition(found, ConditionType.RUNNING) == ("True", "Training")
-        assert found.status.epoch == 1
+        assert found.status.round == 1
 
     def test_resumed_with_another_template_the_server_is_asked_first(self) -> None:
         job = self.job(False, *self.at_rest)
@@ -585,7 +585,7 @@ class TestSuspension:
         assert names(found, CreatePod) == [], "not before the last of the old ones is gone: there would be more than wanted"
         assert found.target is not None
         assert found.target.run_id == f"{UID}-2"
-        assert (found.status.epoch, found.status.restarts.total, found.status.replicas) == (0, 2, 3)
+        assert (found.status.round, found.status.restarts.total, found.status.replicas) == (0, 2, 3)
         again = ask(follow(job, found), make_pod(1, delete_by=20), rendezvous=make_view(run_id=f"{UID}-2"))
         assert again.target is not None
         assert again.target.run_id == f"{UID}-2", "once"
@@ -682,7 +682,7 @@ class TestScaling:
 
     def test_more_workers_come_after_the_delay_and_lost_ones_at_once(self) -> None:
         scaling = {"scaling": {"scaleUpDelaySeconds": 10}}
-        status = make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, epoch=1, desired_replicas=4, start_time=NOW)
+        status = make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, round=1, desired_replicas=4, start_time=NOW)
         job = trained(replicas=6, spec=scaling, status=status)
         view = make_view(plan=make_plan())
         first = ask(job, *[make_pod(index) for index in (0, 1, 3)], rendezvous=view)
@@ -730,7 +730,7 @@ class TestTorchrunsOwnRendezvous:
         assert names(found, DeletePod) == ["digits-worker-2"]
 
     def test_failed_pod_is_counted_and_training_goes_on_when_it_is_replaced(self) -> None:
-        job = self.job(ConditionType.ACCEPTED, ConditionType.RUNNING, epoch=1)
+        job = self.job(ConditionType.ACCEPTED, ConditionType.RUNNING, round=1)
         first = ask(job, make_pod(0), failed_pod(1))
         assert first.status.restarts.total == 1
         assert condition(first, ConditionType.RESTARTING) == ("True", "WorkerFailed")

@@ -29,6 +29,7 @@ from elasticjob_operator.planning import (
 )
 from elasticjob_operator.policies.failures import judge
 from elasticjob_operator.policies.restarts import is_accounted, latest_round
+from elasticjob_operator.policies.standing import STRANDED_SECONDS
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.world import (
     Admission,
@@ -104,7 +105,7 @@ class Cluster(RuleBasedStateMachine):
         self.admission: Admission | None = None
         self.made = 0
         self.most_restarts = 0
-        self.most_epoch = 0
+        self.most_round = 0
         self.ended: str = ""
         self.run_id = ""
         """Whose keys are followed."""
@@ -153,11 +154,11 @@ class Cluster(RuleBasedStateMachine):
             self.admission = None
 
     def follow(self, found: Plan) -> None:
-        """The keys of a new run are none yet, and its epochs begin anew."""
+        """The keys of a new run are none yet, and its rounds begin anew."""
         run_id = found.target.run_id if found.target else ""
         if run_id and self.run_id and run_id != self.run_id:
             self.forget_keys()
-            self.most_epoch = 0
+            self.most_round = 0
         self.run_id = run_id or self.run_id
 
     def forget_keys(self) -> None:
@@ -210,7 +211,14 @@ class Cluster(RuleBasedStateMachine):
             template_hash=labels["elasticjob.dev/template-hash"],
             created_at=self.now,
         )
-        assert len(self.pods) <= self.job.replicas, "more pods than wanted"
+        assert self.holding_places(NodeHealth.NOT_READY) <= self.job.replicas, "more pods than wanted"
+
+    def holding_places(self, *unable: NodeHealth) -> int:
+        """How many pods count as workers: one that a kubelet on an `unable` node should have ended by now holds only its name."""
+        overdue = self.now - datetime.timedelta(seconds=STRANDED_SECONDS)
+        return sum(
+            pod.delete_by is None or pod.delete_by > overdue or self.nodes[pod.node].health not in unable for pod in self.pods.values()
+        )
 
     def check_counted(self, action: DeletePod) -> None:
         pod = self.pods.get(action.name)
@@ -329,16 +337,16 @@ class Cluster(RuleBasedStateMachine):
     @event(index=numbers, code=st.sampled_from([1, 42, -9]))
     def agents_report_a_failure(self, index: int, code: int) -> None:
         if self.plan is not None:
-            failure = make_failure(index, epoch=self.plan.epoch, at=(self.now - NOW).total_seconds())
+            failure = make_failure(index, round_number=self.plan.round, at=(self.now - NOW).total_seconds())
             self.failure = dataclasses.replace(failure, exit_code=code)
 
     @event(restart=st.booleans())
     def agents_plan(self, restart: bool) -> None:
         if not any(pod.running for pod in self.pods.values()):
             return
-        epoch = max(self.most_epoch, self.plan.epoch if self.plan else 0) + 1
+        round_number = max(self.most_round, self.plan.round if self.plan else 0) + 1
         count = (self.plan.restart_count if self.plan else 0) + restart
-        self.plan = make_plan(epoch, restart_count=count)
+        self.plan = make_plan(round_number, restart_count=count)
 
     @precondition(lambda self: self.made > 4)
     @event(outcome=st.sampled_from([make_outcome(), make_outcome("failed", "MaxRestartsExceeded")]))
@@ -350,7 +358,8 @@ class Cluster(RuleBasedStateMachine):
 
     @invariant()
     def never_above_max_nor_two_of_an_index(self) -> None:
-        assert len(self.pods) <= MAX
+        # A node may be ready again before its kubelet has ended a pod that was replaced meanwhile.
+        assert self.holding_places(*NodeHealth) <= MAX
         assert len({pod.index for pod in self.pods.values()}) == len(self.pods)
 
     @invariant()
@@ -367,8 +376,8 @@ class Cluster(RuleBasedStateMachine):
     def what_is_counted_never_shrinks(self) -> None:
         status = self.job.status
         assert status.restarts.total >= self.most_restarts
-        assert status.epoch >= self.most_epoch or status.epoch == 0
-        self.most_restarts, self.most_epoch = status.restarts.total, status.epoch
+        assert status.round >= self.most_round or status.round == 0
+        self.most_restarts, self.most_round = status.restarts.total, status.round
 
     @invariant()
     def terminal_is_terminal(self) -> None:

@@ -20,8 +20,8 @@ def having(type_: ConditionType, status: bool, reason: Reason, message: str = "w
     [
         pytest.param(Status(), having(RUNNING, True, Reason.TRAINING), [(Reason.TRAINING, False)], id="trains"),
         pytest.param(
-            having(RUNNING, True, Reason.TRAINING, "epoch 1"),
-            having(RUNNING, True, Reason.TRAINING, "epoch 2"),
+            having(RUNNING, True, Reason.TRAINING, "round 1"),
+            having(RUNNING, True, Reason.TRAINING, "round 2"),
             [],
             id="other words, same state",
         ),

@@ -16,12 +16,12 @@ FAILURE = Failure(worker="digits-worker-1", exit_code=1, reason="ApplicationErro
 CALM = Budget(limit=3)
 AFTER_FAILURE = Budget(restarts=Restarts(total=1), limit=3, last_failure=FAILURE, new_failure=FAILURE)
 PLANNED = make_view(plan=make_plan(2))
-BROKEN = make_view(plan=make_plan(2), failure=make_failure(1, epoch=2))
-REPLANNED = make_view(plan=make_plan(3), failure=make_failure(1, epoch=2))
+BROKEN = make_view(plan=make_plan(2), failure=make_failure(1, round_number=2))
+REPLANNED = make_view(plan=make_plan(3), failure=make_failure(1, round_number=2))
 BEGUN_AGAIN = make_view(plan=dataclasses.replace(make_plan(2), created_at=NOW.timestamp() + 9))
 AWAY = make_view(Reach.UNREACHABLE)
-TRAINED = make_status(ConditionType.RUNNING, epoch=2, world_size=4)
-RESTARTING = make_status(ConditionType.RESTARTING, reason="WorkerFailed", epoch=2)
+TRAINED = make_status(ConditionType.RUNNING, round=2, world_size=4)
+RESTARTING = make_status(ConditionType.RESTARTING, reason="WorkerFailed", round=2)
 
 
 def live(count: int) -> list[tuple[Pod, Stand]]:
@@ -121,12 +121,12 @@ def test_successor_that_no_plan_knows_trains_nothing_while_etcd_is_away() -> Non
 
 
 def test_lost_worker_is_named_with_its_node() -> None:
-    found = judge_activity(make_job(status=make_status(epoch=2)), PLANNED, live(1) + gone(Standing.LOST, "node n1 is not ready"), CALM)
+    found = judge_activity(make_job(status=make_status(round=2)), PLANNED, live(1) + gone(Standing.LOST, "node n1 is not ready"), CALM)
     assert found.restarting_message.startswith("digits-worker-5 is gone (node n1 is not ready)")
 
 
 def test_cause_of_a_failed_worker_is_not_replaced_by_our_own_deletion_of_it() -> None:
-    said = make_status(ConditionType.RESTARTING, reason="WorkerLost", message="preempted", epoch=2)
+    said = make_status(ConditionType.RESTARTING, reason="WorkerLost", message="preempted", round=2)
     deleted = [(failed_pod(5, delete_by=9), Stand(standing=Standing.LEAVING, why="deleted"))]
     found = judge_activity(make_job(status=said), PLANNED, live(1) + deleted, CALM)
     assert (found.restarting_reason, found.restarting_message) == (Reason.WORKER_LOST, "preempted")
@@ -158,7 +158,7 @@ def test_refused_autoscaler_is_not_told_as_refused_pods() -> None:
 
 def test_restart_is_not_announced_before_the_agents_have_decided_on_it() -> None:
     budget = Budget(restarts=Restarts(total=1), limit=3, last_failure=FAILURE)
-    view = make_view(plan=make_plan(2, restart_count=1), failure=make_failure(1, epoch=2))
+    view = make_view(plan=make_plan(2, restart_count=1), failure=make_failure(1, round_number=2))
     found = judge_activity(make_job(max_restarts=3, status=TRAINED), view, live(4), budget)
     assert found.restarting_message == (
         "digits-worker-1 failed (ApplicationError, exit code 1); its group restarts unless the agents give up. "

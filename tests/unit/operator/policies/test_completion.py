@@ -29,7 +29,9 @@ AWAY = make_view(Reach.UNREACHABLE)
         pytest.param(make_view(), [make_pod(0)], FINE, None, None, None, id="trains"),
         pytest.param(make_view(), [], FINE, None, None, None, id="no pods yet"),
         pytest.param(make_view(outcome=make_outcome()), [make_pod(0)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="agents say so"),
-        pytest.param(make_view(), [won(0), won(1)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="no word from the agents: all ended well"),
+        pytest.param(
+            make_view(), [won(0), won(1)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="no word from the agents: all ended well"
+        ),
         pytest.param(make_view(), [won(0), failed_pod(1)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="all ended, one well"),
         pytest.param(AWAY, [won(0), won(1)], FINE, None, None, 10, id="etcd away: all ended well, what they wrote is waited for"),
         pytest.param(make_view(Reach.CONNECTING), [won(0), won(1)], FINE, None, None, 10, id="not read yet: the same"),

@@ -18,7 +18,7 @@ def job(lifecycle: dict[str, Any], suspended: bool | None = None, start: float |
             conditions=() if suspended is None else (condition,),
             start_time=at(start) if start is not None else None,
             completion_time=at(completion) if completion is not None else None,
-            epoch=7,
+            round=7,
             world_size=4,
         ),
     )
@@ -40,9 +40,9 @@ def test_run_after_suspension(suspend: bool, at_rest: bool | None, start: float 
     assert (is_resuming(found), starts_new_run(found)) == (resuming, new_run)
 
 
-def test_new_run_begins_with_its_own_epochs_and_deadlines() -> None:
+def test_new_run_begins_with_its_own_rounds_and_deadlines() -> None:
     found = forget_last_run(job({}, True).status)
-    assert (found.epoch, found.world_size, found.start_time) == (0, 0, None)
+    assert (found.round, found.world_size, found.start_time) == (0, 0, None)
     assert found.conditions == job({}, True).status.conditions
 
 

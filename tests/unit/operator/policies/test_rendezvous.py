@@ -164,7 +164,7 @@ def test_own_etcd_that_falls_silent_is_said_within_seconds(ready: bool, answered
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "reach", "pods", "epoch", "held"),
+    ("endpoint", "reach", "pods", "round_number", "held"),
     [
         pytest.param("mine:2379", Reach.CONNECTING, [], 3, True, id="an etcd of the user's: ask"),
         pytest.param("mine:2379", Reach.UNREACHABLE, [], 3, True, id="... that is away: nobody could train anyway"),
@@ -177,10 +177,10 @@ def test_own_etcd_that_falls_silent_is_said_within_seconds(ready: bool, answered
     ],
 )
 def test_job_that_may_have_ended_creates_no_workers_before_etcd_has_said(
-    endpoint: str, reach: Reach, pods: list[Pod | str], epoch: int, held: bool
+    endpoint: str, reach: Reach, pods: list[Pod | str], round_number: int, held: bool
 ) -> None:
     known = RendezvousStatus(id=f"{UID}-1", backend="etcd-v3", endpoint=endpoint or OWN, store_generation=1, store_pod="e")
-    job = make_job(spec={"rendezvous": {"endpoint": endpoint}}, status=make_status(rendezvous=known, epoch=epoch, start_time=NOW))
+    job = make_job(spec={"rendezvous": {"endpoint": endpoint}}, status=make_status(rendezvous=known, round=round_number, start_time=NOW))
     there = [pod if isinstance(pod, Pod) else dataclasses.replace(make_pod(), uid=pod, index=-1) for pod in pods]
     assert (unknown_end(job, rendezvous_of(job, Settings()), make_view(reach), there) is not None) is held
 

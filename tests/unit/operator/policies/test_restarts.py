@@ -157,14 +157,22 @@ def test_last_failure_of_a_pod_has_its_termination_message() -> None:
         pytest.param(
             counted(-2), make_view(failure=make_failure(1)), "digits-worker-0", id="the rest fails of a pod's failure: the pod is first"
         ),
-        pytest.param(counted(-2, rank=0), make_view(failure=make_failure(1)), "digits-worker-1", id="next epoch fails right after"),
+        pytest.param(counted(-2, rank=0), make_view(failure=make_failure(1)), "digits-worker-1", id="next round fails right after"),
         pytest.param(counted(0, rank=0), make_view(failure=make_failure(1, at=-50)), "digits-worker-0", id="an old one read again"),
         pytest.param(
-            in_round(2, -3600, rank=0), make_view(failure=make_failure(1, epoch=3, at=-7200)), "digits-worker-1", id="a clock hours behind"
+            in_round(2, -3600, rank=0),
+            make_view(failure=make_failure(1, round_number=3, at=-7200)),
+            "digits-worker-1",
+            id="a clock hours behind",
         ),
-        pytest.param(in_round(2, 3600, rank=0), make_view(failure=make_failure(1, epoch=3)), "digits-worker-1", id="a clock an hour ahead"),
         pytest.param(
-            in_round(3, -60), make_view(failure=make_failure(1, epoch=3)), "digits-worker-0", id="its round fails of a pod, a minute later"
+            in_round(2, 3600, rank=0), make_view(failure=make_failure(1, round_number=3)), "digits-worker-1", id="a clock an hour ahead"
+        ),
+        pytest.param(
+            in_round(3, -60),
+            make_view(failure=make_failure(1, round_number=3)),
+            "digits-worker-0",
+            id="its round fails of a pod, a minute later",
         ),
         pytest.param(
             None,

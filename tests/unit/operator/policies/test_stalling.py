@@ -10,7 +10,7 @@ from tests.unit.operator.builders import NOW, at, make_job, make_plan, make_stat
 
 
 @pytest.mark.parametrize(
-    ("seen", "speed", "epoch", "reach", "running", "expected"),
+    ("seen", "speed", "round_number", "reach", "running", "expected"),
     [
         pytest.param(-59, 1.0, 2, Reach.REACHABLE, True, False, id="a step a minute ago"),
         pytest.param(-60, 1.0, 2, Reach.REACHABLE, True, True, id="none for a minute"),
@@ -24,10 +24,10 @@ from tests.unit.operator.builders import NOW, at, make_job, make_plan, make_stat
     ],
 )
 def test_training_that_stands_still_is_said(
-    seen: float | None, speed: float, epoch: int, reach: Reach, running: bool, expected: bool | None
+    seen: float | None, speed: float, round_number: int, reach: Reach, running: bool, expected: bool | None
 ) -> None:
     progress = Progress(step=7, steps_per_second=speed, observed_at=at(seen)) if seen is not None else None
-    view = make_view(reach, plan=make_plan(2), progress=ProgressValue(step=7, epoch=epoch) if seen is not None else None)
+    view = make_view(reach, plan=make_plan(2), progress=ProgressValue(step=7, round=round_number) if seen is not None else None)
     found = judge_stall(make_job(), view, progress, running=running, now=NOW)
     assert (found.stalled if found else None) is expected
 
@@ -35,7 +35,7 @@ def test_training_that_stands_still_is_said(
 def test_silence_counts_from_when_etcd_was_back() -> None:
     """While it is away nothing can be reported."""
     job = make_job(status=make_status(ConditionType.RENDEZVOUS_READY))
-    view = make_view(plan=make_plan(2), progress=ProgressValue(step=7, epoch=2))
+    view = make_view(plan=make_plan(2), progress=ProgressValue(step=7, round=2))
     found = judge_stall(job, view, Progress(step=7, observed_at=at(-600)), running=True, now=at(59))
     assert found is not None
     assert (found.stalled, found.look_again) == (False, at(60))

@@ -29,7 +29,7 @@ def test_world_size_of_a_plan(plan: PlanValue, procs: int | str, expected: int) 
 
 
 def test_torchrun_trains_with_no_processes() -> None:
-    job = make_job(workers={"procsPerWorker": 2}, status=make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, epoch=3))
+    job = make_job(workers={"procsPerWorker": 2}, status=make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, round=3))
     pods = tuple(dataclasses.replace(make_pod(index), template_hash=template_hash(job)) for index in range(4))
     world = World(pods=pods, nodes={}, rendezvous=make_view(plan=OF_TORCHRUN))
     assert plan_job(job, world, Settings(), NOW).status.world_size == 8

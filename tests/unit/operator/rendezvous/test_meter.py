@@ -12,12 +12,12 @@ from tests.unit.operator.builders import make_plan
 VIEW = RendezvousView(reach=Reach.REACHABLE)
 
 
-def plan(epoch: int, *, size: int = 2, caused: float = 0.0, created: float = 0.0) -> PlanValue:
-    return dataclasses.replace(make_plan(epoch), size=size, caused_at=caused, created_at=created, reason=PlanReason.WORKER_FAILED)
+def plan(round_number: int, *, size: int = 2, caused: float = 0.0, created: float = 0.0) -> PlanValue:
+    return dataclasses.replace(make_plan(round_number), size=size, caused_at=caused, created_at=created, reason=PlanReason.WORKER_FAILED)
 
 
-def progress(step: int, epoch: int, at: float) -> ProgressValue:
-    return ProgressValue(step=step, epoch=epoch, updated_at=at)
+def progress(step: int, round_number: int, at: float) -> ProgressValue:
+    return ProgressValue(step=step, round=round_number, updated_at=at)
 
 
 def value(name: str, **labels: str) -> float:

@@ -72,15 +72,15 @@ async def test_nothing_is_known_before_the_first_answer(bench: Bench) -> None:
 
 async def test_finds_what_was_written_before_and_follows_what_comes(bench: Bench) -> None:
     bench.store.put(KEYS.plan, make_plan(3).to_json())
-    bench.store.put(KEYS.failure(3, "b"), make_failure(1, epoch=3, at=5).to_json())
-    bench.store.put(KEYS.failure(3, "a"), make_failure(2, epoch=3, at=4).to_json())
-    bench.store.put(KEYS.failure(2, "a"), make_failure(0, epoch=2).to_json())
+    bench.store.put(KEYS.failure(3, "b"), make_failure(1, round_number=3, at=5).to_json())
+    bench.store.put(KEYS.failure(3, "a"), make_failure(2, round_number=3, at=4).to_json())
+    bench.store.put(KEYS.failure(2, "a"), make_failure(0, round_number=2).to_json())
     await bench.sessions.follow(KEY, TARGET)
     await bench.until(lambda view: view.reach is Reach.REACHABLE)
     assert bench.view.plan == make_plan(3)
     assert bench.view.failure is not None
-    assert bench.view.failure.member == "digits-worker-2", "the earliest of the newest epoch"
-    bench.store.put(KEYS.progress, ProgressValue(step=7, epoch=3).to_json())
+    assert bench.view.failure.member == "digits-worker-2", "the earliest of the newest round"
+    bench.store.put(KEYS.progress, ProgressValue(step=7, round=3).to_json())
     await bench.until(lambda view: view.progress and view.progress.step == 7)
     bench.store.put(KEYS.outcome, make_outcome().to_json())
     await bench.until(lambda view: view.outcome)
@@ -247,9 +247,9 @@ async def test_wrong_value_of_one_job_is_told_to_it_and_disturbs_no_other(bench:
     await bench.sessions.follow(other, Target(endpoint="etcd:2379", run_id="u-2"))
     await until(lambda: bench.sessions.view(other).reach is Reach.REACHABLE)
     await bench.until(lambda view: view.plan)
-    bench.store.put(KEYS.plan, make_plan(2).to_json().replace('"epoch":2', '"epoch":"2"'))
+    bench.store.put(KEYS.plan, make_plan(2).to_json().replace('"round":2', '"round":"2"'))
     await bench.until(lambda view: view.unreadable)
-    assert "epoch" in bench.view.unreadable
+    assert "round" in bench.view.unreadable
     assert bench.view.reach is Reach.REACHABLE
     monkeypatch.setattr(Meter, "see", boom)
     bench.store.put(others.plan, make_plan(3).to_json())
@@ -277,7 +277,7 @@ async def test_script_that_writes_all_the_time_wakes_its_job_at_a_pace(bench: Be
     await bench.until(lambda view: view.reach is Reach.REACHABLE)
     bench.told = 0
     for step in range(500):
-        bench.store.put(KEYS.progress, ProgressValue(step=step, epoch=1).to_json())
+        bench.store.put(KEYS.progress, ProgressValue(step=step, round=1).to_json())
     await bench.until(lambda view: view.progress and view.progress.step == 499)
     assert bench.told < 100
 

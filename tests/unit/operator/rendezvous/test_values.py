@@ -24,7 +24,7 @@ from tests.unit.operator.builders import NOW, make_failure, make_job, make_outco
 GOOD: dict[type[Value], Value] = {
     SpecValue: SpecValue(min=1, max=4, wanted=2, members=["a"]),
     PlanValue: make_plan(3),
-    ProgressValue: ProgressValue(step=10**12, epoch=3, metrics={"loss": 0.5}, updated_at=1.0),
+    ProgressValue: ProgressValue(step=10**12, round=3, metrics={"loss": 0.5}, updated_at=1.0),
     OutcomeValue: make_outcome("failed", "WorkersFailed", failure=dataclasses.asdict(make_failure(1))),
     FailureValue: make_failure(1),
 }
@@ -48,7 +48,7 @@ def test_what_agents_write_is_read(kind: type[Value]) -> None:
 
 @pytest.mark.parametrize("kind", GOOD)
 @pytest.mark.parametrize(
-    "text", ["", "not json", "[]", "null", "[" * 100_000, '{"epoch":' * 5000, "9" * 5000, "{" + "}" * 3, "[]," * 90_000]
+    "text", ["", "not json", "[]", "null", "[" * 100_000, '{"round":' * 5000, "9" * 5000, "{" + "}" * 3, "[]," * 90_000]
 )
 def test_what_is_no_value_is_refused(kind: type[Value], text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
@@ -80,7 +80,7 @@ def test_any_field_of_any_type_is_answered(kind: type[Value], data: st.DataObjec
 
 
 @given(failure=st.dictionaries(st.sampled_from([each.name for each in dataclasses.fields(FailureValue)]), anything))
-@example(failure={"time": 1e300, "member": "a", "epoch": 1, "rank": 1, "local_rank": 0, "exit_code": 1, "reason": "x", "message": ""})
+@example(failure={"time": 1e300, "member": "a", "round": 1, "rank": 1, "local_rank": 0, "exit_code": 1, "reason": "x", "message": ""})
 def test_end_of_a_job_counts_whatever_is_wrong_with_its_failure(failure: dict[str, Any]) -> None:
     text = variant(OutcomeValue, "failure", failure)
     assert read(OutcomeValue, text).reason == "WorkersFailed"
@@ -129,7 +129,7 @@ def test_of_many_values_that_come_at_once_the_last_is_read(monkeypatch: pytest.M
 
     monkeypatch.setattr(values, "read", count)
     for step in range(1000):
-        run.take(Event(KEYS.progress, ProgressValue(step=step, epoch=1).to_json(), step + 1, 1))
+        run.take(Event(KEYS.progress, ProgressValue(step=step, round=1).to_json(), step + 1, 1))
     progress = run.view(Reach.REACHABLE).progress
     assert progress is not None
     assert progress.step == 999

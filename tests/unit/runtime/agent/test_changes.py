@@ -43,7 +43,7 @@ def test_a_start() -> None:
     assert phases(records) == [("plan", 5.0, 5.0), ("fork", 5.3, 0.3), ("connect", 5.7, 0.4), ("first-step", 6.0, 0.3)]
     assert changes.due is not None
     end = summary(changes.tick(changes.due))
-    assert (end["cause"], end["epoch"], end["end"], end["steps_lost"]) == ("Start", 1, "trained", None)
+    assert (end["cause"], end["round"], end["end"], end["steps_lost"]) == ("Start", 1, "trained", None)
     assert end["phases"]["restore"] is None
     assert end["phases"]["detect"] is None
 
@@ -115,7 +115,7 @@ def test_the_next_change_comes_before_the_first_step() -> None:
     changes.planned(2, Cause.WORKER_FAILED, 20.0, 20.1)
     records = changes.planned(3, Cause.MEMBER_LOST, None, 20.2)
     assert summary(records)["end"] == "superseded"
-    assert summary(records)["epoch"] == 2
+    assert summary(records)["round"] == 2
     assert ("plan", 0.0, 0.0) in phases(records)
 
 

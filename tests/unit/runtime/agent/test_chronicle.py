@@ -56,8 +56,8 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     desk.close()
 
 
-def planned(epoch: int, reason: PlanReason, caused_at: float, names: str = "abc") -> Plan:
-    plan = make_plan(names, epoch=epoch)
+def planned(round_number: int, reason: PlanReason, caused_at: float, names: str = "abc") -> Plan:
+    plan = make_plan(names, round_number=round_number)
     return dataclasses.replace(plan, value=dataclasses.replace(plan.value, reason=reason, caused_at=caused_at))
 
 
@@ -69,7 +69,7 @@ def train(desk: Desk) -> None:
     desk.sees(make_view(plan=FIRST, workers=Workers()), START + 2)
     desk.chronicle.starting()
     desk.sees(make_view(plan=FIRST), START + 3)
-    desk.chronicle.reported(Report(rank=0, epoch=1, at=START + 4, phase="step", step=1))
+    desk.chronicle.reported(Report(rank=0, round=1, at=START + 4, phase="step", step=1))
 
 
 def silent_since(at: float, *, closed: bool) -> Suspicion:
@@ -120,7 +120,7 @@ def test_old_workers_are_stopped_from_the_first_word_to_their_end(desk: Desk) ->
     for at, state in ((20.1, WorkersState.RUNNING), (20.2, WorkersState.STOPPING), (20.6, WorkersState.NONE)):
         desk.sees(make_view(there="abcd", plan=second, workers=runs(FIRST, state)), START + at)
     (stop,) = [event for event in desk.events("phase") if event["phase"] == "stop"]
-    assert (stop["seconds"], stop["since"], stop["epoch"]) == (0.4, 0.6, 2)
+    assert (stop["seconds"], stop["since"], stop["round"]) == (0.4, 0.6, 2)
 
 
 def test_a_newcomer_is_not_concerned_by_the_plans_of_others(desk: Desk) -> None:

@@ -10,7 +10,7 @@ from elasticjob_runtime.contract import ExitCode, FailureValue
 from elasticjob_runtime.etcd import Denied, Full, NotEtcd, StoreError, Unavailable
 from elasticjob_runtime.membership.model import PublishFailure
 
-FAILURE = FailureValue(member="a", epoch=1, rank=0, local_rank=0, exit_code=1, reason="", message="")
+FAILURE = FailureValue(member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="", message="")
 ACTION = PublishFailure(reason="", failure=FAILURE)
 
 

@@ -180,12 +180,12 @@ def test_nobody_to_beat_for_and_nobody_to_hear_needs_no_waking() -> None:
 
 
 def test_a_neighbour_that_knows_a_later_plan_says_so(pair: Pair) -> None:
-    pair.b.heartbeats.epoch = 3
+    pair.b.heartbeats.round = 3
     pair.sees(lambda: pair.a.heartbeats.heard()[0] == 3, pair.b)
     first = pair.a.heartbeats.heard()[1]
     pair.passes(4 * BEAT, pair.b)
     assert pair.a.heartbeats.heard() == (3, first), "since when, not how often"
-    pair.b.heartbeats.epoch = 4
+    pair.b.heartbeats.round = 4
     pair.sees(lambda: pair.a.heartbeats.heard()[0] == 4, pair.b)
     assert pair.a.heartbeats.heard()[1] > first
 
@@ -193,7 +193,7 @@ def test_a_neighbour_that_knows_a_later_plan_says_so(pair: Pair) -> None:
 def test_the_latest_plan_that_any_neighbour_knows_counts(pair: Pair) -> None:
     other = Agent(pair.loop, "c")
     pair.a.heartbeats.follow([pair.b.as_neighbour, other.as_neighbour], pair.loop.at)
-    pair.b.heartbeats.epoch, other.heartbeats.epoch = 2, 5
+    pair.b.heartbeats.round, other.heartbeats.round = 2, 5
     pair.sees(lambda: pair.a.heartbeats.heard()[0] == 5, pair.b, other)
     pair.a.heartbeats.follow([pair.b.as_neighbour], pair.loop.at)
     assert pair.a.heartbeats.heard()[0] == 0, "a new line has said nothing yet"
@@ -203,6 +203,6 @@ def test_a_beat_in_two_pieces_is_one_beat(pair: Pair) -> None:
     line = pair.a.heartbeats._lines["b"]
     assert pair.a.heartbeats._understands(line, b".1")
     assert pair.a.heartbeats._understands(line, b"2\n.12")
-    assert line.epoch == 12
+    assert line.round == 12
     assert pair.a.heartbeats._understands(line, b"\nnonsense\n.\n.x\n")
-    assert line.epoch == 12
+    assert line.round == 12

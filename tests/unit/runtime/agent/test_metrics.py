@@ -27,13 +27,13 @@ def values(text: str) -> dict[tuple[str, ...], float]:
 
 
 def test_all_that_is_known_can_be_parsed() -> None:
-    metrics = Metrics(state=State.TRAINING, epoch=3, world_size=8, rank=2, step=120, steps_per_second=2.5, last_checkpoint_step=100)
+    metrics = Metrics(state=State.TRAINING, round=3, world_size=8, rank=2, step=120, steps_per_second=2.5, last_checkpoint_step=100)
     metrics.restarted("WorkerFailed")
     metrics.restarted("WorkerFailed")
     metrics.changed("WorkerFailed", {"detect": {"since": 0.01, "seconds": 0.01}, "stop": None}, 3)
     metrics.changed("WorkerFailed", {"detect": {"since": 300.0, "seconds": 300.0}}, None)
     found = values(metrics.text())
-    assert found["epoch",] == 3
+    assert found["round",] == 3
     assert found["world_size",] == 8
     assert found["rank",] == 2
     assert (found["state", "training"], found["state", "spare"]) == (1, 0)
@@ -53,7 +53,7 @@ def test_types_are_what_prometheus_takes_them_for() -> None:
     types = {name.removeprefix("elasticjob_agent_"): family.type for name, family in parsed(metrics.text()).items()}
     assert types["phase_seconds"] == "histogram"
     assert types["restarts"] == "counter"
-    assert types["epoch"] == "gauge"
+    assert types["round"] == "gauge"
     assert all(family.documentation for family in parsed(metrics.text()).values())
 
 
@@ -67,13 +67,13 @@ def test_what_is_not_known_is_left_out() -> None:
 def test_it_is_served(host: str) -> None:
     if host == "[::1]" and not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
-    metrics = Metrics(epoch=7)
+    metrics = Metrics(round=7)
     server = MetricsServer(0, metrics.text)
     server.start()
     try:
         with urllib.request.urlopen(f"http://{host}:{server.port}/metrics", timeout=10) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            assert values(answer.read().decode())["epoch",] == 7
+            assert values(answer.read().decode())["round",] == 7
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://{host}:{server.port}/", timeout=10)
     finally:

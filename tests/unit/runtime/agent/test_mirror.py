@@ -22,7 +22,7 @@ from elasticjob_runtime.membership.model import Role, StoreView
 from tests.unit.runtime.membership.builders import make_failure, make_member, make_plan
 
 KEYS = Keys("/p", "run")
-PLAN = make_plan("ab", epoch=3).value
+PLAN = make_plan("ab", round_number=3).value
 RANKS = {"a": RankValue(group_rank=0, incarnation="a1"), "b": RankValue(group_rank=1, incarnation="b1", predecessor="a")}
 
 
@@ -68,15 +68,15 @@ def test_everything_of_a_run() -> None:
             kv(KEYS.spec, SpecValue(min=1, max=2)),
             kv(KEYS.outcome, OutcomeValue(state=OutcomeState.FAILED, reason="r")),
             member("a"),
-            kv(KEYS.failure(3, "b"), make_failure("b", epoch=3)),
-            kv(KEYS.suspicion(3, "b", "a"), SuspicionValue(suspect="b", by="a", epoch=3)),
+            kv(KEYS.failure(3, "b"), make_failure("b", round_number=3)),
+            kv(KEYS.suspicion(3, "b", "a"), SuspicionValue(suspect="b", by="a", round=3)),
         )
     )
     assert view.registered
     assert view.spec == SpecValue(min=1, max=2)
     assert view.outcome is not None
     assert view.plan is not None
-    assert (view.plan.epoch, view.plan.mod_revision, view.plan.rank, view.last_epoch) == (3, 7, RANKS["a"], 3)
+    assert (view.plan.round, view.plan.mod_revision, view.plan.rank, view.last_round) == (3, 7, RANKS["a"], 3)
     assert [failure.member for failure in view.failures] == ["b"]
     assert [one.value.suspect for one in view.suspicions] == ["b"]
 
@@ -93,7 +93,7 @@ def test_changes_one_by_one() -> None:
     of.apply(change(KEYS.member("b"), None, 13), 21.0)
     of.apply(change(KEYS.plan, None, 14), 21.0)
     assert (set(seen(of).members), seen(of).plan) == ({"a"}, None)
-    assert seen(of).last_epoch == 3, "that there was a plan is not forgotten"
+    assert seen(of).last_round == 3, "that there was a plan is not forgotten"
 
 
 def test_a_snapshot_replaces_everything_and_may_go_back_in_revisions() -> None:
@@ -170,15 +170,15 @@ def test_only_the_planner_knows_all_ranks() -> None:
     assert (planner.ranks, follower.ranks, follower.rank) == (RANKS, None, RANKS["a"])
 
 
-def test_failures_of_other_epochs_are_old_news() -> None:
-    of = mirror(kv(KEYS.plan, PLAN), kv(KEYS.failure(2, "b"), make_failure("b", epoch=2)))
+def test_failures_of_other_rounds_are_old_news() -> None:
+    of = mirror(kv(KEYS.plan, PLAN), kv(KEYS.failure(2, "b"), make_failure("b", round_number=2)))
     assert seen(of).failures == ()
 
 
 def test_failures_stand_in_the_order_of_their_writing() -> None:
     of = mirror(kv(KEYS.plan, PLAN), now=10.0)
-    of.apply(change(KEYS.failure(3, "b"), make_failure("b", epoch=3), 20), 20.0)
-    of.apply(change(KEYS.failure(3, "a"), make_failure("a", epoch=3), 21), 21.0)
+    of.apply(change(KEYS.failure(3, "b"), make_failure("b", round_number=3), 20), 20.0)
+    of.apply(change(KEYS.failure(3, "a"), make_failure("a", round_number=3), 21), 21.0)
     view = seen(of)
     assert [failure.member for failure in view.failures] == ["b", "a"]
     assert view.failed_at == 20.0
@@ -187,7 +187,7 @@ def test_failures_stand_in_the_order_of_their_writing() -> None:
 def test_a_suspicion_is_taken_back() -> None:
     of = mirror(kv(KEYS.plan, PLAN))
     key = KEYS.suspicion(3, "b", "a")
-    of.apply(change(key, SuspicionValue(suspect="b", by="a", epoch=3), 20), 20.0)
+    of.apply(change(key, SuspicionValue(suspect="b", by="a", round=3), 20), 20.0)
     assert [one.seen_at for one in seen(of).suspicions] == [20.0]
     of.apply(change(key, None, 21), 21.0)
     assert seen(of).suspicions == ()

@@ -148,7 +148,7 @@ def test_descriptors_that_run_out_on_the_way_only_make_it_slower() -> None:
 
 
 def test_a_peer_says_which_plan_it_knows(server: PeerServer) -> None:
-    assert probe([at(server.port)])["a"].epoch == 0
-    server.epoch = 7
-    assert probe([at(server.port)])["a"].epoch == 7
-    assert probe([at(server.port, incarnation="a0")])["a"].epoch == 0, "somebody else's word does not count"
+    assert probe([at(server.port)])["a"].round == 0
+    server.round = 7
+    assert probe([at(server.port)])["a"].round == 7
+    assert probe([at(server.port, incarnation="a0")])["a"].round == 0, "somebody else's word does not count"

@@ -33,9 +33,9 @@ def register(store: MemoryStore, *names: str) -> list[Member]:
     return found
 
 
-def proposal(members: Sequence[Member], *, epoch: int = 1, after: int = 0) -> ProposePlan:
+def proposal(members: Sequence[Member], *, round_number: int = 1, after: int = 0) -> ProposePlan:
     return ProposePlan(
-        epoch=epoch, members=tuple(members), restart_count=2, plan_reason=PlanReason.START, message="why",
+        round=round_number, members=tuple(members), restart_count=2, plan_reason=PlanReason.START, message="why",
         expected_mod_revision=after, reason="why",
     )  # fmt: skip
 
@@ -57,10 +57,10 @@ def ranks_in(store: MemoryStore, attempt: str) -> dict[str, RankValue]:
 @pytest.mark.parametrize("batch", [1, 2, 3, BATCH])
 def test_head_and_ranks(store: MemoryStore, batch: int) -> None:
     members = register(store, "a", "b", "c")
-    revision = writer(store, batch=batch).propose(proposal(members, epoch=5), nproc=2)
+    revision = writer(store, batch=batch).propose(proposal(members, round_number=5), nproc=2)
     plan = plan_in(store)
     assert plan is not None
-    assert (plan.epoch, plan.size, plan.world_size, plan.leader, plan.restart_count, plan.agent_store) == (5, 3, 6, "a", 2, True)
+    assert (plan.round, plan.size, plan.world_size, plan.leader, plan.restart_count, plan.agent_store) == (5, 3, 6, "a", 2, True)
     assert (plan.master_addr, plan.master_port) == (members[0].value.address, members[0].value.ports[5 % 4])
     ranks = ranks_in(store, plan.attempt)
     assert {name: (rank.group_rank, rank.predecessor, rank.incarnation) for name, rank in ranks.items()} == {
@@ -134,9 +134,9 @@ def test_ranks_of_a_try_that_failed_half_way_do_not_count_for_the_next(store: Me
 def test_what_is_over_is_cleared_away(store: MemoryStore) -> None:
     members = register(store, "a")
     planner, after = writer(store), 0
-    for epoch in (1, 2, 3, 4):
-        store.put(KEYS.suspicion(epoch - 1, "x", "y"), "{}")
-        planner.propose(proposal(members, epoch=epoch, after=after), nproc=1)
+    for round_number in (1, 2, 3, 4):
+        store.put(KEYS.suspicion(round_number - 1, "x", "y"), "{}")
+        planner.propose(proposal(members, round_number=round_number, after=after), nproc=1)
         kv = store.get(KEYS.plan)
         assert kv is not None
         after = kv.mod_revision
@@ -172,12 +172,12 @@ def test_who_does_not_know_all_ranks_puts_its_own_back(store: MemoryStore) -> No
 
 def test_nothing_is_put_back_over_a_newer_plan(store: MemoryStore) -> None:
     planner, plan, rank = restored(store)
-    writer(store, "b.1").propose(proposal(register(store, "b"), epoch=9), nproc=1)
+    writer(store, "b.1").propose(proposal(register(store, "b"), round_number=9), nproc=1)
     with pytest.raises(PlanOutdatedError):
         planner.restore(plan, "a", rank)
     current = plan_in(store)
     assert current is not None
-    assert current.epoch == 9
+    assert current.round == 9
 
 
 def test_the_outcome_is_written_once_and_only_for_the_plan_that_ended_so(store: MemoryStore) -> None:
@@ -200,14 +200,22 @@ def test_the_outcome_is_written_once_and_only_for_the_plan_that_ended_so(store: 
 # -- failures
 
 
-def fail(store: MemoryStore, epoch: int, name: str, *, reason: str = PEER_LOST) -> str:
+def fail(store: MemoryStore, round_number: int, name: str, *, reason: str = PEER_LOST) -> str:
     value = for_the_store(
         FailureValue(
-            member=name, epoch=epoch, rank=0, local_rank=0, exit_code=1, reason=reason, message="m" * 200, traceback="t" * 4096, time=epoch
+            member=name,
+            round=round_number,
+            rank=0,
+            local_rank=0,
+            exit_code=1,
+            reason=reason,
+            message="m" * 200,
+            traceback="t" * 4096,
+            time=round_number,
         )
     )
-    store.put(KEYS.failure(epoch, name), value.to_json())
-    return KEYS.failure(epoch, name)
+    store.put(KEYS.failure(round_number, name), value.to_json())
+    return KEYS.failure(round_number, name)
 
 
 def failures_in(store: MemoryStore) -> list[str]:
@@ -215,18 +223,18 @@ def failures_in(store: MemoryStore) -> list[str]:
 
 
 def test_failures_go_with_the_plan_that_answers_them_but_for_the_first(store: MemoryStore) -> None:
-    """The first one of the last epoch stays for who asks what failed last: an operator that was away."""
+    """The first one of the last round stays for who asks what failed last: an operator that was away."""
     members = register(store, "a", "b", "c")
     planner = writer(store)
     revision = planner.propose(proposal(members), nproc=1)
     for name in "abc":
         fail(store, 1, name)
     late = fail(store, 2, "a")
-    planner.propose(proposal(members, epoch=2, after=revision), nproc=1, kept_failure=KEYS.failure(1, "b"))
+    planner.propose(proposal(members, round_number=2, after=revision), nproc=1, kept_failure=KEYS.failure(1, "b"))
     assert failures_in(store) == [KEYS.failure(1, "b"), late]
     plan = store.get(KEYS.plan)
     assert plan is not None
-    planner.propose(proposal(members, epoch=3, after=plan.mod_revision), nproc=1)
+    planner.propose(proposal(members, round_number=3, after=plan.mod_revision), nproc=1)
     assert failures_in(store) == []
 
 
@@ -234,11 +242,11 @@ def test_fifty_failures_of_a_large_group_stay_within_a_few_megabytes(store: Memo
     """684 MB of 3,000 members, and etcd refuses every write at 2 GB."""
     members = register(store, *(f"m{number:04d}" for number in range(300)))
     planner, revision, most = writer(store), 0, 0
-    for epoch in range(1, 51):
-        kept = KEYS.failure(epoch - 1, members[0].name)
-        revision = planner.propose(proposal(members, epoch=epoch, after=revision), nproc=1, kept_failure=kept)
+    for round_number in range(1, 51):
+        kept = KEYS.failure(round_number - 1, members[0].name)
+        revision = planner.propose(proposal(members, round_number=round_number, after=revision), nproc=1, kept_failure=kept)
         for member in members:
-            fail(store, epoch, member.name, reason="ApplicationError" if member is members[0] else PEER_LOST)
+            fail(store, round_number, member.name, reason="ApplicationError" if member is members[0] else PEER_LOST)
         most = max(most, sum(len(kv.value) for kv in store.range(Get(KeyRange.prefix(KEYS.failures))).kvs))
     assert len(failures_in(store)) <= 301
     assert most * 10 < 4_000_000 * 3, "of 3,000 members"
@@ -246,7 +254,7 @@ def test_fifty_failures_of_a_large_group_stay_within_a_few_megabytes(store: Memo
 
 def test_only_a_cause_is_told_at_length() -> None:
     cause = FailureValue(
-        member="a", epoch=1, rank=0, local_rank=0, exit_code=1, reason="ApplicationError", message="m", traceback="t" * 4096
+        member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="ApplicationError", message="m", traceback="t" * 4096
     )
     assert for_the_store(cause) is cause
     assert len(for_the_store(dataclasses.replace(cause, reason=PEER_LOST)).traceback) == CONSEQUENCE_BYTES

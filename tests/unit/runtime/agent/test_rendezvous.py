@@ -132,8 +132,8 @@ def store() -> Iterator[Flaky]:
     store.close()
 
 
-def put_plan(store: Flaky, names: str = "ab", epoch: int = 1) -> None:
-    plan = make_plan(names, epoch=epoch)
+def put_plan(store: Flaky, names: str = "ab", round_number: int = 1) -> None:
+    plan = make_plan(names, round_number=round_number)
     assert plan.ranks is not None
     for name, rank in plan.ranks.items():
         store.put(KEYS.rank(plan.value.attempt, name), rank.to_json())
@@ -142,17 +142,17 @@ def put_plan(store: Flaky, names: str = "ab", epoch: int = 1) -> None:
 
 def test_registering(store: Flaky) -> None:
     core = Core(store)
-    assert core.does(Register(state=MemberState.WARMING, epoch=3, stores=True, reason="r")) is None
+    assert core.does(Register(state=MemberState.WARMING, round=3, stores=True, reason="r")) is None
     mine = core.view.members["a"].value
     assert core.view.registered
-    assert (mine.state, mine.epoch, mine.stores) == (MemberState.WARMING, 3, True)
+    assert (mine.state, mine.round, mine.stores) == (MemberState.WARMING, 3, True)
     assert core.core.lease_expires_at is not None
 
 
 def test_what_is_said_before_anything_is_watched_is_not_waited_for(store: Flaky) -> None:
     core = Core(store)
-    assert core.does(Register(state=MemberState.WARMING, epoch=0, reason="r")) is None
-    core.core.execute(PublishState(state=MemberState.READY, epoch=0, stores=False, reason="r"))
+    assert core.does(Register(state=MemberState.WARMING, round=0, reason="r")) is None
+    core.core.execute(PublishState(state=MemberState.READY, round=0, stores=False, reason="r"))
     assert len(core.done) == 2, "there and then"
     assert core.view.members["a"].value.state is MemberState.READY
 
@@ -203,7 +203,7 @@ def test_what_happened_since_the_one_before_me_registered_is_seen(store: Flaky) 
     first, second = Core(store, "a"), Core(store, "b")
     first.joins()
     assert second.does(Register(reason="r")) is None
-    assert first.does(PublishState(state=MemberState.SUCCEEDED, epoch=1, reason="r")) is None
+    assert first.does(PublishState(state=MemberState.SUCCEEDED, round=1, reason="r")) is None
     put_plan(store)
     assert second.does(Subscribe(role=Role.FOLLOWER, reason="r")) is None
     second.hears(lambda: second.view.members["a"].value.state is MemberState.SUCCEEDED)
@@ -277,7 +277,7 @@ def test_an_action_without_a_lease_fails_and_the_agent_hears_that_it_is_not_regi
     assert own is not None
     store.mute = True  # not even the watch tells
     store.apply(Revoke(own.lease))
-    error = core.does(PublishState(state=MemberState.READY, epoch=1, reason="r"))
+    error = core.does(PublishState(state=MemberState.READY, round=1, reason="r"))
     assert isinstance(error, LeaseLost)
     assert not core.view.registered
 
@@ -286,7 +286,7 @@ def test_an_action_is_over_only_when_its_effect_is_seen(store: Flaky) -> None:
     core = Core(store)
     core.joins()
     store.mute = True
-    core.core.execute(PublishState(state=MemberState.LEAVING, epoch=1, reason="r"))
+    core.core.execute(PublishState(state=MemberState.LEAVING, round=1, reason="r"))
     count = len(core.done)
     core.core.tick()
     assert len(core.done) == count, "nobody has seen it yet"
@@ -302,7 +302,7 @@ def test_an_action_ends_even_when_revisions_start_over(store: Flaky) -> None:
     core = Core(store)
     core.joins()
     store.mute = True
-    core.core.execute(PublishState(state=MemberState.LEAVING, epoch=1, reason="r"))
+    core.core.execute(PublishState(state=MemberState.LEAVING, round=1, reason="r"))
     core.core._awaited = type(core.core._awaited)(core.done[-1][0], KEYS.member("a"), 10**6, core.now + 1)  # type: ignore[misc]
     count = len(core.done)
     core.now += 2
@@ -337,7 +337,7 @@ def test_every_action_ends_whatever_the_store_does(store: Flaky) -> None:
     assert isinstance(core.does(Subscribe(role=Role.PLANNER, reason="r")), Unavailable)
     assert core.does(Subscribe(role=Role.PLANNER, reason="r")) is None
     store.errors = [LeaseLost("gone"), Unavailable("away")]  # and what it wants to read then cannot be read
-    assert isinstance(core.does(PublishState(state=MemberState.READY, epoch=1, reason="r")), LeaseLost)
+    assert isinstance(core.does(PublishState(state=MemberState.READY, round=1, reason="r")), LeaseLost)
 
 
 def test_a_watch_that_ended_for_good_is_made_anew(store: Flaky) -> None:
@@ -386,7 +386,7 @@ def test_a_suspicion_is_said_and_taken_back(store: Flaky) -> None:
     put_plan(store)
     core = Core(store)
     core.joins(Role.FOLLOWER)
-    said = SuspicionValue(suspect="b", by="a", epoch=1)
+    said = SuspicionValue(suspect="b", by="a", round=1)
     assert core.does(PublishSuspicion(suspicion=said, reason="r")) is None
     assert [one.value.suspect for one in core.view.suspicions] == ["b"]
     assert core.does(PublishSuspicion(suspicion=said, retract=True, reason="r")) is None
@@ -414,15 +414,15 @@ def test_an_agent_that_lost_its_lease_as_the_job_ended_sees_the_outcome(store: F
     assert own is not None
     store.apply(Revoke(own.lease))
     store.put(KEYS.outcome, OutcomeValue(state=OutcomeState.SUCCEEDED, reason="r").to_json())
-    assert core.does(Register(epoch=1, reason="again")) is None
+    assert core.does(Register(round=1, reason="again")) is None
     assert core.view.outcome is not None
 
 
 def test_progress_is_best_effort(store: Flaky) -> None:
     core = Core(store)
     store.errors = [Unavailable("away")]
-    core.core.put_progress(ProgressValue(step=1, epoch=1))
-    core.core.put_progress(ProgressValue(step=2, epoch=1))
+    core.core.put_progress(ProgressValue(step=1, round=1))
+    core.core.put_progress(ProgressValue(step=2, round=1))
     kv = store.get(KEYS.progress)
     assert kv is not None
     assert ProgressValue.from_json(kv.value).step == 2
@@ -466,7 +466,7 @@ def test_the_thread_executes_watches_and_leaves(store: Flaky) -> None:
 def test_progress_goes_on_after_any_number_of_reports(store: Flaky) -> None:
     shell = Shell(store)
     for step in range(1, 200):
-        shell.rendezvous.publish_progress(ProgressValue(step=step, epoch=1))
+        shell.rendezvous.publish_progress(ProgressValue(step=step, round=1))
 
     def last() -> bool:
         kv = store.get(KEYS.progress)
@@ -515,12 +515,12 @@ def test_a_store_that_takes_no_writes_is_not_told_as_back_because_it_brings_news
         raise full
 
     monkeypatch.setattr(store, "put", refuses)
-    core.core.put_progress(ProgressValue(step=1, epoch=1))
+    core.core.put_progress(ProgressValue(step=1, round=1))
     core.trouble.clear()
     views = len(core.views)
     real(KEYS.spec, SpecValue(min=1, max=2).to_json())
     core.hears(lambda: len(core.views) > views)
     assert core.trouble == []
     monkeypatch.setattr(store, "put", real)
-    core.core.put_progress(ProgressValue(step=2, epoch=1))
+    core.core.put_progress(ProgressValue(step=2, round=1))
     assert core.trouble == [None]

@@ -54,7 +54,7 @@ def report(**fields: Any) -> bytes:
 def test_progress(desk: Desk) -> None:
     desk.worker().send(report(step=7, last_checkpoint_step=5, metrics={"loss": 0.5}))
     (progress,) = desk.hears(1)
-    assert progress == ProgressValue(step=7, epoch=0, last_checkpoint_step=5, metrics={"loss": 0.5}, updated_at=100.0)
+    assert progress == ProgressValue(step=7, round=0, last_checkpoint_step=5, metrics={"loss": 0.5}, updated_at=100.0)
 
 
 def test_only_rank_0_counts(desk: Desk) -> None:

@@ -9,8 +9,8 @@ import pytest
 from elasticjob_runtime.agent.snapshots import Snapshot, Snapshots, replaces
 
 
-def snapshot(epoch: int, step: int, *fds: int) -> Snapshot:
-    return Snapshot(epoch=epoch, step=step, fds=fds)
+def snapshot(round_number: int, step: int, *fds: int) -> Snapshot:
+    return Snapshot(round=round_number, step=step, fds=fds)
 
 
 @pytest.mark.parametrize(

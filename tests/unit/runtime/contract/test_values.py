@@ -17,7 +17,7 @@ VALUES = sorted(
     key=lambda one: one.__name__,
 )
 PLAN: dict[str, Any] = {
-    "epoch": 2, "attempt": "00000002.a.1", "size": 2, "world_size": 4, "master_addr": "10.0.0.1", "master_port": 1234, "leader": "a",
+    "round": 2, "attempt": "00000002.a.1", "size": 2, "world_size": 4, "master_addr": "10.0.0.1", "master_port": 1234, "leader": "a",
     "nproc": 2, "restart_count": 1, "reason": "Start", "gone": [1], "store_generation": 3,
 }  # fmt: skip
 MEMBER: dict[str, Any] = {"address": "10.0.0.1", "ports": [1, 2], "nproc": 1, "incarnation": "ia"}
@@ -43,7 +43,7 @@ def test_members_and_plans_of_torchrun_which_count_no_workers_are_read() -> None
 
 def test_what_is_written_is_read_as_it_was() -> None:
     plan = PlanValue.from_json(json.dumps(PLAN))
-    assert (plan.epoch, plan.reason, plan.gone, plan.store_generation) == (2, PlanReason.START, (1,), 3)
+    assert (plan.round, plan.reason, plan.gone, plan.store_generation) == (2, PlanReason.START, (1,), 3)
     assert PlanValue.from_json(plan.to_json()) == plan
     rank = RankValue.from_json(json.dumps(RANK | {"neighbours": [NEIGHBOUR]}))
     assert rank.neighbours == (Neighbour(**NEIGHBOUR),)
@@ -66,11 +66,11 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("kind", "data", "field"),
     [
-        pytest.param(PlanValue, PLAN | {"epoch": "2"}, "epoch", id="a number as a string"),
-        pytest.param(PlanValue, PLAN | {"epoch": True}, "epoch", id="a boolean as a number"),
-        pytest.param(PlanValue, PLAN | {"epoch": 2.5}, "epoch", id="a fraction"),
-        pytest.param(PlanValue, PLAN | {"epoch": 0}, "epoch", id="no round at all"),
-        pytest.param(PlanValue, PLAN | {"epoch": 10**40}, "epoch", id="a number that nothing can hold"),
+        pytest.param(PlanValue, PLAN | {"round": "2"}, "round", id="a number as a string"),
+        pytest.param(PlanValue, PLAN | {"round": True}, "round", id="a boolean as a number"),
+        pytest.param(PlanValue, PLAN | {"round": 2.5}, "round", id="a fraction"),
+        pytest.param(PlanValue, PLAN | {"round": 0}, "round", id="no round at all"),
+        pytest.param(PlanValue, PLAN | {"round": 10**40}, "round", id="a number that nothing can hold"),
         pytest.param(PlanValue, PLAN | {"reason": "Because"}, "reason", id="a word that is none"),
         pytest.param(PlanValue, PLAN | {"reason": []}, "reason", id="a list for a word"),
         pytest.param(PlanValue, PLAN | {"gone": [1, "2"]}, "gone", id="a string among numbers"),

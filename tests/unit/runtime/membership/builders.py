@@ -75,7 +75,7 @@ def members(names: str, **changed: Mapping[str, Any]) -> dict[str, Member]:
     return {name: make_member(name, **changed.get(name, {})) for name in names}
 
 
-def make_plan(names: str, *, epoch: int = 1, me: str = "a", **fields: Any) -> Plan:
+def make_plan(names: str, *, round_number: int = 1, me: str = "a", **fields: Any) -> Plan:
     """The plan with these members in rank order, as the planner sees it. `restarts`, `revision`, `size`, `ranks`, `nproc`, `attempt`;
     what is remembered of crashes."""
     size = fields.get("size", len(names))
@@ -93,8 +93,8 @@ def make_plan(names: str, *, epoch: int = 1, me: str = "a", **fields: Any) -> Pl
         for rank, name in enumerate(names)
     }
     value = PlanValue(
-        epoch=epoch,
-        attempt=fields.get("attempt", f"{epoch:08d}.{names[0]}"),
+        round=round_number,
+        attempt=fields.get("attempt", f"{round_number:08d}.{names[0]}"),
         size=size,
         world_size=size,
         master_addr="10.0.0.1",
@@ -110,28 +110,29 @@ def make_plan(names: str, *, epoch: int = 1, me: str = "a", **fields: Any) -> Pl
 
 
 def runs(plan: Plan, state: WorkersState = WorkersState.RUNNING, **fields: Any) -> Workers:
-    return Workers(state=state, epoch=plan.epoch, plan=plan, changed_at=fields.pop("changed_at", NOW - 50), **fields)
+    return Workers(state=state, round=plan.round, plan=plan, changed_at=fields.pop("changed_at", NOW - 50), **fields)
 
 
-def make_failure(member: str, *, epoch: int = 1, rank: int = 0, time: float = 0.0, message: str = "boom") -> FailureValue:
+def make_failure(member: str, *, round_number: int = 1, rank: int = 0, time: float = 0.0, message: str = "boom") -> FailureValue:
     return FailureValue(
-        member=member, epoch=epoch, rank=rank, local_rank=0, exit_code=1, reason="ApplicationError", message=message, time=time
+        member=member, round=round_number, rank=rank, local_rank=0, exit_code=1, reason="ApplicationError", message=message, time=time
     )
 
 
 def fails(plan: Plan, member: str = "a", *, ago: float = 0.0) -> Workers:
-    failure = make_failure(member, epoch=plan.epoch)
+    failure = make_failure(member, round_number=plan.round)
     return runs(plan, WorkersState.FAILED, failure=failure, changed_at=NOW - ago)
 
 
-def answers(names: str, *, ago: float = 0.0, reachable: bool = True, incarnation: str = "1", epoch: int = 0) -> dict[str, Probe]:
+def answers(names: str, *, ago: float = 0.0, reachable: bool = True, incarnation: str = "1", round_number: int = 0) -> dict[str, Probe]:
     return {
-        name: Probe(incarnation=name + incarnation, reachable=reachable, asked_at=NOW - ago, at=NOW - ago, epoch=epoch) for name in names
+        name: Probe(incarnation=name + incarnation, reachable=reachable, asked_at=NOW - ago, at=NOW - ago, round=round_number)
+        for name in names
     }
 
 
-def suspicion(suspect: str, by: str, *, epoch: int = 1, ago: float = 0.0) -> Suspicion:
-    return Suspicion(value=SuspicionValue(suspect=suspect, by=by, epoch=epoch), seen_at=NOW - ago)
+def suspicion(suspect: str, by: str, *, round_number: int = 1, ago: float = 0.0) -> Suspicion:
+    return Suspicion(value=SuspicionValue(suspect=suspect, by=by, round=round_number), seen_at=NOW - ago)
 
 
 def make_stop(plan: Plan, reason: PlanReason = PlanReason.MEMBER_JOINED, *, ago: float = 1.0) -> Stop:
@@ -161,7 +162,7 @@ def make_view(
         "predecessor": predecessor,
         "spec": spec,
         "plan": plan,
-        "last_epoch": max(plan.epoch if plan else 0, workers.epoch if workers else 0),
+        "last_round": max(plan.round if plan else 0, workers.round if workers else 0),
         "members": present,
         "failures": tuple(failures),
         "failed_at": NOW - 10 if failures else 0.0,
@@ -172,20 +173,20 @@ def make_view(
 
 _WORDS: dict[type[Action], Callable[[Any], str]] = {
     ProposePlan: lambda it: (
-        f"plan {it.epoch}: {' '.join(member.name for member in it.members)}, {it.plan_reason.value}, {it.restart_count} restarts"
+        f"plan {it.round}: {' '.join(member.name for member in it.members)}, {it.plan_reason.value}, {it.restart_count} restarts"
     ),
     AskOutside: lambda _it: "ask outside",
     ProbePeers: lambda it: "ask " + " ".join(member.name for member in it.members),
     PublishOutcome: lambda it: (
         f"outcome {it.outcome.state.value}" + (f" because of {it.outcome.failure['member']}" if it.outcome.failure else "")
     ),
-    RestorePlan: lambda it: f"restore plan {it.plan.epoch}",
-    StartWorkers: lambda it: f"start plan {it.plan.epoch}",
+    RestorePlan: lambda it: f"restore plan {it.plan.round}",
+    StartWorkers: lambda it: f"start plan {it.plan.round}",
     StopWorkers: lambda it: f"stop, {it.grace:g} s to save" if it.grace else "stop",
-    Register: lambda it: f"register {it.state.value} of epoch {it.epoch}",
+    Register: lambda it: f"register {it.state.value} of round {it.round}",
     ProposeStop: lambda it: f"stop for {it.stop.reason.value}",
     PublishState: lambda it: (
-        f"say {it.state.value} of epoch {it.epoch}"
+        f"say {it.state.value} of round {it.round}"
         + ("" if it.saves is None else ", saves")
         + ("" if it.saved is None else f", saved {it.saved}")
     ),

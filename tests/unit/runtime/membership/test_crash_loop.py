@@ -85,7 +85,7 @@ def test_others_wait_for_a_new_plan_as_long_as_the_planner_may() -> None:
 
 
 def failure(message: str, code: int = 1, reason: str = "ApplicationError") -> FailureValue:
-    return FailureValue(member="a", epoch=1, rank=0, local_rank=0, exit_code=code, reason=reason, message=message)
+    return FailureValue(member="a", round=1, rank=0, local_rank=0, exit_code=code, reason=reason, message=message)
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from tests.unit.runtime.membership.builders import (
 
 PLAN = make_plan("abc")
 AS_B = make_plan("abc", me="b", ranks=None)
-NEXT = make_plan("abc", epoch=2)
-WITHOUT_ME = make_plan("bcd", epoch=2, me="a")
+NEXT = make_plan("abc", round_number=2)
+WITHOUT_ME = make_plan("bcd", round_number=2, me="a")
 SPARE = make_plan("bc", me="a", ranks=None)
 LEAVING: dict[str, Any] = {"state": MemberState.LEAVING}
 FOLLOWER: dict[str, Any] = {"role": Role.FOLLOWER, "predecessor": "a", "me": "b"}
@@ -51,7 +51,7 @@ END = {
 }
 
 LEAVE = {
-    "leaving tells the others before it stops its workers": Case(make_view(plan=PLAN, leaving_since=NOW), "say leaving of epoch 1"),
+    "leaving tells the others before it stops its workers": Case(make_view(plan=PLAN, leaving_since=NOW), "say leaving of round 1"),
     "the others know: the workers get time to save": Case(
         make_view(there=members("abc", a=LEAVING), plan=PLAN, leaving_since=NOW), "stop, 30 s to save"
     ),
@@ -61,7 +61,7 @@ LEAVE = {
     "the workers have saved": Case(
         make_view(there=members("abc", a=LEAVING), plan=PLAN, workers=runs(PLAN, GONE), leaving_since=NOW), "exit TERMINATED"
     ),
-    "the store cannot be told: it is tried for a while": Case(make_view(plan=PLAN, leaving_since=NOW - 1), "say leaving of epoch 1"),
+    "the store cannot be told: it is tried for a while": Case(make_view(plan=PLAN, leaving_since=NOW - 1), "say leaving of round 1"),
     "the store cannot be told, and time is up": Case(make_view(plan=PLAN, leaving_since=NOW - 3), "stop, 30 s to save"),
     "never registered: there is nobody to tell": Case(
         make_view(there="", role=None, workers=Workers(), leaving_since=NOW), "exit TERMINATED"
@@ -80,22 +80,22 @@ LEAVE = {
 IDENTITY = {
     "another agent took this name: its workers win": Case(make_view(plan=PLAN, store={"replaced_by": "a2"}), "stop"),
     "another agent took this name": Case(make_view(plan=PLAN, workers=runs(PLAN, GONE), store={"replaced_by": "a2"}), "exit RESTARTABLE"),
-    "first of all: register": Case(make_view(there="", role=None), "register ready of epoch 0"),
-    "register while still importing": Case(make_view(there="", role=None, warm=False), "register warming of epoch 0"),
+    "first of all: register": Case(make_view(there="", role=None), "register ready of round 0"),
+    "register while still importing": Case(make_view(there="", role=None, warm=False), "register warming of round 0"),
     "the store lost this member while it trains": Case(
-        make_view(there="bc", plan=PLAN, store={"registered": False}), "register ready of epoch 1"
+        make_view(there="bc", plan=PLAN, store={"registered": False}), "register ready of round 1"
     ),
     "the store lost this member after it succeeded": Case(
-        make_view(there="bc", plan=PLAN, workers=runs(PLAN, DONE), store={"registered": False}), "register succeeded of epoch 1"
+        make_view(there="bc", plan=PLAN, workers=runs(PLAN, DONE), store={"registered": False}), "register succeeded of round 1"
     ),
-    "the imports are done": Case(make_view(there=members("abc", a={"state": MemberState.WARMING}), plan=None), "say ready of epoch 0"),
+    "the imports are done": Case(make_view(there=members("abc", a={"state": MemberState.WARMING}), plan=None), "say ready of round 0"),
     "the imports are done before it is known who was here first": Case(
         make_view(there=members("a", a={"state": MemberState.WARMING}), role=None, plan=None), "watch as follower"
     ),
     "the process that held my stores has died: nobody may be sent there": Case(
-        make_view(there=members("abc", a={"stores": True, "epoch": 1}), plan=PLAN), "say ready of epoch 1"
+        make_view(there=members("abc", a={"stores": True, "round": 1}), plan=PLAN), "say ready of round 1"
     ),
-    "my stores listen again": Case(make_view(there=members("abc", a={"epoch": 1}), plan=PLAN, stores=True), "say ready of epoch 1"),
+    "my stores listen again": Case(make_view(there=members("abc", a={"round": 1}), plan=PLAN, stores=True), "say ready of round 1"),
     "who leaves is sent nobody": Case(
         make_view(there=members("abc", a={**LEAVING, "stores": True}), plan=PLAN, workers=runs(PLAN, GONE), leaving_since=NOW),
         "exit TERMINATED",
@@ -169,21 +169,21 @@ FOLLOW = {
     "a plan without me: a spare": Case(
         make_view(there="abcd", plan=WITHOUT_ME, workers=runs(PLAN, GONE), role=Role.FOLLOWER, predecessor="b"), "wait"
     ),
-    "another plan of my epoch: the store was empty, and the others went on": Case(
+    "another plan of my round: the store was empty, and the others went on": Case(
         make_view(plan=make_plan("abc", attempt="other"), workers=runs(PLAN)), "stop"
     ),
     "a plan of the past cannot be run: ask for a later one": Case(
-        make_view(plan=PLAN, workers=runs(NEXT, GONE), store={"last_epoch": 2}), "say ready of epoch 2"
+        make_view(plan=PLAN, workers=runs(NEXT, GONE), store={"last_round": 2}), "say ready of round 2"
     ),
-    "a plan of the past, and I registered with its epoch": Case(
-        make_view(there=members("abc", a={"epoch": 1}), plan=PLAN, workers=runs(NEXT, GONE), store={"last_epoch": 2}),
-        "say ready of epoch 2",
+    "a plan of the past, and I registered with its round": Case(
+        make_view(there=members("abc", a={"round": 1}), plan=PLAN, workers=runs(NEXT, GONE), store={"last_round": 2}),
+        "say ready of round 2",
     ),
     "a plan of the past: asked already": Case(
-        make_view(there=members("abc", a={"epoch": 2}), plan=PLAN, workers=runs(NEXT, GONE), store={"last_epoch": 2}),
+        make_view(there=members("abc", a={"round": 2}), plan=PLAN, workers=runs(NEXT, GONE), store={"last_round": 2}),
         "plan 3: a b c, Start, 0 restarts",
     ),
-    "a plan that I was stopped for already": Case(make_view(plan=PLAN, workers=runs(PLAN, GONE)), "say ready of epoch 2"),
+    "a plan that I was stopped for already": Case(make_view(plan=PLAN, workers=runs(PLAN, GONE)), "say ready of round 2"),
 }
 
 REPORT = {
@@ -196,18 +196,18 @@ REPORT = {
         make_view(plan=PLAN, workers=fails(PLAN), reported_failure=1), "report a"
     ),
     "the planner sees it": Case(make_view(plan=PLAN, workers=fails(PLAN), reported_failure=1, failures=[make_failure("a")]), "ask b c"),
-    "success": Case(make_view(plan=PLAN, workers=runs(PLAN, DONE)), "say succeeded of epoch 1"),
+    "success": Case(make_view(plan=PLAN, workers=runs(PLAN, DONE)), "say succeeded of round 1"),
     "success, and an earlier one was said": Case(
         make_view(
-            there=members("abc", a={"state": MemberState.SUCCEEDED, "epoch": 1}),
-            plan=make_plan("abc", epoch=2),
-            workers=runs(make_plan("abc", epoch=2), DONE),
+            there=members("abc", a={"state": MemberState.SUCCEEDED, "round": 1}),
+            plan=make_plan("abc", round_number=2),
+            workers=runs(make_plan("abc", round_number=2), DONE),
         ),
-        "say succeeded of epoch 2",
+        "say succeeded of round 2",
     ),
     "success, said": Case(
         make_view(
-            there=members("abc", b={"state": MemberState.SUCCEEDED, "epoch": 1}),
+            there=members("abc", b={"state": MemberState.SUCCEEDED, "round": 1}),
             plan=AS_B,
             workers=runs(AS_B, DONE),
             **FOLLOWER,
@@ -237,7 +237,7 @@ def test_every_action_has_its_reason(rule: str, name: str) -> None:
 def test_an_agent_that_knows_nothing_yet_registers() -> None:
     view = make_view(there="", role=None)
     assert view.store == StoreView()
-    assert told(decide(view, NOW)) == "register ready of epoch 0"
+    assert told(decide(view, NOW)) == "register ready of round 0"
 
 
 def test_who_comes_after_the_end_is_told_what_to_do() -> None:

@@ -27,7 +27,7 @@ from tests.unit.runtime.membership.builders import (
 
 PLAN = make_plan("abc")
 AS_B = make_plan("abc", me="b", ranks=None)
-WITHOUT_ME = make_plan("bcd", epoch=2, me="a")
+WITHOUT_ME = make_plan("bcd", round_number=2, me="a")
 SPARE = make_plan("bc", me="a", ranks=None)
 LEAVING: dict[str, Any] = {"state": MemberState.LEAVING}
 FOLLOWER: dict[str, Any] = {"role": Role.FOLLOWER, "predecessor": "a", "me": "b"}
@@ -91,7 +91,7 @@ RESTORE = {
         make_view(me="b", there="bc", workers=runs(AS_B)), "plan 2: b c, Start, 0 restarts"
     ),
     "a leader of the past puts nothing back": Case(
-        make_view(there=members("a", a={"seen_at": NOW}), workers=runs(PLAN, GONE), store={"last_epoch": 2}), "wait 5 s"
+        make_view(there=members("a", a={"seen_at": NOW}), workers=runs(PLAN, GONE), store={"last_round": 2}), "wait 5 s"
     ),
 }
 
@@ -146,7 +146,7 @@ FENCE = {
         make_view(plan=AS_B, lease_expires_at=NOW - 1, silent=frozenset("a"), **FOLLOWER), "suspect a"
     ),
     "a new plan that does not run yet: its neighbours are not heard yet": Case(
-        make_view(plan=make_plan("abc", epoch=2), workers=runs(PLAN, GONE), lease_expires_at=NOW - 1, silent=frozenset("bc")),
+        make_view(plan=make_plan("abc", round_number=2), workers=runs(PLAN, GONE), lease_expires_at=NOW - 1, silent=frozenset("bc")),
         "start plan 2",
     ),
     "a spare that trained once has nothing to stop: it waits for etcd": Case(
@@ -162,19 +162,19 @@ FENCE = {
         "wait",
     ),
     "a neighbour follows a later plan: it will show here in a moment": Case(
-        make_view(plan=AS_B, heard_epoch=2, heard_at=NOW - 0.25, **FOLLOWER), "wait 0.75 s"
+        make_view(plan=AS_B, heard_round=2, heard_at=NOW - 0.25, **FOLLOWER), "wait 0.75 s"
     ),
     "a neighbour follows a later plan, and the store does not tell here: stop, lease or not": Case(
-        make_view(plan=AS_B, heard_epoch=2, heard_at=NOW - 1, lease_expires_at=NOW + 3, **FOLLOWER), "stop"
+        make_view(plan=AS_B, heard_round=2, heard_at=NOW - 1, lease_expires_at=NOW + 3, **FOLLOWER), "stop"
     ),
     "stopped for a later plan: wait for the store to tell": Case(
-        make_view(plan=AS_B, workers=runs(AS_B, GONE), heard_epoch=2, heard_at=NOW - 1, lease_expires_at=NOW - 9, **FOLLOWER), "wait"
+        make_view(plan=AS_B, workers=runs(AS_B, GONE), heard_round=2, heard_at=NOW - 1, lease_expires_at=NOW - 9, **FOLLOWER), "wait"
     ),
     "a neighbour has not seen this plan yet": Case(
-        make_view(there="abc", plan=make_plan("abc", epoch=2), heard_epoch=1, heard_at=NOW - 9), "nothing to do"
+        make_view(there="abc", plan=make_plan("abc", round_number=2), heard_round=1, heard_at=NOW - 9), "nothing to do"
     ),
     "the later plan has come": Case(
-        make_view(plan=make_plan("abc", epoch=2), workers=runs(PLAN, GONE), heard_epoch=2, heard_at=NOW - 9), "start plan 2"
+        make_view(plan=make_plan("abc", round_number=2), workers=runs(PLAN, GONE), heard_round=2, heard_at=NOW - 9), "start plan 2"
     ),
 }
 
@@ -201,7 +201,7 @@ ALONE = {
         make_view(there="ab", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1), probes=answers("b", ago=1.0)), "ask b"
     ),
     "alone: the spare follows a later plan": Case(
-        make_view(there="ab", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1), probes=answers("b", epoch=2)), "stop"
+        make_view(there="ab", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1), probes=answers("b", round_number=2)), "stop"
     ),
     "alone: one spare is gone with the store, another answers": Case(
         make_view(there="abc", plan=ONE, lease_expires_at=AWAY, spec=SpecValue(min=1, max=1),
@@ -212,7 +212,7 @@ ALONE = {
     ),
     "alone: neither store nor spare, stopped: it asks for a new plan when the store is back": Case(
         make_view(there="ab", plan=ONE, workers=runs(ONE, GONE), lease_expires_at=AWAY, spec=SpecValue(min=1, max=1),
-                  probes=answers("b", reachable=False)), "say ready of epoch 2"
+                  probes=answers("b", reachable=False)), "say ready of round 2"
     ),
     "alone: a spare is silent, another answers, for the whole grace: the silent one may train": Case(
         make_view(there="abc", plan=ONE, lease_expires_at=NOW - 30, spec=SpecValue(min=1, max=1),
@@ -244,7 +244,7 @@ ALONE = {
         make_view(there="a", plan=ONE, lease_expires_at=NOW - 600, settings={"min": 1, "max": 1}), "nothing to do"
     ),
     "alone and done: nothing to protect": Case(
-        make_view(there=members("a", a={"state": MemberState.SUCCEEDED, "epoch": 1}), plan=ONE, workers=runs(ONE, WorkersState.SUCCEEDED),
+        make_view(there=members("a", a={"state": MemberState.SUCCEEDED, "round": 1}), plan=ONE, workers=runs(ONE, WorkersState.SUCCEEDED),
                   lease_expires_at=NOW - 600, settings={"min": 1}), "outcome succeeded"
     ),
 }  # fmt: skip
@@ -266,7 +266,7 @@ ISLAND = {
     "the lease ended: the spares are asked": Case(make_view(there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=AWAY), "ask c d"),
     "a spare follows a later plan": Case(
         make_view(there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=AWAY,
-                  probes={**answers("c", epoch=2), **answers("d", reachable=False)}), "stop"
+                  probes={**answers("c", round_number=2), **answers("d", reachable=False)}), "stop"
     ),
     "the spares are silent, and enough to train": Case(
         make_view(there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=AWAY, probes=answers("cd", reachable=False)), "stop"
@@ -310,7 +310,7 @@ ISLAND = {
     ),
     "Consistent, and done: nothing to protect": Case(
         make_view(**CONSISTENT_B, workers=runs(make_plan("ab", me="b"), WorkersState.SUCCEEDED),
-                  lease_expires_at=NOW - 9), "say succeeded of epoch 1"
+                  lease_expires_at=NOW - 9), "say succeeded of round 1"
     ),
 }  # fmt: skip
 

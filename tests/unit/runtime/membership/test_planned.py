@@ -91,7 +91,7 @@ PLANNER = {
         stopped(there=joins(a=SAVED), failures=[make_failure("b")]), "plan 2: a b c d, MemberJoined, 0 restarts"
     ),
     "all came to their end meanwhile": Case(
-        stopped(there=members("abc", **{name: {"state": MemberState.SUCCEEDED, "epoch": 1} for name in "abc"}), workers=runs(PLAN, DONE)),
+        stopped(there=members("abc", **{name: {"state": MemberState.SUCCEEDED, "round": 1} for name in "abc"}), workers=runs(PLAN, DONE)),
         "outcome succeeded",
     ),
     "too few are there when all have saved": Case(stopped(there=members("a", a=SAVED)), "wait"),
@@ -110,21 +110,21 @@ def member(**fields: Any) -> Any:
     return make_view(there=there, store=store, **{**FOLLOWER, "plan": AS_B, **fields})
 
 
-AFTER = make_plan("abcd", epoch=2, me="b", reason=PlanReason.MEMBER_JOINED)
-CRASHED = make_plan("abc", epoch=2, me="b", reason=PlanReason.WORKER_FAILED)
-LATER = make_plan("abcd", epoch=3, me="b", reason=PlanReason.MEMBER_JOINED)
-WITHOUT = make_plan("acd", epoch=2, me="b", reason=PlanReason.RESIZED)
+AFTER = make_plan("abcd", round_number=2, me="b", reason=PlanReason.MEMBER_JOINED)
+CRASHED = make_plan("abc", round_number=2, me="b", reason=PlanReason.WORKER_FAILED)
+LATER = make_plan("abcd", round_number=3, me="b", reason=PlanReason.MEMBER_JOINED)
+WITHOUT = make_plan("acd", round_number=2, me="b", reason=PlanReason.RESIZED)
 CAN = runs(AS_B, saves=True)
 AT_IT = runs(AS_B, STOPPING, saves=True, saving=True)
 
 MEMBER = {
-    "its workers handle SIGTERM: the others are told, once": Case(member(workers=CAN, told=False), "say ready of epoch 0, saves"),
+    "its workers handle SIGTERM: the others are told, once": Case(member(workers=CAN, told=False), "say ready of round 0, saves"),
     "the others know": Case(member(workers=CAN, mine=SAVES, told=False), "wait"),
     "a change is planned: its workers get time": Case(member(workers=CAN, mine=SAVES), "stop, 30 s to save"),
     "they save": Case(member(workers=AT_IT, mine=SAVES), "wait"),
-    "they have saved": Case(member(workers=runs(AS_B, NONE), mine=SAVES), "say ready of epoch 0, saved 1"),
+    "they have saved": Case(member(workers=runs(AS_B, NONE), mine=SAVES), "say ready of round 0, saved 1"),
     "that is said once, and the workers stay where they are": Case(member(workers=runs(AS_B, NONE), mine=SAVED), "wait"),
-    "no handler in these workers yet: nobody need wait": Case(member(mine=SAVES), "say ready of epoch 0, saved 1"),
+    "no handler in these workers yet: nobody need wait": Case(member(mine=SAVES), "say ready of round 0, saved 1"),
     "workers that cannot save train on for those that do": Case(member(), "wait"),
     "they fail when their peers have gone: that is no failure": Case(member(workers=fails(AS_B, "b")), "wait"),
     "the plan comes: the old workers are gone": Case(member(workers=runs(AS_B, NONE), mine=SAVED, plan=AFTER, told=False), "start plan 2"),
@@ -134,7 +134,7 @@ MEMBER = {
     "who is not in the plan may save, too": Case(member(workers=CAN, mine=SAVES, plan=WITHOUT, told=False), "stop, 30 s to save"),
     "a failure's plan: at once": Case(member(workers=CAN, mine=SAVES, plan=CRASHED, told=False), "stop"),
     "a plan was missed: at once": Case(member(workers=CAN, mine=SAVES, plan=LATER, told=False), "stop"),
-    "the store forgot that a change was planned": Case(member(workers=runs(AS_B, NONE), mine=SAVED, told=False), "say ready of epoch 2"),
+    "the store forgot that a change was planned": Case(member(workers=runs(AS_B, NONE), mine=SAVED, told=False), "say ready of round 2"),
     "the job ends meanwhile: its workers may save": Case(member(workers=AT_IT, mine=SAVES, store={"outcome": SUCCEEDED}), "wait"),
     "another agent has its name: nobody saves any longer": Case(member(workers=AT_IT, mine=SAVES, store={"replaced_by": "b2"}), "stop"),
 }

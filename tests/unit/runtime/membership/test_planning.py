@@ -31,7 +31,7 @@ TWO = make_plan("ab")
 USED_UP = make_plan("abc", restarts=3)
 LEAVING = {"state": MemberState.LEAVING}
 WARMING = {"state": MemberState.WARMING}
-DONE = {"state": MemberState.SUCCEEDED, "epoch": 1}
+DONE = {"state": MemberState.SUCCEEDED, "round": 1}
 JUST = {"seen_at": NOW - 0.2}
 
 FIRST_PLAN = {
@@ -53,10 +53,10 @@ FIRST_PLAN = {
         make_view(there=members("abc", c={"state": MemberState.WARMING, "seen_at": NOW - 130})), "plan 1: a b, Start, 0 restarts"
     ),
     "the job ran before, its plan is lost, and one is still importing: not for long": Case(
-        make_view(there=members("abc", a={"epoch": 4}, c={**WARMING, "seen_at": NOW - 1})), "wait 2 s"
+        make_view(there=members("abc", a={"round": 4}, c={**WARMING, "seen_at": NOW - 1})), "wait 2 s"
     ),
     "the job ran before, and one imports for longer: those that are ready go on": Case(
-        make_view(there=members("abc", a={"epoch": 4}, c={**WARMING, "seen_at": NOW - 3})), "plan 5: a b, Start, 0 restarts"
+        make_view(there=members("abc", a={"round": 4}, c={**WARMING, "seen_at": NOW - 3})), "plan 5: a b, Start, 0 restarts"
     ),
     "two are still importing: the later one is waited for": Case(
         make_view(
@@ -84,19 +84,19 @@ FIRST_PLAN = {
         make_view(there="ab", probes=answers("b", ago=0.4, reachable=False)), "wait 0.6 s"
     ),
     "the store came back empty: whoever led may put the plan back": Case(
-        make_view(there=members("abc", c={"epoch": 4, "seen_at": NOW - 1})), "wait 4 s"
+        make_view(there=members("abc", c={"round": 4, "seen_at": NOW - 1})), "wait 4 s"
     ),
     "the store came back empty: the time runs from the first who knew the plan": Case(
-        make_view(there=members("abc", b={"epoch": 4, "seen_at": NOW - 3}, c={"epoch": 4, "seen_at": NOW - 1})), "wait 2 s"
+        make_view(there=members("abc", b={"round": 4, "seen_at": NOW - 3}, c={"round": 4, "seen_at": NOW - 1})), "wait 2 s"
     ),
     "the store came back empty, and I saw a plan before": Case(
-        make_view(there=members("abc", a={"seen_at": NOW - 1}), store={"last_epoch": 4}), "wait 4 s"
+        make_view(there=members("abc", a={"seen_at": NOW - 1}), store={"last_round": 4}), "wait 4 s"
     ),
-    "the store came back empty, and nobody puts the plan back: epochs go on": Case(
-        make_view(there=members("abc", c={"epoch": 4})), "plan 5: a b c, Start, 0 restarts"
+    "the store came back empty, and nobody puts the plan back: rounds go on": Case(
+        make_view(there=members("abc", c={"round": 4})), "plan 5: a b c, Start, 0 restarts"
     ),
     "the store came back empty: the restarts stay counted": Case(
-        make_view(workers=runs(make_plan("abc", epoch=4, restarts=2))), "plan 5: a b c, Start, 2 restarts"
+        make_view(workers=runs(make_plan("abc", round_number=4, restarts=2))), "plan 5: a b c, Start, 2 restarts"
     ),
 }
 
@@ -183,21 +183,21 @@ REPAIR = {
         make_view(plan=make_plan("ab", size=3, ranks=make_plan("ab").ranks), probes=answers("b")), "plan 2: a b c, MemberLost, 0 restarts"
     ),
     "the store lost its members a moment ago: they may register again": Case(
-        make_view(there=members("a", a={"epoch": 1, "seen_at": NOW - 2}), plan=PLAN), "wait 3 s"
+        make_view(there=members("a", a={"round": 1, "seen_at": NOW - 2}), plan=PLAN), "wait 3 s"
     ),
     "the store lost its members, and they do not come": Case(
-        make_view(there=members("ab", a={"epoch": 1, "seen_at": NOW - 6}), plan=PLAN, probes=answers("b")),
+        make_view(there=members("ab", a={"round": 1, "seen_at": NOW - 6}), plan=PLAN, probes=answers("b")),
         "plan 2: a b, MemberLost, 0 restarts",
     ),
     "the store lost its members a moment ago, and all are there again": Case(
-        make_view(there=members("abc", a={"epoch": 1, "seen_at": NOW - 1}), plan=PLAN), "nothing"
+        make_view(there=members("abc", a={"round": 1, "seen_at": NOW - 1}), plan=PLAN), "nothing"
     ),
     "the store was set back: the restarts stay counted": Case(
-        make_view(there=members("abc", b={"epoch": 7}), plan=PLAN, workers=runs(make_plan("abc", epoch=7, restarts=2))),
+        make_view(there=members("abc", b={"round": 7}), plan=PLAN, workers=runs(make_plan("abc", round_number=7, restarts=2))),
         "plan 8: a b c, Start, 2 restarts",
     ),
     "the store was set back: members know later plans": Case(
-        make_view(there=members("abc", b={"epoch": 7}), plan=PLAN), "plan 8: a b c, Start, 0 restarts"
+        make_view(there=members("abc", b={"round": 7}), plan=PLAN), "plan 8: a b c, Start, 0 restarts"
     ),
     "who answered some time ago is not asked without a reason": Case(make_view(plan=PLAN, probes=answers("bc", ago=60.0)), "nothing"),
     "two fell silent: the one asked longer ago is asked first": Case(
@@ -220,7 +220,7 @@ SUCCESS = {
     "all have succeeded": Case(make_view(there=members("abc", a=DONE, b=DONE, c=DONE), plan=PLAN), "outcome succeeded"),
     "one still trains": Case(make_view(there=members("abc", a=DONE, b=DONE), plan=PLAN), "nothing"),
     "a success of an earlier plan does not count": Case(
-        make_view(there=members("ab", a=DONE, b={**DONE, "epoch": 0}), plan=TWO), "nothing"
+        make_view(there=members("ab", a=DONE, b={**DONE, "round": 0}), plan=TWO), "nothing"
     ),
     "while some have succeeded, nobody joins": Case(make_view(there=members("abc", a=DONE), plan=TWO), "nothing"),
     "a member is lost after others have succeeded: they train again from the last checkpoint": Case(
@@ -405,7 +405,7 @@ def test_workers_that_were_not_asked_for_do_not_matter_to_the_planner() -> None:
 @pytest.mark.parametrize("ago", [0.5, 2.0], ids=["answered", "to be asked"])
 def test_nothing_is_told_of_a_lost_member_that_the_plan_does_without(ago: float) -> None:
     """It is asked while its lease lives, for it may be back; but nobody waits for it."""
-    view = make_view(plan=make_plan("ab", epoch=2), probes=answers("c", reachable=False, ago=ago))
+    view = make_view(plan=make_plan("ab", round_number=2), probes=answers("c", reachable=False, ago=ago))
     action = decide(view, NOW)
     assert action.reason == "training: plan 2, group rank 0 of 2"
     assert action.until is not None or told(action) == "ask c"

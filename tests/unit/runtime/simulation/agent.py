@@ -141,8 +141,8 @@ class Agent:
         self.workers.killed()
 
     @property
-    def known_epoch(self) -> int:
-        return self.store_view.plan.epoch if self.store_view.plan else 0
+    def known_round(self) -> int:
+        return self.store_view.plan.round if self.store_view.plan else 0
 
     def view(self) -> View:
         heard = self.hearing.heard()
@@ -156,7 +156,7 @@ class Agent:
             silent_since=self.hearing.silent_since(self.now),
             outside_asked_at=self.outside_asked_at,
             outside_at=self.outside_at,
-            heard_epoch=heard[0],
+            heard_round=heard[0],
             heard_at=heard[1],
             warm=self.warm,
             reported_failure=self._reported_failure,
@@ -236,7 +236,7 @@ class Agent:
         if error is None:
             self._tries = 0
             if isinstance(action, PublishFailure):
-                self._reported_failure = action.failure.epoch
+                self._reported_failure = action.failure.round
         elif isinstance(error, PlanOutdatedError):
             self.clock.note(self.name, str(error))
         else:
@@ -260,7 +260,7 @@ class Agent:
                     reachable=answers[member.name],
                     asked_at=asked_at,
                     at=self.now,
-                    epoch=epochs[member.name],
+                    round=rounds[member.name],
                 )
                 for member in members
             }
@@ -269,7 +269,7 @@ class Agent:
         asked_at = self.now
         answers = {member.name: self.world.answers(self, member) for member in members}
         asked = {member.name: self.world.incarnation(member.value.incarnation) for member in members}
-        epochs = {name: there.known_epoch if there and answers[name] else 0 for name, there in asked.items()}
+        rounds = {name: there.known_round if there and answers[name] else 0 for name, there in asked.items()}
         silent = any(not answers[member.name] and not self.world.refuses(self, member) for member in members)
         self.clock.later(PROBE_TIMEOUT if silent else self.clock.latency(), ended)
 

@@ -20,7 +20,7 @@ class Hearing:
         self._neighbours: tuple[Neighbour, ...] = ()
         self._heard_at: dict[str, float] = {}
         self._closed: set[str] = set()
-        self._epochs: dict[str, tuple[int, float]] = {}
+        self._rounds: dict[str, tuple[int, float]] = {}
         """What each neighbour said last, and when it first said so."""
         self._ticking = False
 
@@ -32,8 +32,8 @@ class Hearing:
         return min((self._heard_at[name] for name in self.silent(now)), default=None)
 
     def heard(self) -> tuple[int, float]:
-        latest = max((epoch for epoch, _ in self._epochs.values()), default=0)
-        return latest, min((at for epoch, at in self._epochs.values() if epoch == latest), default=0.0)
+        latest = max((round_number for round_number, _ in self._rounds.values()), default=0)
+        return latest, min((at for round_number, at in self._rounds.values() if round_number == latest), default=0.0)
 
     def follow(self, neighbours: Sequence[Neighbour]) -> None:
         if tuple(neighbours) == self._neighbours:
@@ -41,7 +41,7 @@ class Hearing:
         self._neighbours = tuple(neighbours)
         self._heard_at = {neighbour.name: self._agent.now for neighbour in neighbours}
         self._closed = set()
-        self._epochs = {}
+        self._rounds = {}
         if not self._ticking:
             self._ticking = True
             self._agent.clock.later(BEAT, self._tick)
@@ -58,8 +58,8 @@ class Hearing:
             elif not peer.frozen:
                 self._closed.discard(neighbour.name)
                 self._heard_at[neighbour.name] = now
-                if self._epochs.get(neighbour.name, (0, 0.0))[0] != peer.known_epoch:
-                    self._epochs[neighbour.name] = (peer.known_epoch, now)
+                if self._rounds.get(neighbour.name, (0, 0.0))[0] != peer.known_round:
+                    self._rounds[neighbour.name] = (peer.known_round, now)
 
     def _tick(self) -> None:
         if self._agent.dead or not self._neighbours:

@@ -95,14 +95,14 @@ class Invariants:
             return
         before, self._plan = self._plan, plan
         self.plans += 1
-        require(self._outcome is None, f"plan {plan.epoch} was made after the outcome")
-        attempt = self._attempts.setdefault((server.lifetime, plan.epoch), plan.attempt)
-        require(attempt == plan.attempt, f"two plans of epoch {plan.epoch}: {attempt} and {plan.attempt}")
+        require(self._outcome is None, f"plan {plan.round} was made after the outcome")
+        attempt = self._attempts.setdefault((server.lifetime, plan.round), plan.attempt)
+        require(attempt == plan.attempt, f"two plans of round {plan.round}: {attempt} and {plan.attempt}")
         if plan.attempt in self._known:
-            require(before is None, f"plan {plan.epoch} was put back over another")
+            require(before is None, f"plan {plan.round} was put back over another")
             return
         self._known[plan.attempt] = server.lifetime
-        require(before is None or plan.epoch > before.epoch, f"plan {plan.epoch} came after plan {before.epoch if before else 0}")
+        require(before is None or plan.round > before.round, f"plan {plan.round} came after plan {before.round if before else 0}")
         require(any(fits(spec, plan.size) for spec in self.specs), f"{plan.size} members are not in {self.specs}")
         self._check_ranks(server, plan)
         self._check_restarts(before, plan)
@@ -111,9 +111,9 @@ class Invariants:
         start = f"{self._ranks}{plan.attempt}/"
         ranks = {kv.key[len(start) :]: RankValue.from_json(kv.value) for kv in server.keys(start)}
         places = sorted(rank.group_rank for rank in ranks.values())
-        require(places == list(range(plan.size)), f"plan {plan.epoch} of {plan.size} has ranks {places}")
+        require(places == list(range(plan.size)), f"plan {plan.round} of {plan.size} has ranks {places}")
         first = next(name for name, rank in ranks.items() if rank.group_rank == 0)
-        require(plan.leader == first, f"plan {plan.epoch}: leader is {plan.leader}, rank 0 is {first}")
+        require(plan.leader == first, f"plan {plan.round}: leader is {plan.leader}, rank 0 is {first}")
 
     def _check_restarts(self, before: PlanValue | None, plan: PlanValue) -> None:
         failed = plan.reason is PlanReason.WORKER_FAILED
@@ -121,7 +121,7 @@ class Invariants:
             right = before.restart_count + failed
             require(
                 plan.restart_count == right or (self._lifetime and plan.restart_count > right),
-                f"plan {plan.epoch} ({plan.reason}) counts {plan.restart_count} restarts, not {right}",
+                f"plan {plan.round} ({plan.reason}) counts {plan.restart_count} restarts, not {right}",
             )
         require(plan.restart_count <= self.max_restarts, f"{plan.restart_count} of {self.max_restarts} restarts")
         self.counted += failed
@@ -178,8 +178,8 @@ class Invariants:
     def starts(self, agent: Agent, plan: Plan) -> None:
         assert plan.rank is not None
         incarnation = agent.settings.incarnation
-        require(plan.epoch > self._started[incarnation], f"{agent} goes from epoch {self._started[incarnation]} to {plan.epoch}")
-        self._started[incarnation] = plan.epoch
+        require(plan.round > self._started[incarnation], f"{agent} goes from round {self._started[incarnation]} to {plan.round}")
+        self._started[incarnation] = plan.round
         place = (plan.value.attempt, plan.rank.group_rank)
         require(self._placed.setdefault(place, incarnation) == incarnation, f"{agent} has rank {place} of {self._placed[place]} too")
         written = agent.world.server.read(f"{self._ranks}{plan.value.attempt}/{agent.name}")  # a later plan deletes it
@@ -187,11 +187,11 @@ class Invariants:
         require(plan.rank.group_rank < plan.value.size, f"{agent} has rank {plan.rank.group_rank} of {plan.value.size}")
         for other in agent.world.agents:
             theirs = other.workers.view.plan
-            if other is not agent and other.workers.alive and theirs is not None and theirs.epoch == plan.epoch:
+            if other is not agent and other.workers.alive and theirs is not None and theirs.round == plan.round:
                 attempts = {theirs.value.attempt, plan.value.attempt}
-                # A store that lost its data does not know epochs that only members out of its reach remember.
+                # A store that lost its data does not know rounds that only members out of its reach remember.
                 same = len(attempts) == 1 or len({self._known[attempt] for attempt in attempts}) > 1
-                require(same, f"{agent} and {other} both run epoch {plan.epoch}, of different plans")
+                require(same, f"{agent} and {other} both run round {plan.round}, of different plans")
 
     def saved_first(self, agent: Agent, plan: Plan) -> None:
         """Nobody starts workers after a planned change while another member's still save."""
@@ -199,6 +199,6 @@ class Invariants:
             return
         for other in agent.world.agents:
             view = other.workers.view
-            at_it = not other.dead and view.saving and view.plan is not None and view.plan.epoch == plan.epoch - 1
+            at_it = not other.dead and view.saving and view.plan is not None and view.plan.round == plan.round - 1
             late = agent.clock.now >= other.workers.may_save_until
-            require(late or not at_it, f"{agent} starts workers of plan {plan.epoch} while those of {other} still save")
+            require(late or not at_it, f"{agent} starts workers of plan {plan.round} while those of {other} still save")

@@ -43,13 +43,13 @@ def crashes(told: Story, times: int, seconds: float) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_first_crash_restarts_at_once_the_second_waits(seed: int) -> None:
     told = story(seed, WAITING)
-    first = told.plan.epoch
+    first = told.plan.round
     crashes(told, 1, 5.0)
-    told.check(told.plan.epoch == first + 1 and len(told.trainers) == 3, "the first is restarted at once")
+    told.check(told.plan.round == first + 1 and len(told.trainers) == 3, "the first is restarted at once")
     crashes(told, 1, 25.0)
-    told.check(told.plan.epoch == first + 1, "the second waits, and nobody else plans")
+    told.check(told.plan.round == first + 1, "the second waits, and nobody else plans")
     told.wait(10.0)
-    told.check(told.plan.epoch == first + 2 and len(told.trainers) == 3, "the second is restarted")
+    told.check(told.plan.round == first + 2 and len(told.trainers) == 3, "the second is restarted")
     told.check(told.plan.restart_count == 2)
 
 
@@ -58,11 +58,11 @@ def test_the_first_crash_restarts_at_once_the_second_waits(seed: int) -> None:
 def test_who_dies_during_the_wait_ends_it(seed: int, who: int) -> None:
     told = story(seed, WAITING)
     crashes(told, 1, 5.0)
-    epoch, victim = told.plan.epoch, told.trainers[who]
+    round_number, victim = told.plan.round, told.trainers[who]
     crashes(told, 1, 3.0)
     told.happens(Kind.CRASH_AGENT, victim)
     told.wait(LEASE_TTL + 5.0)
-    told.check(told.plan.epoch == epoch + 1 and told.plan.reason is PlanReason.MEMBER_LOST, f"{told.plan}")
+    told.check(told.plan.round == round_number + 1 and told.plan.reason is PlanReason.MEMBER_LOST, f"{told.plan}")
     told.check(len(told.trainers) == 2, "the others train")
     told.check(told.plan.restart_count == 1, "a lost member is free")
     told.check(told.plan.same_crashes == 1, "what was remembered stays")

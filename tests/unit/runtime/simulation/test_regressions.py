@@ -34,7 +34,7 @@ WALKS = {
             Event(after=0.0, kind=Kind.CUT_PEERS, who=2, seconds=4.432, arg=5),
         ],
     ),
-    "an epoch of a store that was set back is taken for the one that runs": Walk(
+    "a round of a store that was set back is taken for the one that runs": Walk(
         agents=5,
         least=4,
         most=6,

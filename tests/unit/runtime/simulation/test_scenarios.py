@@ -87,7 +87,7 @@ def test_a_lost_node_is_noticed_long_before_its_lease_ends_and_costs_no_restart(
     lost = story.trainers[seed % 3]
     story.happens(Kind.CRASH_AGENT, lost)
     story.wait(SILENT + 1.5)
-    story.check(story.plan.epoch == before.epoch + 1, "no new plan yet")
+    story.check(story.plan.round == before.round + 1, "no new plan yet")
     story.check((story.plan.reason, story.plan.restart_count) == (PlanReason.MEMBER_LOST, 0))
     story.check(len(story.trainers) == 3, "the spare was not promoted")
 
@@ -151,12 +151,12 @@ def test_the_only_member_of_a_plan_trains_on_while_etcd_is_away_for_all(seed: in
 @pytest.mark.parametrize("seed", SEEDS)
 def test_two_that_are_ready_one_after_the_other_cost_one_restart(seed: int) -> None:
     story = Story(agents=2, least=2, most=6, seed=seed)
-    epoch = story.plan.epoch
+    round_number = story.plan.round
     story.happens(Kind.JOIN)
     story.wait(0.2)
     story.happens(Kind.JOIN)
     story.wait(8.0)
-    story.check(story.plan.epoch == epoch + 1, "two restarts")
+    story.check(story.plan.round == round_number + 1, "two restarts")
     story.check(len(story.trainers) == 4)
 
 
@@ -253,7 +253,7 @@ def test_a_join_waits_for_workers_that_save_and_no_longer_than_the_grace(seed: i
     before = story.plan
     story.happens(Kind.JOIN)
     story.wait(40.0)
-    story.check((story.plan.epoch, story.plan.reason) == (before.epoch + 1, PlanReason.MEMBER_JOINED))
+    story.check((story.plan.round, story.plan.reason) == (before.round + 1, PlanReason.MEMBER_JOINED))
     story.check(len(story.trainers) == 3 and story.plan.restart_count == 0)
 
 
@@ -263,7 +263,7 @@ def test_the_others_wait_for_a_leader_that_saves_before_it_leaves(seed: int) -> 
     before, leader = story.plan, story.trainers[0]
     story.happens(Kind.LEAVE, leader)
     story.wait(40.0)
-    story.check((story.plan.epoch, story.plan.reason) == (before.epoch + 1, PlanReason.MEMBER_LEFT))
+    story.check((story.plan.round, story.plan.reason) == (before.round + 1, PlanReason.MEMBER_LEFT))
     story.check(len(story.trainers) == 2 and leader not in story.trainers and story.plan.restart_count == 0)
 
 

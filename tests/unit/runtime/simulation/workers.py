@@ -24,7 +24,7 @@ class Training:
     def __init__(self, clock: Clock, plan: Plan, folder: Folder) -> None:
         self._clock = clock
         self._folder = folder
-        self._writer = Writer(owner="job", fence=Fence(plan.value.run_began, 0, plan.epoch))
+        self._writer = Writer(owner="job", fence=Fence(plan.value.run_began, 0, plan.round))
         self._last: Commit | None = None
         self.size = plan.value.size
         self.hangs = clock.random.random() < 0.2
@@ -78,10 +78,10 @@ class Training:
 
     def _tell(self, workforce: Workforce) -> None:
         if not self.hangs:
-            epoch = workforce.view.epoch
+            round_number = workforce.view.round
 
             def fail() -> None:
-                workforce.fail(epoch, A_PEER_IS_GONE)
+                workforce.fail(round_number, A_PEER_IS_GONE)
 
             self._clock.later(self._clock.random.uniform(0.0, 0.05), fail)
 
@@ -106,7 +106,7 @@ class Workforce:
 
     def refused(self) -> None:
         """A newer group has the checkpoint folder."""
-        self._agent.world.invariants.crashes += self.fail(self.view.epoch, "a newer group saves there")
+        self._agent.world.invariants.crashes += self.fail(self.view.round, "a newer group saves there")
 
     @property
     def alive(self) -> bool:
@@ -115,7 +115,7 @@ class Workforce:
     def start(self, plan: Plan) -> None:
         assert not self.alive
         self._life += 1
-        self.view = Workers(state=WorkersState.RUNNING, epoch=plan.epoch, changed_at=self._agent.now, plan=plan)
+        self.view = Workers(state=WorkersState.RUNNING, round=plan.round, changed_at=self._agent.now, plan=plan)
         self._training = self._agent.world.training(plan)
         self._training.join(self)
         if self._agent.world.walk.saves:
@@ -143,16 +143,16 @@ class Workforce:
             saving = grace if self._clock.random.random() < 0.1 else saving
         self._ends_in(saving + self._clock.random.uniform(0.0, 0.02))
 
-    def fail(self, epoch: int, why: str) -> bool:
+    def fail(self, round_number: int, why: str) -> bool:
         """One of the workers ends with an error. False: none is running."""
-        if self.view.epoch != epoch or self.view.state is not WorkersState.RUNNING or self._agent.dead:
+        if self.view.round != round_number or self.view.state is not WorkersState.RUNNING or self._agent.dead:
             return False
         plan = self.view.plan
         assert plan is not None
         assert plan.rank is not None
         failure = FailureValue(
             member=self._agent.name,
-            epoch=epoch,
+            round=round_number,
             rank=plan.rank.group_rank,
             local_rank=0,
             exit_code=1,
@@ -160,7 +160,7 @@ class Workforce:
             message=why,
             time=self._clock.now + self._agent.wall_offset,
         )
-        self._clock.note(self._agent.name, f"worker of plan {epoch} fails: {why}")
+        self._clock.note(self._agent.name, f"worker of plan {round_number} fails: {why}")
         self.view = dataclasses.replace(self.view, failure=failure, state=WorkersState.STOPPING, changed_at=self._agent.now)
         self._left()
         self._ends_in(self._clock.random.uniform(0.0, 0.02))

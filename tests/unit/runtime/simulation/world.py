@@ -114,17 +114,17 @@ class World:
         able = self._able()
         size = group_size(self.spec, len(able))
         if plan.size != size or len(ranks) != size:
-            return f"plan {plan.epoch} has {plan.size} members and {len(ranks)} ranks; {size} of {len(able)} should train"
+            return f"plan {plan.round} has {plan.size} members and {len(ranks)} ranks; {size} of {len(able)} should train"
         for agent in (agent for agent in self.agents if agent.live):
             rank = ranks.get(agent.name)
             workers = agent.workers.view
             if rank is not None and rank.incarnation == agent.settings.incarnation:
-                if (workers.state, workers.epoch) != (WorkersState.RUNNING, plan.epoch):
-                    return f"{agent} is planned, but its workers are {workers.state} in epoch {workers.epoch}"
+                if (workers.state, workers.round) != (WorkersState.RUNNING, plan.round):
+                    return f"{agent} is planned, but its workers are {workers.state} in round {workers.round}"
             elif agent.workers.alive:
-                return f"{agent} is not planned, but its workers are {workers.state} in epoch {workers.epoch}"
+                return f"{agent} is not planned, but its workers are {workers.state} in round {workers.round}"
         named = {agent.name for agent in able}
-        return "" if ranks.keys() <= named else f"plan {plan.epoch} names {sorted(ranks.keys() - named)}, who cannot train"
+        return "" if ranks.keys() <= named else f"plan {plan.round} names {sorted(ranks.keys() - named)}, who cannot train"
 
     def _able(self) -> list[Agent]:
         return [agent for agent in self.agents if agent.live and agent.name not in self.spec.draining]
@@ -179,7 +179,7 @@ class World:
                 if event.arg % 2 == 0:
                     self.clock.later(event.seconds, lambda: self._come_back(agent.name))
             case Kind.CRASH_WORKER:
-                self.invariants.crashes += agent.workers.fail(agent.workers.view.epoch, "crash")
+                self.invariants.crashes += agent.workers.fail(agent.workers.view.round, "crash")
             case Kind.LOSE_LEASE:
                 own = self.server.read(KEYS.member(agent.name))
                 if own is not None and own.lease and self.server.up:

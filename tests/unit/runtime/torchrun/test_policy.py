@@ -39,24 +39,24 @@ from elasticjob_runtime.torchrun.policy import COME_BACK, Phase, TorchAgent, clo
 
 NOW = 1000.0
 FAILED = OutcomeValue(state=OutcomeState.FAILED, reason="MaxRestartsExceeded", message="rank 0 on a failed")
-STOPPED = FailureValue(member="a", epoch=1, rank=0, local_rank=0, exit_code=1, reason="WorkersStopped", message="stopped")
+STOPPED = FailureValue(member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="WorkersStopped", message="stopped")
 
 
-def member(name: str, *, state: MemberState = MemberState.READY, nproc: int = 0, epoch: int = 0, revision: int = 0) -> Member:
-    value = MemberValue(address="127.0.0.1", ports=[1], nproc=nproc, incarnation=f"{name}1", state=state, epoch=epoch)
+def member(name: str, *, state: MemberState = MemberState.READY, nproc: int = 0, round_number: int = 0, revision: int = 0) -> Member:
+    value = MemberValue(address="127.0.0.1", ports=[1], nproc=nproc, incarnation=f"{name}1", state=state, round=round_number)
     return Member(name=name, create_revision=revision or ord(name), value=value)
 
 
-def plan(epoch: int, *names: str, me: str = "a", nproc: int = 0, reason: PlanReason = PlanReason.START) -> Plan:
+def plan(round_number: int, *names: str, me: str = "a", nproc: int = 0, reason: PlanReason = PlanReason.START) -> Plan:
     value = PlanValue(
-        epoch=epoch, attempt=f"{epoch}.x", size=len(names), world_size=0, master_addr="127.0.0.1", master_port=1, leader=names[0],
-        nproc=nproc, restart_count=0, reason=reason,
+        round=round_number, attempt=f"{round_number}.x", size=len(names), world_size=0, master_addr="127.0.0.1", master_port=1,
+        leader=names[0], nproc=nproc, restart_count=0, reason=reason,
     )  # fmt: skip
     ranks = {
         name: RankValue(group_rank=rank, incarnation=f"{name}1", predecessor=names[rank - 1] if rank else "")
         for rank, name in enumerate(names)
     }
-    return Plan(value=value, mod_revision=epoch, rank=ranks.get(me), ranks=ranks)
+    return Plan(value=value, mod_revision=round_number, rank=ranks.get(me), ranks=ranks)
 
 
 def agent(phase: Phase, given: Plan | None = None, *, since: float = NOW, failure: FailureValue | None = None) -> TorchAgent:
@@ -148,7 +148,7 @@ def test_workers_that_were_to_stop_are_no_failure() -> None:
 
 def test_all_done_is_success() -> None:
     torch = agent(Phase.FINISHED, plan(1, "a", "b"))
-    done = [member(name, state=MemberState.SUCCEEDED, epoch=1) for name in "ab"]
+    done = [member(name, state=MemberState.SUCCEEDED, round_number=1) for name in "ab"]
     action = act(torch, view(torch, *done, plan=plan(1, "a", "b")))
     assert isinstance(action, PublishOutcome)
     assert action.outcome.state is OutcomeState.SUCCEEDED
@@ -171,7 +171,7 @@ class TestLaunchers:
     def test_a_plan_that_elasticrun_left_behind_binds_nobody(self) -> None:
         torch = agent(Phase.WAITING)
         action = act(torch, view(torch, A, plan=plan(4, "b", nproc=2)))
-        assert action.epoch == 5
+        assert action.round == 5
         assert action.members == (A,)
 
     def test_who_trains_already_is_not_driven_out(self) -> None:
@@ -210,7 +210,7 @@ class TestDone:
     """Its workers are done; torch's agent cannot start any again."""
 
     torch = agent(Phase.FINISHED, plan(1, "a", "b"))
-    me = member("a", state=MemberState.SUCCEEDED, epoch=1)
+    me = member("a", state=MemberState.SUCCEEDED, round_number=1)
 
     @pytest.mark.parametrize(
         ("members", "store", "leaves"),
@@ -239,7 +239,7 @@ class TestFailure:
     """torch's agent has no restarts left: is that the job's end?"""
 
     torch = agent(Phase.WAITING, plan(1, "a", "b"), failure=STOPPED)
-    suspicion = Suspicion(value=SuspicionValue(suspect="b", by="c", epoch=1), seen_at=NOW)
+    suspicion = Suspicion(value=SuspicionValue(suspect="b", by="c", round=1), seen_at=NOW)
 
     @pytest.mark.parametrize(
         ("store", "closed"),
@@ -260,7 +260,7 @@ class TestFailure:
         action = act(self.torch, seen, verdict=FAILED)
         if closed:
             assert isinstance(action, PublishOutcome)
-            assert action.outcome.epoch == action.expected_mod_revision == store["plan"].epoch
+            assert action.outcome.round == action.expected_mod_revision == store["plan"].round
         else:
             assert isinstance(action, Exit)
 

@@ -50,7 +50,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
         agent = Agent(pathlib.Path(directory) / "socket")
         monkeypatch.setenv(Env.AGENT_SOCKET, str(agent.path))
         monkeypatch.setenv("RANK", "2")
-        monkeypatch.setenv(Env.EPOCH, "5")
+        monkeypatch.setenv(Env.ROUND, "5")
         monkeypatch.setattr(channel, "_channel", channel._Channel())
         monkeypatch.setattr(progress, "_state", progress._State())
         yield agent
@@ -65,7 +65,7 @@ def test_the_agent_gets_one_message_per_call(agent: Agent) -> None:
     assert message == {
         "type": "progress",
         "rank": 2,
-        "epoch": 5,
+        "round": 5,
         "step": 120,
         "last_checkpoint_step": None,
         "metrics": {"loss": 0.25, "accuracy": 1.0},
@@ -143,7 +143,7 @@ def test_a_pause_is_announced(agent: Agent) -> None:
     expect_pause(1800, "evaluation")
     message = agent.receive()
     assert (message["type"], message["phase"], message["seconds"], message["why"]) == ("phase", "pause", 1800.0, "evaluation")
-    assert (message["rank"], message["epoch"]) == (2, 5)
+    assert (message["rank"], message["round"]) == (2, 5)
     expect_pause(float("inf"))
     assert agent.receive()["seconds"] == float("inf")
 

@@ -10,7 +10,7 @@ from elasticjob_runtime.contract import Env, PlanReason, PlanValue
 from elasticjob_runtime.workers.environment import GroupSpec, fencing_token, worker_environment
 
 PLAN = PlanValue(
-    epoch=7, attempt="a", size=3, world_size=6, master_addr="10.0.0.1", master_port=4000, leader="w", nproc=2, restart_count=2,
+    round=7, attempt="a", size=3, world_size=6, master_addr="10.0.0.1", master_port=4000, leader="w", nproc=2, restart_count=2,
     reason=PlanReason.START,
 )  # fmt: skip
 
@@ -29,7 +29,7 @@ def test_ranks_and_sizes() -> None:
 def test_restart_count_is_the_jobs_not_the_agents() -> None:
     found = environment()
     assert (found["TORCHELASTIC_RESTART_COUNT"], found["TORCHELASTIC_MAX_RESTARTS"]) == ("2", "5")
-    assert found["ELASTICJOB_EPOCH"] == "7"
+    assert found["ELASTICJOB_ROUND"] == "7"
 
 
 def test_the_store_is_where_the_plan_says_or_the_user() -> None:
@@ -80,5 +80,5 @@ def test_virtual_local_rank_with_too_few_gpus() -> None:
     ],
 )
 def test_workers_are_given_a_fencing_token_that_grows(base: dict[str, str], token: str) -> None:
-    plan = dataclasses.replace(PLAN, epoch=7, store_generation=2, run_began=1700000000)
+    plan = dataclasses.replace(PLAN, round=7, store_generation=2, run_began=1700000000)
     assert str(fencing_token(base, plan)) == token

@@ -171,7 +171,7 @@ def test_an_earlier_traceback_in_stderr_does_not_make_a_victim_of_a_cause() -> N
 )
 def test_which_failure_came_first(failures: list[tuple[int, str, float]], first: int) -> None:
     made = [
-        FailureValue(member="m", epoch=1, rank=rank, local_rank=0, exit_code=1, reason=reason, message="", time=at)
+        FailureValue(member="m", round=1, rank=rank, local_rank=0, exit_code=1, reason=reason, message="", time=at)
         for rank, reason, at in failures
     ]
     assert first_failure(made).rank == first

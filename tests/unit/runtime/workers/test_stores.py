@@ -1,4 +1,4 @@
-"""A member's stores of coming epochs: fresh when their turn comes, and claimed only where they are."""
+"""A member's stores of coming rounds: fresh when their turn comes, and claimed only where they are."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ TURNS = {
     "leads again at once: the store before is stale": ([(1, True), (2, True)], [[], [101]]),
     "another leads: renewed then, long before it is needed again": ([(1, True), (2, False), (5, True)], [[], [101], []]),
     "fell silent, and leads again with the same port": ([(1, True), (5, True)], [[], [101]]),
-    "told of the same epoch again": ([(1, True), (1, True)], [[], []]),
+    "told of the same round again": ([(1, True), (1, True)], [[], []]),
     "only ever follows": ([(1, False), (2, False)], [[], []]),
 }
 
 
 @pytest.mark.parametrize("name", TURNS)
-def test_no_epoch_meets_the_store_of_an_earlier_one(name: str) -> None:
+def test_no_round_meets_the_store_of_an_earlier_one(name: str) -> None:
     turns, renewed = TURNS[name]
     use = PortUse(PORTS)
-    assert [use.enter(epoch, leads=leads) for epoch, leads in turns] == renewed
+    assert [use.enter(round_number, leads=leads) for round_number, leads in turns] == renewed
 
 
 class Host:

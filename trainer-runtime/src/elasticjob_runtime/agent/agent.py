@@ -92,7 +92,7 @@ class Agent:
             lease_ttl=config.lease_ttl,
             on_view=lambda view: self._reactor.call_soon(lambda: self._saw(view)),
             on_done=lambda action, error: self._reactor.call_soon(
-                lambda: self._desk.done(action, error, started=self._processes.workers.epoch > 0)
+                lambda: self._desk.done(action, error, started=self._processes.workers.round > 0)
             ),
             on_trouble=lambda error: self._reactor.call_soon(lambda: self._desk.tell_trouble(error)),
             on_imports=lambda imports, running: self._reactor.call_soon(lambda: self._processes.tell_imports(imports, running=running)),
@@ -155,7 +155,7 @@ class Agent:
             silent_since=self._heartbeats.silent_since(self._reactor.now()),
             outside_asked_at=self._outside_asked_at,
             outside_at=self._outside_at,
-            heard_epoch=heard[0],
+            heard_round=heard[0],
             heard_at=heard[1],
             warm=self._processes.warm,
             stores=self._processes.stores,
@@ -250,11 +250,11 @@ class Agent:
         self._store_view = view
         if view.stop is not stopped:
             self._processes.group.look_for_handlers()
-        if view.plan is not None and (before is None or before.epoch != view.plan.epoch):
+        if view.plan is not None and (before is None or before.round != view.plan.round):
             self._processes.group.look_for_handlers()
             self._processes.tell_plan(view.plan)
             self._publish_imports()
-        self._heartbeats.epoch = self._peers.epoch = view.plan.epoch if view.plan is not None else 0
+        self._heartbeats.round = self._peers.round = view.plan.round if view.plan is not None else 0
         rank = view.plan.rank if view.plan is not None else None
         if rank is not None:
             self._heartbeats.follow(rank.neighbours, self._reactor.now())
@@ -285,11 +285,11 @@ class Agent:
                 logger.info("%s does not answer", name)
 
     def _progressed(self, progress: ProgressValue) -> None:
-        self._progress.told(progress, self._processes.workers.epoch)
+        self._progress.told(progress, self._processes.workers.round)
         self._chronicle.progressed(progress)
 
     def _reported(self, report: Report) -> None:
-        if report.epoch in (0, self._processes.workers.epoch):  # not of workers that are gone
+        if report.round in (0, self._processes.workers.round):  # not of workers that are gone
             self._progress.reported(report, time.monotonic())
             self._chronicle.reported(report)
 
@@ -308,7 +308,7 @@ class Agent:
     # -- the start: how long to try
 
     def _join_deadline(self) -> float | None:
-        waits = not self._processes.workers.epoch and self._store_view.plan is None
+        waits = not self._processes.workers.round and self._store_view.plan is None
         return self._started_at + self._config.join_timeout if waits else None
 
     def _gave_up(self, now: float) -> Exit | None:

@@ -63,7 +63,7 @@ class _Change:
     cause: Cause
     caused_at: float | None
     known_at: float
-    epoch: int | None = None
+    round: int | None = None
     begun: dict[str, float] = dataclasses.field(default_factory=dict)
     ended: dict[str, float] = dataclasses.field(default_factory=dict)
     step: int | None = None
@@ -111,14 +111,14 @@ class Changes:
 
     def caused(self, cause: Cause, caused_at: float | None, now: float) -> list[Record]:
         """This agent knows of a reason for a change. The first one that is known counts, until the plan tells."""
-        if self._open is not None and self._open.epoch is None:
+        if self._open is not None and self._open.round is None:
             return []
         return [*self._supersede(now), *self._begin(cause, caused_at, now)]
 
     def dismissed(self, now: float) -> list[Record]:
         """Whoever fell silent is heard again, before anybody planned without it."""
         change = self._open
-        if change is None or change.epoch is not None or change.cause not in (Cause.MEMBER_LOST, Cause.MEMBER_SILENT):
+        if change is None or change.round is not None or change.cause not in (Cause.MEMBER_LOST, Cause.MEMBER_SILENT):
             return []
         return self._close(End.FALSE_ALARM, now)
 
@@ -130,16 +130,16 @@ class Changes:
     def stopped(self, now: float) -> list[Record]:
         return self._told("stop", now)
 
-    def planned(self, epoch: int, cause: Cause, caused_at: float | None, now: float, **fields: Any) -> list[Record]:
+    def planned(self, round_number: int, cause: Cause, caused_at: float | None, now: float, **fields: Any) -> list[Record]:
         """This agent has seen a new plan. What it says of the cause goes before what this agent thought."""
         records: list[Record] = []
-        if self._open is None or self._open.epoch is not None:
+        if self._open is None or self._open.round is not None:
             records = [*self._supersede(now), *self._begin(cause, caused_at, now)]
         change = self._open
         assert change is not None
         if change.cause is Cause.START is not cause and caused_at is not None:  # a newcomer: its warming up was nobody's business
             change.known_at = max(change.known_at, caused_at)
-        change.epoch, change.cause = epoch, cause
+        change.round, change.cause = round_number, cause
         change.caused_at = caused_at if caused_at is not None else change.caused_at
         if change.caused_at is not None and cause is not Cause.START:
             change.ended["detect"] = change.known_at
@@ -149,7 +149,7 @@ class Changes:
     def spare(self, now: float) -> list[Record]:
         """The plan has no place for this agent, and nothing of it runs any more."""
         change = self._open
-        return self._close(End.TRAINED, now) if change is not None and change.epoch is not None else []
+        return self._close(End.TRAINED, now) if change is not None and change.round is not None else []
 
     def starting(self, workers: int, now: float) -> list[Record]:
         """`workers`: how many are being started."""
@@ -239,7 +239,7 @@ def cause_of(reason: PlanReason, *, silent: bool) -> Cause:
 
 
 def _head(change: _Change) -> dict[str, Any]:
-    return {"change": change.number, "cause": change.cause.value, "epoch": change.epoch}
+    return {"change": change.number, "cause": change.cause.value, "round": change.round}
 
 
 def _steps_lost(change: _Change) -> int | None:

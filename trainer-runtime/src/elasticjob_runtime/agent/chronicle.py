@@ -41,7 +41,7 @@ class Chronicle:
         self._warm = False
         self._silent: frozenset[str] = frozenset()
         self._suspicions: dict[tuple[str, str], Suspicion] = {}
-        """(suspect, by) -> the last word of the current epoch; outlives the plan that clears them."""
+        """(suspect, by) -> the last word of the current round; outlives the plan that clears them."""
         self._started = 0
         self._cause = Cause.START
         self._said: FailureValue | None = None
@@ -84,7 +84,7 @@ class Chronicle:
         self._write(self._changes.started(self._clock()))
 
     def reported(self, report: Report) -> None:
-        """A worker of the current epoch said something."""
+        """A worker of the current round said something."""
         local_rank = report.rank % self._nproc
         if report.phase == "step":
             if report.step is not None:
@@ -117,7 +117,7 @@ class Chronicle:
         if workers.failure is not None and workers.failure is not before.failure:
             self._tell_failure(workers.failure, "member")
             self._write(self._changes.caused(Cause.WORKER_FAILED, workers.failure.time or None, wall))
-        if workers.epoch != before.epoch or workers.state is before.state:
+        if workers.round != before.round or workers.state is before.state:
             return
         if before.state is WorkersState.RUNNING and workers.state is not WorkersState.SUCCEEDED:
             self._write(self._changes.stopping(wall))
@@ -161,7 +161,7 @@ class Chronicle:
             rank = plan.rank.group_rank if plan.rank is not None else None
             self._write(
                 self._changes.planned(
-                    plan.epoch,
+                    plan.round,
                     self._cause,
                     value.caused_at or None,
                     wall,
@@ -190,7 +190,7 @@ class Chronicle:
                 self._metrics.changed(fields["cause"], fields["phases"], fields["steps_lost"])
             elif fields["phase"] == "first-step":
                 step = f" is {fields['step']}" if "step" in fields else ""
-                logger.info("plan %s: first step%s, %.2f s after %s", fields["epoch"], step, fields["since"], fields["cause"])
+                logger.info("plan %s: first step%s, %.2f s after %s", fields["round"], step, fields["since"], fields["cause"])
 
     def _tell_failure(self, failure: FailureValue, scope: str) -> None:
         if scope == "job" and self._said == failure:
@@ -201,7 +201,7 @@ class Chronicle:
             "failure",
             failure.time or None,
             scope=scope,
-            epoch=failure.epoch,
+            round=failure.round,
             failed_member=failure.member,
             host=failure.host,
             rank=failure.rank,
@@ -216,7 +216,7 @@ class Chronicle:
     def _show(self, view: View) -> None:
         metrics, plan = self._metrics, view.store.plan
         metrics.state = _state(view)
-        metrics.epoch = plan.epoch if plan else 0
+        metrics.round = plan.round if plan else 0
         metrics.world_size = plan.value.world_size if plan else 0
         metrics.rank = plan.rank.group_rank if plan and plan.rank else None
 

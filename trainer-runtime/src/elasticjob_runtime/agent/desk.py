@@ -53,7 +53,7 @@ class StoreDesk:
         self.trouble = ""
         """The error that was last told; empty: none."""
         self.reported_failure = 0
-        """Epoch of the last failure that was published."""
+        """Round of the last failure that was published."""
         self.fatal: Exit | None = None
         """What no further try can help."""
 
@@ -73,7 +73,7 @@ class StoreDesk:
         if error is None:
             self._tries = 0
             if isinstance(action, PublishFailure):
-                self.reported_failure = action.failure.epoch
+                self.reported_failure = action.failure.round
         elif isinstance(error, PlanOutdatedError):
             logger.info("%s", error)
         elif isinstance(error, Denied | NotEtcd) and not started:

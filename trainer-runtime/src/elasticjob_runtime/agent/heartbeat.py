@@ -3,7 +3,7 @@
 Every agent listens to the next two ranks (the plan names them), so every agent is heard by two others, and the cost stays linear. A
 closed connection is noticed at once, silence after a second. What is heard here is a suspicion only: the planner asks for itself.
 
-A beat is a line `.<epoch>`: the epoch of the plan that the sender knows. So an agent that does not reach the store hears that the others
+A beat is a line `.<round>`: the round of the plan that the sender knows. So an agent that does not reach the store hears that the others
 have gone on. Before the beats comes the greeting (peers.py), a line too.
 """
 
@@ -44,9 +44,9 @@ class _Line:
     closed: bool = False
     rest: bytes = b""
     """The beginning of a line."""
-    epoch: int = 0
+    round: int = 0
     """Of the plan that the neighbour knows."""
-    epoch_at: float = 0.0
+    round_at: float = 0.0
     """When it first said so."""
 
 
@@ -59,7 +59,7 @@ class Heartbeats:
         self._lines: dict[str, _Line] = {}
         self._followed: tuple[Neighbour, ...] = ()
         self._beat_at = 0.0
-        self.epoch = 0
+        self.round = 0
         """Of the plan that this agent knows."""
 
     @property
@@ -77,9 +77,9 @@ class Heartbeats:
         return min((self._lines[name].heard_at for name in silent), default=None)
 
     def heard(self) -> tuple[int, float]:
-        """(the latest plan's epoch that a neighbour knows, or 0; monotonic time when one first said so)."""
-        latest = max((line.epoch for line in self._lines.values()), default=0)
-        return latest, min((line.epoch_at for line in self._lines.values() if line.epoch == latest), default=0.0)
+        """(the latest plan's round that a neighbour knows, or 0; monotonic time when one first said so)."""
+        latest = max((line.round for line in self._lines.values()), default=0)
+        return latest, min((line.round_at for line in self._lines.values() if line.round == latest), default=0.0)
 
     def last_heard(self, name: str) -> tuple[float, bool] | None:
         """(monotonic time of the neighbour's last beat or of its connection's end, whether that was closed); None: no neighbour."""
@@ -108,7 +108,7 @@ class Heartbeats:
             return
         held_up = now - self._beat_at > SILENT  # suspended, or very busy: what was not heard meanwhile tells nothing
         self._beat_at = now + BEAT
-        beat = b".%d\n" % self.epoch
+        beat = b".%d\n" % self.round
         self._listeners = [connection for connection in self._listeners if _beat(connection, beat)]
         for line in self._lines.values():
             if held_up:
@@ -167,8 +167,8 @@ class Heartbeats:
         for word in said:
             if word.startswith(b"{") and line.neighbour.incarnation.encode() not in word:
                 return False
-            if word[:1] == b"." and word[1:].isdigit() and int(word[1:]) != line.epoch:
-                line.epoch, line.epoch_at = int(word[1:]), self._reactor.now()
+            if word[:1] == b"." and word[1:].isdigit() and int(word[1:]) != line.round:
+                line.round, line.round_at = int(word[1:]), self._reactor.now()
         return True
 
     def _hang_up(self, line: _Line) -> None:

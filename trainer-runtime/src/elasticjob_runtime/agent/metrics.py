@@ -40,7 +40,7 @@ class Metrics:
     """None: not known, and not shown."""
 
     state: State = State.WARMING
-    epoch: int = 0
+    round: int = 0
     world_size: int = 0
     rank: int | None = None
     restarts: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -67,7 +67,7 @@ class Metrics:
     def text(self) -> str:
         """Prometheus text format 0.0.4."""
         lines: list[str] = []
-        lines += _family("epoch", "gauge", "Epoch of the current plan; 0: none.", [("", self.epoch)])
+        lines += _family("round", "gauge", "Round of the current plan; 0: none.", [("", self.round)])
         lines += _family("world_size", "gauge", "Workers in the current plan.", [("", self.world_size)])
         lines += _family("rank", "gauge", "Group rank of this member; missing: not in the plan.", [("", self.rank)])
         states = [(_labels(state=one.value), int(one is self.state)) for one in State]

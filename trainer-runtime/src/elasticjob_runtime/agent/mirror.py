@@ -64,7 +64,7 @@ class Mirror:
         self._outcome: OutcomeValue | None = None
         self._stop: Stop | None = None
         self._refused: set[tuple[str, int]] = set()
-        self._last_epoch = 0
+        self._last_round = 0
         self.plan: PlanValue | None = None
         self._seen: dict[KeyRange, int] = {}
         """What is watched, and up to which revision it is known: ranges do not move on together."""
@@ -79,9 +79,9 @@ class Mirror:
 
     @property
     def last_failure(self) -> str:
-        """Key of the first failure of the latest epoch that has one; empty: none has."""
-        last = max((failure.value.epoch for failure in self._failures.values()), default=0)
-        keys = {key: failure.value for key, failure in self._failures.items() if failure.value.epoch == last}
+        """Key of the first failure of the latest round that has one; empty: none has."""
+        last = max((failure.value.round for failure in self._failures.values()), default=0)
+        keys = {key: failure.value for key, failure in self._failures.items() if failure.value.round == last}
         first = first_failure(keys.values()) if keys else None
         return next((key for key, value in keys.items() if value is first), "")
 
@@ -132,7 +132,7 @@ class Mirror:
     ) -> StoreView:
         """`ranks`: those of the current plan that were read; my own, or all where this agent plans."""
         mine = self._members.get(me)
-        failures = self._failures_of(self.plan.epoch) if self.plan else []
+        failures = self._failures_of(self.plan.round) if self.plan else []
         other = mine.value.incarnation if mine and mine.value.incarnation != incarnation else ""
         return StoreView(
             registered=mine is not None and not other,
@@ -143,12 +143,12 @@ class Mirror:
             spec=self._spec,
             plan=self._plan(me, incarnation, role, ranks),
             stop=self._stop,
-            last_epoch=self._last_epoch,
+            last_round=self._last_round,
             outcome=self._outcome,
             members=dict(self._members),
             failures=tuple(failure.value for failure in failures),
             failed_at=min((failure.seen_at for failure in failures), default=0.0),
-            suspicions=self._suspicions_of(self.plan.epoch) if self.plan else (),
+            suspicions=self._suspicions_of(self.plan.round) if self.plan else (),
         )
 
     def parse(self, kv: KeyValue, kind: type[T]) -> T | None:
@@ -185,7 +185,7 @@ class Mirror:
         keys = self._keys
         if kv.key == keys.plan:
             self.plan = self.parse(kv, PlanValue)
-            self._last_epoch = max(self._last_epoch, self.plan.epoch if self.plan else 0)
+            self._last_round = max(self._last_round, self.plan.round if self.plan else 0)
         elif kv.key == keys.stop:
             stop = self.parse(kv, StopValue)
             self._stop = Stop(value=stop, seen_at=now) if stop is not None else None
@@ -233,10 +233,10 @@ class Mirror:
             ranks=ranks if role is Role.PLANNER else None,
         )
 
-    def _failures_of(self, epoch: int) -> list[_Failure]:
-        start = self._keys.failure(epoch, "")
+    def _failures_of(self, round_number: int) -> list[_Failure]:
+        start = self._keys.failure(round_number, "")
         found = (failure for key, failure in self._failures.items() if key.startswith(start))
         return sorted(found, key=lambda failure: failure.revision)
 
-    def _suspicions_of(self, epoch: int) -> tuple[Suspicion, ...]:
-        return tuple(suspicion for suspicion in self._suspicions.values() if suspicion.value.epoch == epoch)
+    def _suspicions_of(self, round_number: int) -> tuple[Suspicion, ...]:
+        return tuple(suspicion for suspicion in self._suspicions.values() if suspicion.value.round == round_number)

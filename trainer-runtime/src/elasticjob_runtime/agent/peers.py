@@ -1,6 +1,6 @@
 """Asking peers directly whether they are there.
 
-Every agent listens on a TCP port that is in its member key and greets whoever connects with its name, its incarnation and the epoch of the
+Every agent listens on a TCP port that is in its member key and greets whoever connects with its name, its incarnation and the round of the
 plan that it knows. A dead process
 refuses at once, where its lease would live on for seconds; a frozen or cut-off one does not answer in time.
 """
@@ -52,7 +52,7 @@ class PeerServer:
         self._member, self._incarnation = member, incarnation
         self._door = descriptors.Door(self._socket, self._say)
         self._told_at = 0.0
-        self.epoch = 0
+        self.round = 0
         """Of the plan that this agent knows."""
 
     def fileno(self) -> int:
@@ -72,7 +72,7 @@ class PeerServer:
         self._socket.close()
 
     def _say(self, connection: socket.socket) -> None:
-        greeting = {"member": self._member, "incarnation": self._incarnation, "epoch": self.epoch}
+        greeting = {"member": self._member, "incarnation": self._incarnation, "round": self.round}
         connection.send(json.dumps(greeting).encode() + b"\n")
 
 
@@ -128,7 +128,7 @@ class _Asking:
         self._open: dict[int, _Question] = {}
         """By descriptor, in the order in which they were asked."""
         self._asked_at: dict[str, float] = {}
-        self._epochs: dict[str, int] = {}
+        self._rounds: dict[str, int] = {}
         """Of those that answered."""
 
     def run(self) -> dict[str, Probe]:
@@ -139,10 +139,10 @@ class _Asking:
         return {
             member.name: Probe(
                 incarnation=member.value.incarnation,
-                reachable=member.name in self._epochs,
+                reachable=member.name in self._rounds,
                 asked_at=self._asked_at[member.name],
                 at=at,
-                epoch=self._epochs.get(member.name, 0),
+                round=self._rounds.get(member.name, 0),
             )
             for member in self._members
         }
@@ -183,9 +183,9 @@ class _Asking:
     def _finish(self, fd: int, *, heard: bool) -> None:
         question = self._open.pop(fd)
         self._selector.unregister(question.connection)
-        epoch = _greeted(question.connection, question.member.value.incarnation) if heard else None
-        if epoch is not None:
-            self._epochs[question.member.name] = epoch
+        round_number = _greeted(question.connection, question.member.value.incarnation) if heard else None
+        if round_number is not None:
+            self._rounds[question.member.name] = round_number
         question.connection.close()
 
 
@@ -204,15 +204,15 @@ def _at(member: Member) -> tuple[str, int]:
 
 
 def _greeted(connection: socket.socket, incarnation: str) -> int | None:
-    """The epoch of the plan that this member knows; None: it is not the one that was asked."""
+    """The round of the plan that this member knows; None: it is not the one that was asked."""
     try:
         greeting = json.loads(connection.recv(1024).partition(b"\n")[0])
     except (OSError, ValueError):
         return None
     if not isinstance(greeting, dict) or greeting.get("incarnation") != incarnation:
         return None
-    epoch = greeting.get("epoch")
-    return epoch if isinstance(epoch, int) else 0
+    round_number = greeting.get("round")
+    return round_number if isinstance(round_number, int) else 0
 
 
 def _family(address: str) -> socket.AddressFamily:

@@ -24,7 +24,7 @@ CONSEQUENCE_BYTES = 600
 
 
 def for_the_store(failure: FailureValue) -> FailureValue:
-    """What is published of `failure`. Each member writes one in each epoch that fails, so a consequence is told in a few hundred bytes."""
+    """What is published of `failure`. Each member writes one in each round that fails, so a consequence is told in a few hundred bytes."""
     if failure.reason != PEER_LOST or len(failure.traceback) <= CONSEQUENCE_BYTES:
         return failure
     return dataclasses.replace(failure, traceback="..." + failure.traceback[3 - CONSEQUENCE_BYTES :])
@@ -57,16 +57,16 @@ class PlanWriter:
 
     def propose(self, action: ProposePlan, nproc: int, follows: str = "", kept_failure: str = "") -> int:
         """Returns the revision of the new plan. `follows`: attempt of the plan before. `kept_failure`: key of the one failure that stays
-        when the plan clears those of earlier epochs, for who asks later what failed last; empty: none does."""
+        when the plan clears those of earlier rounds, for who asks later what failed last; empty: none does."""
         self._tries += 1  # ranks of an earlier try that failed half-way must not count for this one
         plan = self._plan_of(action, nproc, follows)
         ranks = {member.name: rank_of(action.members, rank) for rank, member in enumerate(action.members)}
         guards = [Compare(self._keys.plan, mod_revision=action.expected_mod_revision), Compare(self._keys.outcome, create_revision=0)]
-        older = KeyRange(self._keys.ranks, self._keys.rank(self._keys.attempt(max(0, action.epoch - 1), ""), ""))
-        suspicions = KeyRange(self._keys.suspects, self._keys.suspicion(action.epoch, "", ""))
+        older = KeyRange(self._keys.ranks, self._keys.rank(self._keys.attempt(max(0, action.round - 1), ""), ""))
+        suspicions = KeyRange(self._keys.suspects, self._keys.suspicion(action.round, "", ""))
         head: list[Operation] = [
             Put(self._keys.plan, plan.to_json()), Delete(older), Delete(suspicions), Delete(KeyRange(self._keys.stop)),
-            *(Delete(span) for span in self._failures_before(action.epoch, kept_failure)),
+            *(Delete(span) for span in self._failures_before(action.round, kept_failure)),
         ]  # fmt: skip
         revision = 0
         for start in range(0, len(action.members), self._batch):
@@ -76,7 +76,7 @@ class PlanWriter:
             last = start + self._batch >= len(action.members)
             result = self._store.txn([*guards, *there], [*puts, *head] if last else puts)
             if not result.succeeded:
-                raise PlanOutdatedError(f"plan {action.epoch} is outdated: another came first, or a member has gone")
+                raise PlanOutdatedError(f"plan {action.round} is outdated: another came first, or a member has gone")
             revision = result.revision
         self.remember(plan.attempt, ranks)
         return revision
@@ -110,8 +110,8 @@ class PlanWriter:
             raise PlanOutdatedError("the outcome is outdated: another came first, or a newer plan")
         return result.revision
 
-    def _failures_before(self, epoch: int, kept: str) -> list[KeyRange]:
-        start, end = self._keys.failures, self._keys.failure(epoch, "")
+    def _failures_before(self, round_number: int, kept: str) -> list[KeyRange]:
+        start, end = self._keys.failures, self._keys.failure(round_number, "")
         if not start <= kept < end:
             return [KeyRange(start, end)]
         return [KeyRange(start, kept), KeyRange(kept + "\0", end)]
@@ -124,12 +124,12 @@ class PlanWriter:
         leader: Member = action.members[0]
         ports = leader.value.ports
         return PlanValue(
-            epoch=action.epoch,
-            attempt=self._keys.attempt(action.epoch, f"{self._planner}.{self._tries}"),
+            round=action.round,
+            attempt=self._keys.attempt(action.round, f"{self._planner}.{self._tries}"),
             size=len(action.members),
             world_size=len(action.members) * nproc,
             master_addr=leader.value.address,
-            master_port=ports[action.epoch % len(ports)],
+            master_port=ports[action.round % len(ports)],
             leader=leader.name,
             nproc=nproc,
             agent_store=all(member.value.stores for member in action.members),

@@ -44,7 +44,7 @@ class Processes:
         self._reactor = reactor
         self._held = hold_ports(config.port_range)
         self.ports = [holder.getsockname()[1] for holder in self._held]
-        """TCP ports for the stores of coming epochs."""
+        """TCP ports for the stores of coming rounds."""
         self._warden = Warden(reactor)
         environment = {**environment, MARK: self._warden.mark}
         self._reports = ReportSocket(reactor, on_progress, on_report, folder=self._warden.folder)
@@ -74,12 +74,12 @@ class Processes:
 
     @property
     def stores(self) -> bool:
-        """The stores of coming epochs listen."""
+        """The stores of coming rounds listen."""
         return self._launcher.stores is not None and self._launcher.stores.listening
 
     @property
     def all_spawned(self) -> bool:
-        """All workers of the epoch run, and each is a new program: it tells nothing of its own start."""
+        """All workers of the round run, and each is a new program: it tells nothing of its own start."""
         return bool(self._launcher.problem) and len(self.group.pids) == self._config.group.nproc
 
     @property
@@ -93,14 +93,14 @@ class Processes:
 
     def start(self, plan: Plan, now: float) -> None:
         if self._launcher.stores is not None:
-            self._launcher.stores.enter(plan.epoch, leads=plan.value.leader == self._config.settings.me)
+            self._launcher.stores.enter(plan.round, leads=plan.value.leader == self._config.settings.me)
         self.group.start(plan, now)
 
     def tell_plan(self, plan: Plan) -> None:
         """To the workers that want to know: what is to follow on them, too."""
         if plan.rank is None and self._launcher.stores is not None:
-            self._launcher.stores.enter(plan.epoch, leads=False)
-        if plan.rank is None and not self.workers.epoch:
+            self._launcher.stores.enter(plan.round, leads=False)
+        if plan.rank is None and not self.workers.round:
             self._expect_to_join(plan.value)
         self._reports.tell_plan(plan.value, plan.rank.group_rank if plan.rank is not None else None)
 

@@ -10,10 +10,10 @@ from elasticjob_runtime.contract import ProgressValue
 from elasticjob_runtime.membership.hang import HangLimits, StepTimes
 
 PUBLISH_SECONDS = 1.0
-"""s between two progress writes in the first minute of an epoch: people watch."""
+"""s between two progress writes in the first minute of a round: people watch."""
 
 PUBLISH_SECONDS_MAX = 10.0
-"""s between two of them in a long epoch. Every write is a revision of a store that others may share: 86,400 a day at one a second."""
+"""s between two of them in a long round. Every write is a revision of a store that others may share: 86,400 a day at one a second."""
 
 
 def publish_pause(age: float) -> float:
@@ -26,7 +26,7 @@ def publish_pause(age: float) -> float:
 
 
 class Progress:
-    """Of one epoch after the other. On the agent's loop only; times are monotonic, s."""
+    """Of one round after the other. On the agent's loop only; times are monotonic, s."""
 
     def __init__(self, limits: HangLimits, publish: Callable[[ProgressValue], None]) -> None:
         self._limits = limits
@@ -59,9 +59,9 @@ class Progress:
         if report.phase == "step":
             self._steps.add(report.step, now)
 
-    def told(self, progress: ProgressValue, epoch: int) -> None:
+    def told(self, progress: ProgressValue, round_number: int) -> None:
         """Rank 0's word."""
-        self._news = dataclasses.replace(progress, epoch=epoch)
+        self._news = dataclasses.replace(progress, round=round_number)
 
     def publish(self, now: float, *, at_once: bool) -> None:
         if self._news is not None and (at_once or now >= self._due):

@@ -51,7 +51,7 @@ class Registration:
     def expires_at(self) -> float | None:
         return self._lease.expires_at if self._lease else None
 
-    def register(self, state: MemberState, epoch: int, stores: bool, on_lost: Callable[[int, str], None]) -> Arrival:
+    def register(self, state: MemberState, round_number: int, stores: bool, on_lost: Callable[[int, str], None]) -> Arrival:
         """A new lease and a new key, whose create revision is this registration's identity: two calls.
 
         `on_lost(number, reason)` is called from the lease keeper's thread; see `is_current`.
@@ -60,7 +60,7 @@ class Registration:
         self._count += 1
         number = self._count
         self._lease = self._store.lease(self._ttl, lambda reason: on_lost(number, reason))
-        self.member = self._changed(state, epoch, stores)
+        self.member = self._changed(state, round_number, stores)
         arrival = self._arrive(self._lease.id) or self._arrive(self._lease.id)
         if arrival is None:
             raise Unavailable(f"another agent registered as {self._me} at the same moment")
@@ -103,20 +103,20 @@ class Registration:
         """Whether news of registration `number` still matter."""
         return number == self._count and self._lease is not None
 
-    def write(self, state: MemberState, epoch: int, stores: bool, saves: bool | None = None, saved: int | None = None) -> int:
+    def write(self, state: MemberState, round_number: int, stores: bool, saves: bool | None = None, saved: int | None = None) -> int:
         """Returns the revision. `saves`, `saved` None: as before."""
         if self._lease is None:
             raise LeaseLost("not registered")
-        member = self._changed(state, epoch, stores)
+        member = self._changed(state, round_number, stores)
         saves, saved = member.saves if saves is None else saves, member.saved if saved is None else saved
         member = dataclasses.replace(member, saves=saves, saved=saved)
         revision = self._store.put(self._key, member.to_json(), lease=self._lease.id)
         self.member = member
         return revision
 
-    def _changed(self, state: MemberState, epoch: int, stores: bool) -> MemberValue:
+    def _changed(self, state: MemberState, round_number: int, stores: bool) -> MemberValue:
         since = self.member.changed_at if state is self.member.state and self.member.changed_at else time.time()
-        return dataclasses.replace(self.member, state=state, epoch=epoch, stores=stores, changed_at=since)
+        return dataclasses.replace(self.member, state=state, round=round_number, stores=stores, changed_at=since)
 
     def neighbours(self) -> tuple[str, KeyValue | None]:
         """(the member that registered just before this one and is still there, or empty; the key of the very first, where that is another).

@@ -217,10 +217,10 @@ class RendezvousCore:
                 self._subscribe(action.role, action.predecessor)
                 return "", 0
             case PublishState():
-                written = self._registration.write(action.state, action.epoch, action.stores, action.saves, action.saved)
+                written = self._registration.write(action.state, action.round, action.stores, action.saves, action.saved)
                 return keys.member(self._me), written
             case PublishFailure():
-                key = keys.failure(action.failure.epoch, action.failure.member)
+                key = keys.failure(action.failure.round, action.failure.member)
                 return key, self._store.put(key, for_the_store(action.failure).to_json())
             case PublishSuspicion():
                 return self._publish_suspicion(action)
@@ -241,7 +241,7 @@ class RendezvousCore:
 
     def _publish_suspicion(self, action: PublishSuspicion) -> tuple[str, int]:
         said = dataclasses.replace(action.suspicion, time=time.time())
-        key = self._keys.suspicion(said.epoch, said.suspect, said.by)
+        key = self._keys.suspicion(said.round, said.suspect, said.by)
         operation = Delete(KeyRange(key)) if action.retract else Put(key, said.to_json())
         return key, self._store.txn([], [operation]).revision
 
@@ -267,7 +267,7 @@ class RendezvousCore:
         def on_lost(number: int, reason: str) -> None:
             self._tell.post(lambda: self._lost(number, reason))
 
-        self._arrival = arrival = self._registration.register(action.state, action.epoch, action.stores, on_lost)
+        self._arrival = arrival = self._registration.register(action.state, action.round, action.stores, on_lost)
         self._mirror.replace(arrival.kvs, arrival.revision, self._clock(), watched_ranges(self._keys, None, self._me, ""))
         self._stale, self._changed = self._role is not None, True
         imports = self._mirror.parse(arrival.imports, ImportsValue) if arrival.imports is not None else None

@@ -38,7 +38,7 @@ class Report:
     """What a worker of any rank said of its start or its training."""
 
     rank: int
-    epoch: int
+    round: int
     """0: it does not know."""
     at: float
     """Unix time, s."""
@@ -86,7 +86,7 @@ class ReportSocket:
 
     def tell_plan(self, plan: PlanValue, group_rank: int | None) -> None:
         """To all workers that want to know; later ones are told when they ask. `group_rank` None: this agent is not in it."""
-        told = ("epoch", "size", "world_size", "master_addr", "master_port", "restart_count", "reason", "message")
+        told = ("round", "size", "world_size", "master_addr", "master_port", "restart_count", "reason", "message")
         self._plan = {"type": "plan", "group_rank": group_rank, **{name: getattr(plan, name) for name in told}}
         for fd in list(self._followers):
             _send(self._connections[fd], self._plan)
@@ -134,7 +134,7 @@ class ReportSocket:
             message = json.loads(data)
             kind = message.get("type")
             if kind == "snapshot" and fds:
-                offered = Snapshot(epoch=int(message["epoch"]), step=int(message["step"]), fds=fds)
+                offered = Snapshot(round=int(message["round"]), step=int(message["step"]), fds=fds)
                 return self._snapshots.keep(int(message["local_rank"]), offered)
             if kind == "fetch":
                 self._hand_out(fd, self._snapshots.of(int(message["local_rank"])))
@@ -156,7 +156,7 @@ class ReportSocket:
         if snapshot is None:
             _send(self._connections[fd], {"type": "snapshot", "step": None})
         else:
-            _send(self._connections[fd], {"type": "snapshot", "epoch": snapshot.epoch, "step": snapshot.step}, snapshot.fds)
+            _send(self._connections[fd], {"type": "snapshot", "round": snapshot.round, "step": snapshot.step}, snapshot.fds)
 
     def _progress(self, message: dict[str, Any]) -> ProgressValue:
         at = float(message.get("time", 0.0))
@@ -164,7 +164,7 @@ class ReportSocket:
         checkpoint = message.get("last_checkpoint_step")
         return ProgressValue(
             step=step,
-            epoch=int(message.get("epoch", 0)),
+            round=int(message.get("round", 0)),
             steps_per_second=round(self._meter.rate(step, at), 3),
             last_checkpoint_step=None if checkpoint is None else int(checkpoint),
             metrics={str(name): float(value) for name, value in (message.get("metrics") or {}).items()},
@@ -190,7 +190,7 @@ def _report(message: dict[str, Any]) -> Report:
     began, step = message.get("began"), message.get("step")
     return Report(
         rank=int(message.get("rank", 0)),
-        epoch=int(message.get("epoch", 0)),
+        round=int(message.get("round", 0)),
         at=float(message.get("time", 0.0)),
         phase="step" if message["type"] == "progress" else str(message["phase"]),
         began=None if began is None else float(began),

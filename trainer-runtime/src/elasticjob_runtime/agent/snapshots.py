@@ -13,14 +13,14 @@ import os
 class Snapshot:
     """The state of one worker after `step`."""
 
-    epoch: int
+    round: int
     step: int
     fds: tuple[int, ...]
 
 
 def replaces(kept: Snapshot | None, offered: Snapshot) -> bool:
-    """A worker of an earlier epoch that is late must not undo what its successor has left; a successor may have gone back some steps."""
-    return kept is None or offered.epoch > kept.epoch or (offered.epoch == kept.epoch and offered.step >= kept.step)
+    """A worker of an earlier round that is late must not undo what its successor has left; a successor may have gone back some steps."""
+    return kept is None or offered.round > kept.round or (offered.round == kept.round and offered.step >= kept.step)
 
 
 class Snapshots:

@@ -10,8 +10,8 @@ Keys of one run, all under `<prefix>/<run-id>/` (see docs/design/rendezvous.md):
     assigned-ranks/<attempt>/<member>  ranks of a plan        the planner, before the plan
     plan                      the current plan's head         the planner, one compare-and-swap
     stop                      that plan's workers may save    the planner, before a planned change; goes with the next plan
-    failures/<epoch>/<member> first failure of an epoch       each agent, its own
-    suspects/<epoch>/<suspect>/<by>  no heartbeat any more    each agent, of its neighbours
+    failures/<round>/<member> first failure of a round       each agent, its own
+    suspects/<round>/<suspect>/<by>  no heartbeat any more    each agent, of its neighbours
     training-progress         step and rate of the training   rank 0's agent, every 1 to 10 s
     outcome                   succeeded or failed, and why    the planner, once
     tail                      who registered last             each agent, as it registers

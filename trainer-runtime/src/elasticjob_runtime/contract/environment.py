@@ -40,7 +40,7 @@ class Env:
     # Our own, set by the agent for its workers.
     AGENT_SOCKET = "ELASTICJOB_AGENT_SOCKET"
     """Unix socket (SOCK_SEQPACKET) on which a worker reports to its agent."""
-    EPOCH = "ELASTICJOB_EPOCH"
+    ROUND = "ELASTICJOB_ROUND"
     FENCE = "ELASTICJOB_FENCE"
     """Fencing token of a worker group: `<run>.<store generation>.<round>`, three integers, ordered (see `Fence`). What is shared with other
     groups, a checkpoint folder above all, refuses a writer whose token is smaller than one it has seen."""
@@ -55,7 +55,7 @@ class Env:
         "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME",
         "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
         "TORCHELASTIC_ERROR_FILE",
-        AGENT_SOCKET, EPOCH, FENCE,
+        AGENT_SOCKET, ROUND, FENCE,
     )  # fmt: skip
     """For its workers, whatever was there before."""
     RESERVED = (*SET_BY_OPERATOR, *SET_BY_AGENT)

@@ -21,7 +21,7 @@ class Fence:
     store_generation: int
     """Which etcd of this run: grows when the operator replaces it by force."""
     round: int
-    """Rendezvous round: the plan's epoch."""
+    """Rendezvous round: the plan's round."""
 
     @classmethod
     def parse(cls, text: str) -> Fence:

@@ -84,12 +84,12 @@ class Keys:
     def rank(self, attempt: str, name: str) -> str:
         return f"{self.ranks}{attempt}/{name}"
 
-    def failure(self, epoch: int, name: str) -> str:
-        return f"{self.failures}{epoch:08d}/{name}"
+    def failure(self, round_number: int, name: str) -> str:
+        return f"{self.failures}{round_number:08d}/{name}"
 
-    def suspicion(self, epoch: int, suspect: str, by: str) -> str:
-        return f"{self.suspects}{epoch:08d}/{suspect}/{by}"
+    def suspicion(self, round_number: int, suspect: str, by: str) -> str:
+        return f"{self.suspects}{round_number:08d}/{suspect}/{by}"
 
-    def attempt(self, epoch: int, planner: str) -> str:
-        """Sorts by epoch, so that one range delete clears all older plans' ranks."""
-        return f"{epoch:08d}.{planner}"
+    def attempt(self, round_number: int, planner: str) -> str:
+        """Sorts by round, so that one range delete clears all older plans' ranks."""
+        return f"{round_number:08d}.{planner}"

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from elasticjob_runtime.contract import typed
 
-CONTRACT_VERSION = 1
+CONTRACT_VERSION = 2
 """Agents of different contract versions refuse to train together."""
 
 
@@ -22,7 +22,7 @@ class MemberState(str, enum.Enum):
     LEAVING = "leaving"
     """Going away: plan without it."""
     SUCCEEDED = "succeeded"
-    """All its workers of the current epoch exited with 0."""
+    """All its workers of the current round exited with 0."""
 
 
 class OutcomeState(str, enum.Enum):
@@ -135,15 +135,15 @@ class MemberValue(Value):
 
     address: str
     ports: list[int]
-    """Free TCP ports that the agent holds for the worker store; epoch n uses ports[n % len(ports)]: no world meets an old store."""
+    """Free TCP ports that the agent holds for the worker store; round n uses ports[n % len(ports)]: no world meets an old store."""
     nproc: int
     """Workers this member starts."""
     incarnation: str
     """Random, new for every start of the agent."""
     state: MemberState = MemberState.WARMING
-    epoch: int = 0
-    """The epoch of its last workers when this was written. With state `succeeded`: the epoch that succeeded. A store that came back
-    empty learns from it that epochs go on from there."""
+    round: int = 0
+    """The round of its last workers when this was written. With state `succeeded`: the round that succeeded. A store that came back
+    empty learns from it that rounds go on from there."""
     contract: int = CONTRACT_VERSION
     peer_port: int = 0
     """TCP port at which the agent answers its peers; 0: none."""
@@ -156,13 +156,13 @@ class MemberValue(Value):
     saves: bool = False
     """A worker of it handles SIGTERM: a planned change gives it time to save."""
     saved: int = 0
-    """The epoch that was stopped for a planned change, and in which nothing is left to save here; 0: none."""
+    """The round that was stopped for a planned change, and in which nothing is left to save here; 0: none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", MemberState(self.state))
 
     def check(self) -> None:
-        _at_least(0, nproc=self.nproc, epoch=self.epoch, saved=self.saved)  # nproc 0: torchrun's, whose agents count among themselves
+        _at_least(0, nproc=self.nproc, round=self.round, saved=self.saved)  # nproc 0: torchrun's, whose agents count among themselves
         if not self.ports:
             raise ValueError("ports: expected at least one")
         for port in (*self.ports, self.peer_port):
@@ -182,7 +182,7 @@ class TailValue(Value):
 class PlanValue(Value):
     """`plan`: head of the current plan, a few hundred bytes whatever the size."""
 
-    epoch: int
+    round: int
     """1, 2, 3 ...; only grows."""
     attempt: str
     """Where the ranks of this plan are: `assigned-ranks/<attempt>/`. Names the planner, so that two planners never mix."""
@@ -228,7 +228,7 @@ class PlanValue(Value):
     """Unix time of the run's first plan, s: tells its runs apart where no operator numbers them."""
 
     def check(self) -> None:
-        _at_least(1, epoch=self.epoch, size=self.size)
+        _at_least(1, round=self.round, size=self.size)
         _at_least(0, world_size=self.world_size, nproc=self.nproc)  # 0: torchrun's
         _at_least(0, restart_count=self.restart_count, stayed=self.stayed, store_generation=self.store_generation, run_began=self.run_began)
         _port(master_port=self.master_port)
@@ -287,10 +287,10 @@ PEER_LOST = "PeerLost"
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class FailureValue(Value):
-    """`failures/<epoch>/<member>`: the first failure among this member's workers in this epoch."""
+    """`failures/<round>/<member>`: the first failure among this member's workers in this round."""
 
     member: str
-    epoch: int
+    round: int
     rank: int
     local_rank: int
     exit_code: int
@@ -305,18 +305,18 @@ class FailureValue(Value):
     time: float = 0.0
     """Unix time of the failure, s."""
     step: int | None = None
-    """Highest training step that this member's workers reported in this epoch; None: none."""
+    """Highest training step that this member's workers reported in this round; None: none."""
     ran_seconds: float = 0.0
     """How long this member's workers had run."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SuspicionValue(Value):
-    """`suspects/<epoch>/<suspect>/<by>`: `by` does not hear `suspect` any more. Taken back when it hears it again."""
+    """`suspects/<round>/<suspect>/<by>`: `by` does not hear `suspect` any more. Taken back when it hears it again."""
 
     suspect: str
     by: str
-    epoch: int
+    round: int
     time: float = 0.0
     """Unix time, s."""
     heard_at: float = 0.0
@@ -330,8 +330,8 @@ class ProgressValue(Value):
     """`training-progress`: what rank 0's worker said last."""
 
     step: int
-    epoch: int
-    """Plan epoch."""
+    round: int
+    """Plan round."""
     steps_per_second: float = 0.0
     last_checkpoint_step: int | None = None
     metrics: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -373,9 +373,9 @@ class OutcomeValue(Value):
     state: OutcomeState
     reason: str
     message: str = ""
-    epoch: int = 0
+    round: int = 0
     failure: dict[str, Any] | None = None
-    """The first failure of the job's last epoch (a FailureValue), where state is failed."""
+    """The first failure of the job's last round (a FailureValue), where state is failed."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", OutcomeState(self.state))

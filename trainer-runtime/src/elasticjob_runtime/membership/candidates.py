@@ -79,5 +79,5 @@ def doing(view: View) -> str:
     if plan is None:
         return "waiting for the first plan"
     if plan.rank is None:
-        return f"spare: plan {plan.epoch} has {plan.value.size} members, all it wants"
-    return f"training: plan {plan.epoch}, group rank {plan.rank.group_rank} of {plan.value.size}"
+        return f"spare: plan {plan.round} has {plan.value.size} members, all it wants"
+    return f"training: plan {plan.round}, group rank {plan.rank.group_rank} of {plan.value.size}"

@@ -74,7 +74,7 @@ def _end(view: View, _now: float) -> Action | None:
         why = f"the job {outcome.state.value}: {outcome.message}"
         return Wait(reason=f"stopping the workers: {why}") if view.workers.saving else stop(view, why)
     code = ExitCode.SUCCEEDED if outcome.state is OutcomeState.SUCCEEDED else ExitCode.WORKERS_FAILED
-    late = "" if view.store.registered or view.workers.epoch else " before this agent came; take another --rdzv-id to run it again"
+    late = "" if view.store.registered or view.workers.round else " before this agent came; take another --rdzv-id to run it again"
     return Exit(code=code, reason=f"the job {outcome.state.value}{late}: {outcome.message}")
 
 
@@ -87,7 +87,7 @@ def _leave(view: View, now: float) -> Action | None:
     told = not view.store.registered or (me is not None and me.value.state is MemberState.LEAVING)
     give_up = since + view.settings.leave_timeout
     if not told and now < give_up:
-        return PublishState(state=MemberState.LEAVING, epoch=view.workers.epoch, until=give_up, reason="leaving the job")
+        return PublishState(state=MemberState.LEAVING, round=view.workers.round, until=give_up, reason="leaving the job")
     if view.workers.state is WorkersState.RUNNING:
         return StopWorkers(grace=view.settings.shutdown_grace, reason="leaving: workers get time to save")
     if view.workers.state is WorkersState.STOPPING:
@@ -113,7 +113,7 @@ def _listen(view: View, _now: float) -> Action | None:
     if back := sorted(name for name in said if name not in view.silent):
         return PublishSuspicion(suspicion=said[back[0]], retract=True, reason=f"{back[0]} is heard again")
     if lost := sorted(view.silent - said.keys()):
-        suspicion = SuspicionValue(suspect=lost[0], by=me, epoch=plan.epoch)
+        suspicion = SuspicionValue(suspect=lost[0], by=me, round=plan.round)
         return PublishSuspicion(suspicion=suspicion, reason=f"{lost[0]} is not heard any more")
     return None
 
@@ -121,12 +121,12 @@ def _listen(view: View, _now: float) -> Action | None:
 def _register(view: View, _now: float) -> Action | None:
     if view.store.registered:
         return None
-    again = view.workers.epoch > 0
+    again = view.workers.round > 0
     state = MemberState.READY if view.warm else MemberState.WARMING
     if view.workers.state is WorkersState.SUCCEEDED:
         state = MemberState.SUCCEEDED
     reason = "the store lost this member: registering again" if again else "registering"
-    return Register(state=state, epoch=view.workers.epoch, stores=view.stores, reason=reason)
+    return Register(state=state, round=view.workers.round, stores=view.stores, reason=reason)
 
 
 def _warm_up(view: View, _now: float) -> Action | None:
@@ -137,14 +137,14 @@ def _warm_up(view: View, _now: float) -> Action | None:
     if me.value.state is not MemberState.WARMING or not view.warm:
         if me.value.stores == view.stores or me.value.state is MemberState.LEAVING:
             return None
-        reason = "the stores of coming epochs listen" if view.stores else "the stores of coming epochs are gone"
-        return PublishState(state=me.value.state, epoch=me.value.epoch, stores=view.stores, reason=reason)
-    return PublishState(state=MemberState.READY, epoch=view.workers.epoch, stores=view.stores, reason="ready to start workers")
+        reason = "the stores of coming rounds listen" if view.stores else "the stores of coming rounds are gone"
+        return PublishState(state=me.value.state, round=me.value.round, stores=view.stores, reason=reason)
+    return PublishState(state=MemberState.READY, round=view.workers.round, stores=view.stores, reason="ready to start workers")
 
 
 def _misfit(view: View, _now: float) -> Action | None:
     """A member of another contract version, or that starts another number of workers, cannot train with the rest."""
-    if view.workers.epoch or view.me is None:
+    if view.workers.round or view.me is None:
         return None
     plan, nproc = view.store.plan, view.settings.nproc
     norm = _norm(view)
@@ -182,48 +182,48 @@ def _misfitting(reason: str) -> Action:
 
 
 def _follow(view: View, _now: float) -> Action | None:
-    """Run what the plan says: its epoch, or nothing."""
+    """Run what the plan says: its round, or nothing."""
     plan, workers = view.store.plan, view.workers
     if plan is None or (view.runs_plan and (view.stop is not None or workers.state is not WorkersState.NONE)):
         return None
     if view.runs_plan and superseded(view):
-        return Wait(reason=f"plan {view.heard_epoch} is not to be seen yet")
-    why = f"plan {plan.epoch}: {plan.value.message or plan.value.reason.value}"
+        return Wait(reason=f"plan {view.heard_round} is not to be seen yet")
+    why = f"plan {plan.round}: {plan.value.message or plan.value.reason.value}"
     if workers.state in ALIVE:
         return _stop_for(view, plan, why)
     if plan.rank is None:
         return None
-    if plan.epoch > workers.epoch:
+    if plan.round > workers.round:
         return StartWorkers(plan=plan, reason=why)
-    after = max(workers.epoch, view.store.last_epoch, plan.epoch + 1)
-    if (me := view.me) is not None and me.value.epoch <= plan.epoch:
-        set_back = f"the store was set back: plan {plan.epoch} cannot be run after epoch {workers.epoch}"
-        why = set_back if plan.epoch < workers.epoch else f"the workers of plan {plan.epoch} were stopped"
+    after = max(workers.round, view.store.last_round, plan.round + 1)
+    if (me := view.me) is not None and me.value.round <= plan.round:
+        set_back = f"the store was set back: plan {plan.round} cannot be run after round {workers.round}"
+        why = set_back if plan.round < workers.round else f"the workers of plan {plan.round} were stopped"
         reason = f"{why}; asking for a later plan"
-        return PublishState(state=MemberState.READY, epoch=after, stores=view.stores, reason=reason)
+        return PublishState(state=MemberState.READY, round=after, stores=view.stores, reason=reason)
     return None
 
 
 def _stop_for(view: View, plan: Plan, why: str) -> Action:
     """At once; but who did not see the planned change coming (planned.py), and can save, may."""
     workers = view.workers
-    if workers.state is WorkersState.RUNNING and workers.saves and is_planned(plan.value, after=workers.epoch):
+    if workers.state is WorkersState.RUNNING and workers.saves and is_planned(plan.value, after=workers.round):
         return StopWorkers(grace=view.settings.shutdown_grace, reason=f"{why}; the workers get time to save")
     return stop(view, why)
 
 
 def _report(view: View, _now: float) -> Action | None:
-    """Say how this epoch's workers ended, once."""
+    """Say how this round's workers ended, once."""
     workers = view.workers
     if not view.runs_plan:
         return None
     if workers.failure is not None and view.stop is None and not _is_reported(view, workers.failure):
         return PublishFailure(failure=workers.failure, reason=f"a worker failed: {workers.failure.message}")
     if workers.state is WorkersState.SUCCEEDED and (me := view.me) is not None:
-        said = me.value.state is MemberState.SUCCEEDED and me.value.epoch == workers.epoch
+        said = me.value.state is MemberState.SUCCEEDED and me.value.round == workers.round
         if not said:
             return PublishState(
-                state=MemberState.SUCCEEDED, epoch=workers.epoch, stores=view.stores, reason="all local workers exited with 0"
+                state=MemberState.SUCCEEDED, round=workers.round, stores=view.stores, reason="all local workers exited with 0"
             )
     return None
 
@@ -232,7 +232,7 @@ def _is_reported(view: View, failure: FailureValue) -> bool:
     """Who sees all failures believes what it sees: a store that came back empty has lost them."""
     if view.store.role is Role.PLANNER:
         return any(other.member == failure.member for other in view.store.failures)
-    return view.reported_failure >= failure.epoch
+    return view.reported_failure >= failure.round
 
 
 def _watch(view: View, now: float) -> Action | None:
@@ -246,13 +246,13 @@ def _watch(view: View, now: float) -> Action | None:
 def _restore(view: View, now: float) -> Action | None:
     """The store came back empty while the job went on: the member that leads puts its plan back; without it, a new one is made."""
     plan, me = view.workers.plan, view.me
-    if view.store.plan is not None or plan is None or view.store.role is None or me is None or plan.epoch < view.store.last_epoch:
+    if view.store.plan is not None or plan is None or view.store.role is None or me is None or plan.round < view.store.last_round:
         return None
     if plan.rank is not None and plan.rank.group_rank == 0:
-        return RestorePlan(plan=plan, reason=f"the store lost plan {plan.epoch}: writing it again")
+        return RestorePlan(plan=plan, reason=f"the store lost plan {plan.round}: writing it again")
     until = me.seen_at + view.settings.reregister_grace
     if now < until:
-        return Wait(until=until, reason=f"the store lost plan {plan.epoch}: {plan.value.leader} writes it again")
+        return Wait(until=until, reason=f"the store lost plan {plan.round}: {plan.value.leader} writes it again")
     return None
 
 

@@ -69,7 +69,7 @@ def _give_up(view: View, plan: Plan, reason: str, why: str) -> Action:
         state=OutcomeState.FAILED,
         reason=reason,
         message=message,
-        epoch=plan.epoch,
+        round=plan.round,
         failure={field: getattr(failure, field) for field in failure.__slots__},
     )
     return PublishOutcome(outcome=outcome, expected_mod_revision=plan.mod_revision, reason=message)

@@ -39,14 +39,14 @@ def fence_due(view: View, now: float) -> float | None:
 
 def superseded(view: View) -> bool:
     """A neighbour knows a later plan than the one that runs here. That it is not seen here means that the store is not."""
-    return view.runs_plan and view.heard_epoch > view.workers.epoch
+    return view.runs_plan and view.heard_round > view.workers.round
 
 
 def _overtaken(view: View, now: float) -> Action | None:
     """The others have gone on, with this member or without. Its workers cannot; it waits for the store to tell its new place."""
     if not superseded(view) or view.workers.state not in ALIVE or now < view.heard_at + view.settings.hearsay_grace:
         return None
-    return stop(view, f"a neighbour follows plan {view.heard_epoch}, which the store does not tell here")
+    return stop(view, f"a neighbour follows plan {view.heard_round}, which the store does not tell here")
 
 
 def _consistent(view: View, now: float) -> Action | None:
@@ -87,7 +87,7 @@ def _ask_around(view: View, now: float) -> Action | None:
     others = _outsiders(view)
     asked = _asked(others)
     fresh = [view.probes[member.name] for member in asked if _answered(view, member, now)]
-    if any(probe.epoch > view.workers.epoch for probe in fresh):
+    if any(probe.round > view.workers.round for probe in fresh):
         return stop(view, "another member follows a later plan, and the lease has run out")
     if len(fresh) < len(asked):
         return ProbePeers(members=asked, reason=f"the store is out of reach: asking {len(asked)} others whether they go on without")

@@ -23,7 +23,7 @@ class HangLimits:
 
 
 class StepTimes:
-    """The steps that the local workers of one epoch reported. Times are monotonic, s."""
+    """The steps that the local workers of one round reported. Times are monotonic, s."""
 
     def __init__(self) -> None:
         self._times: collections.deque[float] = collections.deque(maxlen=REMEMBERED)

@@ -46,7 +46,7 @@ def _first_in_line(view: View, predecessor: str) -> tuple[Role, str, str]:
     if watched and (member is None or member.value.state is MemberState.LEAVING):
         return Role.PLANNER, "", f"{predecessor}, before me in line, is gone: looking for myself"
     if plan is not None and member is not None and (member.create_revision > plan.mod_revision or predecessor == view.settings.me):
-        return Role.PLANNER, "", f"{predecessor}, before me in line, registered after plan {plan.epoch}: looking for myself"
+        return Role.PLANNER, "", f"{predecessor}, before me in line, registered after plan {plan.round}: looking for myself"
     return Role.FOLLOWER, predecessor, f"following; {predecessor} is before me in line"
 
 

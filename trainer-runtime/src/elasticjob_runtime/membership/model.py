@@ -116,8 +116,8 @@ class Plan:
     """All ranks; known to the planner only."""
 
     @property
-    def epoch(self) -> int:
-        return self.value.epoch
+    def round(self) -> int:
+        return self.value.round
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,15 +153,15 @@ class StoreView:
     plan: Plan | None = None
     stop: Stop | None = None
     """Perhaps of an earlier plan: see View.stop."""
-    last_epoch: int = 0
-    """The highest epoch of a plan that this agent ever saw: a store that came back empty does not know it."""
+    last_round: int = 0
+    """The highest round of a plan that this agent ever saw: a store that came back empty does not know it."""
     outcome: OutcomeValue | None = None
     members: Mapping[str, Member] = dataclasses.field(default_factory=dict)
     """All members where role is PLANNER; else myself and my predecessor."""
     suspicions: tuple[Suspicion, ...] = ()
-    """Of the current epoch; known to all."""
+    """Of the current round; known to all."""
     failures: tuple[FailureValue, ...] = ()
-    """Failures of the current epoch, in the order of their writing; known to the planner only."""
+    """Failures of the current round, in the order of their writing; known to the planner only."""
     failed_at: float = 0.0
     """When this agent saw the first of them."""
 
@@ -171,8 +171,8 @@ class Workers:
     """The local worker group."""
 
     state: WorkersState = WorkersState.NONE
-    epoch: int = 0
-    """Epoch of the last start; 0: never started."""
+    round: int = 0
+    """Round of the last start; 0: never started."""
     failure: FailureValue | None = None
     changed_at: float = 0.0
     plan: Plan | None = None
@@ -192,7 +192,7 @@ class Probe:
     asked_at: float
     at: float
     """When it answered, or had not."""
-    epoch: int = 0
+    round: int = 0
     """Of the plan that it knows."""
 
 
@@ -212,18 +212,18 @@ class View:
     """When it was last asked whether anything outside the group answers; None: never."""
     outside_at: float | None = None
     """When something outside last answered; None: never."""
-    heard_epoch: int = 0
+    heard_round: int = 0
     """The latest plan that a neighbour says it knows."""
     heard_at: float = 0.0
     """When a neighbour first said so."""
     warm: bool = True
     """Workers can be started at once: the zygote is ready, or there will not be one."""
     stores: bool = False
-    """This member's stores of coming epochs listen already."""
+    """This member's stores of coming rounds listen already."""
     reported_failure: int = 0
-    """Epoch of the last failure that was published."""
+    """Round of the last failure that was published."""
     step: int | None = None
-    """Highest training step that the local workers reported in their epoch; None: none."""
+    """Highest training step that the local workers reported in their round; None: none."""
     leaving_since: float | None = None
     """When SIGTERM (or SIGINT) came."""
     leaving_code: ExitCode = ExitCode.TERMINATED
@@ -240,7 +240,7 @@ class View:
 
     @property
     def runs_plan(self) -> bool:
-        """The last workers were started for the store's plan. Epochs may repeat in a store that came back empty, attempts do not."""
+        """The last workers were started for the store's plan. Rounds may repeat in a store that came back empty, attempts do not."""
         plan, mine = self.store.plan, self.workers.plan
         return plan is not None and mine is not None and mine.value.attempt == plan.value.attempt
 
@@ -275,7 +275,7 @@ class Register(Action):
     """Get a lease and write the member key."""
 
     state: MemberState = MemberState.READY
-    epoch: int = 0
+    round: int = 0
     stores: bool = False
 
 
@@ -289,7 +289,7 @@ class Subscribe(Action):
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PublishState(Action):
     state: MemberState
-    epoch: int
+    round: int
     stores: bool = False
     saves: bool | None = None
     """None: as it was."""
@@ -318,9 +318,9 @@ class PublishOutcome(Action):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ProposePlan(Action):
-    """Write ranks and head of plan `epoch`; lost where anybody named has gone or another plan came first."""
+    """Write ranks and head of plan `round`; lost where anybody named has gone or another plan came first."""
 
-    epoch: int
+    round: int
     members: tuple[Member, ...]
     """In rank order."""
     restart_count: int

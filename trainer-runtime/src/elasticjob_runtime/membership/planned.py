@@ -25,8 +25,8 @@ SLACK = 2.0
 
 
 def is_planned(plan: PlanValue, *, after: int) -> bool:
-    """Does `plan` follow epoch `after` at once, and for a planned change?"""
-    return plan.reason in PLANNED and plan.epoch == after + 1
+    """Does `plan` follow round `after` at once, and for a planned change?"""
+    return plan.reason in PLANNED and plan.round == after + 1
 
 
 def make_way(view: View, _now: float) -> Action | None:
@@ -42,15 +42,15 @@ def make_way(view: View, _now: float) -> Action | None:
     if workers.state is WorkersState.RUNNING and workers.saves:
         return StopWorkers(grace=view.settings.shutdown_grace, reason=f"{stop.value.message}: the workers get time to save")
     still_saving = workers.state in ALIVE and workers.state is not WorkersState.RUNNING
-    if me.value.saves and me.value.saved < plan.epoch and not still_saving:
-        return _say(view, saved=plan.epoch, reason=f"{stop.value.message}: nothing is left to save here")
+    if me.value.saves and me.value.saved < plan.round and not still_saving:
+        return _say(view, saved=plan.round, reason=f"{stop.value.message}: nothing is left to save here")
     return None
 
 
 def _say(view: View, *, reason: str, saves: bool | None = None, saved: int | None = None) -> PublishState:
     assert view.me is not None
     value = view.me.value
-    return PublishState(state=value.state, epoch=value.epoch, stores=view.stores, saves=saves, saved=saved, reason=reason)
+    return PublishState(state=value.state, round=value.round, stores=view.stores, saves=saves, saved=saved, reason=reason)
 
 
 def let_save(view: View, plan: Plan, reason: PlanReason, message: str, caused_at: float) -> ProposeStop | None:
@@ -59,7 +59,7 @@ def let_save(view: View, plan: Plan, reason: PlanReason, message: str, caused_at
     if not names or reason not in PLANNED or view.settings.shutdown_grace <= 0:
         return None
     stop = StopValue(attempt=plan.value.attempt, reason=reason, message=message, caused_at=caused_at)
-    why = f"{message}; before plan {plan.epoch + 1}, workers on {len(names)} members get time to save"
+    why = f"{message}; before plan {plan.round + 1}, workers on {len(names)} members get time to save"
     return ProposeStop(stop=stop, expected_mod_revision=plan.mod_revision, reason=why)
 
 
@@ -70,7 +70,7 @@ def saving(view: View, plan: Plan) -> list[str]:
         member = view.store.members.get(name)
         if member is None or member.value.incarnation != rank.incarnation or known_unreachable(view, member):
             continue
-        if member.value.saves and member.value.saved < plan.epoch:
+        if member.value.saves and member.value.saved < plan.round:
             found.append(name)
     return found
 

@@ -60,7 +60,7 @@ def next_plan(view: View, now: float) -> Action | None:
         return _repair(view, plan, broken, now)
     if _all_succeeded(view, plan):
         message = f"all {plan.value.world_size} workers exited with 0"
-        outcome = OutcomeValue(state=OutcomeState.SUCCEEDED, reason="WorkersSucceeded", message=message, epoch=plan.epoch)
+        outcome = OutcomeValue(state=OutcomeState.SUCCEEDED, reason="WorkersSucceeded", message=message, round=plan.round)
         return PublishOutcome(outcome=outcome, expected_mod_revision=plan.mod_revision, reason=message)
     if stop is not None:
         return _after_saving(view, plan, stop, now)
@@ -111,7 +111,7 @@ def _what_broke(view: View, plan: Plan) -> tuple[PlanReason, str] | None:
         return PlanReason.MEMBER_LOST, f"lost {names(lost)}"
     if left:
         return PlanReason.MEMBER_LEFT, f"{names(left)} left"
-    if ahead := [name for name in ranks_of(plan) if members[name].value.epoch > plan.epoch]:
+    if ahead := [name for name in ranks_of(plan) if members[name].value.round > plan.round]:
         return PlanReason.START, f"{names(ahead)} cannot go on with it: their workers were stopped, or the store was set back"
     if view.store.failures:
         return PlanReason.WORKER_FAILED, said(first_failure(view.store.failures))
@@ -121,7 +121,7 @@ def _what_broke(view: View, plan: Plan) -> tuple[PlanReason, str] | None:
 def _being_restored(view: View, now: float) -> Action | None:
     """There was a job before the store lost everything: its leader puts the plan back, if it can."""
     me = view.settings.me
-    witnesses = [member for member in view.store.members.values() if member.value.epoch or (member.name == me and view.store.last_epoch)]
+    witnesses = [member for member in view.store.members.values() if member.value.round or (member.name == me and view.store.last_round)]
     if not witnesses:
         return None
     until = min(member.seen_at for member in witnesses) + view.settings.reregister_grace
@@ -133,7 +133,7 @@ def _being_restored(view: View, now: float) -> Action | None:
 def _still_registering(view: View, plan: Plan, now: float) -> list[str]:
     """Members of the plan that are missing because the store lost everything, not because they are gone."""
     me = view.me
-    if me is None or me.value.epoch < plan.epoch or now >= me.seen_at + view.settings.reregister_grace:
+    if me is None or me.value.round < plan.round or now >= me.seen_at + view.settings.reregister_grace:
         return []
     unknown = plan.value.size - len(ranks_of(plan))
     return [name for name in ranks_of(plan) if name not in view.store.members] + ["others"] * bool(unknown)
@@ -220,13 +220,13 @@ def _ask_again(view: View, now: float, why: str = "") -> Action | None:
 
 def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanReason, why: str = "everybody is there") -> ProposePlan:
     plan = view.store.plan
-    epochs = [member.value.epoch for member in view.store.members.values()]
-    last = max(plan.epoch if plan else 0, view.workers.epoch, view.store.last_epoch, *epochs)
+    rounds = [member.value.round for member in view.store.members.values()]
+    last = max(plan.round if plan else 0, view.workers.round, view.store.last_round, *rounds)
     # A store that lost plan and spec gives no budget back, and takes no fencing token away.
     followed = [one for one in (plan, view.workers.plan) if one]
     restarts = max((one.value.restart_count for one in followed), default=0)
     return ProposePlan(
-        epoch=last + 1,
+        round=last + 1,
         members=chosen(view, there, size),
         restart_count=restarts + (plan_reason is PlanReason.WORKER_FAILED),
         plan_reason=plan_reason,
@@ -265,7 +265,7 @@ def _suspects(view: View, plan: Plan, now: float) -> tuple[Member, ...]:
 def _all_succeeded(view: View, plan: Plan) -> bool:
     members = view.store.members
     return all(
-        name in members and members[name].value.state is MemberState.SUCCEEDED and members[name].value.epoch == plan.epoch
+        name in members and members[name].value.state is MemberState.SUCCEEDED and members[name].value.round == plan.round
         for name in ranks_of(plan)
     )
 
@@ -277,7 +277,7 @@ def _warms_up(view: View, member: Member, now: float) -> bool:
 def _patience(view: View) -> float:
     """s for which those that are ready wait for one that imports: long before the very first plan, for nobody trains yet and the first step
     would be taken twice; short where a job goes on."""
-    began = view.store.last_epoch or any(member.value.epoch for member in view.store.members.values())
+    began = view.store.last_round or any(member.value.round for member in view.store.members.values())
     return view.settings.warming_delay if began and view.store.plan is None else view.settings.warm_timeout
 
 

@@ -164,12 +164,12 @@ class EtcdRendezvousHandler(RendezvousHandler):
         return member.wait_for_end(TELL_END if self._round.all_finished else None)
 
     def _fail(self, member: Member, error: ChildFailedError) -> bool:
-        epoch = self._round.epoch if self._round is not None else 0
-        member.is_over_within(epoch, CONFIRM_FAILURE)
+        round_number = self._round.round if self._round is not None else 0
+        member.is_over_within(round_number, CONFIRM_FAILURE)
         if not member.closes():
             return True
         rank, failure = error.get_first_failure()
-        member.conclude(_failed(self._config.settings.me, epoch, rank, failure), gone=True)
+        member.conclude(_failed(self._config.settings.me, round_number, rank, failure), gone=True)
         return member.wait_for_end(TELL_END)
 
     def _leave(self) -> None:
@@ -188,14 +188,14 @@ def _meet(member: Member, stores: StoreHost) -> tuple[Plan, RoundStore]:
         plan = member.next_plan()
         with contextlib.suppress(RoundOver):
             store = enter(member, stores, plan)
-            if member.run(plan.epoch):
+            if member.run(plan.round):
                 return plan, store
 
 
-def _failed(me: str, epoch: int, rank: int, failure: ProcessFailure) -> OutcomeValue:
+def _failed(me: str, round_number: int, rank: int, failure: ProcessFailure) -> OutcomeValue:
     said = FailureValue(
         member=me,
-        epoch=epoch,
+        round=round_number,
         rank=rank,
         local_rank=failure.local_rank,
         exit_code=failure.exitcode,
@@ -207,7 +207,7 @@ def _failed(me: str, epoch: int, rank: int, failure: ProcessFailure) -> OutcomeV
     )
     message = f"rank {rank} on {me} failed: {said.message}; torchrun has no restarts left (--max-restarts)"
     values = {field: getattr(said, field) for field in FailureValue.__dataclass_fields__}
-    return OutcomeValue(state=OutcomeState.FAILED, reason="MaxRestartsExceeded", message=message, epoch=epoch, failure=values)
+    return OutcomeValue(state=OutcomeState.FAILED, reason="MaxRestartsExceeded", message=message, round=round_number, failure=values)
 
 
 def _said(failure: ProcessFailure) -> Mapping[str, Any]:

@@ -78,7 +78,7 @@ class Member:
             member,
             lease_ttl=config.lease_ttl,
             on_view=lambda view: self._reactor.call_soon(lambda: self._saw(view)),
-            on_done=lambda action, error: self._reactor.call_soon(lambda: self._desk.done(action, error, started=self._agent.epoch > 0)),
+            on_done=lambda action, error: self._reactor.call_soon(lambda: self._desk.done(action, error, started=self._agent.round > 0)),
             on_trouble=lambda error: self._reactor.call_soon(lambda: self._desk.tell_trouble(error)),
         )
         self._desk = StoreDesk(self._rendezvous.submit, lambda _trouble: None)
@@ -124,7 +124,7 @@ class Member:
                 if self._exit is not None:
                     raise Ended(self._exit)
                 plan = self._agent.plan
-                if plan is not None and self._agent.is_in(plan.epoch):
+                if plan is not None and self._agent.is_in(plan.round):
                     return plan
                 left = None if is_spare(self._view()) else deadline - time.monotonic()
                 if left is not None and left <= 0:
@@ -132,11 +132,11 @@ class Member:
                     raise TimeoutError(f"no training after {self._config.join_timeout:g} s (join_timeout): {why}")
                 self._changed.wait(left)
 
-    def run(self, epoch: int) -> bool:
-        """All members have met in the round of `epoch`. False: it is over already."""
+    def run(self, round_number: int) -> bool:
+        """All members have met in the round of `round`. False: it is over already."""
         with self._changed:
-            self._agent = self._agent.run(epoch, time.monotonic())
-            return self._exit is None and self._agent.is_in(epoch)
+            self._agent = self._agent.run(round_number, time.monotonic())
+            return self._exit is None and self._agent.is_in(round_number)
 
     def finish(self) -> None:
         """All workers here have exited with 0."""
@@ -147,7 +147,7 @@ class Member:
     def wants_restart(self) -> bool:
         with self._changed:
             plan = self._agent.plan
-            return self._exit is not None or (plan is not None and not self._agent.is_in(plan.epoch))
+            return self._exit is not None or (plan is not None and not self._agent.is_in(plan.round))
 
     def outcome(self) -> OutcomeValue | None:
         with self._changed:
@@ -166,16 +166,16 @@ class Member:
                 self._agent = self._agent.come_back(self._failure(verdict.message), time.monotonic())
         self.wake()
 
-    def wait_while(self, epoch: int, until: Callable[[], bool]) -> bool:
-        """Waits until `until()` is true (call `wake` when it may be), or the round of `epoch` is over. Returns `until()`."""
+    def wait_while(self, round_number: int, until: Callable[[], bool]) -> bool:
+        """Waits until `until()` is true (call `wake` when it may be), or the round of `round` is over. Returns `until()`."""
         with self._changed:
-            self._changed.wait_for(lambda: until() or self._is_over(epoch))
+            self._changed.wait_for(lambda: until() or self._is_over(round_number))
             return until()
 
-    def is_over_within(self, epoch: int, timeout: float | None) -> bool:
-        """Waits for the end of the round of `epoch`, at most `timeout` s."""
+    def is_over_within(self, round_number: int, timeout: float | None) -> bool:
+        """Waits for the end of the round of `round`, at most `timeout` s."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._is_over(epoch), timeout)
+            return self._changed.wait_for(lambda: self._is_over(round_number), timeout)
 
     def wait_for_end(self, timeout: float | None) -> bool:
         with self._changed:
@@ -194,8 +194,8 @@ class Member:
         self.wake()
         self._thread.join(timeout)
 
-    def _is_over(self, epoch: int) -> bool:
-        return self._exit is not None or not self._agent.is_in(epoch)
+    def _is_over(self, round_number: int) -> bool:
+        return self._exit is not None or not self._agent.is_in(round_number)
 
     # -- the loop
 
@@ -249,7 +249,7 @@ class Member:
             silent_since=self._heartbeats.silent_since(self._reactor.now()),
             outside_asked_at=self._outside_asked_at,
             outside_at=self._outside_at,
-            heard_epoch=heard[0],
+            heard_round=heard[0],
             heard_at=heard[1],
             stores=self._shared,
             reported_failure=self._desk.reported_failure,
@@ -288,7 +288,7 @@ class Member:
         rank = self._agent.plan.rank if self._agent.plan else None
         return FailureValue(
             member=self._config.settings.me,
-            epoch=self._agent.epoch,
+            round=self._agent.round,
             rank=rank.group_rank if rank else 0,
             local_rank=0,
             exit_code=1,
@@ -312,7 +312,7 @@ class Member:
         with self._changed:
             self._store_view = view
             self._changed.notify_all()
-        self._heartbeats.epoch = self._peers.epoch = view.plan.epoch if view.plan is not None else 0
+        self._heartbeats.round = self._peers.round = view.plan.round if view.plan is not None else 0
         rank = view.plan.rank if view.plan is not None else None
         if rank is not None:
             self._heartbeats.follow(rank.neighbours, self._reactor.now())

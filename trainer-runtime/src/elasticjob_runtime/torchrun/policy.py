@@ -54,14 +54,14 @@ class TorchAgent:
     """When the phase began, monotonic s."""
 
     @property
-    def epoch(self) -> int:
-        return self.plan.epoch if self.plan else 0
+    def round(self) -> int:
+        return self.plan.round if self.plan else 0
 
     @property
     def workers(self) -> Workers:
         """The same in the words of `decide`."""
         state = _WORKERS.get(self.phase, WorkersState.FAILED if self.failure else WorkersState.NONE)
-        return Workers(state=state, epoch=self.epoch, failure=self.failure, changed_at=self.changed_at, plan=self.plan)
+        return Workers(state=state, round=self.round, failure=self.failure, changed_at=self.changed_at, plan=self.plan)
 
     def come_back(self, failure: FailureValue, now: float) -> TorchAgent:
         """It called next_rendezvous: its workers are gone."""
@@ -80,18 +80,18 @@ class TorchAgent:
             return dataclasses.replace(self, phase=Phase.WAITING, failure=failure, changed_at=now)
         return self._move(Phase.RUNNING, Phase.STOPPING, now)
 
-    def run(self, epoch: int, now: float) -> TorchAgent:
-        """All members of plan `epoch` have met."""
-        return self._move(Phase.MEETING, Phase.RUNNING, now) if epoch == self.epoch else self
+    def run(self, round_number: int, now: float) -> TorchAgent:
+        """All members of plan `round` have met."""
+        return self._move(Phase.MEETING, Phase.RUNNING, now) if round_number == self.round else self
 
     def finish(self, now: float) -> TorchAgent:
         if self.phase not in (Phase.RUNNING, Phase.STOPPING):
             return self
         return dataclasses.replace(self, phase=Phase.FINISHED, changed_at=now)
 
-    def is_in(self, epoch: int) -> bool:
-        """Does the round of `epoch` go on for it?"""
-        return epoch == self.epoch and self.phase in (Phase.MEETING, Phase.RUNNING, Phase.FINISHED)
+    def is_in(self, round_number: int) -> bool:
+        """Does the round of `round` go on for it?"""
+        return round_number == self.round and self.phase in (Phase.MEETING, Phase.RUNNING, Phase.FINISHED)
 
     def _move(self, before: Phase, after: Phase, now: float) -> TorchAgent:
         return dataclasses.replace(self, phase=after, changed_at=now) if self.phase is before else self
@@ -114,7 +114,7 @@ def next_action(view: View, agent: TorchAgent, verdict: OutcomeValue | None, now
 
 def _refuse(view: View) -> Action | None:
     """Members of elasticrun and members of torchrun cannot train together: they wait for each other in different ways."""
-    if view.workers.epoch:
+    if view.workers.round:
         return None
     known = [member.value for member in view.store.members.values()] + ([view.store.founder] if view.store.founder else [])
     if all(member.nproc == view.settings.nproc for member in known):
@@ -140,7 +140,7 @@ def _conclude(view: View, verdict: OutcomeValue | None) -> Action | None:
     if plan is None or not closes(view):
         return Exit(code=ExitCode.WORKERS_FAILED, reason=f"{verdict.message}; the others may go on")
     return PublishOutcome(
-        outcome=dataclasses.replace(verdict, epoch=plan.epoch), expected_mod_revision=plan.mod_revision, reason=verdict.message
+        outcome=dataclasses.replace(verdict, round=plan.round), expected_mod_revision=plan.mod_revision, reason=verdict.message
     )
 
 
@@ -149,7 +149,7 @@ def closes(view: View) -> bool:
     plan = view.store.plan
     if plan is None or any(one.value.suspect != view.settings.me for one in view.store.suspicions):
         return False
-    if plan.epoch > view.workers.epoch:
+    if plan.round > view.workers.round:
         return plan.rank is not None and plan.value.reason is PlanReason.WORKER_FAILED
     return True
 
@@ -157,10 +157,10 @@ def closes(view: View) -> bool:
 def _bow_out(view: View, agent: TorchAgent) -> Action | None:
     """Its workers are done, but the others have to start again: torch's agent cannot, so it leaves them to it."""
     plan = view.store.plan
-    if agent.phase is not Phase.FINISHED or plan is None or (plan.epoch <= agent.epoch and not _is_broken(view, plan)):
+    if agent.phase is not Phase.FINISHED or plan is None or (plan.round <= agent.round and not _is_broken(view, plan)):
         return None
     if view.me is not None and view.me.value.state is not MemberState.LEAVING:
-        return PublishState(state=MemberState.LEAVING, epoch=agent.epoch, reason="the workers here are done; the others go on without")
+        return PublishState(state=MemberState.LEAVING, round=agent.round, reason="the workers here are done; the others go on without")
     return Exit(code=ExitCode.SUCCEEDED, reason="the workers here are done; what is left to do is for the others")
 
 
@@ -182,9 +182,9 @@ def _keep_time(view: View, agent: TorchAgent, now: float) -> Action | None:
     state = me.value.state
     if agent.phase is Phase.STOPPING and state is MemberState.READY and now >= agent.changed_at + COME_BACK:
         reason = f"the workers have not stopped within {COME_BACK:g} s: the others go on without"
-        return PublishState(state=MemberState.LEAVING, epoch=agent.epoch, reason=reason)
+        return PublishState(state=MemberState.LEAVING, round=agent.round, reason=reason)
     if agent.phase is Phase.WAITING and state is MemberState.LEAVING:
-        return PublishState(state=MemberState.READY, epoch=agent.epoch, stores=view.stores, reason="the workers have stopped at last")
+        return PublishState(state=MemberState.READY, round=agent.round, stores=view.stores, reason="the workers have stopped at last")
     return None
 
 

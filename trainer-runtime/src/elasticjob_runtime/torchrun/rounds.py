@@ -52,7 +52,7 @@ class RoundOver(Exception):
 
 
 class StoreHost:
-    """This member's listening stores. Epoch n uses the one on ports[n % len(ports)]."""
+    """This member's listening stores. Round n uses the one on ports[n % len(ports)]."""
 
     def __init__(self, ports: PortRange | None = None) -> None:
         """`ports`: from which its ports are taken; None: any. Raises OSError."""
@@ -71,9 +71,9 @@ class StoreHost:
         if not self.libuv:
             os.environ.setdefault("USE_LIBUV", "0")
 
-    def prepare(self, epoch: int) -> None:
-        """Stores that an earlier epoch used get fresh. Whoever still waits at one is told so by the broken connection."""
-        for port in self._use.enter(epoch, leads=True):  # as if it led: one renewal too many costs nothing
+    def prepare(self, round_number: int) -> None:
+        """Stores that an earlier round used get fresh. Whoever still waits at one is told so by the broken connection."""
+        for port in self._use.enter(round_number, leads=True):  # as if it led: one renewal too many costs nothing
             del self._stores[port]
             self._stores[port] = self._listen(port)
 
@@ -81,7 +81,7 @@ class StoreHost:
         """Where the workers of `plan` find their store, when this member leads."""
         if plan.value.agent_store or not self._worker_ports:
             return plan.value.master_port
-        return int(self._worker_ports[plan.epoch % len(self._worker_ports)].getsockname()[1])
+        return int(self._worker_ports[plan.round % len(self._worker_ports)].getsockname()[1])
 
     def _listen(self, port: int) -> TCPStore:
         return TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False, use_libuv=self.libuv)
@@ -99,7 +99,7 @@ class RoundStore(TCPStore):
         super().__init__(plan.value.master_addr, plan.value.master_port, is_master=False, timeout=STORE_TIMEOUT, use_libuv=libuv)
         assert plan.rank is not None
         self._plan = plan
-        self.epoch = plan.epoch
+        self.round = plan.round
         self._rank: int = plan.rank.group_rank
         self._member = member
         self._own: bytes | str = b""
@@ -151,18 +151,18 @@ class RoundStore(TCPStore):
             self._do(lambda: _CALLS.wait(self, keys, FOREVER), None)
             self.all_finished = not self._over
         except RuntimeError as error:
-            logger.info("the store of plan %d has gone (%s): waiting for the end of the job", self._plan.epoch, error)
-            self._member.is_over_within(self._plan.epoch, None)
+            logger.info("the store of plan %d has gone (%s): waiting for the end of the job", self._plan.round, error)
+            self._member.is_over_within(self._plan.round, None)
 
     def _do(self, call: Callable[[], Any], otherwise: T) -> T:
         if not self._over:
             try:
-                result: T = in_background(self._member, self._plan.epoch, call)
+                result: T = in_background(self._member, self._plan.round, call)
             except RoundOver:
                 self._over = True  # the thread may still be in there: this store must not be touched again
             except RuntimeError as error:
                 notice = 0.0 if is_timeout(error) else NOTICE  # of a leader that has just gone, so it seems
-                self._over = self._member.is_over_within(self._plan.epoch, notice)
+                self._over = self._member.is_over_within(self._plan.round, notice)
                 if not self._over:
                     raise
             else:
@@ -183,13 +183,13 @@ def is_timeout(error: RuntimeError) -> bool:
 
 def enter(member: Member, host: StoreHost, plan: Plan) -> RoundStore:
     """Meets the others of `plan`. Raises RoundOver."""
-    host.prepare(plan.epoch)
+    host.prepare(plan.round)
     while True:
         try:
-            return in_background(member, plan.epoch, lambda: _connect_and_meet(member, host, plan))
+            return in_background(member, plan.round, lambda: _connect_and_meet(member, host, plan))
         except RuntimeError as error:
-            logger.info("the store of plan %d cannot be reached for now: %s", plan.epoch, str(error).partition("\n")[0])
-        member.is_over_within(plan.epoch, RETRY)
+            logger.info("the store of plan %d cannot be reached for now: %s", plan.round, str(error).partition("\n")[0])
+        member.is_over_within(plan.round, RETRY)
 
 
 def _connect_and_meet(member: Member, host: StoreHost, plan: Plan) -> RoundStore:
@@ -198,8 +198,8 @@ def _connect_and_meet(member: Member, host: StoreHost, plan: Plan) -> RoundStore
     return store
 
 
-def in_background(member: Member, epoch: int, call: Callable[[], T]) -> T:
-    """Makes a call that may block on a thread of its own, and leaves it there when the round of `epoch` is over: then RoundOver."""
+def in_background(member: Member, round_number: int, call: Callable[[], T]) -> T:
+    """Makes a call that may block on a thread of its own, and leaves it there when the round of `round` is over: then RoundOver."""
     result: Future[T] = Future()
 
     def run() -> None:
@@ -209,7 +209,7 @@ def in_background(member: Member, epoch: int, call: Callable[[], T]) -> T:
             result.set_exception(error)
         member.wake()
 
-    threading.Thread(target=run, name=f"round-{epoch}", daemon=True).start()
-    if not member.wait_while(epoch, result.done):
+    threading.Thread(target=run, name=f"round-{round_number}", daemon=True).start()
+    if not member.wait_while(round_number, result.done):
         raise RoundOver
     return result.result()

@@ -2,9 +2,9 @@
 
 The agent listens on a Unix socket (SOCK_SEQPACKET) that the environment names; each message is one JSON object:
 
-    {"type": "progress", "rank": 0, "epoch": 2, "time": 1767225600.0, "step": 120, "last_checkpoint_step": 100, "metrics": {"loss": 0.12}}
-    {"type": "phase", "rank": 0, "epoch": 2, "time": 1767225600.0, "phase": "restore", "began": 1767225599.5, "step": 100}
-    {"type": "phase", "rank": 0, "epoch": 2, "time": 1767225600.0, "phase": "pause", "seconds": 1800, "why": "evaluation"}
+    {"type": "progress", "rank": 0, "round": 2, "time": 1767225600.0, "step": 120, "last_checkpoint_step": 100, "metrics": {"loss": 0.12}}
+    {"type": "phase", "rank": 0, "round": 2, "time": 1767225600.0, "phase": "restore", "began": 1767225599.5, "step": 100}
+    {"type": "phase", "rank": 0, "round": 2, "time": 1767225600.0, "phase": "pause", "seconds": 1800, "why": "evaluation"}
 
 What is told is news, not data: a message that cannot be sent at once is dropped, for the next one says more. For `hello`, `snapshot` and
 `fetch`, and for what the agent sends, see elasticjob_runtime.training.link.
@@ -67,8 +67,8 @@ def tell(kind: str, *, wait: float = 0.0, **fields: Any) -> None:
     """Sends one message; does nothing where there is no agent (plain python, torchrun). `wait`: s for an agent that is busy."""
     path = os.environ.get(Env.AGENT_SOCKET)
     if path:
-        rank, epoch = number("RANK"), number(Env.EPOCH)
-        message = {"type": kind, "rank": rank, "epoch": epoch, "time": time.time(), **fields}
+        rank, round_number = number("RANK"), number(Env.ROUND)
+        message = {"type": kind, "rank": rank, "round": round_number, "time": time.time(), **fields}
         _channel.send(path, json.dumps(message, separators=(",", ":")).encode(), wait)
 
 

@@ -3,10 +3,10 @@
 On the socket of `channel`; one JSON object per message (SOCK_SEQPACKET), file descriptors beside it:
 
     worker: {"type": "hello"}                                                 wants to be told of plans
-    agent:  {"type": "plan", "epoch": 3, "world_size": 4, "group_rank": 0, "reason": "MemberJoined", ...}   the current and every later one
-    worker: {"type": "snapshot", "local_rank": 0, "epoch": 2, "step": 120}    with descriptors of memory that the agent is to hold
+    agent:  {"type": "plan", "round": 3, "world_size": 4, "group_rank": 0, "reason": "MemberJoined", ...}   the current and every later one
+    worker: {"type": "snapshot", "local_rank": 0, "round": 2, "step": 120}    with descriptors of memory that the agent is to hold
     worker: {"type": "fetch", "local_rank": 0}
-    agent:  {"type": "snapshot", "epoch": 2, "step": 120}                     with the descriptors; step null: there is none
+    agent:  {"type": "snapshot", "round": 2, "step": 120}                     with the descriptors; step null: there is none
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NoAgentError(Exception):
 class Kept:
     """What an earlier worker of this local rank has left. The descriptors are the caller's to close."""
 
-    epoch: int
+    round: int
     step: int
     fds: list[int]
 
@@ -80,7 +80,7 @@ class AgentLink:
         """
         if not 0 < len(fds) <= MOST_FDS:
             raise ValueError(f"a snapshot has 1 to {MOST_FDS} file descriptors, not {len(fds)}")
-        self._send({"type": "snapshot", "local_rank": number("LOCAL_RANK"), "epoch": number(Env.EPOCH), "step": step}, fds)
+        self._send({"type": "snapshot", "local_rank": number("LOCAL_RANK"), "round": number(Env.ROUND), "step": step}, fds)
 
     def fetch(self) -> Kept | None:
         """The newest that was kept for this local rank; None: there is none. Raises TimeoutError."""
@@ -92,7 +92,7 @@ class AgentLink:
                 raise TimeoutError(f"the agent did not answer within {self._timeout:g} s")
             message, fds = answer
             if message["type"] == "snapshot":
-                return None if message["step"] is None else Kept(epoch=message["epoch"], step=message["step"], fds=fds)
+                return None if message["step"] is None else Kept(round=message["round"], step=message["step"], fds=fds)
 
     def close(self) -> None:
         self._connection.close()

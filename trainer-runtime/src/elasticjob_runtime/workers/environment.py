@@ -18,7 +18,7 @@ the store that it connects to, only for its log: while DNS is silent, every rest
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GroupSpec:
-    """What all workers of one agent have in common, over all epochs."""
+    """What all workers of one agent have in common, over all rounds."""
 
     run_id: str
     role: str
@@ -65,7 +65,7 @@ def worker_environment(
         "TORCHELASTIC_ERROR_FILE": error_file,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         Env.AGENT_SOCKET: agent_socket,
-        Env.EPOCH: str(plan.epoch),
+        Env.ROUND: str(plan.round),
         Env.FENCE: str(fencing_token(base, plan)),
     }
     if group.nproc > 1:
@@ -80,7 +80,7 @@ def worker_environment(
 def fencing_token(base: Mapping[str, str], plan: PlanValue) -> Fence:
     """Larger than that of any earlier group of the run. Without an operator that numbers the runs, the time of the first plan does."""
     run = base.get(Env.RUN, "")
-    return Fence(int(run) if run.isascii() and run.isdigit() else plan.run_began, plan.store_generation, plan.epoch)
+    return Fence(int(run) if run.isascii() and run.isdigit() else plan.run_began, plan.store_generation, plan.round)
 
 
 def _virtual_local_rank(base: Mapping[str, str], local_rank: int) -> dict[str, str]:

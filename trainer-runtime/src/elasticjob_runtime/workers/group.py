@@ -45,7 +45,7 @@ class Start:
 
 
 class WorkerGroup:
-    """The workers of one agent, one epoch after the other."""
+    """The workers of one agent, one round after the other."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class WorkerGroup:
         self._look_after = FIRST_LOOK
         self._look_at = now + FIRST_LOOK
         self._oom_kills.begin()
-        self.view = Workers(state=WorkersState.RUNNING, epoch=plan.epoch, changed_at=now, plan=plan)
+        self.view = Workers(state=WorkersState.RUNNING, round=plan.round, changed_at=now, plan=plan)
         for local_rank in range(self.group.nproc):
             try:
                 self._starting.append(self._prepare(plan, plan.rank.group_rank, local_rank))
@@ -174,9 +174,9 @@ class WorkerGroup:
 
     def _prepare(self, plan: Plan, group_rank: int, local_rank: int) -> Start:
         """Raises OSError, ValueError."""
-        directory = self._directory.worker(plan.epoch, local_rank)
+        directory = self._directory.worker(plan.round, local_rank)
         rank = group_rank * self.group.nproc + local_rank
-        error_file = self._directory.error_file(plan.epoch, local_rank)
+        error_file = self._directory.error_file(plan.round, local_rank)
         error_file.unlink(missing_ok=True)
         environment = worker_environment(
             self._base, self.group, plan.value, group_rank, local_rank,
@@ -335,7 +335,7 @@ class WorkerGroup:
     def _failure_value(self, rank: int, local_rank: int, code: int, reason: str, message: str, traceback: str, at: float) -> FailureValue:
         return FailureValue(
             member=self._member,
-            epoch=self.view.epoch,
+            round=self.view.round,
             rank=rank,
             local_rank=local_rank,
             exit_code=code,

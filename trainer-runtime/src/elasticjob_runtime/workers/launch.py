@@ -127,7 +127,7 @@ class ZygoteLauncher:
         self._requests.clear()
 
     def started(self) -> None:
-        """All workers of an epoch are started: park the next ones, now that nothing waits for it."""
+        """All workers of a round are started: park the next ones, now that nothing waits for it."""
         self._park(self._zygote)
 
     def expect(self, environments: Mapping[int, Mapping[str, str]]) -> None:

@@ -83,13 +83,13 @@ class LogDirectory:
         self.path.chmod(0o755)
         self._own = self.path if base == private else Path(tempfile.mkdtemp(prefix=f"{safe}_", dir=private))
 
-    def worker(self, epoch: int, local_rank: int) -> Path:
+    def worker(self, round_number: int, local_rank: int) -> Path:
         """The folder of its logs. Perhaps not there yet."""
-        return self.path / f"attempt_{epoch}" / str(local_rank)
+        return self.path / f"attempt_{round_number}" / str(local_rank)
 
-    def error_file(self, epoch: int, local_rank: int) -> Path:
+    def error_file(self, round_number: int, local_rank: int) -> Path:
         """Its folder is there. Raises OSError."""
-        folder = self._own / f"attempt_{epoch}" / str(local_rank)
+        folder = self._own / f"attempt_{round_number}" / str(local_rank)
         folder.mkdir(parents=True, exist_ok=True)
         return folder / "error.json"
 

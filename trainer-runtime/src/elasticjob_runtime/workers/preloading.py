@@ -20,7 +20,7 @@ WORKER_VARIABLES = PREDICTABLE | {
     "MASTER_PORT",
     "TORCHELASTIC_RESTART_COUNT",
     "TORCHELASTIC_ERROR_FILE",
-    "ELASTICJOB_EPOCH",
+    "ELASTICJOB_ROUND",
     "ELASTICJOB_FENCE",
 }
 """Variables that have another value in each worker."""

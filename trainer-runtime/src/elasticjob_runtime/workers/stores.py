@@ -1,4 +1,4 @@
-"""The agent's side of its store host: the process that keeps the TCPStores of coming epochs listening (zygote_main.host_stores)."""
+"""The agent's side of its store host: the process that keeps the TCPStores of coming rounds listening (zygote_main.host_stores)."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ logger = logging.getLogger(__name__)
 
 
 class PortUse:
-    """Which epoch used the store of which port: no epoch may meet what an earlier one left in a store. Pure.
+    """Which round used the store of which port: no round may meet what an earlier one left in a store. Pure.
 
-    The store of epoch n is on ports[n % len(ports)] of the member that leads it.
+    The store of round n is on ports[n % len(ports)] of the member that leads it.
     """
 
     def __init__(self, ports: Sequence[int]) -> None:
         self._ports = tuple(ports)
         self._used: dict[int, int] = {}
 
-    def enter(self, epoch: int, *, leads: bool) -> list[int]:
-        """The ports whose stores have to be replaced now. To be called for every epoch that this member sees, whoever leads it: so they are
+    def enter(self, round_number: int, *, leads: bool) -> list[int]:
+        """The ports whose stores have to be replaced now. To be called for every round that this member sees, whoever leads it: so they are
         fresh long before it leads again."""
-        stale = [port for port, used_by in self._used.items() if used_by != epoch]
+        stale = [port for port, used_by in self._used.items() if used_by != round_number]
         for port in stale:
             del self._used[port]
         if leads:
-            self._used[self._ports[epoch % len(self._ports)]] = epoch
+            self._used[self._ports[round_number % len(self._ports)]] = round_number
         return stale
 
 
 class StoreHost:
-    """Stores on `ports`; the one of epoch n is ports[n % len(ports)]."""
+    """Stores on `ports`; the one of round n is ports[n % len(ports)]."""
 
     def __init__(self, reactor: Reactor, ports: Sequence[int], on_ready: Callable[[bool], None]) -> None:
         self._reactor = reactor
@@ -69,9 +69,9 @@ class StoreHost:
             messages.send(connection, {"ports": self._ports})
         self._reactor.add_reader(connection.fileno(), self._read)
 
-    def enter(self, epoch: int, *, leads: bool) -> None:
-        """Epoch `epoch` begins, with this member's store or another's: the ones used before it get fresh."""
-        stale = self._use.enter(epoch, leads=leads)
+    def enter(self, round_number: int, *, leads: bool) -> None:
+        """Round `round` begins, with this member's store or another's: the ones used before it get fresh."""
+        stale = self._use.enter(round_number, leads=leads)
         for port in sorted({*stale, *self._broken}):
             if self._connection is not None:
                 with contextlib.suppress(OSError):

@@ -2,7 +2,7 @@
 
 Started by the agent with arguments FD AGENT_PID MODULE ... (see zygote.py). It stays single-threaded and never touches a GPU, so that its
 children are as good as fresh interpreters. Three kinds of process leave it: parked workers, which wait for their command and environment;
-one store host per agent, which keeps the TCPStores of coming epochs listening; a successor, which has imported more (trial.py).
+one store host per agent, which keeps the TCPStores of coming rounds listening; a successor, which has imported more (trial.py).
 
 Every child that stays is forked twice, so that the agent (a subreaper) becomes its parent and waits for it as for any child.
 """
