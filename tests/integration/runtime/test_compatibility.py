@@ -278,7 +278,7 @@ for _ in range(4):
     ones = torch.ones(1)
     dist.all_reduce(ones)
     dist.destroy_process_group()
-    print("of", int(ones), flush=True)
+    print(f"of {int(ones)}", flush=True)
 """
 
 
