@@ -3,7 +3,7 @@
 #     docker build --target operator -t elasticjob-operator .
 #
 # BASE_IMAGE is a Debian with apt: a published one, or one made from packages alone where there is no registry
-# (`python -m tests.images build`). Torch is Debian's: CPU, with gloo. Layers go from what seldom changes to what often does.
+# (`python -m hack.images build`). Torch is Debian's: CPU, with gloo. Layers go from what seldom changes to what often does.
 ARG BASE_IMAGE=debian:trixie-slim
 # Fixed, so that the same packages give the same bytes; and with it, byte code is valid by its source's hash, not by its time.
 ARG SOURCE_DATE_EPOCH=1767225600

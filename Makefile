@@ -18,42 +18,42 @@ setup: .venv/.done ## .venv with everything for development (one torch included:
 	@touch $@
 
 quickstart: setup ## no cluster, no root, a minute: agents on this machine lose a worker and gain a member
-	$(BIN)/python -m tests.quickstart
+	$(BIN)/python -m hack.quickstart
 demo: setup ## an elastic job on a real cluster: a pod is killed in the middle, the model trained to the end
-	$(BIN)/python -m tests.demo run
+	$(BIN)/python -m hack.demo run
 demo-down: setup ## takes down what `make demo` brought up
-	$(BIN)/python -m tests.demo down
+	$(BIN)/python -m hack.demo down
 install: setup ## images and chart on the cluster that is up
-	$(BIN)/python -m tests.demo install
+	$(BIN)/python -m hack.demo install
 cluster: setup ## the test cluster: a real Kubernetes without Docker (root; kubeconfig in .cluster)
-	$(BIN)/python -m tests.cluster up
+	$(BIN)/python -m hack.cluster up
 cluster-down: setup ## takes down the test cluster
-	$(BIN)/python -m tests.cluster down
+	$(BIN)/python -m hack.cluster down
 images: setup ## operator, runtime and trainer images
-	$(BIN)/python -m tests.images build
+	$(BIN)/python -m hack.images build
 
 test: setup ## every test (without root: all but end-to-end)
-	$(BIN)/python -m tests.run
+	$(BIN)/python -m hack.run_tests
 test-unit: setup ## the tests that take seconds
 	$(BIN)/python -m pytest -q -n 2 tests/unit
 chaos: setup ## faults on real pods, with a ledger of all that is trained and saved (root; about 40 minutes; ARGS=--nightly: hours)
-	$(BIN)/python -m tests.chaos $(ARGS)
+	$(BIN)/python -m hack.chaos $(ARGS)
 
 bench-recovery: setup ## torchrun and elasticrun side by side: how long each change costs
-	$(BIN)/python -m tests.bench.recovery $(ARGS)
+	$(BIN)/python -m benchmarks.recovery $(ARGS)
 bench-rendezvous: setup ## 4 to 1,000 agents meet on one etcd, and lose one
-	$(BIN)/python -m tests.bench.rendezvous $(ARGS)
+	$(BIN)/python -m benchmarks.rendezvous $(ARGS)
 bench-pods: setup ## what a change costs in real pods (root)
-	$(BIN)/python -m tests.bench.pods $(ARGS)
+	$(BIN)/python -m benchmarks.pods $(ARGS)
 bench-operator: setup ## a large job, a thousand idle ones, a storm of failures
-	$(BIN)/python -m tests.bench.operator $(ARGS)
+	$(BIN)/python -m benchmarks.operator $(ARGS)
 
 check: setup ## format, lint, types, layers, generated files, chart
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	$(BIN)/mypy && $(BIN)/mypy --python-version 3.10 trainer-runtime/src
 	PYTHONPATH=operator/src:trainer-runtime/src $(BIN)/lint-imports
 	$(BIN)/python -m elasticjob_operator.api.generate --check
-	$(BIN)/python -m tests.cluster helm lint --strict --kube-version 1.36 charts/elasticjob
+	$(BIN)/python -m hack.cluster helm lint --strict --kube-version 1.36 charts/elasticjob
 generate: setup ## CRD and chart files from the models
 	$(BIN)/python -m elasticjob_operator.api.generate
 

@@ -1,6 +1,6 @@
 """Real etcd servers for the contract and fault tests: any version at hand, TLS, users, clusters, and every way to break them.
 
-A server ends with the thread that started it (see tests.cluster.processes.Child): start it in the test, not in a thread of it.
+A server ends with the thread that started it (see hack.cluster.processes.Child): start it in the test, not in a thread of it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import pytest
 from elasticjob_runtime.etcd import KeyRange
 from elasticjob_runtime.etcd.wire import encode
 
-from tests.cluster.output import tail
-from tests.cluster.processes import Child, free_ports
-from tests.cluster.programs import programs_folder
+from hack.cluster.output import tail
+from hack.cluster.processes import Child, free_ports
+from hack.cluster.programs import programs_folder
+from hack.support import eventually
 from tests.contract.certificates import Pki
-from tests.support import eventually
 
 ROOT_PASSWORD = "root secret"
 VERSIONS = ("3.4", "3.6")
@@ -49,7 +49,7 @@ def etcd_binary(version: str) -> Path | None:
 def require_etcd(version: str) -> Path:
     binary = etcd_binary(version)
     if binary is None:
-        hint = "apt-get install etcd-server" if version == "3.4" else "python -m tests.cluster build"
+        hint = "apt-get install etcd-server" if version == "3.4" else "python -m hack.cluster build"
         pytest.skip(f"needs etcd {version}, and none is built or on PATH ({hint})")
     return binary
 

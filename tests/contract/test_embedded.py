@@ -13,8 +13,8 @@ from elasticjob_runtime.etcd import EtcdClient, KeyRange, Unavailable
 from elasticjob_runtime.etcd import embedded as embedded_module
 from elasticjob_runtime.etcd.embedded import EmbeddedServer
 
+from hack.support import eventually
 from tests.contract.backends import Collector
-from tests.support import eventually
 
 OpenClient = Callable[..., EtcdClient]
 

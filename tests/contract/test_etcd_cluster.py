@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from elasticjob_runtime.etcd import Compare, EtcdClient, KeyRange, Put, Unavailable
 
+from hack.support import eventually
 from tests.contract.backends import Collector, by_range
 from tests.contract.etcd_servers import EtcdServer, three_members
 from tests.contract.writers import Writer
-from tests.support import eventually
 
 OpenClient = Callable[..., EtcdClient]
 

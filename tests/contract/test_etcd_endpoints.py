@@ -14,10 +14,10 @@ import pytest
 from elasticjob_runtime.etcd import EtcdClient, KeyRange, NotEtcd, StoreError, Unavailable
 from elasticjob_runtime.etcd.config import Credentials
 
-from tests.cluster.processes import free_ports
+from hack.cluster.processes import free_ports
+from hack.support import eventually
 from tests.contract.backends import Collector
 from tests.contract.etcd_servers import EtcdServer
-from tests.support import eventually
 
 OpenClient = Callable[..., EtcdClient]
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 from elasticjob_runtime.etcd import Delete, EtcdClient, Get, KeyRange, Put, Unavailable
 
+from hack.support import eventually
 from tests.contract.backends import Collector, by_range
 from tests.contract.etcd_servers import EtcdServer
 from tests.contract.proxy import Proxy
 from tests.contract.writers import Writer
-from tests.support import eventually
 
 OpenClient = Callable[..., EtcdClient]
 EVERYTHING = KeyRange.prefix("/job/")

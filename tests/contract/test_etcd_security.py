@@ -24,11 +24,11 @@ from elasticjob_runtime.etcd import (
     parse_endpoints,
 )
 
+from hack.support import eventually
 from tests.contract.backends import Collector
 from tests.contract.certificates import Pki
 from tests.contract.etcd_servers import EtcdServer, enable_users
 from tests.contract.proxy import Proxy
-from tests.support import eventually
 
 OpenClient = Callable[..., EtcdClient]
 JOB = "/jobs/one/"

@@ -9,8 +9,8 @@ import pytest
 from elasticjob_runtime.etcd import Compare, Delete, Event, Get, KeyRange, KeyValue, Operation, Put, StoreError, TxnResult
 from elasticjob_runtime.etcd.state import Grant, Revoke, State, Txn
 
+from hack.support import eventually
 from tests.contract.backends import Backend, Collector, by_range
-from tests.support import eventually
 
 NAMES = ("a", "a/1", "a/2", "b", "b/1", "c", "ä")
 

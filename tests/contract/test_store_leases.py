@@ -8,8 +8,8 @@ import time
 import pytest
 from elasticjob_runtime.etcd import LeaseLost, Put, Store
 
+from hack.support import eventually
 from tests.contract.backends import Backend
-from tests.support import eventually
 
 TTL = 2.0
 """etcd grants no less."""

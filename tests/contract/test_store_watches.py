@@ -9,8 +9,8 @@ import time
 import pytest
 from elasticjob_runtime.etcd import Delete, Get, KeyRange, Put, Store, WatchFailure, WatchUpdate
 
+from hack.support import eventually
 from tests.contract.backends import Backend, Collector, by_range
-from tests.support import eventually
 
 
 def now(store: Store, prefix: str) -> int:

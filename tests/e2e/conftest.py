@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.demo.run import set_up
-from tests.drivers import ClusterDriver, NodePower, cluster_driver, collect_logs
+from hack.demo.run import set_up
+from hack.drivers import ClusterDriver, NodePower, cluster_driver, collect_logs
+from hack.images.recipe import ROOT
 from tests.e2e.jobs import Job
 from tests.e2e.release import Release
-from tests.images.recipe import ROOT
 
 LOGS = ROOT / ".cluster" / "e2e"
 

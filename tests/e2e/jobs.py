@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 from elasticjob_operator.names import worker_selector
 
-from tests.drivers import ClusterDriver, KubeError, adapt
-from tests.images.recipe import ROOT
-from tests.support import eventually
+from hack.drivers import ClusterDriver, KubeError, adapt
+from hack.images.recipe import ROOT
+from hack.support import eventually
 
 MANIFEST = ROOT / "examples" / "digits" / "elasticjob.yaml"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import yaml
 
-from tests.drivers import ClusterDriver, KubeError
-from tests.drivers.install import CHART, NAMESPACE, RELEASE
-from tests.support import eventually
+from hack.drivers import ClusterDriver, KubeError
+from hack.drivers.install import CHART, NAMESPACE, RELEASE
+from hack.support import eventually
 
 OPERATORS = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=operator"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos.faults import FAULTS
-from tests.chaos.run import Stage, run_fault
-from tests.drivers import ClusterDriver, NodePower
+from hack.chaos.faults import FAULTS
+from hack.chaos.run import Stage, run_fault
+from hack.drivers import ClusterDriver, NodePower
 
 SMOKE = [fault for fault in FAULTS if fault.smoke]
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 import yaml
 
-from tests.drivers import ClusterDriver, KubeError
+from hack.drivers import ClusterDriver, KubeError
+from hack.support import eventually
 from tests.e2e.jobs import Job
-from tests.support import eventually
 
 NewJob = Callable[..., Job]
 

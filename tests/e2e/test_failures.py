@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.drivers import ClusterDriver
+from hack.drivers import ClusterDriver
+from hack.support import eventually
 from tests.e2e.jobs import Job
-from tests.support import eventually
 
 ONCE = 'mkdir "$ELASTICJOB_CHECKPOINT_DIRECTORY/$ELASTICJOB_UID" 2>/dev/null && exit {code}; exit 0'
 """A command that fails with `code` the first time, and ends well when it is started again."""

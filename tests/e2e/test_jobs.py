@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.drivers import ClusterDriver, NodePower
+from hack.drivers import ClusterDriver, NodePower
+from hack.support import eventually
 from tests.e2e.jobs import ARGUMENTS, Job
-from tests.support import eventually
 
 NewJob = Callable[..., Job]
 

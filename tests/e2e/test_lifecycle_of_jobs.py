@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.drivers import ClusterDriver
+from hack.drivers import ClusterDriver
+from hack.support import eventually
 from tests.e2e.jobs import Job
-from tests.support import eventually
 
 NewJob = Callable[..., Job]
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.drivers import ClusterDriver, KubeError, NodePower
-from tests.drivers.install import NAMESPACE, RELEASE
+from hack.drivers import ClusterDriver, KubeError, NodePower
+from hack.drivers.install import NAMESPACE, RELEASE
+from hack.support import eventually
 from tests.e2e.jobs import Job
 from tests.e2e.release import Release
-from tests.support import eventually
 
 NewJob = Callable[..., Job]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.drivers import ClusterDriver, KubeError
+from hack.drivers import ClusterDriver, KubeError
+from hack.images.recipe import ROOT
+from hack.support import eventually
 from tests.e2e.jobs import Job
-from tests.images.recipe import ROOT
-from tests.support import eventually
 
 NewJob = Callable[..., Job]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.loopback import ControlPlane, Etcd
+from hack.cluster.loopback import ControlPlane, Etcd
 
 
 @pytest.fixture(scope="session")

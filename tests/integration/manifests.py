@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 from elasticjob_operator.api import API_VERSION, ElasticJob
 
-from tests.cluster import ControlPlane
+from hack.cluster import ControlPlane
 from tests.integration.operator.conftest import install_crd
 from tests.integration.operator.kube import ApiStatusError, Kube
 

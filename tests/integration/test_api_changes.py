@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster import ControlPlane
+from hack.cluster import ControlPlane
 from tests.integration.manifests import BASE, GONE, POD, TRAINER, WORKERS, Case, Cluster, api, changed, cluster, namespace
 
 __all__ = ["api", "cluster"]

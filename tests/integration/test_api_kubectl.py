@@ -23,7 +23,7 @@ from elasticjob_operator.api import (
 )
 from elasticjob_operator.api.template import CONTAINER_FIELDS, ENV_FIELDS, POD_SPEC_FIELDS
 
-from tests.cluster import ClusterError, ControlPlane
+from hack.cluster import ClusterError, ControlPlane
 from tests.integration.manifests import BASE, CRD, GONE, WORKERS, Cluster, api, changed, cluster
 
 __all__ = ["api", "cluster"]

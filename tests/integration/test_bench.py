@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.etcd import Etcd
-from tests.bench.recovery.job import Job
-from tests.bench.recovery.scenarios import SCENARIOS
-from tests.bench.recovery.systems import SYSTEMS
-from tests.bench.rendezvous.__main__ import measure
-from tests.cluster.output import ClusterError
-from tests.cluster.programs import program
+from benchmarks.etcd import Etcd
+from benchmarks.recovery.job import Job
+from benchmarks.recovery.scenarios import SCENARIOS
+from benchmarks.recovery.systems import SYSTEMS
+from benchmarks.rendezvous.__main__ import measure
+from hack.cluster.output import ClusterError
+from hack.cluster.programs import program
 
 
 @pytest.fixture(autouse=True)

@@ -17,10 +17,10 @@ import yaml
 from elasticjob_operator.allowed import is_allowed
 from elasticjob_operator.settings import Settings
 
-from tests.cluster import ClusterError, ControlPlane
-from tests.cluster.output import run
-from tests.cluster.programs import program
-from tests.cluster.settings import KUBERNETES_VERSION
+from hack.cluster import ClusterError, ControlPlane
+from hack.cluster.output import run
+from hack.cluster.programs import program
+from hack.cluster.settings import KUBERNETES_VERSION
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "elasticjob"

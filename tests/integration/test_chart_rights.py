@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster import ControlPlane
+from hack.cluster import ControlPlane
+from hack.support import eventually
 from tests.integration.test_chart import Release
-from tests.support import eventually
 
 JOB = {
     "apiVersion": "elasticjob.dev/v1alpha1",

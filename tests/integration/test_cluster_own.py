@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import ClusterError, ControlPlane, Etcd
-from tests.cluster.settings import CHECKOUT
-from tests.support import eventually
+from hack.cluster import ClusterError, ControlPlane, Etcd
+from hack.cluster.settings import CHECKOUT
+from hack.support import eventually
 
 POD = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "main", "image": "none"}]}}
 CONFIG = {"apiVersion": "v1", "kind": "ConfigMap"}
@@ -65,7 +65,7 @@ def test_etcd_is_3_6_and_keeps_keys(etcd_server: Etcd) -> None:
 def test_etcd_ends_with_the_process_that_started_it_even_if_killed(tmp_path: Path) -> None:
     script = f"""
 from pathlib import Path
-from tests.cluster import Etcd
+from hack.cluster import Etcd
 etcd = Etcd(Path({str(tmp_path)!r}))
 etcd.start()
 print(etcd.children[0].pid, flush=True)

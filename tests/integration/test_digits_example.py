@@ -13,7 +13,7 @@ from typing import Protocol
 
 import pytest
 
-from tests.support import eventually
+from hack.support import eventually
 
 pytestmark = pytest.mark.torch
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests import cluster
-from tests.cluster import network
-from tests.cluster.output import run
-from tests.cluster.programs import programs_folder
-from tests.cluster.settings import CGROUP, RECORD, SHARED_DIRECTORY
-from tests.support import eventually
+from hack import cluster
+from hack.cluster import network
+from hack.cluster.output import run
+from hack.cluster.programs import programs_folder
+from hack.cluster.settings import CGROUP, RECORD, SHARED_DIRECTORY
+from hack.support import eventually
 
 ETCD_SERVER = ["etcd", "--data-dir=/data/etcd", "--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://0.0.0.0:2379"]
 NODE_PROGRAMS = {"containerd", "containerd-shim-runc-v2", "coredns", "kube-proxy", "kube-scheduler", "kubelet"}

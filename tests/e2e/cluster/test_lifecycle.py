@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import cluster
-from tests.cluster.settings import CHECKOUT
+from hack import cluster
+from hack.cluster.settings import CHECKOUT
 from tests.e2e.cluster.support import ETCD_SERVER, assert_nothing_remains, make_pod, remains, wait_for_phase
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="nodes need root")]
@@ -59,7 +59,7 @@ def test_a_second_up_keeps_a_healthy_cluster(before: dict[str, set[str]]) -> Non
 
 def test_up_after_a_killed_up(before: dict[str, set[str]]) -> None:
     for seconds in (0.6, 2.5, 6.0):  # about: in the clean-up, in the control plane, in the nodes
-        command = [sys.executable, "-m", "tests.cluster", "up", "--fresh", "--nodes=2"]
+        command = [sys.executable, "-m", "hack.cluster", "up", "--fresh", "--nodes=2"]
         up = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(seconds)
         up.send_signal(signal.SIGKILL)
@@ -75,7 +75,7 @@ def test_the_cluster_of_another_checkout_is_taken_down(before: dict[str, set[str
     shutil.copytree(CHECKOUT / "tests" / "cluster", tmp_path / "tests" / "cluster")
     for file in (CHECKOUT / "tests").glob("*.py"):  # what the cluster stands on
         shutil.copy(file, tmp_path / "tests" / file.name)
-    other = [sys.executable, "-m", "tests.cluster"]
+    other = [sys.executable, "-m", "hack.cluster"]
     said = subprocess.run([*other, "up", "--nodes=1"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert f"the cluster of {CHECKOUT}" in " ".join(said.split())
     assert not cluster.KUBECONFIG.exists()

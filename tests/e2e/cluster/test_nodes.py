@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests import cluster
-from tests.cluster.oci import write_archive
-from tests.cluster.programs import program
+from hack import cluster
+from hack.cluster.oci import write_archive
+from hack.cluster.programs import program
+from hack.support import eventually
 from tests.e2e.cluster.support import ETCD_SERVER, make_pod, make_service, node_status, pod_status, wait_for_phase
-from tests.support import eventually
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="nodes need root")]
 

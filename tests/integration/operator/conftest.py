@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.loopback import ControlPlane, Etcd
+from hack.cluster.loopback import ControlPlane, Etcd
+from hack.support import eventually
 from tests.integration.operator.kube import Kube, Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
-from tests.support import eventually
 
 CRD = Path(__file__).parents[3] / "crds" / "elasticjobs.elasticjob.dev.yaml"
 

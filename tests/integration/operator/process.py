@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.support import eventually
+from hack.support import eventually
 
 
 class Operator:

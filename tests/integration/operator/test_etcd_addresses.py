@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from elasticjob_operator.building.etcd import etcd_stateful_set
 
-from tests.cluster.programs import program
+from hack.cluster.programs import program
+from hack.support import eventually
 from tests.integration.operator.process import free_port
-from tests.support import eventually
 from tests.unit.operator.builders import make_job
 
 

@@ -15,7 +15,7 @@ from elasticjob_operator.cluster.informer import Informer
 from elasticjob_operator.cluster.resources import NODES, PODS, Resource
 from elasticjob_operator.cluster.store import Store
 
-from tests.cluster.loopback import ControlPlane
+from hack.cluster.loopback import ControlPlane
 from tests.integration.operator.kube import Kube, Namespace
 from tests.integration.operator.process import Gate, changed_kubeconfig
 from tests.unit.operator.waiting import until

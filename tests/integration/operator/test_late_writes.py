@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from elasticjob_runtime.contract import OutcomeState
 
+from hack.support import eventually
 from tests.integration.operator.faulty import Fault, FaultyServer, Request
 from tests.integration.operator.kube import Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
-from tests.support import eventually
 
 
 class SlowServer(FaultyServer):

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.loopback import ControlPlane
+from hack.cluster.loopback import ControlPlane
+from hack.support import eventually
 from tests.integration.operator.conftest import install_crd
 from tests.integration.operator.kube import Json, Kube, Namespace
 from tests.integration.operator.process import Gate, Operator, changed_kubeconfig
-from tests.support import eventually
 
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/elasticjob"
 POLICY = {

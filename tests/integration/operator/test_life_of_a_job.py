@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from elasticjob_runtime.contract import OutcomeState, PlanReason
 
-from tests.cluster.loopback import ControlPlane
+from hack.cluster.loopback import ControlPlane
+from hack.support import eventually
 from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents, failure_of
-from tests.support import eventually
 
 
 def test_job_without_an_endpoint_gets_pods_services_and_an_etcd(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from elasticjob_runtime.contract import OutcomeState
 
+from hack.support import eventually
 from tests.integration.operator.conftest import TEMPLATE, rfc3339
 from tests.integration.operator.kube import Json, Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
-from tests.support import eventually
 
 
 def change(ns: Namespace, spec: Json) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from hack.support import eventually
 from tests.integration.operator.kube import ApiStatusError, Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
-from tests.support import eventually
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.loopback import ControlPlane
-from tests.cluster.output import run
-from tests.cluster.programs import program
-from tests.cluster.settings import KUBERNETES_VERSION
+from hack.cluster.loopback import ControlPlane
+from hack.cluster.output import run
+from hack.cluster.programs import program
+from hack.cluster.settings import KUBERNETES_VERSION
+from hack.support import eventually
 from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Kube, Namespace
 from tests.integration.operator.process import Gate, Operator, changed_kubeconfig
 from tests.integration.operator.rendezvous import Agents
-from tests.support import eventually
 
 NAMESPACE_GOES = "because it is being terminated"
 """The namespaces of the tests before may still be going while an operator watches all of them: that is no missing right."""

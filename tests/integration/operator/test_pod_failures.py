@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from hack.support import eventually
 from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Json, Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
 from tests.integration.operator.shared import operator
 from tests.integration.operator.test_workers import nodes, successor, uid_of
-from tests.support import eventually
 
 __all__ = ["nodes", "operator"]
 

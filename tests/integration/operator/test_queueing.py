@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from elasticjob_runtime.contract import OutcomeState
 
+from hack.support import eventually
 from tests.integration.operator.conftest import TEMPLATE, rfc3339
 from tests.integration.operator.kube import Json, Kube, Namespace
 from tests.integration.operator.process import Operator
@@ -20,7 +21,6 @@ from tests.integration.operator.rendezvous import Agents
 from tests.integration.operator.shared import operator
 from tests.integration.operator.test_lifecycle import environment
 from tests.integration.operator.test_workers import nodes
-from tests.support import eventually
 
 __all__ = ["nodes", "operator"]
 

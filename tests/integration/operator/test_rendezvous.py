@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from hack.support import eventually
 from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Namespace
 from tests.integration.operator.process import Gate, Operator, free_port
 from tests.integration.operator.rendezvous import Agents
-from tests.support import eventually
 
 
 @pytest.fixture

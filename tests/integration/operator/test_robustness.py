@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import components
-from tests.cluster.loopback import ControlPlane
+from hack.cluster import components
+from hack.cluster.loopback import ControlPlane
+from hack.support import eventually
 from tests.integration.operator.conftest import TEMPLATE, install_crd, rfc3339
 from tests.integration.operator.faulty import Answer, Bend, Drop, Fault, FaultyServer, Request, Slow
 from tests.integration.operator.kube import ApiStatusError, Json, Kube, Namespace
 from tests.integration.operator.process import Operator
-from tests.support import eventually
 
 
 @pytest.fixture

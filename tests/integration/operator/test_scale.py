@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 
+from hack.support import eventually
 from tests.integration.operator.kube import Namespace
 from tests.integration.operator.rendezvous import Agents
-from tests.support import eventually
 
 
 def indices(ns: Namespace) -> set[str]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from hack.support import eventually
 from tests.integration.operator.faulty import Fault, FaultyServer, Request
 from tests.integration.operator.kube import Namespace
 from tests.integration.operator.process import Operator
-from tests.support import eventually
 
 SECOND = 0.99
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from elasticjob_runtime.contract import OutcomeState
 
+from hack.support import eventually
 from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
-from tests.support import eventually
 
 
 def test_job_that_ended_unseen_stays_ended_though_its_pods_are_gone(

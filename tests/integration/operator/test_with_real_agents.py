@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from hack.support import eventually
 from tests.integration.operator.kube import Namespace
 from tests.integration.operator.kubelet import Kubelet
 from tests.integration.operator.process import Operator
-from tests.support import eventually
 
 SCRIPT = """
 import pathlib, sys, time

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from hack.support import eventually
 from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Json, Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
-from tests.support import eventually
 
 
 @pytest.fixture

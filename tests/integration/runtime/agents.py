@@ -19,7 +19,7 @@ from elasticjob_runtime.contract import Env, Keys, MemberValue, OutcomeValue, Pl
 from elasticjob_runtime.etcd import EtcdClient
 from elasticjob_runtime.etcd.port import Get, KeyRange
 
-from tests.support import eventually
+from hack.support import eventually
 
 SOURCE = pathlib.Path(elasticjob_runtime.__file__).parents[1]
 WORKER = pathlib.Path(__file__).with_name("light_worker.py")

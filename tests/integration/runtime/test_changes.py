@@ -8,8 +8,8 @@ import time
 
 from elasticjob_runtime.contract import ExitCode, MemberState, OutcomeState, PlanReason
 
+from hack.support import eventually
 from tests.integration.runtime.agents import Job, lives
-from tests.support import eventually
 
 
 def test_all_succeed_and_exit_0(job: Job) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from elasticjob_runtime.contract import PEER_LOST
 
+from hack.support import eventually
 from tests.integration.runtime.agents import SOURCE, Job
-from tests.support import eventually
 
 pytestmark = pytest.mark.torch
 

@@ -10,8 +10,8 @@ import time
 import pytest
 from elasticjob_runtime.contract import ExitCode, PlanReason
 
+from hack.support import eventually
 from tests.integration.runtime.agents import QUICK, Job
-from tests.support import eventually
 
 CRASHING = """
 import json, os, pathlib, socket, sys, time

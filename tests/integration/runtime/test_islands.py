@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from elasticjob_runtime.contract import Fence
 
+from hack.support import eventually
 from tests.contract.proxy import Proxy
 from tests.integration.runtime.agents import Job, lives
-from tests.support import eventually
 
 
 def test_a_whole_group_that_is_cut_off_stops_when_its_spares_take_over(job: Job) -> None:

@@ -8,8 +8,8 @@ import signal
 
 from elasticjob_runtime.training.link import AgentLink
 
+from hack.support import eventually
 from tests.integration.runtime.agents import Job
-from tests.support import eventually
 
 SCRIPT = """
 import json, os, pathlib, sys

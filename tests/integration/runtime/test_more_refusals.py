@@ -13,9 +13,9 @@ import pytest
 from elasticjob_runtime.contract import CONTRACT_VERSION, Env, ExitCode, MemberState, MemberValue, OutcomeState
 from elasticjob_runtime.etcd.port import Get, KeyRange
 
+from hack.support import eventually
 from tests.contract.etcd_servers import EtcdServer, enable_users
 from tests.integration.runtime.agents import QUICK, SOURCE, Job
-from tests.support import eventually
 
 WRONG_FLAGS = {
     "more at least than at most": (("--nnodes", "4:2"), QUICK, "--nnodes=4:2: the minimum", ExitCode.USAGE),

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from hack.support import eventually
 from tests.integration.runtime.agents import SOURCE, lives
-from tests.support import eventually
 
 pytestmark = pytest.mark.torch
 

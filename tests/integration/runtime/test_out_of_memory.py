@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import elasticjob_runtime
 import pytest
 
-from tests.cluster.cgroups import hierarchies
-from tests.cluster.output import ClusterError
+from hack.cluster.cgroups import hierarchies
+from hack.cluster.output import ClusterError
 
 HUNGRY = "held = []\nwhile True: held.append(bytearray(b'x' * (1 << 20)))\n"
 LIMIT = 192 << 20

@@ -7,10 +7,10 @@ import pathlib
 import pytest
 from elasticjob_runtime.contract import MemberState
 
+from hack.support import eventually
 from tests.contract.etcd_servers import EtcdServer, require_etcd, three_members
 from tests.contract.proxy import Proxy
 from tests.integration.runtime.agents import Job, lives
-from tests.support import eventually
 
 
 @pytest.mark.parametrize("data", ["kept", "lost"])

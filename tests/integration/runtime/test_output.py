@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 from elasticjob_runtime.contract import Env
 
+from hack.support import eventually
 from tests.integration.runtime.agents import QUICK, SOURCE, WORKER, Job
-from tests.support import eventually
 
 FLOOD = f"""
 import os, pathlib, sys, threading

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import pytest
 from elasticjob_runtime.contract import ExitCode, PlanReason, SpecValue
 
+from hack.support import eventually
 from tests.integration.runtime.agents import WORKER, Agent, Job, lives
-from tests.support import eventually
 
 TRAINING = """
 import os, pathlib, signal, sys, time

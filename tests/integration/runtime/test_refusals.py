@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 from elasticjob_runtime.contract import ExitCode
 
-from tests.cluster.processes import free_ports
+from hack.cluster.processes import free_ports
+from hack.support import eventually
 from tests.contract.etcd_servers import EtcdServer, enable_users
 from tests.integration.runtime.agents import Job
-from tests.support import eventually
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.launch import can_fork
 from elasticjob_runtime.workers.zygote import start_command
 
+from hack.support import eventually
 from tests.integration.runtime.agents import lives
 from tests.integration.runtime.subreaper import subreaper
-from tests.support import eventually
 
 SOURCE = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
 

@@ -15,8 +15,8 @@ import pytest
 from elasticjob_runtime.agent.reactor import Reactor
 from elasticjob_runtime.workers.stores import StoreHost
 
-from tests.cluster.processes import free_ports
-from tests.support import eventually
+from hack.cluster.processes import free_ports
+from hack.support import eventually
 
 pytestmark = pytest.mark.torch
 

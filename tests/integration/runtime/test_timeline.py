@@ -13,9 +13,9 @@ import pytest
 from elasticjob_runtime.contract import Env, ExitCode, SpecValue
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.cluster.processes import free_ports
+from hack.cluster.processes import free_ports
+from hack.support import eventually
 from tests.integration.runtime.agents import QUICK, Agent, Job
-from tests.support import eventually
 
 TRAINING = """
 import os, pathlib, sys, time

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from elasticjob_runtime.etcd import connect
 
-from tests.support import eventually
+from hack.support import eventually
 
 SCRIPT = pathlib.Path(__file__).with_name("train.py")
 RESOLVER = {"RES_OPTIONS": "timeout:1 attempts:1"}

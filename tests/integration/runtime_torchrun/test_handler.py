@@ -31,8 +31,8 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from torch.distributed.elastic.utils import store as torch_store
 
+from hack.support import eventually
 from tests.integration.runtime_torchrun.conftest import RESOLVER, Job
-from tests.support import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from elasticjob_runtime.contract import Fence
 
+from hack.support import eventually
 from tests.integration.runtime_torchrun.conftest import PATIENCE, Job
-from tests.support import eventually
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 

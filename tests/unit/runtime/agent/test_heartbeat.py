@@ -11,7 +11,7 @@ from elasticjob_runtime.agent.peers import PeerServer
 from elasticjob_runtime.agent.reactor import Reactor
 from elasticjob_runtime.contract import Neighbour
 
-from tests.support import eventually
+from hack.support import eventually
 
 
 class Loop(Reactor):

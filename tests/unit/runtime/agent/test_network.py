@@ -9,7 +9,7 @@ from elasticjob_runtime.agent import network
 from elasticjob_runtime.agent.network import PortRange, given_address, hold_ports, own_address
 from elasticjob_runtime.etcd import Endpoint, parse_endpoints, sockets
 
-from tests.cluster.processes import free_ports
+from hack.cluster.processes import free_ports
 
 OUTSIDE = "10.20.30.40"
 

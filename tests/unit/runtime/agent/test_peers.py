@@ -15,7 +15,7 @@ from elasticjob_runtime.agent import peers
 from elasticjob_runtime.agent.peers import PeerServer, probe, probe_in_background
 from elasticjob_runtime.membership.model import Member
 
-from tests.cluster.processes import free_ports
+from hack.cluster.processes import free_ports
 from tests.unit.runtime.membership.builders import make_member
 
 

@@ -36,7 +36,7 @@ from elasticjob_runtime.membership.model import (
     Subscribe,
 )
 
-from tests.support import eventually
+from hack.support import eventually
 from tests.unit.runtime.membership.builders import make_failure, make_member, make_plan
 
 KEYS = Keys("/p", "run")

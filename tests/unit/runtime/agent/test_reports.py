@@ -14,7 +14,7 @@ from elasticjob_runtime.agent.reactor import Reactor
 from elasticjob_runtime.agent.reports import READS_AT_ONCE, RateMeter, ReportSocket
 from elasticjob_runtime.contract import ProgressValue
 
-from tests.support import eventually
+from hack.support import eventually
 
 
 class Desk:

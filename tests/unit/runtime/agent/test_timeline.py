@@ -9,7 +9,7 @@ from pathlib import Path
 
 from elasticjob_runtime.agent.timeline import Timeline
 
-from tests.support import eventually
+from hack.support import eventually
 
 
 def test_events_are_json_lines_that_can_be_read_at_once(tmp_path: Path) -> None:

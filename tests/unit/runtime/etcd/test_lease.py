@@ -8,7 +8,7 @@ import time
 from elasticjob_runtime.etcd import LeaseLost, StoreError, Unavailable
 from elasticjob_runtime.etcd.lease import KeptLease
 
-from tests.support import eventually
+from hack.support import eventually
 
 
 class PaperStore:

@@ -6,7 +6,7 @@ import pytest
 from elasticjob_runtime.etcd import Get, KeyRange, LeaseLost, MemoryStore, Put, StoreError
 from elasticjob_runtime.etcd.state import Compact, Compacted, Grant, KeepAlive, Revoke, State, Txn
 
-from tests.support import eventually
+from hack.support import eventually
 
 ALL = (KeyRange("a", "zz"),)
 

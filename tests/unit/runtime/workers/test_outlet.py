@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from elasticjob_runtime.workers.outlet import Outlet
 
-from tests.support import eventually
+from hack.support import eventually
 
 LINE = b"x" * 999 + b"\n"
 

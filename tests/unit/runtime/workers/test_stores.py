@@ -11,7 +11,7 @@ from elasticjob_runtime.agent.reactor import Reactor
 from elasticjob_runtime.workers import messages
 from elasticjob_runtime.workers.stores import PortUse, StoreHost
 
-from tests.support import eventually
+from hack.support import eventually
 
 PORTS = [100, 101, 102, 103]
 

@@ -1,0 +1,105 @@
+"""The operator on a real API server and scheduler, with kwok for nodes and kubelets.
+
+big   one job of many workers, against a bare client that does the same creates, 64 in flight, in the same run
+idle  many small jobs on one etcd, at rest; then a storm: a tenth of all pods fails at once
+own   the same at rest, each job with an etcd (an address) of its own
+scale thousands of jobs that were there before the operator: its start and its memory; half of all nodes flap; one tenant's storm
+      while another one scales
+
+Load, API server, scheduler, kwok and operator share the machine: compare ratios, not seconds, between machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.operator import scale, scenarios
+from benchmarks.operator.fake_cluster import Client, FakeCluster
+from benchmarks.operator.process import Operator
+
+REACH = {
+    "created / bare": 1.4,
+    "status / bare running": 1.4,
+    "API calls per pod beyond create": 2.0,
+    "idle: % of a core": 5.0,
+    "idle: MiB": 256.0,
+    "storm: reconcile p99, s": 1.0,
+    "in the end: peak of memory, MiB": 512.0,
+}
+"""What is to be reached, at most."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.operator", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("scenarios", nargs="*", default=["big", "idle", "own"], choices=["big", "idle", "own", "scale"], help="(all)")
+    parser.add_argument("--big", type=int, default=1000, help="workers of the one job (1000)")
+    parser.add_argument("--rounds", type=int, default=3, help="of `big`, of which the medians count (3)")
+    parser.add_argument("--jobs", type=int, default=1000, help="small jobs (1000)")
+    parser.add_argument("--workers", type=int, default=4, help="of a small job (4)")
+    parser.add_argument("--scale-jobs", type=int, default=5000, help="of `scale`, with --workers pods each (5000)")
+    parser.add_argument("--idle-seconds", type=float, default=60.0, help="for which the operator is watched at rest (60)")
+    parser.add_argument("--profile", action="store_true", help="of `idle`: where the operator's CPU goes in the storm")
+    arguments = parser.parse_args()
+    console = Console(highlight=False)
+    folder = Path(tempfile.mkdtemp(prefix="elasticjob-bench-operator-"))
+    good = True
+    for scenario in arguments.scenarios:
+        (folder / scenario).mkdir()
+        figures = asyncio.run(_run(scenario, folder / scenario, arguments))
+        good = _show(console, scenario, figures) and good
+    console.print(f"load of this machine now: {os.getloadavg()[0]:.1f}; logs: {folder}")
+    return 0 if good else 1
+
+
+async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> dict[str, float]:
+    if scenario == "scale":
+        with scenarios.etcds(folder, 1) as endpoint:
+            return await scale.run(
+                folder,
+                endpoint(0),
+                arguments.scale_jobs,
+                arguments.workers,
+                lambda config, log: Operator(config, folder / log, None, **scale.SETTINGS),
+            )
+    own = arguments.jobs if scenario == "own" else 1
+    with (
+        FakeCluster(folder) as cluster,
+        scenarios.etcds(folder, own) as endpoint,
+        Operator(cluster.kubeconfig, folder / "operator.log", folder / "profile.json" if arguments.profile else None) as operator,
+    ):
+        async with Client(cluster.kubeconfig) as client:
+            if scenario == "big":
+                return await scenarios.big_jobs(client, operator, arguments.big, endpoint(0), arguments.rounds)
+            figures = await scenarios.many_jobs(
+                client, operator, arguments.jobs, arguments.workers, endpoint, arguments.idle_seconds, storm=scenario == "idle"
+            )
+            return figures | {f"storm: % of CPU in {part}": share for part, share in operator.profile().items() if share >= 0.5}
+
+
+def _show(console: Console, scenario: str, figures: dict[str, float]) -> bool:
+    table = Table(title=scenario, title_justify="left")
+    for column in ("", "measured", "at most"):
+        table.add_column(column, justify="left" if not column else "right")
+    good = True
+    for name, value in figures.items():
+        limit = REACH.get(name)
+        missed = limit is not None and value > limit
+        good = good and not missed
+        text = f"{value:.3g}" if value < 100 else f"{value:.0f}"
+        table.add_row(name, f"[bold red]{text}[/]" if missed else text, "" if limit is None else f"{limit:g}")
+    console.print(table)
+    return good
+
+
+if __name__ == "__main__":
+    sys.exit(main())

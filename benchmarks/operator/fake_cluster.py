@@ -1,0 +1,88 @@
+"""A real control plane with a real scheduler, and kwok for kubelets: nodes and pods that exist in the API alone. On loopback, no root."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import yaml
+
+from hack.cluster import components
+from hack.cluster.components import command
+from hack.cluster.loopback import ControlPlane
+from hack.cluster.processes import free_ports
+from hack.cluster.programs import source_of_module
+from tests.integration.operator.conftest import install_crd
+
+NODES = 30
+Json = dict[str, Any]
+
+
+class FakeCluster(ControlPlane):
+    """Ends with this process."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, controllers=["garbage-collector-controller", "namespace-controller"])
+
+    def _start(self) -> None:
+        super()._start()
+        # The scheduler's default of 50 requests a second would be all that is measured.
+        fast = {"kubeconfig": str(self.kubeconfig), "qps": 2000, "burst": 4000}
+        config = self.directory / "scheduler.yaml"
+        kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+        config.write_text(yaml.safe_dump({**kind, "clientConnection": fast, "leaderElection": {"leaderElect": False}}), encoding="utf-8")
+        port, kwok_port = free_ports(2)
+        flags: Mapping[str, object] = {"config": config, "secure-port": port, "bind-address": "127.0.0.1"}
+        ours = [word for word in components.scheduler(self.kubeconfig) if not word.startswith(("--leader-elect", "--profiling"))]
+        self._start_child([*ours, *command("kube-scheduler", flags)[1:]])
+        kwok = {"kubeconfig": self.kubeconfig, "manage-all-nodes": True, "server-address": f"127.0.0.1:{kwok_port}"}
+        stages = source_of_module("sigs.k8s.io/kwok") / "kustomize" / "stage"
+        # Not pod-delete: kwok deletes by name, and a late one takes the successor instead, again and again. Pods that have failed need no
+        # kubelet to go; the others are deleted by force.
+        files = [stages / "node/fast/node-initialize.yaml", stages / "pod/fast/pod-ready.yaml"]
+        self._start_child([*command("kwok", kwok), *(f"--config={each}" for each in files)])
+        install_crd(self)
+        nodes = [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{number}"}} for number in range(NODES)]
+        self.kubectl("create", "--filename=-", stdin=orjson.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}).decode())
+        self.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s")
+
+    def _server_flags(self) -> Json:
+        # Nobody here takes the taint of a new node away.
+        return {**super()._server_flags(), "disable-admission-plugins": "ServiceAccount,TaintNodesByCondition"}
+
+
+class Client:
+    """The bare client: dicts in, dicts out, over connections that stay. Use as an async context manager."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        config = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
+        cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+        self.server: str = cluster["server"]
+        context = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+        with tempfile.NamedTemporaryFile() as pem:
+            for part in ("client-certificate-data", "client-key-data"):
+                pem.write(base64.b64decode(user[part]))
+            pem.flush()
+            context.load_cert_chain(pem.name)
+        self._context = context
+
+    async def __aenter__(self) -> Client:
+        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._context, limit=256))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.session.close()
+
+    async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Json:
+        data = orjson.dumps(body) if body is not None else None
+        async with self.session.request(method, self.server + path, data=data, headers={"Content-Type": kind}) as response:
+            answer: Json = orjson.loads(await response.read())
+            if response.status >= 300:
+                raise RuntimeError(f"{method} {path}: {response.status} {answer.get('message')}")
+            return answer

@@ -1,0 +1,138 @@
+"""The operator as a process of its own, and what it costs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import signal
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from hack.cluster.loopback import answers
+from hack.cluster.processes import Child, free_ports
+
+START_SECONDS = 300.0
+"""For the operator to be ready: with thousands of pods it waits for the API server to list them."""
+
+Samples = dict[str, float]
+"""Prometheus text: `name{labels}` -> value."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cost:
+    cpu: float
+    """s of CPU since the process began."""
+    memory: float
+    """MiB resident."""
+    peak: float
+    """Most that there ever was, MiB."""
+    threads: int
+
+
+class Operator:
+    """For the whole cluster. Use as a context manager."""
+
+    def __init__(self, kubeconfig: Path, log: Path, profile: Path | None = None, **environment: str) -> None:
+        """`profile`: where to write where the CPU goes."""
+        self._profile = profile
+        (self._port,) = free_ports(1)
+        settings = {"KUBECONFIG": str(kubeconfig), "ELASTICJOB_PROBE_PORT": str(self._port), **environment}
+        module = ["elasticjob_operator"] if profile is None else ["benchmarks.operator.profiled", profile]
+        self._child = Child([sys.executable, "-m", *module], log, {**os.environ, **settings})
+
+    def __enter__(self) -> Operator:
+        self._child.wait_until(lambda: answers(f"http://127.0.0.1:{self._port}/readyz"), timeout=START_SECONDS)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.stop()
+
+    def cost(self) -> Cost:
+        stat = Path(f"/proc/{self._child.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        status = Path(f"/proc/{self._child.pid}/status").read_text(encoding="utf-8")
+        found = dict(re.findall(r"^(VmRSS|VmHWM|Threads):\s+(\d+)", status, re.MULTILINE))
+        cpu = (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+        return Cost(cpu, int(found["VmRSS"]) / 1024, int(found["VmHWM"]) / 1024, int(found["Threads"]))
+
+    def probe(self) -> None:
+        """Returns when /healthz has answered."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/healthz", timeout=60) as answer:
+            answer.read()
+
+    @contextlib.contextmanager
+    def profiled(self) -> Iterator[None]:
+        """Takes the profile of what is done meanwhile, if one was asked for."""
+        if self._profile is None:
+            yield
+            return
+        self._child.process.send_signal(signal.SIGUSR2)
+        yield
+        self._child.process.send_signal(signal.SIGUSR2)
+        self._child.wait_until(self._profile.exists)
+
+    def profile(self) -> dict[str, float]:
+        """Part of the program -> its share of the CPU, %. Empty: none was taken."""
+        if self._profile is None or not self._profile.exists():
+            return {}
+        parts = json.loads(self._profile.read_text(encoding="utf-8"))["parts"]
+        total = sum(parts.values())
+        return {part: 100 * count / total for part, count in parts.items()}
+
+    def metrics(self) -> Samples:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))}
+
+
+def idle_cost(operator: Operator, seconds: float) -> tuple[float, Cost]:
+    """(cores, cost at the end) over so many seconds."""
+    before, started = operator.cost(), time.monotonic()
+    time.sleep(seconds)
+    after = operator.cost()
+    return (after.cpu - before.cpu) / (time.monotonic() - started), after
+
+
+def difference(before: Samples, after: Samples) -> Samples:
+    return {name: value - before.get(name, 0.0) for name, value in after.items()}
+
+
+def quantile(samples: Samples, name: str, share: float) -> float:
+    """Of a histogram, s: linear within a bucket, as Prometheus reckons.
+
+    >>> quantile({'x_bucket{le="1.0"}': 50, 'x_bucket{le="2.0"}': 100, 'x_bucket{le="+Inf"}': 100}, "x", 0.75)
+    1.5
+    """
+    buckets = sorted(
+        (float(found[1]), value) for key, value in samples.items() if (found := re.fullmatch(rf'{name}_bucket{{le="(.+)"}}', key))
+    )
+    if not buckets or not buckets[-1][1]:
+        return 0.0
+    wanted, edge, below = share * buckets[-1][1], 0.0, 0.0
+    for limit, count in buckets:
+        if count >= wanted:
+            return limit if limit == float("inf") or count == below else edge + (limit - edge) * (wanted - below) / (count - below)
+        edge, below = limit, count
+    return edge
+
+
+def requests(samples: Samples) -> dict[str, float]:
+    """`verb resource` -> requests, without watches and those without an answer."""
+    found: dict[str, float] = {}
+    for key, value in samples.items():
+        match = re.fullmatch(r'elasticjob_api_requests_total{code="(\d+)",resource="(.*)",verb="(.*)"}', key)
+        if match and match[3] != "watch" and value:
+            name = f"{match[3]} {match[2]}"
+            found[name] = found.get(name, 0.0) + value
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def beyond_creates(samples: Samples) -> float:
+    """Requests of every kind for each pod that was created, beside that create itself. A dry run is a request like others."""
+    made = samples["elasticjob_pods_created_total"]
+    return (sum(requests(samples).values()) - made) / made

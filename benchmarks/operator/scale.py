@@ -1,0 +1,247 @@
+"""Thousands of jobs of several tenants: what a start costs, a flap of nodes, and what one tenant notices of another's storm."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from benchmarks.operator.fake_cluster import Client, Json
+from benchmarks.operator.pods import PodCount
+from benchmarks.operator.process import Operator, Samples, difference, requests
+from benchmarks.operator.scenarios import JOBS, PODS, _failed, _many, _quiet
+from benchmarks.operator.seed import Etcd, Original, nodes
+from hack.cluster.loopback import ControlPlane
+from tests.integration.operator.conftest import install_crd
+
+TENANTS = 10
+NODES = 500
+FLAP_SECONDS, NODE_LOST_SECONDS = 2.0, 60
+"""How long nodes are silent, and from when on one is called lost: later than they are all told to be back."""
+SETTINGS = {"ELASTICJOB_NODE_LOST_SECONDS": str(NODE_LOST_SECONDS), "ELASTICJOB_RESYNC_SECONDS": "900"}
+"""No resync meanwhile: it would hide what each event costs."""
+MERGE = "application/merge-patch+json"
+ENVIRONMENT = [{"name": f"SETTING_{number}", "value": f"a value of the environment, number {number}"} for number in range(12)]
+LIMITS = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8"}
+TEMPLATE: Json = {
+    "spec": {
+        "containers": [
+            {
+                "name": "trainer",
+                "image": "registry.example/team/trainer:2026.11",
+                "command": ["elasticrun", "--standalone-tuning", "train.py", "--config", "/config/model.yaml"],
+                "env": ENVIRONMENT,
+                "resources": {"limits": LIMITS, "requests": LIMITS},
+                "volumeMounts": [{"name": "checkpoints", "mountPath": "/checkpoints"}, {"name": "shm", "mountPath": "/dev/shm"}],
+            }
+        ],
+        "volumes": [
+            {"name": "checkpoints", "persistentVolumeClaim": {"claimName": "checkpoints"}},
+            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        ],
+    }
+}
+
+
+class Seeded(ControlPlane):
+    """No scheduler, no kubelets, no controllers: only what is put there. Ends with this process."""
+
+    def _start(self) -> None:
+        super()._start()
+        install_crd(self)
+
+    def _server_flags(self) -> Json:
+        return {**super()._server_flags(), "disable-admission-plugins": "ServiceAccount,TaintNodesByCondition,PersistentVolumeClaimResize"}
+
+
+async def run(folder: Path, endpoint: str, jobs: int, workers: int, start: Callable[[Path, str], Operator]) -> dict[str, float]:
+    """`start(kubeconfig, name of the log)`: an operator."""
+    figures = _Figures()
+    with Seeded(folder) as cluster:
+        async with Client(cluster.kubeconfig) as client, Etcd(cluster.etcd_endpoint) as etcd, Etcd(f"http://{endpoint}") as meeting:
+            for tenant in ("seed", *(f"tenant-{number}" for number in range(TENANTS))):
+                await client.call("POST", "/api/v1/namespaces", {"metadata": {"name": tenant}})
+            await etcd.write(nodes(NODES))
+            with start(cluster.kubeconfig, "seed.log"):
+                original = await _original(client, meeting, workers, endpoint)
+            await _copy(original, jobs, workers, etcd, meeting)
+            began = time.monotonic()
+            with start(cluster.kubeconfig, "operator.log") as operator:
+                figures.add({"start: ready after, s": time.monotonic() - began})
+                await _quiet(operator)
+                figures.add(_cost(operator, "start") | _requests(operator.metrics(), jobs))
+                await asyncio.sleep(10)
+                figures.add({"at rest: MiB": operator.cost().memory})
+                figures.add(await _flap(client, operator))
+                figures.add(await _two_tenants(client, operator))
+                figures.add({"in the end: peak of memory, MiB": operator.cost().peak})
+    return figures
+
+
+class _Figures(dict[str, float]):
+    """Told as they come: the whole takes minutes."""
+
+    def add(self, more: dict[str, float]) -> None:
+        self.update(more)
+        for name, value in more.items():
+            print(f"  {name}: {value:.4g}", file=sys.stderr, flush=True)
+
+
+def _cost(operator: Operator, name: str) -> dict[str, float]:
+    cost = operator.cost()
+    return {f"{name}: operator's CPU, s": cost.cpu, f"{name}: peak of memory, MiB": cost.peak, f"{name}: MiB": cost.memory}
+
+
+def _requests(spent: Samples, jobs: int) -> dict[str, float]:
+    rounds = spent["elasticjob_reconcile_seconds_count"] / jobs
+    return {"start: rounds per job": rounds, "start: API calls but for watches": sum(requests(spent).values())}
+
+
+async def _original(client: Client, meeting: Etcd, workers: int, endpoint: str) -> Original:
+    """A job whose pods run, as the operator has made it and told of it."""
+    name = "job-00000"
+    sizes = {"replicas": workers, "minReplicas": 1, "maxReplicas": 2 * workers, "template": TEMPLATE}
+    spec = {"workers": sizes, "rendezvous": {"endpoint": endpoint}}
+    body = {"apiVersion": "elasticjob.dev/v1alpha1", "kind": "ElasticJob", "metadata": {"name": name}, "spec": spec}
+    await client.call("POST", JOBS.format("seed"), body)
+    async with PodCount(client, "seed"):
+        while len(pods := (await client.call("GET", PODS.format("seed")))["items"]) < workers:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    for pod in pods:
+        path = f"{PODS.format('seed')}/{pod['metadata']['name']}"
+        target = {"apiVersion": "v1", "kind": "Node", "name": "node-0000"}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod["metadata"]["name"]}, "target": target}
+        await client.call("POST", f"{path}/binding", binding)
+        await client.call("PATCH", f"{path}/status", _running(), MERGE)
+    while True:
+        job = await client.call("GET", f"{JOBS.format('seed')}/{name}")
+        keys = await meeting.read("/elasticjob/")
+        if (job.get("status") or {}).get("workers") == f"{workers}/{workers}" and keys:
+            break
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(3)  # the last words of status
+    job = await client.call("GET", f"{JOBS.format('seed')}/{name}")
+    pods = (await client.call("GET", PODS.format("seed")))["items"]
+    services = (await client.call("GET", "/api/v1/namespaces/seed/services"))["items"]
+    for kind, each in [("Pod", pod) for pod in pods] + [("Service", service) for service in services]:
+        each |= {"apiVersion": "v1", "kind": kind}
+    return Original(job, pods, services, keys)
+
+
+def _running() -> Json:
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    conditions = [
+        {"type": type_, "status": "True", "lastTransitionTime": now}
+        for type_ in ("Initialized", "Ready", "ContainersReady", "PodScheduled")
+    ]
+    image = "registry.example/team/trainer"
+    container = {
+        "name": "trainer",
+        "image": f"{image}:2026.11",
+        "imageID": f"{image}@sha256:{'a' * 64}",
+        "containerID": f"containerd://{'b' * 64}",
+        "ready": True,
+        "started": True,
+        "restartCount": 0,
+        "state": {"running": {"startedAt": now}},
+    }
+    addresses = {"hostIP": "10.0.0.1", "podIP": "10.1.0.1", "podIPs": [{"ip": "10.1.0.1"}], "startTime": now}
+    return {"status": {"phase": "Running", "conditions": conditions, "containerStatuses": [container], **addresses}}
+
+
+async def _copy(original: Original, jobs: int, workers: int, etcd: Etcd, meeting: Etcd) -> None:
+    for first in range(1, jobs + 1, 250):
+        objects, keys = [], []
+        for number in range(first, min(first + 250, jobs + 1)):
+            places = [f"node-{(number * workers + worker) % NODES:04}" for worker in range(workers)]
+            more = original.copy(f"job-{number:05}", f"tenant-{number % TENANTS}", places)
+            objects += more[0]
+            keys += more[1]
+        await etcd.write(objects)
+        await meeting.write(keys)
+
+
+async def _flap(client: Client, operator: Operator) -> dict[str, float]:
+    """Half of the nodes fall silent, and are back before anybody calls them lost."""
+    before, cpu, waits = operator.metrics(), operator.cost().cpu, list[float]()
+    async with _probing(operator, waits):
+        for ready in ("Unknown", "True"):
+            condition = {"type": "Ready", "status": ready, "lastTransitionTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+            body = {"status": {"conditions": [condition]}}
+            paths = [f"/api/v1/nodes/node-{number:04}/status" for number in range(0, NODES, 2)]
+            await _many([client.call("PATCH", path, body, MERGE) for path in paths])
+            await asyncio.sleep(FLAP_SECONDS if ready == "Unknown" else 0)
+        await _quiet(operator)
+    spent = difference(before, operator.metrics())
+    return {
+        "flap: nodes": NODES / 2,
+        "flap: operator's CPU, s": operator.cost().cpu - cpu,
+        "flap: rounds": spent["elasticjob_reconcile_seconds_count"],
+        "flap: API calls": sum(requests(spent).values()),
+        "flap: longest wait for /healthz, s": max(waits, default=0.0),
+    }
+
+
+@contextlib.asynccontextmanager
+async def _probing(operator: Operator, waits: list[float]) -> AsyncIterator[None]:
+    """How long the event loop is busy with something else."""
+
+    async def probe() -> None:
+        while True:
+            began = time.monotonic()
+            await asyncio.to_thread(operator.probe)
+            waits.append(time.monotonic() - began)
+            await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(probe())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def _two_tenants(client: Client, operator: Operator) -> dict[str, float]:
+    """Every job of one tenant loses a pod at once; jobs of another are scaled, before and meanwhile."""
+    own, other = "tenant-1", "tenant-2"
+    names = [each["metadata"]["name"] for each in (await client.call("GET", JOBS.format(own)))["items"]]
+    pods = (await client.call("GET", PODS.format(other)))["items"]
+    victims = [pod for pod in pods if pod["metadata"]["labels"].get("elasticjob.dev/worker-index") == "0"]
+    async with PodCount(client, own) as count:
+        alone = [await _scale(client, count, own, name) for name in (names * 10)[:10]]
+        before, cpu = operator.metrics(), operator.cost().cpu
+        path = PODS.format(other) + "/{}/status"
+        began = time.monotonic()
+        storm = asyncio.create_task(
+            _many([client.call("PATCH", path.format(pod["metadata"]["name"]), _failed(pod), MERGE) for pod in victims])
+        )
+        await asyncio.sleep(1)
+        meanwhile = [await _scale(client, count, own, name) for name in (names * 10)[10:30]]
+        await storm
+        await _quiet(operator)
+        took = time.monotonic() - began
+    spent = difference(before, operator.metrics())
+    return {
+        "storm: failures": len(victims),
+        "storm: over after, s": took,
+        "storm: operator's CPU per failure, ms": (operator.cost().cpu - cpu) / max(1, len(victims)) * 1000,
+        "storm: API calls per failure": sum(requests(spent).values()) / max(1, len(victims)),
+        "another tenant, alone: scaled after, s": statistics.median(alone),
+        "another tenant, in the storm: scaled after, s": statistics.median(meanwhile),
+        "another tenant, in the storm: the slowest of 20, s": max(meanwhile),
+    }
+
+
+async def _scale(client: Client, count: PodCount, tenant: str, name: str) -> float:
+    """Seconds from `kubectl scale` by one to the pod."""
+    path = f"{JOBS.format(tenant)}/{name}/scale"
+    wanted = (await client.call("GET", path))["spec"]["replicas"] + 1
+    there, began = len(count.created), time.monotonic()
+    await client.call("PATCH", path, {"spec": {"replicas": wanted}}, MERGE)
+    await count.until(created=there + 1, seconds=120)
+    return time.monotonic() - began

@@ -1,0 +1,212 @@
+"""What is measured. Each returns figures by name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+from benchmarks.operator.fake_cluster import Client, Json
+from benchmarks.operator.pods import PodCount
+from benchmarks.operator.process import Operator, Samples, beyond_creates, difference, idle_cost, quantile, requests
+from hack.cluster.components import command
+from hack.cluster.processes import Child, free_ports
+
+JOBS = "/apis/elasticjob.dev/v1alpha1/namespaces/{}/elasticjobs"
+PODS = "/api/v1/namespaces/{}/pods"
+IN_FLIGHT = 64
+TEMPLATE: Json = {"spec": {"containers": [{"name": "trainer", "image": "trainer:1", "command": ["elasticrun", "train.py"]}]}}
+
+
+def job(name: str, workers: int, endpoint: str) -> Json:
+    sizes = {"replicas": workers, "minReplicas": 1, "maxReplicas": workers, "template": TEMPLATE}
+    return {
+        "apiVersion": "elasticjob.dev/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": name},
+        "spec": {"workers": sizes, "rendezvous": {"endpoint": endpoint}},
+    }
+
+
+@contextlib.asynccontextmanager
+async def namespace(client: Client, name: str, *, last: bool = False) -> AsyncIterator[str]:
+    """`last`: what is in it ends with the cluster."""
+    await client.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+    yield name
+    if last:
+        return
+    await client.call("DELETE", JOBS.format(name))
+    await client.call("DELETE", PODS.format(name), {"gracePeriodSeconds": 0})
+    await client.call("DELETE", f"/api/v1/namespaces/{name}")
+    while True:  # the next measurement must not pay for this one's garbage
+        found = await client.call("GET", f"/api/v1/namespaces?fieldSelector=metadata.name={name}")
+        if not found["items"]:
+            return
+        await asyncio.sleep(0.5)
+
+
+@contextlib.contextmanager
+def etcds(folder: Path, count: int) -> Iterator[Callable[[int], str]]:
+    """An etcd that listens on so many loopback addresses: to its clients so many etcds. Yields the endpoint of each."""
+    port, peer = free_ports(2)
+    hosts = ["127.0.0.1", *(f"127.7.{number // 250}.{number % 250 + 1}" for number in range(count if count > 1 else 0))]
+    flags = {
+        "data-dir": folder / f"etcd-{count}",
+        "unsafe-no-fsync": True,
+        "listen-client-urls": ",".join(f"http://{host}:{port}" for host in hosts),
+        "advertise-client-urls": f"http://127.0.0.1:{port}",
+        "listen-peer-urls": f"http://127.0.0.1:{peer}",
+        "initial-advertise-peer-urls": f"http://127.0.0.1:{peer}",
+        "initial-cluster": f"default=http://127.0.0.1:{peer}",
+        "log-level": "error",
+    }
+    child = Child(command("etcd", flags), folder / "etcd.log")
+    try:
+        child.wait_until(lambda: _healthy(f"http://127.0.0.1:{port}/health"))
+        yield lambda number: f"{hosts[1 + number] if count > 1 else hosts[0]}:{port}"
+    finally:
+        child.stop(grace=0)
+
+
+def _healthy(url: str) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=1) as answer:  # noqa: S310 our own loopback address
+        return b"true" in answer.read()
+    return False
+
+
+async def big_jobs(client: Client, operator: Operator, workers: int, endpoint: str, rounds: int) -> dict[str, float]:
+    """The median of so many rounds, figure by figure: what else the machine does hits operator and bare client at different times."""
+    found = [await _big_job(client, operator, workers, endpoint) for _ in range(rounds)]
+    return {name: statistics.median(each[name] for each in found) for name in found[0]}
+
+
+async def _big_job(client: Client, operator: Operator, workers: int, endpoint: str) -> dict[str, float]:
+    """Seconds from apply until all pods are created, until all run, and until status says so; and the same creates by the bare client."""
+    before = operator.metrics()
+    async with namespace(client, "big") as ns, PodCount(client, ns) as pods:
+        started, cpu = time.monotonic(), operator.cost().cpu
+        await client.call("POST", JOBS.format(ns), job("big", workers, endpoint))
+        await pods.until(created=workers, running=workers)
+        while (await client.call("GET", JOBS.format(ns) + "/big"))["status"]["workers"] != f"{workers}/{workers}":  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        said = time.monotonic() - started
+        cpu = operator.cost().cpu - cpu
+        bodies = [_as_created(each) for each in (await client.call("GET", PODS.format(ns)))["items"]]
+        mine = (max(pods.created.values()) - started, max(pods.running.values()) - started)
+        spent = difference(before, operator.metrics())
+    async with namespace(client, "bare") as ns, PodCount(client, ns) as pods:
+        started = time.monotonic()
+        await _many([client.call("POST", PODS.format(ns), body) for body in bodies])
+        await pods.until(created=workers, running=workers)
+        bare = (max(pods.created.values()) - started, max(pods.running.values()) - started)
+    return {
+        "created, s": mine[0],
+        "running, s": mine[1],
+        "status says so, s": said,
+        "bare client: created, s": bare[0],
+        "bare client: running, s": bare[1],
+        "created / bare": mine[0] / bare[0],
+        "status / bare running": said / bare[1],
+        "operator's CPU, s": cpu,
+        "API calls per pod beyond create": beyond_creates(spent),
+    }
+
+
+def _as_created(pod: Json) -> Json:
+    """What was sent, as nearly as can be told from what is there: without owner (it would be collected) and what the server added."""
+    spec = {key: value for key, value in pod["spec"].items() if key not in ("nodeName", "tolerations", "priority", "preemptionPolicy")}
+    return {"metadata": {key: pod["metadata"].get(key) for key in ("name", "labels", "annotations")}, "spec": spec}
+
+
+async def many_jobs(
+    client: Client, operator: Operator, jobs: int, workers: int, endpoint: Callable[[int], str], idle_seconds: float, *, storm: bool
+) -> dict[str, float]:
+    """`jobs` of `workers`: what they cost at rest, then what happens when a tenth of all pods fails at once."""
+    figures: dict[str, float] = {}
+    total = jobs * workers
+    async with namespace(client, "many", last=True) as ns, PodCount(client, ns) as pods:
+        started, began = time.monotonic(), operator.metrics()
+        await _many([client.call("POST", JOBS.format(ns), job(f"job-{number}", workers, endpoint(number))) for number in range(jobs)])
+        await pods.until(created=total, running=total, seconds=600)
+        figures["all pods of all jobs run, s"] = time.monotonic() - started
+        await _quiet(operator)
+        figures["reconcile p99 while they start, s"] = quantile(difference(began, operator.metrics()), "elasticjob_reconcile_seconds", 0.99)
+        cores, cost = await asyncio.to_thread(idle_cost, operator, idle_seconds)
+        figures |= {"idle: % of a core": cores * 100, "idle: MiB": cost.memory, "idle: threads": cost.threads}
+        if storm:
+            figures |= await _storm(client, operator, ns, pods, total)
+        spent = difference(began, operator.metrics())
+        made, counted = spent["elasticjob_pods_created_total"], requests(spent)
+        figures["API calls per pod beyond create"] = beyond_creates(spent)
+        figures |= {f"  {name}": count / made for name, count in counted.items() if count / made >= 0.01}
+    return figures
+
+
+async def _storm(client: Client, operator: Operator, ns: str, pods: PodCount, total: int) -> dict[str, float]:
+    found = (await client.call("GET", PODS.format(ns)))["items"]
+    victims = [pod for pod in found if pod["metadata"]["labels"].get("elasticjob.dev/component") == "worker"][::10]
+    before, started, cpu = operator.metrics(), time.monotonic(), operator.cost().cpu
+    ages: list[float] = []
+    watching = asyncio.create_task(_ages(operator, ages))
+    path = PODS.format(ns) + "/{}/status"
+    kind = "application/merge-patch+json"
+    with operator.profiled():
+        await _many([client.call("PATCH", path.format(pod["metadata"]["name"]), _failed(pod), kind) for pod in victims])
+        sent = time.monotonic() - started
+        await pods.until(created=total + len(victims), running=total + len(victims))
+        took = time.monotonic() - started
+        await _quiet(operator)
+    watching.cancel()
+    spent: Samples = difference(before, operator.metrics())
+    return {
+        "storm: pods that fail": len(victims),
+        "storm: telling the API server, s": sent,
+        "storm: all replaced and running, s": took,
+        "storm: rounds per failure": spent["elasticjob_reconcile_seconds_count"] / len(victims),
+        "storm: API calls per failure": sum(requests(spent).values()) / len(victims),
+        "storm: reconcile p50, s": quantile(spent, "elasticjob_reconcile_seconds", 0.5),
+        "storm: reconcile p99, s": quantile(spent, "elasticjob_reconcile_seconds", 0.99),
+        "storm: wait in the queue p50, s": quantile(spent, "elasticjob_queue_wait_seconds", 0.5),
+        "storm: wait in the queue p99, s": quantile(spent, "elasticjob_queue_wait_seconds", 0.99),
+        "storm: oldest in the queue, s": max(ages, default=0.0),
+        "storm: operator's CPU per failure, ms": (operator.cost().cpu - cpu) / len(victims) * 1000,
+    }
+
+
+def _failed(pod: Json) -> Json:
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    ended = {"exitCode": 1, "reason": "Error", "startedAt": pod["status"]["startTime"], "finishedAt": now}
+    container = {"name": "trainer", "image": "trainer:1", "imageID": "", "ready": False, "restartCount": 0, "state": {"terminated": ended}}
+    return {"status": {"phase": "Failed", "containerStatuses": [container]}}
+
+
+async def _ages(operator: Operator, ages: list[float]) -> None:
+    while True:
+        samples = await asyncio.to_thread(operator.metrics)
+        ages.append(samples["elasticjob_queue_oldest_seconds"])
+        await asyncio.sleep(1)
+
+
+async def _quiet(operator: Operator) -> None:
+    """Returns when the operator has reconciled nothing for 3 s, but for the resync."""
+    count = -1.0
+    while True:
+        now = (await asyncio.to_thread(operator.metrics))["elasticjob_reconcile_seconds_count"]
+        if now - count <= 2:
+            return
+        count = now
+        await asyncio.sleep(3)
+
+
+async def _many(calls: list[object]) -> None:
+    slots = asyncio.Semaphore(IN_FLIGHT)
+
+    async def one(call: object) -> None:
+        async with slots:
+            await call  # type: ignore[misc]
+
+    await asyncio.gather(*(one(call) for call in calls))

@@ -1,0 +1,145 @@
+"""A process full of members: `python -m benchmarks.rendezvous.crowd`, started by __main__.py and steered by lines on its standard input.
+
+in: go                 all members start
+in: lose               the last member of this process ends
+out: {"round": 1, "at": 1767225600.0, "cpu": 1.2, "planners": 1}     the last member of this process has its rank in this plan
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import queue
+import resource
+import selectors
+import sys
+import threading
+import time
+import traceback
+
+from elasticjob_runtime.contract import Keys
+from elasticjob_runtime.etcd import EtcdClient
+
+from benchmarks.rendezvous.member import Member
+
+POOL = 8
+"""Threads that run members: how many of them wait for etcd at a time."""
+
+
+class Crowd:
+    """Runs members on a pool of threads."""
+
+    def __init__(self, endpoint: str, run_id: str, first: int, count: int, total: int) -> None:
+        self._lock = threading.Lock()
+        self._ready: queue.SimpleQueue[Member] = queue.SimpleQueue()
+        self._queued: set[Member] = set()
+        self._running: set[Member] = set()
+        self._again: set[Member] = set()
+        self._timers: list[tuple[float, int, Member]] = []
+        self._timer_set = threading.Condition()
+        self._ranked: dict[int, int] = {}
+        keys = Keys("/bench", run_id)
+        self._members = [
+            Member(f"m{number:05d}", EtcdClient(endpoint, timeout=30.0), keys, total, self.wake, self._got_rank)
+            for number in range(first, first + count)
+        ]
+        self._alive = count
+
+    def start(self) -> None:
+        for target in (*[self._work] * POOL, self._ring, self._greet):
+            threading.Thread(target=target, daemon=True).start()
+
+    def go(self) -> None:
+        for member in self._members:
+            self.wake(member)
+
+    def lose_one(self) -> None:
+        member = self._members[-1]
+        with self._lock:
+            self._alive -= 1
+        member.post(member.leave)
+
+    def wake(self, member: Member) -> None:
+        """Has it run soon; by one thread at a time."""
+        with self._lock:
+            if member in self._running:
+                self._again.add(member)
+            elif member not in self._queued:
+                self._queued.add(member)
+                self._ready.put(member)
+
+    def _work(self) -> None:
+        while True:
+            member = self._ready.get()
+            with self._lock:
+                self._queued.discard(member)
+                self._running.add(member)
+            try:
+                member.step()
+            except Exception:  # noqa: BLE001 - whatever it was: the measurement is void, and the reader of standard error sees why
+                traceback.print_exc()
+            with self._lock:
+                self._running.discard(member)
+                again = member in self._again
+                self._again.discard(member)
+            if again:
+                self.wake(member)
+            if member.wake_at is not None and not member.gone:
+                with self._timer_set:
+                    heapq.heappush(self._timers, (member.wake_at, id(member), member))
+                    self._timer_set.notify()
+
+    def _ring(self) -> None:
+        """Wakes members at their times."""
+        while True:
+            with self._timer_set:
+                while not self._timers or self._timers[0][0] > time.monotonic():
+                    self._timer_set.wait(self._timers[0][0] - time.monotonic() if self._timers else None)
+                _, _, member = heapq.heappop(self._timers)
+            self.wake(member)
+
+    def _greet(self) -> None:
+        """Answers probes for all members."""
+        with selectors.DefaultSelector() as selector:
+            for member in self._members:
+                selector.register(member.peers, selectors.EVENT_READ, member)
+            while True:
+                for key, _ in selector.select():
+                    for connection in key.data.peers.greet():
+                        connection.close()
+
+    def _got_rank(self, round_number: int) -> None:
+        with self._lock:
+            self._ranked[round_number] = self._ranked.get(round_number, 0) + 1
+            complete = self._ranked[round_number] == self._alive
+        if complete:
+            self.say(round_number)
+
+    def say(self, round_number: int) -> None:
+        planners = sum(member.planner for member in self._members)
+        print(json.dumps({"round": round_number, "at": time.time(), "cpu": time.process_time(), "planners": planners}), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--endpoint", required=True)
+    parser.add_argument("--run-id", required=True)
+    for name in ("first", "count", "total"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--nofile", type=int, default=0, help="descriptors that this process may have; 0: as many as it can get")
+    arguments = parser.parse_args()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = arguments.nofile or most
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    threading.stack_size(256 * 1024)
+    crowd = Crowd(arguments.endpoint, arguments.run_id, arguments.first, arguments.count, arguments.total)
+    crowd.start()
+    crowd.say(0)
+    steps = {"go": crowd.go, "lose": crowd.lose_one}
+    for line in sys.stdin:
+        steps[line.strip()]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""One fault on one job: the job trains, the fault happens and is taken back, the job is well again, the ledger is judged."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from hack.chaos import audit
+from hack.chaos.faults import Fault
+from hack.chaos.job import ChaosJob, Layout, Seen
+from hack.chaos.leftovers import leftovers
+from hack.chaos.scene import Scene
+from hack.cluster import ClusterError
+from hack.drivers import ClusterDriver, KubeError, collect_logs
+from hack.images.recipe import ROOT
+
+LOGS = ROOT / ".cluster" / "chaos"
+WELL_WITHIN = 180.0
+"""s after which a job that is not well again is given up."""
+STATUS_WITHIN = 20.0
+"""s for the status to say what it has to."""
+OPERATOR_KILLED_AFTER = 1.0
+"""s after the fault's begin."""
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What one fault did to one job. `broken`: the promises that it broke, in words."""
+
+    fault: str
+    with_operator_killed: bool = False
+    broken: list[str] = field(default_factory=list)
+    pause: float = 0.0
+    """The longest time, s, without a completed step."""
+    redone: int = 0
+    """Steps that were trained again."""
+    together: float = 0.0
+    """s for which two groups were at work."""
+    went_on: float = 0.0
+    """s for which the group of before trained on after the fault's begin."""
+    beside: int = 0
+    """Checkpoints that an older group committed beside a newer one."""
+    split: int = 0
+    """Steps of which two groups committed different content."""
+    restarts: int = 0
+    deleted: int = 0
+    """Pods that are not those of before."""
+
+
+class Stage:
+    """The cluster with at most one job at a time, kept from fault to fault while its layout fits. A context manager."""
+
+    def __init__(self, driver: ClusterDriver) -> None:
+        self._driver = driver
+        self._stack = ExitStack()
+        self._scene: Scene | None = None
+        self.left: list[str] = []
+        """What jobs left behind, in words."""
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._drop()
+
+    def scene(self, layout: Layout) -> Scene:
+        """A job of this layout that is well. Raises AssertionError where none comes to be."""
+        scene = self._scene
+        if scene is not None and (scene.job.layout != layout or scene.misplaced() or scene.complaint()):
+            self.end()
+            scene = None
+        if scene is None:
+            scene = self._new(layout)
+        scene.arrange()
+        wrong = scene.becomes_well(WELL_WITHIN)
+        assert not wrong, f"the job does not come to be well before the fault: {wrong}"
+        return scene
+
+    def end(self) -> None:
+        """The job ends well, if it can, and leaves nothing behind."""
+        if self._scene is None:
+            return
+        job = self._scene.job
+        if not self._scene.complaint():
+            job.finish(self._scene.newest().done[-1][0] + 50)
+            if not _within(90, lambda: job.history[-1].condition("Succeeded").get("status") == "True"):
+                self.left.append(f"{job.name} did not succeed when all steps were done")
+        job.delete()
+        found: list[str] = []
+
+        def nothing() -> bool:
+            with contextlib.suppress(KubeError, ClusterError):
+                found[:] = leftovers(self._driver, job.name, job.folder / "checkpoints")
+            return not found
+
+        if not _within(90, nothing):
+            self.left += [f"{job.name}: {each}" for each in found]
+        self._drop()
+
+    def _new(self, layout: Layout) -> Scene:
+        job = self._stack.enter_context(ChaosJob(self._driver, f"chaos-{secrets.token_hex(3)}", layout))
+        self._scene = Scene(self._driver, job)
+        wrong = self._scene.becomes_well(WELL_WITHIN)
+        assert not wrong, f"{job.name} does not train: {wrong}"
+        return self._scene
+
+    def _drop(self) -> None:
+        self._scene = None
+        self._stack.close()
+
+
+def run_fault(stage: Stage, driver: ClusterDriver, fault: Fault, kill_operator: bool = False) -> Result:
+    """Never raises what the job or the cluster did wrong: it is in the result. What is seen to be broken leaves its logs below LOGS."""
+    result = Result(fault=fault.name, with_operator_killed=kill_operator)
+    try:
+        scene = stage.scene(fault.layout)
+    except (AssertionError, KubeError, ClusterError) as error:
+        result.broken.append(f"not run: {error}")
+        _keep_logs(driver, fault.name)
+        stage.end()
+        return result
+    before = _Before(scene)
+    try:
+        with fault.make(scene), _operator_killed(scene, kill_operator):
+            time.sleep(fault.lasts)
+        if fault.expect.new_group and not _within(WELL_WITHIN, lambda: any(group.began >= before.at for group in scene.groups())):
+            result.broken.append(f"no new group began within {WELL_WITHIN:g} s")
+        wrong = scene.becomes_well(WELL_WITHIN)
+        result.broken += [f"not well within {WELL_WITHIN:g} s: {wrong}"] if wrong else []
+        time.sleep(fault.settle)
+        judge(fault, scene, before, result)
+    except (KubeError, ClusterError, LookupError, AssertionError) as error:
+        result.broken.append(f"not run to its end: {error}")
+    if result.broken:
+        _keep_logs(driver, fault.name)
+        stage.end()  # whatever is wrong with it must not be blamed on the next fault
+    return result
+
+
+class _Before:
+    """How things were when the fault began."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.at = time.monotonic()
+        self.groups = scene.groups()
+        self.restarts = scene.job.restarts
+        self.pods = {pod["metadata"]["uid"] for pod in scene.job.pods()}
+        self.seen = len(scene.job.history)
+
+
+def judge(fault: Fault, scene: Scene, before: _Before, result: Result) -> None:
+    """Fills in the result. Gives the status some time to say what it has to."""
+    expect = fault.expect
+    least, most = expect.restarts
+    _within(STATUS_WITHIN, lambda: scene.job.restarts - before.restarts >= least and not _told(fault, scene, before))
+    now = time.monotonic()
+    groups = scene.groups()
+    known = {(finding.kind, finding.text) for finding in audit.audit(before.groups)}
+    limits = audit.Limits(together=expect.together)
+    result.broken += [str(each) for each in audit.audit(groups, limits) if each.at >= before.at and (each.kind, each.text) not in known]
+    result.broken += _told(fault, scene, before)
+    old = {group.token for group in before.groups}
+    result.went_on = max([0.0, *(group.last_done - before.at for group in groups if group.token in old)])
+    if expect.ends_within is not None and result.went_on > expect.ends_within:
+        result.broken.append(f"the group of before trained on for {result.went_on:.0f} s, not {expect.ends_within:g} s at most")
+    new = [group for group in groups if group.began >= before.at]
+    if expect.new_group is False and new:
+        result.broken.append(f"training was interrupted: {len(new)} new groups")
+    result.restarts = scene.job.restarts - before.restarts
+    if not least <= result.restarts <= most:
+        wanted = str(least) if least == most else f"{least} to {most}"
+        result.broken.append(f"{result.restarts} restarts of the budget, not {wanted}; lastFailure {scene.job.status.get('lastFailure')}")
+    result.deleted = len(before.pods - {pod["metadata"]["uid"] for pod in scene.job.pods()})
+    if expect.same_pods and result.deleted:
+        result.broken.append(f"{result.deleted} healthy pods were deleted")
+    result.pause = audit.longest_pause(groups, before.at, now)
+    if expect.pause_within is not None and result.pause > expect.pause_within:
+        result.broken.append(f"{result.pause:.1f} s without a step, not {expect.pause_within:g} s at most")
+    result.redone = audit.steps_redone(groups, before.at)
+    for overlap in audit.overlaps(groups):
+        if overlap.newer.began >= before.at:
+            result.together = max(result.together, overlap.seconds)
+            result.beside += overlap.commits
+            result.split += overlap.split
+
+
+def _told(fault: Fault, scene: Scene, before: _Before) -> list[str]:
+    seen: Sequence[Seen] = scene.job.history[max(0, before.seen - 1) :]
+    return [complaint for told in fault.expect.told if (complaint := told(seen))]
+
+
+@contextlib.contextmanager
+def _operator_killed(scene: Scene, wanted: bool) -> Iterator[None]:
+    if wanted:
+        time.sleep(OPERATOR_KILLED_AFTER)
+        with contextlib.suppress(KubeError):  # the API server is what was taken away
+            scene.kill_operator()
+    yield
+
+
+def _keep_logs(driver: ClusterDriver, name: str) -> None:
+    collect_logs(driver, LOGS / f"{time.strftime('%H%M%S')}-{name}")
+
+
+def _within(seconds: float, true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.5)
+    return True

@@ -1,0 +1,147 @@
+"""One job on the cluster while faults are put to it: who is where, whether all is well, and the operator."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from hack.chaos import processes
+from hack.chaos.job import NAMESPACE, ChaosJob
+from hack.chaos.ledger import Group, groups_of
+from hack.cluster import KUBECONFIG
+from hack.cluster.nodes import ready_nodes
+from hack.drivers import ClusterDriver, KubeError, NodePower
+from hack.drivers.install import NAMESPACE as OPERATOR_NAMESPACE
+from hack.drivers.install import RELEASE
+from hack.support import eventually
+
+OPERATORS = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=operator"
+FRESH = 5.0
+"""s: a group whose last step is older does not train."""
+STEADY = 10
+"""Steps after which a group is left alone no longer."""
+
+
+class Scene:
+    """What faults act on."""
+
+    def __init__(self, driver: ClusterDriver, job: ChaosJob) -> None:
+        assert driver.power is not None
+        self.driver = driver
+        self.job = job
+        self.power: NodePower = driver.power
+
+    def groups(self) -> list[Group]:
+        return groups_of(self.job.ledger())
+
+    def newest(self) -> Group:
+        """Raises LookupError where no group has begun."""
+        groups = self.groups()
+        if not groups:
+            raise LookupError("no group has begun")
+        return max(groups, key=lambda group: group.order)
+
+    def uid(self, pod: str) -> str:
+        """Raises KubeError where there is no such pod."""
+        return str(self.job.pod(pod)["metadata"]["uid"])
+
+    def node(self, pod: str) -> str:
+        return str(self.job.pod(pod)["spec"]["nodeName"])
+
+    def agent(self, index: int) -> processes.PodProcess:
+        return processes.agent_of(self.uid(self.job.worker(index)))
+
+    def worker(self, index: int) -> processes.PodProcess:
+        """The worker process of that member in the newest group. Raises LookupError."""
+        name = self.job.worker(index)
+        newest = self.newest()
+        wanted = next((process.process for process in newest.processes if process.member == name), None)
+        for found in processes.processes_of(self.uid(name)):
+            if found.inside == wanted:
+                return found
+        raise LookupError(f"no worker of {newest.name} runs in {name}")
+
+    def etcd(self) -> processes.PodProcess:
+        return processes.etcd_of(self.uid(self.job.etcd))
+
+    def kill_operator(self) -> None:
+        """At once and by force; its Deployment makes another."""
+        words = ("--selector", OPERATORS, "--namespace", OPERATOR_NAMESPACE, "--force", "--grace-period=0", "--wait=false")
+        self.driver.kubectl.run("delete", "pods", *words)
+
+    def complaint(self) -> str:
+        """Why all is not well; empty: it is. Well is: the wanted number of pods runs, the newest group has that size and trains, and the
+        status says so."""
+        try:
+            newest, wanted = self.newest(), self.job.wanted
+        except LookupError as error:
+            return str(error)
+        if newest.world != wanted:
+            return f"{newest.name} is not of {wanted}"
+        if len(newest.done) < STEADY or newest.last_done < time.monotonic() - FRESH:
+            return f"{newest.name} has done {len(newest.done)} steps, the last {time.monotonic() - newest.last_done:.1f} s ago"
+        pods = [pod for pod in self.job.pods() if "deletionTimestamp" not in pod["metadata"]]
+        if [pod["status"].get("phase") for pod in pods] != ["Running"] * wanted:
+            return f"pods: {[(pod['metadata']['name'], pod['status'].get('phase')) for pod in pods]}"
+        if self.job.status.get("worldSize") != wanted:
+            return f"the status says worldSize {self.job.status.get('worldSize')}"
+        return ""
+
+    def becomes_well(self, limit: float) -> str:
+        """Waits until all is well; returns the complaint that is left after `limit` s."""
+        end = time.monotonic() + limit
+        while True:
+            try:
+                wrong = self.complaint()
+            except KubeError as error:
+                wrong = str(error)
+            if not wrong or time.monotonic() > end:
+                return wrong
+            time.sleep(0.5)
+
+    def misplaced(self) -> str:
+        """How the workers are placed otherwise than the layout wants; empty: they are not."""
+        here, wanted = sorted(str(pod["spec"].get("nodeName")) for pod in self.job.pods()), sorted(self.job.layout.workers)
+        return "" if here == wanted else f"workers are on {here}, not on {wanted}"
+
+    def arrange(self) -> None:
+        """Moves etcd and operator to where the layout wants them. Raises AssertionError."""
+        layout = self.job.layout
+        eventually(lambda: len(ready_nodes(KUBECONFIG)) >= 3, 60, 0.5, "all nodes are Ready")
+        operators = self.driver.kubectl.items("pods", OPERATOR_NAMESPACE, OPERATORS)
+        if [pod["spec"].get("nodeName") for pod in operators] != [layout.operator]:
+            self._move(layout.operator, self.kill_operator, lambda: self._operator_on(layout.operator))
+        if self.node(self.job.etcd) != layout.etcd:
+            self._move(layout.etcd, lambda: self.job.delete_pods([self.job.etcd], force=True), lambda: self._etcd_on(layout.etcd))
+
+    def _move(self, node: str, let_go: Callable[[], None], there: Callable[[], bool]) -> None:
+        with only_node(self.driver, node):
+            let_go()
+            eventually(there, 90, 0.5, f"it runs on {node}")
+
+    def _operator_on(self, node: str) -> bool:
+        pods = self.driver.kubectl.items("pods", OPERATOR_NAMESPACE, OPERATORS)
+        return [pod["spec"].get("nodeName") for pod in pods] == [node] and all(_is_ready(pod) for pod in pods)
+
+    def _etcd_on(self, node: str) -> bool:
+        pods = [pod for pod in self.driver.kubectl.items("pods", NAMESPACE) if pod["metadata"]["name"] == self.job.etcd]
+        return [pod["spec"].get("nodeName") for pod in pods] == [node] and all(_is_ready(pod) for pod in pods)
+
+
+@contextlib.contextmanager
+def only_node(driver: ClusterDriver, node: str) -> Iterator[None]:
+    """New pods go to this node alone."""
+    others = [each["metadata"]["name"] for each in driver.kubectl.items("nodes") if each["metadata"]["name"] != node]
+    driver.kubectl.run("cordon", *others)
+    try:
+        yield
+    finally:
+        driver.kubectl.run("uncordon", *others)
+
+
+def _is_ready(pod: dict[str, Any]) -> bool:
+    if "deletionTimestamp" in pod["metadata"]:
+        return False
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))

@@ -1,0 +1,287 @@
+"""The commands of the cluster with nodes. Each is documented once, here, and is a function of the package and a subcommand."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from hack.steps import Steps, concurrently
+
+from . import cgroups, control_plane, images, machine, network
+from .control_plane import is_running, server_is_ready, start_control_plane, wait_for_service_accounts
+from .nodes import Node, all_nodes, ready_nodes
+from .oci import read_archive
+from .output import ClusterError, run, tail
+from .prerequisites import install_packages
+from .programs import build_programs, program
+from .settings import CHECKOUT, DOT_CLUSTER, KUBECONFIG, MAX_NODES, SHARED_DIRECTORY, NodeAddress, state_folder
+from .template import import_into_template
+
+READY_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """One node as it is now. `power`: on, off or frozen. `ready`: what the API server says of it."""
+
+    name: str
+    address: str
+    power: str
+    connected: bool
+    ready: bool
+
+
+def build() -> None:
+    """Gets everything that a cluster needs onto this machine: Debian packages (as root), programs, images. Quick when all is there."""
+    with Steps() as steps:
+        _build(steps)
+
+
+def up(nodes: int = 3, fresh: bool = False) -> Path:
+    """Brings the cluster up with at least this many nodes, all Ready, and returns its kubeconfig.
+
+    A healthy cluster of this checkout is kept as it is, unless `fresh`; anything else, such as what a killed run left or another
+    checkout's cluster, is removed first. Builds what is not built.
+    """
+    machine.require_root()
+    with Steps() as steps:
+        _build(steps)
+        with machine.turn():
+            if fresh or not _is_healthy():
+                _clean(steps)
+                _create(nodes, steps)
+            _add_nodes(nodes - len(_nodes()), steps)
+    return KUBECONFIG
+
+
+def down() -> None:
+    """Removes the cluster, or what is left of one, without a trace. Only its logs stay."""
+    machine.require_root()
+    with Steps() as steps, machine.turn():
+        _clean(steps)
+
+
+def add_node() -> str:
+    """Adds a node, waits until it is Ready, and returns its name."""
+    with _changing() as steps:
+        return _add_nodes(1, steps)[0].name
+
+
+def remove_node(name: str) -> None:
+    """Takes a node away for good: it loses power, and the API server forgets it (and with it, soon, the pods that were on it)."""
+    with _changing():
+        node = _node(name)
+        node.remove()
+        kubectl("delete", "node", name, "--ignore-not-found")
+
+
+def power_off(name: str) -> None:
+    """Ends everything on the node at one moment and silently, as pulling the plug does: no connection of it is closed. The API server
+    calls it NotReady after about 5 s. Its disk stays. Harmless when it is off."""
+    with _changing():
+        _node(name).power_off()
+
+
+def power_on(name: str) -> None:
+    """Starts a node that is off, with its disk as it was, and waits until it is Ready. Harmless when it is on."""
+    with _changing():
+        node = _node(name)
+        if not node.is_on():
+            node.power_off()  # what a killed power_on left
+            node.power_on()
+        _wait_until_ready([node])
+
+
+def partition(name: str) -> None:
+    """Pulls the node's network cable. All on it goes on, but reaches nobody outside the node."""
+    with _changing():
+        network.set_link(_node_that_is_on(name).address, up=False)
+
+
+def heal(name: str) -> None:
+    """Plugs the cable in again, and waits until the node is Ready."""
+    with _changing():
+        node = _node_that_is_on(name)
+        network.set_link(node.address, up=True)
+        _wait_until_ready([node])
+
+
+def freeze(name: str) -> None:
+    """Stops every process of the node where it stands. Its connections stay open, unanswered."""
+    with _changing():
+        _node_that_is_on(name).freeze()
+
+
+def thaw(name: str) -> None:
+    """Lets a frozen node go on, and waits until it is Ready."""
+    with _changing():
+        node = _node_that_is_on(name)
+        node.thaw()
+        _wait_until_ready([node])
+
+
+def stop_api_server() -> None:
+    """Kills the API server; all else goes on without it. Harmless when it is down."""
+    with _changing():
+        control_plane.stop_api_server()
+
+
+def start_api_server() -> None:
+    """Starts the API server that was stopped, with all it knew, and waits until it answers. Harmless when it is up."""
+    with _changing():
+        if not control_plane.api_server_is_running():
+            control_plane.start_api_server(state_folder())
+
+
+def load_image(archive: Path | str) -> None:
+    """Makes the image in an OCI or Docker archive known to every node, present and future. Quick where a node has that very image.
+
+    Works without a cluster too: then the next one has it from the start.
+    """
+    machine.require_root()
+    archive = Path(archive)
+    with Steps() as steps, machine.turn():
+        image = read_archive(archive)
+        import_into_template([archive], steps)
+        with steps.step(f"Load {image.name} into the running nodes"):
+            concurrently(*(partial(node.add_image, image.name) for node in _nodes()))
+
+
+def kubectl(*arguments: str, stdin: str | None = None) -> str:
+    """Runs kubectl as the cluster's administrator and returns its output. Raises ClusterError with its words when it fails."""
+    return run([program("kubectl"), "--kubeconfig", KUBECONFIG, *arguments], stdin=stdin)
+
+
+def status() -> list[NodeStatus]:
+    """Every node as it is now. Raises ClusterError when this checkout has no cluster."""
+    _require_cluster()
+    ready = ready_nodes(KUBECONFIG)
+    return [_status(node, node.name in ready) for node in _nodes()]
+
+
+def memory_in_use() -> int:
+    """Bytes of memory that all processes of the cluster use, shared pages counted once."""
+    total = 0
+    for process in cgroups.processes():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+            total += sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return total
+
+
+def _build(steps: Steps) -> None:
+    if not machine.is_root():
+        steps.console.print("  not root: building programs only, enough for a control plane without nodes")
+        build_programs(steps)
+        return
+    concurrently(lambda: build_programs(steps), lambda: install_packages(steps))
+    with machine.turn():
+        import_into_template(images.own_archives(steps), steps)
+
+
+def _create(nodes: int, steps: Steps) -> None:
+    state = state_folder()
+    with steps.step("Start the control plane", usually=5):
+        shutil.rmtree(state / "logs", ignore_errors=True)
+        (state / "logs").mkdir(parents=True)
+        machine.new_record(complete=False).write()
+        SHARED_DIRECTORY.mkdir(parents=True)
+        SHARED_DIRECTORY.chmod(0o777)
+        network.create()
+        start_control_plane(state)
+    _add_nodes(nodes, steps)
+    wait_for_service_accounts(state)
+    DOT_CLUSTER.mkdir(exist_ok=True)
+    shutil.copyfile(state / "super-admin.conf", KUBECONFIG)
+    KUBECONFIG.chmod(0o600)
+    for name in ("logs", "nodes"):
+        (DOT_CLUSTER / name).unlink(missing_ok=True)
+        (DOT_CLUSTER / name).symlink_to(state / name)
+    machine.new_record(complete=True).write()
+
+
+def _add_nodes(count: int, steps: Steps) -> list[Node]:
+    if count <= 0:
+        return []
+    taken = {node.address.number for node in _nodes()}
+    free = [number for number in range(1, MAX_NODES + 1) if number not in taken]
+    if len(free) < count:
+        raise ClusterError(f"{count} more nodes are too many: the test cluster has addresses for {MAX_NODES}")
+    added = [Node(state_folder(), NodeAddress(number)) for number in free[:count]]
+    with steps.step(f"Start {', '.join(node.name for node in added)}", usually=3 + count):
+        concurrently(*(node.power_on for node in added))
+        _wait_until_ready(added)
+    return added
+
+
+def _clean(steps: Steps) -> None:
+    traces = machine.traces()
+    record = machine.read_record()
+    if not traces:
+        return
+    other = record is not None and record.checkout != str(CHECKOUT)
+    owner = f"the cluster of {record.checkout}" if record and other else "the cluster"
+    with steps.step(f"Remove {owner}, or what is left of it", "a machine holds one" if other else ""):
+        machine.remove_everything()
+
+
+def _is_healthy() -> bool:
+    record = machine.read_record()
+    if record != machine.new_record(complete=True) or not is_running() or not server_is_ready(state_folder()) or not KUBECONFIG.exists():
+        return False
+    return all(each.ready and each.connected and each.power == "on" for each in status())
+
+
+def _wait_until_ready(nodes: Sequence[Node]) -> None:
+    wanted, end = {node.name for node in nodes}, time.monotonic() + READY_SECONDS
+    since = time.time()  # a node that was away for a moment may still be called Ready: its kubelet must have spoken since
+    while missing := wanted - ready_nodes(state_folder() / "super-admin.conf", since):
+        if time.monotonic() > end:
+            logs = "\n".join(f"{node.logs}/kubelet.log\n{tail(node.logs / 'kubelet.log')}" for node in nodes if node.name in missing)
+            raise ClusterError(f"not Ready after {READY_SECONDS:g} s: {', '.join(sorted(missing))}\n{logs}")
+        time.sleep(0.1)
+
+
+def _status(node: Node, ready: bool) -> NodeStatus:
+    if not node.is_on():
+        return NodeStatus(node.name, node.address.address, "off", connected=False, ready=ready)
+    power = "frozen" if node.is_frozen() else "on"
+    return NodeStatus(node.name, node.address.address, power, network.link_is_up(node.address), ready)
+
+
+def _nodes() -> list[Node]:
+    return all_nodes(state_folder())
+
+
+def _node(name: str) -> Node:
+    known = {node.name: node for node in _nodes()}
+    if name not in known:
+        raise ClusterError(f"no node {name!r}; there are: {', '.join(known) or 'none'}")
+    return known[name]
+
+
+def _node_that_is_on(name: str) -> Node:
+    node = _node(name)
+    if not node.is_on():
+        raise ClusterError(f"{name} is off: power_on({name!r}) first")
+    return node
+
+
+def _require_cluster() -> None:
+    record = machine.read_record()
+    if not record or not record.complete or record.checkout != str(CHECKOUT):
+        where = f" (the one on this machine is of {record.checkout})" if record else ""
+        raise ClusterError(f"this checkout has no cluster{where}: bring one up with `.venv/bin/python -m hack.cluster up`")
+
+
+@contextlib.contextmanager
+def _changing() -> Iterator[Steps]:
+    machine.require_root()
+    _require_cluster()
+    with Steps() as steps, machine.turn():
+        yield steps

@@ -1,0 +1,122 @@
+"""The cluster's programs: built from the pinned `go.mod` beside this file, once per set of versions, into the cache.
+
+Kubernetes, etcd, containerd, CoreDNS, Helm and kwok are compiled from source because no registry of images or binaries is needed that way:
+Go's module proxy is enough.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+from hack.steps import Step, Steps, run_logged
+
+from .output import ClusterError, environment, run
+from .settings import CHECKOUT, KUBERNETES_VERSION, LINKS, MODULE_FOLDER, cache_folder
+
+FLAGS = ("-trimpath", "-ldflags", f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}")
+"""Without that -X the API server calls itself v0.0.0 and kubeadm refuses it."""
+
+PROGRAMS = (
+    *("containerd", "containerd-shim-runc-v2", "coredns", "ctr", "etcd", "etcdctl", "helm", "kube-apiserver", "kube-controller-manager"),
+    *("kube-proxy", "kube-scheduler", "kubeadm", "kubectl", "kubelet", "kwok"),
+)
+LINKED = ("ctr", "etcdctl", "helm", "kubectl", "kwok")
+SECONDS_FROM_NOTHING = 410.0
+"""Measured on 2 cores with an empty Go build cache."""
+
+
+@lru_cache
+def programs_folder() -> Path:
+    """The folder that holds, or will hold, the programs of this checkout: named by everything that goes into them."""
+    digest = hashlib.sha256()
+    modules = [(MODULE_FOLDER / name).read_bytes() for name in ("go.mod", "go.sum")]
+    for part in (*modules, _go_version().encode(), repr(FLAGS).encode()):
+        digest.update(hashlib.sha256(part).digest())
+    return cache_folder() / digest.hexdigest()[:16] / "bin"
+
+
+def program(name: str) -> Path:
+    """The path of a built program. Raises ClusterError when it is not built yet."""
+    path = programs_folder() / name
+    if not path.exists():
+        raise ClusterError(
+            f"{name} is not built yet: run `.venv/bin/python -m hack.cluster build` in {CHECKOUT} (about 7 minutes on 2 cores, once)"
+        )
+    return path
+
+
+def programs_built() -> bool:
+    return all((programs_folder() / name).exists() for name in PROGRAMS)
+
+
+def build_programs(steps: Steps) -> None:
+    """Compiles every program that `go.mod` names, unless this was done before, and links those a person wants into `.cluster/bin`.
+
+    A build killed half-way leaves nothing half-made: it happens in a folder of its own and is renamed at its end. Two at once: the second
+    waits. Raises StepError with the compiler's words and the path of its log.
+    """
+    if not programs_built():
+        folder = programs_folder()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with (folder.parent / "build.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not programs_built():
+                why = "a real cluster without Docker or a registry; from source, once per version"
+                with steps.step(f"Build Kubernetes {KUBERNETES_VERSION}, etcd, containerd and tools", why, SECONDS_FROM_NOTHING) as step:
+                    _build_into(folder, step)
+    link_programs()
+
+
+def link_programs() -> None:
+    """Links the programs that a person uses into `.cluster/bin`, so that one folder on PATH is enough."""
+    LINKS.mkdir(parents=True, exist_ok=True)
+    for name in LINKED:
+        link, target = LINKS / name, programs_folder() / name
+        if not link.is_symlink() or link.readlink() != target:
+            link.unlink(missing_ok=True)
+            link.symlink_to(target)
+
+
+def source_of_module(module: str) -> Path:
+    """The folder of a Go module that the programs are built from, downloaded if need be."""
+    return Path(run(["go", "mod", "download", "-json", module], cwd=MODULE_FOLDER).partition('"Dir": "')[2].partition('"')[0])
+
+
+def _go_version() -> str:
+    if not shutil.which("go"):
+        raise ClusterError("Go is not on PATH: the test cluster's programs are built with Go 1.26 or newer (https://go.dev/dl)")
+    return run(["go", "env", "GOVERSION"], cwd=MODULE_FOLDER).strip()
+
+
+def _build_into(folder: Path, step: Step) -> None:
+    for stale in folder.parent.glob("unfinished-*"):
+        shutil.rmtree(stale)
+    aside = Path(tempfile.mkdtemp(prefix="unfinished-", dir=folder.parent))
+    try:
+        _compile(aside, folder.parent / "build.log", step)
+        (aside / "server").rename(aside / "etcd")
+        aside.chmod(0o755)
+        shutil.rmtree(folder, ignore_errors=True)
+        aside.rename(folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _compile(folder: Path, log: Path, step: Step) -> None:
+    settings = environment(CGO_ENABLED="0", GOFLAGS="-mod=readonly", GOBIN=str(folder))
+    step.say("downloading the sources (Go modules)")
+    packages = len(run(["go", "-C", str(MODULE_FOLDER), "list", "-deps", "tool"], env=settings).splitlines())
+    compiled = 0
+
+    def on_line(_: str) -> None:
+        nonlocal compiled
+        compiled += 1  # -v prints one line for each package it compiles
+        linked = sum(1 for _ in folder.iterdir())
+        step.say(f"{compiled} of at most {packages} packages compiled, {linked} of {len(PROGRAMS)} programs linked")
+
+    run_logged(["go", "-C", str(MODULE_FOLDER), "install", "-v", *FLAGS, "tool"], log, on_line, settings)

@@ -1,0 +1,134 @@
+"""Watches one ElasticJob and the logs of its workers with kubectl, and turns what they say into observations. The only part of the demo
+that reads from the cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from elasticjob_operator.names import worker_selector
+
+from hack.demo.timeline import Observation, parse_job, parse_line
+from hack.drivers import ClusterDriver
+
+AGAIN = 0.2
+"""Seconds until a watch or a log that has ended is opened again."""
+
+
+class Follower:
+    """Observations of one job, each with its time (s since the epoch), in the order in which they came in. A context manager.
+
+    A line's time is the one that the node wrote beside it; everything else has the time at which it came in.
+    """
+
+    def __init__(self, driver: ClusterDriver, job: str, namespace: str) -> None:
+        self._kubectl = driver.kubectl
+        self._job = job
+        self._namespace = namespace
+        self._queue: queue.Queue[tuple[float, Observation]] = queue.Queue()
+        self._followed: set[str] = set()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._closed = threading.Event()
+
+    def __enter__(self) -> Follower:
+        for watcher in (self._watch_job, self._watch_pods):
+            threading.Thread(target=watcher, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        for process in list(self._running):
+            process.terminate()
+
+    def next(self, timeout: float) -> tuple[float, Observation] | None:
+        """The next observation; None after `timeout` seconds without one."""
+        try:
+            return self._queue.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def _watch_job(self) -> None:
+        for job in self._watch("elasticjobs", f"--field-selector=metadata.name={self._job}"):
+            self._queue.put((time.time(), parse_job(job)))
+
+    def _watch_pods(self) -> None:
+        for pod in self._watch("pods", f"--selector={worker_selector(self._job)}"):
+            uid = pod["metadata"]["uid"]
+            if pod["status"].get("phase") in {"Running", "Succeeded", "Failed"} and uid not in self._followed:
+                self._followed.add(uid)
+                threading.Thread(target=self._follow_log, args=(pod["metadata"]["name"], uid), daemon=True).start()
+
+    def _watch(self, kind: str, selector: str) -> Iterator[dict[str, Any]]:
+        """Every state of the objects, first those there are; begins again where the watch breaks."""
+        while not self._closed.is_set():
+            yield from split_objects(self._lines("get", kind, selector, "--watch", "--output=json"))
+            self._closed.wait(AGAIN)
+
+    def _follow_log(self, pod: str, uid: str) -> None:
+        """Reads a pod's log to its end. What was read before a connection broke is not told twice."""
+        newest = 0.0
+        while not self._closed.is_set():
+            for line in self._lines("logs", pod, "--follow", "--timestamps"):
+                stamp, _, text = line.partition(" ")
+                at = parse_stamp(stamp)
+                seen = parse_line(text)
+                if at is not None and at > newest:
+                    newest = at
+                    if seen:
+                        self._queue.put((at, seen))
+            if not self._runs(pod, uid):
+                return
+            self._closed.wait(AGAIN)
+
+    def _runs(self, pod: str, uid: str) -> bool:
+        """Whether this very pod still runs."""
+        said = "".join(self._lines("get", "pod", pod, "--ignore-not-found", "--output=jsonpath={.metadata.uid} {.status.phase}"))
+        return said == f"{uid} Running"
+
+    def _lines(self, *words: str) -> Iterator[str]:
+        """The lines that kubectl prints, until it ends."""
+        command = self._kubectl.command(*words, "--namespace", self._namespace)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace") as process:
+            self._running.add(process)
+            try:
+                assert process.stdout is not None
+                yield from process.stdout
+            finally:
+                process.terminate()
+                self._running.discard(process)
+
+
+def split_objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The objects that `kubectl get --watch --output=json` prints one after the other, each ending with a brace at the line's start.
+
+    >>> list(split_objects(["{", '  "a": 1', "}", "{", "}"]))
+    [{'a': 1}, {}]
+    """
+    collected: list[str] = []
+    for line in lines:
+        collected.append(line)
+        if line.rstrip() == "}":
+            with contextlib.suppress(ValueError):  # cut off in the middle, where the watch broke
+                yield json.loads("".join(collected))
+            collected = []
+
+
+def parse_stamp(stamp: str) -> float | None:
+    """Kubernetes' time of a log line (RFC 3339 with nanoseconds, UTC) as seconds since the epoch; None where it is none.
+
+    >>> parse_stamp("2026-01-01T00:00:00.250000000Z")
+    1767225600.25
+    """
+    date, _, fraction = stamp.strip().removesuffix("Z").partition(".")
+    try:
+        whole = datetime.datetime.fromisoformat(date).replace(tzinfo=datetime.timezone.utc)
+        return whole.timestamp() + float(f"0.{fraction or 0}")
+    except ValueError:
+        return None

@@ -1,0 +1,51 @@
+"""One way to any cluster, for end-to-end tests and the demo: `CLUSTER=own` (default), `kind` or `current`.
+
+driver = cluster_driver()
+with Steps() as steps:
+    _, images = concurrently(lambda: driver.prepare(steps), lambda: build(steps=steps))
+    driver.up(steps, images)
+    install_chart(driver, images)
+driver.kubectl.apply(Path("examples/digits/elasticjob.yaml"))
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from hack.drivers.install import install_chart, uninstall_chart
+from hack.drivers.kube import Helm, Kubectl, KubeError
+from hack.drivers.logs import collect_logs
+from hack.drivers.protocol import ClusterDriver, DriverError, NodePower, adapt
+
+__all__ = [
+    "ClusterDriver",
+    "DriverError",
+    "Helm",
+    "KubeError",
+    "Kubectl",
+    "NodePower",
+    "adapt",
+    "cluster_driver",
+    "collect_logs",
+    "install_chart",
+    "uninstall_chart",
+]
+
+
+def cluster_driver(environment: Mapping[str, str] = os.environ) -> ClusterDriver:
+    """The cluster that `CLUSTER` names. Raises DriverError for another word."""
+    name = environment.get("CLUSTER", "").strip() or "own"
+    if name == "own":
+        from hack.drivers.own import OwnCluster  # builds on hack.cluster, which the others do without
+
+        return OwnCluster()
+    if name == "kind":
+        from hack.drivers.kind import KindCluster
+
+        return KindCluster()
+    if name == "current":
+        from hack.drivers.current import CurrentCluster
+
+        return CurrentCluster(environment)
+    raise DriverError(f"CLUSTER={name}: must be own (made here, needs root), kind (needs docker and kind) or current (your kubeconfig)")

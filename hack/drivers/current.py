@@ -1,0 +1,86 @@
+"""The cluster of the current kubeconfig: somebody's own, which we neither make nor take away."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hack.drivers.kube import Helm, Kubectl, KubeError
+from hack.drivers.protocol import DriverError
+from hack.images import builder
+from hack.images.recipe import ROOT, reference
+from hack.steps import StepError, Steps, run_logged
+
+HOW = """\
+CLUSTER=current: say how images get to the cluster. Either a command that loads an archive, with {image} and {archive} in it:
+    IMAGE_LOAD='kind load image-archive {archive}'        IMAGE_LOAD='minikube image load {archive}'
+or a registry that it pulls from, to which the images are pushed:
+    IMAGE_REGISTRY=registry.example/team
+(IMAGE_LOAD=true where they are there already.)
+ETCD_IMAGE names the image of etcd where the cluster cannot pull the chart's.
+CHECKPOINT_CLAIM names a ReadWriteMany claim for checkpoints; without it each worker keeps its own."""
+
+
+def load_command(template: str, image: str, archive: Path) -> list[str]:
+    """IMAGE_LOAD with its placeholders filled in, as a command line. Raises DriverError where it is no command line.
+
+    >>> load_command("load --name x {archive}", "localhost/a:dev", Path("/tmp/a.tar"))
+    ['load', '--name', 'x', '/tmp/a.tar']
+    """
+    try:
+        words = shlex.split(template)
+    except ValueError as error:
+        raise DriverError(f"IMAGE_LOAD={template!r} is not a command line: {error}") from error
+    return [word.replace("{image}", image).replace("{archive}", str(archive)) for word in words]
+
+
+class CurrentCluster:
+    """Whatever kubectl reaches with the current kubeconfig and context."""
+
+    name = "current"
+    power = None
+    no_power = "power over nodes needs the cluster of hack/cluster (CLUSTER=own); this one is not ours to switch off"
+    shared_directory = None
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        self._load = environment.get("IMAGE_LOAD", "").strip()
+        self._registry = environment.get("IMAGE_REGISTRY", "").strip().rstrip("/")
+        self._log = ROOT / ".cluster" / "current.log"
+        self.etcd_image = environment.get("ETCD_IMAGE", "").strip() or None
+        self.pull_policy = "Always" if self._registry else "IfNotPresent"
+        claim = environment.get("CHECKPOINT_CLAIM", "").strip()
+        # Without a volume that all nodes share, each worker keeps its checkpoints to itself: enough while rank 0 stays.
+        self.checkpoint_volume: dict[str, Any] = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
+        self.kubectl = Kubectl(None)
+        self.helm = Helm(None)
+
+    def up(self) -> None:
+        if not (self._load or self._registry):
+            raise DriverError(HOW)
+        try:
+            context = self.kubectl.run("config", "current-context").strip()
+            self.kubectl.run("get", "--raw", "/readyz")
+        except KubeError as error:
+            raise DriverError(f"CLUSTER=current: the current kubeconfig reaches no cluster.\n{error}") from error
+        with Steps() as steps:
+            steps.console.print(f"cluster: {context}", markup=False)
+
+    def load_images(self, images: Mapping[str, Path]) -> None:
+        for name, archive in images.items():
+            with Steps() as steps, steps.step(f"image {name} to the cluster", self._registry or self._load) as step:
+                try:
+                    if self._registry:
+                        builder().push(archive, reference(name), self.image(name), step)
+                    else:
+                        run_logged(load_command(self._load, reference(name), archive), self._log, step.say)
+                except StepError as error:
+                    raise DriverError(str(error)) from error
+
+    def down(self) -> None:
+        """Nothing: the cluster is not ours."""
+
+    def image(self, name: str) -> str:
+        return f"{self._registry}/elasticjob-{name}:dev" if self._registry else reference(name)

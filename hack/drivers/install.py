@@ -1,0 +1,48 @@
+"""Helm and the chart, on whichever cluster."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from hack.drivers.protocol import ClusterDriver
+from hack.images.recipe import ROOT
+
+NAMESPACE = "elasticjob-system"
+RELEASE = "elasticjob"
+CHART = ROOT / "charts" / "elasticjob"
+
+
+def chart_values(driver: ClusterDriver, images: Mapping[str, Path]) -> dict[str, str]:
+    """The chart's values for this cluster: our image as the cluster knows it, and the etcd it has."""
+    repository, _, tag = driver.image("operator").rpartition(":")
+    values = {"image.repository": repository, "image.tag": tag, "image.pullPolicy": driver.pull_policy}
+    if driver.etcd_image:
+        values["etcdImage"] = driver.etcd_image
+    if "operator" in images:
+        # The tag stays the same from build to build: this is what makes a new image start a new pod.
+        values["podAnnotations.elasticjob\\.dev/image"] = _digest(images["operator"])
+    return values
+
+
+def install_chart(driver: ClusterDriver, images: Mapping[str, Path], extra: Mapping[str, str] | None = None) -> None:
+    """Installs or upgrades the chart and waits until the operator is ready. `extra`: further values (dotted names). Raises KubeError."""
+    values = {**chart_values(driver, images), **(extra or {})}
+    words = [word for name, value in values.items() for word in ("--set-string", f"{name}={value}")]
+    driver.helm.run(
+        *("upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "120s"),
+        *words,
+        timeout=150,
+    )
+
+
+def uninstall_chart(driver: ClusterDriver) -> None:
+    """Removes the release and its namespace; no error where there is none. The CRD, and with it every job, stays as Helm leaves it."""
+    driver.helm.run("uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found", "--wait")
+    driver.kubectl.delete("namespace", NAMESPACE, timeout=120)
+
+
+def _digest(archive: Path) -> str:
+    """Short name of an archive's content: its folder in the cache is named by what it was built from."""
+    return hashlib.sha256(str(archive.resolve()).encode()).hexdigest()[:16]

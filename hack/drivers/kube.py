@@ -1,0 +1,95 @@
+"""kubectl and Helm, as a person would use them: thin, with their own words in every error."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hack.images.recipe import ROOT
+
+LINKS = ROOT / ".cluster" / "bin"
+"""Where the own cluster links its programs."""
+
+
+class KubeError(RuntimeError):
+    """kubectl or Helm refused; the message has the command and its words."""
+
+
+def find_program(name: str) -> str:
+    """The own cluster's program where it is built, else the one on PATH. Raises KubeError where there is neither."""
+    found = shutil.which(name, path=f"{LINKS}{os.pathsep}{os.environ.get('PATH', '')}")
+    if not found:
+        raise KubeError(f"{name} is not on PATH: install it, or build it with `python -m hack.cluster build`")
+    return found
+
+
+class Kubectl:
+    """kubectl on one cluster. `kubeconfig` None: whatever kubectl itself takes."""
+
+    def __init__(self, kubeconfig: Path | None) -> None:
+        self.kubeconfig = kubeconfig
+
+    def command(self, *words: str) -> list[str]:
+        """The full command line, for who runs it in a way of their own."""
+        return [find_program("kubectl"), *(["--kubeconfig", str(self.kubeconfig)] if self.kubeconfig else []), *words]
+
+    def run(self, *words: str, stdin: str | None = None, timeout: float = 60) -> str:
+        """Runs kubectl and returns what it printed. Raises KubeError, also after `timeout` seconds."""
+        return _run(self.command(*words), stdin, timeout)
+
+    def apply(self, manifest: str | Path, namespace: str = "default") -> str:
+        """Applies a file, or a manifest given as text."""
+        if isinstance(manifest, Path):
+            return self.run("apply", "--namespace", namespace, "--filename", str(manifest))
+        return self.run("apply", "--namespace", namespace, "--filename", "-", stdin=manifest)
+
+    def delete(self, kind: str, name: str, namespace: str = "default", wait: bool = True, timeout: float = 60) -> str:
+        """Deletes one object; no error where it is gone already. `wait`: returns when it is gone."""
+        words = ["delete", kind, name, "--namespace", namespace, "--ignore-not-found", f"--wait={str(wait).lower()}"]
+        return self.run(*words, timeout=timeout)
+
+    def get(self, kind: str, name: str = "", namespace: str = "default", selector: str = "") -> dict[str, Any]:
+        """One object, or (without a name) the list of all, as kubectl's JSON."""
+        words = ["get", kind, *([name] if name else []), "--namespace", namespace, "--output", "json"]
+        parsed: dict[str, Any] = json.loads(self.run(*words, *(["--selector", selector] if selector else [])))
+        return parsed
+
+    def items(self, kind: str, namespace: str = "default", selector: str = "") -> list[dict[str, Any]]:
+        """All objects of a kind, or those that the label selector finds."""
+        found: list[dict[str, Any]] = self.get(kind, "", namespace, selector)["items"]
+        return found
+
+    def wait(self, what: str, condition: str, namespace: str = "default", timeout: float = 60) -> str:
+        """Waits for a condition: wait("elasticjob/digits", "condition=Succeeded")."""
+        words = ["wait", what, f"--for={condition}", "--namespace", namespace, f"--timeout={timeout:g}s"]
+        return self.run(*words, timeout=timeout + 10)
+
+    def logs(self, pod: str, *words: str, namespace: str = "default") -> str:
+        return self.run("logs", pod, "--namespace", namespace, *words)
+
+
+class Helm:
+    """Helm on one cluster."""
+
+    def __init__(self, kubeconfig: Path | None) -> None:
+        self._kubeconfig = kubeconfig
+
+    def run(self, *words: str, timeout: float = 180) -> str:
+        """Runs Helm and returns what it printed. Raises KubeError."""
+        return _run([find_program("helm"), *(["--kubeconfig", str(self._kubeconfig)] if self._kubeconfig else []), *words], None, timeout)
+
+
+def _run(command: Sequence[str], stdin: str | None, timeout: float) -> str:
+    shown = " ".join([Path(command[0]).name, *command[1:]])
+    try:
+        done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        raise KubeError(f"{shown}: no answer within {timeout:g} s") from None
+    if done.returncode:
+        raise KubeError(f"{shown}: exit status {done.returncode}\n{(done.stderr or done.stdout).strip()}")
+    return done.stdout

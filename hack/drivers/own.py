@@ -1,0 +1,77 @@
+"""The cluster of hack/cluster: real kubelets in network namespaces of this machine. Needs root; gives power over nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from hack import cluster
+from hack.drivers.kube import Helm, Kubectl
+from hack.drivers.protocol import DriverError
+from hack.images.recipe import reference
+
+
+class OwnPower:
+    """Power over the nodes of the own cluster."""
+
+    def power_off(self, node: str) -> None:
+        cluster.power_off(node)
+
+    def power_on(self, node: str) -> None:
+        cluster.power_on(node)
+
+    def partition(self, node: str) -> None:
+        cluster.partition(node)
+
+    def heal(self, node: str) -> None:
+        cluster.heal(node)
+
+    def freeze(self, node: str) -> None:
+        cluster.freeze(node)
+
+    def thaw(self, node: str) -> None:
+        cluster.thaw(node)
+
+    def add_node(self) -> str:
+        return cluster.add_node()
+
+    def remove_node(self, node: str) -> None:
+        cluster.remove_node(node)
+
+
+class OwnCluster:
+    """Everything that tests and demo want, with no program but Debian's and Go's."""
+
+    name = "own"
+    etcd_image = cluster.ETCD_IMAGE
+    pull_policy = "Never"
+    power = OwnPower()
+    no_power = ""
+    shared_directory = str(cluster.SHARED_DIRECTORY)
+    checkpoint_volume = None
+
+    def __init__(self, nodes: int = 3) -> None:
+        self._nodes = nodes
+        self.kubectl = Kubectl(cluster.KUBECONFIG)
+        self.helm = Helm(cluster.KUBECONFIG)
+
+    def up(self) -> None:
+        _or_driver_error(partial(cluster.up, self._nodes))
+
+    def load_images(self, images: Mapping[str, Path]) -> None:
+        for archive in images.values():
+            _or_driver_error(partial(cluster.load_image, archive))
+
+    def down(self) -> None:
+        _or_driver_error(cluster.down)
+
+    def image(self, name: str) -> str:
+        return reference(name)
+
+
+def _or_driver_error(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except cluster.ClusterError as error:
+        raise DriverError(str(error)) from error

@@ -1,0 +1,103 @@
+"""What end-to-end tests and the demo need of a cluster, whichever it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from hack.drivers.kube import Helm, Kubectl
+from hack.images.recipe import reference
+
+
+class DriverError(RuntimeError):
+    """This cluster cannot be brought up or used; the message says what to do."""
+
+
+class NodePower(Protocol):
+    """Power over nodes, to test what happens when they fail. Nodes go by their Kubernetes names."""
+
+    def power_off(self, node: str) -> None:
+        """At once and without a word, as when the plug is pulled."""
+
+    def power_on(self, node: str) -> None: ...
+
+    def partition(self, node: str) -> None:
+        """Cuts the node off the network; what runs on it goes on."""
+
+    def heal(self, node: str) -> None: ...
+
+    def freeze(self, node: str) -> None:
+        """Stops every process on the node; its connections stay open."""
+
+    def thaw(self, node: str) -> None: ...
+
+    def add_node(self) -> str:
+        """Returns the new node's name."""
+
+    def remove_node(self, node: str) -> None: ...
+
+
+class ClusterDriver(Protocol):
+    """A cluster: brought up, given images, and used by kubectl. What takes long shows its steps (hack/steps.py)."""
+
+    @property
+    def name(self) -> str:
+        """own, kind or current."""
+
+    @property
+    def kubectl(self) -> Kubectl: ...
+
+    @property
+    def helm(self) -> Helm: ...
+
+    @property
+    def etcd_image(self) -> str | None:
+        """Image of a job's own etcd; None: the chart's default, which the cluster pulls."""
+
+    @property
+    def pull_policy(self) -> str:
+        """imagePullPolicy that works with how images get there."""
+
+    @property
+    def power(self) -> NodePower | None: ...
+
+    @property
+    def no_power(self) -> str:
+        """Why `power` is None; empty otherwise."""
+
+    @property
+    def shared_directory(self) -> str | None:
+        """A folder that every node has at this path with the same content, for hostPath volumes in tests; None: there is none."""
+
+    @property
+    def checkpoint_volume(self) -> dict[str, Any] | None:
+        """The volume for checkpoints in place of the examples' (which is a hostPath on `shared_directory`); None: theirs works."""
+
+    def up(self) -> None:
+        """Brings the cluster up; needs no image, so run it beside the image build. Harmless when it is up already. Raises DriverError."""
+
+    def load_images(self, images: Mapping[str, Path]) -> None:
+        """Puts images (name -> archive) on the cluster that is up. Raises DriverError."""
+
+    def down(self) -> None:
+        """Takes away all that `up` made; nothing where the cluster is somebody else's."""
+
+    def image(self, name: str) -> str:
+        """How a pod on this cluster names one of our images."""
+
+
+def adapt(manifest: str, driver: ClusterDriver) -> str:
+    """Manifests of ElasticJobs (YAML) as this cluster can run them: our images as it names them, its volume for checkpoints."""
+    for name in ("operator", "runtime", "trainer"):
+        manifest = manifest.replace(reference(name), driver.image(name))
+    if driver.checkpoint_volume is None:
+        return manifest
+    documents = [document for document in yaml.safe_load_all(manifest) if document]
+    for document in documents:
+        checkpoint = document.get("spec", {}).get("checkpoint", {})
+        if "volume" in checkpoint:
+            checkpoint["volume"] = driver.checkpoint_volume
+    return yaml.safe_dump_all(documents, sort_keys=False)

@@ -1,0 +1,127 @@
+"""Container images from the project's Dockerfile, with or without Docker.
+
+    from hack.images import build
+    archives = build(["operator", "trainer"])      # {"operator": Path(".../operator.tar"), ...}
+
+Archives lie in the cache outside the checkout, by a key of everything that goes in: what is unchanged is not built again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from hack.images.buildah import Buildah
+from hack.images.docker import Docker, docker_runs
+from hack.images.recipe import INPUTS, Context, make_context, reference
+from hack.steps import CACHE, Step, StepError, Steps, concurrently
+
+__all__ = ["NAMES", "StepError", "build", "builder", "clean", "reference"]
+
+FOLDER = CACHE / "images"
+NAMES = tuple(INPUTS)
+
+_SECONDS = {"operator": 40.0, "runtime": 20.0, "trainer": 120.0}
+"""How long each took on 2 cores from nothing, the others beside it."""
+_WHY = {
+    "operator": "kopf and what it needs, and our operator",
+    "runtime": "the launcher alone, to be put into any image",
+    "trainer": "CPU torch with gloo, the launcher and the examples",
+}
+
+
+class Builder(Protocol):
+    """A program that builds images."""
+
+    def prepare(self, steps: Steps) -> str: ...
+
+    def build(self, context: Context, base_image: str, archive: Path, step: Step) -> None: ...
+
+    def tidy(self) -> None: ...
+
+    def push(self, archive: Path, name: str, target: str, step: Step) -> None: ...
+
+    def clean(self) -> None: ...
+
+
+def builder(environment: Mapping[str, str] = os.environ) -> Builder:
+    """What builds here: buildah for the own cluster (it needs no registry), Docker for others where its engine runs, and without root.
+
+    `IMAGE_BUILDER=buildah|docker` decides otherwise. Raises StepError for another word.
+    """
+    wanted = environment.get("IMAGE_BUILDER", "")
+    if wanted not in {"", "buildah", "docker"}:
+        raise StepError(f"IMAGE_BUILDER={wanted}: must be buildah or docker")
+    if not wanted:
+        docker_first = environment.get("CLUSTER", "own") != "own" or os.geteuid() != 0
+        wanted = "docker" if docker_first and docker_runs() else "buildah"
+    return Docker(FOLDER / "docker") if wanted == "docker" else Buildah(FOLDER / "buildah")
+
+
+def build(names: Sequence[str] = NAMES, steps: Steps | None = None, using: Builder | None = None) -> dict[str, Path]:
+    """Builds images and returns name -> archive, a docker-archive tar that `ctr images import` and `docker load` take.
+
+    Raises StepError with the log's last lines, MirrorError, KeyError for an unknown name.
+    """
+    unknown = [name for name in names if name not in INPUTS]
+    if unknown:
+        raise KeyError(f"no image {', '.join(unknown)}: there are {', '.join(NAMES)}")
+    if steps is None:
+        with Steps() as own:
+            return build(names, own, using)
+    chosen = using or builder()
+    with _only_one(steps):
+        base_image = chosen.prepare(steps)
+        contexts = [make_context(name, FOLDER / "contexts" / name, base_image) for name in names]
+        archives = {context.name: FOLDER / context.key / f"{context.name}.tar" for context in contexts}
+        missing = [context for context in contexts if not archives[context.name].exists()]
+        concurrently(*(partial(_build_one, context, archives[context.name], chosen, base_image, steps) for context in missing))
+        for name, archive in archives.items():
+            archive.touch()
+            _remove_older(name, keep=3)
+        if missing:
+            chosen.tidy()
+    return archives
+
+
+def clean(using: Builder | None = None) -> None:
+    """Removes every image, layer and archive of the cache; waits for a build that is under way. Raises StepError."""
+    with Steps() as steps, _only_one(steps):
+        (using or builder()).clean()
+        for path in FOLDER.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _build_one(context: Context, archive: Path, using: Builder, base_image: str, steps: Steps) -> None:
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with steps.step(f"image {context.name}", _WHY[context.name], _SECONDS[context.name]) as step:
+        using.build(context, base_image, archive, step)
+
+
+def _remove_older(name: str, keep: int) -> None:
+    """Keeps the newest archives of one image: each is as big as the image."""
+    archives = sorted(FOLDER.glob(f"*/{name}.tar"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for archive in archives[keep:]:
+        archive.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            archive.parent.rmdir()
+
+
+@contextlib.contextmanager
+def _only_one(steps: Steps) -> Iterator[None]:
+    """One build at a time on this machine: the second finds the first one's layers instead of making them beside it."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with steps.step("wait for another image build on this machine"):
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

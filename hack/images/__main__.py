@@ -1,0 +1,38 @@
+"""`python -m hack.images build [operator runtime trainer]` builds images; `clean` removes the cache."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from hack.images import NAMES, StepError, build, clean, reference
+from hack.images.machine import MirrorError
+from hack.steps import Steps
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m hack.images", description="Container images of the project.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    build_command = commands.add_parser("build", help="build images and write an archive of each")
+    build_command.add_argument("names", nargs="*", metavar="NAME", help=f"one or more of: {', '.join(NAMES)} (default: all)")
+    commands.add_parser("clean", help="remove all images, layers and archives of the cache")
+    arguments = parser.parse_args()
+    unknown = [name for name in getattr(arguments, "names", []) if name not in NAMES]
+    if unknown:
+        parser.error(f"no image {', '.join(unknown)}: there are {', '.join(NAMES)}")
+    try:
+        if arguments.command == "clean":
+            clean()
+            return 0
+        with Steps() as steps:
+            archives = build(arguments.names or NAMES, steps)
+            for name, archive in archives.items():
+                steps.console.print(f"{reference(name)}  {archive.stat().st_size / 1e6:.0f} MB  {archive}", soft_wrap=True)
+    except (StepError, MirrorError) as error:
+        print(f"images: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Builds with buildah: no daemon, no registry, a store of its own in the cache. Needs root."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+
+from hack import debian
+from hack.images import base, machine
+from hack.images.recipe import EPOCH, Context, reference
+from hack.steps import Step, StepError, Steps, run_logged
+
+SHARED_STAGE = "build"
+KEPT_STAGES = {"operator": ("operator-dependencies",), "runtime": (), "trainer": ("torch", "digits")}
+"""Stages of the Dockerfile that take long and seldom change. They get names, and so outlive the tidying after each build."""
+
+PACKAGES = {"buildah": "buildah", "debootstrap": "debootstrap"}
+"""Program -> the Debian package that has it."""
+
+
+class Buildah:
+    """A store of layers and images below `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        # Mount counts must not survive a boot, so they are not kept in the cache.
+        self._options = ["--root", str(folder / "storage"), "--runroot", "/run/elasticjob-images", "--storage-driver", _driver(folder)]
+        self._logs = folder / "logs"
+        self._settings = folder / "settings"
+        self._shared = threading.Lock()
+
+    def prepare(self, steps: Steps) -> str:
+        """Makes the base image (or takes the one that `BASE_IMAGE` names) and returns what it is made from, for the images' keys.
+
+        Raises StepError, MirrorError.
+        """
+        if os.geteuid() != 0:
+            raise StepError("building images without a Docker engine needs root: run this as root, or start Docker")
+        install_missing(steps)
+        base.remove_leftovers(self._folder)
+        run_logged(["buildah", *self._options, "rm", "--all"], self._logs / "store.log")
+        named = os.environ.get("BASE_IMAGE")
+        if named:
+            return named
+        key = base.base_key()
+        name = f"localhost/elasticjob-base:{key}"
+        archive = self._folder / f"base-{key}.tar"
+        if not archive.exists():
+            with steps.step("base image", "Debian from packages: there need be no registry", 37) as step:
+                base.make_base(archive, self._logs / "base.log", step)
+        if not self._has(name):
+            with steps.step("base image into the store", "", 4):
+                self._import_base(archive, name)
+        return name
+
+    def build(self, context: Context, base_image: str, archive: Path, step: Step) -> None:
+        """Builds one target and writes it to `archive` (docker-archive: uncompressed, so quick to write and to import).
+
+        Raises StepError.
+        """
+        log = self._logs / f"{context.name}.log"
+        log.unlink(missing_ok=True)
+        mounts = machine.write_build_settings(self._settings / context.name, base.SUITE)
+        options = [
+            *("--isolation", "chroot", "--layers", "--timestamp", str(EPOCH), "--pull=false"),
+            *("--build-arg", f"BASE_IMAGE={base_image}", "--build-arg", "PIP_CONFIG_FILE=/mnt/pip.conf"),
+            *(word for here, inside in mounts for word in ("--volume", f"{here}:{inside}:ro")),
+        ]
+
+        def build(target: str, tag: str) -> None:
+            command = ["buildah", *self._options, "build", *options, "--target", target, "--tag", tag, str(context.folder)]
+            run_logged(command, log, lambda line: _show(step, line))
+
+        with self._shared:  # the images built beside this one find it done
+            build(SHARED_STAGE, _stage_reference(SHARED_STAGE))
+        for stage in KEPT_STAGES[context.name]:
+            build(stage, _stage_reference(stage))
+        name = reference(context.name)
+        build(context.name, name)
+        step.say("writing the archive")
+        part = archive.with_suffix(".part")
+        part.unlink(missing_ok=True)
+        run_logged(["buildah", *self._options, "push", "--quiet", name, f"docker-archive:{part}:{name}"], log)
+        part.replace(archive)
+
+    def tidy(self) -> None:
+        """Removes what has no name any more: earlier images and their layers. Buildah looks at every image there is for each line of the
+        Dockerfile, so that a store full of old ones is a slow one."""
+        run_logged(["buildah", *self._options, "rmi", "--prune", "--force"], self._logs / "store.log")
+
+    def push(self, archive: Path, name: str, target: str, step: Step) -> None:
+        """Pushes the image `name` of an archive to a registry as `target`. Raises StepError."""
+        log = self._logs / "push.log"
+        run_logged(["buildah", *self._options, "pull", "--quiet", f"docker-archive:{archive}"], log, step.say)
+        run_logged(["buildah", *self._options, "push", name, f"docker://{target}"], log, step.say)
+
+    def _has(self, name: str) -> bool:
+        return bool(machine.output_of("buildah", *self._options, "images", "--quiet", "--filter", f"reference={name}").strip())
+
+    def _import_base(self, archive: Path, name: str) -> None:
+        with tempfile.TemporaryDirectory(dir=self._folder, prefix="base-") as folder:
+            os.link(archive, Path(folder) / "base.tar")
+            (Path(folder) / "Dockerfile").write_text('FROM scratch\nADD base.tar /\nCMD ["bash"]\n', encoding="utf-8")
+            options = ["--timestamp", str(EPOCH), "--isolation", "chroot", "--tag", name]
+            run_logged(["buildah", *self._options, "build", *options, folder], self._logs / "base.log")
+
+    def clean(self) -> None:
+        """Removes every image, layer and archive of this cache."""
+        run_logged(["buildah", *self._options, "rm", "--all"], self._logs / "store.log")
+        run_logged(["buildah", *self._options, "rmi", "--all", "--force"], self._logs / "store.log")
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _stage_reference(stage: str) -> str:
+    return f"localhost/elasticjob-stage-{stage}:dev"
+
+
+def install_missing(steps: Steps) -> None:
+    """Installs buildah and debootstrap from Debian where they are missing. Raises StepError where that cannot be done."""
+    if missing := [package for program, package in PACKAGES.items() if not shutil.which(program)]:
+        debian.install(missing, steps, "they build images without Docker")
+
+
+def _show(step: Step, line: str) -> None:
+    match = re.match(r"(?:\[\d+/\d+\] )?STEP (\d+)/(\d+): (.*)", line)
+    if match:
+        step.say(f"{match[1]}/{match[2]} {match[3][:80]}")
+    elif re.match(r"(Get:|Unpacking |Setting up |Collecting )", line):
+        step.say(line[:80])
+
+
+def _driver(folder: Path) -> str:
+    """overlay, or vfs (slower, bigger) where the cache's file system is itself an overlay. Remembered, because a store has one driver."""
+    mark = folder / "driver"
+    if not mark.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        kind = machine.output_of("stat", "--file-system", "--format=%T", str(folder)).strip()
+        mark.write_text("vfs" if kind == "overlayfs" else "overlay", encoding="utf-8")
+    return mark.read_text(encoding="utf-8").strip()

@@ -1,0 +1,58 @@
+"""Builds with Docker, where it runs: base images come from its registry, names and caches are its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from hack.images.recipe import EPOCH, Context, reference
+from hack.steps import Step, Steps, run_logged
+
+
+def docker_runs() -> bool:
+    """Whether there is a Docker engine that answers."""
+    if not shutil.which("docker"):
+        return False
+    return subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0
+
+
+class Docker:
+    """The Docker engine that the command line reaches."""
+
+    def __init__(self, folder: Path) -> None:
+        self._logs = folder / "logs"
+
+    def prepare(self, _steps: Steps) -> str:
+        return os.environ.get("BASE_IMAGE", "debian:trixie-slim")
+
+    def build(self, context: Context, base_image: str, archive: Path, step: Step) -> None:
+        """Builds one target and saves it to `archive`. Raises StepError."""
+        log = self._logs / f"{context.name}.log"
+        log.unlink(missing_ok=True)
+        run_logged(
+            [
+                *("docker", "build", "--progress=plain", "--target", context.name, "--tag", reference(context.name)),
+                *("--build-arg", f"BASE_IMAGE={base_image}", "--build-arg", f"SOURCE_DATE_EPOCH={EPOCH}", str(context.folder)),
+            ],
+            log,
+            lambda line: step.say(line[:80]) if line.startswith("#") else None,
+        )
+        step.say("writing the archive")
+        part = archive.with_suffix(".part")
+        run_logged(["docker", "save", "--output", str(part), reference(context.name)], log)
+        part.replace(archive)
+
+    def tidy(self) -> None:
+        """Nothing: Docker looks after its cache itself."""
+
+    def push(self, archive: Path, name: str, target: str, step: Step) -> None:
+        """Pushes the image `name` of an archive to a registry as `target`. Raises StepError."""
+        log = self._logs / "push.log"
+        run_logged(["docker", "load", "--input", str(archive)], log, step.say)
+        run_logged(["docker", "tag", name, target], log)
+        run_logged(["docker", "push", target], log, step.say)
+
+    def clean(self) -> None:
+        """Docker's own store stays as it is; `docker builder prune` is the user's to say."""

@@ -1,0 +1,122 @@
+"""The quick start's course: agents train, one worker is killed, one agent joins, the model is trained to the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from elasticjob_runtime.etcd.embedded import EmbeddedServer
+from rich.console import Console
+
+from hack.quickstart.agents import Agent
+from hack.quickstart.show import Screen, print_table
+from hack.quickstart.timeline import Change, Kind, Seen, StepLine, complaint
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+SCRIPT = CHECKOUT / "examples" / "digits" / "train.py"
+RUN_ID = "quickstart"
+AGENTS = 3
+KILL_AT = 100
+"""Step. The newcomer needs the rest of the training to import torch: seconds, more on a busy machine."""
+LOOK_EVERY = 0.05
+"""Seconds."""
+
+
+def run(steps: int, time_limit: float) -> int:
+    """Returns the exit code: 0 only if the worker was replaced, the agent joined, and the model reads digits well."""
+    console = Console(highlight=False)
+    folder = Path(tempfile.mkdtemp(prefix="elasticjob-quickstart-"))
+    with EmbeddedServer() as store, Screen(console) as screen:
+        job = _Job(store, folder, steps)
+        try:
+            job.follow(screen, time.time() + time_limit)
+        finally:
+            job.end()
+        screen.update(job.seen)
+    print_table(console, job.seen)
+    wrong = complaint(job.seen, AGENTS + 1)
+    if wrong:
+        console.print(f"[bold red]The quick start failed:[/] {wrong}", soft_wrap=True)
+        console.print(f"Where to look: {folder}", soft_wrap=True)
+        return 1
+    assert job.seen.accuracy is not None
+    console.print(f"[bold green]The model reads {job.seen.accuracy:.1%} of the test digits.[/]")
+    shutil.rmtree(folder)
+    return 0
+
+
+class _Job:
+    """The agents, and what is done to them."""
+
+    def __init__(self, store: EmbeddedServer, folder: Path, steps: int) -> None:
+        self._endpoint = store.endpoint
+        self._folder = folder
+        self._steps = steps
+        self._agents: list[Agent] = []
+        self.seen = Seen()
+        self._did(Change(Kind.START, "", time.time()))
+        for _ in range(AGENTS):
+            self._start_agent()
+
+    def follow(self, screen: Screen, end: float) -> None:
+        """To the end of the job, or of the time."""
+        while time.time() < end and not self._ended():
+            self._look()
+            self._act()
+            screen.update(self.seen)
+            time.sleep(LOOK_EVERY)
+        codes = {agent.name: agent.wait(0) for agent in self._agents}
+        self._look()
+        self.seen = dataclasses.replace(self.seen, exit_codes={name: -1 if code is None else code for name, code in codes.items()})
+
+    def end(self) -> None:
+        """Nothing of it runs on."""
+        for agent in self._agents:
+            agent.end()
+
+    def _start_agent(self) -> Agent:
+        agent = Agent(
+            f"agent-{len(self._agents) + 1}",
+            self._folder,
+            [
+                *("--nnodes", f"2:{AGENTS + 1}", "--nproc-per-node", "1", "--max-restarts", "3"),
+                *("--rdzv-backend", "etcd-v3", "--rdzv-endpoint", self._endpoint, "--rdzv-id", RUN_ID, "--local-addr", "127.0.0.1"),
+                *(SCRIPT, f"--steps={self._steps}", "--step-seconds=0.05", "--print-every=1", "--checkpoint-every=1"),
+                f"--checkpoint-dir={self._folder / 'checkpoints'}",
+            ],
+        )
+        self._agents.append(agent)
+        return agent
+
+    def _ended(self) -> bool:
+        """All agents have, or one has given up."""
+        codes = [agent.wait(0) for agent in self._agents]
+        return None not in codes or any(codes)
+
+    def _look(self) -> None:
+        events = [event for agent in self._agents for event in agent.events()]
+        said = [what for agent in self._agents for what in agent.output()]
+        accuracies = [what for what in said if isinstance(what, float)]
+        self.seen = dataclasses.replace(
+            self.seen,
+            events=[*self.seen.events, *events],
+            steps=[*self.seen.steps, *(what for what in said if isinstance(what, StepLine))],
+            accuracy=accuracies[-1] if accuracies else self.seen.accuracy,
+        )
+
+    def _act(self) -> None:
+        """First a worker dies; when the training goes on, another agent comes."""
+        done = {change.kind for change in self.seen.changes}
+        if Kind.WORKER_KILLED not in done:
+            if self.seen.step >= KILL_AT:
+                victim = self._agents[1]
+                self._did(Change(Kind.WORKER_KILLED, victim.name, victim.kill_worker()))
+        elif Kind.AGENT_JOINS not in done and self.seen.first_step_of(Kind.WORKER_KILLED):
+            now = time.time()
+            self._did(Change(Kind.AGENT_JOINS, self._start_agent().name, now))
+
+    def _did(self, change: Change) -> None:
+        self.seen = dataclasses.replace(self.seen, changes=[*self.seen.changes, change])

@@ -1,0 +1,60 @@
+"""The faults as data, partitions as rules, schedules from seeds."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hack.chaos.faults import FAULTS
+from hack.chaos.network import CONTROL_PLANE, rules
+from hack.chaos.report import complaints, table
+from hack.chaos.run import Result
+from hack.chaos.schedule import draw
+from hack.chaos.storm import AT_RANDOM, storm
+from hack.images.recipe import ROOT
+
+
+def test_every_fault_has_a_name_of_its_own_and_the_smoke_part_is_small() -> None:
+    names = [fault.name for fault in FAULTS]
+    assert len(set(names)) == len(names)
+    assert set(AT_RANDOM) <= set(names)
+    assert 2 <= sum(fault.smoke for fault in FAULTS) <= 5
+    assert len({fault.layout for fault in FAULTS if fault.smoke}) == 1
+
+
+def test_every_fault_is_in_the_docs_and_the_docs_have_no_other() -> None:
+    text = (ROOT / "docs" / "chaos.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `([a-z0-9-]+)` \|", text.partition("## Faults")[2].partition("## Results")[0], re.MULTILINE)
+    assert listed == [fault.name for fault in FAULTS]
+
+
+def test_a_partition_drops_on_each_node_what_the_other_side_sends_and_nothing_else() -> None:
+    made = rules(["node-2", "node-3"], ["node-1", CONTROL_PLANE])
+    assert made["node-2"] == made["node-3"] == ["10.89.0.11", "10.244.1.0/24", "10.89.0.2", "10.89.0.1"]
+    assert made["node-1"] == ["10.89.0.12", "10.244.2.0/24", "10.89.0.13", "10.244.3.0/24"]
+    assert CONTROL_PLANE not in made
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_schedule_is_the_same_for_the_same_seed_and_never_has_one_fault_twice_at_once(seed: int) -> None:
+    deeds = draw(seed, 120, AT_RANDOM)
+    assert deeds == draw(seed, 120, AT_RANDOM)
+    assert deeds
+    assert [deed.at for deed in deeds] == sorted(deed.at for deed in deeds)
+    for index, deed in enumerate(deeds):
+        assert all(later.at > deed.at + deed.lasts for later in deeds[index + 1 :] if later.fault == deed.fault)
+
+
+def test_a_storms_budget_is_what_its_faults_can_cost() -> None:
+    least, most = storm(1, 120).expect.restarts
+    assert least == 0
+    assert most > 0
+
+
+def test_the_report_has_a_row_per_fault_and_names_every_broken_promise() -> None:
+    kept, broken = Result(fault="pod-deleted", pause=2.0), Result(fault="pod-deleted", pause=4.0, redone=3, broken=["lost a step"])
+    rows = table([kept, broken, Result(fault="pod-deleted", with_operator_killed=True)]).splitlines()[2:]
+    assert rows[0] == "| a pod is deleted | 2 | 1 of 2 | 3.0 s (4.0 s) | 0 to 3 | 0 | 0 | 0.0 s | 0 |"
+    assert rows[1].startswith("| a pod is deleted, and the operator is killed | 1 |")
+    assert complaints([kept, broken]) == ["a pod is deleted: lost a step"]

@@ -1,0 +1,102 @@
+"""A build finds the machine's own mirror and index, whatever shape its settings have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hack.images.machine import Mirror, MirrorError, Source, apt_conf, find_mirror, mirror, parse_pip_config, parse_sources, pip_conf
+
+DEB822 = """\
+Types: deb deb-src
+# snapshots are left alone
+URIs: http://mirror.example/debian
+Suites: bookworm
+ bookworm-updates
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+
+Types: deb
+URIs: http://mirror.example/debian-security
+Suites: bookworm-security
+
+Types: deb
+Enabled: no
+URIs: http://other.example/debian
+Suites: sid
+
+Types: deb-src
+URIs: http://sources.example/debian
+Suites: bookworm
+"""
+
+ONE_LINE = """\
+# deb http://old.example/debian bookworm main
+deb [arch=amd64 signed-by=/usr/share/keyrings/x.gpg] https://mirror.example/archive/debian/20260101T000000Z/ bookworm main
+deb https://packages.example/apt cloud-sdk main
+deb-src http://sources.example/debian bookworm main
+"""
+
+
+def test_deb822_sources_are_read() -> None:
+    assert parse_sources(DEB822, deb822=True) == [
+        Source("http://mirror.example/debian", ("bookworm", "bookworm-updates")),
+        Source("http://mirror.example/debian-security", ("bookworm-security",)),
+    ]
+
+
+def test_one_line_sources_are_read() -> None:
+    assert [source.uri for source in parse_sources(ONE_LINE, deb822=False)] == [
+        "https://mirror.example/archive/debian/20260101T000000Z/",
+        "https://packages.example/apt",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("uris", "expected"),
+    [
+        (["http://a/debian"], Mirror("http://a/debian")),
+        (["http://a/debian-security", "http://a/debian/"], Mirror("http://a/debian/", "http://a/debian-security")),
+        (["https://packages.example/apt", "http://a/x/debian/2026"], Mirror("http://a/x/debian/2026")),
+    ],
+)
+def test_debian_is_found_among_other_archives(uris: list[str], expected: Mirror) -> None:
+    assert find_mirror(Source(uri, ("bookworm",)) for uri in uris) == expected
+
+
+def test_a_machine_without_debian_says_what_to_do() -> None:
+    with pytest.raises(MirrorError, match="DEBIAN_MIRROR="):
+        find_mirror([Source("http://archive.example/ubuntu", ("noble",))])
+
+
+def test_named_mirror_wins(tmp_path: Path) -> None:
+    assert mirror({"DEBIAN_MIRROR": "http://named/debian"}, tmp_path) == Mirror("http://named/debian")
+
+
+def test_all_sources_of_the_machine_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list").write_text("deb https://packages.example/apt x main\n")
+    (tmp_path / "sources.list.d/debian.sources").write_text(DEB822)
+    (tmp_path / "sources.list.d/debian.sources.bak").write_text("URIs: http://bak.example/debian\n")
+    assert mirror({}, tmp_path).main == "http://mirror.example/debian"
+
+
+def test_sources_of_the_base_name_the_suite_its_updates_and_security() -> None:
+    text = Mirror("http://a/debian", "http://a/debian-security").sources("trixie")
+    assert "Suites: trixie trixie-updates\n" in text
+    assert "URIs: http://a/debian-security\nSuites: trixie-security\n" in text
+
+
+def test_pip_options_are_taken_over_without_what_only_this_machine_has() -> None:
+    listing = "global.index-url='https://index.example/simple'\n:env:.default-timeout='180'\n:env:.find-links='/opt/wheels'\nglobal.cert='/x.crt'\n"
+    options = parse_pip_config(listing)
+    assert options == {"index-url": "https://index.example/simple", "timeout": "180"}
+    assert pip_conf(options, "/mnt/ca.pem") == "[global]\nindex-url = https://index.example/simple\ntimeout = 180\ncert = /mnt/ca.pem\n"
+
+
+def test_apt_gets_proxy_and_certificates() -> None:
+    text = apt_conf('Acquire::http::Proxy "http://proxy:3128";\nAPT::Architecture "amd64";\n', "/mnt/ca.pem")
+    assert 'Acquire::http::Proxy "http://proxy:3128";' in text
+    assert 'Acquire::https::CAInfo "/mnt/ca.pem";' in text
+    assert "Architecture" not in text

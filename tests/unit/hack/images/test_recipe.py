@@ -1,0 +1,76 @@
+"""An image is built again when, and only when, something that goes into it has changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hack.images.recipe import INPUTS, make_context
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    root = tmp_path / "checkout"
+    for item in {item for items in INPUTS.values() for item in items}:
+        path = root / item
+        if item.endswith("src") or item == "examples":
+            (path / "package").mkdir(parents=True)
+            (path / "package/code.py").write_text("code = 1\n")
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(item)
+    return root
+
+
+def keys(root: Path, base: str = "base") -> dict[str, str]:
+    return {name: make_context(name, root.parent / "context" / name, base, root).key for name in INPUTS}
+
+
+def changed(root: Path, before: dict[str, str], base: str = "base") -> set[str]:
+    after = keys(root, base)
+    return {name for name in INPUTS if after[name] != before[name]}
+
+
+@pytest.mark.parametrize(
+    ("path", "images"),
+    [
+        ("trainer-runtime/src/package/code.py", {"operator", "runtime", "trainer"}),
+        ("operator/src/package/code.py", {"operator"}),
+        ("examples/package/code.py", {"trainer"}),
+        ("constraints.txt", {"operator", "trainer"}),
+        ("Dockerfile", {"operator", "runtime", "trainer"}),
+    ],
+)
+def test_a_change_reaches_the_images_that_copy_the_file(checkout: Path, path: str, images: set[str]) -> None:
+    before = keys(checkout)
+    (checkout / path).write_text("changed\n")
+    assert changed(checkout, before) == images
+
+
+def test_another_base_changes_every_image(checkout: Path) -> None:
+    assert changed(checkout, keys(checkout), base="another") == set(INPUTS)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["trainer-runtime/src/package/__pycache__/code.cpython-311.pyc", "operator/src/x.egg-info/PKG-INFO", "examples/.hidden", "README.md"],
+)
+def test_what_no_image_copies_changes_nothing(checkout: Path, path: str) -> None:
+    before = keys(checkout)
+    (checkout / path).parent.mkdir(parents=True, exist_ok=True)
+    (checkout / path).write_text("left over\n")
+    assert changed(checkout, before) == set()
+
+
+def test_modes_and_times_of_a_checkout_change_nothing(checkout: Path) -> None:
+    before = keys(checkout)
+    (checkout / "examples/package/code.py").chmod(0o600)
+    (checkout / "operator/pyproject.toml").touch()
+    assert changed(checkout, before) == set()
+
+
+def test_a_new_name_for_the_same_content_is_a_change(checkout: Path) -> None:
+    before = keys(checkout)
+    (checkout / "examples/package/code.py").rename(checkout / "examples/package/other.py")
+    assert changed(checkout, before) == {"trainer"}

@@ -1,0 +1,108 @@
+"""The quick start's table: from what the agents wrote to what a person reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from hack.quickstart.timeline import AgentEvent, Change, Kind, Seen, StepLine, complaint, parse_event, parse_output, rows
+
+
+def event(time: float, member: str, name: str, round_number: int, **fields: object) -> AgentEvent:
+    return AgentEvent(time, member, name, round_number, fields)
+
+
+def story() -> Seen:
+    """Two agents start, a worker is killed at 20 s, a third agent starts at 30 s and joins."""
+    return Seen(
+        changes=[Change(Kind.START, "", 0.0), Change(Kind.WORKER_KILLED, "b", 20.0), Change(Kind.AGENT_JOINS, "c", 30.0)],
+        events=[
+            event(4.0, "a", "ready", 0),
+            event(5.0, "b", "ready", 0),
+            event(5.1, "a", "plan", 1, change=1, cause="Start"),
+            event(5.2, "b", "plan", 1, change=1, cause="Start"),
+            event(5.3, "b", "fork", 1, change=1),
+            event(5.2, "a", "fork", 1, change=1),
+            event(6.0, "a", "first-step", 1, change=1, step=1),
+            event(6.1, "b", "first-step", 1, change=1),
+            event(20.01, "b", "detect", 0, change=2),
+            event(20.03, "b", "plan", 2, change=2, cause="WorkerFailed"),
+            event(20.02, "a", "plan", 2, change=2, cause="WorkerFailed"),
+            event(20.05, "a", "stop", 2, change=2),
+            event(20.1, "a", "fork", 2, change=2),
+            event(20.2, "b", "fork", 2, change=2),
+            event(20.3, "a", "restore", 2, change=2),
+            event(20.5, "a", "first-step", 2, change=2, step=99),
+            event(35.0, "c", "ready", 0),
+            event(35.1, "a", "plan", 3, change=3, cause="MemberJoined"),
+            event(35.1, "c", "plan", 3, change=1, cause="MemberJoined"),
+            event(35.25, "a", "stop", 3, change=3, seconds=0.05),
+            event(35.3, "c", "fork", 3, change=1),
+            event(35.7, "a", "first-step", 3, change=3, step=201),
+        ],
+        steps=[
+            *(StepLine(1, 0, 2, "started"), StepLine(1, 1, 2), StepLine(1, 100, 2)),
+            *(StepLine(2, 98, 2, "resumed"), StepLine(2, 99, 2), StepLine(2, 200, 2)),
+            *(StepLine(3, 200, 3, "resumed"), StepLine(3, 201, 3), StepLine(3, 300, 3, "finished")),
+        ],
+        accuracy=0.98,
+        exit_codes={"a": 0, "b": 0, "c": 0},
+    )
+
+
+def rounded(figures: Mapping[str, float]) -> dict[str, int]:
+    return {name: round(value) for name, value in figures.items()}
+
+
+def test_a_killed_worker_is_counted_from_the_kill() -> None:
+    row = rows(story())[1]
+    assert rounded(row.phases) == {"detect": 10, "stop": 50, "plan": 20, "fork": 200, "restore": 300, "first-step": 500}
+    assert (row.what, row.world, row.steps_lost, row.stood_still) == ("b's worker killed", 2, 2, 500)
+
+
+def test_a_join_is_counted_from_the_moment_the_newcomer_is_ready() -> None:
+    row = rows(story())[2]
+    assert rounded(row.phases) == {"stop": 250, "plan": 100, "fork": 300, "first-step": 700}
+    assert row.stood_still is not None
+    assert row.warm_up is not None
+    assert (round(row.warm_up), round(row.stood_still), row.world, row.steps_lost) == (5000, 500, 3, 0)
+
+
+def test_the_start_is_detected_by_nobody() -> None:
+    row = rows(story())[0]
+    assert rounded(row.phases) == {"plan": 5100, "fork": 5300, "first-step": 6000}
+    assert row.stood_still is None
+
+
+def test_nothing_is_invented_for_what_was_not_seen() -> None:
+    row = rows(Seen(changes=[Change(Kind.WORKER_KILLED, "b", 1.0)]))[0]
+    assert (row.phases, row.stood_still, row.steps_lost) == ({}, None, None)
+
+
+def test_all_is_well() -> None:
+    assert complaint(story(), workers=3) == ""
+
+
+def test_every_wrong_end_is_told() -> None:
+    good = story()
+    without_join = [change for change in good.changes if change.kind is not Kind.AGENT_JOINS]
+    assert "b exited with 1" in complaint(dataclasses.replace(good, exit_codes={"a": 0, "b": 1}), 3)
+    assert "AGENT_JOINS" in complaint(dataclasses.replace(good, changes=without_join), 3)
+    assert "c joins" in complaint(dataclasses.replace(good, events=good.events[:-1]), 3)
+    assert "end" in complaint(dataclasses.replace(good, steps=good.steps[:-1]), 3)
+    assert "3 workers trained at the end, not 4" in complaint(good, 4)
+    assert "below" in complaint(dataclasses.replace(good, accuracy=0.5), 3)
+
+
+def test_a_torn_line_is_no_event() -> None:
+    assert parse_event('{"time": 1.5, "member": "a", "event": "phase", "phase": "pl') is None
+    found = parse_event('{"time": 1.5, "member": "a", "event": "phase", "phase": "detect", "round": null, "change": 2}')
+    assert found == AgentEvent(1.5, "a", "detect", 0, {"change": 2})
+    assert found.change == ("a", 2)
+
+
+def test_the_examples_lines_are_read() -> None:
+    assert parse_output(1, "step=120 epoch=5 world=4 loss=0.1234") == StepLine(1, 120, 4)
+    assert parse_output(1, "finished step=600 epoch=26 world=4") == StepLine(1, 600, 4, "finished")
+    assert parse_output(1, "accuracy=0.9875") == 0.9875
+    assert parse_output(1, "hello") is None
