@@ -7,11 +7,8 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 
-from elasticjob_runtime.agent.peers import PeerServer, probe_in_background
-from elasticjob_runtime.agent.plans import PlanOutdatedError
-from elasticjob_runtime.agent.rendezvous_core import Callbacks, RendezvousCore
 from elasticjob_runtime.contract import Keys, MemberValue
-from elasticjob_runtime.etcd.port import Store, StoreError, Unavailable
+from elasticjob_runtime.etcd.interface import Store, StoreError, Unavailable
 from elasticjob_runtime.membership import View, decide
 from elasticjob_runtime.membership.model import (
     Action,
@@ -29,6 +26,9 @@ from elasticjob_runtime.membership.model import (
     Workers,
     WorkersState,
 )
+from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
+from elasticjob_runtime.rendezvous.peers import PeerServer, probe_in_background
+from elasticjob_runtime.rendezvous.plan_writer import PlanOutdatedError
 
 LEASE_TTL = 60.0
 RETRY = 0.05

@@ -8,9 +8,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from elasticjob_runtime.etcd.embedded import EmbeddedServer
 from rich.console import Console
 
+from hack.embedded_etcd.server import EmbeddedServer
 from hack.quickstart.agents import Agent
 from hack.quickstart.show import Screen, print_table
 from hack.quickstart.timeline import Change, Kind, Seen, StepLine, complaint

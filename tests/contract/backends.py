@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from elasticjob_runtime.etcd import EtcdClient, Event, KeyRange, KeyValue, MemoryStore, Store, StoreError, WatchFailure, WatchUpdate
-from elasticjob_runtime.etcd.embedded import EmbeddedServer
-from elasticjob_runtime.etcd.state import Revoke
+from elasticjob_runtime.etcd.memory_state import Revoke
 
+from hack.embedded_etcd.server import EmbeddedServer
 from tests.contract.etcd_servers import EtcdServer, require_etcd
 
 NAMES = ("memory", "embedded", "etcd-3.4", "etcd-3.6")

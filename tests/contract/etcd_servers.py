@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.etcd import KeyRange
-from elasticjob_runtime.etcd.wire import encode
+from elasticjob_runtime.etcd.protocol import encode
 
 from hack.cluster.output import tail
 from hack.cluster.processes import Child, free_ports

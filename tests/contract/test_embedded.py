@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 from elasticjob_runtime.etcd import EtcdClient, KeyRange, Unavailable
-from elasticjob_runtime.etcd import embedded as embedded_module
-from elasticjob_runtime.etcd.embedded import EmbeddedServer
 
+from hack.embedded_etcd import server as embedded_module
+from hack.embedded_etcd.server import EmbeddedServer
 from hack.support import eventually
 from tests.contract.backends import Collector
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 from elasticjob_runtime.etcd import Compare, Delete, Event, Get, KeyRange, KeyValue, Operation, Put, StoreError, TxnResult
-from elasticjob_runtime.etcd.state import Grant, Revoke, State, Txn
+from elasticjob_runtime.etcd.memory_state import Grant, Revoke, State, Txn
 
 from hack.support import eventually
 from tests.contract.backends import Backend, Collector, by_range

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import Env
-from elasticjob_runtime.workers import phases
+from elasticjob_runtime.workers.zygote import hooks
 
 pytestmark = pytest.mark.torch
 
@@ -23,7 +23,7 @@ BEFORE = """
     import torch, torch.distributed, torch.optim
     from elasticjob_runtime.workers import phases
     original = torch.distributed.init_process_group
-    phases.watch()
+    hooks.watch()
     print("begun")
 """
 
@@ -126,15 +126,15 @@ def test_stacks_of_all_threads_even_while_the_interpreter_is_held(agent: Agent) 
         """
         import os, time
         def waits_in_c():
-            os.kill(os.getpid(), phases.STACKS_SIGNAL)
+            os.kill(os.getpid(), hooks.STACKS_SIGNAL)
         waits_in_c()
         """
     )
-    text = phases.stacks({0: agent.folder / "error.json"})
+    text = hooks.stacks({0: agent.folder / "error.json"})
     assert text.startswith("Stacks of local rank 0:\n")
     assert "in waits_in_c" in text
 
 
 def test_who_wrote_no_stacks_has_none(tmp_path: pathlib.Path) -> None:
-    assert phases.stacks({0: tmp_path / "error.json"}) == ""
-    phases.ask_for_stacks(os.getpid(), tmp_path / "error.json")  # not asked: the signal would end this process
+    assert hooks.stacks({0: tmp_path / "error.json"}) == ""
+    hooks.ask_for_stacks(os.getpid(), tmp_path / "error.json")  # not asked: the signal would end this process

@@ -100,7 +100,7 @@ def test_every_end_is_told_alike(probe: Path, ending: str, words: str) -> None:
     for run in runs:
         assert run.returncode == 1
         assert words in run.stderr
-    assert "zygote_main" not in runs[0].stderr  # the traceback is the script's own
+    assert "zygote.server" not in runs[0].stderr  # the traceback is the script's own
 
 
 def test_an_import_that_starts_a_thread_hangs_every_worker(probe: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import elasticjob_runtime
 from elasticjob_runtime.contract import Env, Keys, MemberValue, OutcomeValue, PlanValue
 from elasticjob_runtime.etcd import EtcdClient
-from elasticjob_runtime.etcd.port import Get, KeyRange
+from elasticjob_runtime.etcd.interface import Get, KeyRange
 
 from hack.support import eventually
 

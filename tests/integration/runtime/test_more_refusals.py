@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import pytest
 from elasticjob_runtime.contract import CONTRACT_VERSION, Env, ExitCode, MemberState, MemberValue, OutcomeState
-from elasticjob_runtime.etcd.port import Get, KeyRange
+from elasticjob_runtime.etcd.interface import Get, KeyRange
 
 from hack.support import eventually
 from tests.contract.etcd_servers import EtcdServer, enable_users

@@ -83,7 +83,7 @@ class Run:
     @property
     def zygote(self) -> int:
         """Its forks have the same command line."""
-        return min(self._children("zygote_main"))
+        return min(self._children("zygote.server"))
 
     def _children(self, of: str) -> list[int]:
         found = []

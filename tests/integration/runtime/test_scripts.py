@@ -17,10 +17,10 @@ from collections.abc import Iterator, Mapping
 
 import elasticjob_runtime
 import pytest
-from elasticjob_runtime.workers import messages
 from elasticjob_runtime.workers.command import Command
-from elasticjob_runtime.workers.launch import can_fork
-from elasticjob_runtime.workers.zygote import start_command
+from elasticjob_runtime.workers.zygote import ipc
+from elasticjob_runtime.workers.zygote.client import start_command
+from elasticjob_runtime.workers.zygote.launcher import can_fork
 
 from hack.support import eventually
 from tests.integration.runtime.agents import lives
@@ -39,18 +39,18 @@ class Zygote:
         command = start_command(sys.executable, theirs.fileno(), ["threading"])
         self._process = subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
         theirs.close()
-        assert messages.receive(self._connection)[0]["ready"]
+        assert ipc.receive(self._connection)[0]["ready"]
 
     def run(self, script: pathlib.Path, given: bytes) -> Said:
-        messages.send(self._connection, {"kind": "worker"})
-        worker = socket.socket(fileno=messages.receive(self._connection)[1][0])
-        pid = messages.receive(worker)[0]["pid"]
+        ipc.send(self._connection, {"kind": "worker"})
+        worker = socket.socket(fileno=ipc.receive(self._connection)[1][0])
+        pid = ipc.receive(worker)[0]["pid"]
         files = [script.with_suffix(suffix) for suffix in (".in", ".out", ".err")]
         files[0].write_bytes(given)
         fds = [os.open(file, os.O_RDWR | os.O_CREAT) for file in files]
         command = [sys.executable, "-u", str(script)]
         message = {"environment": self.environment, "command": command, "arguments": command[2:], "module": False, "stdio": [0, 1, 2]}
-        messages.send(worker, message, fds)
+        ipc.send(worker, message, fds)
         for fd in fds:
             os.close(fd)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -12,8 +12,8 @@ from typing import Any
 
 import elasticjob_runtime
 import pytest
-from elasticjob_runtime.agent.reactor import Reactor
-from elasticjob_runtime.workers.stores import StoreHost
+from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.workers.store_host import StoreHost
 
 from hack.cluster.processes import free_ports
 from hack.support import eventually
@@ -22,16 +22,16 @@ pytestmark = pytest.mark.torch
 
 PROGRAM = """
 import socket, sys
-from elasticjob_runtime.workers.zygote_main import host_stores
+from elasticjob_runtime.workers.zygote.server import host_stores
 host_stores(socket.socket(fileno=int(sys.argv[1])), {}, 0)
 """
 
 
 class Bench:
     def __init__(self) -> None:
-        self.reactor = Reactor()
+        self.event_loop = EventLoop()
         self.ports = free_ports(2)
-        self.stores = StoreHost(self.reactor, self.ports, lambda _listening: None)
+        self.stores = StoreHost(self.event_loop, self.ports, lambda _listening: None)
         ours, theirs = socket.socketpair()
         source = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
         command = [sys.executable, "-c", PROGRAM, str(theirs.fileno())]
@@ -42,7 +42,7 @@ class Bench:
 
     def waits_until(self, predicate: Callable[[], Any], what: str) -> None:
         def turn() -> Any:
-            self.reactor.wait(0.05)
+            self.event_loop.wait(0.05)
             return predicate()
 
         eventually(turn, 60.0, what=what)
@@ -60,7 +60,7 @@ def bench() -> Iterator[Bench]:
     bench.stores.close()
     bench.process.kill()
     bench.process.wait()
-    bench.reactor.close()
+    bench.event_loop.close()
 
 
 def test_a_member_that_leads_again_with_the_same_port_has_a_fresh_store(bench: Bench) -> None:

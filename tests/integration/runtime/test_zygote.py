@@ -14,12 +14,11 @@ from typing import Any
 
 import elasticjob_runtime
 import pytest
-from elasticjob_runtime.agent.reactor import Reactor
-from elasticjob_runtime.workers import launch
+from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.workers.command import Command
-from elasticjob_runtime.workers.launch import ZygoteLauncher
-from elasticjob_runtime.workers.preloading import Verdicts
 from elasticjob_runtime.workers.process import WorkerSpec
+from elasticjob_runtime.workers.zygote.launcher import ZygoteLauncher
+from elasticjob_runtime.workers.zygote.preload import Verdicts
 
 from tests.integration.runtime.agents import lives
 from tests.integration.runtime.subreaper import subreaper
@@ -63,7 +62,7 @@ NAMES = [
 SCRIPT = f"""
 import json, os, sys
 warm = [name for name in {NAMES!r} if name in sys.modules]
-forked = "elasticjob_runtime.workers.script" in sys.modules
+forked = "elasticjob_runtime.workers.zygote.script" in sys.modules
 import plain, package.threads, package.rest, drags, touches_gpu, crashes, knows_its_rank, starts_a_process, connects, locks, last
 starts_a_process.PROCESS.kill()
 rank, nice = knows_its_rank.RANK, os.getpriority(os.PRIO_PROCESS, 0)
@@ -91,13 +90,13 @@ class Bench:
         self.command = Command(program=[sys.executable, "-u"], arguments=[str(folder / "script.py")])
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.port: int = server.getsockname()[1]
-        self.reactor = Reactor()
+        self.event_loop = EventLoop()
         self._launcher: ZygoteLauncher | None = None
         self._numbers = 0
 
     def launcher(self, *, preload: list[str], waits: bool = False) -> ZygoteLauncher:
         self._launcher = ZygoteLauncher(
-            self.command, 1, self.environment, self.reactor, preload=preload, ports=[self.port], on_ready=lambda: None,
+            self.command, 1, self.environment, self.event_loop, preload=preload, ports=[self.port], on_ready=lambda: None,
             learn_after=0.5, waits_for_imports=waits,
         )  # fmt: skip
         return self._launcher
@@ -106,7 +105,7 @@ class Bench:
         end = time.monotonic() + timeout
         while not (found := predicate()):
             assert time.monotonic() < end, what
-            self.reactor.wait(0.05)
+            self.event_loop.wait(0.05)
             if self._launcher is not None:
                 self._launcher.tick(time.monotonic())
         return found
@@ -166,12 +165,12 @@ class Bench:
     def close(self) -> None:
         if self._launcher is not None:
             self._launcher.close()
-        self.reactor.close()
+        self.event_loop.close()
 
 
 @pytest.fixture
 def bench(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(launch, "PRELOAD", ("torch",))
+    monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.PRELOAD", ("torch",))
     with subreaper():
         made = Bench(tmp_path, MODULES)
         yield made
@@ -299,7 +298,7 @@ def test_workers_are_spawned_where_torch_itself_cannot_be_forked(bench: Bench, c
 
 def test_a_start_never_holds_up_the_agent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A zygote that hangs: the agent's loop goes on, and the worker is spawned after a while."""
-    monkeypatch.setattr(launch, "PATIENCE", 0.5)
+    monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.PATIENCE", 0.5)
     launcher = bench.launcher(preload=[])
     bench.run_until(lambda: launcher.ready)
     (zygote,) = bench.zygotes()
@@ -310,14 +309,14 @@ def test_a_start_never_holds_up_the_agent(bench: Bench, monkeypatch: pytest.Monk
     told, _ = bench.start()
     assert told == []
     turns: list[int] = []
-    bench.reactor.call_soon(lambda: turns.append(1))
-    bench.reactor.wait(0)
+    bench.event_loop.call_soon(lambda: turns.append(1))
+    bench.event_loop.wait(0)
     assert (told, turns) == ([], [1])
     assert launcher.deadline is not None
     pid = bench.run_until(lambda: told)[0]
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.kill(zygote, signal.SIGCONT)
-    monkeypatch.setattr(launch, "PATIENCE", 60.0)
+    monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.PATIENCE", 60.0)
     assert bench.worker()["forked"]
 
 
@@ -347,7 +346,7 @@ def test_a_killed_zygote_is_replaced_and_what_it_parked_is_used(bench: Bench) ->
 
 
 def test_who_waits_for_a_fork_is_spawned_at_once_when_the_zygote_dies(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "PATIENCE", 600.0)
+    monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.PATIENCE", 600.0)
     launcher = bench.launcher(preload=[])
     bench.run_until(lambda: launcher.ready)
     os.kill(bench.zygotes()[0], signal.SIGSTOP)

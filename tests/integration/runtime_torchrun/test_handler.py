@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from elasticjob_runtime.contract import ExitCode, Keys
 from elasticjob_runtime.etcd import connect
-from elasticjob_runtime.torchrun import policy, rounds
+from elasticjob_runtime.torchrun import policy, round_store
 from elasticjob_runtime.torchrun.handler import EtcdRendezvousHandler
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -99,7 +99,7 @@ class Member:
     def finish(self) -> Future[None]:
         """All workers have exited with 0: torch's exit barrier."""
         assert self.round is not None
-        return self._thread.submit(torch_store.barrier, self.round.store, self.round.world_size, rounds.EXIT_BARRIER)
+        return self._thread.submit(torch_store.barrier, self.round.store, self.round.world_size, round_store.EXIT_BARRIER)
 
     def is_there(self) -> bool:
         """The others know of it."""
@@ -233,7 +233,7 @@ def test_a_wait_for_a_key_that_does_not_come_ends_when_it_said() -> None:
     client = TCPStore("127.0.0.1", server.port, is_master=False)
     with pytest.raises(RuntimeError) as late:
         client.wait(["never"], datetime.timedelta(seconds=0.5))
-    assert rounds.is_timeout(late.value)
+    assert round_store.is_timeout(late.value)
     del server
 
     def talk() -> None:
@@ -242,7 +242,7 @@ def test_a_wait_for_a_key_that_does_not_come_ends_when_it_said() -> None:
 
     with pytest.raises(RuntimeError) as lost:
         talk()
-    assert not rounds.is_timeout(lost.value), "a lost leader is waited for: a new round may come"
+    assert not round_store.is_timeout(lost.value), "a lost leader is waited for: a new round may come"
 
 
 def test_a_member_whose_workers_do_not_stop_holds_up_nobody(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +401,7 @@ def test_a_torch_without_libuv(make: Make, monkeypatch: pytest.MonkeyPatch) -> N
             raise RuntimeError("use_libuv was requested but PyTorch was built without libuv support")
         return TCPStore(*given, **named)
 
-    monkeypatch.setattr(rounds, "TCPStore", without)
+    monkeypatch.setattr(round_store, "TCPStore", without)
     monkeypatch.delenv("USE_LIBUV", raising=False)
     members = [make((2, 2)) for _ in range(2)]
     infos = together(*members)

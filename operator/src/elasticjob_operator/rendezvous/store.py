@@ -25,7 +25,7 @@ from elasticjob_runtime.etcd import (
     TxnResult,
     Unavailable,
     parse_endpoints,
-    wire,
+    protocol,
 )
 from elasticjob_runtime.etcd.endpoints import Rotation
 
@@ -89,23 +89,23 @@ class Etcd:
         if endpoint not in self._checked:
             await self._check(endpoint)
         get = Get(KeyRange(key), keys_only=True)
-        return await self._call(endpoint, "/v3/kv/range", wire.range_request(get), wire.revision_of)
+        return await self._call(endpoint, "/v3/kv/range", protocol.range_request(get), protocol.revision_of)
 
     async def txn(self, operations: Sequence[Operation]) -> TxnResult:
-        wire.check_txn(operations)
-        request = wire.txn_request((), operations, ())
-        return await self._call(self._rotation.current, "/v3/kv/txn", request, wire.txn_result)
+        protocol.check_txn(operations)
+        request = protocol.txn_request((), operations, ())
+        return await self._call(self._rotation.current, "/v3/kv/txn", request, protocol.txn_result)
 
     async def watch(self, keys: KeyRange, start: int, patience: Callable[[], float]) -> AsyncGenerator[tuple[Event, ...], None]:
         endpoint = self._rotation.current
 
         async def ask(since: int) -> bool:
             """A linearizable read, so a frozen member, or one cut off from its cluster, does not answer."""
-            result = await self._call(endpoint, "/v3/kv/txn", wire.news_request([keys], [since]), wire.txn_result)
+            result = await self._call(endpoint, "/v3/kv/txn", protocol.news_request([keys], [since]), protocol.txn_result)
             return any(result.reads)
 
         try:
-            connection = await self._open_watch(endpoint, wire.watch_request([keys], [start]))
+            connection = await self._open_watch(endpoint, protocol.watch_request([keys], [start]))
             try:
                 stream = Stream(connection, start, patience, ask, self._budget)
                 while True:
@@ -150,7 +150,7 @@ class Etcd:
 
     async def _call(self, endpoint: Endpoint, path: str, request: Json, read: Callable[[Json], T]) -> T:
         try:
-            status, body = await self._exchange(endpoint, "POST", path, wire.dump(request))
+            status, body = await self._exchange(endpoint, "POST", path, protocol.dump(request))
             answer = verdicts.answer_of(status, body)
             try:
                 return read(answer)

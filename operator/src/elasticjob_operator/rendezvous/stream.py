@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from elasticjob_runtime.etcd import Event, StoreError, Unavailable, wire
+from elasticjob_runtime.etcd import Event, StoreError, Unavailable, protocol
 
 from elasticjob_operator.rendezvous import verdicts
 from elasticjob_operator.rendezvous.bounds import PER_BYTE, PER_EVENT, PER_READ, TimeBudget
@@ -113,7 +113,7 @@ class Stream:
             if message.get("canceled"):
                 raise HistoryGone("compacted") if message.get("compact_revision") else verdicts.cancelled(message.get("cancel_reason"))
             self._stands = self._stands or bool(message.get("created"))
-            events = tuple(wire.event(item) for item in message.get("events", ()))
+            events = tuple(protocol.event(item) for item in message.get("events", ()))
         except StoreError:
             raise
         except Exception as error:

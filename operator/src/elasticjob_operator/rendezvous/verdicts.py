@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elasticjob_runtime.etcd import Denied, NotEtcd, StoreError, Unavailable, answers
+from elasticjob_runtime.etcd import Denied, NotEtcd, StoreError, Unavailable, responses
 
 from elasticjob_operator.rendezvous.bounds import TooMuch, check_parts
 
@@ -39,7 +39,7 @@ def answer_of(status: int, body: bytes | bytearray) -> Json:
     """The object that a call was answered with; the last one of a streamed answer. Raises StoreError, TooMuch."""
     check_parts(body)
     try:
-        return answers.parse_answer(status, {}, bytes(body))
+        return responses.parse_answer(status, {}, bytes(body))
     except StoreError as error:
         raise told(error, status) from error
     except RecursionError as error:
@@ -50,7 +50,7 @@ def check_version(status: int, body: bytes | bytearray) -> None:
     """Whether the answer to GET /version is that of an etcd that we can use. Raises StoreError, TooMuch."""
     check_parts(body)
     try:
-        answers.check_version(status, {}, bytes(body))
+        responses.check_version(status, {}, bytes(body))
     except NotEtcd as error:
         old = status == 200 and "3.4 or newer is needed" in str(error)
         raise (_with(NotEtcd("it is an etcd of another version: 3.4 or newer is needed"), error) if old else told(error, status)) from error
@@ -60,7 +60,7 @@ def check_version(status: int, body: bytes | bytearray) -> None:
 
 def cancelled(reason: object) -> StoreError:
     """Why the server ended a watch, by its word."""
-    error = answers.cancel_error(reason if isinstance(reason, str) else "")
+    error = responses.cancel_error(reason if isinstance(reason, str) else "")
     return told(error, 200)
 
 

@@ -7,7 +7,7 @@ import sys
 
 from elasticjob_runtime.etcd import connect
 
-COMMAND = [sys.executable, "-m", "elasticjob_runtime.etcd.embedded"]
+COMMAND = [sys.executable, "-m", "hack.embedded_etcd.server"]
 
 
 def test_a_person_without_an_etcd_can_start_one() -> None:

@@ -15,8 +15,8 @@ from elasticjob_operator.rendezvous.store import Etcd, Shared
 from elasticjob_operator.world import Reach
 from elasticjob_runtime.contract import SpecValue
 from elasticjob_runtime.etcd import KeyRange, StoreError
-from elasticjob_runtime.etcd.embedded import EmbeddedServer
 
+from hack.embedded_etcd.server import EmbeddedServer
 from tests.hostile import KINDS, hostile
 from tests.unit.operator.waiting import until
 

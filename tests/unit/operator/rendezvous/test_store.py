@@ -11,8 +11,8 @@ import pytest
 from elasticjob_operator.rendezvous import stream as module
 from elasticjob_operator.rendezvous.store import Etcd, Shared
 from elasticjob_runtime.etcd import Get, KeyRange, NotEtcd, Put, Unavailable
-from elasticjob_runtime.etcd.embedded import EmbeddedServer
 
+from hack.embedded_etcd.server import EmbeddedServer
 from tests.contract.proxy import Proxy
 
 RUNS = KeyRange.prefix("/elasticjob/")

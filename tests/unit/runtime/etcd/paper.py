@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from elasticjob_runtime.etcd import Endpoint
-from elasticjob_runtime.etcd.http1 import Connection, TransportError
+from elasticjob_runtime.etcd.connection import Connection, TransportError
 
 
 class Paper(Connection):

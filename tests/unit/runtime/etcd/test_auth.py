@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from elasticjob_runtime.etcd import Credentials, Denied, Unavailable
-from elasticjob_runtime.etcd.answers import AuthDisabled
 from elasticjob_runtime.etcd.auth import TokenKeeper, renewal_time
+from elasticjob_runtime.etcd.responses import AuthDisabled
 
 
 def jwt(expires: object) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.etcd import Denied, Event, KeyRange, KeyValue, Unavailable, WatchUpdate
-from elasticjob_runtime.etcd.answers import TokenRefused
 from elasticjob_runtime.etcd.cursor import Behind, Cursor, HistoryGone, merge
-from elasticjob_runtime.etcd.wire import encode
+from elasticjob_runtime.etcd.protocol import encode
+from elasticjob_runtime.etcd.responses import TokenRefused
 
 BATCH_REVISIONS = 3
 """The real one sends a thousand at a time."""

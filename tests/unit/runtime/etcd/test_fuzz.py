@@ -9,10 +9,10 @@ import contextlib
 import json
 from typing import Any
 
-from elasticjob_runtime.etcd import Endpoint, Event, KeyRange, StoreError, wire
-from elasticjob_runtime.etcd.answers import check_header, check_version, http_error, parse_answer
+from elasticjob_runtime.etcd import Endpoint, Event, KeyRange, StoreError, protocol
 from elasticjob_runtime.etcd.cursor import Cursor
 from elasticjob_runtime.etcd.endpoints import parse_endpoints
+from elasticjob_runtime.etcd.responses import check_header, check_version, http_error, parse_answer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -92,7 +92,7 @@ def test_any_body_is_an_answer_or_an_error_of_the_port(status: int, body: bytes)
 @example({"kvs": [None], "header": {}})
 @example({"responses": {"a": 1}, "header": {"revision": "1"}})
 def test_what_is_read_from_an_answer_is_of_its_type(answer: dict[str, Any]) -> None:
-    for read in (wire.revision_of, wire.key_values, wire.txn_result, wire.news, check_header):
+    for read in (protocol.revision_of, protocol.key_values, protocol.txn_result, protocol.news, check_header):
         with contextlib.suppress(StoreError):
             read(answer)
 
@@ -131,4 +131,4 @@ def test_an_endpoint_is_read_or_refused_in_a_sentence(text: str) -> None:
 
 
 def test_a_key_that_is_no_text_survives() -> None:
-    assert wire.decode(wire.encode("\udcff")) == "\udcff"
+    assert protocol.decode(protocol.encode("\udcff")) == "\udcff"

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from elasticjob_runtime.agent.outside import TIMEOUT as OUTSIDE_TIMEOUT
-from elasticjob_runtime.agent.peers import PROBE_TIMEOUT
-from elasticjob_runtime.agent.plans import PlanOutdatedError
-from elasticjob_runtime.agent.rendezvous_core import Callbacks, RendezvousCore
 from elasticjob_runtime.contract import ExitCode, Keys, MemberValue
-from elasticjob_runtime.etcd.port import Operation, StoreError
+from elasticjob_runtime.etcd.interface import Operation, StoreError
 from elasticjob_runtime.membership import View, decide
 from elasticjob_runtime.membership.model import (
     Action,
@@ -27,6 +23,10 @@ from elasticjob_runtime.membership.model import (
     StoreView,
     Wait,
 )
+from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
+from elasticjob_runtime.rendezvous.peers import PROBE_TIMEOUT
+from elasticjob_runtime.rendezvous.plan_writer import PlanOutdatedError
+from elasticjob_runtime.rendezvous.witnesses import TIMEOUT as OUTSIDE_TIMEOUT
 
 from tests.unit.runtime.simulation.clock import Actor
 from tests.unit.runtime.simulation.hearing import Hearing

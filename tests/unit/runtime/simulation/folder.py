@@ -1,11 +1,11 @@
-"""The checkpoint folder that all groups share, whatever else is cut: the rules of checkpoint/claims.py, and that there is one history."""
+"""The checkpoint folder that all groups share, whatever else is cut: the rules of claims.py, and that history is one."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from elasticjob_runtime.checkpoint import claims
-from elasticjob_runtime.checkpoint.claims import UNCLAIMED, Claim, Found, Listing, Writer
+from elasticjob_runtime.training.checkpoint import claims
+from elasticjob_runtime.training.checkpoint.claims import UNCLAIMED, Claim, Found, Listing, Writer
 
 from tests.unit.runtime.simulation.invariants import require
 

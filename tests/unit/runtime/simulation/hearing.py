@@ -1,4 +1,4 @@
-"""Heartbeats of the simulation: which neighbours an agent hears, as agent/heartbeat.py finds out."""
+"""Heartbeats of the simulation: which neighbours an agent hears, as rendezvous/heartbeat.py finds out."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from elasticjob_runtime.contract import (
     SpecValue,
 )
 from elasticjob_runtime.membership.model import Action, Plan, ProposePlan, View
-from elasticjob_runtime.membership.planned import PLANNED
+from elasticjob_runtime.membership.planned_changes import PLANNED
 from elasticjob_runtime.membership.sizes import limit
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The store of the simulation: etcd's semantics (etcd/state.py) behind a network that loses, delays and cuts."""
+"""The store of the simulation: etcd's semantics (etcd/memory_state.py) behind a network that loses, delays and cuts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from elasticjob_runtime.etcd.cursor import merge
-from elasticjob_runtime.etcd.port import (
+from elasticjob_runtime.etcd.interface import (
     Compare,
     Get,
     KeyRange,
@@ -22,7 +22,7 @@ from elasticjob_runtime.etcd.port import (
     WatchCallback,
     WatchUpdate,
 )
-from elasticjob_runtime.etcd.state import Compact, Compacted, Grant, KeepAlive, Revoke, State, StateOperation, Txn
+from elasticjob_runtime.etcd.memory_state import Compact, Compacted, Grant, KeepAlive, Revoke, State, StateOperation, Txn
 
 from tests.unit.runtime.simulation.clock import Clock, Killed
 

@@ -11,8 +11,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import AVAILABLE, CONSISTENT, ExitCode, OutcomeState, OutcomeValue, PlanValue, RankValue, SpecValue
-from elasticjob_runtime.etcd.port import Operation, Put
-from elasticjob_runtime.etcd.state import Revoke, State, Txn
+from elasticjob_runtime.etcd.interface import Operation, Put
+from elasticjob_runtime.etcd.memory_state import Revoke, State, Txn
 from elasticjob_runtime.membership.model import Exit, Member, Plan, Settings, WorkersState
 from elasticjob_runtime.membership.sizes import group_size
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from elasticjob_runtime.workers import logs
+from elasticjob_runtime.workers.async_writer import CONSOLES, FILES, File, Outlet
 from elasticjob_runtime.workers.logs import (
     STDERR,
     STDOUT,
@@ -23,7 +24,6 @@ from elasticjob_runtime.workers.logs import (
     parse_std,
     wants,
 )
-from elasticjob_runtime.workers.outlet import CONSOLES, FILES, File, Outlet
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0", 0), ("3", 3), ("0:1,1:3", {0: 1, 1: 3}), ("12:2", {12: 2})])

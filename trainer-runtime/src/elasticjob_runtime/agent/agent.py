@@ -13,21 +13,12 @@ import time
 from collections.abc import Mapping
 
 from elasticjob_runtime.agent import signals
-from elasticjob_runtime.agent.chronicle import Chronicle
 from elasticjob_runtime.agent.config import AgentConfig
-from elasticjob_runtime.agent.desk import StoreDesk
-from elasticjob_runtime.agent.heartbeat import Heartbeats
-from elasticjob_runtime.agent.metrics import Metrics
-from elasticjob_runtime.agent.outside import ask_in_background
-from elasticjob_runtime.agent.peers import PeerServer, probe_in_background
 from elasticjob_runtime.agent.processes import Processes
 from elasticjob_runtime.agent.progress import Progress
-from elasticjob_runtime.agent.reactor import Reactor
-from elasticjob_runtime.agent.rendezvous import Rendezvous
-from elasticjob_runtime.agent.reports import Report
-from elasticjob_runtime.agent.timeline import Timeline
 from elasticjob_runtime.contract import ExitCode, ImportsValue, MemberValue, OutcomeValue, ProgressValue
-from elasticjob_runtime.etcd.port import Store
+from elasticjob_runtime.etcd.interface import Store
+from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership import View, decide
 from elasticjob_runtime.membership.model import (
     Action,
@@ -43,7 +34,16 @@ from elasticjob_runtime.membership.model import (
     Wait,
     WorkersState,
 )
-from elasticjob_runtime.workers import outlet
+from elasticjob_runtime.rendezvous.executor import StoreDesk
+from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
+from elasticjob_runtime.rendezvous.peers import PeerServer, probe_in_background
+from elasticjob_runtime.rendezvous.session import Rendezvous
+from elasticjob_runtime.rendezvous.witnesses import ask_in_background
+from elasticjob_runtime.telemetry.event_log import Timeline
+from elasticjob_runtime.telemetry.metrics import Metrics
+from elasticjob_runtime.telemetry.recorder import Chronicle
+from elasticjob_runtime.telemetry.report import Report
+from elasticjob_runtime.workers import async_writer
 
 logger = logging.getLogger(__name__)
 
@@ -64,13 +64,13 @@ class Agent:
         """`metrics`: where to keep them; None: nobody looks."""
         self._config = config
         settings = config.settings
-        self._reactor = Reactor()
+        self._event_loop = EventLoop()
         self._peers = PeerServer(settings.me, settings.incarnation, config.port_range)
-        self._heartbeats = Heartbeats(self._reactor)
+        self._heartbeats = Heartbeats(self._event_loop)
         self._chronicle = Chronicle(timeline, metrics or Metrics(), self._heartbeats, config.group.nproc)
         self._processes = Processes(
             config,
-            self._reactor,
+            self._event_loop,
             environment,
             on_progress=self._progressed,
             on_report=self._reported,
@@ -90,12 +90,12 @@ class Agent:
             settings.me,
             member,
             lease_ttl=config.lease_ttl,
-            on_view=lambda view: self._reactor.call_soon(lambda: self._saw(view)),
-            on_done=lambda action, error: self._reactor.call_soon(
+            on_view=lambda view: self._event_loop.call_soon(lambda: self._saw(view)),
+            on_done=lambda action, error: self._event_loop.call_soon(
                 lambda: self._desk.done(action, error, started=self._processes.workers.round > 0)
             ),
-            on_trouble=lambda error: self._reactor.call_soon(lambda: self._desk.tell_trouble(error)),
-            on_imports=lambda imports, running: self._reactor.call_soon(lambda: self._processes.tell_imports(imports, running=running)),
+            on_trouble=lambda error: self._event_loop.call_soon(lambda: self._desk.tell_trouble(error)),
+            on_imports=lambda imports, running: self._event_loop.call_soon(lambda: self._processes.tell_imports(imports, running=running)),
         )
         self._desk = StoreDesk(self._rendezvous.submit, self._chronicle.store_trouble)
         self._progress = Progress(config.hang_limits, self._rendezvous.publish_progress)
@@ -120,13 +120,13 @@ class Agent:
     def run(self) -> Exit:
         """Returns why and with which code the agent ends. Workers are gone then, and the lease is given back."""
         restore = signals.take(
-            self._reactor.wakeup_fd,
+            self._event_loop.wakeup_fd,
             leave_on=self._config.leave_on,
             on_leave=self._leave,
             on_forward=self._processes.group.signal,
-            on_child=lambda: self._reactor.call_soon(self._processes.reap_orphans),
+            on_child=lambda: self._event_loop.call_soon(self._processes.reap_orphans),
         )
-        self._reactor.add_reader(self._peers.fileno(), self._greet)
+        self._event_loop.add_reader(self._peers.fileno(), self._greet)
         self._rendezvous.start()
         try:
             exit_ = self._loop()
@@ -140,8 +140,8 @@ class Agent:
             self._peers.close()
             restore()
             self._processes.close()
-            self._reactor.close()
-            outlet.flush()
+            self._event_loop.close()
+            async_writer.flush()
 
     def view(self) -> View:
         leaving, heard = self._leaving, self._heartbeats.heard()
@@ -151,8 +151,8 @@ class Agent:
             workers=self._processes.workers,
             probes=self._probes,
             lease_expires_at=self._rendezvous.lease_expires_at,
-            silent=self._heartbeats.silent(self._reactor.now()),
-            silent_since=self._heartbeats.silent_since(self._reactor.now()),
+            silent=self._heartbeats.silent(self._event_loop.now()),
+            silent_since=self._heartbeats.silent_since(self._event_loop.now()),
             outside_asked_at=self._outside_asked_at,
             outside_at=self._outside_at,
             heard_round=heard[0],
@@ -188,7 +188,7 @@ class Agent:
                 )
                 deadlines = [wait_until, *timers]
                 until = min(deadline for deadline in deadlines if deadline is not None)
-                self._reactor.wait(None if until == _NEVER else max(0.0, until - time.monotonic()))
+                self._event_loop.wait(None if until == _NEVER else max(0.0, until - time.monotonic()))
 
     def _decide(self, view: View, now: float) -> Action:
         """Where nothing has changed, nothing has to be thought over: with thousands of members that costs milliseconds, and beats and
@@ -216,7 +216,7 @@ class Agent:
             case ProbePeers():
                 if not self._probing:
                     self._probing = True
-                    probe_in_background(action.members, lambda found: self._reactor.call_soon(lambda: self._probed(found)))
+                    probe_in_background(action.members, lambda found: self._event_loop.call_soon(lambda: self._probed(found)))
                 return until
             case AskOutside():
                 self._ask_outside(now)
@@ -257,7 +257,7 @@ class Agent:
         self._heartbeats.round = self._peers.round = view.plan.round if view.plan is not None else 0
         rank = view.plan.rank if view.plan is not None else None
         if rank is not None:
-            self._heartbeats.follow(rank.neighbours, self._reactor.now())
+            self._heartbeats.follow(rank.neighbours, self._event_loop.now())
 
     def _publish_imports(self) -> None:
         """Rank 0's agent tells what the script imports: all members learn the same, and one is enough to tell those to come."""
@@ -275,7 +275,7 @@ class Agent:
             if answered:
                 self._outside_at = now
 
-        ask_in_background(self._config.witnesses, lambda answered: self._reactor.call_soon(lambda: told(answered)))
+        ask_in_background(self._config.witnesses, lambda answered: self._event_loop.call_soon(lambda: told(answered)))
 
     def _probed(self, found: Mapping[str, Probe]) -> None:
         self._probing = False

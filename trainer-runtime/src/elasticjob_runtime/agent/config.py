@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 from elasticjob_runtime.agent import signals
-from elasticjob_runtime.agent.network import PortRange
-from elasticjob_runtime.agent.outside import Witness
 from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.membership.model import Settings
+from elasticjob_runtime.rendezvous.network import PortRange
+from elasticjob_runtime.rendezvous.witnesses import Witness
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.environment import GroupSpec
 from elasticjob_runtime.workers.logs import LogSettings

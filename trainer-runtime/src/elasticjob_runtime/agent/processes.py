@@ -9,19 +9,21 @@ import time
 from collections.abc import Callable, Mapping
 
 from elasticjob_runtime.agent.config import AgentConfig
-from elasticjob_runtime.agent.network import hold_ports
-from elasticjob_runtime.agent.reactor import Reactor
-from elasticjob_runtime.agent.reports import Report, ReportSocket
+from elasticjob_runtime.agent.worker_server import ReportSocket
 from elasticjob_runtime.contract import Env, ImportsValue, PlanValue, ProgressValue
 from elasticjob_runtime.contract.values import LONGEST_IMPORT, MOST_IMPORTS
+from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.model import Plan, Workers
-from elasticjob_runtime.workers import imports_file, linux
+from elasticjob_runtime.rendezvous.network import hold_ports
+from elasticjob_runtime.telemetry.report import Report
+from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.environment import worker_environment
 from elasticjob_runtime.workers.group import WorkerGroup
-from elasticjob_runtime.workers.launch import ZygoteLauncher
-from elasticjob_runtime.workers.plain import PlainLauncher
-from elasticjob_runtime.workers.preloading import Verdicts
-from elasticjob_runtime.workers.warden import MARK, Warden
+from elasticjob_runtime.workers.reaper import MARK, Warden
+from elasticjob_runtime.workers.spawn import PlainLauncher
+from elasticjob_runtime.workers.zygote import imports_file
+from elasticjob_runtime.workers.zygote.launcher import ZygoteLauncher
+from elasticjob_runtime.workers.zygote.preload import Verdicts
 
 
 class Processes:
@@ -30,7 +32,7 @@ class Processes:
     def __init__(
         self,
         config: AgentConfig,
-        reactor: Reactor,
+        event_loop: EventLoop,
         environment: Mapping[str, str],
         *,
         on_progress: Callable[[ProgressValue], None],
@@ -41,13 +43,13 @@ class Processes:
         self._config = config
         self._on_learned = on_learned
         self._folder = environment.get(Env.CHECKPOINT_DIRECTORY, "")
-        self._reactor = reactor
+        self._event_loop = event_loop
         self._held = hold_ports(config.port_range)
         self.ports = [holder.getsockname()[1] for holder in self._held]
         """TCP ports for the stores of coming rounds."""
-        self._warden = Warden(reactor)
+        self._warden = Warden(event_loop)
         environment = {**environment, MARK: self._warden.mark}
-        self._reports = ReportSocket(reactor, on_progress, on_report, folder=self._warden.folder)
+        self._reports = ReportSocket(event_loop, on_progress, on_report, folder=self._warden.folder)
         linux.become_subreaper()
         self._environment = environment
         self._launcher = self._new_launcher(environment)
@@ -55,7 +57,7 @@ class Processes:
             config.group,
             config.command,
             self._launcher,
-            reactor,
+            event_loop,
             member=config.settings.me,
             log_settings=config.log_settings,
             agent_socket=self._reports.path,
@@ -121,7 +123,7 @@ class Processes:
         self.group.stop(0.0, time.monotonic())
         end = time.monotonic() + 5.0
         while self.group.pids and time.monotonic() < end:
-            self._reactor.wait(end - time.monotonic())
+            self._event_loop.wait(end - time.monotonic())
         self._launcher.close()
         self.group.close()
 
@@ -167,19 +169,19 @@ class Processes:
     def _load_imports(self, launcher: ZygoteLauncher) -> None:
         def found(imports: ImportsValue) -> None:
             with contextlib.suppress(OSError):  # the agent has ended meanwhile
-                self._reactor.call_soon(lambda: launcher.learn_from(_verdicts(imports)))
+                self._event_loop.call_soon(lambda: launcher.learn_from(_verdicts(imports)))
 
         if self._folder:
             imports_file.load(self._folder, found)
 
     def _new_launcher(self, environment: Mapping[str, str]) -> ZygoteLauncher | PlainLauncher:
         if self._config.preload is None:
-            return PlainLauncher(self._reactor)
+            return PlainLauncher(self._event_loop)
         launcher = ZygoteLauncher(
             self._config.command,
             self._config.group.nproc,
             environment,
-            self._reactor,
+            self._event_loop,
             preload=self._config.preload,
             ports=self.ports,
             on_ready=lambda: None,

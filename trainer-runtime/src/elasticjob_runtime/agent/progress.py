@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from elasticjob_runtime.agent.reports import Report
 from elasticjob_runtime.contract import ProgressValue
 from elasticjob_runtime.membership.hang import HangLimits, StepTimes
+from elasticjob_runtime.telemetry.report import Report
 
 PUBLISH_SECONDS = 1.0
 """s between two progress writes in the first minute of a round: people watch."""

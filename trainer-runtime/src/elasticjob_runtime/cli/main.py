@@ -15,16 +15,17 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
-from elasticjob_runtime.agent import Agent, AgentConfig, network, termination
-from elasticjob_runtime.agent.metrics import Metrics
-from elasticjob_runtime.agent.outside import witnesses
-from elasticjob_runtime.agent.timeline import Timeline
+from elasticjob_runtime.agent import Agent, AgentConfig, termination
 from elasticjob_runtime.cli import options
 from elasticjob_runtime.cli.arguments import build_parser, without_our_flags
 from elasticjob_runtime.contract import Env, ExitCode, Keys, OutcomeState, OutcomeValue
 from elasticjob_runtime.etcd import EtcdClient, MemoryStore, Store, connect
 from elasticjob_runtime.membership.model import Exit, Settings
-from elasticjob_runtime.workers import descriptors, outlet
+from elasticjob_runtime.rendezvous import network
+from elasticjob_runtime.rendezvous.witnesses import witnesses
+from elasticjob_runtime.telemetry.event_log import Timeline
+from elasticjob_runtime.telemetry.metrics import Metrics
+from elasticjob_runtime.workers import async_writer, descriptors
 from elasticjob_runtime.workers.environment import RES_OPTIONS, GroupSpec
 
 logger = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.debug:
             raise
         termination.write(f"elasticrun: {error}", os.environ)
-        outlet.flush()
+        async_writer.flush()
         print(f"elasticrun: {error}", file=sys.stderr)  # noqa: T201 - a command line tool's own error
         return error.code
 
@@ -70,7 +71,7 @@ def _alone(args: argparse.Namespace) -> bool:
 def _hand_over(args: argparse.Namespace, argv: Sequence[str]) -> int:
     """Becomes torchrun. Returns only where that is not possible."""
     logger.warning("--rdzv-backend=%s is torchrun's own: handing over to torchrun, without elasticrun's recovery", args.rdzv_backend)
-    outlet.flush()
+    async_writer.flush()
     script = len(argv) - 1 - len(args.training_script_args)
     command = [sys.executable, "-m", "torch.distributed.run", *without_our_flags(argv, script)]
     os.execv(sys.executable, command)  # noqa: S606 - no shell on purpose
@@ -177,7 +178,7 @@ def _report(exit_: Exit, outcome: OutcomeValue | None) -> None:
 
 def _set_up_logging(debug: bool) -> None:
     name = os.environ.get(Env.MEMBER_ID, "")
-    handler = outlet.LogHandler()
+    handler = async_writer.LogHandler()
     prefix = f"[elasticrun {name}]" if name else "[elasticrun]"
     handler.setFormatter(logging.Formatter(f"{prefix} %(asctime)s.%(msecs)03d %(message)s", datefmt="%H:%M:%S"))
     root = logging.getLogger("elasticjob_runtime")

@@ -24,20 +24,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from elasticjob_runtime.agent import network
-from elasticjob_runtime.agent.metrics import Metrics
-from elasticjob_runtime.agent.network import PortRange
 from elasticjob_runtime.cli.arguments import did_you_mean, parse_pairs
 from elasticjob_runtime.contract import DEFAULT_PREFIX, Env, ExitCode
 from elasticjob_runtime.etcd import CONF_KEYS, Endpoint
 from elasticjob_runtime.membership.crash_loop import Limits
 from elasticjob_runtime.membership.hang import HangLimits
+from elasticjob_runtime.rendezvous import network
+from elasticjob_runtime.rendezvous.network import PortRange
+from elasticjob_runtime.telemetry.metrics import Metrics
 from elasticjob_runtime.workers.command import Command
-from elasticjob_runtime.workers.launch import can_fork
 from elasticjob_runtime.workers.logs import LogSettings, parse_std
+from elasticjob_runtime.workers.zygote.launcher import can_fork
 
 if TYPE_CHECKING:
-    from elasticjob_runtime.agent.metrics_server import MetricsServer
+    from elasticjob_runtime.telemetry.metrics_server import MetricsServer
 
 logger = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ def metrics_server(args: argparse.Namespace, metrics: Metrics) -> MetricsServer 
     port: int = args.metrics_port
     if not port:
         return None
-    from elasticjob_runtime.agent.metrics_server import MetricsServer  # only where it is asked for: http.server costs 4 MB and 17 ms
+    from elasticjob_runtime.telemetry.metrics_server import MetricsServer  # only where it is asked for: http.server costs 4 MB and 17 ms
 
     try:
         return MetricsServer(port, metrics.text)

@@ -3,8 +3,7 @@
 from elasticjob_runtime.etcd.client import EtcdClient, connect
 from elasticjob_runtime.etcd.config import CONF_KEYS, Credentials, TlsConfig
 from elasticjob_runtime.etcd.endpoints import Endpoint, parse_endpoints
-from elasticjob_runtime.etcd.memory import MemoryStore
-from elasticjob_runtime.etcd.port import (
+from elasticjob_runtime.etcd.interface import (
     Compare,
     Delete,
     Denied,
@@ -28,6 +27,7 @@ from elasticjob_runtime.etcd.port import (
     WatchFailure,
     WatchUpdate,
 )
+from elasticjob_runtime.etcd.memory import MemoryStore
 
 __all__ = [
     "CONF_KEYS",

@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from elasticjob_runtime.etcd.answers import AuthDisabled
 from elasticjob_runtime.etcd.config import Credentials
-from elasticjob_runtime.etcd.port import Denied, Unavailable
+from elasticjob_runtime.etcd.interface import Denied, Unavailable
+from elasticjob_runtime.etcd.responses import AuthDisabled
 
 Login = Callable[[str, str], str]
 """Takes user and password, returns a token. Raises StoreError."""

@@ -7,12 +7,11 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from elasticjob_runtime.etcd import answers, config, wire
+from elasticjob_runtime.etcd import config, protocol, responses
 from elasticjob_runtime.etcd.auth import TokenKeeper
 from elasticjob_runtime.etcd.config import Credentials, TlsConfig
 from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation, parse_endpoints
-from elasticjob_runtime.etcd.lease import KeptLease, new_lease_id
-from elasticjob_runtime.etcd.port import (
+from elasticjob_runtime.etcd.interface import (
     Compare,
     Denied,
     Get,
@@ -25,6 +24,7 @@ from elasticjob_runtime.etcd.port import (
     TxnResult,
     WatchCallback,
 )
+from elasticjob_runtime.etcd.lease import KeptLease, new_lease_id
 from elasticjob_runtime.etcd.transport import Transport
 from elasticjob_runtime.etcd.watch import EtcdWatch
 
@@ -71,14 +71,14 @@ class EtcdClient:
         return kvs[0] if kvs else None
 
     def range(self, get: Get, *, timeout: float | None = None) -> RangeResult:
-        wire.check_key(get.range.key)
-        answer = self._call("/v3/kv/range", wire.range_request(get), timeout, f"read {get.range.key}", idempotent=True)
-        return RangeResult(wire.key_values(answer), wire.revision_of(answer))
+        protocol.check_key(get.range.key)
+        answer = self._call("/v3/kv/range", protocol.range_request(get), timeout, f"read {get.range.key}", idempotent=True)
+        return RangeResult(protocol.key_values(answer), protocol.revision_of(answer))
 
     def put(self, key: str, value: str, *, lease: int = 0, timeout: float | None = None) -> int:
-        wire.check_key(key)
-        answer = self._call("/v3/kv/put", wire.put_request(Put(key, value, lease)), timeout, f"write {key}", idempotent=False)
-        return wire.revision_of(answer)
+        protocol.check_key(key)
+        answer = self._call("/v3/kv/put", protocol.put_request(Put(key, value, lease)), timeout, f"write {key}", idempotent=False)
+        return protocol.revision_of(answer)
 
     def txn(
         self,
@@ -88,11 +88,11 @@ class EtcdClient:
         *,
         timeout: float | None = None,
     ) -> TxnResult:
-        wire.check_txn(success, failure)
+        protocol.check_txn(success, failure)
         only_reads = all(isinstance(op, Get) for op in (*success, *failure))
-        request = wire.txn_request(compare, success, failure)
-        what = "run a transaction on " + ", ".join(dict.fromkeys(wire.key_of(op) for op in (*success, *failure)))
-        return wire.txn_result(self._call("/v3/kv/txn", request, timeout, what, idempotent=only_reads))
+        request = protocol.txn_request(compare, success, failure)
+        what = "run a transaction on " + ", ".join(dict.fromkeys(protocol.key_of(op) for op in (*success, *failure)))
+        return protocol.txn_result(self._call("/v3/kv/txn", request, timeout, what, idempotent=only_reads))
 
     def lease(self, ttl: float, on_lost: Callable[[str], None]) -> KeptLease:
         lease_id = new_lease_id()
@@ -104,7 +104,7 @@ class EtcdClient:
             # One endpoint gets a sixth of the TTL, so that three can be asked before it has passed.
             request = {"ID": str(lease_id)}
             answer = transport.call("/v3/lease/keepalive", request, granted / 2, idempotent=True, attempt=granted / 6)
-            prolonged = wire.ttl_of(answer)
+            prolonged = protocol.ttl_of(answer)
             if prolonged <= 0:
                 raise LeaseLost("the lease has expired or was revoked")
             return prolonged
@@ -122,9 +122,9 @@ class EtcdClient:
         wanted = max(1, math.ceil(ttl))
         try:
             answer = self._call("/v3/lease/grant", {"TTL": str(wanted), "ID": str(lease_id)}, None, "grant a lease", idempotent=True)
-        except answers.Exists:
+        except responses.Exists:
             return float(wanted)
-        return wire.ttl_of(answer) or float(wanted)
+        return protocol.ttl_of(answer) or float(wanted)
 
     def watch(self, ranges: Sequence[KeyRange], start_revision: int, callback: WatchCallback) -> EtcdWatch:
         transport, interval, forget = self._transport.sibling(), self._probe_interval, self._watches.discard
@@ -139,7 +139,7 @@ class EtcdClient:
             watch.cancel()
         self._transport.close()
 
-    def _call(self, path: str, request: wire.Json, timeout: float | None, what: str, *, idempotent: bool) -> wire.Json:
+    def _call(self, path: str, request: protocol.Json, timeout: float | None, what: str, *, idempotent: bool) -> protocol.Json:
         limit = self._timeout if timeout is None else timeout
         try:
             return self._transport.call(path, request, limit, idempotent=idempotent)

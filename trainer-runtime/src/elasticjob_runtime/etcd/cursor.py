@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from elasticjob_runtime.etcd import wire
-from elasticjob_runtime.etcd.answers import cancel_error
-from elasticjob_runtime.etcd.port import Event, KeyRange, KeyValue, StoreError, WatchUpdate
+from elasticjob_runtime.etcd import protocol
+from elasticjob_runtime.etcd.interface import Event, KeyRange, KeyValue, StoreError, WatchUpdate
+from elasticjob_runtime.etcd.responses import cancel_error
 
 
 class HistoryGone(StoreError):
@@ -26,7 +26,7 @@ class Cursor:
     """`begin` at every connection, then `feed` its messages."""
 
     def __init__(self, ranges: Sequence[KeyRange], start_revision: int) -> None:
-        wire.check_revision(start_revision)
+        protocol.check_revision(start_revision)
         self.ranges = merge(ranges)
         self.next = [start_revision] * len(self.ranges)
         """For each range, the first revision not yet handed out."""
@@ -54,8 +54,8 @@ class Cursor:
         """All watchers stand."""
         return self._created == len(self.ranges)
 
-    @wire.understood
-    def feed(self, message: wire.Json) -> WatchUpdate | None:
+    @protocol.understood
+    def feed(self, message: protocol.Json) -> WatchUpdate | None:
         """What is new in it. Raises HistoryGone, Behind, TokenRefused, Denied, NotEtcd or Unavailable: this connection is over."""
         if message.get("canceled"):
             if message.get("compact_revision"):
@@ -67,13 +67,13 @@ class Cursor:
         if message.get("created"):
             self._on_created(message.get("header", {}))
             return None
-        events = self._fragments.pop(index, []) + [wire.event(item) for item in message.get("events", ())]
+        events = self._fragments.pop(index, []) + [protocol.event(item) for item in message.get("events", ())]
         if message.get("fragment"):
             self._fragments[index] = events
             return None
         return self._on_events(index, tuple(e for e in events if e.mod_revision >= self.next[index]))
 
-    def _on_created(self, header: wire.Json) -> None:
+    def _on_created(self, header: protocol.Json) -> None:
         # Changes of one range may come before another's watcher is told to stand: it knew of no more than was known then.
         if self._is_before(header, self._asked_for):
             raise Behind("the member does not know what this watch has seen")
@@ -103,8 +103,8 @@ class Cursor:
         """Believes the next counts."""
         self._counts = [None] * len(self.ranges)
 
-    @wire.understood
-    def is_rewound(self, header: wire.Json) -> bool:
+    @protocol.understood
+    def is_rewound(self, header: protocol.Json) -> bool:
         """Whether a member with this header is at an earlier point than the watch, or in another cluster.
 
         A member may just be late; but if it says so in answer to a linearizable read, the store has lost its data. (A new store that has
@@ -112,7 +112,7 @@ class Cursor:
         """
         return self._is_before(header, self._known)
 
-    def _is_before(self, header: wire.Json, revision: int) -> bool:
+    def _is_before(self, header: protocol.Json, revision: int) -> bool:
         return (
             int(header.get("revision", 0)) < revision
             or int(header.get("raft_term", 0)) < self._term
@@ -141,7 +141,7 @@ def merge(ranges: Sequence[KeyRange]) -> list[KeyRange]:
         raise ValueError("a watch needs at least one range")
     merged: list[KeyRange] = []
     for span in sorted(ranges, key=lambda r: (r.key, r.end)):
-        wire.check_key(span.key)
+        protocol.check_key(span.key)
         if not merged or _end(merged[-1]) <= span.key:
             merged.append(span)
         elif _end(merged[-1]) < _end(span):

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from elasticjob_runtime.etcd.port import LeaseLost, StoreError, is_final
+from elasticjob_runtime.etcd.interface import LeaseLost, StoreError, is_final
 
 log = logging.getLogger(__name__)
 

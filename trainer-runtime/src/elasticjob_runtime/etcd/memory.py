@@ -7,11 +7,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from elasticjob_runtime.etcd import wire
+from elasticjob_runtime.etcd import protocol
+from elasticjob_runtime.etcd.callbacks import Delivery
 from elasticjob_runtime.etcd.cursor import merge
-from elasticjob_runtime.etcd.delivery import Delivery
-from elasticjob_runtime.etcd.lease import KeptLease, new_lease_id
-from elasticjob_runtime.etcd.port import (
+from elasticjob_runtime.etcd.interface import (
     Compare,
     Event,
     Get,
@@ -26,7 +25,8 @@ from elasticjob_runtime.etcd.port import (
     WatchFailure,
     WatchUpdate,
 )
-from elasticjob_runtime.etcd.state import (
+from elasticjob_runtime.etcd.lease import KeptLease, new_lease_id
+from elasticjob_runtime.etcd.memory_state import (
     HISTORY,
     Compact,
     Compacted,
@@ -77,7 +77,7 @@ class MemoryStore:
         *,
         timeout: float | None = None,  # noqa: ARG002 - nothing here waits
     ) -> TxnResult:
-        wire.check_txn(success, failure)
+        protocol.check_txn(success, failure)
         return self.apply(Txn(compare, success, failure))
 
     def lease(self, ttl: float, on_lost: Callable[[str], None]) -> KeptLease:
@@ -99,7 +99,7 @@ class MemoryStore:
         return keeper
 
     def watch(self, ranges: Sequence[KeyRange], start_revision: int, callback: WatchCallback) -> MemoryWatch:
-        wire.check_revision(start_revision)
+        protocol.check_revision(start_revision)
         watch = MemoryWatch(self, merge(ranges), start_revision, Delivery(callback), self._watches.discard)
         self._watches.add(watch)
         return watch

@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from elasticjob_runtime.etcd import answers, wire
+from elasticjob_runtime.etcd import protocol, responses
 from elasticjob_runtime.etcd.auth import TokenKeeper
+from elasticjob_runtime.etcd.connection import AnswerLost, Connection, NotHttp, NotSent, TlsRefused, TooLate, TransportError
 from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation
-from elasticjob_runtime.etcd.http1 import AnswerLost, Connection, NotHttp, NotSent, TlsRefused, TooLate, TransportError
-from elasticjob_runtime.etcd.port import Denied, NotEtcd, StoreError, Unavailable
+from elasticjob_runtime.etcd.interface import Denied, NotEtcd, StoreError, Unavailable
 
 if TYPE_CHECKING:
     import ssl
@@ -53,12 +53,12 @@ class Transport:
         other._checked = self._checked
         return other
 
-    def call(self, path: str, request: wire.Json, timeout: float, *, idempotent: bool, attempt: float = float("inf")) -> wire.Json:
+    def call(self, path: str, request: protocol.Json, timeout: float, *, idempotent: bool, attempt: float = float("inf")) -> protocol.Json:
         """One call, on whichever endpoint answers within `timeout` seconds; `attempt` bounds the time given to one endpoint.
 
         What is not idempotent is sent again only if it certainly did not happen. Raises StoreError.
         """
-        body = wire.dump(request)
+        body = protocol.dump(request)
         end = time.monotonic() + timeout
         faults: dict[Endpoint, StoreError] = {}
         failures = 0
@@ -95,7 +95,7 @@ class Transport:
 
     def call_at(
         self, endpoint: Endpoint, path: str, body: bytes, end: float, answer_end: float | None = None, *, idempotent: bool = False
-    ) -> wire.Json:
+    ) -> protocol.Json:
         """One attempt at one endpoint: everything up to sending until `end`, the answer until `answer_end`. Raises StoreError.
 
         No write and no password goes to an endpoint that has not shown yet that it is an etcd we can use. What is idempotent needs no
@@ -103,7 +103,7 @@ class Transport:
         """
         answer_end = end if answer_end is None else answer_end
 
-        def attempt(token: str) -> wire.Json:
+        def attempt(token: str) -> protocol.Json:
             with _Borrowed(self, endpoint, end, check=not idempotent) as connection:
                 return _exchange(connection, path, body, token, end, answer_end)
 
@@ -111,7 +111,7 @@ class Transport:
             return self.with_token(endpoint, end, attempt)
         try:
             answer = self.with_token(endpoint, end, attempt)
-            answers.check_header(answer)
+            responses.check_header(answer)
         except NotEtcd:
             self.release(self.open_stream(endpoint, end))  # its check says what it is instead, or which version of etcd
             raise
@@ -130,9 +130,9 @@ class Transport:
 
         def login(user: str, password: str) -> str:
             with _Borrowed(self, endpoint, end) as connection:
-                body = wire.dump({"name": user, "password": password})
+                body = protocol.dump({"name": user, "password": password})
                 try:
-                    return wire.token_of(_exchange(connection, _LOGIN_PATH, body, "", end, end))
+                    return protocol.token_of(_exchange(connection, _LOGIN_PATH, body, "", end, end))
                 except AnswerLost as error:
                     raise Unsent(str(error)) from error
                 except Unavailable as error:
@@ -144,7 +144,7 @@ class Transport:
             token = self._tokens.token(login, end - time.monotonic())
             try:
                 return attempt(token)
-            except answers.TokenRefused as error:
+            except responses.TokenRefused as error:
                 if not self._tokens.has_credentials:
                     raise Denied(f"{endpoint}: etcd wants a user and a password ({error})") from error
                 self._tokens.forget(token)
@@ -179,7 +179,7 @@ class Transport:
         try:
             connection.send("GET", "/version", b"", "", end)
             head = connection.read_head(end)
-            answers.check_version(head.status, head.headers, connection.read_body(head, end))
+            responses.check_version(head.status, head.headers, connection.read_body(head, end))
         except AnswerLost as error:
             raise Unsent(f"{error}{_hint(connection.endpoint)}") from error
         except Unavailable as error:
@@ -245,10 +245,10 @@ class _Borrowed:
             raise store_error(error) from error
 
 
-def _exchange(connection: Connection, path: str, body: bytes, token: str, end: float, answer_end: float) -> wire.Json:
+def _exchange(connection: Connection, path: str, body: bytes, token: str, end: float, answer_end: float) -> protocol.Json:
     connection.send("POST", path, body, f"Authorization: {token}\r\n" if token else "", end)
     head = connection.read_head(answer_end)
-    return answers.parse_answer(head.status, head.headers, connection.read_body(head, answer_end))
+    return responses.parse_answer(head.status, head.headers, connection.read_body(head, answer_end))
 
 
 def store_error(error: TransportError) -> StoreError:

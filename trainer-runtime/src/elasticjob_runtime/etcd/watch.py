@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from elasticjob_runtime.etcd import answers, wire
+from elasticjob_runtime.etcd import protocol, responses
+from elasticjob_runtime.etcd.callbacks import Delivery
+from elasticjob_runtime.etcd.connection import Connection, TransportError
 from elasticjob_runtime.etcd.cursor import Behind, Cursor, HistoryGone
-from elasticjob_runtime.etcd.delivery import Delivery
 from elasticjob_runtime.etcd.endpoints import Endpoint
-from elasticjob_runtime.etcd.http1 import Connection, TransportError
-from elasticjob_runtime.etcd.port import (
+from elasticjob_runtime.etcd.interface import (
     Denied,
     Get,
     KeyRange,
@@ -99,7 +99,7 @@ class EtcdWatch:
 
     def _follow(self, endpoint: Endpoint) -> None:
         end = time.monotonic() + _OPEN_TIMEOUT
-        body = wire.watch_request(self._cursor.ranges, self._cursor.next)
+        body = protocol.watch_request(self._cursor.ranges, self._cursor.next)
         self._cursor.begin()
 
         def attempt(token: str) -> None:
@@ -109,11 +109,11 @@ class EtcdWatch:
                 stream.send("POST", "/v3/watch", body, _HEADERS + login, end)
                 head = stream.read_head(end)
                 if head.status != 200:
-                    raise answers.http_error(head.status, head.headers, stream.read_body(head, end))
+                    raise responses.http_error(head.status, head.headers, stream.read_body(head, end))
                 self._read(endpoint, stream, end)
             except TransportError as error:
                 raise store_error(error) from error
-            except answers.TokenRefused as error:
+            except responses.TokenRefused as error:
                 if not self._cursor.ready:
                     raise
                 self._transport.forget_token(token)
@@ -166,19 +166,22 @@ class EtcdWatch:
     def _probe(self, endpoint: Endpoint) -> _Stall | None:
         """Raises Unavailable when the member does not answer. Returns what the stream should have brought and has not yet."""
         since = list(self._cursor.next)
-        request = wire.dump(wire.news_request(self._cursor.ranges, since))
+        request = protocol.dump(protocol.news_request(self._cursor.ranges, since))
         answer = self._transport.call_at(endpoint, "/v3/kv/txn", request, time.monotonic() + _PROBE_TIMEOUT)
         # In this order: with news on the way, a count is no measure yet.
-        news = [written or self._cursor.misses(index, count) for index, (written, count) in enumerate(wire.news(answer))]
+        news = [written or self._cursor.misses(index, count) for index, (written, count) in enumerate(protocol.news(answer))]
         return _Stall(since, news, time.monotonic() + _STALL_GRACE) if any(news) else None
 
     def _start_over(self, endpoint: Endpoint, reason: StoreError) -> None:
         """Reads everything again, unless the member only was late (the linearizable read has made it catch up)."""
         gets = [Get(span) for span in self._cursor.ranges]
-        body = wire.dump(wire.txn_request((), gets, ()))
+        body = protocol.dump(protocol.txn_request((), gets, ()))
         try:
             answer = self._transport.call_at(endpoint, "/v3/kv/txn", body, time.monotonic() + _OPEN_TIMEOUT)
-            late, result = isinstance(reason, Behind) and not self._cursor.is_rewound(wire.header_of(answer)), wire.txn_result(answer)
+            late, result = (
+                isinstance(reason, Behind) and not self._cursor.is_rewound(protocol.header_of(answer)),
+                protocol.txn_result(answer),
+            )
         except (Unavailable, NotEtcd, Untrusted) as error:
             self._retry_later(endpoint, error)
             return
@@ -262,7 +265,7 @@ class _Lines:
         self._stream = stream
         self._rest = bytearray()
 
-    def read(self, end: float) -> list[wire.Json]:
+    def read(self, end: float) -> list[protocol.Json]:
         """What there is. Raises TimeoutError when there is nothing until `end`, StoreError when the stream ends or says so."""
         part = self._stream.read_part(end)
         if not part:
@@ -276,4 +279,4 @@ class _Lines:
             return []
         lines = bytes(self._rest[:cut]).splitlines()
         del self._rest[:cut]
-        return [answers.parse_answer(200, {}, line) for line in lines if line.strip()]
+        return [responses.parse_answer(200, {}, line) for line in lines if line.strip()]

@@ -18,9 +18,8 @@ from elasticjob_runtime.contract import (
     OutcomeState,
     SuspicionValue,
 )
-from elasticjob_runtime.membership.candidates import doing
+from elasticjob_runtime.membership.eligibility import doing
 from elasticjob_runtime.membership.fencing import fence, fence_due, superseded
-from elasticjob_runtime.membership.line import before_me, takeover_delay, trouble_since, wanted_role
 from elasticjob_runtime.membership.model import (
     ALIVE,
     Action,
@@ -42,8 +41,9 @@ from elasticjob_runtime.membership.model import (
     WorkersState,
     stop,
 )
-from elasticjob_runtime.membership.planned import is_planned, make_way
+from elasticjob_runtime.membership.planned_changes import is_planned, make_way
 from elasticjob_runtime.membership.planner import next_plan
+from elasticjob_runtime.membership.succession import before_me, takeover_delay, trouble_since, wanted_role
 
 
 def decide(view: View, now: float) -> Action:
@@ -205,7 +205,7 @@ def _follow(view: View, _now: float) -> Action | None:
 
 
 def _stop_for(view: View, plan: Plan, why: str) -> Action:
-    """At once; but who did not see the planned change coming (planned.py), and can save, may."""
+    """At once; but who did not see the planned change coming (planned_changes.py), and can save, may."""
     workers = view.workers
     if workers.state is WorkersState.RUNNING and workers.saves and is_planned(plan.value, after=workers.round):
         return StopWorkers(grace=view.settings.shutdown_grace, reason=f"{why}; the workers get time to save")

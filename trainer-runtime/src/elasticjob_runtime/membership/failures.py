@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, OutcomeState, OutcomeValue
 from elasticjob_runtime.membership import crash_loop
-from elasticjob_runtime.membership.candidates import names, ranks_of
+from elasticjob_runtime.membership.eligibility import names, ranks_of
 from elasticjob_runtime.membership.model import Action, Plan, PublishOutcome, View, Wait
 
 

@@ -2,7 +2,7 @@
 
 A store that is away must stop nobody, and two groups must not train for long: both would write checkpoints. An agent tells the two apart
 by whom it still hears: neighbours, whose heartbeats carry the round of the plan that they know; those it knew outside its group; and the
-world outside (agent/outside.py). docs/design/rendezvous.md has the table of what is cut from what.
+world outside (rendezvous/witnesses.py). docs/design/rendezvous.md has the table of what is cut from what.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import CONSISTENT, ExitCode
-from elasticjob_runtime.membership.candidates import doing
+from elasticjob_runtime.membership.eligibility import doing
 from elasticjob_runtime.membership.model import ALIVE, Action, AskOutside, Exit, Member, Plan, ProbePeers, View, stop
 from elasticjob_runtime.membership.sizes import group_size, limit
 

@@ -86,7 +86,7 @@ class Settings:
     outside_age: float = 5.0
     """s between two questions whether anything outside the group answers, while the store is away."""
     outside_patience: float = 2.0
-    """s to wait for the answer; no shorter than agent/outside.py's TIMEOUT."""
+    """s to wait for the answer; no shorter than rendezvous/witnesses.py's TIMEOUT."""
     leave_timeout: float = 2.0
     """s that a leaving agent tries to tell the others before it leaves without."""
     crash_limits: crash_loop.Limits = dataclasses.field(default_factory=crash_loop.Limits)

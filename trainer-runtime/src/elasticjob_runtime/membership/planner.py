@@ -9,7 +9,8 @@ Called by `decide` on the agent that leads. Rules, in this order:
 3. Everybody succeeded: so has the job.
 4. More members, or fewer wanted: plan, joins batched.
 
-Before a planned change (a leave, a join, a resize), workers that handle SIGTERM get time to save; only then is the plan made (planned.py).
+Before a planned change (a leave, a join, a resize), workers that handle SIGTERM get time to save; only then is the plan made
+(planned_changes.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import MemberState, OutcomeState, OutcomeValue, PlanReason
-from elasticjob_runtime.membership.candidates import (
+from elasticjob_runtime.membership.eligibility import (
     answered,
     candidates,
     chosen,
@@ -40,7 +41,7 @@ from elasticjob_runtime.membership.model import (
     View,
     Wait,
 )
-from elasticjob_runtime.membership.planned import let_save, patience, saving
+from elasticjob_runtime.membership.planned_changes import let_save, patience, saving
 from elasticjob_runtime.membership.sizes import group_size, largest
 
 

@@ -5,8 +5,8 @@ torch finds `rendezvous_handlers` by the entry point `torchrun.handlers`; everyt
     options.py   what --rdzv-endpoint and --rdzv-conf say
     policy.py    what to do next: membership.decide, and what is different where torch's agent starts and stops the workers (pure)
     member.py    one member of the job: the thread that observes, decides and executes
-    earlier.py   what a job of the same run id left behind
-    rounds.py    the fresh TCPStore of each round, and the meeting of all members in it
+    stale_run.py what a job of the same run id left behind
+    round_store.py the fresh TCPStore of each round, and the meeting of all members in it
     handler.py   torch's RendezvousHandler
 
 The only package beside `training` and the zygote that imports torch.

@@ -38,7 +38,7 @@ from elasticjob_runtime.membership.model import Plan
 from elasticjob_runtime.torchrun import BACKEND
 from elasticjob_runtime.torchrun.member import LEAVE_SIGNALS, Ended, Member
 from elasticjob_runtime.torchrun.options import MemberConfig, member_config, open_store, read_conf
-from elasticjob_runtime.torchrun.rounds import RoundOver, RoundStore, StoreHost, enter
+from elasticjob_runtime.torchrun.round_store import RoundOver, RoundStore, StoreHost, enter
 from elasticjob_runtime.workers.environment import RES_OPTIONS, fencing_token
 
 logger = logging.getLogger(__name__)

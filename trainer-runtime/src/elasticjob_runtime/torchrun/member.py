@@ -13,14 +13,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from elasticjob_runtime.agent.desk import StoreDesk
-from elasticjob_runtime.agent.heartbeat import Heartbeats
-from elasticjob_runtime.agent.outside import ask_in_background
-from elasticjob_runtime.agent.peers import PeerServer, probe_in_background
-from elasticjob_runtime.agent.reactor import Reactor
-from elasticjob_runtime.agent.rendezvous import Rendezvous
 from elasticjob_runtime.contract import ExitCode, FailureValue, MemberValue, OutcomeValue
-from elasticjob_runtime.etcd.port import Store, StoreError
+from elasticjob_runtime.etcd.interface import Store, StoreError
+from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership import View
 from elasticjob_runtime.membership.model import (
     Action,
@@ -34,9 +29,14 @@ from elasticjob_runtime.membership.model import (
     StoreView,
     Wait,
 )
-from elasticjob_runtime.torchrun.earlier import clear_ended_run
+from elasticjob_runtime.rendezvous.executor import StoreDesk
+from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
+from elasticjob_runtime.rendezvous.peers import PeerServer, probe_in_background
+from elasticjob_runtime.rendezvous.session import Rendezvous
+from elasticjob_runtime.rendezvous.witnesses import ask_in_background
 from elasticjob_runtime.torchrun.options import MemberConfig
 from elasticjob_runtime.torchrun.policy import TorchAgent, closes, is_spare, next_action
+from elasticjob_runtime.torchrun.stale_run import clear_ended_run
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +60,9 @@ class Member:
         self._config = config
         self._store = store
         self._shared = shared
-        self._reactor = Reactor()
+        self._event_loop = EventLoop()
         self._peers = PeerServer(settings.me, settings.incarnation, config.port_range)
-        self._heartbeats = Heartbeats(self._reactor)
+        self._heartbeats = Heartbeats(self._event_loop)
         member = MemberValue(
             address=config.address,
             ports=list(ports),
@@ -77,9 +77,9 @@ class Member:
             settings.me,
             member,
             lease_ttl=config.lease_ttl,
-            on_view=lambda view: self._reactor.call_soon(lambda: self._saw(view)),
-            on_done=lambda action, error: self._reactor.call_soon(lambda: self._desk.done(action, error, started=self._agent.round > 0)),
-            on_trouble=lambda error: self._reactor.call_soon(lambda: self._desk.tell_trouble(error)),
+            on_view=lambda view: self._event_loop.call_soon(lambda: self._saw(view)),
+            on_done=lambda action, error: self._event_loop.call_soon(lambda: self._desk.done(action, error, started=self._agent.round > 0)),
+            on_trouble=lambda error: self._event_loop.call_soon(lambda: self._desk.tell_trouble(error)),
         )
         self._desk = StoreDesk(self._rendezvous.submit, lambda _trouble: None)
         # Shared with the threads that call in; guarded by `_changed`.
@@ -103,8 +103,8 @@ class Member:
         """`signals`: readable when a signal has come (signal.set_wakeup_fd)."""
         self._signals = signals
         if signals is not None:
-            self._reactor.add_reader(signals, self._read_signals)
-        self._reactor.add_reader(self._peers.fileno(), self._greet)
+            self._event_loop.add_reader(signals, self._read_signals)
+        self._event_loop.add_reader(self._peers.fileno(), self._greet)
         self._rendezvous.start()
         self._thread.start()
 
@@ -185,7 +185,7 @@ class Member:
         """Something has changed that the loop or a waiting thread looks at."""
         with self._changed:
             self._changed.notify_all()
-        self._reactor.call_soon(lambda: None)
+        self._event_loop.call_soon(lambda: None)
 
     def close(self, timeout: float = 3.0) -> None:
         """Gives the lease back, so that the others go on at once. Idempotent."""
@@ -235,7 +235,7 @@ class Member:
             if until is not None:
                 beat = self._heartbeats.deadline
                 until = until if beat is None else min(until, beat)
-                self._reactor.wait(None if until == _NEVER else max(0.0, until - time.monotonic()))
+                self._event_loop.wait(None if until == _NEVER else max(0.0, until - time.monotonic()))
 
     def _view(self) -> View:
         heard = self._heartbeats.heard()
@@ -245,8 +245,8 @@ class Member:
             workers=self._agent.workers,
             probes=self._probes,
             lease_expires_at=self._rendezvous.lease_expires_at,
-            silent=self._heartbeats.silent(self._reactor.now()),
-            silent_since=self._heartbeats.silent_since(self._reactor.now()),
+            silent=self._heartbeats.silent(self._event_loop.now()),
+            silent_since=self._heartbeats.silent_since(self._event_loop.now()),
             outside_asked_at=self._outside_asked_at,
             outside_at=self._outside_at,
             heard_round=heard[0],
@@ -268,7 +268,7 @@ class Member:
             case ProbePeers():
                 if not self._probing:
                     self._probing = True
-                    probe_in_background(action.members, lambda found: self._reactor.call_soon(lambda: self._probed(found)))
+                    probe_in_background(action.members, lambda found: self._event_loop.call_soon(lambda: self._probed(found)))
                 return until
             case AskOutside():
                 self._ask_outside(now)
@@ -315,7 +315,7 @@ class Member:
         self._heartbeats.round = self._peers.round = view.plan.round if view.plan is not None else 0
         rank = view.plan.rank if view.plan is not None else None
         if rank is not None:
-            self._heartbeats.follow(rank.neighbours, self._reactor.now())
+            self._heartbeats.follow(rank.neighbours, self._event_loop.now())
 
     def _ask_outside(self, now: float) -> None:
         self._outside_asked_at = now
@@ -324,7 +324,7 @@ class Member:
             if answered:
                 self._outside_at = now
 
-        ask_in_background(self._config.witnesses, lambda answered: self._reactor.call_soon(lambda: told(answered)))
+        ask_in_background(self._config.witnesses, lambda answered: self._event_loop.call_soon(lambda: told(answered)))
 
     def _probed(self, found: Mapping[str, Probe]) -> None:
         self._probing = False

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elasticjob_runtime.agent.network import PortRange
-from elasticjob_runtime.agent.outside import Witness, witnesses
 from elasticjob_runtime.cli import options
 from elasticjob_runtime.cli.options import RunConf, UsageError, member_id, run_conf
 from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.etcd import CONF_KEYS, Endpoint, EtcdClient, connect
 from elasticjob_runtime.membership.model import Settings
+from elasticjob_runtime.rendezvous.network import PortRange
+from elasticjob_runtime.rendezvous.witnesses import Witness, witnesses
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@
 The only part of the runtime that imports torch, and only inside the functions that need it: `report_progress` works in any Python script.
 """
 
-from elasticjob_runtime.checkpoint import CheckpointError
-from elasticjob_runtime.training.checkpoints import load_checkpoint, save_checkpoint
+from elasticjob_runtime.training.checkpoint import CheckpointError
+from elasticjob_runtime.training.checkpoint.save_load import load_checkpoint, save_checkpoint
 from elasticjob_runtime.training.progress import expect_pause, report_progress
 
 __all__ = ["CheckpointError", "expect_pause", "load_checkpoint", "report_progress", "save_checkpoint"]

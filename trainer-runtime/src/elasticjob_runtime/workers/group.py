@@ -1,6 +1,6 @@
 """The local worker group: start, stop, and how it ended.
 
-Event-driven: it registers file descriptors with a reactor (the agent's loop), which decides anew after every event. One call at a
+Event-driven: it registers file descriptors with a event_loop (the agent's loop), which decides anew after every event. One call at a
 time, all on the loop's thread.
 """
 
@@ -16,17 +16,18 @@ from collections.abc import Mapping
 from typing import BinaryIO
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue
+from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.membership.model import Plan, Workers, WorkersState
-from elasticjob_runtime.workers import descriptors, logs, phases
+from elasticjob_runtime.workers import descriptors, logs
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.environment import GroupSpec, worker_environment
 from elasticjob_runtime.workers.failure import KILLED, describe, happened_at
-from elasticjob_runtime.workers.launch import GroupLauncher
 from elasticjob_runtime.workers.oom import OomKills
 from elasticjob_runtime.workers.process import Worker, WorkerSpec
-from elasticjob_runtime.workers.reactor import Reactor
 from elasticjob_runtime.workers.timers import TimerServer
+from elasticjob_runtime.workers.zygote import hooks
+from elasticjob_runtime.workers.zygote.launcher import GroupLauncher
 
 CAUSE_GRACE = 0.3
 """s for which the failure of a worker that lost a peer is kept back: that peer's own failure, here or elsewhere, is the one to be told."""
@@ -52,7 +53,7 @@ class WorkerGroup:
         group: GroupSpec,
         command: Command,
         launcher: GroupLauncher,
-        reactor: Reactor,
+        event_loop: EventLoop,
         *,
         member: str,
         log_settings: logs.LogSettings,
@@ -64,13 +65,13 @@ class WorkerGroup:
         self.group = group
         self._command = command
         self._launcher = launcher
-        self._reactor = reactor
+        self._event_loop = event_loop
         self._member = member
         self._log_settings = log_settings
         self._directory = logs.LogDirectory(log_settings, group.run_id, folder)
         self._agent_socket = agent_socket
         self._oom_kills = OomKills()
-        self._timers = TimerServer(base_environment, folder, reactor, self._owner_of)
+        self._timers = TimerServer(base_environment, folder, event_loop, self._owner_of)
         self._base = {**base_environment, **self._timers.environment}
         self._workers: list[Worker] = []
         self._starting: list[Start] = []
@@ -137,10 +138,10 @@ class WorkerGroup:
         """The workers run, but the training does not: they fail, as soon as they had the time to write their stacks."""
         if self.view.state is WorkersState.RUNNING and self._workers and not self._failures:
             for worker in self._workers:
-                phases.ask_for_stacks(worker.pid, worker.spec.error_file)
+                hooks.ask_for_stacks(worker.pid, worker.spec.error_file)
             spec = self._workers[0].spec
-            self._failures.append(self._failure_value(spec.rank, spec.local_rank, -signal.SIGKILL, phases.HANG, message, "", time.time()))
-            self._verdict_at = now + phases.STACKS_SECONDS
+            self._failures.append(self._failure_value(spec.rank, spec.local_rank, -signal.SIGKILL, hooks.HANG, message, "", time.time()))
+            self._verdict_at = now + hooks.STACKS_SECONDS
 
     def signal(self, number: int) -> None:
         for worker in self._workers:
@@ -212,7 +213,7 @@ class WorkerGroup:
             self._could_not_start(start.spec.local_rank, worker)
             return
         self._workers.append(worker)
-        self._reactor.add_reader(worker.pidfd, lambda: self._ended(worker))
+        self._event_loop.add_reader(worker.pidfd, lambda: self._ended(worker))
         for sink in worker.sinks:
             self._listen_to(sink)
         if not self._starting:
@@ -237,14 +238,14 @@ class WorkerGroup:
     # -- output
 
     def _listen_to(self, sink: logs.Sink) -> None:
-        self._reactor.add_reader(sink.fd, lambda: self._pump(sink))
+        self._event_loop.add_reader(sink.fd, lambda: self._pump(sink))
 
     def _pump(self, sink: logs.Sink) -> None:
         if not sink.pump():
-            self._reactor.remove_reader(sink.fd)
+            self._event_loop.remove_reader(sink.fd)
         elif (outlet := sink.full) is not None:
-            self._reactor.remove_reader(sink.fd)
-            outlet.when_room(lambda: self._reactor.call_soon(lambda: self._resume(sink)))
+            self._event_loop.remove_reader(sink.fd)
+            outlet.when_room(lambda: self._event_loop.call_soon(lambda: self._resume(sink)))
 
     def _resume(self, sink: logs.Sink) -> None:
         if not sink.closed:
@@ -254,11 +255,11 @@ class WorkerGroup:
 
     def _ended(self, worker: Worker) -> None:
         now = time.monotonic()
-        self._reactor.remove_reader(worker.pidfd)
+        self._event_loop.remove_reader(worker.pidfd)
         code = worker.reap()
         for sink in worker.sinks:
             with contextlib.suppress(KeyError):
-                self._reactor.remove_reader(sink.fd)
+                self._event_loop.remove_reader(sink.fd)
             sink.close()
         self._workers.remove(worker)
         self._directory.keep(worker.spec.error_file)
@@ -288,8 +289,8 @@ class WorkerGroup:
     def _fail(self, now: float) -> None:
         """The first failure counts; the others of this group are ended: they could not go on without it."""
         failure = first_failure(self._failures)
-        if failure.reason == phases.HANG:
-            failure = dataclasses.replace(failure, traceback=phases.stacks({w.spec.local_rank: w.spec.error_file for w in self._workers}))
+        if failure.reason == hooks.HANG:
+            failure = dataclasses.replace(failure, traceback=hooks.stacks({w.spec.local_rank: w.spec.error_file for w in self._workers}))
         self._forget_failures()
         self._forget_starts()
         self._stopping = True

@@ -1,7 +1,7 @@
 """Where the output of workers goes: torchrun's --redirects, --tee, --log-dir, --local-ranks-filter, line prefixes.
 
 Standard error always passes through the agent, so that a script without `@record` has its traceback reported too; standard output only
-where it is to be copied. The agent's loop only reads; outlets (outlet.py) write.
+where it is to be copied. The agent's loop only reads; outlets (async_writer.py) write.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from elasticjob_runtime.workers.async_writer import CONSOLES, FILES, File, Outlet, Target
 from elasticjob_runtime.workers.failure import TRACEBACK
-from elasticjob_runtime.workers.outlet import CONSOLES, FILES, File, Outlet, Target
 
 TAIL_BYTES = 16384
 """How much of a worker's last stderr is kept for its failure report."""

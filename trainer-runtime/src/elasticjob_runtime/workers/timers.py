@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from elasticjob_runtime.workers.reactor import Reactor
+from elasticjob_runtime.event_loop import EventLoop
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +26,9 @@ _LONGEST = 65536
 class TimerServer:
     """Reads requests from the pipe; `tick` ends whoever's time is over. Does nothing unless the environment asks for it."""
 
-    def __init__(self, environment: Mapping[str, str], folder: str, reactor: Reactor, is_ours: Callable[[int], bool]) -> None:
+    def __init__(self, environment: Mapping[str, str], folder: str, event_loop: EventLoop, is_ours: Callable[[int], bool]) -> None:
         """`is_ours`: may this process be ended? Raises OSError where the pipe cannot be made."""
-        self._reactor = reactor
+        self._event_loop = event_loop
         self._is_ours = is_ours
         self._rest = b""
         self._timers: dict[tuple[int, str], tuple[float, int]] = {}
@@ -40,7 +40,7 @@ class TimerServer:
                 os.unlink(self._path)
             os.mkfifo(self._path)
             self._fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)  # writing too: else every client that closes would be the pipe's end
-            reactor.add_reader(self._fd, self._read)
+            event_loop.add_reader(self._fd, self._read)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -66,7 +66,7 @@ class TimerServer:
 
     def close(self) -> None:
         if self._fd is not None:
-            self._reactor.remove_reader(self._fd)
+            self._event_loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = None
             with contextlib.suppress(OSError):

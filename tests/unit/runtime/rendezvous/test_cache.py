@@ -1,0 +1,231 @@
+"""The local copy of what an agent watches."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from elasticjob_runtime.contract import (
+    Keys,
+    MemberState,
+    OutcomeState,
+    OutcomeValue,
+    RankValue,
+    SpecValue,
+    SuspicionValue,
+    Value,
+)
+from elasticjob_runtime.etcd.interface import Event, KeyValue, WatchUpdate
+from elasticjob_runtime.membership.model import Role, StoreView
+from elasticjob_runtime.rendezvous.cache import Mirror, watched_ranges
+
+from tests.unit.runtime.membership.builders import make_failure, make_member, make_plan
+
+KEYS = Keys("/p", "run")
+PLAN = make_plan("ab", round_number=3).value
+RANKS = {"a": RankValue(group_rank=0, incarnation="a1"), "b": RankValue(group_rank=1, incarnation="b1", predecessor="a")}
+
+
+def kv(key: str, value: Value | str, mod: int = 5, create: int = 5) -> KeyValue:
+    return KeyValue(key, value if isinstance(value, str) else value.to_json(), create, mod, 1)
+
+
+def member(name: str, mod: int = 5, create: int = 5, **fields: object) -> KeyValue:
+    return kv(KEYS.member(name), make_member(name, **fields).value, mod, create)
+
+
+def mirror(*kvs: KeyValue, now: float = 10.0) -> Mirror:
+    made = Mirror(KEYS)
+    made.replace(kvs, 9, now)
+    return made
+
+
+def test_what_a_watch_brings_once_more_is_no_news() -> None:
+    """It may go back further than what was read, for another key's sake: a spec that was set and withdrawn in between stays withdrawn."""
+    made = Mirror(KEYS)
+    made.replace([member("a")], 9, 10.0, watched_ranges(KEYS, Role.FOLLOWER, "a", ""))
+    made.add(member("b", mod=6, create=6), 10.0)
+    made.apply(change(KEYS.spec, SpecValue(min=1, max=2), 7), 11.0)
+    made.apply(change(KEYS.member("b"), None, 8), 11.0)
+    assert seen(made).spec is None
+    assert set(seen(made).members) == {"a"}
+    made.apply(change(KEYS.spec, SpecValue(min=1, max=2), 10), 11.0)
+    assert seen(made).spec is not None
+
+
+def seen(of: Mirror, me: str = "a", role: Role = Role.PLANNER, incarnation: str = "a1") -> StoreView:
+    return of.view(me=me, incarnation=incarnation, role=role, predecessor="", ranks=RANKS)
+
+
+def change(key: str, value: Value | None, revision: int, create: int = 5) -> WatchUpdate:
+    return WatchUpdate(revision, (Event(key, value.to_json() if value else None, revision, create if value else 0),))
+
+
+def test_everything_of_a_run() -> None:
+    view = seen(
+        mirror(
+            kv(KEYS.plan, PLAN, mod=7),
+            kv(KEYS.spec, SpecValue(min=1, max=2)),
+            kv(KEYS.outcome, OutcomeValue(state=OutcomeState.FAILED, reason="r")),
+            member("a"),
+            kv(KEYS.failure(3, "b"), make_failure("b", round_number=3)),
+            kv(KEYS.suspicion(3, "b", "a"), SuspicionValue(suspect="b", by="a", round=3)),
+        )
+    )
+    assert view.registered
+    assert view.spec == SpecValue(min=1, max=2)
+    assert view.outcome is not None
+    assert view.plan is not None
+    assert (view.plan.round, view.plan.mod_revision, view.plan.rank, view.last_round) == (3, 7, RANKS["a"], 3)
+    assert [failure.member for failure in view.failures] == ["b"]
+    assert [one.value.suspect for one in view.suspicions] == ["b"]
+
+
+def test_nothing() -> None:
+    assert seen(mirror()) == StoreView(role=Role.PLANNER)
+
+
+def test_changes_one_by_one() -> None:
+    of = mirror(member("a"))
+    of.apply(change(KEYS.member("b"), make_member("b").value, 11), 20.0)
+    of.apply(change(KEYS.plan, PLAN, 12), 20.0)
+    assert (set(seen(of).members), of.plan_revision) == ({"a", "b"}, 12)
+    of.apply(change(KEYS.member("b"), None, 13), 21.0)
+    of.apply(change(KEYS.plan, None, 14), 21.0)
+    assert (set(seen(of).members), seen(of).plan) == ({"a"}, None)
+    assert seen(of).last_round == 3, "that there was a plan is not forgotten"
+
+
+def test_a_snapshot_replaces_everything_and_may_go_back_in_revisions() -> None:
+    of = mirror(member("a"), kv(KEYS.plan, PLAN), kv(KEYS.spec, SpecValue(min=1, max=2)))
+    of.apply(WatchUpdate(2, snapshot=(member("b", 2, 2),)), 20.0)
+    view = seen(of)
+    assert (set(view.members), view.plan, view.spec) == ({"b"}, None, None)
+
+
+def test_news_of_one_range_say_nothing_of_another() -> None:
+    of = Mirror(KEYS)
+    of.replace([], 10, 0.0, watched_ranges(KEYS, Role.FOLLOWER, "a", "b"))
+    assert of.shows(KEYS.plan, 10)
+    assert not of.shows(KEYS.plan, 11)
+    assert of.shows(KEYS.progress, 99), "nobody waits for what is not watched"
+    of.apply(change(KEYS.member("b"), make_member("b").value, 12), 20.0)
+    assert of.shows(KEYS.member("b"), 12)
+    assert not of.shows(KEYS.member("a"), 12)
+    of.apply(change(KEYS.outcome, None, 13), 20.0)
+    assert of.shows(KEYS.plan, 13), "outcome and plan are one range"
+
+
+def test_what_was_read_later_is_not_undone_by_older_news() -> None:
+    of = mirror()
+    of.add(kv(KEYS.member("b"), make_member("b", state=MemberState.LEAVING).value, mod=12), 20.0)
+    of.apply(change(KEYS.member("b"), make_member("b").value, 11), 21.0)
+    assert seen(of).members["b"].value.state is MemberState.LEAVING
+
+
+@pytest.mark.parametrize(("role", "count"), [(None, 2), (Role.FOLLOWER, 3), (Role.PLANNER, 1)])
+def test_what_is_watched(role: Role | None, count: int) -> None:
+    """Not the ranks, of which there are as many as members, nor the progress, which is written every second."""
+    ranges = watched_ranges(KEYS, role, "a", "b" if role else "")
+    assert len(ranges) == count
+    wanted = [KEYS.plan, KEYS.outcome, KEYS.spec, KEYS.suspicion(1, "b", "a"), KEYS.member("a")]
+    assert all(any(key in span for span in ranges) for key in wanted)
+    others = [KEYS.progress, KEYS.rank("1", "a"), KEYS.tail]
+    assert not any(key in span for key in others for span in ranges)
+    everybody = [KEYS.member("c"), KEYS.failure(1, "c")]
+    assert all(any(key in span for span in ranges) == (role is Role.PLANNER) for key in everybody)
+
+
+def test_a_member_is_seen_from_its_registration_on() -> None:
+    of = mirror(member("a"), now=10.0)
+    of.apply(change(KEYS.member("a"), make_member("a", state=MemberState.LEAVING).value, 11), 20.0)
+    assert seen(of).members["a"].seen_at == 10.0
+    of.apply(change(KEYS.member("a"), None, 12), 30.0)
+    of.apply(change(KEYS.member("a"), make_member("a").value, 13, create=13), 31.0)
+    assert seen(of).members["a"].seen_at == 31.0
+
+
+def test_reading_the_same_again_changes_no_arrival() -> None:
+    of = mirror(member("a"), now=10.0)
+    of.replace([member("a")], 15, 50.0)
+    assert seen(of).members["a"].seen_at == 10.0
+
+
+def test_another_agent_under_this_name() -> None:
+    view = seen(mirror(member("a", incarnation="a2")))
+    assert (view.registered, view.replaced_by) == (False, "a2")
+
+
+def test_a_rank_of_an_earlier_incarnation_is_not_mine() -> None:
+    view = seen(mirror(member("a", incarnation="a2"), kv(KEYS.plan, PLAN)), incarnation="a2")
+    assert view.plan is not None
+    assert view.plan.rank is None
+
+
+def test_only_the_planner_knows_all_ranks() -> None:
+    of = mirror(kv(KEYS.plan, PLAN))
+    planner, follower = seen(of).plan, seen(of, role=Role.FOLLOWER).plan
+    assert planner is not None
+    assert follower is not None
+    assert (planner.ranks, follower.ranks, follower.rank) == (RANKS, None, RANKS["a"])
+
+
+def test_failures_of_other_rounds_are_old_news() -> None:
+    of = mirror(kv(KEYS.plan, PLAN), kv(KEYS.failure(2, "b"), make_failure("b", round_number=2)))
+    assert seen(of).failures == ()
+
+
+def test_failures_stand_in_the_order_of_their_writing() -> None:
+    of = mirror(kv(KEYS.plan, PLAN), now=10.0)
+    of.apply(change(KEYS.failure(3, "b"), make_failure("b", round_number=3), 20), 20.0)
+    of.apply(change(KEYS.failure(3, "a"), make_failure("a", round_number=3), 21), 21.0)
+    view = seen(of)
+    assert [failure.member for failure in view.failures] == ["b", "a"]
+    assert view.failed_at == 20.0
+
+
+def test_a_suspicion_is_taken_back() -> None:
+    of = mirror(kv(KEYS.plan, PLAN))
+    key = KEYS.suspicion(3, "b", "a")
+    of.apply(change(key, SuspicionValue(suspect="b", by="a", round=3), 20), 20.0)
+    assert [one.seen_at for one in seen(of).suspicions] == [20.0]
+    of.apply(change(key, None, 21), 21.0)
+    assert seen(of).suspicions == ()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [kv(KEYS.spec, "{"), kv(KEYS.member("x"), '{"state": "dancing"}'), kv(KEYS.plan, "[]"), kv(KEYS.outcome, "{}"),
+     kv(KEYS.failure(3, "x"), "3"), kv(KEYS.suspicion(3, "x", "y"), "null")],
+)  # fmt: skip
+def test_a_value_that_nobody_can_read_is_ignored_with_one_warning(bad: KeyValue, caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("elasticjob_runtime").propagate = True
+    of = mirror(member("a"), bad)
+    of.replace([member("a"), bad], 10, 11.0)
+    view = seen(of)
+    assert set(view.members) == {"a"}
+    assert (view.spec, view.plan, view.outcome, view.failures) == (None, None, None, ())
+    assert [bad.key in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_views_are_not_changed_behind_the_loops_back() -> None:
+    of = mirror(member("a"))
+    before = seen(of)
+    of.apply(change(KEYS.member("b"), make_member("b").value, 11), 20.0)
+    assert set(before.members) == {"a"}
+
+
+def test_followers_watch_little() -> None:
+    watched = watched_ranges(KEYS, Role.FOLLOWER, "b", "a")
+    found = [
+        key for key in (KEYS.member("a"), KEYS.member("b"), KEYS.member("c"), KEYS.failure(1, "a")) if any(key in one for one in watched)
+    ]
+    assert found == [KEYS.member("a"), KEYS.member("b")]
+
+
+def test_the_planner_watches_all_but_the_ranks() -> None:
+    watched = watched_ranges(KEYS, Role.PLANNER, "b", "")
+    everything = [KEYS.plan, KEYS.outcome, KEYS.spec, KEYS.member("z"), KEYS.failure(1, "z"), KEYS.suspicion(1, "z", "y")]
+    assert all(any(key in one for one in watched) for key in everything)
+    assert not any(KEYS.rank("x", "a") in one for one in watched)
+    assert not any(KEYS.progress in one for one in watched)

@@ -1,0 +1,48 @@
+"""What the agent does about a store that is away, and about one that refuses."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from elasticjob_runtime.contract import ExitCode, FailureValue
+from elasticjob_runtime.etcd import Denied, Full, NotEtcd, StoreError, Unavailable
+from elasticjob_runtime.membership.model import PublishFailure
+from elasticjob_runtime.rendezvous.executor import StoreDesk, retry_pause, what_it_means
+
+FAILURE = FailureValue(member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="", message="")
+ACTION = PublishFailure(reason="", failure=FAILURE)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (Unavailable("no answer"), "rendezvous out of reach"),
+        (Full("database space exceeded"), "etcd takes no writes"),
+        (Denied("permission denied"), "etcd refuses this member"),
+        (NotEtcd("an nginx"), "no etcd 3.4 or newer"),
+        (StoreError("request is too large"), "etcd does not take what this member writes"),
+    ],
+)
+def test_trouble_is_told_as_what_it_is(caplog: pytest.LogCaptureFixture, error: StoreError, words: str) -> None:
+    with caplog.at_level(logging.INFO):
+        told: list[str] = []
+        desk = StoreDesk(lambda _action: None, told.append)
+        for _ in range(3):
+            desk.done(ACTION, error, started=True)
+    assert desk.fatal is None, "workers run"
+    assert told == [str(error)], "once"
+    assert caplog.text.count(words) == 1
+    assert what_it_means(error) in caplog.text
+
+
+def test_a_store_that_is_away_is_asked_soon_and_one_that_refuses_seldom() -> None:
+    assert [retry_pause(Unavailable(""), tries) for tries in (0, 10)] == [0.05, 1.0]
+    assert [retry_pause(Full(""), tries) for tries in (0, 10)] == [1.0, 30.0]
+
+
+def test_before_the_start_a_refusal_is_the_end() -> None:
+    desk = StoreDesk(lambda _action: None, lambda _trouble: None)
+    desk.done(ACTION, Denied("no"), started=False)
+    assert desk.fatal is not None
+    assert desk.fatal.code is ExitCode.DENIED

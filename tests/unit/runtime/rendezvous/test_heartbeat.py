@@ -1,0 +1,208 @@
+"""Heartbeats between neighbours, over real sockets; the clock is the test's."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+from elasticjob_runtime.contract import Neighbour
+from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.rendezvous.heartbeat import BEAT, CALL_AGAIN, SILENT, Heartbeats
+from elasticjob_runtime.rendezvous.peers import PeerServer
+
+from hack.support import eventually
+
+
+class Loop(EventLoop):
+    """An agent's loop with a clock of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = 1000.0
+
+    def now(self) -> float:
+        return self.at
+
+
+class Agent:
+    """The parts of an agent that greet, beat and listen."""
+
+    def __init__(self, loop: Loop, name: str, incarnation: str = "1") -> None:
+        self.name, self.incarnation = name, name + incarnation
+        self.server = PeerServer(name, self.incarnation)
+        self.heartbeats = Heartbeats(loop)
+        self._loop = loop
+        loop.add_reader(self.server.fileno(), self._greet)
+
+    def _greet(self) -> None:
+        for connection in self.server.greet():
+            self.heartbeats.add_listener(connection)
+
+    @property
+    def as_neighbour(self) -> Neighbour:
+        return Neighbour(name=self.name, incarnation=self.incarnation, address="127.0.0.1", peer_port=self.server.port)
+
+    def dies(self) -> None:
+        self._loop.remove_reader(self.server.fileno())
+        self.heartbeats.close()
+        self.server.close()
+
+
+class Pair:
+    """`a` listens to `b`."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.a, self.b = Agent(self.loop, "a"), Agent(self.loop, "b")
+        self.a.heartbeats.follow([self.b.as_neighbour], self.loop.at)
+
+    def passes(self, seconds: float, *beating: Agent) -> None:
+        """Time passes in steps of a beat; only `beating` agents beat, and all hear."""
+        end = self.loop.at + seconds
+        while self.loop.at < end:
+            self.loop.at += BEAT
+            for agent in (self.a, *beating):
+                agent.heartbeats.tick(self.loop.at)
+            for _ in range(5):
+                self.loop.wait(0.002)
+
+    def sees(self, what: Callable[[], bool], *beating: Agent) -> None:
+        def holds() -> bool:
+            self.passes(BEAT, *beating)
+            return what()
+
+        eventually(holds, 10.0, interval=0.0)
+
+    @property
+    def silent(self) -> bool:
+        return bool(self.a.heartbeats.silent(self.loop.at))
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.a.heartbeats.close()
+    pair.loop.close()
+
+
+def test_who_beats_is_heard(pair: Pair) -> None:
+    pair.passes(5 * SILENT, pair.b)
+    assert not pair.silent
+
+
+def test_who_stops_beating_is_silent_after_a_while_and_not_before(pair: Pair) -> None:
+    pair.passes(SILENT, pair.b)
+    pair.loop.at += SILENT / 2
+    assert not pair.silent
+    pair.loop.at += SILENT
+    assert pair.a.heartbeats.silent(pair.loop.at) == {"b"}
+
+
+def test_who_beats_again_is_heard_again(pair: Pair) -> None:
+    pair.passes(1.5 * SILENT)
+    pair.sees(lambda: not pair.silent, pair.b)
+
+
+def test_a_closed_connection_is_noticed_at_once(pair: Pair) -> None:
+    pair.passes(BEAT, pair.b)
+    pair.b.dies()
+
+    def noticed() -> bool:
+        pair.loop.wait(0.01)  # no time passes on the test's clock
+        return pair.silent
+
+    eventually(noticed, 10.0)
+
+
+def test_who_was_held_up_itself_suspects_nobody(pair: Pair) -> None:
+    pair.passes(BEAT, pair.b)
+    pair.loop.at += 60.0  # the machine was suspended
+    pair.a.heartbeats.tick(pair.loop.at)
+    assert not pair.silent
+    pair.loop.at += SILENT + BEAT
+    assert pair.silent, "but the neighbour has to be heard from then on"
+
+
+def test_another_agent_at_that_address_is_not_the_neighbour(pair: Pair) -> None:
+    stranger = Agent(pair.loop, "c")
+    pair.a.heartbeats.follow([Neighbour(name="b", incarnation="b1", address="127.0.0.1", peer_port=stranger.server.port)], pair.loop.at)
+    pair.sees(lambda: pair.silent, stranger)
+
+
+@pytest.mark.parametrize(("address", "port"), [("no.such.host.invalid", 1), ("127.0.0.1", 70000), ("", 1)])
+def test_a_neighbour_with_a_bad_address_does_not_end_the_agent(pair: Pair, address: str, port: int) -> None:
+    bad = Neighbour(name="x", incarnation="x1", address=address, peer_port=port)
+    pair.a.heartbeats.follow([bad, pair.b.as_neighbour], pair.loop.at)
+    pair.sees(lambda: pair.a.heartbeats.silent(pair.loop.at) == {"x"}, pair.b)
+
+
+def test_a_line_that_is_dead_without_a_word_is_made_anew(pair: Pair) -> None:
+    pair.passes(BEAT, pair.b)
+    pair.b.heartbeats._listeners.clear()  # a partition: neither side hears of the other's end
+    pair.passes(CALL_AGAIN + SILENT, pair.b)
+    pair.sees(lambda: not pair.silent, pair.b)
+
+
+def test_following_the_same_again_changes_nothing(pair: Pair) -> None:
+    pair.passes(1.5 * SILENT)
+    assert pair.silent
+    pair.a.heartbeats.follow([pair.b.as_neighbour], pair.loop.at)
+    assert pair.silent
+
+
+def test_who_is_no_neighbour_any_more_is_not_missed(pair: Pair) -> None:
+    pair.passes(1.5 * SILENT)
+    pair.a.heartbeats.follow([], pair.loop.at)
+    assert not pair.silent
+
+
+def test_a_new_neighbour_gets_time_to_be_heard(pair: Pair) -> None:
+    pair.passes(1.5 * SILENT)
+    other = Agent(pair.loop, "c")
+    pair.a.heartbeats.follow([other.as_neighbour], pair.loop.at)
+    assert not pair.silent
+
+
+def test_listeners_that_have_gone_are_forgotten(pair: Pair) -> None:
+    pair.passes(BEAT, pair.b)
+    with socket.create_connection(("127.0.0.1", pair.b.server.port)):
+        pair.passes(BEAT, pair.b)
+        assert len(pair.b.heartbeats._listeners) == 2
+    pair.sees(lambda: len(pair.b.heartbeats._listeners) == 1, pair.b)
+
+
+def test_nobody_to_beat_for_and_nobody_to_hear_needs_no_waking() -> None:
+    loop = Loop()
+    assert Heartbeats(loop).deadline is None
+    loop.close()
+
+
+def test_a_neighbour_that_knows_a_later_plan_says_so(pair: Pair) -> None:
+    pair.b.heartbeats.round = 3
+    pair.sees(lambda: pair.a.heartbeats.heard()[0] == 3, pair.b)
+    first = pair.a.heartbeats.heard()[1]
+    pair.passes(4 * BEAT, pair.b)
+    assert pair.a.heartbeats.heard() == (3, first), "since when, not how often"
+    pair.b.heartbeats.round = 4
+    pair.sees(lambda: pair.a.heartbeats.heard()[0] == 4, pair.b)
+    assert pair.a.heartbeats.heard()[1] > first
+
+
+def test_the_latest_plan_that_any_neighbour_knows_counts(pair: Pair) -> None:
+    other = Agent(pair.loop, "c")
+    pair.a.heartbeats.follow([pair.b.as_neighbour, other.as_neighbour], pair.loop.at)
+    pair.b.heartbeats.round, other.heartbeats.round = 2, 5
+    pair.sees(lambda: pair.a.heartbeats.heard()[0] == 5, pair.b, other)
+    pair.a.heartbeats.follow([pair.b.as_neighbour], pair.loop.at)
+    assert pair.a.heartbeats.heard()[0] == 0, "a new line has said nothing yet"
+
+
+def test_a_beat_in_two_pieces_is_one_beat(pair: Pair) -> None:
+    line = pair.a.heartbeats._lines["b"]
+    assert pair.a.heartbeats._understands(line, b".1")
+    assert pair.a.heartbeats._understands(line, b"2\n.12")
+    assert line.round == 12
+    assert pair.a.heartbeats._understands(line, b"\nnonsense\n.\n.x\n")
+    assert line.round == 12

@@ -1,0 +1,109 @@
+"""The address and the ports that a member publishes."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from elasticjob_runtime.etcd import Endpoint, parse_endpoints, sockets
+from elasticjob_runtime.rendezvous import network
+from elasticjob_runtime.rendezvous.network import PortRange, given_address, hold_ports, own_address
+
+from hack.cluster.processes import free_ports
+
+OUTSIDE = "10.20.30.40"
+
+
+@pytest.fixture
+def routed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a default route from `OUTSIDE`, and a name that /etc/hosts maps to 127.0.1.1, as Debian does."""
+    real = sockets.resolve
+
+    def route(family: int, address: str) -> str:
+        return "127.0.0.1" if address.startswith("127.") else "" if family == socket.AF_INET6 else OUTSIDE
+
+    def resolve(host: str, port: int, end: float) -> list[tuple[socket.AddressFamily, tuple[str, int]]]:
+        return [(socket.AF_INET, ("127.0.1.1", port))] if host == "debian" else real(host, port, end)
+
+    monkeypatch.setattr(network, "_route", route)
+    monkeypatch.setattr(sockets, "resolve", resolve)
+
+
+@pytest.mark.usefixtures("routed")
+@pytest.mark.parametrize("endpoint", ["10.0.0.1", "10.0.0.1:2379", "http://10.0.0.1", "https://10.0.0.1:2379", "10.0.0.1,10.0.0.2"])
+def test_every_way_to_write_an_endpoint_gives_the_address_of_its_route(endpoint: str) -> None:
+    assert own_address(parse_endpoints(endpoint), several=True) == OUTSIDE
+
+
+@pytest.mark.usefixtures("routed")
+@pytest.mark.parametrize("endpoint", ["localhost:2379", "127.0.0.1", "debian:2379"])
+def test_several_machines_are_never_told_to_reach_a_member_at_its_loopback(endpoint: str) -> None:
+    assert own_address(parse_endpoints(endpoint), several=True) == OUTSIDE
+    assert own_address(parse_endpoints(endpoint), several=False).startswith("127."), "one machine alone needs no other"
+
+
+def test_a_machine_with_nothing_but_loopback_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(network, "_route", lambda _family, address: "127.0.0.1" if address.startswith("127.") else "")
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    assert own_address([Endpoint("127.0.0.1")], several=True) == "127.0.0.1"
+    assert "give its address with --local-addr" in caplog.text
+
+
+@pytest.mark.usefixtures("routed")
+def test_an_endpoint_that_nobody_knows_leaves_the_default_route() -> None:
+    assert own_address([Endpoint("no.such.host.invalid")], several=True) == OUTSIDE
+
+
+@pytest.mark.usefixtures("routed")
+def test_a_given_name_is_published_as_an_address() -> None:
+    assert given_address("10.1.2.3", several=True) == "10.1.2.3"
+    assert given_address("127.0.0.1", several=True) == "127.0.0.1", "who asks for it gets it"
+    assert given_address("debian", several=True) == OUTSIDE
+    assert given_address("localhost", several=False) in ("127.0.0.1", "::1")
+    with pytest.raises(OSError, match=r"no\.such\.host\.invalid"):
+        given_address("no.such.host.invalid", several=True)
+
+
+@pytest.mark.parametrize("text", ["", "30000", "30000-", "a-b", "0-10", "30009-30000", "65000-70000", "30000-30003"])
+def test_what_is_no_range_of_ports(text: str) -> None:
+    with pytest.raises(ValueError, match=r"write LOW-HIGH|an agent needs 5"):
+        PortRange.parse(text)
+
+
+def test_a_range_names_each_of_its_ports_once() -> None:
+    assert sorted(PortRange.parse(" 30000-30009 ")) == list(range(30000, 30010))
+
+
+def test_agents_of_one_host_share_a_range() -> None:
+    low = max(free_ports(1)[0] - 40, 1024)
+    ports = PortRange(low, low + 40)
+    held = [hold_ports(ports) for _ in range(3)]
+    taken = [holder.getsockname()[1] for holders in held for holder in holders]
+    for holder in (holder for holders in held for holder in holders):
+        holder.close()
+    assert len(set(taken)) == 12
+    assert all(port in range(low, low + 41) for port in taken)
+
+
+def test_a_range_that_is_used_up_names_the_flag() -> None:
+    with socket.socket() as other:
+        other.bind(("", 0))
+        port = other.getsockname()[1]
+        with pytest.raises(OSError, match=rf"no port from {port}-{port} is free on this host \(--port-range\)"):
+            hold_ports(PortRange(port, port))
+
+
+@pytest.mark.parametrize("in_range", [False, True])
+def test_held_ports_are_free_for_a_store_and_for_nobody_else(in_range: bool) -> None:
+    low = free_ports(1)[0]
+    held = hold_ports(PortRange(low, min(low + 40, 65535)) if in_range else None, count=3)
+    ports = [holder.getsockname()[1] for holder in held]
+    assert len(set(ports)) == 3
+    for port in ports:
+        store = socket.socket()
+        store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        store.bind(("", port))
+        store.listen()
+        store.close()
+    for holder in held:
+        holder.close()

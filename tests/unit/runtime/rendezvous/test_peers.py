@@ -1,0 +1,154 @@
+"""Asking peers whether they are there, over real sockets."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from elasticjob_runtime.membership.model import Member
+from elasticjob_runtime.rendezvous import peers
+from elasticjob_runtime.rendezvous.peers import PeerServer, probe, probe_in_background
+
+from hack.cluster.processes import free_ports
+from tests.unit.runtime.membership.builders import make_member
+
+
+@pytest.fixture
+def server() -> Iterator[PeerServer]:
+    """A live member `a`: greets until the test ends."""
+    server = PeerServer("a", "a1")
+    ended = threading.Event()
+
+    def greet() -> None:
+        while not ended.is_set():
+            for connection in server.greet():
+                connection.close()
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=greet)
+    thread.start()
+    yield server
+    ended.set()
+    thread.join()
+    server.close()
+
+
+def at(port: int, name: str = "a", **fields: Any) -> Member:
+    return make_member(name, **{"address": "127.0.0.1", "peer_port": port, **fields})
+
+
+def test_a_live_peer_answers(server: PeerServer) -> None:
+    before = time.monotonic()
+    found = probe([at(server.port)])["a"]
+    assert found.reachable
+    assert found.incarnation == "a1"
+    assert before <= found.asked_at <= found.at
+
+
+def test_a_live_peer_answers_over_ipv6(server: PeerServer) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    assert probe([at(server.port, address="::1")])["a"].reachable
+
+
+def test_another_incarnation_does_not_count(server: PeerServer) -> None:
+    assert not probe([at(server.port, incarnation="a0")])["a"].reachable
+
+
+def test_a_dead_peer_is_known_at_once() -> None:
+    (port,) = free_ports(1)
+    found = probe([at(port)], timeout=60.0)["a"]
+    assert not found.reachable
+
+
+def test_a_frozen_peer_does_not_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel accepts, nobody greets
+        assert not probe([at(frozen.getsockname()[1])], timeout=0.1)["a"].reachable
+
+
+@pytest.mark.parametrize("fields", [{"address": "no.such.host.invalid"}, {"peer_port": 70000}, {"address": ""}])
+def test_an_address_that_cannot_be_used_is_no_answer(server: PeerServer, fields: dict[str, Any]) -> None:
+    bad = at(server.port, "b", **fields)
+    found = probe([bad, at(server.port)], timeout=5.0)
+    assert (found["a"].reachable, found["b"].reachable) == (True, False)
+
+
+def test_somebody_else_who_listens_there_is_no_answer() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def talk() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.send(b"HTTP/1.1 400 Bad Request\r\n")
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        assert not probe([at(other.getsockname()[1])])["a"].reachable
+        thread.join()
+
+
+def test_the_answer_comes_even_when_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(peers, "probe", fails)
+    told = threading.Event()
+    found: list[object] = []
+
+    def take(answers: object) -> None:
+        found.append(answers)
+        told.set()
+
+    probe_in_background([at(1)], take, timeout=0.01)
+    assert told.wait(10.0)
+    assert found == [{}], "nothing is known of the peers"
+
+
+def test_more_members_than_descriptors_are_all_asked(server: PeerServer) -> None:
+    """The default limit of a pod is 1,024: a planner of a larger group must not be without an answer for ever."""
+    (closed,) = free_ports(1)
+    members = [at(server.port, f"m{number}", incarnation="a1") if number % 3 else at(closed, f"m{number}") for number in range(300)]
+    found = probe(members, timeout=60.0, at_once=7)
+    assert {name for name, one in found.items() if one.reachable} == {f"m{number}" for number in range(300) if number % 3}
+
+
+def test_who_answers_does_not_wait_for_who_is_silent(server: PeerServer) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as frozen:
+        silent = [at(frozen.getsockname()[1], f"s{number}") for number in range(6)]
+        found = probe([*silent, *(at(server.port, f"m{number}", incarnation="a1") for number in range(20))], timeout=0.5, at_once=4)
+    assert sorted(name for name, one in found.items() if one.reachable) == sorted(f"m{number}" for number in range(20))
+
+
+OUT_OF_DESCRIPTORS = """
+import resource, sys, threading, time
+from elasticjob_runtime.rendezvous.peers import PeerServer, probe
+from tests.unit.runtime.membership.builders import make_member
+server = PeerServer("a", "a1")
+def greet():
+    while True:
+        for connection in server.greet(): connection.close()
+        time.sleep(0.001)
+threading.Thread(target=greet, daemon=True).start()
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+members = [make_member(f"m{n}", incarnation="a1", address="127.0.0.1", peer_port=server.port) for n in range(500)]
+found = probe(members, 30.0, at_once=400)  # as if there were room: others of the process may take what was counted
+assert all(one.reachable for one in found.values()), sum(one.reachable for one in found.values())
+"""
+
+
+def test_descriptors_that_run_out_on_the_way_only_make_it_slower() -> None:
+    done = subprocess.run([sys.executable, "-c", OUT_OF_DESCRIPTORS], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_peer_says_which_plan_it_knows(server: PeerServer) -> None:
+    assert probe([at(server.port)])["a"].round == 0
+    server.round = 7
+    assert probe([at(server.port)])["a"].round == 7
+    assert probe([at(server.port, incarnation="a0")])["a"].round == 0, "somebody else's word does not count"

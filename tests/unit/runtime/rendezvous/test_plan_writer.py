@@ -1,0 +1,260 @@
+"""Writing plans into a store: in batches, never over another's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import pytest
+from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, OutcomeState, OutcomeValue, PlanReason, PlanValue, RankValue
+from elasticjob_runtime.etcd import MemoryStore
+from elasticjob_runtime.etcd.interface import Delete, Get, KeyRange
+from elasticjob_runtime.membership.model import Member, ProposePlan, PublishOutcome
+from elasticjob_runtime.rendezvous.plan_writer import BATCH, CONSEQUENCE_BYTES, PlanOutdatedError, PlanWriter, for_the_store
+
+from tests.unit.runtime.membership.builders import make_member
+
+KEYS = Keys("/p", "run")
+
+
+@pytest.fixture
+def store() -> Iterator[MemoryStore]:
+    store = MemoryStore()
+    yield store
+    store.close()
+
+
+def register(store: MemoryStore, *names: str) -> list[Member]:
+    found = []
+    for name in names:
+        value = make_member("a", incarnation=f"{name}1", stores=True).value
+        revision = store.put(KEYS.member(name), value.to_json())
+        found.append(Member(name=name, create_revision=revision, value=value))
+    return found
+
+
+def proposal(members: Sequence[Member], *, round_number: int = 1, after: int = 0) -> ProposePlan:
+    return ProposePlan(
+        round=round_number, members=tuple(members), restart_count=2, plan_reason=PlanReason.START, message="why",
+        expected_mod_revision=after, reason="why",
+    )  # fmt: skip
+
+
+def writer(store: MemoryStore, name: str = "a.1", batch: int = BATCH) -> PlanWriter:
+    return PlanWriter(store, KEYS, name, batch=batch)
+
+
+def plan_in(store: MemoryStore) -> PlanValue | None:
+    kv = store.get(KEYS.plan)
+    return PlanValue.from_json(kv.value) if kv else None
+
+
+def ranks_in(store: MemoryStore, attempt: str) -> dict[str, RankValue]:
+    start = KEYS.rank(attempt, "")
+    return {kv.key[len(start) :]: RankValue.from_json(kv.value) for kv in store.range(Get(KeyRange.prefix(start))).kvs}
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, BATCH])
+def test_head_and_ranks(store: MemoryStore, batch: int) -> None:
+    members = register(store, "a", "b", "c")
+    revision = writer(store, batch=batch).propose(proposal(members, round_number=5), nproc=2)
+    plan = plan_in(store)
+    assert plan is not None
+    assert (plan.round, plan.size, plan.world_size, plan.leader, plan.restart_count, plan.agent_store) == (5, 3, 6, "a", 2, True)
+    assert (plan.master_addr, plan.master_port) == (members[0].value.address, members[0].value.ports[5 % 4])
+    ranks = ranks_in(store, plan.attempt)
+    assert {name: (rank.group_rank, rank.predecessor, rank.incarnation) for name, rank in ranks.items()} == {
+        "a": (0, "", "a1"), "b": (1, "a", "b1"), "c": (2, "b", "c1"),
+    }  # fmt: skip
+    assert [one.name for one in ranks["b"].neighbours] == ["c", "a"]
+    assert revision == store.revision
+
+
+def test_a_thousand_members(store: MemoryStore) -> None:
+    members = register(store, *(f"m{number}" for number in range(1000)))
+    writer(store).propose(proposal(members), nproc=1)
+    plan = plan_in(store)
+    assert plan is not None
+    assert len(ranks_in(store, plan.attempt)) == plan.size == 1000
+
+
+def test_two_members_hear_each_other_once(store: MemoryStore) -> None:
+    writer(store).propose(proposal(register(store, "a", "b")), nproc=1)
+    plan = plan_in(store)
+    assert plan is not None
+    ranks = ranks_in(store, plan.attempt)
+    assert [[one.name for one in ranks[name].neighbours] for name in "ab"] == [["b"], ["a"]]
+
+
+def test_alone_there_is_nobody_to_hear(store: MemoryStore) -> None:
+    writer(store).propose(proposal(register(store, "a")), nproc=1)
+    plan = plan_in(store)
+    assert plan is not None
+    assert ranks_in(store, plan.attempt)["a"].neighbours == ()
+
+
+def test_of_two_planners_one_wins(store: MemoryStore) -> None:
+    members = register(store, "a", "b")
+    writer(store, "a.1").propose(proposal(members), nproc=1)
+    with pytest.raises(PlanOutdatedError):
+        writer(store, "b.1").propose(proposal(members), nproc=1)
+    plan = plan_in(store)
+    assert plan is not None
+    assert ".a.1." in plan.attempt
+
+
+def test_a_member_that_has_gone_is_not_planned(store: MemoryStore) -> None:
+    members = register(store, "a", "b")
+    gone = dataclasses.replace(members[1], create_revision=members[1].create_revision - 1)
+    with pytest.raises(PlanOutdatedError):
+        writer(store).propose(proposal([members[0], gone]), nproc=1)
+    assert plan_in(store) is None
+
+
+def test_after_the_outcome_there_is_no_plan(store: MemoryStore) -> None:
+    members = register(store, "a")
+    store.put(KEYS.outcome, OutcomeValue(state=OutcomeState.SUCCEEDED, reason="r").to_json())
+    with pytest.raises(PlanOutdatedError):
+        writer(store).propose(proposal(members), nproc=1)
+    assert plan_in(store) is None
+
+
+def test_ranks_of_a_try_that_failed_half_way_do_not_count_for_the_next(store: MemoryStore) -> None:
+    members = register(store, "a", "b", "c")
+    planner = writer(store, batch=1)
+    gone = dataclasses.replace(members[2], create_revision=1)
+    with pytest.raises(PlanOutdatedError):
+        planner.propose(proposal([*members[:2], gone]), nproc=1)
+    planner.propose(proposal(members[:1]), nproc=1)
+    plan = plan_in(store)
+    assert plan is not None
+    assert set(ranks_in(store, plan.attempt)) == {"a"}
+
+
+def test_what_is_over_is_cleared_away(store: MemoryStore) -> None:
+    members = register(store, "a")
+    planner, after = writer(store), 0
+    for round_number in (1, 2, 3, 4):
+        store.put(KEYS.suspicion(round_number - 1, "x", "y"), "{}")
+        planner.propose(proposal(members, round_number=round_number, after=after), nproc=1)
+        kv = store.get(KEYS.plan)
+        assert kv is not None
+        after = kv.mod_revision
+    kept = {kv.key.split("/")[4][:8] for kv in store.range(Get(KeyRange.prefix(KEYS.ranks))).kvs}
+    assert kept == {"00000003", "00000004"}, "who is slow still finds the ranks of the plan before"
+    assert store.range(Get(KeyRange.prefix(KEYS.suspects))).kvs == ()
+
+
+def restored(store: MemoryStore, batch: int = 1) -> tuple[PlanWriter, PlanValue, RankValue]:
+    """A plan whose store has lost everything."""
+    planner = writer(store, batch=batch)
+    planner.propose(proposal(register(store, "a", "b", "c")), nproc=1)
+    plan = plan_in(store)
+    assert plan is not None
+    rank = ranks_in(store, plan.attempt)["a"]
+    store.txn([], [Delete(KeyRange.prefix(KEYS.root))])
+    return planner, plan, rank
+
+
+def test_a_lost_plan_is_put_back_as_it_was(store: MemoryStore) -> None:
+    planner, plan, rank = restored(store)
+    planner.restore(plan, "a", rank)
+    assert plan_in(store) == plan
+    assert set(ranks_in(store, plan.attempt)) == {"a", "b", "c"}
+
+
+def test_who_does_not_know_all_ranks_puts_its_own_back(store: MemoryStore) -> None:
+    _, plan, rank = restored(store)
+    writer(store, "other").restore(plan, "a", rank)
+    assert plan_in(store) == plan
+    assert ranks_in(store, plan.attempt) == {"a": rank}
+
+
+def test_nothing_is_put_back_over_a_newer_plan(store: MemoryStore) -> None:
+    planner, plan, rank = restored(store)
+    writer(store, "b.1").propose(proposal(register(store, "b"), round_number=9), nproc=1)
+    with pytest.raises(PlanOutdatedError):
+        planner.restore(plan, "a", rank)
+    current = plan_in(store)
+    assert current is not None
+    assert current.round == 9
+
+
+def test_the_outcome_is_written_once_and_only_for_the_plan_that_ended_so(store: MemoryStore) -> None:
+    planner = writer(store)
+    revision = planner.propose(proposal(register(store, "a")), nproc=1)
+    succeeded = OutcomeValue(state=OutcomeState.SUCCEEDED, reason="r")
+    outdated = PublishOutcome(outcome=succeeded, expected_mod_revision=revision - 1, reason="r")
+    with pytest.raises(PlanOutdatedError):
+        planner.publish_outcome(outdated)
+    assert store.get(KEYS.outcome) is None
+    planner.publish_outcome(PublishOutcome(outcome=succeeded, expected_mod_revision=revision, reason="r"))
+    failed = OutcomeValue(state=OutcomeState.FAILED, reason="r")
+    with pytest.raises(PlanOutdatedError):
+        planner.publish_outcome(PublishOutcome(outcome=failed, expected_mod_revision=revision, reason="r"))
+    kv = store.get(KEYS.outcome)
+    assert kv is not None
+    assert OutcomeValue.from_json(kv.value).state is OutcomeState.SUCCEEDED
+
+
+# -- failures
+
+
+def fail(store: MemoryStore, round_number: int, name: str, *, reason: str = PEER_LOST) -> str:
+    value = for_the_store(
+        FailureValue(
+            member=name,
+            round=round_number,
+            rank=0,
+            local_rank=0,
+            exit_code=1,
+            reason=reason,
+            message="m" * 200,
+            traceback="t" * 4096,
+            time=round_number,
+        )
+    )
+    store.put(KEYS.failure(round_number, name), value.to_json())
+    return KEYS.failure(round_number, name)
+
+
+def failures_in(store: MemoryStore) -> list[str]:
+    return [kv.key for kv in store.range(Get(KeyRange.prefix(KEYS.failures))).kvs]
+
+
+def test_failures_go_with_the_plan_that_answers_them_but_for_the_first(store: MemoryStore) -> None:
+    """The first one of the last round stays for who asks what failed last: an operator that was away."""
+    members = register(store, "a", "b", "c")
+    planner = writer(store)
+    revision = planner.propose(proposal(members), nproc=1)
+    for name in "abc":
+        fail(store, 1, name)
+    late = fail(store, 2, "a")
+    planner.propose(proposal(members, round_number=2, after=revision), nproc=1, kept_failure=KEYS.failure(1, "b"))
+    assert failures_in(store) == [KEYS.failure(1, "b"), late]
+    plan = store.get(KEYS.plan)
+    assert plan is not None
+    planner.propose(proposal(members, round_number=3, after=plan.mod_revision), nproc=1)
+    assert failures_in(store) == []
+
+
+def test_fifty_failures_of_a_large_group_stay_within_a_few_megabytes(store: MemoryStore) -> None:
+    """684 MB of 3,000 members, and etcd refuses every write at 2 GB."""
+    members = register(store, *(f"m{number:04d}" for number in range(300)))
+    planner, revision, most = writer(store), 0, 0
+    for round_number in range(1, 51):
+        kept = KEYS.failure(round_number - 1, members[0].name)
+        revision = planner.propose(proposal(members, round_number=round_number, after=revision), nproc=1, kept_failure=kept)
+        for member in members:
+            fail(store, round_number, member.name, reason="ApplicationError" if member is members[0] else PEER_LOST)
+        most = max(most, sum(len(kv.value) for kv in store.range(Get(KeyRange.prefix(KEYS.failures))).kvs))
+    assert len(failures_in(store)) <= 301
+    assert most * 10 < 4_000_000 * 3, "of 3,000 members"
+
+
+def test_only_a_cause_is_told_at_length() -> None:
+    cause = FailureValue(
+        member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="ApplicationError", message="m", traceback="t" * 4096
+    )
+    assert for_the_store(cause) is cause
+    assert len(for_the_store(dataclasses.replace(cause, reason=PEER_LOST)).traceback) == CONSEQUENCE_BYTES

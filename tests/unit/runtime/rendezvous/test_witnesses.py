@@ -1,0 +1,76 @@
+"""What counts as a sign of life from outside the group: only what has crossed the network."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from elasticjob_runtime.rendezvous.witnesses import Witness, answers, ask_in_background, witnesses
+
+HERE = "127.0.0.1"
+
+
+@contextlib.contextmanager
+def listener(says: bytes | None) -> Iterator[int]:
+    """Accepts one connection and says this; None: the kernel accepts it, and nobody says anything."""
+    with socket.create_server((HERE, 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(1024)
+                    connection.sendall(says or b"")
+
+        if says is not None:
+            threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+def unused_port() -> int:
+    with socket.create_server((HERE, 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def test_a_server_that_speaks_is_a_sign_of_life() -> None:
+    with listener(b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n") as port:
+        assert answers([Witness(HERE, port, must_speak=True)], timeout=10.0)
+
+
+def test_in_a_pod_neither_an_accepted_nor_a_refused_connection_is() -> None:
+    with listener(None) as port:
+        assert not answers([Witness(HERE, port, must_speak=True)], timeout=0.3)
+    assert not answers([Witness(HERE, unused_port(), must_speak=True)], timeout=10.0)
+
+
+def test_elsewhere_etcds_host_answers_though_etcd_hangs_or_has_ended() -> None:
+    with listener(None) as port:
+        assert answers([Witness(HERE, port, must_speak=False)], timeout=10.0)
+    assert answers([Witness(HERE, unused_port(), must_speak=False)], timeout=10.0)
+
+
+def test_one_of_several_is_enough() -> None:
+    silent = Witness("192.0.2.1", 2379, must_speak=True)  # TEST-NET: nobody is there
+    assert answers([silent, Witness(HERE, unused_port(), must_speak=False)], timeout=10.0)
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 300, ""])
+def test_a_name_that_nobody_knows_is_no_sign(host: str) -> None:
+    assert not answers([Witness(host, 1, must_speak=True)], timeout=0.2)
+
+
+def test_the_answer_comes_though_nobody_can_be_asked() -> None:
+    told: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    ask_in_background([], told.put)
+    assert told.get(timeout=30) is False
+
+
+def test_in_a_pod_the_api_server_tells_elsewhere_etcds_host() -> None:
+    pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
+    assert witnesses(pod, [("etcd", 2379)]) == (Witness("10.96.0.1", 6443, must_speak=True),)
+    assert witnesses(pod | {"KUBERNETES_SERVICE_PORT": "tcp://1"}, ()) == (Witness("10.96.0.1", 443, must_speak=True),)
+    assert witnesses({}, [("e1", 2379), ("e2", 2380)]) == (Witness("e1", 2379, must_speak=False), Witness("e2", 2380, must_speak=False))

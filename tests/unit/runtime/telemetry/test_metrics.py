@@ -1,0 +1,80 @@
+"""What Prometheus reads, by its own parser."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+
+import pytest
+from elasticjob_runtime.telemetry.metrics import Metrics, State
+from elasticjob_runtime.telemetry.metrics_server import MetricsServer
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def parsed(text: str) -> dict[str, Metric]:
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def values(text: str) -> dict[tuple[str, ...], float]:
+    """(name, label value ...) -> value."""
+    return {
+        (sample.name.removeprefix("elasticjob_agent_"), *sample.labels.values()): sample.value
+        for family in parsed(text).values()
+        for sample in family.samples
+    }
+
+
+def test_all_that_is_known_can_be_parsed() -> None:
+    metrics = Metrics(state=State.TRAINING, round=3, world_size=8, rank=2, step=120, steps_per_second=2.5, last_checkpoint_step=100)
+    metrics.restarted("WorkerFailed")
+    metrics.restarted("WorkerFailed")
+    metrics.changed("WorkerFailed", {"detect": {"since": 0.01, "seconds": 0.01}, "stop": None}, 3)
+    metrics.changed("WorkerFailed", {"detect": {"since": 300.0, "seconds": 300.0}}, None)
+    found = values(metrics.text())
+    assert found["round",] == 3
+    assert found["world_size",] == 8
+    assert found["rank",] == 2
+    assert (found["state", "training"], found["state", "spare"]) == (1, 0)
+    assert found["restarts_total", "WorkerFailed"] == 2
+    assert (found["step",], found["steps_per_second",], found["last_checkpoint_step",], found["steps_lost_total",]) == (120, 2.5, 100, 3)
+    buckets = [found["phase_seconds_bucket", "WorkerFailed", "detect", bound] for bound in ("0.005", "0.01", "120.0", "+Inf")]
+    assert buckets == [0, 1, 1, 2]
+    assert found["phase_seconds_count", "WorkerFailed", "detect"] == 2
+    assert found["phase_seconds_sum", "WorkerFailed", "detect"] == 300.01
+    assert ("phase_seconds_count", "WorkerFailed", "stop") not in found
+
+
+def test_types_are_what_prometheus_takes_them_for() -> None:
+    metrics = Metrics()
+    metrics.restarted("MemberLost")
+    metrics.changed("Start", {"plan": {"since": 1.0, "seconds": 1.0}}, None)
+    types = {name.removeprefix("elasticjob_agent_"): family.type for name, family in parsed(metrics.text()).items()}
+    assert types["phase_seconds"] == "histogram"
+    assert types["restarts"] == "counter"
+    assert types["round"] == "gauge"
+    assert all(family.documentation for family in parsed(metrics.text()).values())
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    found = values(Metrics(store_up=False).text())
+    assert not {name for name, *_ in found} & {"rank", "step", "steps_per_second", "steps_lost_total", "restarts_total"}
+    assert found["store_up",] == 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_it_is_served(host: str) -> None:
+    if host == "[::1]" and not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    metrics = Metrics(round=7)
+    server = MetricsServer(0, metrics.text)
+    server.start()
+    try:
+        with urllib.request.urlopen(f"http://{host}:{server.port}/metrics", timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            assert values(answer.read().decode())["round",] == 7
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://{host}:{server.port}/", timeout=10)
+    finally:
+        server.close()

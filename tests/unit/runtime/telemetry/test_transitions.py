@@ -1,0 +1,141 @@
+"""The phases of a change, from the moments that an agent lives through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elasticjob_runtime.contract import PlanReason
+from elasticjob_runtime.telemetry.transitions import Cause, Changes, Record, cause_of
+
+
+def phases(records: list[Record]) -> list[tuple[str, float, float]]:
+    """(phase, since, seconds), in the order told."""
+    return [(fields["phase"], fields["since"], fields["seconds"]) for name, _, fields in records if name == "phase"]
+
+
+def summary(records: list[Record]) -> dict[str, Any]:
+    (fields,) = [fields for name, _, fields in records if name == "change"]
+    return fields
+
+
+def trained() -> Changes:
+    """An agent whose first world has done steps up to 100."""
+    changes = Changes()
+    changes.caused(Cause.START, 0.0, 0.0)
+    changes.planned(1, Cause.START, None, 5.0)
+    changes.starting(1, 5.0)
+    changes.progressed(1, 6.0)
+    changes.progressed(100, 9.0)
+    return changes
+
+
+def test_a_start() -> None:
+    changes = Changes()
+    records = changes.caused(Cause.START, 100.0, 100.0)
+    records += changes.planned(1, Cause.START, None, 105.0, size=3)
+    records += changes.starting(2, 105.0)
+    for phase, at in (("fork", 105.1), ("connect", 105.5)):
+        records += changes.reported(phase, 0, at)
+        assert changes.reported(phase, 0, at + 0.05) == [], "the other worker is not through"
+        records += changes.reported(phase, 1, at + 0.2)
+    records += changes.reported("first-step", 1, 106.0)
+    assert phases(records) == [("plan", 5.0, 5.0), ("fork", 5.3, 0.3), ("connect", 5.7, 0.4), ("first-step", 6.0, 0.3)]
+    assert changes.due is not None
+    end = summary(changes.tick(changes.due))
+    assert (end["cause"], end["round"], end["end"], end["steps_lost"]) == ("Start", 1, "trained", None)
+    assert end["phases"]["restore"] is None
+    assert end["phases"]["detect"] is None
+
+
+def test_a_failed_worker_and_the_steps_that_are_done_again() -> None:
+    changes = trained()
+    records = changes.caused(Cause.WORKER_FAILED, 20.0, 20.01)
+    changes.stopping(20.01)
+    records += changes.planned(2, Cause.WORKER_FAILED, 20.0, 20.03)
+    records += changes.stopped(20.05)
+    changes.starting(1, 20.06)
+    records += changes.reported("fork", 0, 20.07)
+    records += changes.reported("connect", 0, 20.2)
+    records += changes.reported("restore", 0, 20.4, began=20.25, step=90)
+    records += changes.reported("first-step", 0, 20.5)
+    records += changes.progressed(91, 20.51)
+    expected = {
+        "detect": (0.01, 0.01), "stop": (0.05, 0.04), "plan": (0.03, 0.02), "fork": (0.07, 0.01),
+        "connect": (0.2, 0.13), "restore": (0.4, 0.15), "first-step": (0.5, 0.1),
+    }  # fmt: skip
+    end = summary(records)
+    assert {name: pytest.approx((one["since"], one["seconds"])) for name, one in end["phases"].items()} == expected
+    assert (end["end"], end["steps_lost"], end["caused_at"]) == ("trained", 10, 20.0)
+    assert {name: pytest.approx((since, seconds)) for name, since, seconds in phases(records)} == expected
+
+
+def test_a_peer_of_a_lost_member_thinks_first_that_its_own_worker_failed() -> None:
+    changes = trained()
+    first = changes.caused(Cause.WORKER_FAILED, 20.5, 20.6)
+    assert first[0][2]["cause"] == "WorkerFailed"
+    assert changes.caused(Cause.MEMBER_LOST, 20.4, 20.7) == []
+    changes.planned(2, Cause.MEMBER_LOST, 20.4, 20.8)
+    changes.starting(1, 20.8)
+    end = summary(changes.progressed(101, 21.0))
+    assert (end["cause"], end["phases"]["detect"]) == ("MemberLost", {"since": 0.2, "seconds": 0.2})
+    assert end["steps_lost"] == 0
+
+
+def test_a_newcomer_is_ready_before_its_change_begins() -> None:
+    changes = Changes()
+    changes.caused(Cause.START, 0.0, 0.0)
+    records = changes.planned(7, Cause.MEMBER_JOINED, 30.0, 30.2)
+    assert phases(records) == [("plan", 0.2, 0.2)]
+
+
+def test_a_false_alarm() -> None:
+    changes = trained()
+    changes.caused(Cause.MEMBER_SILENT, 20.0, 21.0)
+    assert summary(changes.dismissed(22.0))["end"] == "false-alarm"
+    assert changes.dismissed(23.0) == []
+    changes.caused(Cause.WORKER_FAILED, 30.0, 30.0)
+    assert changes.dismissed(31.0) == [], "a failure does not go away"
+
+
+def test_a_script_that_tells_nothing_leaves_what_is_not_known_open() -> None:
+    changes = Changes()
+    changes.caused(Cause.START, 0.0, 0.0)
+    changes.planned(1, Cause.START, None, 1.0)
+    changes.starting(4, 1.0)
+    changes.started(1.1)
+    end = summary(changes.closed(60.0))
+    assert [name for name, known in end["phases"].items() if known] == ["plan", "fork"]
+    assert end["end"] == "over"
+
+
+def test_the_next_change_comes_before_the_first_step() -> None:
+    changes = trained()
+    changes.caused(Cause.WORKER_FAILED, 20.0, 20.0)
+    changes.planned(2, Cause.WORKER_FAILED, 20.0, 20.1)
+    records = changes.planned(3, Cause.MEMBER_LOST, None, 20.2)
+    assert summary(records)["end"] == "superseded"
+    assert summary(records)["round"] == 2
+    assert ("plan", 0.0, 0.0) in phases(records)
+
+
+def test_late_words_of_old_workers_are_no_first_step() -> None:
+    changes = trained()
+    changes.caused(Cause.WORKER_FAILED, 20.0, 20.0)
+    assert changes.progressed(101, 20.1) == []
+    assert changes.reported("first-step", 0, 20.1) == []
+
+
+def test_what_nobody_knows_the_cause_of_is_counted_from_when_it_was_seen() -> None:
+    changes = trained()
+    records = changes.planned(2, Cause.RESIZED, None, 50.0)
+    changes.starting(1, 50.0)
+    end = summary(records + changes.progressed(101, 51.0))
+    assert (end["caused_at"], end["phases"]["detect"], end["phases"]["first-step"]["since"]) == (None, None, 1.0)
+
+
+def test_causes_are_the_plans_reasons_and_silence() -> None:
+    assert cause_of(PlanReason.MEMBER_LOST, silent=True) is Cause.MEMBER_SILENT
+    assert cause_of(PlanReason.MEMBER_LOST, silent=False) is Cause.MEMBER_LOST
+    assert cause_of(PlanReason.WORKER_FAILED, silent=True) is Cause.WORKER_FAILED
+    assert {reason.value for reason in PlanReason} <= {cause.value for cause in Cause}

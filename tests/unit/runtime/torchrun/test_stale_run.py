@@ -1,0 +1,57 @@
+"""Whether a run id starts anew."""
+
+from __future__ import annotations
+
+from elasticjob_runtime.contract import Keys
+from elasticjob_runtime.etcd import MemoryStore
+from elasticjob_runtime.etcd.interface import Get, KeyRange
+from elasticjob_runtime.torchrun.stale_run import clear_ended_run
+
+KEYS = Keys("/jobs", "one")
+
+
+def store(*keys: str) -> MemoryStore:
+    store = MemoryStore()
+    for key in (*keys, Keys("/jobs", "one-more").outcome):
+        store.put(key, "{}")
+    return store
+
+
+def left(store: MemoryStore) -> list[str]:
+    return [kv.key for kv in store.range(Get(KeyRange.prefix(KEYS.root))).kvs]
+
+
+def test_a_run_id_is_used_again_after_its_job_has_ended() -> None:
+    ended = store(KEYS.outcome, KEYS.plan, KEYS.tail)
+    assert clear_ended_run(ended, KEYS)
+    assert left(ended) == []
+    assert ended.get(Keys("/jobs", "one-more").outcome), "another job's"
+    assert not clear_ended_run(ended, KEYS), "once"
+
+
+def test_a_job_that_goes_on_is_left_alone() -> None:
+    going = store(KEYS.plan, KEYS.member("a"))
+    assert not clear_ended_run(going, KEYS)
+    assert left(going) == [KEYS.member("a"), KEYS.plan]
+
+
+def test_while_others_hear_of_the_end_it_stands() -> None:
+    assert not clear_ended_run(store(KEYS.outcome, KEYS.member("a")), KEYS)
+
+
+def test_an_operator_has_the_last_word() -> None:
+    assert not clear_ended_run(store(KEYS.outcome, KEYS.spec), KEYS)
+
+
+def test_a_job_whose_prefix_is_the_ended_ones_folder_keeps_its_keys() -> None:
+    inner = Keys(KEYS.root, "job1")
+    both = store(KEYS.outcome, KEYS.plan, KEYS.progress, KEYS.failure(1, "a"), KEYS.rank("1.a", "a"), inner.plan, inner.member("w0"))
+    assert clear_ended_run(both, KEYS)
+    assert left(both) == [inner.member("w0"), inner.plan]
+
+
+def test_no_key_of_a_run_is_forgotten() -> None:
+    named = {
+        getattr(KEYS, name) for name, kind in vars(Keys).items() if isinstance(kind, property) and name not in ("root", "single", "folders")
+    }
+    assert named == {*KEYS.single, *KEYS.folders}

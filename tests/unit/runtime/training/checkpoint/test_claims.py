@@ -1,0 +1,262 @@
+"""One history in a directory of checkpoints, however many groups save there: what an older group adds is refused, and never loaded."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import pickle
+from collections.abc import Callable
+
+import pytest
+from elasticjob_runtime.contract import Env, Fence
+from elasticjob_runtime.training import checkpoint
+from elasticjob_runtime.training.checkpoint import FencedError, claims
+from elasticjob_runtime.training.checkpoint.claims import NOBODY, Claim, Found, Listing, Writer, refusal, valid, writer_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+JOB = "job-uid"
+
+
+@pytest.fixture
+def act_as(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets who this process is, as an agent does."""
+
+    def act(token: str, job: str = JOB, run_id: str = "job-uid-1", *, operator: bool = True) -> None:
+        values = {Env.FENCE: token, Env.JOB_UID: job, Env.RUN: token.partition(".")[0], "TORCHELASTIC_RUN_ID": run_id}
+        for name, value in values.items():
+            if value and (operator or name not in (Env.JOB_UID, Env.RUN)):
+                monkeypatch.setenv(name, value)
+            else:
+                monkeypatch.delenv(name, raising=False)
+
+    return act
+
+
+def save(folder: pathlib.Path, step: int, what: str = "", keep: int = checkpoint.DEFAULT_KEEP) -> pathlib.Path:
+    return checkpoint.save(folder, step, lambda file: pickle.dump((what, step), file), keep=keep)
+
+
+def load(folder: pathlib.Path) -> tuple[str, int] | None:
+    found = checkpoint.load(folder, pickle.load)
+    return found.state if found else None
+
+
+def test_an_older_round_cannot_commit_once_a_newer_one_has(tmp_path: pathlib.Path, act_as: Callable[..., None]) -> None:
+    act_as("1.0.1")
+    save(tmp_path, 10, "old")
+    act_as("1.0.2")
+    save(tmp_path, 11, "new")
+    act_as("1.0.1")
+    with pytest.raises(FencedError, match=r"step 50 is not saved.*round 1.*round 2.*has taken over"):
+        save(tmp_path, 50, "old")
+    assert load(tmp_path) == ("new", 11)
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".tmp")]
+
+
+@pytest.mark.parametrize("newer", ["1.0.2", "1.1.1", "2.0.1"], ids=["round", "etcd replaced by force", "run"])
+def test_a_newer_group_takes_over(tmp_path: pathlib.Path, act_as: Callable[..., None], newer: str) -> None:
+    act_as("1.0.1")
+    save(tmp_path, 10, "old")
+    act_as(newer)
+    assert load(tmp_path) == ("old", 10)
+    save(tmp_path, 20, "new")
+    assert load(tmp_path) == ("new", 20)
+
+
+def test_a_write_that_a_newer_group_overtakes_is_refused_before_it_commits(tmp_path: pathlib.Path, act_as: Callable[..., None]) -> None:
+    act_as("1.0.1")
+    save(tmp_path, 10, "old")
+
+    def write_slowly(file: object) -> None:
+        act_as("1.0.2")
+        save(tmp_path, 11, "new")
+        act_as("1.0.1")
+        pickle.dump(("old", 12), file)  # type: ignore[arg-type]
+
+    with pytest.raises(FencedError):
+        checkpoint.save(tmp_path, 12, write_slowly)
+    assert load(tmp_path) == ("new", 11)
+
+
+def test_a_writer_that_is_frozen_right_before_its_rename_changes_nothing(
+    tmp_path: pathlib.Path, act_as: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act_as("1.0.1")
+    save(tmp_path, 10, "old")
+    real = claims.check
+
+    def frozen_after_the_check(folder: pathlib.Path, claim: Claim) -> None:
+        real(folder, claim)
+        monkeypatch.setattr(claims, "check", real)
+        act_as("1.0.2")
+        save(tmp_path, 15, "new")
+        act_as("1.0.1")
+
+    monkeypatch.setattr(claims, "check", frozen_after_the_check)
+    save(tmp_path, 15, "old")  # the same step, too
+    assert load(tmp_path) == ("new", 15)
+    act_as("1.0.3")
+    assert load(tmp_path) == ("new", 15)
+    save(tmp_path, 16, "third")
+    assert load(tmp_path) == ("third", 16)
+    assert checkpoint.steps(tmp_path) == [10, 15, 16]
+
+
+def test_a_newer_group_that_saved_less_far_is_what_is_restored(tmp_path: pathlib.Path, act_as: Callable[..., None]) -> None:
+    act_as("1.0.1")
+    for step in (10, 20, 90):
+        save(tmp_path, step, "old")
+    act_as("1.0.2")
+    save(tmp_path, 21, "new")
+    assert load(tmp_path) == ("new", 21)
+    for step in (22, 23):
+        save(tmp_path, step, "new")
+    assert checkpoint.steps(tmp_path) == [21, 22, 23]
+
+
+def test_a_corrupt_newest_is_skipped_for_what_the_group_before_left(tmp_path: pathlib.Path, act_as: Callable[..., None]) -> None:
+    act_as("1.0.1")
+    save(tmp_path, 10, "old")
+    act_as("1.0.2")
+    save(tmp_path, 11, "new").write_bytes(b"torn")
+    assert load(tmp_path) == ("old", 10)
+
+
+def test_without_an_agent_nothing_is_claimed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(Env.FENCE, raising=False)
+    save(tmp_path, 10)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000000010.ckpt"]
+
+
+def test_plain_python_goes_on_where_a_job_had_saved(
+    tmp_path: pathlib.Path, act_as: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    act_as("1.0.9")
+    save(tmp_path, 10, "job")
+    monkeypatch.delenv(Env.FENCE)
+    save(tmp_path, 5, "by hand")
+    save(tmp_path, 6, "by hand")
+    assert load(tmp_path) == ("by hand", 6)
+    act_as("1.0.9")
+    with pytest.raises(FencedError, match=r"without an agent.*newest claim wins.*\.claim-\*"):
+        save(tmp_path, 11, "job")
+
+
+def test_of_two_runs_by_hand_the_later_one_wins_and_the_earlier_one_does_not_take_it_back(
+    tmp_path: pathlib.Path, act_as: Callable[..., None]
+) -> None:
+    act_as("1700000000.0.8", run_id="first", operator=False)
+    save(tmp_path, 10, "first")
+    act_as("1700000500.0.1", run_id="second", operator=False)
+    save(tmp_path, 3, "second")
+    act_as("1700000000.0.9", run_id="first", operator=False)
+    with pytest.raises(FencedError, match=r"run second@1700000500 has saved there since"):
+        save(tmp_path, 11, "first")
+    assert load(tmp_path) == ("second", 3)
+
+
+def test_the_same_run_id_typed_again_starts_over_though_its_rounds_do(tmp_path: pathlib.Path, act_as: Callable[..., None]) -> None:
+    act_as("1700000000.0.8", run_id="mine", operator=False)
+    save(tmp_path, 10, "first")
+    act_as("1700900000.0.1", run_id="mine", operator=False)
+    save(tmp_path, 12, "again")
+    assert load(tmp_path) == ("again", 12)
+
+
+def test_another_job_in_the_same_directory_takes_over(tmp_path: pathlib.Path, act_as: Callable[..., None]) -> None:
+    act_as("3.0.40", job="uid-a")
+    save(tmp_path, 10, "a")
+    act_as("1.0.1", job="uid-b")
+    save(tmp_path, 11, "b")
+    act_as("4.0.1", job="uid-a")
+    with pytest.raises(FencedError, match="run uid-b"):
+        save(tmp_path, 12, "a")
+
+
+def test_many_that_claim_at_once_get_a_number_each(tmp_path: pathlib.Path) -> None:
+    def one(round_: int) -> int:
+        try:
+            return claims.enter(tmp_path, Writer(owner=JOB, fence=Fence(1, 0, round_))).number
+        except claims.RefusedError:
+            return 0
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        numbers = list(pool.map(one, range(1, 25)))
+    won = [number for number in numbers if number]
+    assert len(won) == len(set(won))
+    assert claims.look(tmp_path).claim.writer.fence.round == 24
+    assert len(claims.look(tmp_path).claims) <= 4
+
+
+@pytest.mark.parametrize("error", [1, 95], ids=["EPERM", "EOPNOTSUPP"])
+def test_a_file_system_without_links_is_good_enough(
+    tmp_path: pathlib.Path, act_as: Callable[..., None], monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "link", no_links)
+    act_as("1.0.1")
+    save(tmp_path, 10, "old")
+    act_as("1.0.2")
+    save(tmp_path, 11, "new")
+    act_as("1.0.1")
+    with pytest.raises(FencedError):
+        save(tmp_path, 12, "old")
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b'{"owner":1,"fence":"1.1.1","earlier":[],"kept":[]}', b'{"owner":"a","fence":"x"}', b"\xff"]
+)
+def test_a_claim_that_cannot_be_read_loses_no_checkpoint(tmp_path: pathlib.Path, act_as: Callable[..., None], text: bytes) -> None:
+    act_as("1.0.1")
+    save(tmp_path, 10, "old")
+    (tmp_path / ".claim-000000000005.json").write_bytes(text)
+    assert load(tmp_path) == ("old", 10)
+    save(tmp_path, 11, "old")
+    assert load(tmp_path) == ("old", 11)
+    newest = max(path.name for path in tmp_path.glob(".claim-*"))
+    assert json.loads((tmp_path / newest).read_text())["kept"] == ["step-000000000010-1.ckpt"]
+
+
+def test_a_save_says_which_token_it_does_not_understand(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(Env.FENCE, "seven")
+    with pytest.raises(ValueError, match="seven"):
+        save(tmp_path, 1)
+
+
+numbers = st.integers(0, 3)
+writers = st.builds(Writer, owner=st.sampled_from(["", "a", "b"]), fence=st.builds(Fence, numbers, numbers, numbers))
+listings = st.builds(
+    Listing,
+    st.builds(Claim, number=numbers, writer=writers, kept=st.just(("step-000000000001.ckpt", "step-000000000002-1.ckpt"))),
+    st.lists(st.builds(Found, numbers, numbers), unique=True).map(tuple),
+    st.just(()),
+)
+
+
+@given(listings)
+def test_nothing_counts_that_the_newest_claim_neither_made_nor_found(listing: Listing) -> None:
+    history = valid(listing)
+    for found in history:
+        assert found.number >= listing.claim.number or found.name in (listing.claim.kept or ())
+    assert [found.number for found in history] == sorted((found.number for found in history), reverse=True)
+
+
+@given(writers, writers)
+def test_of_two_writers_of_one_owner_exactly_the_older_is_refused(one: Writer, other: Writer) -> None:
+    claim = Claim(number=1, writer=one)
+    if one.owner == other.owner != "":
+        assert bool(refusal(claim, other)) == (other.fence < one.fence)
+    else:
+        assert not refusal(claim, other)
+
+
+def test_who_the_agent_says_one_is() -> None:
+    assert writer_of({}) == NOBODY
+    operator = {Env.FENCE: "2.1.3", Env.JOB_UID: "u", Env.RUN: "2", "TORCHELASTIC_RUN_ID": "u-2"}
+    assert writer_of(operator) == Writer(owner="u", fence=Fence(2, 1, 3))
+    assert writer_of({Env.FENCE: "17.0.3", "TORCHELASTIC_RUN_ID": "mine"}) == Writer(owner="mine@17", fence=Fence(17, 0, 3))

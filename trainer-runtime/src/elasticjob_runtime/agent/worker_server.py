@@ -1,0 +1,205 @@
+"""The socket on which workers speak to their agent: one Unix socket per agent, messages of JSON (SOCK_SEQPACKET).
+
+A worker reports progress and the phases of its start on it, leaves snapshots here and fetches those of its predecessor; who says hello is
+told of every plan, before this agent's workers are stopped for it. The messages are described in elasticjob_runtime.training.channel.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import json
+import logging
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from elasticjob_runtime.agent.snapshots import Snapshot, Snapshots
+from elasticjob_runtime.contract import PlanValue, ProgressValue
+from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.telemetry.report import Report
+from elasticjob_runtime.training.link import MOST_FDS
+from elasticjob_runtime.workers import descriptors
+
+logger = logging.getLogger(__name__)
+
+READS_AT_ONCE = 128
+"""Messages taken from one worker before the loop has its turn: one that reports without end must not keep it from its heartbeats."""
+
+LAST_WORDS = 2000
+"""Most messages of one connection that are read when its worker has ended: the kernel holds a few hundred."""
+
+
+class ReportSocket:
+    """Listens at `path`; `on_progress` gets the progress of rank 0, `on_report` what all ranks say."""
+
+    def __init__(
+        self,
+        event_loop: EventLoop,
+        on_progress: Callable[[ProgressValue], None],
+        on_report: Callable[[Report], None] = lambda _report: None,
+        *,
+        folder: str | None = None,
+    ) -> None:
+        """`folder`: where the socket's own folder is made; None: where temporary files belong."""
+        self._event_loop = event_loop
+        self._on_progress = on_progress
+        self._on_report = on_report
+        self._directory = tempfile.mkdtemp(prefix="socket-", dir=folder)
+        self.path = os.path.join(self._directory, "agent.sock")
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(self.path)
+        self._listener.listen(128)
+        self._listener.setblocking(False)
+        self._door = descriptors.Door(self._listener)
+        self._connections: dict[int, socket.socket] = {}
+        self._followers: set[int] = set()
+        """Connections on which plans are wanted."""
+        self._nonsense: set[int] = set()
+        """Connections that were complained of: once is enough."""
+        self._plan: dict[str, Any] | None = None
+        self._snapshots = Snapshots()
+        self._meter = RateMeter()
+        event_loop.add_reader(self._listener.fileno(), self._accept)
+
+    def tell_plan(self, plan: PlanValue, group_rank: int | None) -> None:
+        """To all workers that want to know; later ones are told when they ask. `group_rank` None: this agent is not in it."""
+        told = ("round", "size", "world_size", "master_addr", "master_port", "restart_count", "reason", "message")
+        self._plan = {"type": "plan", "group_rank": group_rank, **{name: getattr(plan, name) for name in told}}
+        for fd in list(self._followers):
+            _send(self._connections[fd], self._plan)
+
+    def drain(self) -> None:
+        """Reads what workers said and nobody read yet."""
+        for fd in list(self._connections):
+            self._read(fd, LAST_WORDS)
+
+    def close(self) -> None:
+        for fd in list(self._connections):
+            self._drop(fd)
+        self._snapshots.close()
+        self._event_loop.remove_reader(self._listener.fileno())
+        self._door.close()
+        self._listener.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _accept(self) -> None:
+        for connection in self._door.accept():
+            fd = connection.fileno()
+            self._connections[fd] = connection
+            self._event_loop.add_reader(fd, functools.partial(self._read, fd))
+
+    def _read(self, fd: int, most: int = READS_AT_ONCE) -> None:
+        for _ in range(most):
+            if fd not in self._connections:
+                return
+            fds: list[int] = []
+            try:
+                data, fds, _, _ = socket.recv_fds(self._connections[fd], 65536, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            kept = bool(data) and self._take(fd, data, tuple(fds))
+            for each in fds if not kept else ():
+                os.close(each)
+            if not data:
+                self._drop(fd)
+
+    def _take(self, fd: int, data: bytes, fds: tuple[int, ...]) -> bool:
+        """Whether the descriptors are kept."""
+        try:
+            message = json.loads(data)
+            kind = message.get("type")
+            if kind == "snapshot" and fds:
+                offered = Snapshot(round=int(message["round"]), step=int(message["step"]), fds=fds)
+                return self._snapshots.keep(int(message["local_rank"]), offered)
+            if kind == "fetch":
+                self._hand_out(fd, self._snapshots.of(int(message["local_rank"])))
+            if kind == "hello":
+                self._followers.add(fd)
+                if self._plan is not None:
+                    _send(self._connections[fd], self._plan)
+            if kind == "progress" and int(message.get("rank", 0)) == 0:
+                self._on_progress(self._progress(message))
+            if kind in ("progress", "phase"):
+                self._on_report(_report(message))
+        except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
+            if fd not in self._nonsense:
+                self._nonsense.add(fd)
+                logger.warning("a worker sent a report that cannot be read, perhaps not the last one: %r", error)
+        return False
+
+    def _hand_out(self, fd: int, snapshot: Snapshot | None) -> None:
+        if snapshot is None:
+            _send(self._connections[fd], {"type": "snapshot", "step": None})
+        else:
+            _send(self._connections[fd], {"type": "snapshot", "round": snapshot.round, "step": snapshot.step}, snapshot.fds)
+
+    def _progress(self, message: dict[str, Any]) -> ProgressValue:
+        at = float(message.get("time", 0.0))
+        step = int(message["step"])
+        checkpoint = message.get("last_checkpoint_step")
+        return ProgressValue(
+            step=step,
+            round=int(message.get("round", 0)),
+            steps_per_second=round(self._meter.rate(step, at), 3),
+            last_checkpoint_step=None if checkpoint is None else int(checkpoint),
+            metrics={str(name): float(value) for name, value in (message.get("metrics") or {}).items()},
+            updated_at=at,
+        )
+
+    def _drop(self, fd: int) -> None:
+        self._event_loop.remove_reader(fd)
+        self._followers.discard(fd)
+        self._nonsense.discard(fd)
+        self._connections.pop(fd).close()
+
+
+def _send(connection: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+    """Never waits: who does not read what it asked for goes without."""
+    try:
+        socket.send_fds(connection, [json.dumps(message).encode()], fds, socket.MSG_NOSIGNAL)
+    except OSError as error:
+        logger.debug("a worker did not take a message: %s", error)
+
+
+def _report(message: dict[str, Any]) -> Report:
+    began, step = message.get("began"), message.get("step")
+    return Report(
+        rank=int(message.get("rank", 0)),
+        round=int(message.get("round", 0)),
+        at=float(message.get("time", 0.0)),
+        phase="step" if message["type"] == "progress" else str(message["phase"]),
+        began=None if began is None else float(began),
+        step=None if step is None else int(step),
+        seconds=max(0.0, float(message.get("seconds", 0.0))),
+        why=str(message.get("why", "")),
+    )
+
+
+class RateMeter:
+    """Steps per second over the last reports, about ten seconds of them. Starts over when the step or the clock goes back."""
+
+    WINDOW = 10.0
+    GRAIN = 0.1
+    """s between two reports that are remembered, however many come."""
+
+    def __init__(self) -> None:
+        self._reports: collections.deque[tuple[float, int]] = collections.deque()
+        self._last = (0.0, 0)
+
+    def rate(self, step: int, at: float) -> float:
+        """The rate after a report of `step` at time `at` (s)."""
+        if at < self._last[0] or step < self._last[1]:
+            self._reports.clear()
+        self._last = (at, step)
+        if not self._reports or at - self._reports[-1][0] >= self.GRAIN:
+            self._reports.append((at, step))
+        while len(self._reports) > 2 and at - self._reports[0][0] > self.WINDOW:
+            self._reports.popleft()
+        start, first = self._reports[0]
+        return (step - first) / (at - start) if at > start else 0.0

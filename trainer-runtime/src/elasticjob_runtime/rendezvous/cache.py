@@ -1,0 +1,242 @@
+"""A local copy of the keys that this agent watches, and the StoreView made from it. Pure: no I/O."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from elasticjob_runtime.contract import (
+    FailureValue,
+    Keys,
+    MemberState,
+    MemberValue,
+    OutcomeValue,
+    PlanValue,
+    RankValue,
+    SpecValue,
+    StopValue,
+    SuspicionValue,
+    Value,
+)
+from elasticjob_runtime.etcd.interface import KeyRange, KeyValue, WatchUpdate
+from elasticjob_runtime.membership.failures import first_failure
+from elasticjob_runtime.membership.model import Member, Plan, Role, Stop, StoreView, Suspicion
+
+T = TypeVar("T", bound=Value)
+
+logger = logging.getLogger(__name__)
+
+
+def common_range(keys: Keys) -> KeyRange:
+    """What every agent wants to know: outcome, plan, spec, stop and suspects. One range, since each costs the store; nothing else sorts
+    between these names."""
+    return KeyRange(keys.outcome, KeyRange.prefix(keys.suspects).end)
+
+
+def watched_ranges(keys: Keys, role: Role | None, me: str, predecessor: str) -> list[KeyRange]:
+    """What an agent in `role` watches."""
+    common = common_range(keys)
+    if role is Role.PLANNER:  # failures and members in the same one: so no plan is seen before the members that it names
+        return [KeyRange(keys.failures, common.end)]
+    names = [me, predecessor] if predecessor else [me]
+    return [common, *(KeyRange(keys.member(name)) for name in names)]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Failure:
+    revision: int
+    value: FailureValue
+    seen_at: float
+
+
+class Mirror:
+    """Keys and values at one revision, moved on by watch updates. Every value is parsed once: a planner sees a thousand members come."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._kvs: dict[str, KeyValue] = {}
+        self._members: dict[str, Member] = {}
+        self._failures: dict[str, _Failure] = {}
+        self._suspicions: dict[str, Suspicion] = {}
+        self._spec: SpecValue | None = None
+        self._outcome: OutcomeValue | None = None
+        self._stop: Stop | None = None
+        self._refused: set[tuple[str, int]] = set()
+        self._last_round = 0
+        self.plan: PlanValue | None = None
+        self._seen: dict[KeyRange, int] = {}
+        """What is watched, and up to which revision it is known: ranges do not move on together."""
+        self.replaced = 0
+        """Grows whenever everything was read again: from another store, for all one knows."""
+
+    @property
+    def plan_revision(self) -> int:
+        """mod_revision of the plan; 0: there is none."""
+        kv = self._kvs.get(self._keys.plan)
+        return kv.mod_revision if kv else 0
+
+    @property
+    def last_failure(self) -> str:
+        """Key of the first failure of the latest round that has one; empty: none has."""
+        last = max((failure.value.round for failure in self._failures.values()), default=0)
+        keys = {key: failure.value for key, failure in self._failures.items() if failure.value.round == last}
+        first = first_failure(keys.values()) if keys else None
+        return next((key for key, value in keys.items() if value is first), "")
+
+    def replace(self, kvs: Iterable[KeyValue], revision: int, now: float, ranges: Sequence[KeyRange] = ()) -> None:
+        """These are all keys of `ranges` (empty: those of before), at `revision`. `now`: when (monotonic s) what is new was first seen."""
+        fresh = {kv.key: kv for kv in kvs}
+        for key in self._kvs.keys() - fresh.keys():
+            self._remove(key)
+        for kv in fresh.values():
+            self._set(kv, now)
+        self._seen = dict.fromkeys(ranges or self._seen, revision)
+        self.replaced += 1
+
+    def shows(self, key: str, revision: int) -> bool:
+        """Whether what was written to `key` at `revision` would be known by now. Nobody waits for a key that is not watched."""
+        return all(seen >= revision for span, seen in self._seen.items() if key in span)
+
+    def add(self, kv: KeyValue, now: float) -> None:
+        """One more key, read a moment after the others."""
+        self._set(kv, now)
+
+    def apply(self, update: WatchUpdate, now: float) -> None:
+        if update.snapshot is not None:
+            self.replace(update.snapshot, update.revision, now)
+            return
+        for event in update.events:
+            known = self._kvs.get(event.key)
+            if known is not None and known.mod_revision > event.mod_revision:
+                continue  # read later than the rest: see `add`
+            if any(event.mod_revision <= seen and event.key in span for span, seen in self._seen.items()):
+                continue  # the watch goes back further than what was read, for another key's sake
+            if event.value is None:
+                self._remove(event.key)
+            else:
+                self._set(KeyValue(event.key, event.value, event.create_revision, event.mod_revision, 0), now)
+        last = {span: event.mod_revision for event in update.events for span in self._seen if event.key in span}
+        self._seen.update((span, max(self._seen[span], revision)) for span, revision in last.items())
+
+    def view(
+        self,
+        *,
+        me: str,
+        incarnation: str,
+        role: Role | None,
+        predecessor: str,
+        ranks: Mapping[str, RankValue],
+        founder: MemberValue | None = None,
+    ) -> StoreView:
+        """`ranks`: those of the current plan that were read; my own, or all where this agent plans."""
+        mine = self._members.get(me)
+        failures = self._failures_of(self.plan.round) if self.plan else []
+        other = mine.value.incarnation if mine and mine.value.incarnation != incarnation else ""
+        return StoreView(
+            registered=mine is not None and not other,
+            replaced_by=other,
+            role=role,
+            predecessor=predecessor,
+            founder=founder,
+            spec=self._spec,
+            plan=self._plan(me, incarnation, role, ranks),
+            stop=self._stop,
+            last_round=self._last_round,
+            outcome=self._outcome,
+            members=dict(self._members),
+            failures=tuple(failure.value for failure in failures),
+            failed_at=min((failure.seen_at for failure in failures), default=0.0),
+            suspicions=self._suspicions_of(self.plan.round) if self.plan else (),
+        )
+
+    def parse(self, kv: KeyValue, kind: type[T]) -> T | None:
+        """None for a value that cannot be read, with a warning: whoever wrote it, the others must not fail of it."""
+        try:
+            return kind.from_json(kv.value)
+        except ValueError as error:
+            if (kv.key, kv.mod_revision) not in self._refused:
+                self._refused.add((kv.key, kv.mod_revision))
+                logger.warning("%s cannot be read and is ignored: %s", kv.key, error)
+            return None
+
+    def _set(self, kv: KeyValue, now: float) -> None:
+        before = self._kvs.get(kv.key)
+        if before is not None and (before.mod_revision, before.value) == (kv.mod_revision, kv.value):
+            return
+        self._kvs[kv.key] = kv
+        keys = self._keys
+        if kv.key.startswith(keys.members):
+            self._set_member(kv, now)
+        elif kv.key.startswith(keys.failures):
+            failure = self.parse(kv, FailureValue)
+            if failure is not None:
+                self._failures[kv.key] = _Failure(kv.mod_revision, failure, now)
+        elif kv.key.startswith(keys.suspects):
+            suspicion = self.parse(kv, SuspicionValue)
+            if suspicion is not None:
+                self._suspicions[kv.key] = Suspicion(value=suspicion, seen_at=now)
+        else:
+            self._set_single(kv, now)
+
+    def _set_single(self, kv: KeyValue, now: float) -> None:
+        """One of the keys of which there is one."""
+        keys = self._keys
+        if kv.key == keys.plan:
+            self.plan = self.parse(kv, PlanValue)
+            self._last_round = max(self._last_round, self.plan.round if self.plan else 0)
+        elif kv.key == keys.stop:
+            stop = self.parse(kv, StopValue)
+            self._stop = Stop(value=stop, seen_at=now) if stop is not None else None
+        elif kv.key == keys.spec:
+            self._spec = self.parse(kv, SpecValue)
+        elif kv.key == keys.outcome:
+            self._outcome = self.parse(kv, OutcomeValue)
+
+    def _set_member(self, kv: KeyValue, now: float) -> None:
+        name = kv.key[len(self._keys.members) :]
+        value = self.parse(kv, MemberValue)
+        known = self._members.pop(name, None)
+        if value is not None:
+            same = known is not None and known.create_revision == kv.create_revision and known.value.incarnation == value.incarnation
+            seen_at = known.seen_at if known is not None and same else now
+            ready_at = known.ready_at if known is not None and same else 0.0
+            if not ready_at and value.state is MemberState.READY:
+                ready_at = now
+            self._members[name] = Member(name=name, create_revision=kv.create_revision, value=value, seen_at=seen_at, ready_at=ready_at)
+
+    def _remove(self, key: str) -> None:
+        self._kvs.pop(key, None)
+        self._failures.pop(key, None)
+        self._suspicions.pop(key, None)
+        keys = self._keys
+        if key.startswith(keys.members):
+            self._members.pop(key[len(keys.members) :], None)
+        elif key == keys.plan:
+            self.plan = None
+        elif key == keys.stop:
+            self._stop = None
+        elif key == keys.spec:
+            self._spec = None
+        elif key == keys.outcome:
+            self._outcome = None
+
+    def _plan(self, me: str, incarnation: str, role: Role | None, ranks: Mapping[str, RankValue]) -> Plan | None:
+        if self.plan is None:
+            return None
+        mine = ranks.get(me)
+        return Plan(
+            value=self.plan,
+            mod_revision=self.plan_revision,
+            rank=mine if mine and mine.incarnation == incarnation else None,
+            ranks=ranks if role is Role.PLANNER else None,
+        )
+
+    def _failures_of(self, round_number: int) -> list[_Failure]:
+        start = self._keys.failure(round_number, "")
+        found = (failure for key, failure in self._failures.items() if key.startswith(start))
+        return sorted(found, key=lambda failure: failure.revision)
+
+    def _suspicions_of(self, round_number: int) -> tuple[Suspicion, ...]:
+        return tuple(suspicion for suspicion in self._suspicions.values() if suspicion.value.round == round_number)

@@ -1,0 +1,147 @@
+"""Writing plans: the ranks in batches, then the head in one compare-and-swap; and the outcome.
+
+Every batch is guarded by the registrations it names and by the plan before it, so a plan never names a dead registration and two planners
+never both win. A planner that dies between a batch and the head leaves ranks that no head names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+
+from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, PlanValue, RankValue
+from elasticjob_runtime.etcd.interface import Compare, Delete, KeyRange, Operation, Put, Store, StoreError
+from elasticjob_runtime.membership.model import Member, ProposePlan, ProposeStop, PublishOutcome
+from elasticjob_runtime.membership.ranks import changed, rank_of
+
+BATCH = 96
+"""Ranks written in one transaction: etcd allows 128 operations."""
+
+
+CONSEQUENCE_BYTES = 600
+"""Most of the traceback of a failure that is only the consequence of another: in a group of thousands nearly all are."""
+
+
+def for_the_store(failure: FailureValue) -> FailureValue:
+    """What is published of `failure`. Each member writes one in each round that fails, so a consequence is told in a few hundred bytes."""
+    if failure.reason != PEER_LOST or len(failure.traceback) <= CONSEQUENCE_BYTES:
+        return failure
+    return dataclasses.replace(failure, traceback="..." + failure.traceback[3 - CONSEQUENCE_BYTES :])
+
+
+class PlanOutdatedError(StoreError):
+    """Another plan or the outcome came first, or a planned member has gone: look again. No fault."""
+
+
+class PlanWriter:
+    """Raises StoreError from every call; PlanOutdatedError where the store has moved on."""
+
+    def __init__(self, store: Store, keys: Keys, planner: str, *, batch: int = BATCH, wall_clock: Callable[[], float] = time.time) -> None:
+        """`planner`: unique for every start of an agent, so that ranks of two planners never mix. `wall_clock`: Unix time, s."""
+        self._wall_clock = wall_clock
+        self._store = store
+        self._keys = keys
+        self._planner = planner
+        self._batch = batch
+        self._tries = 0
+        self._known: tuple[str, Mapping[str, RankValue]] = ("", {})
+
+    def remember(self, attempt: str, ranks: Mapping[str, RankValue]) -> None:
+        """These are all ranks of the plan of `attempt`: to put back what the store lost."""
+        self._known = (attempt, ranks)
+
+    def known(self, attempt: str) -> Mapping[str, RankValue] | None:
+        """All ranks of that plan, where they are remembered. They never change."""
+        return self._known[1] if self._known[0] == attempt else None
+
+    def propose(self, action: ProposePlan, nproc: int, follows: str = "", kept_failure: str = "") -> int:
+        """Returns the revision of the new plan. `follows`: attempt of the plan before. `kept_failure`: key of the one failure that stays
+        when the plan clears those of earlier rounds, for who asks later what failed last; empty: none does."""
+        self._tries += 1  # ranks of an earlier try that failed half-way must not count for this one
+        plan = self._plan_of(action, nproc, follows)
+        ranks = {member.name: rank_of(action.members, rank) for rank, member in enumerate(action.members)}
+        guards = [Compare(self._keys.plan, mod_revision=action.expected_mod_revision), Compare(self._keys.outcome, create_revision=0)]
+        older = KeyRange(self._keys.ranks, self._keys.rank(self._keys.attempt(max(0, action.round - 1), ""), ""))
+        suspicions = KeyRange(self._keys.suspects, self._keys.suspicion(action.round, "", ""))
+        head: list[Operation] = [
+            Put(self._keys.plan, plan.to_json()), Delete(older), Delete(suspicions), Delete(KeyRange(self._keys.stop)),
+            *(Delete(span) for span in self._failures_before(action.round, kept_failure)),
+        ]  # fmt: skip
+        revision = 0
+        for start in range(0, len(action.members), self._batch):
+            batch = action.members[start : start + self._batch]
+            there = [Compare(self._keys.member(m.name), create_revision=m.create_revision) for m in batch]
+            puts: list[Operation] = [self._put_rank(plan.attempt, member.name, ranks[member.name]) for member in batch]
+            last = start + self._batch >= len(action.members)
+            result = self._store.txn([*guards, *there], [*puts, *head] if last else puts)
+            if not result.succeeded:
+                raise PlanOutdatedError(f"plan {action.round} is outdated: another came first, or a member has gone")
+            revision = result.revision
+        self.remember(plan.attempt, ranks)
+        return revision
+
+    def propose_stop(self, action: ProposeStop) -> int:
+        """Returns the revision of `stop`."""
+        guards = [Compare(self._keys.plan, mod_revision=action.expected_mod_revision), Compare(self._keys.outcome, create_revision=0)]
+        result = self._store.txn(guards, [Put(self._keys.stop, action.stop.to_json())])
+        if not result.succeeded:
+            raise PlanOutdatedError("the planned change is outdated: another plan came first, or the job is over")
+        return result.revision
+
+    def restore(self, value: PlanValue, me: str, rank: RankValue) -> int:
+        """Puts back the head and the ranks that this agent knows, at least its own; the others keep running meanwhile."""
+        ranks = self.known(value.attempt) or {me: rank}
+        guard = Compare(self._keys.plan, create_revision=0)
+        names = list(ranks)
+        for start in range(0, len(names), self._batch):
+            batch = names[start : start + self._batch]
+            self._store.txn([guard], [self._put_rank(value.attempt, name, ranks[name]) for name in batch])
+        result = self._store.txn([guard], [Put(self._keys.plan, value.to_json())])
+        if not result.succeeded:
+            raise PlanOutdatedError("the plan is there again")
+        return result.revision
+
+    def publish_outcome(self, action: PublishOutcome) -> int:
+        key = self._keys.outcome
+        guards = [Compare(key, create_revision=0), Compare(self._keys.plan, mod_revision=action.expected_mod_revision)]
+        result = self._store.txn(guards, [Put(key, action.outcome.to_json())])
+        if not result.succeeded:
+            raise PlanOutdatedError("the outcome is outdated: another came first, or a newer plan")
+        return result.revision
+
+    def _failures_before(self, round_number: int, kept: str) -> list[KeyRange]:
+        start, end = self._keys.failures, self._keys.failure(round_number, "")
+        if not start <= kept < end:
+            return [KeyRange(start, end)]
+        return [KeyRange(start, kept), KeyRange(kept + "\0", end)]
+
+    def _put_rank(self, attempt: str, name: str, rank: RankValue) -> Put:
+        return Put(self._keys.rank(attempt, name), rank.to_json())
+
+    def _plan_of(self, action: ProposePlan, nproc: int, follows: str) -> PlanValue:
+        change = changed(self.known(follows) or {}, action.members)
+        leader: Member = action.members[0]
+        ports = leader.value.ports
+        return PlanValue(
+            round=action.round,
+            attempt=self._keys.attempt(action.round, f"{self._planner}.{self._tries}"),
+            size=len(action.members),
+            world_size=len(action.members) * nproc,
+            master_addr=leader.value.address,
+            master_port=ports[action.round % len(ports)],
+            leader=leader.name,
+            nproc=nproc,
+            agent_store=all(member.value.stores for member in action.members),
+            restart_count=action.restart_count,
+            reason=action.plan_reason,
+            message=action.message,
+            follows=follows if change else "",
+            gone=change[0] if change else (),
+            stayed=change[1] if change else 0,
+            created_at=self._wall_clock(),
+            caused_at=action.caused_at,
+            store_generation=action.store_generation,
+            run_began=action.run_began or max(1, int(self._wall_clock())),
+            **dataclasses.asdict(action.crashes),
+        )

@@ -1,0 +1,56 @@
+"""The ranks of the current plan, as far as this agent needs them: its own, or all where it plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from elasticjob_runtime.contract import Keys, PlanValue, RankValue
+from elasticjob_runtime.etcd.interface import Get, KeyRange, Store
+from elasticjob_runtime.membership.ranks import carried_over
+from elasticjob_runtime.rendezvous.cache import Mirror
+from elasticjob_runtime.rendezvous.plan_writer import PlanWriter
+
+
+class RankReader:
+    """Ranks never change once written, so they are read once for each plan, and most members need not read theirs even then."""
+
+    def __init__(self, store: Store, keys: Keys, me: str, plans: PlanWriter) -> None:
+        """`plans`: remembers all ranks of the last plan that this agent wrote or read."""
+        self._store = store
+        self._keys = keys
+        self._me = me
+        self._plans = plans
+        self._read: tuple[str, int, int] = ("", 0, 0)
+        """Of what they were read: the attempt, at which revision, of which state of the mirror."""
+        self._everybody = False
+        self.known: Mapping[str, RankValue] = {}
+
+    def load(self, mirror: Mirror, incarnation: str, *, everybody: bool) -> None:
+        """Sees to it that `known` is of the mirror's plan. Raises StoreError."""
+        plan = mirror.plan
+        if plan is None:
+            return
+        wanted = (plan.attempt, mirror.plan_revision, mirror.replaced)
+        if self._read == wanted and (self._everybody or not everybody):
+            return
+        ranks = self._plans.known(plan.attempt)
+        if ranks is None and not everybody:
+            ranks = self._carried_over(plan, incarnation)
+        if ranks is None:
+            ranks = self._fetch(plan, mirror, everybody=everybody)
+        self._read, self._everybody, self.known = wanted, everybody, ranks
+        if len(ranks) == plan.size and everybody:
+            self._plans.remember(plan.attempt, ranks)
+
+    def _carried_over(self, plan: PlanValue, incarnation: str) -> Mapping[str, RankValue] | None:
+        mine = self.known.get(self._me)
+        if not plan.follows or self._read[0] != plan.follows or mine is None or mine.incarnation != incarnation:
+            return None
+        rank = carried_over(mine, plan)
+        return {self._me: rank} if rank is not None else None
+
+    def _fetch(self, plan: PlanValue, mirror: Mirror, *, everybody: bool) -> Mapping[str, RankValue]:
+        start = self._keys.rank(plan.attempt, "")
+        wanted = KeyRange.prefix(start) if everybody else KeyRange(start + self._me)
+        found = ((kv.key[len(start) :], mirror.parse(kv, RankValue)) for kv in self._store.range(Get(wanted)).kvs)
+        return {name: rank for name, rank in found if rank is not None}

@@ -1,0 +1,145 @@
+"""This member's own key and lease: being there, as the others see it."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from elasticjob_runtime.contract import Keys, MemberState, MemberValue, TailValue
+from elasticjob_runtime.etcd.interface import Compare, Delete, Get, KeyRange, KeyValue, LeaseKeeper, LeaseLost, Put, Store, Unavailable
+from elasticjob_runtime.rendezvous.cache import common_range
+
+logger = logging.getLogger(__name__)
+
+RECENT = 100
+"""Revisions that a watch may go back for what the member before has done since it registered: to read its key costs a call, to go back
+costs the store one look at each revision."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Arrival:
+    """What the transaction that registered this member has read and written."""
+
+    revision: int
+    kvs: tuple[KeyValue, ...]
+    """Its own key, and all of `common_range`. With an outcome, it did not register: the job is over."""
+    before: str
+    """The member that registered just before; empty: nobody has."""
+    before_key: KeyValue | None = None
+    """Its key as it registered; what happened to it since is to be watched from that revision on. None: longer ago, or not told."""
+    imports: KeyValue | None = None
+    """What the run's workers import, where somebody has found out."""
+
+
+class Registration:
+    """Methods that use the store raise StoreError; LeaseLost where this member is not registered."""
+
+    def __init__(self, store: Store, keys: Keys, me: str, member: MemberValue, ttl: float) -> None:
+        self._store = store
+        self._keys = keys
+        self._key = keys.member(me)
+        self._me = me
+        self._ttl = ttl
+        self._lease: LeaseKeeper | None = None
+        self._count = 0
+        self.member = member
+        """What the others know of this one."""
+
+    @property
+    def expires_at(self) -> float | None:
+        return self._lease.expires_at if self._lease else None
+
+    def register(self, state: MemberState, round_number: int, stores: bool, on_lost: Callable[[int, str], None]) -> Arrival:
+        """A new lease and a new key, whose create revision is this registration's identity: two calls.
+
+        `on_lost(number, reason)` is called from the lease keeper's thread; see `is_current`.
+        """
+        self.forget()
+        self._count += 1
+        number = self._count
+        self._lease = self._store.lease(self._ttl, lambda reason: on_lost(number, reason))
+        self.member = self._changed(state, round_number, stores)
+        arrival = self._arrive(self._lease.id) or self._arrive(self._lease.id)
+        if arrival is None:
+            raise Unavailable(f"another agent registered as {self._me} at the same moment")
+        if not any(kv.key == self._key for kv in arrival.kvs):
+            self.revoke()
+            self._lease = None
+        return arrival
+
+    def _arrive(self, lease: int) -> Arrival | None:
+        """None: the key was there, of an earlier registration, and is not any more."""
+        keys, value = self._keys, self.member.to_json()
+        guards = [Compare(self._key, create_revision=0), Compare(keys.outcome, create_revision=0)]
+        known = Get(common_range(keys))
+        tail = TailValue(member=self._me, value=value).to_json()
+        puts = [Put(self._key, value, lease), Put(keys.tail, tail)]
+        reads = [Get(KeyRange(keys.tail)), known, Get(KeyRange(keys.imports))]
+        result = self._store.txn(guards, [*reads, *puts], [Get(KeyRange(self._key)), known])
+        first, kvs, *imports = (tuple(read) for read in result.reads)
+        if result.succeeded:
+            own = KeyValue(self._key, value, result.revision, result.revision, 1, lease)
+            arrival = self._arrival(result.revision, (*kvs, own), first)
+            return dataclasses.replace(arrival, imports=next(iter(imports[0]), None))
+        if any(kv.key == keys.outcome for kv in kvs):
+            return Arrival(result.revision, kvs, "")
+        self._store.txn([Compare(self._key, mod_revision=kv.mod_revision) for kv in first], [Delete(KeyRange(self._key))])
+        return None
+
+    def _arrival(self, revision: int, kvs: tuple[KeyValue, ...], tail: Sequence[KeyValue]) -> Arrival:
+        try:
+            last = TailValue.from_json(tail[0].value) if tail else None
+        except ValueError:
+            last = None
+        if last is None:
+            return Arrival(revision, kvs, "")
+        at = tail[0].mod_revision
+        told = last.value and revision - at <= RECENT
+        return Arrival(revision, kvs, last.member, KeyValue(self._keys.member(last.member), last.value, at, at, 1) if told else None)
+
+    def is_current(self, number: int) -> bool:
+        """Whether news of registration `number` still matter."""
+        return number == self._count and self._lease is not None
+
+    def write(self, state: MemberState, round_number: int, stores: bool, saves: bool | None = None, saved: int | None = None) -> int:
+        """Returns the revision. `saves`, `saved` None: as before."""
+        if self._lease is None:
+            raise LeaseLost("not registered")
+        member = self._changed(state, round_number, stores)
+        saves, saved = member.saves if saves is None else saves, member.saved if saved is None else saved
+        member = dataclasses.replace(member, saves=saves, saved=saved)
+        revision = self._store.put(self._key, member.to_json(), lease=self._lease.id)
+        self.member = member
+        return revision
+
+    def _changed(self, state: MemberState, round_number: int, stores: bool) -> MemberValue:
+        since = self.member.changed_at if state is self.member.state and self.member.changed_at else time.time()
+        return dataclasses.replace(self.member, state=state, round=round_number, stores=stores, changed_at=since)
+
+    def neighbours(self) -> tuple[str, KeyValue | None]:
+        """(the member that registered just before this one and is still there, or empty; the key of the very first, where that is another).
+
+        The store sorts all members for it: only for who cannot believe its Arrival.
+        """
+        own = self._store.get(self._key)
+        if own is None:
+            raise LeaseLost("not registered")
+        earlier = own.create_revision - 1
+        members = KeyRange.prefix(self._keys.members)
+        before = Get(members, limit=1, by_creation=True, descending=True, max_create_revision=earlier, keys_only=True)
+        first = Get(members, limit=1, by_creation=True, max_create_revision=earlier)
+        befores, firsts = self._store.txn([], [before, first]).reads
+        return befores[0].key[len(self._keys.members) :] if befores else "", firsts[0] if firsts else None
+
+    def forget(self) -> None:
+        """Leaves the lease, if there is one, to expire."""
+        if self._lease is not None:
+            self._lease.stop()
+            self._lease = None
+
+    def revoke(self) -> None:
+        """Ends the lease at once. Best effort."""
+        if self._lease is not None:
+            self._lease.revoke()

@@ -1,0 +1,130 @@
+"""The agent's side of the store: one thread that owns the RendezvousCore.
+
+The agent's loop must never wait for a network, so all store calls happen on this thread, one after the other.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from elasticjob_runtime.contract import ImportsValue, Keys, MemberValue, ProgressValue
+from elasticjob_runtime.etcd.interface import Store, StoreError
+from elasticjob_runtime.membership.model import StoreAction, StoreView
+from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
+from elasticjob_runtime.rendezvous.plan_writer import PlanOutdatedError
+
+__all__ = ["PlanOutdatedError", "Rendezvous"]
+
+logger = logging.getLogger(__name__)
+
+
+class Rendezvous:
+    """Start it with `start()`, give it actions with `submit()`, end it with `close()`. Callbacks are called from its thread."""
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        me: str,
+        member: MemberValue,
+        *,
+        lease_ttl: float,
+        on_view: Callable[[StoreView], None],
+        on_done: Callable[[StoreAction, StoreError | None], None],
+        on_trouble: Callable[[StoreError | None], None],
+        on_imports: Callable[[ImportsValue | None, bool], None] = lambda _imports, _runs: None,
+    ) -> None:
+        self._store = store
+        self._deaf = False
+        """The owner has closed: a call that still waits for the store must not tell it anything any more."""
+
+        def unless_closed(tell: Callable[..., None]) -> Callable[..., None]:
+            return lambda *said: None if self._deaf else tell(*said)
+
+        self._on_done = unless_closed(on_done)
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._core = RendezvousCore(
+            store,
+            keys,
+            me,
+            member,
+            Callbacks(
+                on_view=unless_closed(on_view),
+                on_done=self._on_done,
+                on_trouble=unless_closed(on_trouble),
+                on_imports=unless_closed(on_imports),
+                post=self._inbox.put,
+            ),
+            lease_ttl=lease_ttl,
+        )
+        self._progress: collections.deque[ProgressValue] = collections.deque(maxlen=1)
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="rendezvous", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, action: StoreAction) -> None:
+        """Executes `action`; `on_done` follows. One at a time."""
+        self._inbox.put(lambda: self._execute(action))
+
+    def publish_progress(self, progress: ProgressValue) -> None:
+        """Best effort; while the store is away, only the last one is kept."""
+        self._progress.append(progress)
+        self._inbox.put(self._put_progress)
+
+    def publish_imports(self, imports: ImportsValue) -> None:
+        """Best effort: who joins without it imports what it has to while the others wait."""
+        self._inbox.put(lambda: self._core.put_imports(imports))
+
+    @property
+    def lease_expires_at(self) -> float | None:
+        return self._core.lease_expires_at
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Gives the lease back, so that the others need not wait for its end. Takes at most `timeout` seconds."""
+        self._inbox.put(self._leave)
+        self._thread.join(timeout)
+        self._deaf = True
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                self._step()
+            except Exception:
+                # The lease keeper would go on: a member that is there and deaf. Better to go on too.
+                logger.exception("the rendezvous stumbled; going on")
+
+    def _step(self) -> None:
+        try:
+            work = self._inbox.get(timeout=self._patience())
+        except queue.Empty:
+            work = self._core.tick
+        work()
+        if self._inbox.empty():  # many updates that come together are one view
+            self._core.flush()
+
+    def _execute(self, action: StoreAction) -> None:
+        try:
+            self._core.execute(action)
+        except Exception as error:
+            self._on_done(action, StoreError(f"internal error: {error!r}"))
+            raise
+
+    def _patience(self) -> float | None:
+        due = self._core.due
+        return None if due is None else max(0.0, due - time.monotonic())
+
+    def _put_progress(self) -> None:
+        if self._progress:
+            self._core.put_progress(self._progress.popleft())
+
+    def _leave(self) -> None:
+        self._closed = True
+        self._core.leave()
+        self._store.close()

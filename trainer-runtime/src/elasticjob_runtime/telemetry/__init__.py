@@ -1,0 +1,1 @@
+"""What the agent tells of itself: every change with its phases, an event log, metrics."""

@@ -1,0 +1,113 @@
+"""The agent's side of its store host: the process that keeps the TCPStores of coming rounds listening (zygote/server.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Sequence
+
+from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.workers.zygote import ipc
+
+logger = logging.getLogger(__name__)
+
+
+class PortUse:
+    """Which round used the store of which port: no round may meet what an earlier one left in a store. Pure.
+
+    The store of round n is on ports[n % len(ports)] of the member that leads it.
+    """
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        self._ports = tuple(ports)
+        self._used: dict[int, int] = {}
+
+    def enter(self, round_number: int, *, leads: bool) -> list[int]:
+        """The ports whose stores have to be replaced now. To be called for every round that this member sees, whoever leads it: so they are
+        fresh long before it leads again."""
+        stale = [port for port, used_by in self._used.items() if used_by != round_number]
+        for port in stale:
+            del self._used[port]
+        if leads:
+            self._used[self._ports[round_number % len(self._ports)]] = round_number
+        return stale
+
+
+class StoreHost:
+    """Stores on `ports`; the one of round n is ports[n % len(ports)]."""
+
+    def __init__(self, event_loop: EventLoop, ports: Sequence[int], on_ready: Callable[[bool], None]) -> None:
+        self._event_loop = event_loop
+        self._ports = list(ports)
+        self._on_ready = on_ready
+        self._connection: socket.socket | None = None
+        self._use = PortUse(ports)
+        self._broken: set[int] = set()
+        """Ports on which no store could be opened."""
+        self._deaths = 0
+        self.listening = False
+        """A fresh store is on every port, or will be before anybody can know that this member leads."""
+        self.pid = 0
+        """Of the process; 0: it has not said yet."""
+        self.libuv = True
+
+    @property
+    def attached(self) -> bool:
+        """There is a process, whether or not its stores listen already."""
+        return self._connection is not None
+
+    @property
+    def hopeless(self) -> bool:
+        """It ends whenever it is started."""
+        return self._deaths > 3
+
+    def attach(self, connection: socket.socket) -> None:
+        """`connection`: to a fresh store host process."""
+        self._connection = connection
+        with contextlib.suppress(OSError):
+            ipc.send(connection, {"ports": self._ports})
+        self._event_loop.add_reader(connection.fileno(), self._read)
+
+    def enter(self, round_number: int, *, leads: bool) -> None:
+        """Round `round` begins, with this member's store or another's: the ones used before it get fresh."""
+        stale = self._use.enter(round_number, leads=leads)
+        for port in sorted({*stale, *self._broken}):
+            if self._connection is not None:
+                with contextlib.suppress(OSError):
+                    ipc.send(self._connection, {"renew": port})
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._event_loop.remove_reader(self._connection.fileno())
+            self._connection.close()
+            self._connection = None
+        self._broken.clear()
+        self.listening = False
+
+    def _read(self) -> None:
+        assert self._connection is not None
+        try:
+            message, _ = ipc.receive(self._connection)
+        except (EOFError, OSError):
+            message = {"error": "it ended"}
+        if "error" in message:
+            logger.warning("no store host (%s): rank 0's worker hosts the store", message["error"])
+            self._deaths += 1
+            self.close()
+        elif "renewed" in message:
+            self._renewed(message["renewed"], message["problem"])
+        else:
+            self.listening = True
+            self.pid = message["pid"]
+            self.libuv = message["libuv"]
+        self._on_ready(self.listening)
+
+    def _renewed(self, port: int, problem: str) -> None:
+        """What is claimed must be there: the workers of a plan that counts on it would wait for minutes."""
+        if problem:
+            logger.warning("no store listens on port %d (%s): until one does, rank 0's worker hosts the store", port, problem)
+            self._broken.add(port)
+        else:
+            self._broken.discard(port)
+        self.listening = not self._broken
