@@ -52,9 +52,9 @@ check: setup ## format, lint, types, layers, generated files, chart
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	$(BIN)/mypy && $(BIN)/mypy --python-version 3.10 trainer-runtime/src
 	PYTHONPATH=operator/src:trainer-runtime/src $(BIN)/lint-imports
-	$(BIN)/python -m elasticjob_operator.api.generate --check
+	$(BIN)/python -m elasticjob_operator.api.crd.generate --check
 	$(BIN)/python -m hack.cluster helm lint --strict --kube-version 1.36 charts/elasticjob
 generate: setup ## CRD and chart files from the models
-	$(BIN)/python -m elasticjob_operator.api.generate
+	$(BIN)/python -m elasticjob_operator.api.crd.generate
 
 .PHONY: help setup quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check generate

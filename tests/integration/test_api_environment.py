@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from elasticjob_operator.building.pods import worker_pod
+from elasticjob_operator.resources.pods import worker_pod
 from elasticjob_runtime.contract import Env, PlanReason, PlanValue
 from elasticjob_runtime.workers.environment import GroupSpec, worker_environment
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_operator.building.pods import worker_pod
-from elasticjob_operator.building.template import InvalidTemplateError
+from elasticjob_operator.resources.pods import worker_pod
+from elasticjob_operator.resources.template import InvalidTemplateError
 
 from tests.integration.manifests import GONE, POD, TRAINER, WORKERS, Case, Cluster, api, changed, empty
 

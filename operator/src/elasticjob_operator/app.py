@@ -14,7 +14,11 @@ from typing import Any
 import kopf
 
 from elasticjob_operator import metrics
-from elasticjob_operator.cluster import (
+from elasticjob_operator.controller import Audit, Jobs, KeyedQueue, Reconciler, key_of
+from elasticjob_operator.controller.kopf_source import follow_jobs, register
+from elasticjob_operator.etcd import Sessions
+from elasticjob_operator.health import Health
+from elasticjob_operator.kube import (
     Api,
     ApiError,
     Cluster,
@@ -26,10 +30,6 @@ from elasticjob_operator.cluster import (
     Terms,
     list_job_versions,
 )
-from elasticjob_operator.handlers import follow_jobs, register
-from elasticjob_operator.health import Health
-from elasticjob_operator.reconciler import Audit, Jobs, KeyedQueue, Reconciler, key_of
-from elasticjob_operator.rendezvous import Sessions
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.tasks import Supervisor
 

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from elasticjob_operator.cluster import Api, Connection, Key
-from elasticjob_operator.reconciler import Audit, Jobs, KeyedQueue
+from elasticjob_operator.controller import Audit, Jobs, KeyedQueue
+from elasticjob_operator.kube import Api, Connection, Key
 
 from tests.integration.operator.kube import Namespace
 from tests.unit.operator.waiting import until
@@ -94,7 +94,7 @@ async def test_watch_begun_anew_is_followed_by_audits_at_once(
     api: Api, ns: Namespace, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It tells of what is there, not of what vanished while there was none."""
-    monkeypatch.setattr("elasticjob_operator.reconciler.audit.HURRY_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob_operator.controller.resync.HURRY_SECONDS", 0.1)
     bench = Bench(api, ns, seconds=3600)
     await asyncio.to_thread(submit)
     bench.jobs.put(await asyncio.to_thread(ns.job, "digits"))

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from elasticjob_operator.building.etcd import etcd_stateful_set
+from elasticjob_operator.resources.etcd import etcd_stateful_set
 
 from hack.cluster.programs import program
 from hack.support import eventually

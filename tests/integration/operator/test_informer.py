@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from elasticjob_operator.cluster import informer as module
-from elasticjob_operator.cluster.api import Api, Json
-from elasticjob_operator.cluster.connect import Connection
-from elasticjob_operator.cluster.informer import Informer
-from elasticjob_operator.cluster.resources import NODES, PODS, Resource
-from elasticjob_operator.cluster.store import Store
+from elasticjob_operator.kube import informer as module
+from elasticjob_operator.kube.cache import Store
+from elasticjob_operator.kube.client import Api, Json
+from elasticjob_operator.kube.credentials import Connection
+from elasticjob_operator.kube.informer import Informer
+from elasticjob_operator.kube.kinds import NODES, PODS, Resource
 
 from hack.cluster.loopback import ControlPlane
 from tests.integration.operator.kube import Kube, Namespace

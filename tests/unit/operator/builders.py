@@ -6,9 +6,9 @@ import datetime
 from typing import Any
 
 from elasticjob_operator.api import Condition, ConditionStatus, ConditionType, ElasticJob, Failure, Restarts, Status
-from elasticjob_operator.building.pods import template_hash
 from elasticjob_operator.names import COMPONENT_WORKER, worker_name
-from elasticjob_operator.world import (
+from elasticjob_operator.resources.pods import template_hash
+from elasticjob_operator.state import (
     Blocked,
     ContainerEnd,
     Disruption,

@@ -5,7 +5,7 @@ from elasticjob_operator.allowed import Pattern, is_allowed
 from elasticjob_operator.api import ConditionType
 from elasticjob_operator.planning import CreatePod, plan
 from elasticjob_operator.settings import Settings, SettingsError
-from elasticjob_operator.world import World
+from elasticjob_operator.state import World
 
 from tests.unit.operator.builders import NOW, make_job, make_pod
 

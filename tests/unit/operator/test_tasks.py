@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from elasticjob_operator.controller import KeyedQueue
+from elasticjob_operator.etcd import Sessions
 from elasticjob_operator.planning import Target
-from elasticjob_operator.reconciler import KeyedQueue
-from elasticjob_operator.rendezvous import Sessions
 from elasticjob_operator.tasks import Supervisor
 
 from tests.unit.operator.waiting import until

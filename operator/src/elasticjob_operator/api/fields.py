@@ -1,6 +1,6 @@
 """What every model of the API is made of: the base class, and the field types that Kubernetes and Python spell apart.
 
-The models are the source of the CRD (see `elasticjob_operator.api.schema`): a field's docstring becomes its
+The models are the source of the CRD (see `elasticjob_operator.api.crd.schema`): a field's docstring becomes its
 description, its default the default that the API server fills in.
 """
 

@@ -20,9 +20,9 @@ from elasticjob_operator.planning.actions import (
     Story,
     Target,
 )
+from elasticjob_operator.planning.events import tell_deeds
+from elasticjob_operator.planning.invalid_spec import refuse
 from elasticjob_operator.planning.plan import plan
-from elasticjob_operator.planning.refusal import refuse
-from elasticjob_operator.planning.stories import tell_deeds
 
 __all__ = [
     "Action",

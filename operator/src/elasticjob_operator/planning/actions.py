@@ -10,7 +10,7 @@ from typing import Any
 from elasticjob_runtime.contract import SpecValue
 
 from elasticjob_operator.api import Reason, Status
-from elasticjob_operator.world import Kind
+from elasticjob_operator.state import Kind
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

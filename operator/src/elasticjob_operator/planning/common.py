@@ -6,12 +6,12 @@ import datetime
 from collections.abc import Iterable
 
 from elasticjob_operator.api import ElasticJob
-from elasticjob_operator.building.pods import template_hash, worker_pod
 from elasticjob_operator.planning.actions import Action, AskServer, DeletePod, Target
-from elasticjob_operator.planning.observed import Observed
+from elasticjob_operator.planning.classify import Observed
 from elasticjob_operator.policies.failures import judge
-from elasticjob_operator.policies.restarts import Budget, is_accounted
-from elasticjob_operator.world import Pod
+from elasticjob_operator.policies.restart_budget import Budget, is_accounted
+from elasticjob_operator.resources.pods import template_hash, worker_pod
+from elasticjob_operator.state import Pod
 
 
 def ask_server(job: ElasticJob, observed: Observed, why: str) -> tuple[Action, ...]:

@@ -7,14 +7,14 @@ from typing import Any
 
 from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob
-from elasticjob_operator.building.autoscaler import autoscaler
-from elasticjob_operator.building.drift import correction
-from elasticjob_operator.building.etcd import etcd_stateful_set
-from elasticjob_operator.building.services import etcd_service, workers_service
 from elasticjob_operator.planning.actions import Action, CreateObject, DeleteObject, PatchObject
 from elasticjob_operator.policies.rendezvous import Rendezvous
+from elasticjob_operator.resources.autoscaler import autoscaler
+from elasticjob_operator.resources.drift import correction
+from elasticjob_operator.resources.etcd import etcd_stateful_set
+from elasticjob_operator.resources.services import etcd_service, workers_service
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.world import Kind, World
+from elasticjob_operator.state import Kind, World
 
 
 def missing_objects(job: ElasticJob, world: World, settings: Settings, rendezvous: Rendezvous) -> list[Action]:

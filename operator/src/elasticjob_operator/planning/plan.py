@@ -14,27 +14,27 @@ import datetime
 from collections.abc import Sequence
 
 from elasticjob_operator.api import ElasticJob, FailingNode
-from elasticjob_operator.building.pods import template_hash, worker_pod
-from elasticjob_operator.building.template import InvalidTemplateError
 from elasticjob_operator.planning.actions import Action, CreateObject, CreatePod, EvictMember, Plan, PublishSpec, ReadHeartbeat
+from elasticjob_operator.planning.classify import Observed, sort_out
 from elasticjob_operator.planning.common import ask_server, delete_pod, is_counted, soonest, target_of
+from elasticjob_operator.planning.events import tell
+from elasticjob_operator.planning.inactive import finished, suspended
 from elasticjob_operator.planning.objects import missing_objects
-from elasticjob_operator.planning.observed import Observed, sort_out
-from elasticjob_operator.planning.rest import finished, suspended
 from elasticjob_operator.planning.status import ended_status, progress_of, status_of
-from elasticjob_operator.planning.stories import tell
 from elasticjob_operator.policies import admission, completion, lifecycle
-from elasticjob_operator.policies.activity import Activity, judge_activity, worker_failed
-from elasticjob_operator.policies.growth import settle
-from elasticjob_operator.policies.nodes import avoided, failing_nodes
+from elasticjob_operator.policies.node_avoidance import avoided, failing_nodes
+from elasticjob_operator.policies.pod_state import Standing
 from elasticjob_operator.policies.rendezvous import SILENT_SECONDS, is_superseded, needs_publishing, silent_since, wanted_spec
 from elasticjob_operator.policies.replacement import replace
-from elasticjob_operator.policies.restarts import Budget, account
+from elasticjob_operator.policies.restart_budget import Budget, account
+from elasticjob_operator.policies.running import Activity, judge_activity, worker_failed
+from elasticjob_operator.policies.scale_up_delay import settle
 from elasticjob_operator.policies.stalling import judge_stall
-from elasticjob_operator.policies.standing import Standing
 from elasticjob_operator.policies.world_size import counted
+from elasticjob_operator.resources.pods import template_hash, worker_pod
+from elasticjob_operator.resources.template import InvalidTemplateError
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.world import POD, Pod, Reach, Refusal, RendezvousView, World
+from elasticjob_operator.state import POD, Pod, Reach, Refusal, RendezvousView, World
 
 
 def plan(job: ElasticJob, world: World, settings: Settings, now: datetime.datetime) -> Plan:

@@ -17,16 +17,16 @@ from elasticjob_operator.api import (
     set_condition,
     summary_of,
 )
-from elasticjob_operator.planning.observed import Observed
-from elasticjob_operator.policies.activity import Activity
+from elasticjob_operator.planning.classify import Observed
 from elasticjob_operator.policies.admission import Verdict
 from elasticjob_operator.policies.completion import End
+from elasticjob_operator.policies.pod_state import Standing
 from elasticjob_operator.policies.rendezvous import readiness, readiness_of_store
 from elasticjob_operator.policies.resizing import degraded, resizing
-from elasticjob_operator.policies.restarts import Budget
+from elasticjob_operator.policies.restart_budget import Budget
+from elasticjob_operator.policies.running import Activity
 from elasticjob_operator.policies.stalling import Stall, judge_stall
-from elasticjob_operator.policies.standing import Standing
-from elasticjob_operator.world import Pod, RendezvousView, World
+from elasticjob_operator.state import Pod, RendezvousView, World
 
 _OF_RUNNING = (
     ConditionType.RENDEZVOUS_READY,

@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Iterable
 
 from elasticjob_operator.api import ConditionType, ElasticJob, Reason, message
-from elasticjob_operator.world import Admission, Pod
+from elasticjob_operator.state import Admission, Pod
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

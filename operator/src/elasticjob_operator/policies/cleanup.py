@@ -11,8 +11,8 @@ import datetime
 from collections.abc import Iterable, Sequence
 
 from elasticjob_operator.api import CleanPods
-from elasticjob_operator.policies.standing import Standing
-from elasticjob_operator.world import Pod
+from elasticjob_operator.policies.pod_state import Standing
+from elasticjob_operator.state import Pod
 
 GRACE_SECONDS = 10.0
 """Time for the agents to end by themselves, s."""

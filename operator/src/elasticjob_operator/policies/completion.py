@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from elasticjob_runtime.contract import OutcomeState, OutcomeValue
 
 from elasticjob_operator.api import ElasticJob, Failure, Reason, message
-from elasticjob_operator.policies.restarts import Budget
-from elasticjob_operator.world import Pod, Reach, RendezvousView
+from elasticjob_operator.policies.restart_budget import Budget
+from elasticjob_operator.state import Pod, Reach, RendezvousView
 
 GRACE_SECONDS = 10.0
 """How long other pods may still run after the first one ended well, where the agents do not say what became of the job, s."""

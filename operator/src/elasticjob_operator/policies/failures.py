@@ -31,7 +31,7 @@ from collections.abc import Iterable
 from elasticjob_runtime.contract import ExitCode
 
 from elasticjob_operator.api import RestartRule, RuleAction
-from elasticjob_operator.world import ContainerEnd, Pod
+from elasticjob_operator.state import ContainerEnd, Pod
 
 STEADY_SECONDS = 60.0
 """A pod that trained this long is not in a crash loop, s."""

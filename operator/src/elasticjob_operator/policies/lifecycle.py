@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from elasticjob_operator import names
 from elasticjob_operator.api import ConditionType, ElasticJob, Reason, Status, message
 from elasticjob_operator.policies.completion import Completion, End
-from elasticjob_operator.world import Pod
+from elasticjob_operator.state import Pod
 
 
 def is_resuming(job: ElasticJob) -> bool:

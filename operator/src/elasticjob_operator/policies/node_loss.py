@@ -27,7 +27,7 @@ from elasticjob_runtime.contract import PARTITION_GRACE
 
 from elasticjob_operator.api import OnPartition, Reason, message
 from elasticjob_operator.api.fields import format_time
-from elasticjob_operator.world import Census, Heartbeat, Node, NodeHealth
+from elasticjob_operator.state import Census, Heartbeat, Node, NodeHealth
 
 FRESH_SECONDS = 10.0
 """A heartbeat read longer ago is read again before anything is done by it, s."""

@@ -14,7 +14,7 @@ from elasticjob_operator.api import ElasticJob, Reason, RendezvousBackend, Rende
 from elasticjob_operator.policies import lifecycle
 from elasticjob_operator.policies.node_loss import Held
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.world import Pod, Reach, RendezvousView
+from elasticjob_operator.state import Pod, Reach, RendezvousView
 
 SILENT_SECONDS = 3.0
 """For how long an etcd that is not ready may be silent until status says so, s. While it trains, a job's etcd has an answer each second."""

@@ -11,8 +11,8 @@ import datetime
 
 from elasticjob_operator.api import Backoff, Failure, RestartPolicy
 from elasticjob_operator.policies.failures import STEADY_SECONDS, Cost, PodFailure, judge, started_at
-from elasticjob_operator.policies.restarts import Round, is_accounted
-from elasticjob_operator.world import Pod
+from elasticjob_operator.policies.restart_budget import Round, is_accounted
+from elasticjob_operator.state import Pod
 
 REFUSED_SECONDS = 10.0
 """Wait where trying again at once would end the same way, s."""

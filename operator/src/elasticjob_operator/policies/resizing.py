@@ -10,9 +10,9 @@ import dataclasses
 
 from elasticjob_operator.api import ConditionType, ElasticJob, Reason, message
 from elasticjob_operator.api.fields import format_time
-from elasticjob_operator.policies.activity import Missing
-from elasticjob_operator.policies.growth import Growth
-from elasticjob_operator.world import RendezvousView
+from elasticjob_operator.policies.running import Missing
+from elasticjob_operator.policies.scale_up_delay import Growth
+from elasticjob_operator.state import RendezvousView
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

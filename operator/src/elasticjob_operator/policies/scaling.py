@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Container, Mapping
 
-from elasticjob_operator.policies.standing import Standing
-from elasticjob_operator.world import Pod
+from elasticjob_operator.policies.pod_state import Standing
+from elasticjob_operator.state import Pod
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

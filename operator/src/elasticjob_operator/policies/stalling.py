@@ -11,7 +11,7 @@ import datetime
 
 from elasticjob_operator.api import ConditionType, ElasticJob, Progress, Reason, message
 from elasticjob_operator.api.fields import format_time
-from elasticjob_operator.world import Reach, RendezvousView
+from elasticjob_operator.state import Reach, RendezvousView
 
 STALL_SECONDS = 60.0
 """No step for so long is worth a word, s ..."""

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from elasticjob_operator.api import generate
-from elasticjob_operator.api.crd import custom_resource_definition
+from elasticjob_operator.api.crd import generate
+from elasticjob_operator.api.crd.definition import custom_resource_definition
 from elasticjob_operator.api.template import CONTAINER_FIELDS, ENV_FIELDS, POD_SPEC_FIELDS
 from elasticjob_runtime.contract import Env
 

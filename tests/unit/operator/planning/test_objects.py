@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elasticjob_operator.building import etcd as building
-from elasticjob_operator.building.etcd import etcd_stateful_set
-from elasticjob_operator.building.services import etcd_service, workers_service
-from elasticjob_operator.cluster.observe import object_of
+from elasticjob_operator.kube.convert import object_of
 from elasticjob_operator.names import ANNOTATION_APPLIED
 from elasticjob_operator.planning import PatchObject, plan
+from elasticjob_operator.resources import etcd as building
+from elasticjob_operator.resources.etcd import etcd_stateful_set
+from elasticjob_operator.resources.services import etcd_service, workers_service
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.world import Kind, OwnedObject, World
+from elasticjob_operator.state import Kind, OwnedObject, World
 
 from tests.unit.operator.builders import NOW, make_job, make_pod, make_view
 

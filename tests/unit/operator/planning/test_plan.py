@@ -9,7 +9,6 @@ from typing import Any
 import orjson
 import pytest
 from elasticjob_operator.api import ConditionStatus, ConditionType, ElasticJob, Reason, RendezvousStatus, Status
-from elasticjob_operator.building.pods import template_hash
 from elasticjob_operator.planning import (
     Action,
     AskServer,
@@ -27,8 +26,9 @@ from elasticjob_operator.planning import (
     plan,
 )
 from elasticjob_operator.policies.rendezvous import wanted_spec
+from elasticjob_operator.resources.pods import template_hash
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.world import (
+from elasticjob_operator.state import (
     Admission,
     Blocked,
     Kind,

@@ -13,7 +13,6 @@ from typing import Any
 
 import orjson
 from elasticjob_operator.api import ConditionType, ElasticJob, OnPartition, Status
-from elasticjob_operator.building.pods import template_hash
 from elasticjob_operator.planning import (
     Action,
     AskServer,
@@ -28,10 +27,11 @@ from elasticjob_operator.planning import (
     plan,
 )
 from elasticjob_operator.policies.failures import judge
-from elasticjob_operator.policies.restarts import is_accounted, latest_round
-from elasticjob_operator.policies.standing import STRANDED_SECONDS
+from elasticjob_operator.policies.pod_state import STRANDED_SECONDS
+from elasticjob_operator.policies.restart_budget import is_accounted, latest_round
+from elasticjob_operator.resources.pods import template_hash
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.world import (
+from elasticjob_operator.state import (
     Admission,
     ContainerEnd,
     Heartbeat,

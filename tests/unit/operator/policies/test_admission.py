@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from elasticjob_operator.api import Condition, ConditionStatus, ConditionType, Reason, Status
 from elasticjob_operator.policies.admission import judge
-from elasticjob_operator.world import Admission, Pod
+from elasticjob_operator.state import Admission, Pod
 
 from tests.unit.operator.builders import NOW, at, make_job, make_pod, make_status
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from elasticjob_operator.api import CleanPods
 from elasticjob_operator.policies.cleanup import clean_up
-from elasticjob_operator.policies.standing import Standing
-from elasticjob_operator.world import Pod
+from elasticjob_operator.policies.pod_state import Standing
+from elasticjob_operator.state import Pod
 
 from tests.unit.operator.builders import NOW, at, ended, failed_pod, make_pod
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 from elasticjob_operator.api import Failure, Reason, Restarts
 from elasticjob_operator.policies.completion import judge
-from elasticjob_operator.policies.restarts import Budget
-from elasticjob_operator.world import Pod, PodPhase, Reach, RendezvousView
+from elasticjob_operator.policies.restart_budget import Budget
+from elasticjob_operator.state import Pod, PodPhase, Reach, RendezvousView
 
 from tests.unit.operator.builders import NOW, at, ended, failed_pod, make_job, make_outcome, make_pod, make_view
 

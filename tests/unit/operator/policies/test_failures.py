@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from elasticjob_operator.api import RestartRule, RuleAction
 from elasticjob_operator.policies.failures import Cost, action_for, judge
-from elasticjob_operator.world import Pod, PodPhase
+from elasticjob_operator.state import Pod, PodPhase
 
 from tests.unit.operator.builders import at, failed_pod, make_pod
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from elasticjob_operator.api import OnPartition, Reason
 from elasticjob_operator.policies.node_loss import LossRules, Nodes, judge_node, take_census, too_many
-from elasticjob_operator.world import LONG_AGO, Heartbeat, Node, NodeHealth
+from elasticjob_operator.state import LONG_AGO, Heartbeat, Node, NodeHealth
 from hypothesis import given
 from hypothesis import strategies as st
 

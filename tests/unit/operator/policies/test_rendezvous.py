@@ -14,7 +14,7 @@ from elasticjob_operator.policies.rendezvous import (
     with_store,
 )
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.world import Blocked, Pod, PodPhase, Reach, RendezvousView
+from elasticjob_operator.state import Blocked, Pod, PodPhase, Reach, RendezvousView
 from elasticjob_runtime.contract import SpecValue
 
 from tests.unit.operator.builders import NOW, UID, at, make_job, make_pod, make_status, make_view

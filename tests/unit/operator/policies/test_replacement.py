@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from elasticjob_operator.api import Backoff, Failure, RestartPolicy, RestartRule, RuleAction
 from elasticjob_operator.policies.replacement import replace
-from elasticjob_operator.world import Pod, PodPhase
+from elasticjob_operator.state import Pod, PodPhase
 
 from tests.unit.operator.builders import NOW, at, failed_pod, make_pod
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_operator.api import ConditionType, Reason
-from elasticjob_operator.policies.activity import Missing
-from elasticjob_operator.policies.growth import Growth
 from elasticjob_operator.policies.resizing import degraded, resizing
-from elasticjob_operator.world import RendezvousView
+from elasticjob_operator.policies.running import Missing
+from elasticjob_operator.policies.scale_up_delay import Growth
+from elasticjob_operator.state import RendezvousView
 
 from tests.unit.operator.builders import at, make_job, make_plan, make_status, make_view
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from elasticjob_operator.policies.pod_state import Standing
 from elasticjob_operator.policies.scaling import scale
-from elasticjob_operator.policies.standing import Standing
-from elasticjob_operator.world import PodPhase
+from elasticjob_operator.state import PodPhase
 
 from tests.unit.operator.builders import make_pod
 

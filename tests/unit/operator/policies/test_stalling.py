@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from elasticjob_operator.api import ConditionType, Progress
 from elasticjob_operator.policies.stalling import judge_stall
-from elasticjob_operator.world import Reach
+from elasticjob_operator.state import Reach
 from elasticjob_runtime.contract import ProgressValue
 
 from tests.unit.operator.builders import NOW, at, make_job, make_plan, make_status, make_view

@@ -4,11 +4,11 @@ import dataclasses
 
 import pytest
 from elasticjob_operator.api import ConditionType
-from elasticjob_operator.building.pods import template_hash
 from elasticjob_operator.planning import plan as plan_job
 from elasticjob_operator.policies.world_size import counted
+from elasticjob_operator.resources.pods import template_hash
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.world import World
+from elasticjob_operator.state import World
 from elasticjob_runtime.contract import PlanValue
 
 from tests.unit.operator.builders import NOW, make_job, make_plan, make_pod, make_status, make_view

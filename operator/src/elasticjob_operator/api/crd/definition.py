@@ -1,0 +1,83 @@
+"""The CustomResourceDefinition of ElasticJob."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elasticjob_operator.api import job, rules
+from elasticjob_operator.api.crd.schema import structural_schema
+from elasticjob_operator.api.spec import Spec
+from elasticjob_operator.api.status import Status
+
+NAME = f"{job.PLURAL}.{job.GROUP}"
+
+
+def _column(name: str, path: str, type_: str, description: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "type": type_, "jsonPath": path, "description": description, **more}
+
+
+COLUMNS = [
+    _column("Workers", ".status.workers", "string", "Ready and wanted worker pods."),
+    _column("World", ".status.worldSize", "integer", "Training processes in the current worker group."),
+    _column("Restarts", ".status.restarts.total", "integer", "Restarts because of failures."),
+    _column("Step", ".status.progress.step", "integer", "Training step reached."),
+    _column("Status", ".status.summary", "string", "Whether the job runs, or why it does not."),
+    _column("Age", ".metadata.creationTimestamp", "date", "Time since the job was created."),
+    _column("Round", ".status.round", "integer", "Number of the current worker group.", priority=1),
+    _column("Rendezvous", ".status.rendezvous.endpoint", "string", "Where the workers meet.", priority=1),
+]
+
+
+def custom_resource_definition() -> dict[str, Any]:
+    """The object to apply. A pure function of the models."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": NAME},
+        "spec": {
+            "group": job.GROUP,
+            "names": {
+                "kind": job.KIND,
+                "listKind": f"{job.KIND}List",
+                "plural": job.PLURAL,
+                "singular": job.SINGULAR,
+                "shortNames": [job.SHORT_NAME],
+            },
+            "scope": "Namespaced",
+            "versions": [
+                {
+                    "name": job.VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {
+                        "status": {},
+                        "scale": {
+                            "specReplicasPath": ".spec.workers.replicas",
+                            "statusReplicasPath": ".status.replicas",
+                            "labelSelectorPath": ".status.selector",
+                        },
+                    },
+                    "additionalPrinterColumns": COLUMNS,
+                    "schema": {"openAPIV3Schema": _root()},
+                }
+            ],
+        },
+    }
+
+
+def _root() -> dict[str, Any]:
+    """apiVersion, kind and metadata are the API server's own; a schema may only name them."""
+    return {
+        "description": job.ElasticJob.__doc__,
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            # The bound is Kubernetes' own; CEL wants it stated. The rules say what an ElasticJob allows.
+            "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
+            "spec": structural_schema(Spec),
+            "status": structural_schema(Status, defaults=False),
+        },
+        **rules.JOB,
+    }

@@ -1,0 +1,91 @@
+"""Writes what is made from the models: `python -m elasticjob_operator.api.crd.generate [--check]`, in the root of the repository.
+
+Files: the CRD for kubectl in crds/, and the same CRD as a template of the Helm chart. Helm never upgrades what lies in a chart's own
+crds/ folder; a template it does, and the annotation `helm.sh/resource-policy: keep` stops an uninstall from deleting all jobs with the CRD.
+
+--check writes nothing and exits with 1 where a file is not up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from elasticjob_operator.api.crd.definition import NAME, custom_resource_definition
+
+HEADER = "# Generated from elasticjob_operator.api by `make generate`. Do not edit.\n"
+
+CHART_HEAD = """\
+{{- if .Values.crds.install }}
+apiVersion: %(apiVersion)s
+kind: %(kind)s
+metadata:
+  name: %(name)s
+  labels:
+    {{- include "elasticjob.labels" . | nindent 4 }}
+  {{- if .Values.crds.keep }}
+  annotations:
+    helm.sh/resource-policy: keep
+  {{- end }}
+"""
+CHART_TAIL = "{{- end }}\n"
+
+
+class _Dumper(yaml.SafeDumper):
+    """For people: equal parts written out in full instead of anchors, long text folded instead of quoted."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 the library's signature
+        return True
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = ">" if len(text) > 100 and "\n" not in text else None
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def _dump(data: dict[str, Any]) -> str:
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+
+
+def files() -> dict[Path, str]:
+    """Path, relative to the root of the repository -> what must be there."""
+    crd = custom_resource_definition()
+    spec = _dump({"spec": crd["spec"]})
+    if "{{" in spec:
+        raise ValueError("the CRD contains {{, which Helm would take for a template: write it differently")
+    head = CHART_HEAD % {"apiVersion": crd["apiVersion"], "kind": crd["kind"], "name": crd["metadata"]["name"]}
+    return {
+        Path("crds", f"{NAME}.yaml"): HEADER + _dump(crd),
+        Path("charts/elasticjob/templates/crd.yaml"): HEADER + head + spec + CHART_TAIL,
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m elasticjob_operator.api.crd.generate", description="Write the CRD from the models.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where a file is not up to date")
+    parser.add_argument("--root", type=Path, default=Path(), help="root of the repository (default: the current directory)")
+    options = parser.parse_args(arguments)
+    stale = [path for path, text in files().items() if _read(options.root / path) != text]
+    if options.check:
+        for path in stale:
+            print(f"{path} is not up to date: run `make generate` and commit the result", file=sys.stderr)  # noqa: T201 its output
+        return 1 if stale else 0
+    for path in stale:
+        (options.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (options.root / path).write_text(files()[path], encoding="utf-8")
+        print(f"wrote {path}")  # noqa: T201 its output
+    return 0
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,8 @@
+"""One loop for each job: observe, plan, apply, write status. A keyed queue says when."""
+
+from elasticjob_operator.controller.job_cache import Jobs, key_of
+from elasticjob_operator.controller.reconciler import Reconciler
+from elasticjob_operator.controller.resync import Audit
+from elasticjob_operator.controller.work_queue import KeyedQueue
+
+__all__ = ["Audit", "Jobs", "KeyedQueue", "Reconciler", "key_of"]

@@ -1,0 +1,131 @@
+"""The ElasticJobs, as kopf's watch and our own writes tell of them. The newest state of each, parsed when asked for.
+
+Thousands of jobs rest at any time, so a job at rest is kept as the bytes of its JSON, without what nobody here reads: a tenth of what the
+same takes as Python objects. The jobs that were asked for last are kept parsed as well.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.kube.cache import to_bytes
+
+Key = tuple[str, str]
+Json = Mapping[str, Any]
+
+PARSED = 2048
+"""Jobs that are kept parsed: some 20 KB each."""
+_UNREAD = frozenset({"managedFields", "ownerReferences", "finalizers", "selfLink"})
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Known:
+    """One state of one job."""
+
+    uid: str
+    version: int
+    generation: int
+    true: tuple[str, ...]
+    """Types of the conditions that are True."""
+    body: bytes
+    """JSON."""
+
+
+class Jobs:
+    def __init__(self) -> None:
+        self._known: dict[Key, _Known] = {}
+        self._parsed: collections.OrderedDict[Key, ElasticJob] = collections.OrderedDict()
+        """Of these states; the last used at the end."""
+        self.conditions: collections.Counter[str] = collections.Counter()
+        """How many jobs each condition is True of."""
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(list(self._known))
+
+    def put(self, body: Json) -> bool:
+        """Whether this is news. An older state of the same job is not: the answer to our own write may be ahead of the watch."""
+        key, metadata = key_of(body), body["metadata"]
+        known, uid, version = self._known.get(key), str(metadata["uid"]), int(metadata.get("resourceVersion") or 0)
+        if known is not None and known.uid == uid and version <= known.version:
+            return False
+        self._known[key] = new = _Known(uid, version, int(metadata.get("generation") or 0), _true(body), _bytes(body))
+        self._parsed.pop(key, None)
+        self._count(known, new)
+        return True
+
+    def remove(self, key: Key, uid: str) -> bool:
+        """Only that very job, never a younger one of its name. Whether it was there."""
+        known = self._known.get(key)
+        if known is None or known.uid != uid:
+            return False
+        del self._known[key]
+        self._parsed.pop(key, None)
+        self._count(known, None)
+        return True
+
+    def _count(self, before: _Known | None, after: _Known | None) -> None:
+        """Now, and not whenever somebody reads the figures."""
+        self.conditions.subtract(before.true if before else ())
+        self.conditions.update(after.true if after else ())
+
+    def body(self, key: Key) -> Json | None:
+        """As the API server has it, without managed fields and the like. A new object each time."""
+        known = self._known.get(key)
+        body: Json | None = orjson.loads(known.body) if known else None
+        return body
+
+    def get(self, key: Key) -> ElasticJob | None:
+        """Raises api.InvalidJobError."""
+        if key in self._parsed:
+            self._parsed.move_to_end(key)
+            return self._parsed[key]
+        body = self.body(key)
+        if body is None:
+            return None
+        job = self._parsed[key] = ElasticJob.parse(body)
+        if len(self._parsed) > PARSED:
+            self._parsed.popitem(last=False)
+        return job
+
+    def uid(self, key: Key) -> str:
+        """Empty: not known."""
+        known = self._known.get(key)
+        return known.uid if known else ""
+
+    def version(self, key: Key) -> int:
+        """resourceVersion of the known state; 0: not known."""
+        known = self._known.get(key)
+        return known.version if known else 0
+
+    def generation(self, key: Key) -> int:
+        """Of the spec in the known state; 0: not known."""
+        known = self._known.get(key)
+        return known.generation if known else 0
+
+
+def key_of(body: Json) -> Key:
+    metadata = body["metadata"]
+    return metadata["namespace"], metadata["name"]
+
+
+def _true(body: Json) -> tuple[str, ...]:
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    return tuple(sys.intern(str(each["type"])) for each in conditions if each.get("status") == "True")
+
+
+def _bytes(body: Json) -> bytes:
+    metadata = {name: value for name, value in body["metadata"].items() if name not in _UNREAD}
+    if _LAST_APPLIED in (metadata.get("annotations") or {}):
+        metadata["annotations"] = {name: value for name, value in metadata["annotations"].items() if name != _LAST_APPLIED}
+    return to_bytes({**body, "metadata": metadata})

@@ -1,0 +1,247 @@
+"""One HTTP/1.1 connection to an endpoint that nobody vouches for: the part of HTTP that etcd's gateway uses, with a bound on everything.
+
+Not aiohttp's client: it unpacks and follows redirects unless told otherwise, takes any number of interim answers, and reads on, unbounded,
+from a connection that it keeps for later. Here nothing is unpacked, followed or guessed; what is no plain answer is an error.
+
+    head      `LONGEST_HEAD`, interim answers counted in; then the connection is closed
+    body      `LONGEST_MESSAGE`, of which what goes beyond `SMALL` comes out of the `Pool` that all share
+    unread    twice `_LIMIT` and what the kernel hands over at once; then the socket is not read
+    time      the caller's, around every call here
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import socket
+import ssl
+
+from elasticjob_runtime.etcd import Endpoint
+
+from elasticjob_operator.etcd.limits import LONGEST_HEAD, LONGEST_MESSAGE, Pool, TooMuch
+from elasticjob_operator.etcd.name_resolution import Lookup
+
+_LIMIT = LONGEST_HEAD
+_RECEIVED_AT_ONCE = 64 * 1024
+"""The kernel's buffer, bytes: asyncio takes all that is in it at once."""
+_PIECE = 64 * 1024
+_TURN = 100
+"""After so many pieces others have their turn."""
+_NEXT_ADDRESS_SECONDS = 0.75
+"""A host with several addresses: one that does not answer is not waited for longer, s."""
+
+
+class NotHttp(Exception):
+    """What answers does not speak HTTP/1.1 as etcd does. The message is one clause."""
+
+
+class Broken(Exception):
+    """The connection ended before the answer did."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Head:
+    status: int
+    length: int | None
+    """Of the body, bytes; None: chunked, or until the connection ends."""
+    chunked: bool
+    keeps: bool
+    """The connection may serve another request."""
+
+
+class Connection:
+    """Used by one task at a time. Raises NotHttp, Broken, TooMuch, OSError and ssl.SSLError; closes itself with each."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, endpoint: Endpoint, pool: Pool) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._endpoint = endpoint
+        self._pool = pool
+        self._chunk_left = 0
+        self._ended = True
+        self._cut = False
+
+    @classmethod
+    async def open(cls, endpoint: Endpoint, tls: ssl.SSLContext | None, pool: Pool, lookup: Lookup) -> Connection:
+        """Tries the host's addresses one after the other."""
+        failure: OSError = OSError("the name has no address")
+        addresses = await lookup.addresses(endpoint.host, endpoint.port)
+        for family, address in addresses:
+            patience = None if (family, address) == addresses[-1] else _NEXT_ADDRESS_SECONDS
+            try:
+                async with asyncio.timeout(patience):
+                    return await cls._open_at(family, address, endpoint, tls, pool)
+            except ssl.SSLError:
+                raise
+            except OSError as error:  # a TimeoutError is one
+                failure = error
+        raise failure
+
+    @classmethod
+    async def _open_at(
+        cls, family: int, address: tuple[str, int], endpoint: Endpoint, tls: ssl.SSLContext | None, pool: Pool
+    ) -> Connection:
+        made = new_socket(family)
+        try:
+            await asyncio.get_running_loop().sock_connect(made, address)
+            name = endpoint.host if tls else None
+            reader, writer = await asyncio.open_connection(sock=made, ssl=tls, server_hostname=name, limit=_LIMIT)
+        except BaseException:
+            made.close()
+            raise
+        return cls(reader, writer, endpoint, pool)
+
+    @property
+    def usable(self) -> bool:
+        """For another request: the server has not closed, and has sent nothing that nobody asked for."""
+        return self._ended and not self._writer.is_closing() and not self._reader.at_eof() and not self._reader._buffer  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        self._pool.let_go(self)
+        with contextlib.suppress(Exception):
+            self._writer.transport.abort()  # not close(): nobody who does not read shall keep it open
+
+    def cut(self) -> None:
+        """By the pool: it holds too much for too long."""
+        self._cut = True
+        self.close()
+
+    def hold(self, amount: int) -> None:
+        """This connection's user keeps so many bytes of it. Raises TooMuch."""
+        if self._cut:
+            raise TooMuch("takes too long over a large message")
+        if amount > LONGEST_MESSAGE:
+            raise TooMuch(f"sends a message of more than {LONGEST_MESSAGE >> 20} MiB")
+        self._pool.hold(self, amount)
+
+    async def send(self, method: str, path: str, body: bytes, more: str = "") -> None:
+        """`more`: further header lines, each ending in CRLF."""
+        self._ended = False
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: {self._endpoint.authority}\r\nUser-Agent: elasticjob-operator\r\n"
+            f"Accept-Encoding: identity\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n{more}\r\n"
+        )
+        self._writer.write(head.encode("latin-1") + body)
+        try:
+            await self._writer.drain()
+        except OSError as error:
+            raise Broken(error.strerror or "the connection was closed") from error
+
+    async def read_head(self) -> Head:
+        """Of the answer; interim ones (1xx) are skipped, within the bound of one head."""
+        left = LONGEST_HEAD
+        while True:
+            raw = await self._until(b"\r\n\r\n", head=True)
+            left -= len(raw)
+            if left < 0:
+                raise TooMuch(f"sends headers of more than {LONGEST_HEAD >> 10} KiB")
+            head = parse_head(raw[:-4])
+            if head.status >= 200:
+                self._chunk_left = 0
+                return head
+
+    async def read_body(self, head: Head) -> bytearray:
+        """All of it."""
+        body = bytearray()
+        if head.length is not None:
+            if head.length > LONGEST_MESSAGE:
+                raise TooMuch(f"sends an answer of more than {LONGEST_MESSAGE >> 20} MiB")
+            while len(body) < head.length:
+                body += await self._read(min(_PIECE, head.length - len(body)))
+                self.hold(len(body))
+        elif head.chunked:
+            pieces = 0
+            while piece := await self.read_piece():
+                body += piece
+                self.hold(len(body))
+                pieces += 1
+                if not pieces % _TURN:
+                    await asyncio.sleep(0)  # what has come already is read without a pause, be it in pieces of one byte
+        else:
+            while piece := await self._reader.read(_PIECE):
+                body += piece
+                self.hold(len(body))
+            self.close()
+        self._ended = head.keeps
+        return body
+
+    async def read_piece(self) -> bytes:
+        """What comes next of a chunked body; empty: it has ended. May be cancelled and called again."""
+        if not self._chunk_left:
+            line = await self._until(b"\r\n")
+            if line == b"\r\n":  # the end of the chunk before
+                line = await self._until(b"\r\n")
+            size = line.split(b";")[0].strip()
+            try:
+                self._chunk_left = int(size, 16) if len(size) <= 8 else -1
+            except ValueError:
+                self._chunk_left = -1
+            if self._chunk_left < 0:
+                raise NotHttp("answers what is not HTTP where a chunk should start")
+            if not self._chunk_left:
+                await self._read_trailers()
+                return b""
+        piece = await self._read(min(_PIECE, self._chunk_left))
+        self._chunk_left -= len(piece)
+        return piece
+
+    async def _read_trailers(self) -> None:
+        """None is expected: with any, the connection is not used again."""
+        if await self._until(b"\r\n") != b"\r\n":
+            self.close()
+
+    async def _until(self, mark: bytes, *, head: bool = False) -> bytes:
+        try:
+            return await self._reader.readuntil(mark)
+        except asyncio.LimitOverrunError as error:
+            self.close()
+            raise TooMuch(f"sends headers of more than {LONGEST_HEAD >> 10} KiB") from error
+        except asyncio.IncompleteReadError as error:
+            self.close()
+            if head and b"HTTP/1."[: len(error.partial)] != error.partial[:7]:
+                raise NotHttp("answers what is not HTTP") from error
+            raise Broken("the connection was closed before the answer was complete") from error
+
+    async def _read(self, most: int) -> bytes:
+        piece = await self._reader.read(most)
+        if not piece:
+            self.close()
+            raise Broken("the connection was closed before the answer was complete")
+        return piece
+
+
+def parse_head(raw: bytes) -> Head:
+    """Raises NotHttp."""
+    first, *lines = raw.decode("latin-1").split("\r\n")
+    version, _, rest = first.partition(" ")
+    headers: dict[str, str] = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip().lower()
+    status, length = rest[:3], headers.get("content-length", "")
+    numbers = status.isascii() and status.isdigit() and len(status) == 3 and length.isascii() and (length.isdigit() or not length)
+    if version not in ("HTTP/1.0", "HTTP/1.1") or not numbers or len(length) > 15 or int(status) == 101:
+        raise NotHttp("answers what is not HTTP")
+    if headers.get("content-encoding", "identity") != "identity":
+        raise NotHttp("answers compressed, which nobody asked for")
+    coding = headers.get("transfer-encoding", "")
+    if coding not in ("", "identity", "chunked"):
+        raise NotHttp("answers in a transfer coding that nobody asked for")
+    chunked = coding == "chunked"
+    bodiless = int(status) in (204, 304)
+    size = 0 if bodiless else int(length) if length and not chunked else None
+    keeps = version == "HTTP/1.1" and "close" not in headers.get("connection", "") and (chunked or size is not None)
+    return Head(int(status), size, chunked and not bodiless, keeps)
+
+
+def new_socket(family: int) -> socket.socket:
+    """With keep-alive: a dead machine is noticed in about half a minute, without traffic of ours."""
+    made = socket.socket(family, socket.SOCK_STREAM)
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_AT_ONCE)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return made

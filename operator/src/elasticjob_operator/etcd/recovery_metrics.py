@@ -1,0 +1,59 @@
+"""What changes of the worker group cost a run, from what its agents say: time until training went on, and steps done twice.
+
+Differences of two views; what was there when the operator first looked is nobody's news.
+"""
+
+from __future__ import annotations
+
+from elasticjob_runtime.contract import PlanValue, ProgressValue
+
+from elasticjob_operator import metrics
+from elasticjob_operator.state import Reach, RendezvousView
+
+
+class Meter:
+    """Of one run. `now`: Unix time, s."""
+
+    def __init__(self) -> None:
+        self._resumed = 0
+        """Newest plan round whose training was seen to go on, or that was there from the first."""
+        self._step = -1
+        """Highest step reported."""
+        self._wanted_at: float | None = None
+        """Since when another number of workers is wanted than there is."""
+
+    def see(self, before: RendezvousView, after: RendezvousView, now: float) -> None:
+        if before.reach is Reach.CONNECTING:
+            self._begin(after)
+            return
+        if after.plan is not None and (before.plan is None or after.plan.round > before.plan.round):
+            self._on_plan(after.plan)
+        if after.progress is not None and after.progress != before.progress:
+            self._on_progress(after.plan, after.progress)
+        self._on_sizes(before, after, now)
+
+    def _begin(self, view: RendezvousView) -> None:
+        self._resumed = view.plan.round if view.plan else 0
+        self._step = view.progress.step if view.progress else -1
+
+    def _on_plan(self, plan: PlanValue) -> None:
+        if plan.caused_at and plan.created_at:
+            metrics.RENDEZVOUS.labels(plan.reason.value).observe(max(0.0, plan.created_at - plan.caused_at))
+
+    def _on_progress(self, plan: PlanValue | None, progress: ProgressValue) -> None:
+        if plan is not None and progress.round == plan.round > self._resumed:
+            self._resumed = plan.round
+            if plan.caused_at and progress.updated_at:
+                metrics.RESUME.labels(plan.reason.value).observe(max(0.0, progress.updated_at - plan.caused_at))
+            if 0 <= progress.step <= self._step:
+                metrics.STEPS_LOST.labels(plan.reason.value).inc(self._step - progress.step + 1)
+        self._step = max(self._step, progress.step)
+
+    def _on_sizes(self, before: RendezvousView, after: RendezvousView, now: float) -> None:
+        if after.spec is None or after.plan is None:
+            return
+        if before.spec is not None and after.spec.wanted not in (before.spec.wanted, after.plan.size):
+            self._wanted_at = now
+        elif self._wanted_at is not None and after.spec.wanted == after.plan.size:
+            metrics.RESIZE.observe(now - self._wanted_at)
+            self._wanted_at = None

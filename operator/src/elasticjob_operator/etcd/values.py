@@ -1,0 +1,89 @@
+"""Values of etcd keys, which the agents of a job write, and so its owner's script: read into types, or refused with a sentence. Pure.
+
+Beyond its type a value must be one that status and decisions can carry: a count that fits into the status, a time that a calendar has. What
+is refused is taken as missing and told of; it costs that job this, and others nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from typing import Any, TypeVar
+
+from elasticjob_runtime.contract import FailureValue, OutcomeValue, PlanValue, ProgressValue, SpecValue, Value
+
+from elasticjob_operator.etcd.limits import TooMuch, check_parts
+
+V = TypeVar("V", bound=Value)
+
+LONGEST: dict[type[Value], int] = {
+    SpecValue: 1024 * 1024,  # the names of ten thousand members, and of those that drain
+    PlanValue: 256 * 1024,
+    ProgressValue: 64 * 1024,
+    OutcomeValue: 64 * 1024,
+    FailureValue: 32 * 1024,  # of which 64 are kept
+}
+"""Characters of a value of each kind."""
+
+_LONG = frozenset({"step", "best_step", "last_checkpoint_step", "generation"})
+_INT32, _INT64 = 2**31, 2**63
+_LAST_TIME = 253_402_300_799
+"""The end of the year 9999, Unix time, s."""
+_TIMES = frozenset({"time", "created_at", "caused_at", "updated_at"})
+_COUNTS = frozenset({"round", "step", "size", "world_size", "restart_count", "last_checkpoint_step", "same_crashes", "stalled_restarts"})
+_WORDS = frozenset({"reason"})
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
+_MAY_HAVE_SURROGATES = re.compile(r"\\u[dD]|[\ud800-\udfff]")
+
+
+def read(kind: type[V], text: str) -> V:
+    """Raises ValueError: the message names the field, and is for people."""
+    if len(text) > LONGEST[kind]:
+        raise ValueError(f"it is longer than {LONGEST[kind] >> 10} KiB")
+    try:
+        check_parts(text.encode("utf-8", "replace"))
+        value: V = kind.from_json(_without_surrogates(text))
+    except TooMuch as error:
+        raise ValueError(f"it {error}") from error
+    except (RecursionError, OverflowError, TypeError, AttributeError, KeyError) as error:
+        raise ValueError(f"it is not what a {kind.__name__} must be") from error
+    for field in dataclasses.fields(value):
+        _check(field.name, getattr(value, field.name))
+    if isinstance(value, OutcomeValue) and value.failure is not None:
+        value = dataclasses.replace(value, failure=_readable_failure(value.failure))
+    return value
+
+
+def _readable_failure(failure: dict[str, Any]) -> dict[str, Any] | None:
+    """What ends a job counts, whatever is wrong with the details."""
+    try:
+        return dataclasses.asdict(read(FailureValue, json.dumps(failure)))
+    except ValueError:
+        return None
+
+
+def _check(name: str, value: Any) -> None:
+    """Raises ValueError."""
+    match value:
+        case bool():
+            return
+        case int() | float() if name in _TIMES:
+            if not 0 <= value <= _LAST_TIME:
+                raise ValueError(f"{name} must be a Unix time in seconds")
+        case int():
+            most = _INT64 if name in _LONG else _INT32
+            if not (0 if name in _COUNTS else -most) <= value < most:
+                raise ValueError(f"{name} must be a number from {0 if name in _COUNTS else -most} to {most - 1}")
+        case str() if name in _WORDS and not _WORD.fullmatch(value):
+            raise ValueError(f"{name} must be one word, of letters, digits, _, . and -")
+        case list() | tuple():
+            for each in value:
+                _check(name, each)
+
+
+def _without_surrogates(text: str) -> str:
+    """Halves of characters, which JSON lets pass in a text and nobody afterwards: neither the API server nor a log. As question marks."""
+    if not _MAY_HAVE_SURROGATES.search(text):
+        return text
+    return json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8", "replace").decode()

@@ -1,0 +1,161 @@
+"""From the API's objects to the parts that decisions need. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from sys import intern
+from typing import Any
+
+from elasticjob_runtime.contract import Env
+
+from elasticjob_operator import names
+from elasticjob_operator.kube.cache import Json, Name, to_bytes
+from elasticjob_operator.state import Blocked, ContainerEnd, Disruption, Kind, Node, NodeHealth, OwnedObject, Pod, PodPhase
+
+_HEALTH = {"True": NodeHealth.READY, "False": NodeHealth.NOT_READY, "Unknown": NodeHealth.SILENT}
+_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+_LONGEST_NUMBER = 7
+"""Digits of a label that is a number: anybody who may create pods may write labels."""
+_ORDINARY_WAITING = frozenset({"ContainerCreating", "PodInitializing", ""})
+
+
+def job_of(body: Json) -> Name | None:
+    """(namespace, name) of the job that an object of ours belongs to."""
+    metadata = body["metadata"]
+    job = (metadata.get("labels") or {}).get(names.LABEL_JOB)
+    return (intern(metadata.get("namespace", "")), intern(job)) if job else None
+
+
+def pod_of(body: Json) -> Pod:
+    metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
+    labels = metadata.get("labels") or {}
+    conditions = {each["type"]: each for each in status.get("conditions") or []}
+    phase = PodPhase(status.get("phase") or PodPhase.PENDING)
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        # The same words stand in thousands of pods.
+        job_uid=intern(labels.get(names.LABEL_JOB_UID, "")),
+        component=intern(labels.get(names.LABEL_COMPONENT, "")),
+        index=_number(labels.get(names.LABEL_INDEX), -1),
+        run=_number(labels.get(names.LABEL_RUN), 0),
+        template_hash=intern(labels.get(names.LABEL_TEMPLATE, "")),
+        phase=phase,
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        node=intern(spec.get("nodeName") or ""),
+        created_at=_time(metadata["creationTimestamp"]),
+        scheduled_at=_scheduled_at(conditions),
+        delete_by=_time(metadata["deletionTimestamp"]) if metadata.get("deletionTimestamp") else None,
+        reason=status.get("reason") or "",
+        message=status.get("message") or "",
+        end=_end(spec, status),
+        blocked=_blocked(status, conditions) if phase is PodPhase.PENDING else None,
+        disruption=_disruption(conditions),
+    )
+
+
+def node_of(body: Json, before: Node | None, now: datetime.datetime) -> Node:
+    """`before`: the node as this operator saw it last; `now`: when it sees this."""
+    conditions = {each["type"]: each for each in (body.get("status") or {}).get("conditions") or []}
+    ready = conditions.get("Ready", {})
+    health = _HEALTH.get(ready.get("status", ""), NodeHealth.NOT_READY)
+    same = before is not None and before.health is health
+    recovered = before is not None and not before.ready and health is NodeHealth.READY
+    taints = (body.get("spec") or {}).get("taints") or []
+    return Node(
+        name=body["metadata"]["name"],
+        health=health,
+        since=_time(ready.get("lastTransitionTime") or body["metadata"]["creationTimestamp"]),
+        seen_at=before.seen_at if before is not None and same else now,
+        recovered_at=now if recovered else before.recovered_at if before is not None else None,
+        out_of_service=any(each.get("key") == _OUT_OF_SERVICE for each in taints),
+    )
+
+
+def object_of(kind: Kind) -> Callable[[Json], OwnedObject]:
+    def convert(body: Json) -> OwnedObject:
+        metadata = body["metadata"]
+        return OwnedObject(
+            kind=kind,
+            name=metadata["name"],
+            uid=metadata["uid"],
+            owner_uid=_owner_uid(metadata),
+            terminating=bool(metadata.get("deletionTimestamp")),
+            # Without what changes all the time and nobody here reads.
+            json=to_bytes(
+                {
+                    "metadata": {
+                        **{key: metadata.get(key) for key in ("name", "namespace", "labels", "ownerReferences")},
+                        "annotations": {key: applied for key in (names.ANNOTATION_APPLIED,) if (applied := _annotation(metadata, key))},
+                    },
+                    "spec": body.get("spec"),
+                }
+            ),
+        )
+
+    return convert
+
+
+def _annotation(metadata: Json, key: str) -> str:
+    return str((metadata.get("annotations") or {}).get(key, ""))
+
+
+def _owner_uid(metadata: Json) -> str:
+    return next((each["uid"] for each in metadata.get("ownerReferences") or [] if each.get("controller")), "")
+
+
+def _end(spec: Json, status: Json) -> ContainerEnd | None:
+    name = _training_container(spec)
+    state = next((each.get("state") or {} for each in status.get("containerStatuses") or [] if each.get("name") == name), {})
+    ended = state.get("terminated")
+    if not ended:
+        return None
+    return ContainerEnd(
+        exit_code=ended.get("exitCode", 0),
+        reason=ended.get("reason") or "",
+        message=ended.get("message") or "",
+        started_at=_time(ended["startedAt"]) if ended.get("startedAt") else None,
+        finished_at=_time(ended["finishedAt"]) if ended.get("finishedAt") else None,
+    )
+
+
+def _training_container(spec: Json) -> str:
+    """The one that we gave the environment to."""
+    containers: list[dict[str, Any]] = spec.get("containers") or [{}]
+    for container in containers:
+        if any(variable.get("name") == Env.MEMBER_ID for variable in container.get("env") or []):
+            return str(container.get("name"))
+    return str(containers[0].get("name", ""))
+
+
+def _blocked(status: Json, conditions: dict[str, Json]) -> Blocked | None:
+    for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if (reason := waiting.get("reason") or "") not in _ORDINARY_WAITING:
+            return Blocked(reason=reason, message=waiting.get("message") or "")
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("status") == "False":
+        return Blocked(reason=scheduled.get("reason") or "Unschedulable", message=scheduled.get("message") or "")
+    return None
+
+
+def _scheduled_at(conditions: dict[str, Json]) -> datetime.datetime | None:
+    scheduled = conditions.get("PodScheduled", {})
+    moment = scheduled.get("lastTransitionTime")
+    return _time(moment) if moment and scheduled.get("status") == "True" else None
+
+
+def _disruption(conditions: dict[str, Json]) -> Disruption | None:
+    target = conditions.get("DisruptionTarget", {})
+    if target.get("status") != "True":
+        return None
+    return Disruption(reason=target.get("reason") or "Disrupted", message=target.get("message") or "")
+
+
+def _number(text: str | None, default: int) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= _LONGEST_NUMBER else default
+
+
+def _time(text: str) -> datetime.datetime:
+    return datetime.datetime.fromisoformat(text)

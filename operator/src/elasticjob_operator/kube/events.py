@@ -1,0 +1,96 @@
+"""Events about jobs: posted in the background, each once.
+
+An Event's name is made of what it tells, so telling it again - after a restart of the operator, say - is a 409. Losing one harms nobody:
+what matters is in status.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import datetime
+import hashlib
+import logging
+
+from elasticjob_operator import names
+from elasticjob_operator.api import API_VERSION, KIND
+from elasticjob_operator.api.fields import format_time
+from elasticjob_operator.kube.cache import Json
+from elasticjob_operator.kube.client import Api, ApiError, NamespaceGoesError
+from elasticjob_operator.kube.kinds import EVENTS
+from elasticjob_operator.planning import Story
+
+log = logging.getLogger(__name__)
+
+WAITING_OF_A_NAMESPACE, WAITING = 1000, 10_000
+"""Events that are not posted yet; what comes beyond is dropped."""
+LANES = 4
+"""Namespaces that are posted to at once."""
+LONGEST_MESSAGE = 1024
+"""The API server refuses longer ones."""
+
+
+class Teller:
+    """`run` until cancelled. Of each namespace one Event after the other, and namespaces take turns: the failures of one tenant drop no
+    Event of another, and neither does a webhook that hangs on each of them."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._waiting: dict[str, collections.deque[Json]] = {}
+        """By namespace, of those that have any, one that is under way included."""
+        self._ready: asyncio.Queue[str] = asyncio.Queue()
+        """Namespaces with an Event that nobody posts now."""
+        self._count = 0
+
+    def tell(self, namespace: str, job: str, uid: str, version: str, story: Story) -> None:
+        """`version`: resourceVersion of the job after the change that the story is about: the same words later are another Event."""
+        waiting = self._waiting.setdefault(namespace, collections.deque())
+        if not waiting:
+            self._ready.put_nowait(namespace)
+        if not waiting or (self._count < WAITING and len(waiting) < WAITING_OF_A_NAMESPACE):
+            waiting.append(event(namespace, job, uid, version, story, datetime.datetime.now(datetime.timezone.utc)))
+            self._count += 1
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(LANES):
+                group.create_task(self._post_in_turn())
+
+    async def _post_in_turn(self) -> None:
+        while True:
+            namespace = await self._ready.get()
+            waiting = self._waiting[namespace]
+            await self._post(waiting[0])
+            waiting.popleft()
+            self._count -= 1
+            if waiting:
+                self._ready.put_nowait(namespace)
+            else:
+                del self._waiting[namespace]
+
+    async def _post(self, body: Json) -> None:
+        try:
+            await self._api.request("POST", EVENTS.path(body["metadata"]["namespace"]), body=body)
+        except (ApiError, ConnectionError) as error:
+            told = isinstance(error, NamespaceGoesError) or getattr(error, "status", 0) in (404, 409)
+            level = logging.DEBUG if told else logging.WARNING
+            log.log(level, "Event %s of %s not posted: %s", body["reason"], body["involvedObject"]["name"], error)
+
+
+def event(namespace: str, job: str, uid: str, version: str, story: Story, now: datetime.datetime) -> Json:
+    digest = hashlib.sha256("\0".join((uid, version, story.reason.value, story.message)).encode()).hexdigest()[:16]
+    moment = format_time(now)
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{job}.{digest}", "namespace": namespace},
+        "involvedObject": {"apiVersion": API_VERSION, "kind": KIND, "namespace": namespace, "name": job, "uid": uid},
+        "type": "Warning" if story.warning else "Normal",
+        "reason": story.reason.value,
+        "message": story.message[:LONGEST_MESSAGE],
+        "source": {"component": names.FIELD_MANAGER},
+        "reportingComponent": names.FIELD_MANAGER,
+        "firstTimestamp": moment,
+        "lastTimestamp": moment,
+        "count": 1,
+    }

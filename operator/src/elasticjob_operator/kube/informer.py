@@ -1,0 +1,173 @@
+"""A raw list-watch of one resource into a store: what client-go calls a reflector. Why our own: docs/design/informer.md.
+
+    list in pages -> replace -> watch from there -> (stream ends) watch from the last version seen -> (410) list again
+
+Every object that vanished while the watch was away is found by the next list, because a list replaces everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import logging
+import random
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import orjson
+
+from elasticjob_operator.kube.cache import Json, Store, version_of
+from elasticjob_operator.kube.client import Api, ApiError, GoneError, RefusedError, error_of
+from elasticjob_operator.kube.kinds import Resource
+
+log = logging.getLogger(__name__)
+
+PAGE = 200
+"""A pod takes some 30 KB while it is read: a page 6 MB."""
+WATCH_SECONDS = 300
+"""The server ends a watch after this time, and we go on from the last version; it spreads the load over several API servers."""
+SILENCE_SECONDS = 90.0
+"""A stream without a byte, not even a bookmark (about one a minute), is opened again: its connection may be half dead."""
+FIRST_WAIT, LONGEST_WAIT = 0.2, 15.0
+SHORT_SECONDS = 1.0
+"""A watch that ends sooner, without news, was not worth opening: a server that shuts down, say."""
+STUCK_SECONDS = 240.0
+"""An informer that did nothing for this long, not even fail, hangs: longer than every wait above."""
+
+
+class Informer:
+    """`run` until cancelled. `optional`: being forbidden is no fault; the store then stays empty and `forbidden` is set."""
+
+    def __init__(
+        self, api: Api, resource: Resource, store: Store[Any], *, namespace: str = "", selector: str = "", optional: bool = False
+    ) -> None:
+        self._api = api
+        self._resource = resource
+        self._store = store
+        self._namespace = namespace
+        self._selector = selector
+        self._optional = optional
+        self._path = resource.path(namespace)
+        self._version = 0
+        self._failures = 0
+        self._alive_at = time.monotonic()
+        self.synced = asyncio.Event()
+        """The first list is in the store - or is forbidden."""
+        self.forbidden = False
+        self.steady_since: datetime.datetime | None = None
+        """Since when it watches without a gap: everything that happened since was told at once. None: it does not watch just now."""
+
+    def __str__(self) -> str:
+        return f"{self._resource.plural} of {self._namespace or 'all namespaces'}"
+
+    @property
+    def stuck(self) -> bool:
+        """It does not even try any more."""
+        return time.monotonic() - self._alive_at > STUCK_SECONDS
+
+    def enter(self, body: Json) -> None:
+        """The answer to a write of ours. Ignored where the watch is ahead of it."""
+        if version_of(body) > self._version:
+            self._store.put(body)
+
+    async def run(self) -> None:
+        while True:
+            self._alive_at = time.monotonic()
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+                if time.monotonic() - self._alive_at < SHORT_SECONDS:
+                    await self._wait()
+            except GoneError:
+                self.steady_since = None
+                log.info("listing %s again: the history since version %d is gone", self, self._version)
+                self._version = 0
+                await self._wait()  # a server that forgets at once must not be listed without a pause
+            except RefusedError as error:
+                self.steady_since = None
+                self._on_refusal(error)
+                await self._wait()
+            except (ApiError, ConnectionError) as error:
+                self.steady_since = None
+                log.log(logging.WARNING if self._failures == 3 else logging.DEBUG, "watching %s: %s", self, error)
+                await self._wait()
+
+    def _on_refusal(self, error: RefusedError) -> None:
+        if error.status == 403 and self._optional:
+            if not self.forbidden:
+                log.warning("may not watch %s, going on without: %s", self, error)
+            self.forbidden = True
+            self.synced.set()
+            self._failures = 10
+            return
+        log.error("watching %s: %s", self, error)
+
+    async def _wait(self) -> None:
+        delay = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(self._failures, 10))
+        self._failures += 1
+        await asyncio.sleep(delay * random.uniform(0.75, 1.25))  # noqa: S311 spreads load
+
+    async def _list(self) -> None:
+        """All pages of one moment, each read and let go. A list that takes longer than the server keeps that moment (410) starts again."""
+        replacement = self._store.replacement(self._namespace)
+        query = self._query(limit=str(PAGE))
+        while True:
+            page = await self._api.request("GET", self._path, query=query)
+            self._alive_at = time.monotonic()
+            replacement.add(page.get("items") or [])
+            metadata, version = page.get("metadata", {}), version_of(page)
+            del page  # not two at once
+            if not metadata.get("continue"):
+                break
+            query = self._query(limit=str(PAGE), **{"continue": metadata["continue"]})
+        replacement.finish(version)
+        self._version = version
+        self.forbidden = False
+        self.synced.set()
+
+    async def _watch(self) -> None:
+        seconds = int(WATCH_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 spreads load
+        query = self._query(watch="true", allowWatchBookmarks="true", resourceVersion=str(self._version), timeoutSeconds=str(seconds))
+        response = await self._api.stream(self._path, query, silence=SILENCE_SECONDS)
+        self.steady_since = self.steady_since or datetime.datetime.now(datetime.timezone.utc)
+        try:
+            async for event in _events(response):
+                self._alive_at = time.monotonic()
+                self._take(event)
+                self._failures = 0
+        finally:
+            response.close()
+
+    def _take(self, event: Json) -> None:
+        body = event["object"]
+        match event["type"]:
+            case "ADDED" | "MODIFIED":
+                self._store.put(body)
+            case "DELETED":
+                self._store.remove(body)
+            case "ERROR":
+                raise error_of(int(body.get("code", 500)), body)
+            case _:
+                pass  # BOOKMARK: only the version
+        self._version = version_of(body) or self._version
+
+    def _query(self, **more: str) -> dict[str, str]:
+        return {**({"labelSelector": self._selector} if self._selector else {}), **more}
+
+
+async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Json]:
+    """One JSON object a line; a line may come in any number of pieces. Ends when the stream does."""
+    rest = b""
+    try:
+        async for piece in response.content.iter_any():
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                if line.strip():
+                    yield orjson.loads(line)
+    except TimeoutError:
+        return  # silence: open it again
+    except (aiohttp.ClientError, OSError) as error:
+        raise ConnectionError(str(error) or type(error).__name__) from error

@@ -1,0 +1,76 @@
+"""Requests about ElasticJobs themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from elasticjob_operator import names
+from elasticjob_operator.kube.cache import Json, Name, name_of, version_of
+from elasticjob_operator.kube.client import JSON_PATCH, Api, ConflictError, NotFoundError, RefusedError
+from elasticjob_operator.kube.kinds import JOBS
+
+_METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+_PAGE = 500
+
+
+async def list_job_versions(api: Api, namespace: str = "") -> dict[Name, tuple[str, int]]:
+    """uid and resourceVersion of every job. Names only: nothing of their specs travels. Raises ApiError or ConnectionError."""
+    found: dict[Name, tuple[str, int]] = {}
+    query = {"limit": str(_PAGE)}
+    while True:
+        page = await api.request("GET", JOBS.path(namespace), query=query, accept=_METADATA_ONLY)
+        found |= {name_of(each): (each["metadata"]["uid"], version_of(each)) for each in page.get("items") or []}
+        token = page.get("metadata", {}).get("continue")
+        if not token:
+            return found
+        query = {"limit": str(_PAGE), "continue": token}
+
+
+async def read_job(api: Api, name: Name) -> Json:
+    """Raises ApiError (NotFoundError) or ConnectionError."""
+    return await api.request("GET", JOBS.path(*name))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StatusWrite:
+    """What became of a status write."""
+
+    job: Json | None
+    """The job as it is now; None: it is gone."""
+    written: bool
+    """False: the job is not the one that was decided on, and must be decided on anew."""
+
+
+async def write_status(api: Api, name: Name, uid: str, version: str, status: Json) -> StatusWrite:
+    """Replaces the status whole, if the job is still the one of that uid and resourceVersion. Raises ApiError or ConnectionError.
+
+    A JSON patch, because it can test: a merge patch with another uid in it is carried out all the same (Kubernetes 1.36), and the old job's
+    end would be written to a new one of its name. The version keeps out a write that was held up on its way: of an operator that led
+    before, say, about a job that has ended since. A refusal costs one read more, and brings the newer job, so that the next try does not
+    wait for the watch.
+    """
+    tests = [{"op": "test", "path": f"/metadata/{field}", "value": value} for field, value in (("uid", uid), ("resourceVersion", version))]
+    patch = [*tests, {"op": "add", "path": "/status", "value": status}]
+    path = JOBS.path(*name, "status")
+    try:
+        body = await api.request("PATCH", path, query={"fieldManager": names.FIELD_MANAGER}, body=patch, content_type=JSON_PATCH)
+    except NotFoundError:
+        return StatusWrite(None, written=False)
+    except (ConflictError, RefusedError) as error:
+        # A failed test and an invalid status are both 422.
+        if error.status not in (409, 422):
+            raise
+        known = await _read_same(api, name, uid)
+        if known is not None and error.status == 422 and version_of(known) == int(version or 0):
+            raise
+        return StatusWrite(known, written=False)
+    return StatusWrite(body, written=True)
+
+
+async def _read_same(api: Api, name: Name, uid: str) -> Json | None:
+    """None: that very job is gone."""
+    try:
+        found = await read_job(api, name)
+    except NotFoundError:
+        return None
+    return found if found["metadata"]["uid"] == uid else None

@@ -1,0 +1,35 @@
+"""The resources that the operator watches and writes, and their paths."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from elasticjob_operator.api import GROUP, PLURAL, VERSION
+from elasticjob_operator.state import Kind
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Resource:
+    kind: str
+    plural: str
+    group_version: str = "v1"
+    """`v1`, or `group/version`."""
+    namespaced: bool = True
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Of one object, or of the collection: of a namespace, or (empty) of the whole cluster."""
+        root = f"/api/{self.group_version}" if "/" not in self.group_version else f"/apis/{self.group_version}"
+        scope = [f"namespaces/{namespace}"] if namespace and self.namespaced else []
+        return "/".join(part for part in (root, *scope, self.plural, name, subresource) if part)
+
+
+PODS = Resource(kind="Pod", plural="pods")
+SERVICES = Resource(kind="Service", plural="services")
+STATEFUL_SETS = Resource(kind="StatefulSet", plural="statefulsets", group_version="apps/v1")
+AUTOSCALERS = Resource(kind="HorizontalPodAutoscaler", plural="horizontalpodautoscalers", group_version="autoscaling/v2")
+NODES = Resource(kind="Node", plural="nodes", namespaced=False)
+LEASES = Resource(kind="Lease", plural="leases", group_version="coordination.k8s.io/v1")
+EVENTS = Resource(kind="Event", plural="events")
+JOBS = Resource(kind="ElasticJob", plural=PLURAL, group_version=f"{GROUP}/{VERSION}")
+
+OWNED = {Kind.SERVICE: SERVICES, Kind.STATEFUL_SET: STATEFUL_SETS, Kind.AUTOSCALER: AUTOSCALERS}

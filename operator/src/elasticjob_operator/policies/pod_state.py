@@ -1,0 +1,102 @@
+"""Where each worker pod stands: alive, on its way out, lost with its node, or ended.
+
+Whether a node is lost is the matter of node_loss.py. A node whose kubelet says Ready=False is not: its pods may train, or be saving. They
+are deleted as any pod is, with their grace time, and never by force; one that nobody ends in that time keeps its name, and its successor
+takes another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+
+from elasticjob_operator.policies.node_loss import Held, Loss, LossRules, Nodes, judge_node, too_many
+from elasticjob_operator.state import Node, NodeHealth, Pod
+
+STUCK_SECONDS = 30.0
+"""How long past its deadline a terminating pod is waited for where the operator cannot see nodes, s."""
+STRANDED_SECONDS = 5.0
+"""How long past its deadline a terminating pod holds its place on a node that is not ready, s."""
+
+
+class Standing(enum.Enum):
+    LIVE = "live"
+    """Pending or running: has its place, and keeps it."""
+    LEAVING = "leaving"
+    """Somebody deleted it; its kubelet ends it."""
+    STRANDED = "stranded"
+    """Somebody deleted it, and a kubelet that lives cannot end it: it keeps its name, not its place."""
+    LOST = "lost"
+    """Its node is gone: nobody will ever end it."""
+    FAILED = "failed"
+    SUCCEEDED = "succeeded"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Stand:
+    standing: Standing
+    why: str = ""
+    """For people: why it is lost or leaving."""
+    look_again: datetime.datetime | None = None
+    """When a live or leaving pod will be called lost, if nothing changes."""
+    replace: bool = False
+    """It lives, on a node that cannot run pods: to be deleted, gracefully."""
+    ask: str = ""
+    """Node whose heartbeat must be read before it can be called lost."""
+    held: Held | None = None
+    """Why it is not called lost though its node does not answer."""
+
+
+def standing(pod: Pod, nodes: Nodes | None, rules: LossRules, now: datetime.datetime) -> Stand:
+    """`nodes`: None: the operator may not see them."""
+    otherwise = _without_nodes(pod)
+    if otherwise.standing in (Standing.FAILED, Standing.SUCCEEDED) and not pod.terminating:
+        return otherwise
+    if nodes is None:
+        return _late(pod, otherwise, STUCK_SECONDS, "stuck in termination", now)
+    if not pod.node:
+        return otherwise
+    node = nodes.by_name.get(pod.node)
+    if node is not None and node.ready:
+        return _late(pod, otherwise, rules.stuck_seconds, f"stuck in termination on node {pod.node}", now)
+    if node is not None and node.health is NodeHealth.NOT_READY and not node.out_of_service:
+        return _on_unready(pod, node, nodes, rules, otherwise, now)
+    return _with(otherwise, judge_node(pod.node, pod.scheduled_at or pod.created_at, nodes, rules, now), pod.node)
+
+
+def _without_nodes(pod: Pod) -> Stand:
+    if pod.terminating:
+        return Stand(standing=Standing.LEAVING, why="deleted")
+    if pod.succeeded:
+        return Stand(standing=Standing.SUCCEEDED)
+    return Stand(standing=Standing.FAILED if pod.failed else Standing.LIVE)
+
+
+def _with(otherwise: Stand, loss: Loss, node: str) -> Stand:
+    if loss.lost:
+        return Stand(standing=Standing.LOST, why=loss.why)
+    return dataclasses.replace(otherwise, ask=node if loss.ask else "", held=loss.held, look_again=loss.look_again)
+
+
+def _late(pod: Pod, otherwise: Stand, seconds: float, why: str, now: datetime.datetime) -> Stand:
+    """Of a pod that is to end, lost so many seconds after it should have."""
+    if pod.delete_by is None:
+        return otherwise
+    due = pod.delete_by + datetime.timedelta(seconds=seconds)
+    return Stand(standing=Standing.LOST, why=why) if now >= due else dataclasses.replace(otherwise, look_again=due)
+
+
+def _on_unready(pod: Pod, node: Node, nodes: Nodes, rules: LossRules, otherwise: Stand, now: datetime.datetime) -> Stand:
+    why = f"node {node.name} is not ready"
+    if pod.delete_by is not None:
+        due = pod.delete_by + datetime.timedelta(seconds=STRANDED_SECONDS)
+        if now < due:
+            return dataclasses.replace(otherwise, look_again=due)
+        return Stand(standing=Standing.STRANDED, why=f"{why}, and its kubelet does not end it")
+    due = node.seen_at + datetime.timedelta(seconds=rules.lost_seconds)
+    if now < due:
+        return dataclasses.replace(otherwise, look_again=due)
+    if too_many(nodes.census, rules.settle_seconds, now):
+        return dataclasses.replace(otherwise, look_again=now + datetime.timedelta(seconds=rules.settle_seconds))
+    return dataclasses.replace(otherwise, replace=True, why=why)

@@ -1,5 +1,0 @@
-"""The operator's side of the rendezvous: one session with etcd for each job that needs one. Beside `cluster`, the only I/O."""
-
-from elasticjob_operator.rendezvous.sessions import Sessions
-
-__all__ = ["Sessions"]

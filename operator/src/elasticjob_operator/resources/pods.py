@@ -1,0 +1,189 @@
+"""Worker pods: the user's template, kept whole, with the job's environment on the training container."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from elasticjob_runtime.contract import Env
+
+from elasticjob_operator import names
+from elasticjob_operator.api import ElasticJob, RendezvousBackend
+from elasticjob_operator.resources.metadata import labels, owner_reference
+from elasticjob_operator.resources.template import TEMPLATE, InvalidTemplateError, check_container, training_container
+
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_DEFAULT_GRACE = 30
+"""Kubernetes' own terminationGracePeriodSeconds, s."""
+_AGENT_SECONDS = 5
+"""What the agent itself needs to leave the job once its workers have ended, s."""
+_FRESH_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""torch's own. Without it, c10d restarts workers into the store of the round before, and mostly hangs there after a lost pod."""
+
+
+def worker_pod(job: ElasticJob, *, index: int, run: int, endpoint: str, avoid: Sequence[str] = ()) -> dict[str, Any]:
+    """The worker pod of that index. `avoid`: nodes that it rather not goes to. Raises InvalidTemplateError."""
+    pod = _unnamed_pod(job)
+    name = names.worker_name(job.name, index)
+    metadata = pod["metadata"]
+    metadata["name"] = name
+    metadata["labels"] |= {
+        names.LABEL_INDEX: str(index),
+        names.LABEL_RUN: str(run),
+        names.LABEL_TEMPLATE: hash_of(job),
+    }
+    # `<pod>.<service>` resolves to the pod.
+    pod["spec"]["hostname"] = name
+    pod["spec"]["subdomain"] = names.workers_service(job.name)
+    container = training_container(job, pod["spec"])
+    _prefer_other_nodes(pod["spec"], avoid)
+    workers_grace = _set_grace(job, pod["spec"])
+    # First, so that the user's own variables may refer to ours: $(PET_NNODES).
+    container["env"] = _with_users(_environment(job, index, run, endpoint, workers_grace), container.get("env") or [])
+    return pod
+
+
+def _with_users(ours: list[dict[str, Any]], users: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A name twice would count as the last. Of PET_RDZV_CONF, a list of settings, what the user says comes after ours, in one value."""
+    conf = next((each for each in ours if each["name"] == Env.RDZV_CONF), None)
+    theirs = next((each for each in users if each.get("name") == Env.RDZV_CONF), None)
+    if conf is None or theirs is None:
+        return [*ours, *users]
+    if "valueFrom" in theirs:
+        raise InvalidTemplateError(f"env {Env.RDZV_CONF} must be a value here: with backend c10d the operator adds to it")
+    joined = {"name": Env.RDZV_CONF, "value": ",".join(each for each in (conf["value"], theirs.get("value")) if each)}
+    return [*(each for each in ours if each is not conf), joined, *(each for each in users if each is not theirs)]
+
+
+def _prefer_other_nodes(spec: dict[str, Any], avoid: Sequence[str]) -> None:
+    if not avoid:
+        return
+    affinity = spec["affinity"] = dict(spec.get("affinity") or {})
+    node_affinity = affinity["nodeAffinity"] = dict(affinity.get("nodeAffinity") or {})
+    # A requirement on a field takes exactly one value; those of one term are all demanded.
+    elsewhere = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in avoid]
+    term = {"weight": 100, "preference": {"matchFields": elsewhere}}
+    node_affinity[_PREFERRED] = [*(node_affinity.get(_PREFERRED) or []), term]
+
+
+def _set_grace(job: ElasticJob, spec: dict[str, Any]) -> int:
+    """Seconds from SIGTERM to SIGKILL that the agent gives its workers; the pod gets that and what the agent needs."""
+    of_pod = spec.get("terminationGracePeriodSeconds")
+    of_pod = of_pod if isinstance(of_pod, int) else _DEFAULT_GRACE
+    wanted = job.spec.lifecycle.graceful_shutdown_seconds
+    if wanted is None:
+        return max(0, of_pod - _AGENT_SECONDS)
+    if of_pod < wanted + _AGENT_SECONDS:
+        spec["terminationGracePeriodSeconds"] = wanted + _AGENT_SECONDS
+    return wanted
+
+
+def template_hash(job: ElasticJob) -> str:
+    """Changes when the user's part of a worker pod changes: what may change only while the job is suspended. Not with the sizes, of which
+    running agents learn from etcd, nor with a release of the operator that makes pods otherwise. Raises InvalidTemplateError."""
+    _unnamed_pod(job)
+    return hash_of(job)
+
+
+def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
+    """All that the workers of a job have in common."""
+    template: dict[str, Any] = copy.deepcopy(job.spec.workers.template)
+    spec = template.get("spec")
+    if not isinstance(spec, dict):
+        raise InvalidTemplateError(f"{TEMPLATE}.spec is missing: give the pod's containers there")
+    container = training_container(job, spec)
+    check_container(container)
+    metadata = {key: value for key, value in (template.get("metadata") or {}).items() if key not in ("name", "generateName")}
+    metadata["namespace"] = job.namespace
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels(job, names.COMPONENT_WORKER)}
+    metadata["annotations"] = {
+        names.ANNOTATION_DEFAULT_CONTAINER: container["name"],
+        **(metadata.get("annotations") or {}),
+    }
+    metadata["ownerReferences"] = [owner_reference(job)]
+    spec["restartPolicy"] = "Never"
+    if spec.get("hostNetwork"):
+        # With the default, a pod in its node's network does not find the Services of the cluster, and so not the rendezvous.
+        spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
+    _set_priority(job, spec)
+    _mount_checkpoints(job, spec, container)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _set_priority(job: ElasticJob, spec: dict[str, Any]) -> None:
+    wanted, given = job.spec.scheduling.priority_class_name, spec.get("priorityClassName")
+    if not wanted:
+        return
+    if given and given != wanted:
+        raise InvalidTemplateError(
+            f"{TEMPLATE}.spec.priorityClassName is {given!r}, but spec.scheduling.priorityClassName is {wanted!r}: remove either"
+        )
+    spec["priorityClassName"] = wanted
+
+
+def hash_of(job: ElasticJob) -> str:
+    """`template_hash` of a template that may be invalid."""
+    workers = job.spec.workers
+    essence = {
+        "template": workers.template,
+        "container": workers.container,
+        "procsPerWorker": workers.procs_per_worker,
+        "checkpoint": job.spec.checkpoint.to_api() if job.spec.checkpoint else None,
+        "priorityClassName": job.spec.scheduling.priority_class_name,
+    }
+    return hashlib.sha256(json.dumps(essence, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _environment(job: ElasticJob, index: int, run: int, endpoint: str, workers_grace: int) -> list[dict[str, Any]]:
+    """What torchrun and elasticrun read as their flags, and our own."""
+    values = {
+        Env.NNODES: f"{job.min_replicas}:{job.max_replicas}",
+        Env.NPROC_PER_NODE: str(job.spec.workers.procs_per_worker),
+        Env.RDZV_ID: names.run_id(job.uid, run),
+        Env.RDZV_BACKEND: str(job.spec.rendezvous.backend),
+        Env.RDZV_ENDPOINT: endpoint,
+        Env.MAX_RESTARTS: str(job.spec.restart_policy.max_restarts),
+        Env.SHUTDOWN_TIMEOUT: str(workers_grace),
+        Env.JOB_NAME: job.name,
+        Env.JOB_UID: job.uid,
+        Env.JOB_NAMESPACE: job.namespace,
+        Env.RUN: str(run),
+    }
+    if job.spec.rendezvous.backend is RendezvousBackend.C10D:
+        # torchrun would find out by itself, from names that may not resolve yet.
+        values[Env.RDZV_CONF] = f"is_host={str(index == 0).lower()}"
+        values[_FRESH_STORE] = "1"
+    if job.spec.checkpoint:
+        values[Env.CHECKPOINT_DIRECTORY] = job.spec.checkpoint.directory
+    return [
+        *({"name": name, "value": value} for name, value in values.items()),
+        {"name": Env.MEMBER_ID, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": Env.ADDRESS, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+    ]
+
+
+def _mount_checkpoints(job: ElasticJob, spec: dict[str, Any], container: dict[str, Any]) -> None:
+    checkpoint = job.spec.checkpoint
+    if checkpoint is None or checkpoint.volume is None:
+        return
+    volumes = list(spec.get("volumes") or [])
+    mounts = list(container.get("volumeMounts") or [])
+    if any(isinstance(each, dict) and each.get("name") == names.CHECKPOINT_VOLUME for each in volumes):
+        raise InvalidTemplateError(
+            f"{TEMPLATE}.spec.volumes has {names.CHECKPOINT_VOLUME!r}, the name of spec.checkpoint.volume: rename it"
+        )
+    taken = [each.get("name") for each in mounts if isinstance(each, dict) and _path(each) == checkpoint.directory]
+    if taken:
+        raise InvalidTemplateError(
+            f"{TEMPLATE} already mounts volume {taken[0]!r} at spec.checkpoint.directory ({checkpoint.directory}): "
+            "remove that mount, or spec.checkpoint.volume"
+        )
+    spec["volumes"] = [*volumes, {**checkpoint.volume.to_api(), "name": names.CHECKPOINT_VOLUME}]
+    container["volumeMounts"] = [*mounts, {"name": names.CHECKPOINT_VOLUME, "mountPath": checkpoint.directory}]
+
+
+def _path(mount: Mapping[str, Any]) -> str:
+    return str(mount.get("mountPath")).rstrip("/")

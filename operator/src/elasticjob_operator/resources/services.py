@@ -1,0 +1,49 @@
+"""The two Services of a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
+
+from elasticjob_operator import names
+from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.resources.metadata import metadata, selector_labels
+
+
+def workers_service(job: ElasticJob) -> dict[str, Any]:
+    """One headless Service for all worker pods: names such as `digits-worker-0.digits`, also before they are ready."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(job, names.workers_service(job.name), names.COMPONENT_WORKER),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": selector_labels(job, names.COMPONENT_WORKER),
+        },
+    }
+
+
+def etcd_service(job: ElasticJob) -> dict[str, Any]:
+    """The address of the job's own etcd. With a cluster IP on purpose: the name resolves from the first moment on and to the same address
+    for the job's whole life, so agents that start before etcd, or outlive its pod, need no DNS to find it. A headless Service without
+    ready pods answers "no such name", and resolvers remember that."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(job, names.etcd_name(job.name), names.COMPONENT_ETCD),
+        "spec": {
+            "type": "ClusterIP",
+            "publishNotReadyAddresses": True,
+            "selector": selector_labels(job, names.COMPONENT_ETCD),
+            "ports": [
+                {
+                    "name": names.ETCD_CLIENT_PORT_NAME,
+                    "port": DEFAULT_ETCD_PORT,
+                    "targetPort": names.ETCD_CLIENT_PORT_NAME,
+                    "protocol": "TCP",
+                }
+            ],
+        },
+    }

@@ -1,0 +1,63 @@
+"""What one job may cost the operator: time at its etcd, tries at the API server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from elasticjob_operator.controller import Jobs, KeyedQueue, Reconciler
+from elasticjob_operator.controller.reconciler import AT_ONCE, refusal_wait
+from elasticjob_operator.controller.status_throttle import LONGEST_CONFLICT, conflict_wait
+from elasticjob_operator.planning import EvictMember
+from elasticjob_operator.settings import Settings
+from elasticjob_runtime.etcd import StoreError
+
+KEY = ("ml", "digits")
+
+
+class Sessions:
+    """An etcd that answers, or does not."""
+
+    def __init__(self, *, answers: bool) -> None:
+        self._answers = answers
+        self.asked = 0
+        self.under_way = 0
+        self.most = 0
+
+    async def execute(self, *_: Any) -> None:
+        self.asked += 1
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        await asyncio.sleep(0.01)
+        self.under_way -= 1
+        if not self._answers:
+            raise StoreError("no answer")
+
+
+def reconciler(sessions: Sessions) -> Reconciler:
+    return Reconciler(Settings(), Jobs(), None, sessions, None, KeyedQueue())  # type: ignore[arg-type]
+
+
+async def test_a_frozen_etcd_is_waited_for_once_and_not_for_each_dead_member() -> None:
+    sessions = Sessions(answers=False)
+    await reconciler(sessions)._tell_agents(KEY, [EvictMember(member=f"w-{number}", why="lost") for number in range(100)])
+    assert sessions.asked == AT_ONCE, "all at the same time"
+
+
+async def test_dead_members_are_evicted_several_at_once_and_all_of_them() -> None:
+    sessions = Sessions(answers=True)
+    await reconciler(sessions)._tell_agents(KEY, [EvictMember(member=f"w-{number}", why="lost") for number in range(100)])
+    assert (sessions.asked, sessions.most) == (100, AT_ONCE)
+
+
+@pytest.mark.parametrize(
+    ("refusals", "longest", "seconds"), [(1, 60, 1), (2, 60, 2), (5, 60, 16), (7, 60, 60), (1000, 60, 60), (9, 30, 30)]
+)
+def test_after_each_refusal_the_next_try_comes_later(refusals: int, longest: float, seconds: float) -> None:
+    assert refusal_wait(refusals, longest=longest) == seconds
+
+
+@pytest.mark.parametrize(("conflicts", "seconds"), [(0, 0.0), (1, 0.05), (3, 0.2), (1000, LONGEST_CONFLICT)])
+def test_a_late_status_is_decided_anew_at_once_and_then_ever_later(conflicts: int, seconds: float) -> None:
+    assert conflict_wait(conflicts) == pytest.approx(seconds)

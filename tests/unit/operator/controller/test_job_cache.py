@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import pytest
+from elasticjob_operator.api import InvalidJobError
+from elasticjob_operator.controller import job_cache as module
+from elasticjob_operator.controller.job_cache import Jobs
+
+from tests.unit.operator.builders import TEMPLATE
+
+KEY = ("ml", "digits")
+
+
+def body(version: int, uid: str = "u", replicas: Any = 1) -> dict[str, Any]:
+    metadata = {"namespace": "ml", "name": "digits", "uid": uid, "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": {"workers": {"replicas": replicas, "template": TEMPLATE}}}
+
+
+def test_an_event_older_than_our_own_write_is_no_news() -> None:
+    """The answer to a status write is ahead of the watch: the old status must not come back."""
+    jobs = Jobs()
+    assert jobs.put(body(5))
+    assert not jobs.put(body(4, replicas=9))
+    assert not jobs.put(body(5))
+    job = jobs.get(KEY)
+    assert job is not None
+    assert job.replicas == 1
+    assert jobs.put(body(6, replicas=2))
+    assert jobs.version(KEY) == 6
+
+
+def test_a_new_job_of_the_name_takes_the_place() -> None:
+    jobs = Jobs()
+    jobs.put(body(5, "old"))
+    assert jobs.put(body(9, "new"))
+    assert not jobs.remove(KEY, "old"), "the late DELETED of the old one"
+    assert jobs.get(KEY) is not None
+    assert jobs.remove(KEY, "new")
+    assert jobs.get(KEY) is None
+    assert list(jobs) == []
+
+
+def test_what_cannot_be_read_says_which_field() -> None:
+    jobs = Jobs()
+    jobs.put(body(1, replicas="many"))
+    with pytest.raises(InvalidJobError, match=r"spec\.workers\.replicas"):
+        jobs.get(KEY)
+
+
+def test_conditions_are_counted_over_all_jobs() -> None:
+    def of(name: str, version: int, uid: str = "u", **conditions: str) -> dict[str, Any]:
+        each = [{"type": type_, "status": status} for type_, status in conditions.items()]
+        return {"metadata": {"namespace": "ml", "name": name, "uid": uid, "resourceVersion": str(version)}, "status": {"conditions": each}}
+
+    jobs = Jobs()
+    jobs.put(of("a", 1))
+    jobs.put(of("a", 2, Running="True", Failed="False"))
+    jobs.put(of("b", 3, Running="True"))
+    assert (jobs.conditions["Running"], jobs.conditions["Failed"]) == (2, 0)
+    jobs.put(of("a", 1, Failed="True"))
+    jobs.put(of("a", 4, Running="False", Failed="True"))
+    assert (jobs.conditions["Running"], jobs.conditions["Failed"]) == (1, 1), "an old state counts for nothing"
+    jobs.put(of("b", 5, uid="younger"))
+    jobs.remove(("ml", "a"), "u")
+    jobs.remove(("ml", "a"), "u")
+    assert not any(jobs.conditions.values())
+
+
+def test_jobs_at_rest_are_kept_small_and_are_read_again_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PARSED", 2)
+    jobs = Jobs()
+    for number in range(4):
+        large = body(number + 1)
+        annotations = {"kubectl.kubernetes.io/last-applied-configuration": "x" * 10000, "kept": "yes"}
+        large["metadata"] |= {"name": f"job-{number}", "managedFields": [{"manager": "kubectl"}], "annotations": annotations}
+        jobs.put(large)
+    parsed = [jobs.get(("ml", f"job-{number}")) for number in range(4)]
+    assert len(jobs._parsed) == 2
+    assert jobs.get(("ml", "job-3")) is parsed[3], "as it was parsed"
+    assert jobs.get(("ml", "job-0")) == parsed[0], "once more, the same"
+    kept = jobs.body(("ml", "job-0"))
+    assert kept is not None
+    assert kept["metadata"]["annotations"] == {"kept": "yes"}
+    assert "managedFields" not in kept["metadata"]
+    assert len(jobs._known["ml", "job-0"].body) < 500
+
+
+def test_a_job_at_rest_takes_little_more_than_its_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five thousand of them, parsed, took more than the operator may have."""
+    monkeypatch.setattr(module, "PARSED", 0)
+    environment = [{"name": f"SETTING_{number}", "value": "of the environment"} for number in range(40)]
+    jobs, count = Jobs(), 200
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(count):
+            large = body(number + 1)
+            large["metadata"]["name"] = f"job-{number}"
+            large["spec"]["workers"]["template"] = {"spec": {"containers": [{"name": "trainer", "image": "x", "env": environment}]}}
+            jobs.put(large)
+            jobs.get(("ml", f"job-{number}"))
+        each = (tracemalloc.get_traced_memory()[0] - before) / count
+    finally:
+        tracemalloc.stop()
+    assert each < len(jobs._known["ml", "job-0"].body) + 1500

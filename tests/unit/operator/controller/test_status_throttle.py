@@ -1,0 +1,65 @@
+"""A status is written once a second at most, and what deeds wait for at once."""
+
+from __future__ import annotations
+
+import pytest
+from elasticjob_operator.api import ConditionType, Failure, Restarts, Status
+from elasticjob_operator.controller.status_throttle import NEWS_SECONDS, STATUS_SECONDS, as_written, deeds_wait, seconds_to_hold
+
+from tests.unit.operator.builders import at, make_status
+
+OF_A_POD = Failure(worker="digits-worker-1", exit_code=1, reason="ApplicationError", time=at(0))
+OF_A_RANK = Failure(worker="digits-worker-1", rank=3, exit_code=1, reason="ApplicationError", time=at(0))
+TRAINS = make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, workers="4/4")
+
+HELD = {
+    "a count": TRAINS.model_copy(update={"workers": "3/4"}),
+    "a condition": make_status(ConditionType.ACCEPTED, ConditionType.RESTARTING),
+    "a restart that the agents made": TRAINS.model_copy(update={"restarts": Restarts(total=1), "last_failure": OF_A_RANK}),
+}
+AT_ONCE = {
+    "a failed pod is deleted once it is counted": TRAINS.model_copy(update={"restarts": Restarts(total=1), "last_failure": OF_A_POD}),
+    "pods go once the job has succeeded": make_status(ConditionType.SUCCEEDED),
+    "pods go once the job has failed": make_status(ConditionType.FAILED),
+    "a job that rests can begin a new run": make_status(ConditionType.SUSPENDED),
+}
+
+
+@pytest.mark.parametrize("what", HELD)
+def test_what_nothing_waits_for_is_written_once_a_second(what: str) -> None:
+    assert not deeds_wait(TRAINS, HELD[what])
+    assert seconds_to_hold(TRAINS, HELD[what], since=0.0) == STATUS_SECONDS
+    assert seconds_to_hold(TRAINS, HELD[what], since=0.75) == pytest.approx(0.25)
+    assert seconds_to_hold(TRAINS, HELD[what], since=STATUS_SECONDS) == 0.0, "and after a quiet second at once"
+    assert seconds_to_hold(TRAINS, HELD[what], since=float("inf")) == 0.0, "the first ever"
+
+
+@pytest.mark.parametrize("what", AT_ONCE)
+def test_what_deeds_wait_for_is_written_at_once(what: str) -> None:
+    assert seconds_to_hold(TRAINS, AT_ONCE[what], since=0.0) == 0.0
+
+
+def test_a_round_that_did_something_leaves_its_status_to_the_next() -> None:
+    """Which is woken by what was done: accepted, and four workers, is one write."""
+    changed = HELD["a count"]
+    assert seconds_to_hold(TRAINS, changed, since=100.0, done=True) == NEWS_SECONDS, "the longest, if nothing wakes it"
+    assert seconds_to_hold(TRAINS, changed, since=0.25, done=True) == 0.75
+    assert seconds_to_hold(TRAINS, changed, since=100.0, done=True, held=STATUS_SECONDS) == 0.0, "a second at most, however much is done"
+    for name, wanted in AT_ONCE.items():
+        assert seconds_to_hold(TRAINS, wanted, since=0.0, done=True) == 0.0, name
+
+
+def test_a_failure_that_is_written_already_holds_nothing_up() -> None:
+    written = TRAINS.model_copy(update={"last_failure": OF_A_POD})
+    assert not deeds_wait(written, written.model_copy(update={"workers": "3/4"}))
+
+
+def test_the_end_of_rest_is_written_at_once_too() -> None:
+    assert deeds_wait(make_status(ConditionType.SUSPENDED), TRAINS)
+
+
+def test_what_is_held_is_what_will_be_read() -> None:
+    """Policies compare times of status with those of plans: they must not see parts of a second that are gone once it is written."""
+    held = as_written(TRAINS.model_copy(update={"start_time": at(0.75)}))
+    assert held.start_time == at(0)
+    assert as_written(held) == held == Status.model_validate(held.to_api())

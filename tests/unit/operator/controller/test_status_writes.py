@@ -1,0 +1,265 @@
+"""What the reconciler writes and tells, when. The API server is a list here; tests/integration counts the requests to a real one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from elasticjob_operator.api import ConditionType, Reason, Status
+from elasticjob_operator.controller import Jobs, KeyedQueue, Reconciler, status_throttle
+from elasticjob_operator.kube import ApiError, Key
+from elasticjob_operator.kube.jobs import StatusWrite
+from elasticjob_operator.kube.writer import Applied
+from elasticjob_operator.planning import CreatePod, Plan, Story
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.state import RendezvousView, World
+
+from tests.unit.operator.builders import NAME, TEMPLATE, UID, make_status
+from tests.unit.operator.waiting import until
+
+KEY: Key = ("ml", NAME)
+ACCEPTED = make_status(ConditionType.ACCEPTED)
+RUNS = make_status(ConditionType.ACCEPTED, ConditionType.RUNNING)
+RESTARTS = make_status(ConditionType.ACCEPTED, ConditionType.RESTARTING)
+ENDED = make_status(ConditionType.SUCCEEDED)
+
+
+class Bench:
+    """One job. The test says what its plan is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.set_second(100.0)
+        self.jobs = Jobs()
+        self.queue: KeyedQueue[Key] = KeyedQueue()
+        self.writes: list[Status] = []
+        self.refuse_writes = 0
+        self.generation = 1
+        """As the API server has it."""
+        self.version = 1
+        self.status: dict[str, Any] = {}
+        self.conflicts = 0
+        self.told: list[str] = []
+        self.names: list[tuple[str, str]] = []
+        self.seen: list[Status] = []
+        self.deeds = 0
+        """Rounds that create something, from now on."""
+        self._decided = Plan(status=Status())
+        reconciler = Reconciler(Settings(), self.jobs, self, self, self, self.queue)  # type: ignore[arg-type]
+        monkeypatch.setattr("elasticjob_operator.controller.reconciler.plan", self._plan)
+        spec = {"workers": {"replicas": 1, "template": TEMPLATE}}
+        self.jobs.put({"metadata": {"name": NAME, "namespace": "ml", "uid": UID, "generation": 1, "resourceVersion": "1"}, "spec": spec})
+        self._task = asyncio.create_task(self.queue.work(reconciler.reconcile, 1))
+
+    def set_second(self, seconds: float) -> None:
+        """How long the second is within which one status is written."""
+        self._monkeypatch.setattr(status_throttle, "STATUS_SECONDS", seconds)
+
+    async def decide(self, status: Status, *stories: str) -> None:
+        """A round with that plan."""
+        self._decided = Plan(status=status, stories=tuple(Story(reason=Reason.TRAINING, message=each) for each in stories))
+        rounds = len(self.seen)
+        self.queue.add(KEY)
+        await until(lambda: len(self.seen) > rounds)
+
+    def _plan(self, job: Any, *_: Any) -> Plan:
+        self.seen.append(job.status)
+        decided, self._decided = self._decided, Plan(status=self._decided.status)  # a change is told once
+        return decided
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # The cluster, the sessions and the teller
+
+    def observe(self, *_: Any) -> World:
+        return World()
+
+    def view(self, *_: Any) -> RendezvousView:
+        return RendezvousView()
+
+    async def follow(self, *_: Any) -> None:
+        return None
+
+    async def apply(self, *_: Any, **__: Any) -> Any:
+        self.deeds -= 1
+        if self.deeds < 0:
+            return Applied()
+        self.queue.add(KEY)  # the answer to our own write wakes the job
+        return Applied(done=(CreatePod(body={"metadata": {"name": f"{NAME}-worker-0"}}, why="wanted"),))
+
+    async def write_status(self, key: Key, _uid: str, version: str, status: dict[str, Any]) -> StatusWrite:
+        if self.refuse_writes:
+            self.refuse_writes -= 1
+            raise ApiError(500, "InternalError", "not now")
+        if int(version) != self.version:
+            self.conflicts += 1
+            return StatusWrite(self._as_in_api_server(key), written=False)
+        self.writes.append(Status.model_validate(status))
+        self.version += 1
+        self.status = status
+        return StatusWrite(self._as_in_api_server(key), written=True)
+
+    def _as_in_api_server(self, key: Key) -> dict[str, Any]:
+        body = self.jobs.body(key)
+        assert body is not None
+        metadata = {**body["metadata"], "resourceVersion": str(self.version), "generation": self.generation}
+        return {**body, "metadata": metadata, "status": self.status}
+
+    def somebody_writes(self, status: Status | None = None) -> None:
+        """To the API server, and the watch has not told of it yet."""
+        self.version += 1
+        if status is not None:
+            self.status = status.to_api()
+
+    def watch_tells(self) -> None:
+        self.jobs.put(self._as_in_api_server(KEY))
+        self.queue.add(KEY)
+
+    def tell(self, _namespace: str, _job: str, _uid: str, version: str, story: Story) -> None:
+        assert not self.writes or int(version.partition(".")[0]) == self.version, "after the write, with its version"
+        self.told.append(story.message)
+        self.names.append((version, story.message))
+
+
+@pytest.fixture
+async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
+    bench = Bench(monkeypatch)
+    yield bench
+    await bench.close()
+
+
+async def test_the_first_change_is_written_at_once_and_the_rest_held(bench: Bench) -> None:
+    await bench.decide(ACCEPTED, "accepted")
+    await until(lambda: bench.told == ["accepted"])
+    await bench.decide(RUNS, "runs")
+    await bench.decide(RESTARTS, "restarts")
+    assert bench.writes == [ACCEPTED]
+    assert bench.told == ["accepted"], "no Event before its write"
+
+
+async def test_what_is_held_is_written_in_one_go_with_all_that_happened(bench: Bench) -> None:
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    await bench.decide(RUNS, "runs")
+    await bench.decide(RESTARTS, "restarts")
+    bench.set_second(0.2)
+    await bench.decide(RUNS, "runs again")
+    await until(lambda: len(bench.writes) == 2, "nobody wakes the job: the timer does")
+    assert bench.writes == [ACCEPTED, RUNS]
+    await until(lambda: bench.told == ["runs", "restarts", "runs again"], "in order, each once")
+
+
+async def test_rounds_go_on_from_what_is_held(bench: Bench) -> None:
+    """Else a restart that is over within the second would never have been."""
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    await bench.decide(RESTARTS)
+    await bench.decide(RUNS)
+    assert bench.seen[-1] == RESTARTS
+
+
+async def test_back_to_what_is_written_is_no_write_but_is_told(bench: Bench) -> None:
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    await bench.decide(RUNS, "runs")
+    await bench.decide(ACCEPTED, "runs no more")
+    await until(lambda: bench.told == ["runs", "runs no more"])
+    assert bench.writes == [ACCEPTED]
+
+
+async def test_the_end_is_never_held(bench: Bench) -> None:
+    await bench.decide(ACCEPTED)
+    await bench.decide(RUNS, "runs")
+    await bench.decide(ENDED, "ended")
+    await until(lambda: bench.writes[-1:] == [ENDED])
+    await until(lambda: bench.told == ["runs", "ended"])
+
+
+async def test_a_write_that_failed_is_decided_again_and_loses_nothing(bench: Bench) -> None:
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    await bench.decide(RUNS, "runs")
+    bench.refuse_writes = 1
+    await bench.decide(ENDED)
+    await until(lambda: bench.writes[-1:] == [ENDED], "by the queue's own wait")
+    assert bench.told == ["runs"]
+
+
+async def test_what_a_round_did_and_what_came_of_it_is_one_write(bench: Bench) -> None:
+    bench.deeds = 1
+    await bench.decide(ACCEPTED, "accepted")
+    await until(lambda: bench.writes == [ACCEPTED])
+    assert len(bench.seen) == 2, "by the round after"
+    await until(lambda: [each.split()[0] for each in bench.told] == ["accepted", "Created"])
+
+
+async def test_the_same_deed_done_twice_is_two_events_though_nothing_was_written_between(bench: Bench) -> None:
+    """An Event's name is made of the job's version and the words: the second one would be taken for the first."""
+    bench.deeds = 1
+    await bench.decide(ACCEPTED)
+    await until(lambda: len(bench.told) == 1)
+    for times in (2, 3):
+        bench.deeds = 1
+        await bench.decide(ACCEPTED)
+        await until(lambda times=times: len(bench.told) == times)  # type: ignore[misc]
+    assert len(bench.writes) == 1
+    assert len(set(bench.told)) == 1
+    assert len(set(bench.names)) == 3
+
+
+async def test_a_job_with_something_to_do_in_every_round_is_written_all_the_same(bench: Bench) -> None:
+    bench.set_second(0.2)
+    bench.deeds = 10**9
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+
+
+async def test_change_of_the_spec_that_the_answer_to_a_write_brings_first_is_looked_at(bench: Bench) -> None:
+    """The watch tells of it later, as of something known: a suspension would be seen a minute later."""
+    bench.generation = 2
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    await until(lambda: len(bench.seen) == 2, "another round")
+
+
+async def test_a_status_decided_on_an_older_job_is_decided_anew_at_once_and_loses_nothing(bench: Bench) -> None:
+    """A user edits the job, and the watch has not told yet."""
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    bench.somebody_writes()
+    await bench.decide(ENDED, "ended")
+    await until(lambda: bench.writes[-1:] == [ENDED])
+    assert bench.conflicts == 1, "the refusal brought the newer job"
+    await until(lambda: bench.told == ["ended"])
+
+
+async def test_the_end_that_another_operator_wrote_is_never_undone_by_what_was_held_back(bench: Bench) -> None:
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    await bench.decide(RUNS)  # held back
+    bench.somebody_writes(ENDED)
+    bench.watch_tells()
+    await until(lambda: bench.seen[-1] == ENDED, "planned from the end, not from what was held")
+
+
+async def test_a_job_that_is_edited_without_a_pause_is_written_in_the_end(bench: Bench) -> None:
+    bench.set_second(0.05)
+    await bench.decide(ACCEPTED)
+    await until(lambda: bench.writes == [ACCEPTED])
+    original, edits = bench.write_status, 5
+
+    async def edited(*arguments: Any) -> StatusWrite:
+        nonlocal edits
+        if edits > 0:
+            edits -= 1
+            bench.somebody_writes()
+        return await original(*arguments)
+
+    bench.write_status = edited  # type: ignore[method-assign, assignment]
+    await bench.decide(RUNS)
+    await until(lambda: bench.writes == [ACCEPTED, RUNS])
+    assert bench.conflicts == 5

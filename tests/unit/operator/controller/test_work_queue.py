@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from elasticjob_operator.controller import work_queue as module
+from elasticjob_operator.controller.work_queue import FIRST_WAIT, KeyedQueue
+
+from tests.unit.operator.waiting import until
+
+
+class Bench:
+    """A queue with workers, and what they did."""
+
+    def __init__(self, workers: int = 2) -> None:
+        self.queue: KeyedQueue[str] = KeyedQueue()
+        self.done: list[str] = []
+        self.running: set[str] = set()
+        self.hold: dict[str, asyncio.Event] = {}
+        self.fail: dict[str, int] = {}
+        self._task = asyncio.create_task(self.queue.work(self._handle, workers))
+
+    async def _handle(self, key: str) -> None:
+        assert key not in self.running, "two workers on one key"
+        self.running.add(key)
+        try:
+            if key in self.hold:
+                await self.hold[key].wait()
+            if self.fail.get(key, 0) > 0:
+                self.fail[key] -= 1
+                raise ConnectionError("not now")
+        finally:
+            self.running.discard(key)
+            self.done.append(key)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+
+@pytest.fixture
+async def bench() -> object:
+    bench = Bench()
+    yield bench
+    await bench.close()
+
+
+async def test_a_key_added_often_is_worked_on_once(bench: Bench) -> None:
+    for _ in range(100):
+        bench.queue.add("a")
+    await until(lambda: bench.done == ["a"])
+    assert len(bench.queue) == 0
+
+
+async def test_a_key_added_while_worked_on_comes_again_after(bench: Bench) -> None:
+    bench.hold["a"] = asyncio.Event()
+    bench.queue.add("a")
+    await until(lambda: "a" in bench.running)
+    bench.queue.add("a")
+    bench.queue.add("a")
+    bench.queue.add("b")
+    await until(lambda: bench.done == ["b"])
+    bench.hold["a"].set()
+    await until(lambda: bench.done == ["b", "a", "a"])
+
+
+async def test_a_failing_key_comes_again_after_a_growing_wait_and_holds_nobody_up(bench: Bench) -> None:
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    bench.fail["bad"] = 2
+    bench.queue.add("bad")
+    bench.queue.add("good")
+    await until(lambda: "good" in bench.done)
+    await until(lambda: bench.done.count("bad") == 3)
+    assert loop.time() - started >= 0.75 * (FIRST_WAIT + 2 * FIRST_WAIT)
+
+
+async def test_the_earliest_of_several_timers_wins(bench: Bench) -> None:
+    now = asyncio.get_running_loop().time()
+    bench.queue.add_at("a", now + 60)
+    bench.queue.add_at("a", now + 0.05)
+    bench.queue.add_at("a", now + 30)
+    await until(lambda: bench.done == ["a"])
+
+
+async def test_an_add_makes_a_timer_void(bench: Bench) -> None:
+    bench.queue.add_at("a", asyncio.get_running_loop().time() + 0.1)
+    bench.queue.add("a")
+    await until(lambda: bench.done == ["a"])
+    bench.queue.add_at("b", asyncio.get_running_loop().time() + 0.15)
+    await until(lambda: "b" in bench.done)
+    assert bench.done == ["a", "b"]
+
+
+async def test_a_bug_in_one_job_stops_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    original = bench._handle
+
+    async def handle(key: str) -> None:
+        if key == "bug":
+            raise ZeroDivisionError("a bug")
+        await original(key)
+
+    queue: KeyedQueue[str] = KeyedQueue()
+    task = asyncio.create_task(queue.work(handle, 1))
+    queue.add("bug")
+    queue.add("good")
+    await until(lambda: bench.done == ["good"])
+    assert "a bug" in caplog.text
+    assert any(record.exc_info for record in caplog.records), "with its traceback"
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_what_comes_while_a_key_rests_is_worked_on_once_and_soon() -> None:
+    worked: list[float] = []
+    loop = asyncio.get_running_loop()
+    queue: KeyedQueue[str] = KeyedQueue(rest=lambda _: 0.1)
+
+    async def handle(_: str) -> None:
+        worked.append(loop.time())
+
+    task = asyncio.create_task(queue.work(handle, 2))
+    queue.add("a")
+    await until(lambda: worked)
+    for _ in range(20):  # without a pause: all while it rests
+        queue.add("a")
+    queue.add_at("a", loop.time() + 60)
+    await until(lambda: len(worked) == 2)
+    assert worked[1] - worked[0] >= 0.1
+    await asyncio.sleep(0.15)
+    assert len(worked) == 2
+    queue.add("a")
+    await until(lambda: len(worked) == 3)
+    task.cancel()
+
+
+async def test_depth_and_age_are_those_of_what_waits() -> None:
+    queue: KeyedQueue[str] = KeyedQueue()
+    assert (len(queue), queue.age) == (0, 0.0)
+    queue.add("a")
+    await asyncio.sleep(0.02)
+    queue.add("b")
+    assert len(queue) == 2
+    assert queue.age >= 0.02
+
+
+async def test_rounds_that_hang_hold_no_workers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs whose webhook or etcd is silent, more than there are workers."""
+    monkeypatch.setattr(module, "BUDGET", 0.05)
+    hanging = [f"hangs-{number}" for number in range(10)]
+    for key in hanging:
+        bench.hold[key] = asyncio.Event()
+        bench.queue.add(key)
+    await until(lambda: len(bench.running) == 10)
+    bench.queue.add("good")
+    await until(lambda: bench.done == ["good"])
+    for key in hanging:
+        bench.queue.add(key)  # never twice at once: _handle asserts it
+        bench.hold[key].set()
+    await until(lambda: len(bench.done) == 21)
+
+
+async def test_of_keys_known_to_be_slow_so_many_are_worked_on_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUDGET", 0.02)
+    monkeypatch.setattr(module, "SLOW_ROUNDS", 3)
+    monkeypatch.setattr(module, "SLOW_WAIT", 0.02)
+    slow = [f"slow-{number}" for number in range(10)]
+    for key in slow:
+        bench.hold[key] = asyncio.Event()
+        bench.queue.add(key)
+    await until(lambda: len(bench.running) == 10)
+    await asyncio.sleep(0.03)  # each is beyond its budget
+    for key in slow:
+        bench.hold[key].set()
+    await until(lambda: len(bench.done) == 10)
+    for key in slow:
+        bench.hold[key] = asyncio.Event()
+        bench.queue.add(key)
+    await until(lambda: len(bench.running) == 3)
+    bench.queue.add("good")
+    await until(lambda: bench.done[-1] == "good")
+    assert len(bench.running) == 3
+    for key in slow:
+        bench.hold[key].set()
+    await until(lambda: len(bench.done) == 21)

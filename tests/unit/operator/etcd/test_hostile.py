@@ -1,0 +1,140 @@
+"""Whatever answers at a job's endpoint costs that job a condition, and others nothing: neither memory nor time. Over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from elasticjob_operator.etcd import Sessions, watch_stream
+from elasticjob_operator.etcd.client import Etcd, Shared
+from elasticjob_operator.planning import PublishSpec, Target
+from elasticjob_operator.state import Reach
+from elasticjob_runtime.contract import SpecValue
+from elasticjob_runtime.etcd import KeyRange, StoreError
+
+from hack.embedded_etcd.server import EmbeddedServer
+from tests.hostile import KINDS, hostile
+from tests.unit.operator.waiting import until
+
+RUNS = KeyRange.prefix("/elasticjob/")
+MOST_MEMORY = 40 << 20
+"""Bytes that this process may grow by, beside what its allocator keeps."""
+HONEST = ("ml", "honest")
+EVIL = ("ml", "evil")
+
+
+def memory() -> int:
+    """Resident, bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+class Watch:
+    """How large this process grew, and for how long its loop stood still."""
+
+    def __init__(self) -> None:
+        self.before = self.highest = memory()
+        self.longest_pause = 0.0
+
+    async def run(self) -> None:
+        while True:
+            then = time.monotonic()
+            await asyncio.sleep(0.01)
+            self.longest_pause = max(self.longest_pause, time.monotonic() - then)
+            self.highest = max(self.highest, memory())
+
+
+@pytest.fixture
+async def watch() -> AsyncIterator[Watch]:
+    watch = Watch()
+    task = asyncio.create_task(watch.run())
+    yield watch
+    task.cancel()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_hostile_endpoint_is_an_error_within_bounds(kind: str, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch_stream, "LINE_SECONDS", 1.0)
+
+    async def follow(etcd: Etcd) -> None:
+        start = await etcd.revision("/elasticjob/")
+        async with contextlib.aclosing(etcd.watch(RUNS, start + 1, lambda: 0.2)) as news:
+            async for _ in news:
+                pass
+
+    with hostile(kind) as endpoint:
+        etcd = Etcd(endpoint, Shared())
+        error = ""
+        try:
+            async with asyncio.timeout(2 if kind in ("watch-flood", "watch-empty-lines") else 20):
+                await follow(etcd)
+        except StoreError as refused:
+            error = str(refused)
+        except TimeoutError:
+            assert kind in ("watch-flood", "watch-empty-lines"), "what is no error must be one of these, which are slowed down"
+        etcd.close()
+    assert watch.highest - watch.before < MOST_MEMORY
+    for secret in ("hunter2", "vault", "password"):
+        assert secret not in error
+
+
+async def test_flood_leaves_the_loop_to_others(watch: Watch) -> None:
+    """Both floods at once, and an honest job's writes among them."""
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(EmbeddedServer())
+        floods = [stack.enter_context(hostile(kind)) for kind in ("watch-flood", "watch-empty-lines", "tiny-chunks")]
+        sessions = Sessions(lambda _: None)
+        for number, endpoint in enumerate(floods):
+            await sessions.follow(("ml", f"evil-{number}"), Target(endpoint=endpoint, run_id=f"e-{number}"))
+        await sessions.follow(HONEST, Target(endpoint=server.endpoint, run_id="u-1"))
+        await until(lambda: sessions.view(HONEST).reach is Reach.REACHABLE)
+        slowest = 0.0
+        for wanted in range(1, 20):
+            then = time.monotonic()
+            await sessions.execute(HONEST, PublishSpec(spec=SpecValue(min=1, max=20, wanted=wanted), why="test"))
+            slowest = max(slowest, time.monotonic() - then)
+            await asyncio.sleep(0.05)
+        await sessions.close()
+    assert watch.highest - watch.before < MOST_MEMORY
+    assert slowest < watch_stream.OPEN_SECONDS, "no write of the honest job ran into its deadline"
+
+
+async def test_endpoint_of_a_thousand_connections_is_not_opened() -> None:
+    """Calls to one endpoint that does not answer: so many connections as may be, whatever is asked."""
+    accepted = 0
+    release = asyncio.Event()
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        await release.wait()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    etcd = Etcd(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", Shared())
+    calls = [asyncio.create_task(etcd.txn([])) for _ in range(100)]
+    await until(lambda: accepted >= 8)
+    await asyncio.sleep(0.1)
+    assert accepted == 8
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    release.set()
+    server.close()
+
+
+async def test_what_is_answered_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    with hostile("secret") as endpoint:
+        sessions = Sessions(lambda _: None)
+        await sessions.follow(EVIL, Target(endpoint=endpoint, run_id="u-1"))
+        await until(lambda: sessions.view(EVIL).reach is Reach.DENIED)
+        error = sessions.view(EVIL).error
+        await sessions.close()
+    assert endpoint in error
+    assert "HTTP 403" in error
+    assert "hunter2" not in error
+    assert "vault" not in error
+    assert "hunter2" in caplog.text, "who runs the operator can find out"

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+from elasticjob_operator.etcd.limits import BURST, LARGEST_SHARE, SHARE_OF_A_RUN, SLICE, SMALL, Pool, TimeBudget, TooMuch, check_parts
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.is_cut = False
+
+    def cut(self) -> None:
+        self.is_cut = True
+
+
+def test_small_messages_need_no_pool() -> None:
+    pool = Pool(100)
+    for _ in range(1000):
+        pool.hold(Holder(), SMALL)
+    assert pool.used == 0
+
+
+def test_who_holds_for_the_longest_goes_when_the_pool_is_used_up() -> None:
+    pool, old, young = Pool(100), Holder(), Holder()
+    pool.hold(old, SMALL + 60)
+    pool.hold(young, SMALL + 40)
+    assert [old.is_cut, young.is_cut] == [False, False]
+    pool.hold(young, SMALL + 41)
+    assert [old.is_cut, young.is_cut] == [True, False]
+    assert pool.used == 41
+    pool.hold(young, 0)
+    assert pool.used == 0
+
+
+def test_who_is_in_the_way_itself_is_told_so() -> None:
+    pool, holder = Pool(100), Holder()
+    with pytest.raises(TooMuch):
+        pool.hold(holder, SMALL + 101)
+    assert pool.used == 0
+    pool.let_go(holder)
+    assert pool.used == 0
+
+
+@pytest.mark.parametrize("message", [b"[" * 200_001, b"{}," * 100_001, b",".join([b"1"] * 200_002)])
+def test_message_of_countless_parts_is_refused_before_it_is_parsed(message: bytes) -> None:
+    with pytest.raises(TooMuch):
+        check_parts(message)
+
+
+def test_long_values_are_no_parts() -> None:
+    check_parts(b'{"value":"' + b"A" * 3_000_000 + b'"}')
+
+
+@pytest.mark.parametrize(("runs", "share"), [(0, SHARE_OF_A_RUN), (1, SHARE_OF_A_RUN), (4, 4 * SHARE_OF_A_RUN), (1000, LARGEST_SHARE)])
+def test_etcd_may_take_its_share_for_long_and_a_burst_at_once(runs: int, share: float) -> None:
+    budget, now, spent = TimeBudget(lambda: runs), 0.0, 0.0
+    for _ in range(100_000):
+        wait = budget.spend(SLICE / 2, now)
+        spent += SLICE / 2
+        now += SLICE / 2 + (wait or 0.0)
+        if now > 1000:
+            break
+    assert spent <= BURST + share * now + SLICE
+    assert spent >= share * now - SLICE
+
+
+def test_others_have_their_turn_between_slices() -> None:
+    budget = TimeBudget()
+    assert budget.spend(SLICE / 2, 0.0) is None
+    assert budget.spend(SLICE, 0.0) == 0.0
+    assert budget.spend(SLICE / 2, 0.0) is None
+    assert (budget.spend(BURST, 0.0) or 0.0) > 0

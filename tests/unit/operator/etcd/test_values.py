@@ -1,0 +1,147 @@
+"""Values that a script may have written: each is read into its type, or refused with a sentence, and no view can stop a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from elasticjob_operator.api import Status
+from elasticjob_operator.etcd import values
+from elasticjob_operator.etcd.run_keys import KEPT_FAILURES, RunKeys
+from elasticjob_operator.etcd.values import LONGEST, read
+from elasticjob_operator.planning import plan
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.state import Reach, World
+from elasticjob_runtime.contract import DEFAULT_PREFIX, FailureValue, Keys, OutcomeValue, PlanValue, ProgressValue, SpecValue, Value
+from elasticjob_runtime.etcd import Event, KeyValue
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.operator.builders import NOW, make_failure, make_job, make_outcome, make_plan, make_pod
+
+GOOD: dict[type[Value], Value] = {
+    SpecValue: SpecValue(min=1, max=4, wanted=2, members=["a"]),
+    PlanValue: make_plan(3),
+    ProgressValue: ProgressValue(step=10**12, round=3, metrics={"loss": 0.5}, updated_at=1.0),
+    OutcomeValue: make_outcome("failed", "WorkersFailed", failure=dataclasses.asdict(make_failure(1))),
+    FailureValue: make_failure(1),
+}
+KEYS = Keys(DEFAULT_PREFIX, "u-1")
+WRONG: tuple[Any, ...] = (None, True, "2", "", -1, 1.5, 2**31, 2**63, 10**400, 1e308, [], [[]], {}, {"a": {}}, "\ud800", "é" * 70, "a\nb")
+"""Of each only those are taken that the field allows."""
+kinds = st.sampled_from(list(GOOD))
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+)
+
+
+def variant(kind: type[Value], field: str, value: Any) -> str:
+    return json.dumps({**json.loads(GOOD[kind].to_json()), field: value})
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_what_agents_write_is_read(kind: type[Value]) -> None:
+    assert read(kind, GOOD[kind].to_json()) == GOOD[kind]
+
+
+@pytest.mark.parametrize("kind", GOOD)
+@pytest.mark.parametrize(
+    "text", ["", "not json", "[]", "null", "[" * 100_000, '{"round":' * 5000, "9" * 5000, "{" + "}" * 3, "[]," * 90_000]
+)
+def test_what_is_no_value_is_refused(kind: type[Value], text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        read(kind, text)
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_value_that_is_too_long_is_refused(kind: type[Value]) -> None:
+    with pytest.raises(ValueError, match="longer than"):
+        read(kind, variant(kind, "unknown", "x" * LONGEST[kind]))
+
+
+@pytest.mark.parametrize(("kind", "field"), [(kind, field.name) for kind in GOOD for field in dataclasses.fields(kind)])
+def test_wrong_field_costs_a_sentence_and_no_plan(kind: type[Value], field: str) -> None:
+    for wrong in WRONG:
+        plans_with(kind, variant(kind, field, wrong), rounds=1)
+
+
+@settings(max_examples=50)
+@given(kind=kinds, text=st.text() | anything.map(json.dumps))
+def test_any_text_is_answered(kind: type[Value], text: str) -> None:
+    plans_with(kind, text)
+
+
+@given(kind=kinds, data=st.data(), value=anything)
+def test_any_field_of_any_type_is_answered(kind: type[Value], data: st.DataObject, value: Any) -> None:
+    field = data.draw(st.sampled_from([each.name for each in dataclasses.fields(kind)]))
+    plans_with(kind, variant(kind, field, value))
+
+
+@given(failure=st.dictionaries(st.sampled_from([each.name for each in dataclasses.fields(FailureValue)]), anything))
+@example(failure={"time": 1e300, "member": "a", "round": 1, "rank": 1, "local_rank": 0, "exit_code": 1, "reason": "x", "message": ""})
+def test_end_of_a_job_counts_whatever_is_wrong_with_its_failure(failure: dict[str, Any]) -> None:
+    text = variant(OutcomeValue, "failure", failure)
+    assert read(OutcomeValue, text).reason == "WorkersFailed"
+    plans_with(OutcomeValue, text)
+
+
+def plans_with(kind: type[Value], text: str, rounds: int = 2) -> None:
+    """Whatever the value: `plan` plans, and its status is one that the API server takes, now and in the next round."""
+    key = {
+        SpecValue: KEYS.spec,
+        PlanValue: KEYS.plan,
+        ProgressValue: KEYS.progress,
+        OutcomeValue: KEYS.outcome,
+        FailureValue: KEYS.failure(3, "digits-worker-1"),
+    }[kind]
+    run = RunKeys(KEYS)
+    there = {KEYS.plan: GOOD[PlanValue].to_json(), key: text}
+    run.replace([KeyValue(name, value, 1, 1, 1) for name, value in there.items()], 1)
+    view = run.view(Reach.REACHABLE)
+    try:
+        read(kind, text)
+    except ValueError:
+        assert view.unreadable
+        assert len(view.unreadable) <= 300
+        view.unreadable.encode()
+    job = make_job()
+    for _ in range(rounds):
+        world = World(pods=tuple(make_pod(index, ready=True) for index in range(4)), rendezvous=view, nodes=None)
+        decided = plan(job, world, Settings(), NOW)
+        written = json.loads(json.dumps(decided.status.to_api(), allow_nan=False).encode())
+        job = job.model_copy(update={"status": Status.model_validate(written)})
+
+
+def test_half_a_character_does_not_hide_the_rest() -> None:
+    found = read(FailureValue, variant(FailureValue, "message", "caf\udce9 \ud800 \U0001f600"))
+    assert found.message == "caf? ? \U0001f600"
+
+
+def test_of_many_values_that_come_at_once_the_last_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, texts = RunKeys(KEYS), list[str]()
+    real = values.read
+
+    def count(kind: type[Value], text: str) -> Value:
+        texts.append(text)
+        return real(kind, text)
+
+    monkeypatch.setattr(values, "read", count)
+    for step in range(1000):
+        run.take(Event(KEYS.progress, ProgressValue(step=step, round=1).to_json(), step + 1, 1))
+    progress = run.view(Reach.REACHABLE).progress
+    assert progress is not None
+    assert progress.step == 999
+    assert len(texts) == 1
+
+
+def test_flood_of_failures_is_kept_within_bounds() -> None:
+    run, early = RunKeys(KEYS), dict[str, Event]()
+    for number in range(1000):
+        event = Event(KEYS.failure(number % 7, f"m-{number}"), "x" * 100_000, number + 1, 1)
+        run.take(event)
+        run.keep(early, event)
+    assert len(early) <= KEPT_FAILURES + 4
+    assert sum(len(each.value or "") for each in early.values()) <= 70 * (LONGEST[FailureValue] + 1)
+    assert run.view(Reach.REACHABLE).unreadable

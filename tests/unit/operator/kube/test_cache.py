@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elasticjob_operator.kube.cache import Name, Store
+
+JOB = ("ml", "digits")
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.told: list[Name] = []
+        self.store: Store[str] = Store(lambda each: each["value"], _group, self.told.append)
+
+    def values(self, group: Name = JOB) -> list[str]:
+        return sorted(self.store.of(group))
+
+
+def _group(each: dict[str, Any]) -> Name | None:
+    return (each["metadata"]["namespace"], each["job"]) if each.get("job") else None
+
+
+def pod(name: str, version: int, value: str = "x", job: str = "digits", namespace: str = "ml") -> dict[str, Any]:
+    return {"metadata": {"namespace": namespace, "name": name, "resourceVersion": str(version)}, "value": value, "job": job}
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_only_changes_that_matter_wake_a_job(bench: Bench) -> None:
+    bench.store.put(pod("a", 1, "x"))
+    bench.store.put(pod("a", 2, "x"))
+    bench.store.put(pod("a", 3, "y"))
+    assert bench.told == [JOB, JOB]
+
+
+def test_an_older_state_is_ignored(bench: Bench) -> None:
+    bench.store.put(pod("a", 5, "new"))
+    bench.store.put(pod("a", 4, "old"))
+    assert bench.values() == ["new"]
+
+
+def test_late_deletion_does_not_take_the_successor(bench: Bench) -> None:
+    bench.store.put(pod("a", 10, "successor"))
+    bench.store.remove(pod("a", 9))
+    assert bench.values() == ["successor"]
+    bench.store.remove(pod("a", 11))
+    assert bench.values() == []
+
+
+def test_late_word_does_not_bring_back_what_is_gone(bench: Bench) -> None:
+    bench.store.put(pod("a", 5))
+    bench.store.remove(pod("a", 7))
+    bench.store.put(pod("a", 6, "late"))
+    assert bench.values() == []
+    bench.store.put(pod("a", 8, "successor"))
+    assert bench.values() == ["successor"]
+
+
+def test_what_was_told_before_it_was_known_stays_gone(bench: Bench) -> None:
+    """The watch is ahead of the answer to our own write."""
+    bench.store.remove(pod("a", 7))
+    bench.store.put(pod("a", 6, "answer"))
+    assert bench.values() == []
+
+
+def test_replace_finds_what_vanished_while_the_watch_was_away(bench: Bench) -> None:
+    bench.store.put(pod("gone", 1))
+    bench.store.put(pod("kept", 2))
+    bench.told.clear()
+    bench.store.replace([pod("kept", 2), pod("new", 5)], version=6)
+    assert len(bench.store) == 2
+    assert bench.store.get(("ml", "gone")) is None
+    assert bench.told == [JOB, JOB], "one for the new, one for the vanished"
+
+
+def test_replace_keeps_our_own_later_writes(bench: Bench) -> None:
+    bench.store.put(pod("just-created", 9))
+    bench.store.replace([], version=8)
+    assert len(bench.store) == 1
+
+
+def test_replace_of_one_namespace_leaves_the_others(bench: Bench) -> None:
+    bench.store.put(pod("a", 1, namespace="other"))
+    bench.store.put(pod("b", 1))
+    bench.store.replace([], version=5, namespace="ml")
+    assert len(bench.store) == 1
+
+
+def test_a_changed_label_moves_it_between_jobs(bench: Bench) -> None:
+    bench.store.put(pod("a", 1))
+    bench.told.clear()
+    bench.store.put(pod("a", 2, "y", job="faces"))
+    assert bench.values() == []
+    assert bench.values(("ml", "faces")) == ["y"]
+    assert set(bench.told) == {JOB, ("ml", "faces")}
+
+
+def test_names_are_a_picture_of_the_moment_and_made_anew_only_after_news(bench: Bench) -> None:
+    bench.store.put(pod("a", 1))
+    first = bench.store.by_name
+    bench.store.put(pod("a", 2))
+    assert bench.store.by_name is first, "the same value is no news"
+    bench.store.put(pod("a", 3, "y"))
+    bench.store.put(pod("b", 4))
+    assert bench.store.by_name == {"a": "y", "b": "x"}
+    bench.store.remove(pod("b", 5))
+    assert bench.store.by_name == {"a": "y"}
+    assert first == {"a": "x"}
+
+
+def test_groups_are_found_by_place_without_looking_at_all() -> None:
+    store: Store[str] = Store(lambda each: each["value"], _group, lambda _: None, index=lambda value: value)
+    store.put(pod("a", 1, "node-1"))
+    store.put(pod("b", 2, "node-1"))
+    store.put(pod("c", 3, "node-1", job="faces"))
+    store.put(pod("d", 4, ""))
+    assert sorted(store.groups_at("node-1")) == [JOB, ("ml", "faces")]
+    store.put(pod("a", 5, "node-2"))
+    assert sorted(store.groups_at("node-1")) == [JOB, ("ml", "faces")], "b is there still"
+    store.remove(pod("b", 6))
+    assert (store.groups_at("node-1"), store.groups_at("node-2")) == ([("ml", "faces")], [JOB])
+    store.put(pod("c", 7, "node-1", job="digits"))
+    assert store.groups_at("node-1") == [JOB]
+    store.replace([], version=8)
+    assert (store.groups_at("node-1"), store.groups_at("node-2"), store.groups_at("")) == ([], [], [])
+    assert (store._places, store._groups) == ({}, {}), "nothing is kept of what is gone"
+
+
+def test_a_list_that_comes_in_pages_is_known_page_by_page_and_what_it_lacks_is_gone_at_its_end(bench: Bench) -> None:
+    bench.store.put(pod("gone", 1))
+    bench.store.put(pod("kept", 2))
+    replacement = bench.store.replacement()
+    replacement.add([pod("kept", 2), pod("new", 5)])
+    assert len(bench.store) == 3
+    bench.store.put(pod("our-own", 9))
+    replacement.add([pod("last", 6)])
+    replacement.finish(version=6)
+    assert sorted(name for _, name in bench.store._objects) == ["kept", "last", "new", "our-own"]

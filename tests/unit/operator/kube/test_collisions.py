@@ -1,0 +1,42 @@
+"""A name that is taken: by an earlier job of that name it will be free soon, by anybody else it is somebody's to settle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elasticjob_operator.kube.client import ConflictError
+from elasticjob_operator.kube.writer import Writer
+from elasticjob_operator.planning import CreateObject
+from elasticjob_operator.state import Kind
+
+from tests.unit.operator.builders import make_job
+
+
+class Server:
+    """Everything exists already, with these labels."""
+
+    def __init__(self, labels: dict[str, str]) -> None:
+        self._labels = labels
+
+    async def request(self, method: str, _: str, **__: Any) -> dict[str, Any]:
+        if method == "POST":
+            raise ConflictError(409, "AlreadyExists", "exists")
+        return {"metadata": {"name": "digits", "labels": self._labels, "ownerReferences": [{"uid": "another"}]}}
+
+
+@pytest.mark.parametrize(
+    ("labels", "refusal"),
+    [
+        ({"elasticjob.dev/job-name": "digits"}, ""),
+        (
+            {"elasticjob.dev/job-name": "other"},
+            "Service digits exists and belongs to ElasticJob other: delete it, or give this job another name",
+        ),
+        ({}, "Service digits exists and does not belong to this job: delete it, or give this job another name"),
+    ],
+)
+async def test_name_that_another_job_has_is_told_with_that_jobs_name(labels: dict[str, str], refusal: str) -> None:
+    writer = Writer(Server(labels), lambda *_: None)  # type: ignore[arg-type]
+    action = CreateObject(kind=Kind.SERVICE, body={"metadata": {"name": "digits"}}, why="test")
+    assert (await writer.apply(make_job(), [action])).refusal == refusal

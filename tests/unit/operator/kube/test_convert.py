@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elasticjob_operator.kube.cache import Json
+from elasticjob_operator.kube.convert import job_of, node_of, pod_of
+from elasticjob_operator.resources.pods import worker_pod
+from elasticjob_operator.state import Blocked, NodeHealth, PodPhase
+
+from tests.unit.operator.builders import NOW, UID, at, make_job
+
+TWO = {"spec": {"containers": [{"name": "logger"}, {"name": "trainer"}]}}
+ENDED = {
+    "terminated": {
+        "exitCode": 3,
+        "reason": "Error",
+        "message": "boom",
+        "startedAt": "2026-01-01T00:00:00Z",
+        "finishedAt": "2026-01-01T00:01:00Z",
+    }
+}
+
+
+def body(status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    pod = worker_pod(make_job(template=TWO, workers={"container": "trainer"}), index=4, run=2, endpoint="x:1")
+    pod["metadata"] |= {"uid": "p", "creationTimestamp": "2026-01-01T00:00:00Z", **metadata}
+    return {**pod, "status": status or {}}
+
+
+def container(name: str, **state: Any) -> dict[str, Any]:
+    return {"name": name, "state": state}
+
+
+def test_labels_are_read_back() -> None:
+    pod = pod_of(body())
+    assert (pod.name, pod.index, pod.run, pod.job_uid, pod.component) == ("digits-worker-4", 4, 2, UID, "worker")
+    assert job_of(body()) == ("ml", "digits")
+    assert pod.phase is PodPhase.PENDING
+
+
+def test_only_the_training_containers_end_counts() -> None:
+    assert (
+        pod_of(body({"phase": "Running", "containerStatuses": [container("logger", **ENDED), container("trainer", running={})]})).end
+        is None
+    )
+    pod = pod_of(body({"phase": "Running", "containerStatuses": [container("logger", running={}), container("trainer", **ENDED)]}))
+    assert pod.end is not None
+    assert (pod.end.exit_code, pod.end.message, pod.ended, pod.failed) == (3, "boom", True, True), (
+        "a sidecar that goes on does not keep it alive"
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({"containerStatuses": [container("trainer", waiting={"reason": "ContainerCreating"})]}, None),
+        (
+            {"containerStatuses": [container("trainer", waiting={"reason": "ErrImagePull", "message": "no"})]},
+            Blocked(reason="ErrImagePull", message="no"),
+        ),
+        ({"initContainerStatuses": [container("init", waiting={"reason": "ImagePullBackOff"})]}, Blocked(reason="ImagePullBackOff")),
+        (
+            {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]},
+            Blocked(reason="Unschedulable", message="0/3 nodes"),
+        ),
+        ({"phase": "Running"}, None),
+    ],
+    ids=["ordinary", "image", "init container", "unschedulable", "running"],
+)
+def test_why_a_pod_does_not_start(status: dict[str, Any], expected: Blocked | None) -> None:
+    assert pod_of(body({"phase": "Pending", **status})).blocked == expected
+
+
+def test_deletion_and_disruption() -> None:
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "for another"}
+    pod = pod_of(body({"phase": "Running", "conditions": [condition]}, deletionTimestamp="2026-01-01T00:00:30Z"))
+    assert pod.terminating
+    assert not pod.running
+    assert pod.disruption is not None
+    assert pod.disruption.reason == "PreemptionByScheduler"
+
+
+def node_body(status: str, since: str = "2026-01-01T00:00:07Z", taint: str = "") -> Json:
+    condition = {"type": "Ready", "status": status, "lastTransitionTime": since}
+    metadata = {"name": "n", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {"metadata": metadata, "spec": {"taints": [{"key": taint}]}, "status": {"conditions": [condition]}}
+
+
+@pytest.mark.parametrize(
+    ("status", "health"),
+    [("True", NodeHealth.READY), ("False", NodeHealth.NOT_READY), ("Unknown", NodeHealth.SILENT), ("", NodeHealth.NOT_READY)],
+)
+def test_kubelet_that_says_no_is_told_from_one_that_says_nothing(status: str, health: NodeHealth) -> None:
+    node = node_of(node_body(status), None, NOW)
+    assert (node.health, node.since.second, node.seen_at, node.recovered_at) == (health, 7, NOW, None)
+
+
+def test_waits_are_counted_from_when_the_operator_saw_it() -> None:
+    first = node_of(node_body("Unknown"), None, at(0))
+    again = node_of(node_body("Unknown", since="2026-01-01T00:00:09Z"), first, at(5))
+    assert again.seen_at == at(0)
+    back = node_of(node_body("True"), again, at(6))
+    assert (back.seen_at, back.recovered_at) == (at(6), at(6))
+    assert node_of(node_body("True"), back, at(9)) == back, "no news"
+
+
+def test_node_that_somebody_marked_is_out_of_service() -> None:
+    assert node_of(node_body("Unknown", taint="node.kubernetes.io/out-of-service"), None, NOW).out_of_service
+    assert not node_of(node_body("Unknown", taint="node.kubernetes.io/unreachable"), None, NOW).out_of_service

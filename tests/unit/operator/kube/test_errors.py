@@ -1,0 +1,40 @@
+"""Which error an answer of the API server is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elasticjob_operator.kube.client import (
+    ApiError,
+    ConflictError,
+    GoneError,
+    NamespaceGoesError,
+    NotFoundError,
+    RefusedError,
+    error_of,
+)
+
+TERMINATING = {"name": "w", "kind": "pods", "causes": [{"reason": "NamespaceTerminating", "message": "namespace a is being terminated"}]}
+QUOTA = {"name": "w", "kind": "pods"}
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "kind"),
+    [
+        (403, TERMINATING, NamespaceGoesError),
+        (404, {"name": "a", "kind": "namespaces"}, NamespaceGoesError),
+        (403, QUOTA, RefusedError),
+        (403, None, RefusedError),
+        (404, {"name": "w", "kind": "pods"}, NotFoundError),
+        (404, None, NotFoundError),
+        (409, {"name": "w", "kind": "pods"}, ConflictError),
+        (410, None, GoneError),
+        (422, {"causes": [{"reason": "FieldValueInvalid"}]}, RefusedError),
+        (500, None, ApiError),
+    ],
+)
+def test_error_of_a_status(status: int, details: Any, kind: type[ApiError]) -> None:
+    error = error_of(status, {"reason": "R", "message": "words", **({"details": details} if details else {})})
+    assert type(error) is kind
+    assert (str(error), error.status, error.reason) == ("words", status, "R")

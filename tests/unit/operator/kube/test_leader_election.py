@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elasticjob_operator.kube import leader_election as module
+from elasticjob_operator.kube.client import ConflictError, NotFoundError
+from elasticjob_operator.kube.leader_election import Elector, Sighting, Terms, may_take, see
+
+TERMS = Terms(duration=10)
+
+
+def lease(version: int, holder: str = "a", duration: int = 10) -> dict[str, Any]:
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": duration}
+    return {"metadata": {"name": "elasticjob", "resourceVersion": str(version)}, "spec": spec}
+
+
+def test_leader_stops_before_another_may_begin() -> None:
+    assert TERMS.deadline + TERMS.period < TERMS.duration
+    assert 3 * TERMS.period < TERMS.deadline, "a renewal may fail, and so may the next"
+
+
+@pytest.mark.parametrize(
+    ("seen", "now", "free"),
+    [
+        pytest.param(Sighting(version="1", holder="a", duration=10, since=100), 109.9, False, id="renewed lately"),
+        pytest.param(Sighting(version="1", holder="a", duration=10, since=100), 110.1, True, id="not renewed for its duration"),
+        pytest.param(Sighting(version="1", holder="", duration=1, since=100), 100.0, True, id="given back"),
+        pytest.param(Sighting(version="1", holder="a", duration=60, since=100), 130.0, False, id="its own duration counts, not ours"),
+    ],
+)
+def test_when_a_lease_may_be_taken(seen: Sighting, now: float, free: bool) -> None:
+    assert may_take(seen, now) is free
+
+
+def test_clock_of_a_lease_starts_when_it_is_first_seen_and_again_when_it_changes() -> None:
+    first = see(lease(1), None, 100)
+    assert see(lease(1), first, 105) == first
+    assert see(lease(2), first, 105).since == 105
+    assert see({"metadata": {"resourceVersion": "3"}}, first, 105).holder == "", "an empty Lease is nobody's"
+
+
+class Server:
+    """One Lease, with resourceVersions that are checked."""
+
+    def __init__(self) -> None:
+        self.lease: dict[str, Any] | None = None
+        self.fault: Exception | None = None
+
+    async def request(self, method: str, path: str, *, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        assert path.startswith("/apis/coordination.k8s.io/v1/namespaces/system/leases")
+        if self.fault:
+            raise self.fault
+        if method == "GET":
+            if self.lease is None:
+                raise NotFoundError(404, "NotFound", "")
+            return self.lease
+        assert body
+        known = self.lease["metadata"]["resourceVersion"] if self.lease else "0"
+        if (method == "POST") is not (self.lease is None) or body["metadata"].get("resourceVersion", "0") != known:
+            raise ConflictError(409, "Conflict", "")
+        self.lease = {**body, "metadata": {**body["metadata"], "resourceVersion": str(int(known) + 1)}}
+        return self.lease
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(module, "_clock", lambda: self.now)
+
+        async def sleep(seconds: float) -> None:
+            self.now += seconds
+
+        monkeypatch.setattr("asyncio.sleep", sleep)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def elector(server: Server, name: str) -> Elector:
+    return Elector(server, "system", "elasticjob", name, TERMS)  # type: ignore[arg-type]
+
+
+async def test_second_takes_over_after_the_leases_duration(clock: Clock) -> None:
+    server = Server()
+    a, b = elector(server, "a"), elector(server, "b")
+    await a.acquire()
+    assert a.holds()
+    began = clock.now
+    await b.acquire()
+    assert not a.holds()
+    assert b.holds()
+    assert TERMS.duration < clock.now - began < TERMS.duration + 2 * TERMS.period
+    assert server.lease
+    assert server.lease["spec"]["leaseTransitions"] == 2
+
+
+async def test_given_back_it_is_taken_at_the_next_look(clock: Clock) -> None:
+    server = Server()
+    a, b = elector(server, "a"), elector(server, "b")
+    await a.acquire()
+    await a.release()
+    assert not a.holds()
+    began = clock.now
+    await b.acquire()
+    assert clock.now == began
+
+
+async def test_one_that_comes_back_under_its_name_goes_on_at_once(clock: Clock) -> None:
+    """A container that crashed and was started again in its pod."""
+    server = Server()
+    await elector(server, "pod-1").acquire()
+    again, began = elector(server, "pod-1"), clock.now
+    await again.acquire()
+    assert again.holds()
+    assert clock.now == began
+    assert server.lease
+    assert server.lease["spec"]["leaseTransitions"] == 1
+
+
+async def test_leader_that_cannot_renew_gives_up_in_time(clock: Clock) -> None:
+    server = Server()
+    a = elector(server, "a")
+    await a.acquire()
+    began = clock.now
+    server.fault = ConnectionError("away")
+    await a.keep()
+    assert not a.holds()
+    assert TERMS.deadline <= clock.now - began < TERMS.duration
+
+
+async def test_leader_whose_lease_was_taken_gives_up_at_once(clock: Clock) -> None:
+    server = Server()
+    a = elector(server, "a")
+    await a.acquire()
+    assert server.lease
+    server.lease = {**lease(9, holder="b"), "metadata": {**server.lease["metadata"], "resourceVersion": "9"}}
+    began = clock.now
+    await a.keep()
+    assert not a.holds()
+    assert clock.now - began < TERMS.deadline
+
+
+async def test_conflict_with_its_own_lost_answer_is_no_loss(clock: Clock) -> None:
+    server = Server()
+    a = elector(server, "a")
+    await a.acquire()
+    assert server.lease
+    server.lease = {**server.lease, "metadata": {**server.lease["metadata"], "resourceVersion": "7"}}
+    looked: list[float] = []
+
+    original = a._renew
+
+    async def renew() -> None:
+        looked.append(clock.now)
+        if len(looked) == 4:
+            server.fault = ConnectionError("away")
+        await original()
+
+    a._renew = renew  # type: ignore[method-assign]
+    await a.keep()
+    assert len(looked) > 4, "it went on after the conflict"

@@ -1,0 +1,155 @@
+"""How many requests a plan costs an API server that refuses, hangs or answers, and what others notice of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.kube.client import ApiError, ConflictError, NoAnswerError, NotFoundError, RefusedError
+from elasticjob_operator.kube.writer import CREATES_OF_A_JOB, PROBES_OF_A_NAMESPACE, Writer
+from elasticjob_operator.planning import Action, AskServer, CreatePod, DeletePod
+
+from tests.unit.operator.builders import TEMPLATE
+from tests.unit.operator.waiting import until
+
+QUOTA = RefusedError(403, "Forbidden", "exceeded quota: pods, requested: pods=1, used: pods=10, limited: pods=10")
+WEBHOOK = ApiError(500, "InternalError", 'Internal error occurred: failed calling webhook "w.example": context deadline exceeded')
+
+
+class Server:
+    """Answers creates as `create(number)` says; requests wait while they are `held`."""
+
+    def __init__(self, create: Callable[[int], Exception | None] = lambda _: None) -> None:
+        self._create = create
+        self.requests: list[tuple[str, str]] = []
+        self.under_way = 0
+        self.peaks: list[int] = []
+        self.gates: dict[str, asyncio.Event] = {}
+        """By a part of the path."""
+        self._creates = itertools.count(1)
+
+    async def request(self, method: str, path: str, **_: Any) -> dict[str, Any]:
+        self.requests.append((method, path))
+        self.under_way += 1
+        self.peaks.append(self.under_way)
+        try:
+            await asyncio.sleep(0)
+            for part, gate in self.gates.items():
+                if part in path:
+                    await gate.wait()
+            error = self._create(next(self._creates)) if method == "POST" else None
+            if error is not None:
+                raise error
+        finally:
+            self.under_way -= 1
+        return {"metadata": {"name": "x", "namespace": "ml", "uid": "z", "resourceVersion": "5"}}
+
+    def count(self, method: str = "POST") -> int:
+        return sum(each[0] == method for each in self.requests)
+
+
+def job(name: str = "digits", namespace: str = "ml") -> ElasticJob:
+    metadata = {"name": name, "namespace": namespace, "uid": name, "resourceVersion": "1"}
+    return ElasticJob.parse({"metadata": metadata, "spec": {"workers": {"replicas": 1, "template": TEMPLATE}}})
+
+
+def creates(count: int) -> list[Action]:
+    return [CreatePod(body={"metadata": {"name": f"w-{number}"}}, why="wanted") for number in range(count)]
+
+
+def writer(server: Server) -> Writer:
+    return Writer(server, lambda *_: None)  # type: ignore[arg-type]
+
+
+async def test_a_quota_costs_a_handful_of_requests_and_then_one_a_round() -> None:
+    server = Server(lambda number: QUOTA if number > 10 else None)
+    writes = writer(server)
+    applied = await writes.apply(job(), creates(2000))
+    assert applied.refusal == str(QUOTA)
+    assert len(applied.done) == 10
+    assert server.count() <= 2 * 10 + 2
+    before = server.count()
+    await writes.apply(job(), creates(1990), refused=True)
+    assert server.count() == before + 1
+
+
+async def test_creates_that_go_well_double_up_to_the_bound() -> None:
+    server = Server()
+    applied = await writer(server).apply(job(), creates(500))
+    assert len(applied.done) == 500
+    assert server.count() == 500
+    assert max(server.peaks) == CREATES_OF_A_JOB
+    assert server.peaks[0] == 1
+    assert server.peaks.index(CREATES_OF_A_JOB) < 4 * CREATES_OF_A_JOB, "within a few answers"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (WEBHOOK, "failed calling webhook"),
+        (NoAnswerError("POST /pods: no answer within 35 s"), "no answer within 35 s: an admission webhook may hang"),
+    ],
+)
+async def test_a_webhook_that_fails_is_told_in_words_and_asked_once(error: Exception, words: str) -> None:
+    server = Server(lambda _: error)
+    applied = await writer(server).apply(job(), creates(100))
+    assert words in applied.refusal
+    assert applied.failure is None
+    assert server.count() == 1
+    ask = AskServer(template_hash="h", body={"metadata": {"name": "w-0"}}, why="new")
+    applied = await writer(server).apply(job(), [ask])
+    assert applied.admission is not None
+    assert (words in applied.admission.refusal, applied.admission.invalid, applied.unanswered) == (True, False, True)
+
+
+async def test_a_server_that_is_away_is_asked_once_and_the_rest_is_tried_later() -> None:
+    server = Server(lambda _: ConnectionError("refused"))
+    applied = await writer(server).apply(job(), [*creates(100), DeletePod(name="w-200", uid="q", why="too many")])
+    assert isinstance(applied.failure, ConnectionError)
+    assert applied.refusal == ""
+    assert [type(each) for each in applied.done] == [DeletePod], "what went well is told all the same"
+    assert server.count() == 1
+
+
+async def test_a_delete_never_waits_behind_another_jobs_creates() -> None:
+    server = Server()
+    server.gates["/namespaces/big/"] = asyncio.Event()
+    writes = writer(server)
+    big = [asyncio.create_task(writes.apply(job(f"big-{number}", "big"), creates(2000))) for number in range(100)]
+    await until(lambda: server.count() >= 64)
+    await writes.apply(job("small"), [DeletePod(name="small-worker-0", uid="q", why="failed")])
+    assert server.count("DELETE") == 1
+    for task in big:
+        task.cancel()
+    await asyncio.gather(*big, return_exceptions=True)
+
+
+async def test_webhooks_that_hang_hold_no_place_of_jobs_that_go_well() -> None:
+    """As many jobs as anybody likes, each refused or silent last time."""
+    server = Server()
+    server.gates["/namespaces/broken/"] = asyncio.Event()
+    writes = writer(server)
+    hang = [asyncio.create_task(writes.apply(job(f"h-{number}", "broken"), creates(50), refused=True)) for number in range(200)]
+    await until(lambda: server.under_way == PROBES_OF_A_NAMESPACE)
+    applied = await writes.apply(job("good"), creates(100))
+    assert len(applied.done) == 100
+    ask = AskServer(template_hash="h", body={"metadata": {"name": "w-0"}}, why="new")
+    assert (await writes.apply(job("new", "other"), [ask])).admission is not None
+    assert server.under_way == PROBES_OF_A_NAMESPACE
+    for task in hang:
+        task.cancel()
+    await asyncio.gather(*hang, return_exceptions=True)
+
+
+async def test_a_conflict_about_something_else_than_the_name_is_tried_again() -> None:
+    """Two creates at once meet the same quota object: 409, and there is no such pod."""
+
+    class Quota(Server):
+        async def request(self, method: str, *_: Any, **__: Any) -> dict[str, Any]:
+            raise ConflictError(409, "Conflict", "resourcequotas") if method == "POST" else NotFoundError(404, "NotFound", "")
+
+    assert (await writer(Quota()).apply(job(), creates(1))).missed

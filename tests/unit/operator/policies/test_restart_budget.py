@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from elasticjob_operator.api import Failure, Restarts
+from elasticjob_operator.policies.failures import judge
+from elasticjob_operator.policies.restart_budget import account, failure_of, is_accounted
+from elasticjob_operator.state import Pod, PodPhase, RendezvousView
+
+from tests.unit.operator.builders import (
+    NOW,
+    at,
+    failed_pod,
+    make_failure,
+    make_job,
+    make_outcome,
+    make_plan,
+    make_pod,
+    make_status,
+    make_view,
+)
+
+NOTHING = make_view()
+
+
+def counted(seconds: float, worker: str = "digits-worker-0", rank: int | None = None) -> Failure:
+    return Failure(worker=worker, rank=rank, reason="ApplicationError", time=at(seconds))
+
+
+def in_round(number: int, seconds: float, worker: str = "digits-worker-0", rank: int | None = None) -> Failure:
+    return counted(seconds, worker, rank).model_copy(update={"round": number})
+
+
+def planned(number: int, at: float) -> RendezvousView:
+    return make_view(plan=dataclasses.replace(make_plan(number), created_at=NOW.timestamp() + at))
+
+
+@pytest.mark.parametrize(
+    ("last", "view", "pod", "total"),
+    [
+        pytest.param(in_round(3, -60), planned(3, -600), failed_pod(1), 1, id="no other plan since: of the same incident"),
+        pytest.param(in_round(3, -60), planned(4, -30), failed_pod(1), 2, id="of the next round: another incident"),
+        pytest.param(in_round(3, -60), planned(4, -1), failed_pod(1, at=-2), 1, id="before the next round, seen later"),
+        pytest.param(in_round(3, -60), planned(4, 3600), failed_pod(1), 2, id="a planner's clock an hour ahead hides nothing"),
+        pytest.param(in_round(3, -60), planned(3, -600), failed_pod(1, created=-30), 2, id="made since: its own failure"),
+        pytest.param(in_round(3, -3600), planned(3, -7200), failed_pod(1), 2, id="an hour later, whatever the plans say"),
+        pytest.param(counted(-60), planned(3, -600), failed_pod(1), 2, id="a status of an earlier version"),
+    ],
+)
+def test_pods_that_fail_in_one_round_count_once(last: Failure, view: RendezvousView, pod: Pod, total: int) -> None:
+    job = make_job(status=make_status(restarts=1, last_failure=last))
+    assert account(job, view, [pod], NOW).total == total
+
+
+def test_eleven_pods_of_one_incident_count_once_however_long_they_take() -> None:
+    status, failed = make_status(), []
+    for number in range(11):
+        failed.append(failed_pod(number, at=6 * number))
+        found = account(make_job(status=status), planned(1, -600), failed, at(6 * number))
+        status = make_status(restarts=found.total, last_failure=found.last_failure)
+    assert found.total == 1
+
+
+def test_agent_whose_clock_is_an_hour_ahead_hides_no_failure() -> None:
+    view = make_view(plan=make_plan(restart_count=1), failure=make_failure(3, at=3600))
+    status = make_status()
+    for number in range(20):
+        now = at(60 + 10 * number)
+        crashed = (
+            [failed_pod(1, created=53 + 10 * number, started=54 + 10 * number, at=55 + 10 * number, incarnation=number)] if number else []
+        )
+        found = account(make_job(status=status), view, crashed, now)
+        assert found.last_failure is not None
+        assert found.last_failure.time is not None
+        assert found.last_failure.time <= now
+        status = status.model_copy(update={"restarts": found.restarts, "last_failure": found.last_failure})
+    assert found.total == 20
+    assert found.last_failure is not None
+    assert found.last_failure.worker == "digits-worker-1", "the newest"
+
+
+def test_same_report_of_a_clock_that_is_ahead_is_no_news() -> None:
+    view = make_view(plan=make_plan(restart_count=1), failure=make_failure(3, at=3600))
+    first = account(make_job(), view, [], at(1))
+    status = make_status().model_copy(update={"restarts": first.restarts, "last_failure": first.last_failure})
+    assert account(make_job(status=status), view, [], at(30)).last_failure == first.last_failure
+
+
+@pytest.mark.parametrize(
+    ("before", "last", "view", "failed", "total"),
+    [
+        pytest.param(0, None, NOTHING, [], 0, id="nothing happened"),
+        pytest.param(2, None, NOTHING, [], 2, id="operator restarted: the count is in status"),
+        pytest.param(0, None, make_view(plan=make_plan(restart_count=2)), [], 2, id="agents restarted the group twice"),
+        pytest.param(5, None, make_view(plan=make_plan(restart_count=1)), [], 5, id="never shrinks: etcd came back empty"),
+        pytest.param(0, None, NOTHING, [failed_pod(0)], 1, id="a pod failed"),
+        pytest.param(
+            0, None, NOTHING, [failed_pod(index, at=index * 0.5) for index in range(4)], 1, id="group failure counts once, not per pod"
+        ),
+        pytest.param(0, None, NOTHING, [failed_pod(0, at=-60), failed_pod(1, at=0, created=-30)], 2, id="two failures, a minute apart"),
+        pytest.param(1, counted(0), NOTHING, [failed_pod(0)], 1, id="counted before"),
+        pytest.param(1, counted(0), NOTHING, [failed_pod(1, at=4)], 1, id="same group, seen later"),
+        pytest.param(1, counted(-100), NOTHING, [failed_pod(1)], 2, id="a new failure, long after"),
+        pytest.param(1, counted(-3), NOTHING, [failed_pod(0, created=-2)], 2, id="the successor failed at once: crash loop counts"),
+        pytest.param(1, counted(0), NOTHING, [failed_pod(0, at=1, created=0)], 2, id="the successor, made in the second of the failure"),
+        pytest.param(1, counted(0), NOTHING, [failed_pod(1, at=1, created=0)], 1, id="one of the group, made in the second of the failure"),
+        pytest.param(1, counted(0), NOTHING, [failed_pod(0, at=-60, created=0)], 1, id="a node's clock is late: counted once all the same"),
+        pytest.param(0, None, NOTHING, [failed_pod(0, code=75)], 0, id="losing one's membership is free"),
+        pytest.param(0, None, NOTHING, [failed_pod(0, disruption="PreemptionByScheduler")], 0, id="preemption is free"),
+        pytest.param(
+            0,
+            None,
+            make_view(plan=make_plan(restart_count=1), failure=make_failure(at=-1)),
+            [failed_pod(0)],
+            1,
+            id="agents saw it too: once",
+        ),
+    ],
+)
+def test_restart_budget(before: int, last: Failure | None, view: RendezvousView, failed: Sequence[Pod], total: int) -> None:
+    job = make_job(status=make_status(restarts=before, last_failure=last))
+    assert account(job, view, failed, NOW).total == total
+
+
+@pytest.mark.parametrize(("before", "spent"), [(2, False), (3, True)])
+def test_budget_is_spent_when_a_failure_exceeds_max_restarts(before: int, spent: bool) -> None:
+    job = make_job(max_restarts=3, status=make_status(restarts=before, last_failure=counted(-100)))
+    assert account(job, NOTHING, [failed_pod(1)], NOW).spent is spent
+
+
+def test_counting_is_repeatable() -> None:
+    """The operator was killed after the status write and before the deletion: the second look finds it counted."""
+    failed = [failed_pod(0), failed_pod(1, at=1)]
+    first = account(make_job(), NOTHING, failed, NOW)
+    job = make_job(status=make_status(restarts=first.total, last_failure=first.last_failure))
+    second = account(job, NOTHING, failed, NOW)
+    assert (second.total, second.last_failure, second.new_failure) == (1, first.last_failure, None)
+    assert all(is_accounted(pod, judge(pod), second.last_failure) for pod in failed)
+
+
+def test_last_failure_of_a_pod_has_its_termination_message() -> None:
+    pod = failed_pod(2)
+    assert pod.end is not None
+    found = account(make_job(), NOTHING, [pod], NOW).last_failure
+    assert found is not None
+    assert (found.worker, found.exit_code, found.reason, found.time) == ("digits-worker-2", 1, "ApplicationError", at(0))
+
+
+@pytest.mark.parametrize(
+    ("known", "view", "expected"),
+    [
+        pytest.param(None, make_view(failure=make_failure(1)), "digits-worker-1", id="agents report"),
+        pytest.param(counted(-50), make_view(failure=make_failure(1)), "digits-worker-1", id="newer than a pod's"),
+        pytest.param(
+            counted(-2), make_view(failure=make_failure(1)), "digits-worker-0", id="the rest fails of a pod's failure: the pod is first"
+        ),
+        pytest.param(counted(-2, rank=0), make_view(failure=make_failure(1)), "digits-worker-1", id="next round fails right after"),
+        pytest.param(counted(0, rank=0), make_view(failure=make_failure(1, at=-50)), "digits-worker-0", id="an old one read again"),
+        pytest.param(
+            in_round(2, -3600, rank=0),
+            make_view(failure=make_failure(1, round_number=3, at=-7200)),
+            "digits-worker-1",
+            id="a clock hours behind",
+        ),
+        pytest.param(
+            in_round(2, 3600, rank=0), make_view(failure=make_failure(1, round_number=3)), "digits-worker-1", id="a clock an hour ahead"
+        ),
+        pytest.param(
+            in_round(3, -60),
+            make_view(failure=make_failure(1, round_number=3)),
+            "digits-worker-0",
+            id="its round fails of a pod, a minute later",
+        ),
+        pytest.param(
+            None,
+            make_view(failure=make_failure(1), outcome=make_outcome("failed", failure=dataclasses.asdict(make_failure(3)))),
+            "digits-worker-3",
+            id="the outcome names the first",
+        ),
+        pytest.param(counted(-9), NOTHING, "digits-worker-0", id="kept while etcd has nothing"),
+    ],
+)
+def test_last_failure_is_the_first_of_the_newest(known: Failure | None, view: RendezvousView, expected: str) -> None:
+    found = account(make_job(status=make_status(last_failure=known)), view, [], NOW).last_failure
+    assert found is not None
+    assert found.worker == expected
+
+
+def test_failure_has_the_line_and_the_traceback() -> None:
+    found = failure_of(make_failure(1, message="ValueError: no", traceback="Traceback ...\nValueError: no"))
+    assert found.message.splitlines() == ["ValueError: no", "Traceback ...", "ValueError: no"]
+    assert (found.rank, found.exit_code) == (1, 1)
+
+
+def restarts(**fields: Any) -> Any:
+    return make_status().model_copy(update={"restarts": Restarts(**fields)})
+
+
+@pytest.mark.parametrize(
+    ("before", "count", "expected"),
+    [
+        pytest.param({"total": 0}, 2, (2, 2), id="agents restarted the group twice"),
+        pytest.param({"total": 3, "reported": 2}, 2, (3, 2), id="nothing new: one of the three was a pod"),
+        pytest.param({"total": 3, "reported": 2}, 3, (4, 3), id="a pod's failure and the agents' restarts add up"),
+        pytest.param({"total": 3, "reported": 0}, 1, (4, 1), id="a new run counts from 0, the job does not"),
+        pytest.param({"total": 5, "reported": 4}, 0, (5, 0), id="new agents after an empty etcd: nothing is given back"),
+        pytest.param({"total": 5}, 5, (5, 5), id="a status of an earlier version"),
+    ],
+)
+def test_agents_restarts_count_once_for_the_group(before: dict[str, int], count: int, expected: tuple[int, int]) -> None:
+    found = account(make_job(status=restarts(**before)), make_view(plan=make_plan(restart_count=count)), [], NOW)
+    assert (found.total, found.restarts.reported) == expected
+
+
+def test_restart_of_the_agents_that_follows_from_a_pods_end_is_the_same_failure() -> None:
+    status = make_status(restarts=1, last_failure=counted(-2)).model_copy(update={"restarts": Restarts(total=1, reported=0)})
+    view = make_view(plan=make_plan(restart_count=1), failure=make_failure(1))
+    assert account(make_job(status=status), view, [], NOW).restarts == Restarts(total=1, reported=1)
+
+
+def test_restarts_are_told_by_cause() -> None:
+    status = restarts(total=3, reported=1, by_cause={"OutOfMemory": 2, "ApplicationError": 1})
+    view = make_view(plan=make_plan(2, restart_count=2), failure=make_failure(at=-90))
+    found = account(make_job(status=status), view, [failed_pod(0, reason="OOMKilled", code=137)], NOW).restarts
+    assert found.by_cause == {"OutOfMemory": 3, "ApplicationError": 2}
+    assert found.total == 5
+
+
+@pytest.mark.parametrize(
+    ("times", "after", "window", "spent", "again"),
+    [
+        pytest.param([], 0, 1, False, 60, id="the first"),
+        pytest.param([-10, -5], 0, 3, False, 50, id="at the limit"),
+        pytest.param([-10, -5, -1], 0, 4, True, 50, id="one too many within the minute"),
+        pytest.param([-90, -59, -1], 0, 3, False, 1, id="the oldest has left"),
+        pytest.param([-60, -59, -1], 0, 3, False, 1, id="leaves at its very second"),
+    ],
+)
+def test_only_restarts_within_the_window_count(times: list[float], after: float, window: int, spent: bool, again: float) -> None:
+    status = restarts(total=40, reported=0, times=tuple(at(each) for each in times))
+    job = make_job(spec={"restartPolicy": {"maxRestarts": 3, "windowSeconds": 60}}, status=status)
+    found = account(job, NOTHING, [failed_pod(0)], at(after))
+    assert (found.restarts.window, found.spent, found.total) == (window, spent, 41)
+    assert found.look_again == at(again)
+
+
+@pytest.mark.parametrize(
+    ("before", "limit"),
+    [
+        pytest.param({"total": 0, "reported": 0}, 3, id="all is left"),
+        pytest.param({"total": 2, "reported": 2}, 3, id="their own restarts change nothing"),
+        pytest.param({"total": 2, "reported": 1}, 2, id="a pod's failure takes one away"),
+        pytest.param({"total": 2, "reported": 0}, 1, id="so do those of the last run"),
+        pytest.param({"total": 9, "reported": 1}, 1, id="none is left"),
+    ],
+)
+def test_what_the_agents_may_still_use(before: dict[str, int], limit: int) -> None:
+    assert account(make_job(max_restarts=3, status=restarts(**before)), NOTHING, [], NOW).limit_of_agents == limit
+
+
+def ruled(*rules: dict[str, Any], **job: Any) -> Any:
+    return make_job(spec={"restartPolicy": {"maxRestarts": 3, "rules": list(rules)}}, **job)
+
+
+IGNORE, FAIL, RESTART = (
+    {"exitCodes": [42], "action": "Ignore"},
+    {"exitCodes": [42], "action": "Fail"},
+    {"reasons": ["Evicted"], "action": "Restart"},
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "pod", "total", "fatal"),
+    [
+        pytest.param(IGNORE, failed_pod(0, code=42), 0, False, id="ignored"),
+        pytest.param(IGNORE, failed_pod(0, code=1), 1, False, id="another code counts"),
+        pytest.param(FAIL, failed_pod(0, code=42), 1, True, id="fails the job"),
+        pytest.param(FAIL, failed_pod(0, code=75), 0, False, id="losing one's membership stays free"),
+        pytest.param(RESTART, make_pod(0, PodPhase.FAILED, reason="Evicted", created=0), 1, False, id="evictions count by wish"),
+        pytest.param(RESTART, make_pod(0, PodPhase.FAILED, reason="Preempted", created=0), 0, False, id="preemption does not"),
+    ],
+)
+def test_rules_for_pods(rule: dict[str, Any], pod: Pod, total: int, fatal: bool) -> None:
+    found = account(ruled(rule), NOTHING, [pod], NOW)
+    assert (found.total, found.fatal is not None) == (total, fatal)
+
+
+@pytest.mark.parametrize(
+    ("rule", "known", "total", "fatal"),
+    [
+        pytest.param({"exitCodes": [1], "action": "Ignore"}, None, 0, False, id="ignored"),
+        pytest.param({"reasons": ["ApplicationError"], "action": "Fail"}, None, 1, True, id="fails the job"),
+        pytest.param(
+            {"reasons": ["ApplicationError"], "action": "Fail"}, failure_of(make_failure(1)), 1, False, id="was there before the rule"
+        ),
+    ],
+)
+def test_rules_for_what_the_agents_report(rule: dict[str, Any], known: Failure | None, total: int, fatal: bool) -> None:
+    view = make_view(plan=make_plan(restart_count=1), failure=make_failure(1))
+    found = account(ruled(rule, status=make_status(last_failure=known)), view, [], NOW)
+    assert (found.total, found.restarts.reported, found.fatal is not None) == (total, 1, fatal)
+
+
+def test_agents_that_cannot_tell_ignored_failures_do_not_end_the_job_by_them() -> None:
+    job = ruled(IGNORE, status=restarts(total=3, reported=5))
+    assert account(job, NOTHING, [], NOW).limit_of_agents == 105

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elasticjob_operator.resources.drift import correction
+from elasticjob_operator.resources.etcd import etcd_stateful_set
+from elasticjob_operator.resources.services import etcd_service, workers_service
+
+from tests.unit.operator.builders import UID, make_job
+
+
+def container(**etcd: Any) -> dict[str, Any]:
+    job = make_job(spec={"rendezvous": {"etcd": etcd}} if etcd else None)
+    found: dict[str, Any] = etcd_stateful_set(job, "default:1")["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def test_workers_service_is_headless_and_names_pods_before_they_are_ready() -> None:
+    service = workers_service(make_job())
+    assert service["metadata"]["name"] == "digits"
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["publishNotReadyAddresses"] is True
+
+
+def test_etcd_service_has_an_address_that_outlives_its_pod() -> None:
+    spec = etcd_service(make_job())["spec"]
+    assert spec.get("clusterIP") != "None"
+    assert spec["ports"][0]["port"] == 2379
+    assert spec["publishNotReadyAddresses"] is True
+
+
+def test_services_select_what_they_are_for() -> None:
+    pod_labels = etcd_stateful_set(make_job(), "x")["spec"]["template"]["metadata"]["labels"]
+    selected = etcd_service(make_job())["spec"]["selector"]
+    assert selected.items() <= pod_labels.items()
+    assert not workers_service(make_job())["spec"]["selector"].items() <= pod_labels.items()
+
+
+def test_etcd_image_and_resources_of_the_job_beat_the_default() -> None:
+    assert container()["image"] == "default:1"
+    mine = container(image="mine:2", resources={"requests": {"memory": "1Gi"}})
+    assert (mine["image"], mine["resources"]) == ("mine:2", {"requests": {"memory": "1Gi"}})
+
+
+def test_etcd_passes_the_restricted_pod_security_standard() -> None:
+    pod = etcd_stateful_set(make_job(), "x")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    security = pod["containers"][0]["securityContext"]
+    assert security["allowPrivilegeEscalation"] is False
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert pod["automountServiceAccountToken"] is False
+
+
+def test_etcd_compacts_and_is_known_ready_soon() -> None:
+    found = container()
+    assert "--auto-compaction-mode=revision" in found["command"]
+    assert found["readinessProbe"]["periodSeconds"] == 1
+    assert found["readinessProbe"]["httpGet"]["path"] == "/health"
+
+
+@pytest.mark.parametrize("build", [workers_service, etcd_service, lambda job: etcd_stateful_set(job, "x")])
+def test_everything_goes_with_the_job(build: Any) -> None:
+    assert build(make_job())["metadata"]["ownerReferences"][0]["uid"] == UID
+
+
+@pytest.mark.parametrize(
+    ("desired", "observed", "patch"),
+    [
+        pytest.param({"a": 1}, {"a": 1, "default": 2}, {}, id="defaults of the server"),
+        pytest.param({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}}, {"a": {"b": 1}}, id="changed"),
+        pytest.param({"a": {"b": 1}}, {"a": None}, {"a": {"b": 1}}, id="gone"),
+        pytest.param({"l": [{"a": 1}]}, {"l": [{"a": 1, "default": 2}]}, {}, id="lists, element by element"),
+        pytest.param({"l": [1]}, {"l": [1, 2]}, {"l": [1]}, id="list grew"),
+        pytest.param(
+            {"selector": {"a": "1"}}, {"selector": {"a": "1", "b": "2"}}, {"selector": {"b": None}}, id="a selector that selects less"
+        ),
+        pytest.param({"labels": {"a": "1"}}, {"labels": {"a": "1", "b": "2"}}, {}, id="somebody's label"),
+        pytest.param({"requests": {"cpu": "0.5"}}, {"requests": {"cpu": "500m"}}, {}, id="the same quantity, spelled canonically"),
+        pytest.param({"requests": {"cpu": "0.5"}}, {"requests": {"cpu": "600m"}}, {"requests": {"cpu": "0.5"}}, id="another quantity"),
+        pytest.param({"name": "0.5"}, {"name": "500m"}, {"name": "0.5"}, id="no quantity"),
+    ],
+)
+def test_edits_by_hand_are_put_right(desired: Any, observed: Any, patch: Any) -> None:
+    assert correction(desired, observed) == patch
+
+
+def test_etcd_goes_where_the_job_says_and_else_where_the_operator_does() -> None:
+    defaults = {"tolerations": [{"key": "infra", "operator": "Exists"}], "nodeSelector": {"pool": "infra"}, "priorityClassName": "low"}
+    plain = etcd_stateful_set(make_job(), "x", defaults)["spec"]["template"]["spec"]
+    assert {field: plain[field] for field in defaults} == defaults
+    said = {
+        "tolerations": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}],
+        "priorityClassName": "high",
+        "imagePullSecrets": [{"name": "registry"}],
+    }
+    mine = etcd_stateful_set(make_job(spec={"rendezvous": {"etcd": said}}), "x", defaults)["spec"]["template"]["spec"]
+    assert {field: mine[field] for field in said} == said
+    assert mine["nodeSelector"] == {"pool": "infra"}
+    none = etcd_stateful_set(make_job(spec={"rendezvous": {"etcd": {"tolerations": []}}}), "x", defaults)["spec"]["template"]["spec"]
+    assert "tolerations" not in none, "an empty list is the job's word, too"
+    assert "tolerations" not in etcd_stateful_set(make_job(), "x")["spec"]["template"]["spec"]
