@@ -19,8 +19,23 @@ class Etcd:
         self.endpoint = client.removeprefix("http://")
         self._child = Child(
             [
-                *(program("etcd"), "--data-dir", folder / "etcd", "--listen-client-urls", client, "--advertise-client-urls", client),
-                *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"),
+                *(
+                    program("etcd"),
+                    "--data-dir",
+                    folder / "etcd",
+                    "--listen-client-urls",
+                    client,
+                    "--advertise-client-urls",
+                    client,
+                ),
+                *(
+                    "--listen-peer-urls",
+                    peer,
+                    "--initial-advertise-peer-urls",
+                    peer,
+                    "--initial-cluster",
+                    f"default={peer}",
+                ),
                 *("--log-level", "warn"),
             ],
             folder / "etcd.log",

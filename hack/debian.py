@@ -1,4 +1,5 @@
-"""Debian packages that this machine lacks, installed one caller after the other: cluster and images ask side by side, apt has one lock."""
+"""Debian packages that this machine lacks, installed one caller after the other: cluster and images ask side by side,
+apt has one lock."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ def install(packages: Sequence[str], steps: Steps, why: str) -> None:
     if os.geteuid() != 0:
         raise StepError(f"these Debian packages are missing; {by_hand}")
     if not shutil.which("apt-get"):
-        raise StepError(f"this machine is not a Debian (no apt-get); install what these Debian packages hold: {' '.join(packages)}")
+        raise StepError(
+            f"this machine is not a Debian (no apt-get); install what these Debian packages hold: {' '.join(packages)}"
+        )
     CACHE.mkdir(parents=True, exist_ok=True)
     with steps.step(f"Install Debian packages: {' '.join(packages)}", why, 30), (CACHE / "apt.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,6 +1,8 @@
-"""`make test`: every test, in an order that fails early; end-to-end tests only where there is root for a cluster's nodes.
+"""`make test`: every test, in an order that fails early; end-to-end tests only where there is root for a cluster's
+nodes.
 
-The programs of the test cluster and the images are built first, since almost every test after the unit tests needs one of them.
+The programs of the test cluster and the images are built first, since almost every test after the unit tests needs one
+of them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What long set-up says of itself: each step's name and reason, how long it took here the last time, where it is now, and how it ended.
+"""What long set-up says of itself: each step's name and reason, how long it took here the last time, where it is now,
+and how it ended.
 
-On a terminal the running steps are lines that move; elsewhere there is one line per start, change and end. Steps may run side by side
-(`concurrently`). Safe to use from several threads.
+On a terminal the running steps are lines that move; elsewhere there is one line per start, change and end. Steps may
+run side by side (`concurrently`). Safe to use from several threads.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Step:
 
 
 class _Display:
-    """The lines that move on a terminal: one set per process, whoever shows steps in it, because two would write over each other."""
+    """The lines that move on a terminal: one set per process, whoever shows steps in it, because two would write over
+    each other."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -98,9 +100,16 @@ class Steps:
 
     @contextlib.contextmanager
     def step(self, name: str, why: str = "", usually: float | None = None) -> Iterator[Step]:
-        """Shows a step while the body runs. `usually`: seconds it took on 2 cores, shown until this machine has a figure of its own."""
+        """Shows a step while the body runs. `usually`: seconds it took on 2 cores, shown until this machine has a
+        figure of its own."""
         here = self._timings.get(name)
-        known = f"{here:.0f} s here last time" if here is not None else f"about {usually:.0f} s on 2 cores" if usually else ""
+        known = (
+            f"{here:.0f} s here last time"
+            if here is not None
+            else f"about {usually:.0f} s on 2 cores"
+            if usually
+            else ""
+        )
         notes = "; ".join(part for part in (why, known) if part)
         started = time.monotonic()
         self.console.print(f"[bold]·[/] {name}" + (f" [dim]({notes})[/]" if notes else ""), soft_wrap=True)
@@ -126,13 +135,16 @@ class Steps:
 
 
 def concurrently(*calls: Callable[[], T]) -> list[T]:
-    """Runs the calls side by side and returns their results in order. Waits for all of them, then raises the first error."""
+    """Runs the calls side by side and returns their results in order. Waits for all of them, then raises the first
+    error."""
     with ThreadPoolExecutor(max_workers=max(1, len(calls))) as pool:
         futures = [pool.submit(call) for call in calls]
     return [future.result() for future in futures]
 
 
-def run_logged(argv: Sequence[str], log: Path, on_line: Callable[[str], None] | None = None, env: dict[str, str] | None = None) -> None:
+def run_logged(
+    argv: Sequence[str], log: Path, on_line: Callable[[str], None] | None = None, env: dict[str, str] | None = None
+) -> None:
     """Runs a program with its output in `log` (appended) and each line given to `on_line`.
 
     Raises StepError with the last lines where it exits with anything but 0 or is not there.
@@ -144,7 +156,13 @@ def run_logged(argv: Sequence[str], log: Path, on_line: Callable[[str], None] | 
         sink.flush()
         try:
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, text=True, errors="replace"
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=env,
+                text=True,
+                errors="replace",
             )
         except FileNotFoundError:
             raise StepError(f"{argv[0]} is not installed (needed for: {' '.join(argv[:3])} ...)") from None
@@ -156,7 +174,9 @@ def run_logged(argv: Sequence[str], log: Path, on_line: Callable[[str], None] | 
                 if on_line:
                     on_line(line.rstrip())
     if process.returncode != 0:
-        raise StepError(f"{argv[0]} exited with {process.returncode}. Its last lines (all of it: {log}):\n" + "\n".join(tail))
+        raise StepError(
+            f"{argv[0]} exited with {process.returncode}. Its last lines (all of it: {log}):\n" + "\n".join(tail)
+        )
 
 
 class _Timings:

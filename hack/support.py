@@ -12,8 +12,8 @@ T = TypeVar("T")
 def eventually(predicate: Callable[[], T], timeout: float = 30.0, interval: float = 0.05, what: str = "") -> T:
     """Calls `predicate` until it returns something true, and returns that.
 
-    Raises AssertionError after `timeout` seconds with `what`, the last value and the last assertion error. An AssertionError inside the
-    predicate means "not yet"; every other exception is a bug in the test and passes through.
+    Raises AssertionError after `timeout` seconds with `what`, the last value and the last assertion error. An
+    AssertionError inside the predicate means "not yet"; every other exception is a bug in the test and passes through.
     """
     end = time.monotonic() + timeout
     while True:

@@ -3,7 +3,8 @@
 big   one job of many workers, against a bare client that does the same creates, 64 in flight, in the same run
 idle  many small jobs on one etcd, at rest; then a storm: a tenth of all pods fails at once
 own   the same at rest, each job with an etcd (an address) of its own
-scale thousands of jobs that were there before the operator: its start and its memory; half of all nodes flap; one tenant's storm
+scale thousands of jobs that were there before the operator: its start and its memory; half of all nodes flap; one
+tenant's storm
       while another one scales
 
 Load, API server, scheduler, kwok and operator share the machine: compare ratios, not seconds, between machines.
@@ -41,13 +42,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.operator", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("scenarios", nargs="*", default=["big", "idle", "own"], choices=["big", "idle", "own", "scale"], help="(all)")
+    parser.add_argument(
+        "scenarios", nargs="*", default=["big", "idle", "own"], choices=["big", "idle", "own", "scale"], help="(all)"
+    )
     parser.add_argument("--big", type=int, default=1000, help="workers of the one job (1000)")
     parser.add_argument("--rounds", type=int, default=3, help="of `big`, of which the medians count (3)")
     parser.add_argument("--jobs", type=int, default=1000, help="small jobs (1000)")
     parser.add_argument("--workers", type=int, default=4, help="of a small job (4)")
     parser.add_argument("--scale-jobs", type=int, default=5000, help="of `scale`, with --workers pods each (5000)")
-    parser.add_argument("--idle-seconds", type=float, default=60.0, help="for which the operator is watched at rest (60)")
+    parser.add_argument(
+        "--idle-seconds", type=float, default=60.0, help="for which the operator is watched at rest (60)"
+    )
     parser.add_argument("--profile", action="store_true", help="of `idle`: where the operator's CPU goes in the storm")
     arguments = parser.parse_args()
     console = Console(highlight=False)
@@ -75,15 +80,25 @@ async def _run(scenario: str, folder: Path, arguments: argparse.Namespace) -> di
     with (
         FakeCluster(folder) as cluster,
         scenarios.etcds(folder, own) as endpoint,
-        Operator(cluster.kubeconfig, folder / "operator.log", folder / "profile.json" if arguments.profile else None) as operator,
+        Operator(
+            cluster.kubeconfig, folder / "operator.log", folder / "profile.json" if arguments.profile else None
+        ) as operator,
     ):
         async with Client(cluster.kubeconfig) as client:
             if scenario == "big":
                 return await scenarios.big_jobs(client, operator, arguments.big, endpoint(0), arguments.rounds)
             figures = await scenarios.many_jobs(
-                client, operator, arguments.jobs, arguments.workers, endpoint, arguments.idle_seconds, storm=scenario == "idle"
+                client,
+                operator,
+                arguments.jobs,
+                arguments.workers,
+                endpoint,
+                arguments.idle_seconds,
+                storm=scenario == "idle",
             )
-            return figures | {f"storm: % of CPU in {part}": share for part, share in operator.profile().items() if share >= 0.5}
+            return figures | {
+                f"storm: % of CPU in {part}": share for part, share in operator.profile().items() if share >= 0.5
+            }
 
 
 def _show(console: Console, scenario: str, figures: dict[str, float]) -> bool:

@@ -1,4 +1,5 @@
-"""A real control plane with a real scheduler, and kwok for kubelets: nodes and pods that exist in the API alone. On loopback, no root."""
+"""A real control plane with a real scheduler, and kwok for kubelets: nodes and pods that exist in the API alone. On
+loopback, no root."""
 
 from __future__ import annotations
 
@@ -36,20 +37,31 @@ class FakeCluster(ControlPlane):
         fast = {"kubeconfig": str(self.kubeconfig), "qps": 2000, "burst": 4000}
         config = self.directory / "scheduler.yaml"
         kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
-        config.write_text(yaml.safe_dump({**kind, "clientConnection": fast, "leaderElection": {"leaderElect": False}}), encoding="utf-8")
+        config.write_text(
+            yaml.safe_dump({**kind, "clientConnection": fast, "leaderElection": {"leaderElect": False}}),
+            encoding="utf-8",
+        )
         port, kwok_port = free_ports(2)
         flags: Mapping[str, object] = {"config": config, "secure-port": port, "bind-address": "127.0.0.1"}
-        ours = [word for word in components.scheduler(self.kubeconfig) if not word.startswith(("--leader-elect", "--profiling"))]
+        ours = [
+            word
+            for word in components.scheduler(self.kubeconfig)
+            if not word.startswith(("--leader-elect", "--profiling"))
+        ]
         self._start_child([*ours, *command("kube-scheduler", flags)[1:]])
         kwok = {"kubeconfig": self.kubeconfig, "manage-all-nodes": True, "server-address": f"127.0.0.1:{kwok_port}"}
         stages = source_of_module("sigs.k8s.io/kwok") / "kustomize" / "stage"
-        # Not pod-delete: kwok deletes by name, and a late one takes the successor instead, again and again. Pods that have failed need no
-        # kubelet to go; the others are deleted by force.
+        # Not pod-delete: kwok deletes by name, and a late one takes the successor instead, again and again. Pods that
+        # have failed need no kubelet to go; the others are deleted by force.
         files = [stages / "node/fast/node-initialize.yaml", stages / "pod/fast/pod-ready.yaml"]
         self._start_child([*command("kwok", kwok), *(f"--config={each}" for each in files)])
         install_crd(self)
-        nodes = [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{number}"}} for number in range(NODES)]
-        self.kubectl("create", "--filename=-", stdin=orjson.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}).decode())
+        nodes = [
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{number}"}} for number in range(NODES)
+        ]
+        self.kubectl(
+            "create", "--filename=-", stdin=orjson.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}).decode()
+        )
         self.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s")
 
     def _server_flags(self) -> Json:
@@ -81,7 +93,9 @@ class Client:
 
     async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Json:
         data = orjson.dumps(body) if body is not None else None
-        async with self.session.request(method, self.server + path, data=data, headers={"Content-Type": kind}) as response:
+        async with self.session.request(
+            method, self.server + path, data=data, headers={"Content-Type": kind}
+        ) as response:
             answer: Json = orjson.loads(await response.read())
             if response.status >= 300:
                 raise RuntimeError(f"{method} {path}: {response.status} {answer.get('message')}")

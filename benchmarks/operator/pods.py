@@ -1,4 +1,5 @@
-"""Counts the pods of a namespace as they come and run, by the one watch that is cheap enough not to be measured itself."""
+"""Counts the pods of a namespace as they come and run, by the one watch that is cheap enough not to be measured
+itself."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ class PodCount:
             if self._task.done():
                 self._task.result()
             if time.monotonic() > end or self._task.done():
-                raise TimeoutError(f"{len(self.created)} of {created} pods created, {len(self.running)} of {running} running")
+                raise TimeoutError(
+                    f"{len(self.created)} of {created} pods created, {len(self.running)} of {running} running"
+                )
             await asyncio.sleep(0.02)
 
     async def _run(self) -> None:

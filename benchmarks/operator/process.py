@@ -87,7 +87,10 @@ class Operator:
     def metrics(self) -> Samples:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=30) as answer:
             lines = answer.read().decode().splitlines()
-        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))}
+        return {
+            name: float(value)
+            for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        }
 
 
 def idle_cost(operator: Operator, seconds: float) -> tuple[float, Cost]:
@@ -109,14 +112,20 @@ def quantile(samples: Samples, name: str, share: float) -> float:
     1.5
     """
     buckets = sorted(
-        (float(found[1]), value) for key, value in samples.items() if (found := re.fullmatch(rf'{name}_bucket{{le="(.+)"}}', key))
+        (float(found[1]), value)
+        for key, value in samples.items()
+        if (found := re.fullmatch(rf'{name}_bucket{{le="(.+)"}}', key))
     )
     if not buckets or not buckets[-1][1]:
         return 0.0
     wanted, edge, below = share * buckets[-1][1], 0.0, 0.0
     for limit, count in buckets:
         if count >= wanted:
-            return limit if limit == float("inf") or count == below else edge + (limit - edge) * (wanted - below) / (count - below)
+            return (
+                limit
+                if limit == float("inf") or count == below
+                else edge + (limit - edge) * (wanted - below) / (count - below)
+            )
         edge, below = limit, count
     return edge
 
@@ -133,6 +142,7 @@ def requests(samples: Samples) -> dict[str, float]:
 
 
 def beyond_creates(samples: Samples) -> float:
-    """Requests of every kind for each pod that was created, beside that create itself. A dry run is a request like others."""
+    """Requests of every kind for each pod that was created, beside that create itself. A dry run is a request like
+    others."""
     made = samples["elasticjob_pods_created_total"]
     return (sum(requests(samples).values()) - made) / made

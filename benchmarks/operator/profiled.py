@@ -1,7 +1,9 @@
-"""The operator under a sampling profiler: `python -m benchmarks.operator.profiled FILE`. SIGUSR2 begins, another one ends and writes FILE.
+"""The operator under a sampling profiler: `python -m benchmarks.operator.profiled FILE`. SIGUSR2 begins, another one
+ends and writes FILE.
 
-A sample for each millisecond of CPU (not of time), so waiting costs nothing and the figures are hardly slower than without. A sample counts
-for the innermost part of the program on its stack: what pydantic does for a policy is the policy's.
+A sample for each millisecond of CPU (not of time), so waiting costs nothing and the figures are hardly slower than
+without. A sample counts for the innermost part of the program on its stack: what pydantic does for a policy is the
+policy's.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class Sampler:
             code = frame.f_code
             part = self._known.get(code.co_filename)
             if part is None:
-                part = self._known[code.co_filename] = next((PARTS[each] for each in PARTS if each in code.co_filename), "")
+                part = self._known[code.co_filename] = next(
+                    (PARTS[each] for each in PARTS if each in code.co_filename), ""
+                )
             if part:
                 self._parts[part] += 1
                 self._lines[f"{part}: {Path(code.co_filename).name} {code.co_qualname}"] += 1

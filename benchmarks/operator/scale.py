@@ -1,4 +1,5 @@
-"""Thousands of jobs of several tenants: what a start costs, a flap of nodes, and what one tenant notices of another's storm."""
+"""Thousands of jobs of several tenants: what a start costs, a flap of nodes, and what one tenant notices of another's
+storm."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ FLAP_SECONDS, NODE_LOST_SECONDS = 2.0, 60
 SETTINGS = {"ELASTICJOB_NODE_LOST_SECONDS": str(NODE_LOST_SECONDS), "ELASTICJOB_RESYNC_SECONDS": "900"}
 """No resync meanwhile: it would hide what each event costs."""
 MERGE = "application/merge-patch+json"
-ENVIRONMENT = [{"name": f"SETTING_{number}", "value": f"a value of the environment, number {number}"} for number in range(12)]
+ENVIRONMENT = [
+    {"name": f"SETTING_{number}", "value": f"a value of the environment, number {number}"} for number in range(12)
+]
 LIMITS = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "8"}
 TEMPLATE: Json = {
     "spec": {
@@ -36,7 +39,10 @@ TEMPLATE: Json = {
                 "command": ["elasticrun", "--standalone-tuning", "train.py", "--config", "/config/model.yaml"],
                 "env": ENVIRONMENT,
                 "resources": {"limits": LIMITS, "requests": LIMITS},
-                "volumeMounts": [{"name": "checkpoints", "mountPath": "/checkpoints"}, {"name": "shm", "mountPath": "/dev/shm"}],
+                "volumeMounts": [
+                    {"name": "checkpoints", "mountPath": "/checkpoints"},
+                    {"name": "shm", "mountPath": "/dev/shm"},
+                ],
             }
         ],
         "volumes": [
@@ -55,14 +61,23 @@ class Seeded(ControlPlane):
         install_crd(self)
 
     def _server_flags(self) -> Json:
-        return {**super()._server_flags(), "disable-admission-plugins": "ServiceAccount,TaintNodesByCondition,PersistentVolumeClaimResize"}
+        return {
+            **super()._server_flags(),
+            "disable-admission-plugins": "ServiceAccount,TaintNodesByCondition,PersistentVolumeClaimResize",
+        }
 
 
-async def run(folder: Path, endpoint: str, jobs: int, workers: int, start: Callable[[Path, str], Operator]) -> dict[str, float]:
+async def run(
+    folder: Path, endpoint: str, jobs: int, workers: int, start: Callable[[Path, str], Operator]
+) -> dict[str, float]:
     """`start(kubeconfig, name of the log)`: an operator."""
     figures = _Figures()
     with Seeded(folder) as cluster:
-        async with Client(cluster.kubeconfig) as client, Etcd(cluster.etcd_endpoint) as etcd, Etcd(f"http://{endpoint}") as meeting:
+        async with (
+            Client(cluster.kubeconfig) as client,
+            Etcd(cluster.etcd_endpoint) as etcd,
+            Etcd(f"http://{endpoint}") as meeting,
+        ):
             for tenant in ("seed", *(f"tenant-{number}" for number in range(TENANTS))):
                 await client.call("POST", "/api/v1/namespaces", {"metadata": {"name": tenant}})
             await etcd.write(nodes(NODES))
@@ -93,7 +108,11 @@ class _Figures(dict[str, float]):
 
 def _cost(operator: Operator, name: str) -> dict[str, float]:
     cost = operator.cost()
-    return {f"{name}: operator's CPU, s": cost.cpu, f"{name}: peak of memory, MiB": cost.peak, f"{name}: MiB": cost.memory}
+    return {
+        f"{name}: operator's CPU, s": cost.cpu,
+        f"{name}: peak of memory, MiB": cost.peak,
+        f"{name}: MiB": cost.memory,
+    }
 
 
 def _requests(spent: Samples, jobs: int) -> dict[str, float]:
@@ -114,7 +133,12 @@ async def _original(client: Client, meeting: Etcd, workers: int, endpoint: str) 
     for pod in pods:
         path = f"{PODS.format('seed')}/{pod['metadata']['name']}"
         target = {"apiVersion": "v1", "kind": "Node", "name": "node-0000"}
-        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod["metadata"]["name"]}, "target": target}
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod["metadata"]["name"]},
+            "target": target,
+        }
         await client.call("POST", f"{path}/binding", binding)
         await client.call("PATCH", f"{path}/status", _running(), MERGE)
     while True:
@@ -170,7 +194,11 @@ async def _flap(client: Client, operator: Operator) -> dict[str, float]:
     before, cpu, waits = operator.metrics(), operator.cost().cpu, list[float]()
     async with _probing(operator, waits):
         for ready in ("Unknown", "True"):
-            condition = {"type": "Ready", "status": ready, "lastTransitionTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+            condition = {
+                "type": "Ready",
+                "status": ready,
+                "lastTransitionTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            }
             body = {"status": {"conditions": [condition]}}
             paths = [f"/api/v1/nodes/node-{number:04}/status" for number in range(0, NODES, 2)]
             await _many([client.call("PATCH", path, body, MERGE) for path in paths])

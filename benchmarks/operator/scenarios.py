@@ -19,7 +19,9 @@ from hack.cluster.processes import Child, free_ports
 JOBS = "/apis/elasticjob.dev/v1alpha1/namespaces/{}/elasticjobs"
 PODS = "/api/v1/namespaces/{}/pods"
 IN_FLIGHT = 64
-TEMPLATE: Json = {"spec": {"containers": [{"name": "trainer", "image": "trainer:1", "command": ["elasticrun", "train.py"]}]}}
+TEMPLATE: Json = {
+    "spec": {"containers": [{"name": "trainer", "image": "trainer:1", "command": ["elasticrun", "train.py"]}]}
+}
 
 
 def job(name: str, workers: int, endpoint: str) -> Json:
@@ -79,13 +81,15 @@ def _healthy(url: str) -> bool:
 
 
 async def big_jobs(client: Client, operator: Operator, workers: int, endpoint: str, rounds: int) -> dict[str, float]:
-    """The median of so many rounds, figure by figure: what else the machine does hits operator and bare client at different times."""
+    """The median of so many rounds, figure by figure: what else the machine does hits operator and bare client at
+    different times."""
     found = [await _big_job(client, operator, workers, endpoint) for _ in range(rounds)]
     return {name: statistics.median(each[name] for each in found) for name in found[0]}
 
 
 async def _big_job(client: Client, operator: Operator, workers: int, endpoint: str) -> dict[str, float]:
-    """Seconds from apply until all pods are created, until all run, and until status says so; and the same creates by the bare client."""
+    """Seconds from apply until all pods are created, until all run, and until status says so; and the same creates by
+    the bare client."""
     before = operator.metrics()
     async with namespace(client, "big") as ns, PodCount(client, ns) as pods:
         started, cpu = time.monotonic(), operator.cost().cpu
@@ -117,24 +121,43 @@ async def _big_job(client: Client, operator: Operator, workers: int, endpoint: s
 
 
 def _as_created(pod: Json) -> Json:
-    """What was sent, as nearly as can be told from what is there: without owner (it would be collected) and what the server added."""
-    spec = {key: value for key, value in pod["spec"].items() if key not in ("nodeName", "tolerations", "priority", "preemptionPolicy")}
+    """What was sent, as nearly as can be told from what is there: without owner (it would be collected) and what the
+    server added."""
+    spec = {
+        key: value
+        for key, value in pod["spec"].items()
+        if key not in ("nodeName", "tolerations", "priority", "preemptionPolicy")
+    }
     return {"metadata": {key: pod["metadata"].get(key) for key in ("name", "labels", "annotations")}, "spec": spec}
 
 
 async def many_jobs(
-    client: Client, operator: Operator, jobs: int, workers: int, endpoint: Callable[[int], str], idle_seconds: float, *, storm: bool
+    client: Client,
+    operator: Operator,
+    jobs: int,
+    workers: int,
+    endpoint: Callable[[int], str],
+    idle_seconds: float,
+    *,
+    storm: bool,
 ) -> dict[str, float]:
     """`jobs` of `workers`: what they cost at rest, then what happens when a tenth of all pods fails at once."""
     figures: dict[str, float] = {}
     total = jobs * workers
     async with namespace(client, "many", last=True) as ns, PodCount(client, ns) as pods:
         started, began = time.monotonic(), operator.metrics()
-        await _many([client.call("POST", JOBS.format(ns), job(f"job-{number}", workers, endpoint(number))) for number in range(jobs)])
+        await _many(
+            [
+                client.call("POST", JOBS.format(ns), job(f"job-{number}", workers, endpoint(number)))
+                for number in range(jobs)
+            ]
+        )
         await pods.until(created=total, running=total, seconds=600)
         figures["all pods of all jobs run, s"] = time.monotonic() - started
         await _quiet(operator)
-        figures["reconcile p99 while they start, s"] = quantile(difference(began, operator.metrics()), "elasticjob_reconcile_seconds", 0.99)
+        figures["reconcile p99 while they start, s"] = quantile(
+            difference(began, operator.metrics()), "elasticjob_reconcile_seconds", 0.99
+        )
         cores, cost = await asyncio.to_thread(idle_cost, operator, idle_seconds)
         figures |= {"idle: % of a core": cores * 100, "idle: MiB": cost.memory, "idle: threads": cost.threads}
         if storm:
@@ -180,7 +203,14 @@ async def _storm(client: Client, operator: Operator, ns: str, pods: PodCount, to
 def _failed(pod: Json) -> Json:
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     ended = {"exitCode": 1, "reason": "Error", "startedAt": pod["status"]["startTime"], "finishedAt": now}
-    container = {"name": "trainer", "image": "trainer:1", "imageID": "", "ready": False, "restartCount": 0, "state": {"terminated": ended}}
+    container = {
+        "name": "trainer",
+        "image": "trainer:1",
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": {"terminated": ended},
+    }
     return {"status": {"phase": "Failed", "containerStatuses": [container]}}
 
 

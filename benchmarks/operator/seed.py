@@ -1,6 +1,8 @@
-"""Thousands of jobs with their pods, put straight into the API server's etcd: copies of one job that the operator has made.
+"""Thousands of jobs with their pods, put straight into the API server's etcd: copies of one job that the operator has
+made.
 
-Through the API server they would take most of an hour on a small machine. It takes what it finds in its etcd, as JSON too.
+Through the API server they would take most of an hour on a small machine. It takes what it finds in its etcd, as JSON
+too.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ class Original:
         self._objects += [("services/specs", _stored(each)) for each in services]
         self._keys = [(key.encode(), value) for key, value in keys.items()]
 
-    def copy(self, name: str, namespace: str, nodes: list[str]) -> tuple[list[tuple[str, bytes]], list[tuple[str, bytes]]]:
+    def copy(
+        self, name: str, namespace: str, nodes: list[str]
+    ) -> tuple[list[tuple[str, bytes]], list[tuple[str, bytes]]]:
         """(for the API server's etcd, for that of the agents). `name` is as long as the original's."""
         uid = str(uuid.uuid4())
 
@@ -88,7 +92,12 @@ class Original:
 def nodes(count: int) -> Iterator[tuple[str, bytes]]:
     for name in (f"node-{number:04}" for number in range(count)):
         metadata = {"name": name, "uid": str(uuid.uuid4()), "creationTimestamp": "2026-01-01T00:00:00Z"}
-        ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z", "reason": "KubeletReady"}
+        ready = {
+            "type": "Ready",
+            "status": "True",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "reason": "KubeletReady",
+        }
         body = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": {"conditions": [ready]}}
         yield f"/registry/minions/{name}", orjson.dumps(body)
 

@@ -42,7 +42,9 @@ def main() -> int:
         if not arguments.keep:
             driver.down()
     console.print(_table(costs, arguments.launchers))
-    console.print(f"medians of {arguments.runs} runs (least-most), steps lost; load of this machine now: {os.getloadavg()[0]:.1f}")
+    console.print(
+        f"medians of {arguments.runs} runs (least-most), steps lost; load of this machine now: {os.getloadavg()[0]:.1f}"
+    )
     return 0
 
 
@@ -79,7 +81,9 @@ def _table(costs: dict[tuple[str, str], list[Recovery]], launchers: list[str]) -
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pods", description="What a change costs in real pods.")
     parser.add_argument("--runs", type=int, default=5, help="jobs per launcher (5)")
-    parser.add_argument("--launchers", type=lambda text: text.split(","), default=list(LAUNCHERS), help=f"of {', '.join(LAUNCHERS)}")
+    parser.add_argument(
+        "--launchers", type=lambda text: text.split(","), default=list(LAUNCHERS), help=f"of {', '.join(LAUNCHERS)}"
+    )
     parser.add_argument("--keep", action="store_true", help="leave the cluster up")
     return parser.parse_args()
 

@@ -30,7 +30,8 @@ class JobError(Exception):
 
 
 class Job:
-    """Use as a context manager: the job is deleted at its end. `launcher`: the command that starts the script in each pod."""
+    """Use as a context manager: the job is deleted at its end. `launcher`: the command that starts the script in each
+    pod."""
 
     def __init__(self, driver: ClusterDriver, name: str, launcher: list[str], replicas: int) -> None:
         self._driver = driver
@@ -46,7 +47,12 @@ class Job:
 
     def apply(self) -> float:
         """Returns when (Unix time)."""
-        script = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self._name}, "data": {"train.py": SCRIPT.read_text()}}
+        script = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": self._name},
+            "data": {"train.py": SCRIPT.read_text()},
+        }
         self._driver.kubectl.apply(yaml.safe_dump(script), NAMESPACE)
         now = time.time()
         self._driver.kubectl.apply(yaml.safe_dump(self._manifest), NAMESPACE)
@@ -70,7 +76,9 @@ class Job:
             if pod["status"].get("phase") != "Running" or "deletionTimestamp" in pod["metadata"]:
                 continue
             try:
-                text = self._driver.kubectl.run("exec", pod["metadata"]["name"], "--namespace", NAMESPACE, "--", "sh", "-c", _READ)
+                text = self._driver.kubectl.run(
+                    "exec", pod["metadata"]["name"], "--namespace", NAMESPACE, "--", "sh", "-c", _READ
+                )
             except KubeError:
                 continue
             return [worker for part in text.split("==\n") if (worker := parse_log(part))]

@@ -47,7 +47,10 @@ def main() -> int:
     except saved.SavedError as error:
         console.print(str(error))
         return 2
-    console.print(", ".join(f"{name} {value}" for name, value in here.items()) + f"; load {os.getloadavg()[0]:.1f}", soft_wrap=True)
+    console.print(
+        ", ".join(f"{name} {value}" for name, value in here.items()) + f"; load {os.getloadavg()[0]:.1f}",
+        soft_wrap=True,
+    )
     console.print(f"about {_expected(arguments) / 60:.0f} minutes where nothing else runs")
 
     def keep(results: Sequence[Result]) -> None:
@@ -59,7 +62,10 @@ def main() -> int:
     logs = Path(tempfile.mkdtemp(prefix="elasticjob-bench-"))
     results = _measure(console, logs, arguments, keep)
     console.print(report.table(results))
-    console.print(f"{len(results)} measurements in {time.monotonic() - started:.0f} s; load of this machine now: {os.getloadavg()[0]:.1f}")
+    console.print(
+        f"{len(results)} measurements in {time.monotonic() - started:.0f} s; load of this machine now: "
+        f"{os.getloadavg()[0]:.1f}"
+    )
     if arguments.save:
         console.print(f"saved: recovery.md, .json and .svg in {arguments.folder}", soft_wrap=True)
     if any(result.error for result in results):
@@ -69,8 +75,11 @@ def main() -> int:
     return 0
 
 
-def _measure(console: Console, logs: Path, arguments: argparse.Namespace, keep: Callable[[Sequence[Result]], None]) -> list[Result]:
-    """Round by round, and in each all systems side by side: what else the machine does hits them alike. `keep` is called after each."""
+def _measure(
+    console: Console, logs: Path, arguments: argparse.Namespace, keep: Callable[[Sequence[Result]], None]
+) -> list[Result]:
+    """Round by round, and in each all systems side by side: what else the machine does hits them alike. `keep` is
+    called after each."""
     results: list[Result] = []
     try:
         for number in range(1, max(arguments.runs, arguments.goodput_runs) + 1):
@@ -93,7 +102,9 @@ def is_clear(results: Sequence[Result]) -> bool:
     return len({result.run for result in results if not result.error}) >= 2 and len(slow) >= 2
 
 
-def _one(console: Console, logs: Path, number: int, scenario: str, system: System, arguments: argparse.Namespace) -> list[Result]:
+def _one(
+    console: Console, logs: Path, number: int, scenario: str, system: System, arguments: argparse.Namespace
+) -> list[Result]:
     folder = logs / f"{scenario}-{system.name}-{number}"
     folder.mkdir()
     time.sleep(SETTLE)
@@ -117,7 +128,9 @@ def _one(console: Console, logs: Path, number: int, scenario: str, system: Syste
         results = [dataclasses.replace(head, error=str(error))]
     for result in results:
         said = result.error or report.cell([result])
-        console.print(f"run {number}  {system.name:17} {result.change:26} {said}  (before: {head.busy:.0%} busy)", soft_wrap=True)
+        console.print(
+            f"run {number}  {system.name:17} {result.change:26} {said}  (before: {head.busy:.0%} busy)", soft_wrap=True
+        )
     if not any(result.error for result in results) and not arguments.keep_logs:
         shutil.rmtree(folder, ignore_errors=True)
     return results
@@ -137,21 +150,33 @@ def _expected(arguments: argparse.Namespace) -> float:
             total += arguments.goodput_runs * (arguments.goodput_seconds + scenarios.START_EXPECTED + OVERHEAD)
             continue
         one = scenarios.expected(scenario, system)
-        total += (min(2, arguments.runs) if one > SLOW else arguments.runs) * (one + scenarios.START_EXPECTED + OVERHEAD)
+        total += (min(2, arguments.runs) if one > SLOW else arguments.runs) * (
+            one + scenarios.START_EXPECTED + OVERHEAD
+        )
     return total
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
-    parser.add_argument("--runs", type=int, default=5, help="of each scenario with each system, 2 where one takes over 30 s (5)")
-    parser.add_argument("--scenarios", type=_list_of([*scenarios.SCENARIOS, GOODPUT]), help="separated by commas; default: all")
-    parser.add_argument("--systems", type=_list_of(list(SYSTEMS)), default=list(SYSTEMS), help="separated by commas; default: all")
+    parser.add_argument(
+        "--runs", type=int, default=5, help="of each scenario with each system, 2 where one takes over 30 s (5)"
+    )
+    parser.add_argument(
+        "--scenarios", type=_list_of([*scenarios.SCENARIOS, GOODPUT]), help="separated by commas; default: all"
+    )
+    parser.add_argument(
+        "--systems", type=_list_of(list(SYSTEMS)), default=list(SYSTEMS), help="separated by commas; default: all"
+    )
     parser.add_argument("--quick", action="store_true", help="one run, without torchrun as shipped and without goodput")
     parser.add_argument("--goodput-runs", type=int, default=1, help="of the scenario goodput (1)")
     parser.add_argument("--goodput-seconds", type=float, default=300.0, help="its length (300)")
     parser.add_argument("--goodput-every", type=float, default=30.0, help="s between two crashes in it (30)")
-    parser.add_argument("--save", action="store_true", help="write table, plot and figures; what was saved of other pairs stays")
-    parser.add_argument("--add", action="store_true", help="with --save: add to the runs saved of the same pairs, not in their place")
+    parser.add_argument(
+        "--save", action="store_true", help="write table, plot and figures; what was saved of other pairs stays"
+    )
+    parser.add_argument(
+        "--add", action="store_true", help="with --save: add to the runs saved of the same pairs, not in their place"
+    )
     parser.add_argument("--fresh", action="store_true", help="with --save: forget what was saved")
     parser.add_argument("--folder", type=Path, default=SAVED, help="where --save writes (docs/bench)")
     parser.add_argument("--keep-logs", action="store_true", help="keep the logs also where nothing failed")

@@ -1,4 +1,5 @@
-"""One job of several agents on this machine, and everything that can be done to them. Ends only what it started, by process id."""
+"""One job of several agents on this machine, and everything that can be done to them. Ends only what it started, by
+process id."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class JobError(Exception):
 
 
 class Job:
-    """Agents are named agent-0, agent-1 ...; the first hosts torchrun's store, where there is one. Use as a context manager."""
+    """Agents are named agent-0, agent-1 ...; the first hosts torchrun's store, where there is one. Use as a context
+    manager."""
 
     def __init__(self, system: System, folder: Path, etcd: str, *, least: int = 2, most: int = 4) -> None:
         self._system = system
@@ -82,7 +84,8 @@ class Job:
         return now
 
     def expendable(self, world: int) -> list[str]:
-        """Members of that world from the highest rank down, without the host of torchrun's store and without rank 0, if that is another."""
+        """Members of that world from the highest rank down, without the host of torchrun's store and without rank 0, if
+        that is another."""
         workers = newest_world(self.workers(), world, 0.0)
         return [worker.member for worker in reversed(workers) if worker.member != "agent-0" and worker.rank != 0]
 
@@ -96,7 +99,9 @@ class Job:
         """Raises JobError."""
 
         def steady() -> bool:
-            if gone := next((name for name, agent in self._agents.items() if name not in self._ended and not agent.alive()), None):
+            if gone := next(
+                (name for name, agent in self._agents.items() if name not in self._ended and not agent.alive()), None
+            ):
                 raise JobError(f"{gone} ended by itself: {last_line(self._agents[gone].log)}")
             return is_steady(self.workers(), world, since)
 
@@ -153,7 +158,9 @@ class Job:
         return marked(MARK, self._mark(member))
 
     def _signal_all(self, member: str, number: signal.Signals) -> float:
-        found = sorted(marked(MARK, self._mark(member)), key=lambda pid: pid != self._agents[member].pid)  # the agent first
+        found = sorted(
+            marked(MARK, self._mark(member)), key=lambda pid: pid != self._agents[member].pid
+        )  # the agent first
         now = time.time()
         for pid in found:
             with contextlib.suppress(ProcessLookupError):

@@ -39,7 +39,8 @@ class Recovery:
     steps_lost: int | None
     """Steps that were done again."""
     restarted: float | None = None
-    """s from the event until the last script of that world began: the launcher's share. Imports and first step are the script's."""
+    """s from the event until the last script of that world began: the launcher's share. Imports and first step are the
+    script's."""
 
 
 def parse_log(text: str) -> Worker | None:
@@ -52,7 +53,8 @@ def parse_log(text: str) -> Worker | None:
 
 
 def newest_world(workers: Iterable[Worker], world: int, since: float) -> list[Worker]:
-    """The latest worker of every rank among those that began after `since` in a world of this size; empty: not all there."""
+    """The latest worker of every rank among those that began after `since` in a world of this size; empty: not all
+    there."""
     latest: dict[int, Worker] = {}
     for worker in sorted(workers, key=lambda worker: worker.began):
         if worker.world == world and worker.began >= since:
@@ -67,7 +69,9 @@ def is_steady(workers: Iterable[Worker], world: int, since: float = 0.0) -> bool
 
 def first_step(workers: Iterable[Worker], world: int, since: float) -> float | None:
     """When the world of this size, of workers that began after `since`, did its first step."""
-    times = [worker.steps[0][0] for worker in workers if worker.world == world and worker.began >= since and worker.steps]
+    times = [
+        worker.steps[0][0] for worker in workers if worker.world == world and worker.began >= since and worker.steps
+    ]
     return min(times, default=None)
 
 
@@ -94,10 +98,14 @@ def _longest_pause(workers: Iterable[Worker], event: float, first: float) -> flo
 
 def _steps_lost(workers: Sequence[Worker], event: float, first: float) -> int:
     """Of every world that began between the event and the first step: how far it went back behind the one before."""
-    leaders = sorted((one for one in workers if one.rank == 0 and event <= one.began <= first), key=lambda one: one.began)
+    leaders = sorted(
+        (one for one in workers if one.rank == 0 and event <= one.began <= first), key=lambda one: one.began
+    )
     lost, since, reached = 0, 0.0, 0
     for leader in leaders:
-        reached = max((step for one in workers for time, step in one.steps if since <= time < leader.began), default=reached)
+        reached = max(
+            (step for one in workers for time, step in one.steps if since <= time < leader.began), default=reached
+        )
         lost += max(0, reached - leader.resumed)
         since, reached = leader.began, leader.resumed
     return lost
@@ -110,7 +118,8 @@ def usual_step(workers: Iterable[Worker]) -> float:
 
 
 def goodput(workers: Sequence[Worker], start: float, end: float) -> float:
-    """Share of the steps that could have been done between the two moments, had nothing happened: done again counts once."""
+    """Share of the steps that could have been done between the two moments, had nothing happened: done again counts
+    once."""
     reached = [step for worker in workers for time, step in worker.steps if start <= time <= end]
     ideal = (end - start) / usual_step(workers) if workers else 0.0
     return (max(reached) - min(reached)) / ideal if reached and ideal else 0.0

@@ -39,7 +39,8 @@ class Result:
 
 
 def figure(result: Result) -> float | None:
-    """What is compared. Seconds: to the first step, or the stall where newcomers join; for goodput the share that was lost."""
+    """What is compared. Seconds: to the first step, or the stall where newcomers join; for goodput the share that was
+    lost."""
     if result.goodput is not None:
         return 1 - result.goodput
     if result.recovery is None:
@@ -53,7 +54,11 @@ def median(results: Sequence[Result]) -> float | None:
 
 
 def _median(figures: Sequence[float | None]) -> float | None:
-    middle = statistics.median_high(value if value is not None else float("inf") for value in figures) if figures else float("inf")
+    middle = (
+        statistics.median_high(value if value is not None else float("inf") for value in figures)
+        if figures
+        else float("inf")
+    )
     return None if middle == float("inf") else middle
 
 
@@ -65,7 +70,8 @@ def cell(results: Sequence[Result]) -> str:
         return "failed" if results else ""
     middle = median(good)
     if good[0].goodput is not None:
-        return f"{1 - (middle or 0.0):.1%}{_spread([1 - value for result in good if (value := figure(result)) is not None], '%')}{failed}"
+        lost = [1 - value for result in good if (value := figure(result)) is not None]
+        return f"{1 - (middle or 0.0):.1%}{_spread(lost, '%')}{failed}"
     values = [value for result in good if (value := figure(result)) is not None]
     if middle is None:
         return f"never ({NEVER:.0f} s)" + (f" in {len(good) - len(values)} of {len(good)}" if values else "") + failed
@@ -97,15 +103,22 @@ def ratio(results: Sequence[Result], baseline: Sequence[Result]) -> str:
 
 
 def changes(results: Sequence[Result]) -> list[str]:
-    """All that were measured, in that order. What failed on its way there goes by its scenario, where no other system came further."""
+    """All that were measured, in that order. What failed on its way there goes by its scenario, where no other system
+    came further."""
     reached = {result.scenario for result in results if not result.error}
-    return list(dict.fromkeys(result.change for result in results if not result.error or result.scenario not in reached))
+    return list(
+        dict.fromkeys(result.change for result in results if not result.error or result.scenario not in reached)
+    )
 
 
 def of(results: Sequence[Result], system: str, change: str) -> list[Result]:
     """The runs of one system that were to have this change."""
     scenarios = {result.scenario for result in results if result.change == change and result.scenario}
-    return [one for one in results if one.system == system and (one.change == change or (one.error and one.scenario in scenarios))]
+    return [
+        one
+        for one in results
+        if one.system == system and (one.change == change or (one.error and one.scenario in scenarios))
+    ]
 
 
 def grid(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
@@ -123,13 +136,18 @@ def grid(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
 
 
 def shares(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
-    """(header, rows): how long it took until the last script of the new world began: what the launcher can do about it."""
+    """(header, rows): how long it took until the last script of the new world began: what the launcher can do about
+    it."""
     systems = [name for name in SYSTEMS if any(result.system == name for result in results)]
     rows = []
     for change in dict.fromkeys(result.change for result in results if result.recovery is not None):
         cells = []
         for name in systems:
-            good = [one.recovery for one in results if (one.system, one.change) == (name, change) and one.recovery is not None]
+            good = [
+                one.recovery
+                for one in results
+                if (one.system, one.change) == (name, change) and one.recovery is not None
+            ]
             middle = _median([_share(cost, stall=change in SURVIVED) for cost in good])
             cells.append("" if not good else "never" if middle is None else f"{middle:.2f} s")
         rows.append([f"{change}: of the stall" if change in SURVIVED else change, *cells])
@@ -156,7 +174,11 @@ def runs(results: Sequence[Result]) -> str:
 
 def table(results: Sequence[Result]) -> Table:
     header, rows = grid(results)
-    shown = Table(*header, title=f"medians (least-most), steps lost, and how many times as long {BASELINE} takes", title_justify="left")
+    shown = Table(
+        *header,
+        title=f"medians (least-most), steps lost, and how many times as long {BASELINE} takes",
+        title_justify="left",
+    )
     for row in rows:
         shown.add_row(*row)
     return shown
@@ -165,24 +187,34 @@ def table(results: Sequence[Result]) -> Table:
 def markdown(results: Sequence[Result], facts: Facts) -> str:
     days = sorted({result.at[:10] for result in results if result.at})
     others = [result.busy for result in results if result.busy is not None]
-    machine = ", ".join(f"{value} {name}" if name == "cores" else f"{name} {value}" for name, value in facts.items() if value)
-    quiet = f"Just before each run others used {statistics.median(others):.0%} of the CPU (at most {max(others):.0%})." if others else ""
+    machine = ", ".join(
+        f"{value} {name}" if name == "cores" else f"{name} {value}" for name, value in facts.items() if value
+    )
+    quiet = (
+        f"Just before each run others used {statistics.median(others):.0%} of the CPU (at most {max(others):.0%})."
+        if others
+        else ""
+    )
     lines = [
         "# Recovery",
         "",
         f"Measured on {' and '.join(days) or 'an unknown day'}: {machine}. {quiet}",
-        "4 agents of one worker each on loopback, DDP over gloo, a step of 50 ms or more, a checkpoint per step. Same script, same",
+        "4 agents of one worker each on loopback, DDP over gloo, a step of 50 ms or more, a checkpoint per step. Same "
+        "script, same",
         f"machine, run by run side by side: `python -m benchmarks.recovery`. {runs(results)}.",
         "",
-        "From the event to the first step of the new world: median (least-most), steps done again, and how many times as long",
-        f"{BASELINE} takes. Never: not within {NEVER:.0f} s. Stall: the longest time without a step, where the job need not wait for",
+        "From the event to the first step of the new world: median (least-most), steps done again, and how many times "
+        "as long",
+        f"{BASELINE} takes. Never: not within {NEVER:.0f} s. Stall: the longest time without a step, where the job "
+        "need not wait for",
         "those who join.",
         "",
         *_markdown_table(*grid(results)),
         "",
         "![plot](recovery.svg)",
         "",
-        "Of which the launcher and its rendezvous took, until the last worker's script began. The rest is `import torch`, DDP and the",
+        "Of which the launcher and its rendezvous took, until the last worker's script began. The rest is `import "
+        "torch`, DDP and the",
         "first step; a forked worker has most of that behind it.",
         "",
         *_markdown_table(*shares(results)),
@@ -215,12 +247,15 @@ def plot(results: Sequence[Result]) -> str:
         parts.append(f'<text x="{_LEFT + 18}" y="{20 + 16 * number}">{escape(name)}</text>')
     for change in shown:
         label = f"{change}: stall" if change in SURVIVED else change
-        parts.append(f'<text x="{_LEFT - 8}" y="{y + _BAR * len(systems) / 2 + 4:.0f}" text-anchor="end">{escape(label)}</text>')
+        parts.append(
+            f'<text x="{_LEFT - 8}" y="{y + _BAR * len(systems) / 2 + 4:.0f}" text-anchor="end">{escape(label)}</text>'
+        )
         for name in systems:
             text, length, opacity = _bar(of(results, name, change), most)
             width = _WIDTH * length
             parts.append(
-                f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="{_BAR - 3}" fill="{_colour(name)}" fill-opacity="{opacity}"/>'
+                f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="{_BAR - 3}" fill="{_colour(name)}" '
+                f'fill-opacity="{opacity}"/>'
             )
             parts.append(f'<text x="{_LEFT + width + 5:.1f}" y="{y + 10}">{text}</text>')
             y += _BAR

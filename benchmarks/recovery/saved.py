@@ -35,7 +35,14 @@ class Saved:
 
 def facts() -> Facts:
     """Of this machine."""
-    model = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        "",
+    )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     etcd = subprocess.run([program("etcd"), "--version"], capture_output=True, text=True, check=True).stdout.split()[2]
     return {
@@ -65,7 +72,11 @@ def check(saved: Saved | None, here: Facts) -> None:
     """Figures of two machines are not to be compared. Raises SavedError."""
     if saved is None or saved.facts == here:
         return
-    differ = [f"{name} {saved.facts.get(name)} there, {here[name]} here" for name in here if saved.facts.get(name) != here[name]]
+    differ = [
+        f"{name} {saved.facts.get(name)} there, {here[name]} here"
+        for name in here
+        if saved.facts.get(name) != here[name]
+    ]
     raise SavedError(f"what is saved comes from another machine ({'; '.join(differ)}): --fresh starts anew")
 
 
@@ -77,7 +88,9 @@ def merge(before: Sequence[Result], new: Sequence[Result], *, add: bool) -> list
     runs: dict[tuple[str, str], int] = {}
     for result in before:
         runs[result.system, result.scenario] = max(runs.get((result.system, result.scenario), 0), result.run)
-    later = [dataclasses.replace(result, run=result.run + runs.get((result.system, result.scenario), 0)) for result in new]
+    later = [
+        dataclasses.replace(result, run=result.run + runs.get((result.system, result.scenario), 0)) for result in new
+    ]
     return [*before, *later]
 
 

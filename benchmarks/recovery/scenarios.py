@@ -37,7 +37,10 @@ def _after(job: Job, event: float, world: int) -> Recovery:
 
 def crash(job: Job) -> Figures:
     started = _full(job)
-    return {"start": recovery(job.workers(), started, AGENTS), "worker crash": _after(job, job.kill_worker(AGENTS - 2, AGENTS), AGENTS)}
+    return {
+        "start": recovery(job.workers(), started, AGENTS),
+        "worker crash": _after(job, job.kill_worker(AGENTS - 2, AGENTS), AGENTS),
+    }
 
 
 def crash_of_rank_0(job: Job) -> Figures:
@@ -91,7 +94,9 @@ def expected(scenario: str, system: str) -> float:
         return {"join": 9.0, "resize": 70.0}.get(scenario, 50.0)
     if system == "torchrun-tuned" and scenario == "silent":
         return NEVER
-    return {"resize": 25.0}.get(scenario, 9.0 if system.startswith("torchrun") else 6.0 if system == "elasticrun-spawn" else 2.0)
+    return {"resize": 25.0}.get(
+        scenario, 9.0 if system.startswith("torchrun") else 6.0 if system == "elasticrun-spawn" else 2.0
+    )
 
 
 def crashes(job: Job, seconds: float, every: float) -> float:

@@ -1,4 +1,5 @@
-"""What every launcher trains: DistributedDataParallel over gloo, a checkpoint per step, and one line per step and rank with its time.
+"""What every launcher trains: DistributedDataParallel over gloo, a checkpoint per step, and one line per step and rank
+with its time.
 
 An ordinary script: nothing in it knows which launcher runs it. BENCH_FOLDER is where checkpoint and lines go.
 """
@@ -46,7 +47,14 @@ def main() -> None:
     model = DistributedDataParallel(network)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     (FOLDER / "steps").mkdir(parents=True, exist_ok=True)
-    head = {"member": os.environ["BENCH_MEMBER"], "pid": os.getpid(), "rank": rank, "world": world, "began": BEGAN, "resumed": step}
+    head = {
+        "member": os.environ["BENCH_MEMBER"],
+        "pid": os.getpid(),
+        "rank": rank,
+        "world": world,
+        "began": BEGAN,
+        "resumed": step,
+    }
     # The time, since a pod that takes another's place has its name, and its worker perhaps the same process id.
     with (FOLDER / "steps" / f"{head['member']}.{BEGAN:.6f}.{os.getpid()}.log").open("a", buffering=1) as log:
         log.write(json.dumps(head) + "\n")

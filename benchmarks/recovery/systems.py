@@ -1,7 +1,7 @@
 """The launchers that are compared, and how each is started. Pure.
 
-torchrun tuned: the shortest timeouts that its settings allow, in whole seconds. An agent counts as dead after three missed signs of life:
-with two, on a busy machine, no join was seen to come about.
+torchrun tuned: the shortest timeouts that its settings allow, in whole seconds. An agent counts as dead after three
+missed signs of life: with two, on a busy machine, no join was seen to come about.
 """
 
 from __future__ import annotations
@@ -26,8 +26,24 @@ class System:
     def command(self, endpoint: str, run_id: str, least: int, most: int, script: str) -> list[str]:
         """`endpoint`: of etcd, or where the first agent of torchrun is to host its store."""
         return [
-            *(sys.executable, *self.launcher, "--nnodes", f"{least}:{most}", "--nproc-per-node", "1", "--max-restarts", "1000"),
-            *("--rdzv-backend", "etcd-v3" if self.on_etcd else "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", run_id),
+            *(
+                sys.executable,
+                *self.launcher,
+                "--nnodes",
+                f"{least}:{most}",
+                "--nproc-per-node",
+                "1",
+                "--max-restarts",
+                "1000",
+            ),
+            *(
+                "--rdzv-backend",
+                "etcd-v3" if self.on_etcd else "c10d",
+                "--rdzv-endpoint",
+                endpoint,
+                "--rdzv-id",
+                run_id,
+            ),
             *("--local-addr", "127.0.0.1", script),
         ]
 
@@ -39,7 +55,12 @@ _FAST = ("--monitor-interval", "0.1", "--shutdown-timeout", "1")
 SYSTEMS = {
     system.name: system
     for system in (
-        System(name="torchrun", launcher=_TORCHRUN, on_etcd=False, what="as shipped: rendezvous c10d, all settings left as they are"),
+        System(
+            name="torchrun",
+            launcher=_TORCHRUN,
+            on_etcd=False,
+            what="as shipped: rendezvous c10d, all settings left as they are",
+        ),
         System(
             name="torchrun-tuned",
             launcher=(*_TORCHRUN, *_FAST, "--rdzv-conf", _TUNED),
@@ -47,7 +68,12 @@ SYSTEMS = {
             what="c10d with the shortest timeouts there are, and `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`",
             environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         ),
-        System(name="torchrun-etcd-v3", launcher=(*_TORCHRUN, *_FAST), on_etcd=True, what="torchrun with our rendezvous plug-in"),
+        System(
+            name="torchrun-etcd-v3",
+            launcher=(*_TORCHRUN, *_FAST),
+            on_etcd=True,
+            what="torchrun with our rendezvous plug-in",
+        ),
         System(
             name="elasticrun-spawn",
             launcher=(*_ELASTICRUN, "--start-method", "spawn"),
@@ -55,7 +81,10 @@ SYSTEMS = {
             what="elasticrun that starts each worker as a new process, as torchrun does",
         ),
         System(
-            name="elasticrun", launcher=_ELASTICRUN, on_etcd=True, what="as shipped: workers forked from a process that has imported torch"
+            name="elasticrun",
+            launcher=_ELASTICRUN,
+            on_etcd=True,
+            what="as shipped: workers forked from a process that has imported torch",
         ),
     )
 }

@@ -98,7 +98,9 @@ def measure(members: int, processes: int, folder: Path, nofile: int = 0) -> Resu
         return Result(members=members, start=start, loss=loss, takeover=takeover)
 
 
-def _phase(began: float, before: Sequence[Crowded], after: Sequence[Crowded], etcd_before: Counters, etcd_after: Counters) -> Phase:
+def _phase(
+    began: float, before: Sequence[Crowded], after: Sequence[Crowded], etcd_before: Counters, etcd_after: Counters
+) -> Phase:
     return Phase(
         seconds=max(one.at for one in after) - began,
         python_cpu=sum(one.cpu for one in after) - sum(one.cpu for one in before),
@@ -135,11 +137,17 @@ def _crowds(endpoint: str, members: int, processes: int, nofile: int) -> Iterato
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rendezvous", description=__doc__)
-    parser.add_argument("--members", default="4,32,128,512,1000", help="numbers of agents, separated by commas (4,32,128,512,1000)")
+    parser.add_argument(
+        "--members", default="4,32,128,512,1000", help="numbers of agents, separated by commas (4,32,128,512,1000)"
+    )
     parser.add_argument("--processes", type=int, default=2, help="that hold them, but for the first (2)")
-    parser.add_argument("--nofile", type=int, default=0, help="descriptors that the planner's process may have (as many as it can get)")
+    parser.add_argument(
+        "--nofile", type=int, default=0, help="descriptors that the planner's process may have (as many as it can get)"
+    )
     parser.add_argument("--runs", type=int, default=1, help="of each; the table has the one with the median start (1)")
-    parser.add_argument("--folder", default=None, help="for etcd's data, such as /dev/shm (default: the system's temporary folder)")
+    parser.add_argument(
+        "--folder", default=None, help="for etcd's data, such as /dev/shm (default: the system's temporary folder)"
+    )
     arguments = parser.parse_args()
     console = Console(highlight=False)
     results: list[Result] = []
@@ -151,9 +159,14 @@ def main() -> int:
                     runs.append(measure(members, arguments.processes, Path(folder), arguments.nofile))
             middle = statistics.median_high(run.start.seconds for run in runs)
             results.append(next(run for run in runs if run.start.seconds == middle))
-            console.print(f"{members} members: {middle:.2f} s to all ranks, {results[-1].loss.seconds:.2f} s after a loss")
+            console.print(
+                f"{members} members: {middle:.2f} s to all ranks, {results[-1].loss.seconds:.2f} s after a loss"
+            )
             planners = results[-1].takeover.planners
-            console.print(f"  {results[-1].takeover.seconds:.2f} s after the loss of the planner, with {planners} others that planned")
+            console.print(
+                f"  {results[-1].takeover.seconds:.2f} s after the loss of the planner, with {planners} others that "
+                "planned"
+            )
     except CrowdError as error:
         console.print(f"[bold red]{error}[/]")
     for one in table(results):

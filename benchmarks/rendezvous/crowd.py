@@ -1,8 +1,10 @@
-"""A process full of members: `python -m benchmarks.rendezvous.crowd`, started by __main__.py and steered by lines on its standard input.
+"""A process full of members: `python -m benchmarks.rendezvous.crowd`, started by __main__.py and steered by lines on
+its standard input.
 
 in: go                 all members start
 in: lose               the last member of this process ends
-out: {"round": 1, "at": 1767225600.0, "cpu": 1.2, "planners": 1}     the last member of this process has its rank in this plan
+out: {"round": 1, "at": 1767225600.0, "cpu": 1.2, "planners": 1}
+     the last member of this process has its rank in this plan
 """
 
 from __future__ import annotations
@@ -118,7 +120,10 @@ class Crowd:
 
     def say(self, round_number: int) -> None:
         planners = sum(member.planner for member in self._members)
-        print(json.dumps({"round": round_number, "at": time.time(), "cpu": time.process_time(), "planners": planners}), flush=True)
+        print(
+            json.dumps({"round": round_number, "at": time.time(), "cpu": time.process_time(), "planners": planners}),
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -127,7 +132,9 @@ def main() -> None:
     parser.add_argument("--run-id", required=True)
     for name in ("first", "count", "total"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--nofile", type=int, default=0, help="descriptors that this process may have; 0: as many as it can get")
+    parser.add_argument(
+        "--nofile", type=int, default=0, help="descriptors that this process may have; 0: as many as it can get"
+    )
     arguments = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = arguments.nofile or most

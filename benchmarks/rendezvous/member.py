@@ -39,7 +39,13 @@ class Member:
     """Not thread-safe but for `post`: one caller of `step` at a time (crowd.py sees to it)."""
 
     def __init__(
-        self, name: str, store: Store, keys: Keys, total: int, wake: Callable[[Member], None], ranked: Callable[[int], None]
+        self,
+        name: str,
+        store: Store,
+        keys: Keys,
+        total: int,
+        wake: Callable[[Member], None],
+        ranked: Callable[[int], None],
     ) -> None:
         self.name = name
         self.gone = False
@@ -52,10 +58,17 @@ class Member:
         self._ranked = ranked
         self._inbox: collections.deque[Callable[[], None]] = collections.deque()
         incarnation = secrets.token_hex(6)
-        self._settings = Settings(me=name, incarnation=incarnation, nproc=1, min=1, max=total, max_restarts=0, start_grace=30.0)
+        self._settings = Settings(
+            me=name, incarnation=incarnation, nproc=1, min=1, max=total, max_restarts=0, start_grace=30.0
+        )
         self.peers = PeerServer(name, incarnation)
         value = MemberValue(
-            address="127.0.0.1", ports=[1, 2, 3, 4], nproc=1, incarnation=incarnation, peer_port=self.peers.port, started_at=time.time()
+            address="127.0.0.1",
+            ports=[1, 2, 3, 4],
+            nproc=1,
+            incarnation=incarnation,
+            peer_port=self.peers.port,
+            started_at=time.time(),
         )
         callbacks = Callbacks(on_view=self._saw, on_done=self._done, on_trouble=lambda _error: None, post=self.post)
         self._core = RendezvousCore(store, keys, name, value, callbacks, lease_ttl=LEASE_TTL)
@@ -109,7 +122,9 @@ class Member:
             case Wait() | AskOutside():  # the store of a benchmark is never away
                 return False
             case StartWorkers():
-                self._workers = Workers(state=WorkersState.RUNNING, round=action.plan.round, changed_at=now, plan=action.plan)
+                self._workers = Workers(
+                    state=WorkersState.RUNNING, round=action.plan.round, changed_at=now, plan=action.plan
+                )
                 self._ranked(action.plan.round)
                 return True
             case StopWorkers():

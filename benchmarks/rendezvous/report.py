@@ -42,7 +42,9 @@ class Counters:
     """s."""
 
     def __sub__(self, other: Counters) -> Counters:
-        return Counters(**{field.name: getattr(self, field.name) - getattr(other, field.name) for field in dataclasses.fields(self)})
+        return Counters(
+            **{field.name: getattr(self, field.name) - getattr(other, field.name) for field in dataclasses.fields(self)}
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,7 +115,8 @@ def table(results: Sequence[Result]) -> list[Table]:
 
 
 def growth(results: Sequence[Result], figure: Callable[[Result], float]) -> float:
-    """How much more the largest crowd costs per member than a middle one: 1 is linear, N/M quadratic. At least two results."""
+    """How much more the largest crowd costs per member than a middle one: 1 is linear, N/M quadratic. At least two
+    results."""
     few, many = results[len(results) // 2 - 1], results[-1]
     return (figure(many) / many.members) / (figure(few) / few.members)
 
@@ -129,4 +132,7 @@ def verdict(results: Sequence[Result]) -> str:
         f"writes after a loss x{growth(results, lambda one: one.loss.etcd.writes):.2f}",
         f"bytes x{growth(results, lambda one: one.loss.etcd.received + one.loss.etcd.sent):.2f}",
     ]
-    return f"per member, from {few} to {many} members: {', '.join(parts)} (1 is linear, {many / few:.0f} would be quadratic)"
+    return (
+        f"per member, from {few} to {many} members: {', '.join(parts)} (1 is linear, {many / few:.0f} would be "
+        "quadratic)"
+    )

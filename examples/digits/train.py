@@ -1,11 +1,12 @@
-"""Trains a small convolutional network to read handwritten digits, with any number of workers, which may change on the way.
+"""Trains a small convolutional network to read handwritten digits, with any number of workers, which may change on the
+way.
 
     python train.py                                         # one process
     torchrun --nproc-per-node 2 train.py                    # two; elasticrun takes the same flags
     kubectl apply -f elasticjob.yaml                        # a cluster
 
-The data are scikit-learn's digits: 1797 real images of 8 x 8 pixels, every fifth of them held out as the test set. An ordinary script for
-DistributedDataParallel but for four things, each marked with a number below:
+The data are scikit-learn's digits: 1797 real images of 8 x 8 pixels, every fifth of them held out as the test set. An
+ordinary script for DistributedDataParallel but for four things, each marked with a number below:
 
 1. It goes on from the newest checkpoint, which any number of workers may have written.
 2. The sampler deals the rest of the epoch to the workers there are now: no image is lost or comes twice.
@@ -40,7 +41,9 @@ TERMINATED = 128 + signal.SIGTERM
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=600, help="steps to train")
     parser.add_argument(
         "--step-seconds",
@@ -132,7 +135,9 @@ class Training:
     def train_step(self, model: nn.Module, indices: list[int]) -> torch.Tensor:
         """One optimizer step on this worker's share of the batch; returns the share's part of the loss."""
         samples = min(self.batch_size, len(self.data.labels) - self.sampler.consumed)
-        loss: torch.Tensor = cross_entropy(model(self.data.images[indices]), self.data.labels[indices], reduction="sum") / samples
+        loss: torch.Tensor = (
+            cross_entropy(model(self.data.images[indices]), self.data.labels[indices], reduction="sum") / samples
+        )
         self.optimizer.zero_grad()
         (loss * self.world).backward()  # (3) DDP takes the mean over the workers: this makes it the mean over the batch
         self.optimizer.step()
@@ -185,7 +190,9 @@ def look_after(training: Training, test: Data, arguments: argparse.Namespace, me
     if step % arguments.checkpoint_every == 0:
         save_checkpoint(arguments.checkpoint_dir, training.state_dict())
     if step % arguments.print_every == 0:
-        print(f"step={step} epoch={training.sampler.epoch} world={training.world} loss={metrics['loss']:.4f}", flush=True)
+        print(
+            f"step={step} epoch={training.sampler.epoch} world={training.world} loss={metrics['loss']:.4f}", flush=True
+        )
     if step % arguments.test_every == 0:
         metrics["accuracy"] = training.accuracy(test)
         print(f"accuracy={metrics['accuracy']:.4f}", flush=True)
@@ -226,7 +233,8 @@ def main() -> None:
     if training.step < arguments.steps:
         sys.exit(TERMINATED)
     if world > 1:
-        dist.barrier()  # torch 2.6 hangs where a gloo group is destroyed while it lets go of the last all_reduce's tensors
+        # torch 2.6 hangs where a gloo group is destroyed while it lets go of the last all_reduce's tensors
+        dist.barrier()
         dist.destroy_process_group()
 
 

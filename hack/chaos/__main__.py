@@ -62,7 +62,10 @@ def _run(driver: ClusterDriver, arguments: argparse.Namespace) -> int:
     wrong = [*complaints(results), *(f"left behind: {each}" for each in stage.left)]
     for line in wrong:
         CONSOLE.print(f"[bold red]✗[/] {line}", soft_wrap=True)
-    CONSOLE.print(f"{len(results)} runs, {len(wrong)} broken promises; load of this machine now: {os.getloadavg()[0]:.1f}; in {LOGS}")
+    CONSOLE.print(
+        f"{len(results)} runs, {len(wrong)} broken promises; load of this machine now: {os.getloadavg()[0]:.1f}; in "
+        f"{LOGS}"
+    )
     return 1 if wrong or not results else 0
 
 
@@ -71,7 +74,10 @@ def _one(stage: Stage, driver: ClusterDriver, fault: Fault, killed: bool) -> Res
     started = time.monotonic()
     result = run_fault(stage, driver, fault, killed)
     mark = "[bold red]✗[/]" if result.broken else "[bold green]✓[/]"
-    figures = f"pause {result.pause:.1f} s, {result.redone} steps redone, {result.restarts} restarts, {result.deleted} pods replaced"
+    figures = (
+        f"pause {result.pause:.1f} s, {result.redone} steps redone, {result.restarts} restarts, "
+        f"{result.deleted} pods replaced"
+    )
     both = f", two groups {result.together:.1f} s, {result.beside} committed beside" if result.together > 0 else ""
     both += f", the group of before trained on for {result.went_on:.0f} s" if fault.expect.ends_within or both else ""
     CONSOLE.print(f"{mark} {name:44} {figures}{both} [dim]({time.monotonic() - started:.0f} s)[/]", soft_wrap=True)
@@ -96,19 +102,26 @@ def _course(arguments: argparse.Namespace) -> list[tuple[Fault, bool]]:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m hack.chaos",
-        description="Faults on real pods, with a ledger of all that was trained and saved. Needs root: the nodes are this machine's.",
+        description="Faults on real pods, with a ledger of all that was trained and saved. Needs root: the nodes are "
+        "this machine's.",
     )
     parser.add_argument("--list", action="store_true", help="say which faults there are, and do nothing")
-    parser.add_argument("--faults", type=lambda text: text.split(","), default=[], help="only these, by name, separated by commas")
+    parser.add_argument(
+        "--faults", type=lambda text: text.split(","), default=[], help="only these, by name, separated by commas"
+    )
     parser.add_argument("--smoke", action="store_true", help="only the few that the end-to-end tests run")
     parser.add_argument("--runs", type=int, default=1, help="of each fault (1)")
     parser.add_argument("--kill-operator", action="store_true", help="kill the operator a second into each fault")
-    parser.add_argument("--nightly", action="store_true", help="each fault alone and with the operator killed, and three random storms")
+    parser.add_argument(
+        "--nightly", action="store_true", help="each fault alone and with the operator killed, and three random storms"
+    )
     parser.add_argument("--storms", type=int, default=None, help="random schedules after the faults (0; nightly: 3)")
     parser.add_argument("--storm-seconds", type=float, default=120.0, help="how long each lasts (120)")
     parser.add_argument("--seed", type=int, default=1, help="of the first random schedule (1)")
     parser.add_argument("--load", type=int, default=0, help="processes that burn CPU meanwhile, at low priority (0)")
-    parser.add_argument("--minutes", type=float, default=None, help="begin no further fault after this time (60; nightly: 240)")
+    parser.add_argument(
+        "--minutes", type=float, default=None, help="begin no further fault after this time (60; nightly: 240)"
+    )
     parser.add_argument("--keep", action="store_true", help="leave the cluster up")
     arguments = parser.parse_args()
     arguments.storms = arguments.storms if arguments.storms is not None else 3 if arguments.nightly else 0

@@ -1,8 +1,10 @@
-"""Judges a ledger: was anything lost, was there one history, and did one group train at a time? Pure functions over data.
+"""Judges a ledger: was anything lost, was there one history, and did one group train at a time? Pure functions over
+data.
 
-Which of two groups is the newer one, their fencing tokens say; without those, the order in which they began. What a group has to go on from
-is the newest checkpoint of the newest group that committed one before: nothing older (a committed step would be missing), and nothing
-of an older group (its work would be restored over a newer one's). Who breaks neither rule, has one history.
+Which of two groups is the newer one, their fencing tokens say; without those, the order in which they began. What a
+group has to go on from is the newest checkpoint of the newest group that committed one before: nothing older (a
+committed step would be missing), and nothing of an older group (its work would be restored over a newer one's). Who
+breaks neither rule, has one history.
 """
 
 from __future__ import annotations
@@ -67,15 +69,21 @@ class Limits:
 
 
 def audit(groups: Sequence[Group], limits: Limits = Limits()) -> list[Finding]:
-    """Everything that is wrong with what the groups did, in the order in which it happened. `groups`: as groups_of gives them."""
+    """Everything that is wrong with what the groups did, in the order in which it happened. `groups`: as groups_of
+    gives them."""
     found = [*restores(groups), *samples(groups, limits.samples)]
     for overlap in overlaps(groups):
         at, names = overlap.newer.first_done, f"{overlap.older.name} beside {overlap.newer.name}"
         if overlap.seconds > limits.together:
-            text = f"{names}: {overlap.seconds:.1f} s, {overlap.steps} steps, {overlap.commits} checkpoints ({overlap.split} differ)"
+            text = (
+                f"{names}: {overlap.seconds:.1f} s, {overlap.steps} steps, {overlap.commits} checkpoints "
+                f"({overlap.split} differ)"
+            )
             found.append(Finding(TWO_GROUPS, text, at))
         if overlap.commits and limits.fenced:
-            found.append(Finding(COMMITTED_BESIDE, f"{names}: {overlap.commits} checkpoints, {overlap.split} steps differ", at))
+            found.append(
+                Finding(COMMITTED_BESIDE, f"{names}: {overlap.commits} checkpoints, {overlap.split} steps differ", at)
+            )
     return sorted(found, key=lambda finding: finding.at)
 
 
@@ -92,7 +100,11 @@ def restores(groups: Sequence[Group]) -> list[Finding]:
             owner, save = newest
             instead = f"though {owner.name} had committed step {save.step}"
             if writer is not None and writer.order < owner.order:
-                found.append(Finding(OLDER_OVER_NEWER, f"{group.name} restored step {step} of {writer.name}, {instead}", group.began))
+                found.append(
+                    Finding(
+                        OLDER_OVER_NEWER, f"{group.name} restored step {step} of {writer.name}, {instead}", group.began
+                    )
+                )
             elif step < save.step:
                 found.append(Finding(MISSING, f"{group.name} restored step {step}, {instead}", group.began))
     return found
@@ -112,14 +124,19 @@ def chain(groups: Sequence[Group]) -> list[tuple[Group, int]]:
 
 
 def samples(groups: Sequence[Group], total: int) -> list[Finding]:
-    """Of the surviving history: in each epoch of the data, no sample comes twice; and none is left out where an epoch is over."""
+    """Of the surviving history: in each epoch of the data, no sample comes twice; and none is left out where an epoch
+    is over."""
     seen: dict[int, Counter[int]] = {}
     found = []
     expected = 1
     for group, last in chain(groups):
         if group.restored[0] + 1 != expected:
-            found.append(Finding(SAMPLES, f"steps {expected} to {group.restored[0]} are in no group's history", group.began))
-        per_step = [work for process in group.processes for work in process.work if group.restored[0] < work.step <= last]
+            found.append(
+                Finding(SAMPLES, f"steps {expected} to {group.restored[0]} are in no group's history", group.began)
+            )
+        per_step = [
+            work for process in group.processes for work in process.work if group.restored[0] < work.step <= last
+        ]
         for work in per_step:
             seen.setdefault(work.epoch, Counter()).update(work.samples)
         expected = last + 1
@@ -144,12 +161,15 @@ def overlaps(groups: Sequence[Group]) -> list[Overlap]:
             commits = [save for save in older.committed if first is not None and save.began > first]
             seconds = older.last_done - max(newer.first_done, older.first_done)
             split = _split(older.saves, newer.saves)
-            found.append(Overlap(older=older, newer=newer, seconds=seconds, steps=len(beside), commits=len(commits), split=split))
+            found.append(
+                Overlap(older=older, newer=newer, seconds=seconds, steps=len(beside), commits=len(commits), split=split)
+            )
     return found
 
 
 def longest_pause(groups: Iterable[Group], since: float, until: float) -> float:
-    """The longest time, s, between two completed steps (of whichever groups), of those pauses that reach into [since, until]."""
+    """The longest time, s, between two completed steps (of whichever groups), of those pauses that reach into [since,
+    until]."""
     moments = sorted(at for group in groups for _, at in group.done)
     pauses = [later - earlier for earlier, later in itertools.pairwise(moments) if later >= since and earlier <= until]
     return max(pauses, default=0.0)
@@ -168,7 +188,9 @@ def steps_redone(groups: Sequence[Group], since: float) -> int:
 def _writer(groups: Sequence[Group], reader: Group) -> Group | None:
     """The newest of the groups that saved, or were about to save, the very state that the reader restored."""
     wrote = [
-        group for group in groups if group.began < reader.began and any((save.step, save.digest) == reader.restored for save in group.saves)
+        group
+        for group in groups
+        if group.began < reader.began and any((save.step, save.digest) == reader.restored for save in group.saves)
     ]
     return max(wrote, key=lambda group: group.order, default=None)
 

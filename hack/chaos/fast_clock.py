@@ -1,6 +1,7 @@
 """Put into one pod as `sitecustomize`: the clock of every Python process there is CHAOS_CLOCK_AHEAD seconds fast.
 
-Linux has no namespace for the time of day, and containers may not set it: this is what the agent and its workers see of such a clock.
+Linux has no namespace for the time of day, and containers may not set it: this is what the agent and its workers see of
+such a clock.
 """
 
 import os

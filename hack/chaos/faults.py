@@ -140,7 +140,9 @@ def now(act: Callable[[Scene], object]) -> Callable[[Scene], AbstractContextMana
     return made
 
 
-def until_healed(make: Callable[[Scene], AbstractContextManager[object]]) -> Callable[[Scene], AbstractContextManager[None]]:
+def until_healed(
+    make: Callable[[Scene], AbstractContextManager[object]],
+) -> Callable[[Scene], AbstractContextManager[None]]:
     """A fault that some other context manager makes and takes back."""
 
     @contextlib.contextmanager
@@ -240,10 +242,17 @@ CONSISTENT = dataclasses.replace(TWO_NODES, on_partition="Consistent")
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
-        "worker-killed", "SIGKILL to a worker", now(lambda s: s.worker(1).send(signal.SIGKILL)), Expect((1, 1), same_pods=True), smoke=True
+        "worker-killed",
+        "SIGKILL to a worker",
+        now(lambda s: s.worker(1).send(signal.SIGKILL)),
+        Expect((1, 1), same_pods=True),
+        smoke=True,
     ),
     Fault(
-        "rank-zero-exits", "a worker exits with code 7", now(lambda s: s.job.order(s.job.worker(0), "exit")), Expect((1, 1), same_pods=True)
+        "rank-zero-exits",
+        "a worker exits with code 7",
+        now(lambda s: s.job.order(s.job.worker(0), "exit")),
+        Expect((1, 1), same_pods=True),
     ),
     Fault(
         "worker-stopped",
@@ -258,7 +267,13 @@ FAULTS: tuple[Fault, ...] = (
         now(lambda s: s.job.order(s.job.worker(1), "hog")),
         Expect((1, 1), told=(last_failure("OutOfMemory"),)),
     ),
-    Fault("agent-killed", "SIGKILL to an agent", now(lambda s: s.agent(1).send(signal.SIGKILL)), Expect((0, 1)), smoke=True),
+    Fault(
+        "agent-killed",
+        "SIGKILL to an agent",
+        now(lambda s: s.agent(1).send(signal.SIGKILL)),
+        Expect((0, 1)),
+        smoke=True,
+    ),
     Fault(
         "agent-frozen-3s",
         "an agent stands still for 3 s",
@@ -267,7 +282,11 @@ FAULTS: tuple[Fault, ...] = (
         lasts=3,
     ),
     Fault(
-        "agent-frozen-20s", "an agent stands still for 20 s", until_healed(lambda s: stopped(s.agent(1))), Expect(same_pods=True), lasts=20
+        "agent-frozen-20s",
+        "an agent stands still for 20 s",
+        until_healed(lambda s: stopped(s.agent(1))),
+        Expect(same_pods=True),
+        lasts=20,
     ),
     Fault(
         "sidecar-killed",
@@ -293,7 +312,10 @@ FAULTS: tuple[Fault, ...] = (
         Expect(new_group=False, same_pods=True),
     ),
     Fault(
-        "etcd-killed", "SIGKILL to the job's etcd", now(lambda s: s.etcd().send(signal.SIGKILL)), Expect(new_group=False, same_pods=True)
+        "etcd-killed",
+        "SIGKILL to the job's etcd",
+        now(lambda s: s.etcd().send(signal.SIGKILL)),
+        Expect(new_group=False, same_pods=True),
     ),
     Fault(
         "etcd-frozen-30s",
@@ -340,12 +362,29 @@ FAULTS: tuple[Fault, ...] = (
         Expect(told=(no_invented_failure,)),
         settle=5,
     ),
-    Fault("node-frozen", "a node stands still for 15 s", lambda s: node_frozen("node-3", s), Expect(together=PARTITION_GRACE), lasts=15),
     Fault(
-        "node-unplugged", "a node's cable is pulled for 25 s", lambda s: unplugged("node-3", s), Expect(together=PARTITION_GRACE), lasts=25
+        "node-frozen",
+        "a node stands still for 15 s",
+        lambda s: node_frozen("node-3", s),
+        Expect(together=PARTITION_GRACE),
+        lasts=15,
     ),
-    Fault("etcds-node-off", "the node of the job's etcd loses power for 40 s", lambda s: powered_off("node-2", s), lasts=40),
-    Fault("operators-node-off", "the operator's node loses power for 30 s", lambda s: powered_off("node-1", s), lasts=30),
+    Fault(
+        "node-unplugged",
+        "a node's cable is pulled for 25 s",
+        lambda s: unplugged("node-3", s),
+        Expect(together=PARTITION_GRACE),
+        lasts=25,
+    ),
+    Fault(
+        "etcds-node-off",
+        "the node of the job's etcd loses power for 40 s",
+        lambda s: powered_off("node-2", s),
+        lasts=40,
+    ),
+    Fault(
+        "operators-node-off", "the operator's node loses power for 30 s", lambda s: powered_off("node-1", s), lasts=30
+    ),
     Fault(
         "fast-clock",
         "two workers are killed, one after the other; the clock of the first is an hour fast",

@@ -60,7 +60,8 @@ class Seen:
 
 
 class ChaosJob:
-    """One ElasticJob with the ledger. A context manager: applied at the start; at the end it is deleted, and its folder with it."""
+    """One ElasticJob with the ledger. A context manager: applied at the start; at the end it is deleted, and its folder
+    with it."""
 
     def __init__(self, driver: ClusterDriver, name: str, layout: Layout) -> None:
         self.driver = driver
@@ -134,7 +135,11 @@ class ChaosJob:
         return f"{self.name}-etcd-0"
 
     def events(self) -> list[str]:
-        return [each["message"] for each in self.driver.kubectl.items("events", NAMESPACE) if each["involvedObject"].get("uid") == self.uid]
+        return [
+            each["message"]
+            for each in self.driver.kubectl.items("events", NAMESPACE)
+            if each["involvedObject"].get("uid") == self.uid
+        ]
 
     def delete_pods(self, names: Sequence[str], force: bool = False) -> None:
         words = ["--force", "--grace-period=0"] if force else []
@@ -185,7 +190,9 @@ def manifest(driver: ClusterDriver, name: str, layout: Layout) -> dict[str, Any]
     pod = workers["template"]["spec"]
     container = pod["containers"][0]
     pod["volumes"] = [{"name": "chaos", "configMap": {"name": name}}]
-    pod["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_prefer(sorted(set(layout.workers)))]}}
+    pod["affinity"] = {
+        "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_prefer(sorted(set(layout.workers)))]}
+    }
     if len(set(layout.workers)) == count:  # else the wish for one node has to win
         pod["topologySpreadConstraints"] = [_spread(name)]
     pod["terminationGracePeriodSeconds"] = 5

@@ -1,4 +1,5 @@
-"""What the worker processes of a chaos job wrote down (script.py), read back as data. No decisions here; the auditor's are in audit.py."""
+"""What the worker processes of a chaos job wrote down (script.py), read back as data. No decisions here; the auditor's
+are in audit.py."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class Save:
     digest: str
     began: float
     committed: float | None = None
-    """When saving returned; None: the process ended in the middle, or was refused. The checkpoint may be there all the same."""
+    """When saving returned; None: the process ended in the middle, or was refused. The checkpoint may be there all the
+    same."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +89,9 @@ class Group:
 
     @property
     def order(self) -> tuple[tuple[int, ...], float]:
-        """The newer group has the higher one: by fencing token (run, generation of the etcd, round), then by when it began. A group that
-        an old etcd still plans may begin after the one that has replaced it, and is the older one all the same."""
+        """The newer group has the higher one: by fencing token (run, generation of the etcd, round), then by when it
+        began. A group that an old etcd still plans may begin after the one that has replaced it, and is the older one
+        all the same."""
         fence = self.processes[0].fence
         return (tuple(int(part) for part in fence.split(".")) if fence else (), self.began)
 
@@ -106,8 +109,12 @@ class Group:
 
 
 def read_ledger(folder: Path) -> list[Process]:
-    """Every process that wrote to `folder`, in the order in which they began. An empty list where the folder is not there."""
-    found = (parse(path.read_text(encoding="utf-8", errors="replace").splitlines()) for path in sorted(folder.glob("*.jsonl")))
+    """Every process that wrote to `folder`, in the order in which they began. An empty list where the folder is not
+    there."""
+    found = (
+        parse(path.read_text(encoding="utf-8", errors="replace").splitlines())
+        for path in sorted(folder.glob("*.jsonl"))
+    )
     return sorted((process for process in found if process), key=lambda process: process.began)
 
 

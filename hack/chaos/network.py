@@ -1,8 +1,10 @@
-"""Partitions between chosen machines of the own cluster: rules in a table of the nodes' own network namespaces, removed at the end.
+"""Partitions between chosen machines of the own cluster: rules in a table of the nodes' own network namespaces, removed
+at the end.
 
-A partition of two sides is made where packets arrive, on each node of either side: it drops what comes from the other side, before
-connection tracking sees it. The machine itself and the control plane (API server, DNS) count as one, CONTROL_PLANE; it has no rules: what
-it sends is dropped on the node, and so is nothing that it hears from the node answered.
+A partition of two sides is made where packets arrive, on each node of either side: it drops what comes from the other
+side, before connection tracking sees it. The machine itself and the control plane (API server, DNS) count as one,
+CONTROL_PLANE; it has no rules: what it sends is dropped on the node, and so is nothing that it hears from the node
+answered.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ def partitioned(one: Iterable[str], other: Iterable[str]) -> Iterator[None]:
 
 def leftovers(nodes: Iterable[str]) -> list[str]:
     """Our rules that are still on a node."""
-    return [f"{node}: {line}" for node in nodes for line in _iptables(node, "--list-rules").splitlines() if CHAIN in line]
+    return [
+        f"{node}: {line}" for node in nodes for line in _iptables(node, "--list-rules").splitlines() if CHAIN in line
+    ]
 
 
 def _remove(node: str) -> None:

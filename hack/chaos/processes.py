@@ -1,4 +1,5 @@
-"""The processes of pods, seen from the machine that all nodes of the own cluster run on. Touches the cluster's cgroups only."""
+"""The processes of pods, seen from the machine that all nodes of the own cluster run on. Touches the cluster's cgroups
+only."""
 
 from __future__ import annotations
 

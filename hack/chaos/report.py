@@ -9,7 +9,8 @@ from hack.chaos.faults import FAULTS
 from hack.chaos.run import Result
 
 HEAD = (
-    "| fault | runs | kept all promises | pause (most) | steps redone | restarts | pods replaced | two groups at once | committed beside |",
+    "| fault | runs | kept all promises | pause (most) | steps redone | restarts | pods replaced | two groups at once "
+    "| committed beside |",
     "|---|---|---|---|---|---|---|---|---|",
 )
 

@@ -1,4 +1,5 @@
-"""One fault on one job: the job trains, the fault happens and is taken back, the job is well again, the ledger is judged."""
+"""One fault on one job: the job trains, the fault happens and is taken back, the job is well again, the ledger is
+judged."""
 
 from __future__ import annotations
 
@@ -114,7 +115,8 @@ class Stage:
 
 
 def run_fault(stage: Stage, driver: ClusterDriver, fault: Fault, kill_operator: bool = False) -> Result:
-    """Never raises what the job or the cluster did wrong: it is in the result. What is seen to be broken leaves its logs below LOGS."""
+    """Never raises what the job or the cluster did wrong: it is in the result. What is seen to be broken leaves its
+    logs below LOGS."""
     result = Result(fault=fault.name, with_operator_killed=kill_operator)
     try:
         scene = stage.scene(fault.layout)
@@ -127,7 +129,9 @@ def run_fault(stage: Stage, driver: ClusterDriver, fault: Fault, kill_operator: 
     try:
         with fault.make(scene), _operator_killed(scene, kill_operator):
             time.sleep(fault.lasts)
-        if fault.expect.new_group and not _within(WELL_WITHIN, lambda: any(group.began >= before.at for group in scene.groups())):
+        if fault.expect.new_group and not _within(
+            WELL_WITHIN, lambda: any(group.began >= before.at for group in scene.groups())
+        ):
             result.broken.append(f"no new group began within {WELL_WITHIN:g} s")
         wrong = scene.becomes_well(WELL_WITHIN)
         result.broken += [f"not well within {WELL_WITHIN:g} s: {wrong}"] if wrong else []
@@ -161,19 +165,27 @@ def judge(fault: Fault, scene: Scene, before: _Before, result: Result) -> None:
     groups = scene.groups()
     known = {(finding.kind, finding.text) for finding in audit.audit(before.groups)}
     limits = audit.Limits(together=expect.together)
-    result.broken += [str(each) for each in audit.audit(groups, limits) if each.at >= before.at and (each.kind, each.text) not in known]
+    result.broken += [
+        str(each)
+        for each in audit.audit(groups, limits)
+        if each.at >= before.at and (each.kind, each.text) not in known
+    ]
     result.broken += _told(fault, scene, before)
     old = {group.token for group in before.groups}
     result.went_on = max([0.0, *(group.last_done - before.at for group in groups if group.token in old)])
     if expect.ends_within is not None and result.went_on > expect.ends_within:
-        result.broken.append(f"the group of before trained on for {result.went_on:.0f} s, not {expect.ends_within:g} s at most")
+        result.broken.append(
+            f"the group of before trained on for {result.went_on:.0f} s, not {expect.ends_within:g} s at most"
+        )
     new = [group for group in groups if group.began >= before.at]
     if expect.new_group is False and new:
         result.broken.append(f"training was interrupted: {len(new)} new groups")
     result.restarts = scene.job.restarts - before.restarts
     if not least <= result.restarts <= most:
         wanted = str(least) if least == most else f"{least} to {most}"
-        result.broken.append(f"{result.restarts} restarts of the budget, not {wanted}; lastFailure {scene.job.status.get('lastFailure')}")
+        result.broken.append(
+            f"{result.restarts} restarts of the budget, not {wanted}; lastFailure {scene.job.status.get('lastFailure')}"
+        )
     result.deleted = len(before.pods - {pod["metadata"]["uid"] for pod in scene.job.pods()})
     if expect.same_pods and result.deleted:
         result.broken.append(f"{result.deleted} healthy pods were deleted")

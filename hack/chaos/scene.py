@@ -68,12 +68,20 @@ class Scene:
 
     def kill_operator(self) -> None:
         """At once and by force; its Deployment makes another."""
-        words = ("--selector", OPERATORS, "--namespace", OPERATOR_NAMESPACE, "--force", "--grace-period=0", "--wait=false")
+        words = (
+            "--selector",
+            OPERATORS,
+            "--namespace",
+            OPERATOR_NAMESPACE,
+            "--force",
+            "--grace-period=0",
+            "--wait=false",
+        )
         self.driver.kubectl.run("delete", "pods", *words)
 
     def complaint(self) -> str:
-        """Why all is not well; empty: it is. Well is: the wanted number of pods runs, the newest group has that size and trains, and the
-        status says so."""
+        """Why all is not well; empty: it is. Well is: the wanted number of pods runs, the newest group has that size
+        and trains, and the status says so."""
         try:
             newest, wanted = self.newest(), self.job.wanted
         except LookupError as error:
@@ -81,7 +89,10 @@ class Scene:
         if newest.world != wanted:
             return f"{newest.name} is not of {wanted}"
         if len(newest.done) < STEADY or newest.last_done < time.monotonic() - FRESH:
-            return f"{newest.name} has done {len(newest.done)} steps, the last {time.monotonic() - newest.last_done:.1f} s ago"
+            return (
+                f"{newest.name} has done {len(newest.done)} steps, the last "
+                f"{time.monotonic() - newest.last_done:.1f} s ago"
+            )
         pods = [pod for pod in self.job.pods() if "deletionTimestamp" not in pod["metadata"]]
         if [pod["status"].get("phase") for pod in pods] != ["Running"] * wanted:
             return f"pods: {[(pod['metadata']['name'], pod['status'].get('phase')) for pod in pods]}"
@@ -103,7 +114,10 @@ class Scene:
 
     def misplaced(self) -> str:
         """How the workers are placed otherwise than the layout wants; empty: they are not."""
-        here, wanted = sorted(str(pod["spec"].get("nodeName")) for pod in self.job.pods()), sorted(self.job.layout.workers)
+        here, wanted = (
+            sorted(str(pod["spec"].get("nodeName")) for pod in self.job.pods()),
+            sorted(self.job.layout.workers),
+        )
         return "" if here == wanted else f"workers are on {here}, not on {wanted}"
 
     def arrange(self) -> None:
@@ -114,7 +128,11 @@ class Scene:
         if [pod["spec"].get("nodeName") for pod in operators] != [layout.operator]:
             self._move(layout.operator, self.kill_operator, lambda: self._operator_on(layout.operator))
         if self.node(self.job.etcd) != layout.etcd:
-            self._move(layout.etcd, lambda: self.job.delete_pods([self.job.etcd], force=True), lambda: self._etcd_on(layout.etcd))
+            self._move(
+                layout.etcd,
+                lambda: self.job.delete_pods([self.job.etcd], force=True),
+                lambda: self._etcd_on(layout.etcd),
+            )
 
     def _move(self, node: str, let_go: Callable[[], None], there: Callable[[], bool]) -> None:
         with only_node(self.driver, node):

@@ -3,7 +3,8 @@
 Each worker process has a file of its own in CHAOS_LEDGER, one JSON object a line (hack/chaos/ledger.py reads it):
 
     begin     member, process id, rank, world, round: of this process
-    group     the group's token, which rank 0 draws and sends to all: two groups never have the same, whatever their round is called
+    group     the group's token, which rank 0 draws and sends to all: two groups never have the same, whatever their
+              round is called
     load      rank 0 is about to read the newest checkpoint
     restore   it read one (step, digest), or none (step 0)
     work      this rank is about to train on these samples
@@ -15,7 +16,8 @@ Each worker process has a file of its own in CHAOS_LEDGER, one JSON object a lin
 
 Times are CLOCK_MONOTONIC: the same clock for all containers of one machine, whatever anybody does to the time of day.
 
-CHAOS_ORDERS is a folder in which the suite leaves files: `<member>` with one word (exit, hog, fill), and `finish` with the last step.
+CHAOS_ORDERS is a folder in which the suite leaves files: `<member>` with one word (exit, hog, fill), and `finish` with
+the last step.
 """
 
 from __future__ import annotations
@@ -182,7 +184,8 @@ def save(training: Training, ledger: Ledger) -> None:
 
 
 def last_step() -> int | None:
-    """The step after which all ranks end; None: nobody has said yet. It is far enough ahead that every rank reads it in time."""
+    """The step after which all ranks end; None: nobody has said yet. It is far enough ahead that every rank reads it in
+    time."""
     with contextlib.suppress(OSError, ValueError):
         return int((ORDERS / "finish").read_text())
     return None

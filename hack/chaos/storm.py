@@ -17,8 +17,24 @@ from hack.cluster import ClusterError
 from hack.drivers import KubeError
 
 AT_RANDOM = (
-    *("worker-killed", "rank-zero-exits", "worker-stopped", "agent-killed", "agent-frozen-3s", "sidecar-killed", "pod-deleted"),
-    *("pod-deleted-by-force", "two-pods-deleted", "operator-killed", "etcd-killed", "etcd-frozen-30s", "etcd-data-lost", "dns-frozen"),
+    *(
+        "worker-killed",
+        "rank-zero-exits",
+        "worker-stopped",
+        "agent-killed",
+        "agent-frozen-3s",
+        "sidecar-killed",
+        "pod-deleted",
+    ),
+    *(
+        "pod-deleted-by-force",
+        "two-pods-deleted",
+        "operator-killed",
+        "etcd-killed",
+        "etcd-frozen-30s",
+        "etcd-data-lost",
+        "dns-frozen",
+    ),
     *("api-server-frozen-30s", "node-frozen", "node-unplugged"),
 )
 """Those that can happen on top of each other."""

@@ -1,12 +1,14 @@
 """A real Kubernetes for tests, without Docker and without an image registry.
 
-**Without root**, on free ports of 127.0.0.1 (the fixtures `control_plane` and `etcd` of tests/integration are made of them):
+**Without root**, on free ports of 127.0.0.1 (the fixtures `control_plane` and `etcd` of tests/integration are made of
+them):
 
-    with ControlPlane(controllers=["garbage-collector-controller"]) as control_plane: ...   # .kubeconfig, .kubectl(...), .logs
+    with ControlPlane(controllers=["garbage-collector-controller"]) as control_plane:
+        ...   # .kubeconfig, .kubectl(...), .logs
     with Etcd() as etcd: ...                                                                # .endpoint
 
-**As root**, a cluster with real kubelets, containers, Services and DNS; one per machine. Each function is also a command,
-`python -m hack.cluster up`, and waits until what it did is true:
+**As root**, a cluster with real kubelets, containers, Services and DNS; one per machine. Each function is also a
+command, `python -m hack.cluster up`, and waits until what it did is true:
 
     build()                          programs, Debian packages, images: minutes the first time, then nothing
     up(nodes=3, fresh=False)         -> kubeconfig; keeps a healthy cluster, removes anything else first
@@ -20,10 +22,11 @@
     kubectl(*arguments, stdin=None)  -> its output, as administrator
     load_image(archive)              an OCI or Docker archive, into every node, present and future
 
-Nodes are called node-1, node-2, ... The kubeconfig is KUBECONFIG (.cluster/kubeconfig); .cluster/bin has kubectl, helm, etcdctl, ctr
-and kwok; logs are below .cluster/logs. A hostPath volume on SHARED_DIRECTORY is one folder for all nodes and the machine. The images
-`localhost/pause:1` and ETCD_IMAGE are on every node. Pods reach each other, Services and the API server, and the machine at HOST_ADDRESS;
-the machine reaches pods, and CoreDNS at CONTROL_PLANE_ADDRESS. Failures are ClusterError (or StepError of hack.steps, from a build).
+Nodes are called node-1, node-2, ... The kubeconfig is KUBECONFIG (.cluster/kubeconfig); .cluster/bin has kubectl, helm,
+etcdctl, ctr and kwok; logs are below .cluster/logs. A hostPath volume on SHARED_DIRECTORY is one folder for all nodes
+and the machine. The images `localhost/pause:1` and ETCD_IMAGE are on every node. Pods reach each other, Services and
+the API server, and the machine at HOST_ADDRESS; the machine reaches pods, and CoreDNS at CONTROL_PLANE_ADDRESS.
+Failures are ClusterError (or StepError of hack.steps, from a build).
 """
 
 from .images import ETCD as ETCD_IMAGE

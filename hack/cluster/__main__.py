@@ -48,9 +48,13 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m hack.cluster", description="A real Kubernetes on this machine, without Docker.")
+    parser = argparse.ArgumentParser(
+        prog="python -m hack.cluster", description="A real Kubernetes on this machine, without Docker."
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("build", help="build and install all that it needs (without root: what the control plane alone needs)")
+    commands.add_parser(
+        "build", help="build and install all that it needs (without root: what the control plane alone needs)"
+    )
     up = commands.add_parser("up", help="bring the cluster up, or keep it when it is healthy")
     up.add_argument("--nodes", type=int, default=3, help="at least this many nodes (default: 3)")
     up.add_argument("--fresh", action="store_true", help="a new cluster even when a healthy one is up")

@@ -12,10 +12,11 @@ from .settings import CONTROL_PLANE_ADDRESS, KUBERNETES_VERSION, POD_RANGE, SERV
 
 
 def make_certificates(folder: Path, endpoint: str, roles: tuple[str, ...] = ()) -> None:
-    """Makes `folder/pki/*`, `folder/super-admin.conf` and `folder/<role>.conf` for each of `roles` (controller-manager, scheduler).
+    """Makes `folder/pki/*`, `folder/super-admin.conf` and `folder/<role>.conf` for each of `roles` (controller-manager,
+    scheduler).
 
-    `endpoint` is the API server's `address:port` in super-admin.conf; the other kubeconfigs name CONTROL_PLANE_ADDRESS. The server's
-    certificate is good for both, for 127.0.0.1 and for localhost. What exists already is kept.
+    `endpoint` is the API server's `address:port` in super-admin.conf; the other kubeconfigs name CONTROL_PLANE_ADDRESS.
+    The server's certificate is good for both, for 127.0.0.1 and for localhost. What exists already is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "kubeadm.yaml"
@@ -26,10 +27,24 @@ def make_certificates(folder: Path, endpoint: str, roles: tuple[str, ...] = ()) 
 
 
 def make_kubelet_kubeconfig(folder: Path, node: str) -> Path:
-    """Makes `folder/kubelets/<node>/kubelet.conf`, the identity `system:node:<node>`. `make_certificates` comes first."""
+    """Makes `folder/kubelets/<node>/kubelet.conf`, the identity `system:node:<node>`. `make_certificates` comes
+    first."""
     kubelet_folder = folder / "kubelets" / node
     config = ["--config", str(folder / "kubeadm.yaml")]
-    run([program("kubeadm"), "init", "phase", "kubeconfig", "kubelet", *config, "--node-name", node, "--kubeconfig-dir", kubelet_folder])
+    run(
+        [
+            program("kubeadm"),
+            "init",
+            "phase",
+            "kubeconfig",
+            "kubelet",
+            *config,
+            "--node-name",
+            node,
+            "--kubeconfig-dir",
+            kubelet_folder,
+        ]
+    )
     return kubelet_folder / "kubelet.conf"
 
 
@@ -40,7 +55,11 @@ def _kubeadm_documents(folder: Path, endpoint: str) -> list[dict[str, object]]:
             "kind": "InitConfiguration",
             # kubeadm refuses a loopback address here; it only ends up in the certificate.
             "localAPIEndpoint": {"advertiseAddress": CONTROL_PLANE_ADDRESS, "bindPort": 6443},
-            "nodeRegistration": {"name": "control-plane", "imagePullPolicy": "Never", "criSocket": "unix:///run/none.sock"},
+            "nodeRegistration": {
+                "name": "control-plane",
+                "imagePullPolicy": "Never",
+                "criSocket": "unix:///run/none.sock",
+            },
         },
         {
             "apiVersion": "kubeadm.k8s.io/v1beta4",

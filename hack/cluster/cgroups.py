@@ -1,8 +1,9 @@
-"""The cluster's cgroups: every process of the cluster is in one, so finding, freezing and killing them needs no list of process ids.
+"""The cluster's cgroups: every process of the cluster is in one, so finding, freezing and killing them needs no list of
+process ids.
 
-On cgroup v1 each hierarchy gets the same folders below `CGROUP`; on v2 there is one hierarchy. (v1 is what this was run on; the v2 branches
-follow the kernel's documentation, https://docs.kernel.org/admin-guide/cgroup-v2.html, and are untested.) The machine's own root cgroups are
-never given to a kubelet and nothing is unmounted.
+On cgroup v1 each hierarchy gets the same folders below `CGROUP`; on v2 there is one hierarchy. (v1 is what this was run
+on; the v2 branches follow the kernel's documentation, https://docs.kernel.org/admin-guide/cgroup-v2.html, and are
+untested.) The machine's own root cgroups are never given to a kubelet and nothing is unmounted.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from .output import ClusterError
 from .settings import CGROUP
 
 JOIN_AND_EXECUTE = 'for folder in $0; do echo 0 > "$folder/cgroup.procs" || exit 1; done; exec "$@"'
-"""`sh -c JOIN_AND_EXECUTE "<folders>" command...`: becomes the command inside the cgroups; its children cannot escape in between."""
+"""`sh -c JOIN_AND_EXECUTE "<folders>" command...`: becomes the command inside the cgroups; its children cannot escape
+in between."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +37,16 @@ class Hierarchy:
 
 
 def parse_hierarchies(mounts: str) -> list[Hierarchy]:
-    """The hierarchies in the text of /proc/mounts. A v2 mounted beside v1 ones ("unified") has no controllers and is left out."""
+    """The hierarchies in the text of /proc/mounts. A v2 mounted beside v1 ones ("unified") has no controllers and is
+    left out."""
     version_1, version_2 = [], []
     for line in mounts.splitlines():
         _, folder, kind, options = line.split()[:4]
         if kind == "cgroup":
             named = [option for option in options.split(",") if option.startswith("name=")]
-            controllers = [option for option in options.split(",") if option not in _GENERIC_OPTIONS and "=" not in option]
+            controllers = [
+                option for option in options.split(",") if option not in _GENERIC_OPTIONS and "=" not in option
+            ]
             version_1.append(Hierarchy(Path(folder), ",".join(["none", *named] if named else controllers)))
         elif kind == "cgroup2":
             version_2.append(Hierarchy(Path(folder), None))
@@ -51,7 +56,10 @@ def parse_hierarchies(mounts: str) -> list[Hierarchy]:
 def hierarchies() -> list[Hierarchy]:
     found = parse_hierarchies(Path("/proc/mounts").read_text())
     if not found or not any(each.has("freezer") for each in found):
-        raise ClusterError("no cgroup hierarchy with the freezer and pids controllers is mounted: the test cluster needs cgroup v1 or v2")
+        raise ClusterError(
+            "no cgroup hierarchy with the freezer and pids controllers is mounted: the test cluster needs cgroup v1 "
+            "or v2"
+        )
     return found
 
 
@@ -111,8 +119,8 @@ def kill(group: str = "") -> None:
 
 
 def remove(group: str = "") -> None:
-    """Removes the cgroup and everything below it from every hierarchy, and what is empty then above it, up to `CGROUP`. Its processes have
-    ended before (`kill`)."""
+    """Removes the cgroup and everything below it from every hierarchy, and what is empty then above it, up to `CGROUP`.
+    Its processes have ended before (`kill`)."""
     for hierarchy in hierarchies():
         top = hierarchy.root / CGROUP / group
         for folder in reversed([Path(folder) for folder, _, _ in os.walk(top)]):
@@ -132,7 +140,19 @@ def exists() -> bool:
     return any((hierarchy.root / CGROUP).exists() for hierarchy in hierarchies())
 
 
-_GENERIC_OPTIONS = {"rw", "ro", "relatime", "noatime", "nosuid", "nodev", "noexec", "xattr", "seclabel", "clone_children", "none"}
+_GENERIC_OPTIONS = {
+    "rw",
+    "ro",
+    "relatime",
+    "noatime",
+    "nosuid",
+    "nodev",
+    "noexec",
+    "xattr",
+    "seclabel",
+    "clone_children",
+    "none",
+}
 
 
 def _primary(group: str) -> Path:

@@ -65,8 +65,11 @@ def api_server(folder: Path, port: int, etcd_port: int, more: Mapping[str, objec
     return command("kube-apiserver", {**flags, **more})
 
 
-def controller_manager(folder: Path, kubeconfig: Path, controllers: Sequence[str], more: Mapping[str, object]) -> list[str]:
-    """kube-controller-manager with these controllers ("*": all that are on by default). Losing a node is noticed after 5 s, not 50."""
+def controller_manager(
+    folder: Path, kubeconfig: Path, controllers: Sequence[str], more: Mapping[str, object]
+) -> list[str]:
+    """kube-controller-manager with these controllers ("*": all that are on by default). Losing a node is noticed after
+    5 s, not 50."""
     pki = folder / "pki"
     flags: dict[str, object] = {
         "kubeconfig": kubeconfig,

@@ -16,7 +16,8 @@ BLOBS = Path("io.containerd.content.v1.content/blobs/sha256")
 
 
 class Containerd:
-    """The containerd whose mount namespace `process` is in; its files are in `folder`, seen from here, and at `root`, seen from there."""
+    """The containerd whose mount namespace `process` is in; its files are in `folder`, seen from here, and at `root`,
+    seen from there."""
 
     def __init__(self, process: int, folder: Path, root: Path) -> None:
         self._address = f"/proc/{process}/root/{SOCKET}"
@@ -52,15 +53,25 @@ class Containerd:
         if mount["Type"] == "bind":
             folders = [mount["Source"]]
         else:
-            folders = next(option for option in mount["Options"] if option.startswith("lowerdir=")).partition("=")[2].split(":")
-        return [(key, str(Path(folder).relative_to(self._root))) for key, folder in zip(chain, reversed(folders), strict=True)]
+            folders = (
+                next(option for option in mount["Options"] if option.startswith("lowerdir="))
+                .partition("=")[2]
+                .split(":")
+            )
+        return [
+            (key, str(Path(folder).relative_to(self._root)))
+            for key, folder in zip(chain, reversed(folders), strict=True)
+        ]
 
     def add_layer(self, chain_id: str, parent: str | None, source: Path) -> None:
-        """Makes an unpacked layer of hard links to the files in `source`, another containerd's folder of the same layer."""
+        """Makes an unpacked layer of hard links to the files in `source`, another containerd's folder of the same
+        layer."""
         unfinished = f"unfinished-{chain_id}"
         self._remove_snapshot(unfinished)
         mount = json.loads(self._ctr("snapshots", "prepare", "--mounts", unfinished, *([parent] if parent else [])))[0]
-        upper = next((option.partition("=")[2] for option in mount["Options"] if option.startswith("upperdir=")), mount["Source"])
+        upper = next(
+            (option.partition("=")[2] for option in mount["Options"] if option.startswith("upperdir=")), mount["Source"]
+        )
         run(["cp", "-al", f"{source}/.", self._folder / Path(upper).relative_to(self._root)])
         self._ctr("snapshots", "commit", chain_id, unfinished)
 

@@ -37,7 +37,8 @@ cluster.local:53 in-addr.arpa:53 ip6.arpa:53 {{
 }}
 .:53 {{
     bind {CONTROL_PLANE_ADDRESS}
-    # There is no world outside. Said plainly, as any resolver would: refusing instead makes programs try again and again.
+    # There is no world outside. Said plainly, as any resolver would: refusing instead makes programs try again and
+    # again.
     template ANY ANY {{
         rcode NXDOMAIN
     }}
@@ -52,7 +53,9 @@ def start_control_plane(state: Path) -> None:
     start_api_server(state)
     everything = ["*", "bootstrap-signer-controller", "token-cleaner-controller"]
     flags = {"use-service-account-credentials": True}
-    _start(state, components.controller_manager(state, state / "controller-manager.conf", everything, flags), again=True)
+    _start(
+        state, components.controller_manager(state, state / "controller-manager.conf", everything, flags), again=True
+    )
     _start(state, components.scheduler(state / "scheduler.conf"), again=True)
     kubectl(state, "apply", "--filename", str(MODULE_FOLDER / "bootstrap.yaml"))
     _start_dns(state)
@@ -75,7 +78,11 @@ def api_server_is_running() -> bool:
 
 def wait_for_service_accounts(state: Path) -> None:
     """Pods are refused until their namespace has its service account."""
-    _wait(state, "kube-controller-manager", lambda: "default" in kubectl(state, "get", "serviceaccounts", "--output", "name"))
+    _wait(
+        state,
+        "kube-controller-manager",
+        lambda: "default" in kubectl(state, "get", "serviceaccounts", "--output", "name"),
+    )
 
 
 def server_is_ready(state: Path) -> bool:
@@ -89,7 +96,8 @@ def server_is_ready(state: Path) -> bool:
 def is_running() -> bool:
     """True while every program of the control plane is."""
     return all(
-        cgroups.processes(f"{GROUP}/{name}") for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns")
+        cgroups.processes(f"{GROUP}/{name}")
+        for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns")
     )
 
 
@@ -104,8 +112,8 @@ def _start_dns(state: Path) -> None:
 
 
 def _start(state: Path, command: Sequence[str], again: bool = False) -> None:
-    """`again`: it is started anew when it ends, as a kubelet would. The scheduler ends itself where it finds its cache to be wrong, which
-    happens when nodes or the API server come and go."""
+    """`again`: it is started anew when it ends, as a kubelet would. The scheduler ends itself where it finds its cache
+    to be wrong, which happens when nodes or the API server come and go."""
     name = Path(command[0]).name
     command = [*KEEP_RUNNING, *command] if again else command
     start_daemon(command, state / "logs" / f"{name}.log", cgroups.create(f"{GROUP}/{name}"), CONTROL_PLANE_NAMESPACE)

@@ -1,4 +1,5 @@
-"""The commands of the cluster with nodes. Each is documented once, here, and is a function of the package and a subcommand."""
+"""The commands of the cluster with nodes. Each is documented once, here, and is a function of the package and a
+subcommand."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class NodeStatus:
 
 
 def build() -> None:
-    """Gets everything that a cluster needs onto this machine: Debian packages (as root), programs, images. Quick when all is there."""
+    """Gets everything that a cluster needs onto this machine: Debian packages (as root), programs, images. Quick when
+    all is there."""
     with Steps() as steps:
         _build(steps)
 
@@ -45,8 +47,8 @@ def build() -> None:
 def up(nodes: int = 3, fresh: bool = False) -> Path:
     """Brings the cluster up with at least this many nodes, all Ready, and returns its kubeconfig.
 
-    A healthy cluster of this checkout is kept as it is, unless `fresh`; anything else, such as what a killed run left or another
-    checkout's cluster, is removed first. Builds what is not built.
+    A healthy cluster of this checkout is kept as it is, unless `fresh`; anything else, such as what a killed run left
+    or another checkout's cluster, is removed first. Builds what is not built.
     """
     machine.require_root()
     with Steps() as steps:
@@ -73,7 +75,8 @@ def add_node() -> str:
 
 
 def remove_node(name: str) -> None:
-    """Takes a node away for good: it loses power, and the API server forgets it (and with it, soon, the pods that were on it)."""
+    """Takes a node away for good: it loses power, and the API server forgets it (and with it, soon, the pods that were
+    on it)."""
     with _changing():
         node = _node(name)
         node.remove()
@@ -81,8 +84,8 @@ def remove_node(name: str) -> None:
 
 
 def power_off(name: str) -> None:
-    """Ends everything on the node at one moment and silently, as pulling the plug does: no connection of it is closed. The API server
-    calls it NotReady after about 5 s. Its disk stays. Harmless when it is off."""
+    """Ends everything on the node at one moment and silently, as pulling the plug does: no connection of it is closed.
+    The API server calls it NotReady after about 5 s. Its disk stays. Harmless when it is off."""
     with _changing():
         _node(name).power_off()
 
@@ -139,7 +142,8 @@ def start_api_server() -> None:
 
 
 def load_image(archive: Path | str) -> None:
-    """Makes the image in an OCI or Docker archive known to every node, present and future. Quick where a node has that very image.
+    """Makes the image in an OCI or Docker archive known to every node, present and future. Quick where a node has that
+    very image.
 
     Works without a cluster too: then the next one has it from the start.
     """
@@ -153,7 +157,8 @@ def load_image(archive: Path | str) -> None:
 
 
 def kubectl(*arguments: str, stdin: str | None = None) -> str:
-    """Runs kubectl as the cluster's administrator and returns its output. Raises ClusterError with its words when it fails."""
+    """Runs kubectl as the cluster's administrator and returns its output. Raises ClusterError with its words when it
+    fails."""
     return run([program("kubectl"), "--kubeconfig", KUBECONFIG, *arguments], stdin=stdin)
 
 
@@ -232,17 +237,26 @@ def _clean(steps: Steps) -> None:
 
 def _is_healthy() -> bool:
     record = machine.read_record()
-    if record != machine.new_record(complete=True) or not is_running() or not server_is_ready(state_folder()) or not KUBECONFIG.exists():
+    if (
+        record != machine.new_record(complete=True)
+        or not is_running()
+        or not server_is_ready(state_folder())
+        or not KUBECONFIG.exists()
+    ):
         return False
     return all(each.ready and each.connected and each.power == "on" for each in status())
 
 
 def _wait_until_ready(nodes: Sequence[Node]) -> None:
     wanted, end = {node.name for node in nodes}, time.monotonic() + READY_SECONDS
-    since = time.time()  # a node that was away for a moment may still be called Ready: its kubelet must have spoken since
+    since = (
+        time.time()
+    )  # a node that was away for a moment may still be called Ready: its kubelet must have spoken since
     while missing := wanted - ready_nodes(state_folder() / "super-admin.conf", since):
         if time.monotonic() > end:
-            logs = "\n".join(f"{node.logs}/kubelet.log\n{tail(node.logs / 'kubelet.log')}" for node in nodes if node.name in missing)
+            logs = "\n".join(
+                f"{node.logs}/kubelet.log\n{tail(node.logs / 'kubelet.log')}" for node in nodes if node.name in missing
+            )
             raise ClusterError(f"not Ready after {READY_SECONDS:g} s: {', '.join(sorted(missing))}\n{logs}")
         time.sleep(0.1)
 
@@ -276,7 +290,9 @@ def _require_cluster() -> None:
     record = machine.read_record()
     if not record or not record.complete or record.checkout != str(CHECKOUT):
         where = f" (the one on this machine is of {record.checkout})" if record else ""
-        raise ClusterError(f"this checkout has no cluster{where}: bring one up with `.venv/bin/python -m hack.cluster up`")
+        raise ClusterError(
+            f"this checkout has no cluster{where}: bring one up with `.venv/bin/python -m hack.cluster up`"
+        )
 
 
 @contextlib.contextmanager

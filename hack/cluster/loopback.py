@@ -44,7 +44,8 @@ class _Loopback:
         return self.directory / "logs"
 
     def start(self) -> None:
-        """Starts the programs and waits until they answer. Raises ClusterError with the end of the log of the one that does not."""
+        """Starts the programs and waits until they answer. Raises ClusterError with the end of the log of the one that
+        does not."""
         attempts = START_ATTEMPTS
         while not self._started():
             attempts -= 1
@@ -52,7 +53,8 @@ class _Loopback:
                 raise ClusterError(f"no free port in {START_ATTEMPTS} attempts, logs: {self.logs}\n{self.log_tails()}")
 
     def stop(self) -> None:
-        """Ends the programs and removes the data. The logs stay when the caller chose the directory. Harmless when stopped already."""
+        """Ends the programs and removes the data. The logs stay when the caller chose the directory. Harmless when
+        stopped already."""
         self._end_programs()
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -94,7 +96,8 @@ class _Loopback:
 
 
 class Etcd(_Loopback):
-    """A plain etcd 3.6, one member, no TLS, no users. `endpoint` is `http://127.0.0.1:<port>`; the v3 JSON gateway is on it too."""
+    """A plain etcd 3.6, one member, no TLS, no users. `endpoint` is `http://127.0.0.1:<port>`; the v3 JSON gateway is
+    on it too."""
 
     def __init__(self, directory: Path | None = None) -> None:
         super().__init__(directory)
@@ -104,7 +107,9 @@ class Etcd(_Loopback):
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def etcdctl(self, *arguments: str) -> str:
@@ -119,12 +124,15 @@ class Etcd(_Loopback):
 
 class ControlPlane(_Loopback):
     """etcd and kube-apiserver, with kube-controller-manager when `controllers` names any (the names that
-    `kube-controller-manager --help` lists, such as garbage-collector-controller). No scheduler, no nodes: the test plays the kubelet.
+    `kube-controller-manager --help` lists, such as garbage-collector-controller). No scheduler, no nodes: the test
+    plays the kubelet.
 
     RBAC is on; `kubeconfig` is a cluster administrator's. Pods need no ServiceAccount object unless `service_accounts`.
     """
 
-    def __init__(self, directory: Path | None = None, controllers: Sequence[str] = (), service_accounts: bool = False) -> None:
+    def __init__(
+        self, directory: Path | None = None, controllers: Sequence[str] = (), service_accounts: bool = False
+    ) -> None:
         super().__init__(directory)
         self.controllers = tuple(controllers)
         self.service_accounts = service_accounts
@@ -139,7 +147,9 @@ class ControlPlane(_Loopback):
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
@@ -157,7 +167,9 @@ class ControlPlane(_Loopback):
         server.wait_until(lambda: answers(f"https://127.0.0.1:{port}/readyz", context))
         if self.controllers:
             flags = {"bind-address": "127.0.0.1", "secure-port": manager_port}
-            manager = self._start_child(components.controller_manager(self.directory, self.kubeconfig, self.controllers, flags))
+            manager = self._start_child(
+                components.controller_manager(self.directory, self.kubeconfig, self.controllers, flags)
+            )
             manager_context = ssl._create_unverified_context()  # noqa: S323  it makes its own certificate, and only health is asked
             manager.wait_until(lambda: answers(f"https://127.0.0.1:{manager_port}/healthz", manager_context))
         self.server = f"https://127.0.0.1:{port}"

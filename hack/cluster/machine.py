@@ -60,12 +60,16 @@ def is_root() -> bool:
 
 def require_root() -> None:
     if not is_root():
-        raise ClusterError("nodes need root (network namespaces, cgroups, mounts): run this as root; ControlPlane and Etcd work without")
+        raise ClusterError(
+            "nodes need root (network namespaces, cgroups, mounts): run this as root; ControlPlane and Etcd work "
+            "without"
+        )
 
 
 @contextlib.contextmanager
 def turn(timeout: float = LOCK_SECONDS) -> Iterator[None]:
-    """One process at a time changes the cluster. The lock is a name that the kernel frees with the process, so none is ever stale.
+    """One process at a time changes the cluster. The lock is a name that the kernel frees with the process, so none is
+    ever stale.
 
     Raises ClusterError after `timeout` seconds.
     """
@@ -92,7 +96,8 @@ def traces() -> list[str]:
 
 
 def remove_everything() -> None:
-    """Removes every trace of a cluster, whoever made it and however it ended. Only its logs stay, in its state folder."""
+    """Removes every trace of a cluster, whoever made it and however it ended. Only its logs stay, in its state
+    folder."""
     record = read_record()
     cgroups.kill()
     cgroups.remove()

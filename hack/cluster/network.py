@@ -1,9 +1,12 @@
-"""The cluster's network: a namespace for the control plane that also holds the bridge, one namespace per node, one link to the machine.
+"""The cluster's network: a namespace for the control plane that also holds the bridge, one namespace per node, one link
+to the machine.
 
-    machine 10.89.0.1 --elasticjob0-- [ control plane 10.89.0.2 = bridge0 ] --node-1-- eth0 10.89.0.11 [ node-1, pods 10.244.1.0/24 ]
+    machine 10.89.0.1 --elasticjob0-- [ control plane 10.89.0.2 = bridge0 ] --node-1-- eth0 10.89.0.11 [ node-1, pods
+    10.244.1.0/24 ]
 
-The bridge is inside a namespace, so the machine's own firewall never sees traffic between nodes, and removing the namespaces removes
-everything. Routes to the pods of every possible node exist from the start, so adding a node changes nothing elsewhere.
+The bridge is inside a namespace, so the machine's own firewall never sees traffic between nodes, and removing the
+namespaces removes everything. Routes to the pods of every possible node exist from the start, so adding a node changes
+nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ _BRIDGE_MAC = "02:65:6a:00:00:02"
 
 
 def create() -> None:
-    """Makes the control plane's namespace, the bridge in it and the machine's link to it. Nothing of them may exist (`remove_all`)."""
+    """Makes the control plane's namespace, the bridge in it and the machine's link to it. Nothing of them may exist
+    (`remove_all`)."""
     run(["ip", "netns", "add", CONTROL_PLANE_NAMESPACE])
     _ip(
         f"link add {HOST_LINK} type veth peer name host netns {CONTROL_PLANE_NAMESPACE}",
@@ -66,7 +70,8 @@ def add_node(node: NodeAddress) -> None:
 
 
 def remove_node(node: NodeAddress) -> None:
-    """Removes the node's namespace with all in it, if it exists. Its cable is pulled first, so nobody hears its connections close."""
+    """Removes the node's namespace with all in it, if it exists. Its cable is pulled first, so nobody hears its
+    connections close."""
     if node.namespace in namespaces():
         set_link(node, up=False)
         run(["ip", "-n", CONTROL_PLANE_NAMESPACE, "link", "delete", node.link])
@@ -92,7 +97,8 @@ def namespaces() -> list[str]:
 
 
 def remove_all() -> None:
-    """Removes every namespace and link of the cluster. Its processes have ended before: a namespace lives as long as a process in it."""
+    """Removes every namespace and link of the cluster. Its processes have ended before: a namespace lives as long as a
+    process in it."""
     for name in namespaces():
         run(["ip", "netns", "delete", name])
     if _ip_is_installed() and _host_link_exists():

@@ -36,8 +36,19 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
 
 
 def cni_config(node: NodeAddress) -> str:
-    address_management = {"type": "host-local", "ranges": [[{"subnet": node.pod_range}]], "routes": [{"dst": "0.0.0.0/0"}]}
-    bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipMasq": False, "hairpinMode": True, "ipam": address_management}
+    address_management = {
+        "type": "host-local",
+        "ranges": [[{"subnet": node.pod_range}]],
+        "routes": [{"dst": "0.0.0.0/0"}],
+    }
+    bridge = {
+        "type": "bridge",
+        "bridge": "cni0",
+        "isGateway": True,
+        "ipMasq": False,
+        "hairpinMode": True,
+        "ipam": address_management,
+    }
     port_map = {"type": "portmap", "capabilities": {"portMappings": True}}
     return json.dumps({"cniVersion": "0.4.0", "name": "elasticjob", "plugins": [bridge, port_map]})
 
@@ -69,7 +80,8 @@ def kubelet_config(certificate_authority: str, empty_file: str) -> str:
             "nodeLeaseDurationSeconds": 4,
             "syncFrequency": "10s",
             "serializeImagePulls": False,
-            # Nothing can be pulled again here, so nothing is ever cleaned away; and a full disk is the machine's business.
+            # Nothing can be pulled again here, so nothing is ever cleaned away; and a full disk is the machine's
+            # business.
             "imageGCHighThresholdPercent": 100,
             "imageGCLowThresholdPercent": 99,
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},

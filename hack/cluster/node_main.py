@@ -1,7 +1,8 @@
-"""Runs as the first process of a node: makes its view of the machine, starts containerd, kubelet and kube-proxy, and ends.
+"""Runs as the first process of a node: makes its view of the machine, starts containerd, kubelet and kube-proxy, and
+ends.
 
-It is started inside the node's cgroups and its network, mount, host name and cgroup namespaces (`nodes.py`). What it mounts is seen by the
-node alone and goes when the node's last process ends.
+It is started inside the node's cgroups and its network, mount, host name and cgroup namespaces (`nodes.py`). What it
+mounts is seen by the node alone and goes when the node's last process ends.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class NodeSpec:
     proxy_kubeconfig: str
     certificate_authority: str
     cgroup_mounts: list[tuple[str, str | None]]
-    """Name below /sys/fs/cgroup and mount options of each hierarchy; options None: cgroup v2, mounted at /sys/fs/cgroup itself."""
+    """Name below /sys/fs/cgroup and mount options of each hierarchy; options None: cgroup v2, mounted at /sys/fs/cgroup
+    itself."""
     visible: list[str]
     """Folders that stay visible even where they lie below /var/lib."""
 
@@ -101,7 +103,9 @@ def _mount_folders(spec: NodeSpec) -> None:
 
 def _set_kernel_parameters() -> None:
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
-    bridge = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")  # without it, Services fail between two pods of one node
+    bridge = Path(
+        "/proc/sys/net/bridge/bridge-nf-call-iptables"
+    )  # without it, Services fail between two pods of one node
     if not bridge.exists():
         run(["modprobe", "br_netfilter"])
     bridge.write_text("1")
@@ -118,13 +122,28 @@ def _write_configuration(spec: NodeSpec) -> None:
 
 def _kubelet_arguments(spec: NodeSpec) -> list[str]:
     names = ["--hostname-override", spec.name, "--node-ip", spec.address.address]
-    return ["--config", f"{spec.folder}/kubelet.yaml", "--kubeconfig", spec.kubeconfig, "--root-dir", "/var/lib/kubelet", *names]
+    return [
+        "--config",
+        f"{spec.folder}/kubelet.yaml",
+        "--kubeconfig",
+        spec.kubeconfig,
+        "--root-dir",
+        "/var/lib/kubelet",
+        *names,
+    ]
 
 
 def _kube_proxy_arguments(spec: NodeSpec) -> list[str]:
     mode = ["--proxy-mode", "iptables", "--cluster-cidr", POD_RANGE, "--iptables-min-sync-period", "0s"]
     # The connection table is the whole machine's: hands off.
-    limits = ["--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0", "--conntrack-tcp-timeout-close-wait", "0"]
+    limits = [
+        "--conntrack-max-per-core",
+        "0",
+        "--conntrack-tcp-timeout-established",
+        "0",
+        "--conntrack-tcp-timeout-close-wait",
+        "0",
+    ]
     return ["--kubeconfig", spec.proxy_kubeconfig, "--hostname-override", spec.name, *mode, *limits]
 
 
@@ -143,7 +162,9 @@ def _start(spec: NodeSpec, name: str, arguments: Sequence[str]) -> None:
 
 def _wait_for_containerd(spec: NodeSpec, timeout: float = 30.0) -> None:
     end = time.monotonic() + timeout
-    while subprocess.run([f"{spec.programs}/ctr", "--address", node_config.SOCKET, "version"], capture_output=True, check=False).returncode:
+    while subprocess.run(
+        [f"{spec.programs}/ctr", "--address", node_config.SOCKET, "version"], capture_output=True, check=False
+    ).returncode:
         if time.monotonic() > end:
             raise SystemExit(f"containerd does not answer after {timeout:g} s, log: {spec.logs}/containerd.log")
         time.sleep(0.05)

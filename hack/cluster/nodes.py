@@ -31,7 +31,8 @@ class Node:
         self._group = f"nodes/{self.name}"
 
     def power_on(self) -> None:
-        """Starts the node; its containerd runs when this returns, its kubelet is about to register. A new node's files are made first."""
+        """Starts the node; its containerd runs when this returns, its kubelet is about to register. A new node's files
+        are made first."""
         self.logs.mkdir(parents=True, exist_ok=True)
         containerd = self.folder / "var-lib" / "containerd"
         if template.loaded_images(containerd) != template.loaded_images(template.template_folder()):
@@ -45,13 +46,20 @@ class Node:
         with log.open("ab") as output:
             joined = [*DIE_WITH_PARENT, "sh", "-c", cgroups.JOIN_AND_EXECUTE, " ".join(map(str, folders)), *command]
             started = subprocess.run(
-                joined, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment(), check=False
+                joined,
+                cwd=CHECKOUT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment(),
+                check=False,
             )
         if started.returncode:
             raise ClusterError(f"{self.name} did not start, log: {log}\n{tail(log)}")
 
     def power_off(self) -> None:
-        """Everything on the node ends at one moment, and no other machine hears a word of it. Its files stay. Harmless when it is off."""
+        """Everything on the node ends at one moment, and no other machine hears a word of it. Its files stay. Harmless
+        when it is off."""
         if self.address.namespace in network.namespaces():
             network.set_link(self.address, up=False)
         cgroups.kill(self._group)
@@ -79,7 +87,9 @@ class Node:
         """Gives the node an image of the template. A node that is off gets it when it starts."""
         if self.is_on():
             folder = self.folder / "var-lib" / "containerd"
-            containerd = wait_for_containerd(self._group, self.logs / "containerd.log", folder, Path("/var/lib/containerd"))
+            containerd = wait_for_containerd(
+                self._group, self.logs / "containerd.log", folder, Path("/var/lib/containerd")
+            )
             template.add_image(name, containerd, folder)
 
     def _spec(self) -> NodeSpec:
@@ -103,7 +113,8 @@ def all_nodes(state: Path) -> list[Node]:
 
 
 def ready_nodes(kubeconfig: Path, since: float = 0.0) -> set[str]:
-    """The names of the nodes that are Ready, take new pods, and have renewed their lease since `since` (seconds, as time.time())."""
+    """The names of the nodes that are Ready, take new pods, and have renewed their lease since `since` (seconds, as
+    time.time())."""
     kinds = ["nodes,leases.coordination.k8s.io", "--namespace", "kube-node-lease"]
     listed = json.loads(run([program("kubectl"), "--kubeconfig", kubeconfig, "get", *kinds, "--output", "json"]))
     return ready_names(listed["items"], since)

@@ -22,8 +22,8 @@ REFERENCE_NAME = "org.opencontainers.image.ref.name"
 
 @dataclass(frozen=True)
 class ArchivedImage:
-    """What an archive holds: the image's full name, such as `localhost/trainer:dev`, and a digest of all that is in it (`sha256:...`):
-    the manifest's of an OCI archive, the config's of a Docker archive."""
+    """What an archive holds: the image's full name, such as `localhost/trainer:dev`, and a digest of all that is in it
+    (`sha256:...`): the manifest's of an OCI archive, the config's of a Docker archive."""
 
     name: str
     digest: str
@@ -40,7 +40,8 @@ class StoredImage:
 
 
 def chain_ids(config: bytes) -> list[str]:
-    """The names of an image's unpacked layers, lowest first: each stands for the layer and all below it ("ChainID" in config.md)."""
+    """The names of an image's unpacked layers, lowest first: each stands for the layer and all below it ("ChainID" in
+    config.md)."""
     chain: list[str] = []
     for diff_id in json.loads(config)["rootfs"]["diff_ids"]:
         chain.append(_digest(f"{chain[-1]} {diff_id}".encode()) if chain else diff_id)
@@ -53,7 +54,9 @@ def write_stored_image(archive: Path, image: StoredImage) -> None:
     _write_layout(archive, image.name, image.manifest_type, image.manifest, [image.config])
 
 
-def write_archive(archive: Path, name: str, files: Mapping[str, Path], entrypoint: Sequence[str], user: str = "65532:65532") -> None:
+def write_archive(
+    archive: Path, name: str, files: Mapping[str, Path], entrypoint: Sequence[str], user: str = "65532:65532"
+) -> None:
     """Writes an image with one layer that holds `files` (path in the image -> file here), all executable.
 
     The same input gives the same bytes.
@@ -66,7 +69,12 @@ def write_archive(archive: Path, name: str, files: Mapping[str, Path], entrypoin
     config = {
         "architecture": "amd64",
         "os": "linux",
-        "config": {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "Entrypoint": list(entrypoint), "User": user, "WorkingDir": "/"},
+        "config": {
+            "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"],
+            "Entrypoint": list(entrypoint),
+            "User": user,
+            "WorkingDir": "/",
+        },
         "rootfs": {"type": "layers", "diff_ids": [layer_digest]},
     }
     manifest = {
@@ -79,16 +87,21 @@ def write_archive(archive: Path, name: str, files: Mapping[str, Path], entrypoin
 
 
 def read_archive(archive: Path) -> ArchivedImage:
-    """Name and digest of the one image in an archive. Raises ClusterError when it is no image archive or does not say the full name."""
+    """Name and digest of the one image in an archive. Raises ClusterError when it is no image archive or does not say
+    the full name."""
     try:
         with tarfile.open(archive) as tar:
             found = _read_docker(tar) or _read_oci(tar)
     except (OSError, tarfile.TarError) as error:
         raise ClusterError(f"{archive} cannot be read: {error}") from error
     if len(found) != 1:
-        raise ClusterError(f"{archive} holds {len(found)} named images; load_image takes an OCI or Docker archive of one")
+        raise ClusterError(
+            f"{archive} holds {len(found)} named images; load_image takes an OCI or Docker archive of one"
+        )
     if "/" not in found[0].name or ":" not in found[0].name.rpartition("/")[2]:
-        raise ClusterError(f"{archive} calls its image {found[0].name!r}; the full name, such as localhost/trainer:dev, is needed")
+        raise ClusterError(
+            f"{archive} calls its image {found[0].name!r}; the full name, such as localhost/trainer:dev, is needed"
+        )
     return found[0]
 
 
@@ -115,7 +128,11 @@ def _read_oci(tar: tarfile.TarFile) -> list[ArchivedImage]:
 def _read_docker(tar: tarfile.TarFile) -> list[ArchivedImage]:
     images = _member(tar, "manifest.json") or []
     digests = ["sha256:" + Path(image["Config"]).name.removesuffix(".json") for image in images]
-    return [ArchivedImage(name, digest) for image, digest in zip(images, digests, strict=True) for name in image["RepoTags"] or []]
+    return [
+        ArchivedImage(name, digest)
+        for image, digest in zip(images, digests, strict=True)
+        for name in image["RepoTags"] or []
+    ]
 
 
 def _member(tar: tarfile.TarFile, name: str) -> Any:

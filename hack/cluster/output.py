@@ -16,18 +16,25 @@ class ClusterError(RuntimeError):
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment, with the folders that hold runc, ip and iptables on PATH: root has them only after a login."""
+    """This process's environment, with the folders that hold runc, ip and iptables on PATH: root has them only after a
+    login."""
     return {**os.environ, "PATH": f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/local/sbin:/usr/sbin:/sbin", **more}
 
 
-def run(command: Sequence[str | Path], cwd: Path | None = None, env: dict[str, str] | None = None, stdin: str | None = None) -> str:
-    """Runs a command to its end and returns its output. Raises ClusterError with the command and its words when it fails.
+def run(
+    command: Sequence[str | Path], cwd: Path | None = None, env: dict[str, str] | None = None, stdin: str | None = None
+) -> str:
+    """Runs a command to its end and returns its output. Raises ClusterError with the command and its words when it
+    fails.
 
-    The command ends with this process, even if this one is killed: nothing goes on changing the machine behind the next run's back.
+    The command ends with this process, even if this one is killed: nothing goes on changing the machine behind the next
+    run's back.
     """
     words = [str(word) for word in command]
     guarded = [*DIE_WITH_PARENT, *words]
-    done = subprocess.run(guarded, cwd=cwd, env=env or environment(), input=stdin, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        guarded, cwd=cwd, env=env or environment(), input=stdin, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise ClusterError(f"{' '.join(words)}: exit status {done.returncode}\n{(done.stderr or done.stdout).strip()}")
     return done.stdout

@@ -1,4 +1,5 @@
-"""The Debian packages a machine needs to run nodes and build images. The control plane without nodes needs none of them."""
+"""The Debian packages a machine needs to run nodes and build images. The control plane without nodes needs none of
+them."""
 
 from __future__ import annotations
 

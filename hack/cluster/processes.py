@@ -48,11 +48,14 @@ class Child:
         return self.process.poll() is None
 
     def wait_until(self, ready: Callable[[], bool], timeout: float = 60.0) -> None:
-        """Waits until `ready()`. Raises ClusterError with the end of the log when the process ends first, or after `timeout` seconds."""
+        """Waits until `ready()`. Raises ClusterError with the end of the log when the process ends first, or after
+        `timeout` seconds."""
         end = time.monotonic() + timeout
         while not ready():
             if not self.alive():
-                raise ClusterError(f"{self.name} ended with status {self.process.returncode}, log: {self.log}\n{tail(self.log)}")
+                raise ClusterError(
+                    f"{self.name} ended with status {self.process.returncode}, log: {self.log}\n{tail(self.log)}"
+                )
             if time.monotonic() > end:
                 raise ClusterError(f"{self.name} is not ready after {timeout:g} s, log: {self.log}\n{tail(self.log)}")
             time.sleep(0.05)
@@ -79,18 +82,28 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def start_daemon(command: Sequence[str | Path], log: Path, groups: Sequence[Path], namespace: str | None = None) -> None:
-    """Starts a program that outlives this process, in these cgroups (folders) and, if named, in this network namespace."""
+def start_daemon(
+    command: Sequence[str | Path], log: Path, groups: Sequence[Path], namespace: str | None = None
+) -> None:
+    """Starts a program that outlives this process, in these cgroups (folders) and, if named, in this network
+    namespace."""
     log.parent.mkdir(parents=True, exist_ok=True)
     inside = ["ip", "netns", "exec", namespace] if namespace else []
     joined = ["sh", "-c", JOIN_AND_EXECUTE, " ".join(map(str, groups)), *inside, *map(str, command)]
     with log.open("ab") as output:
-        subprocess.run(["setsid", "--fork", *joined], stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment(), check=True)
+        subprocess.run(
+            ["setsid", "--fork", *joined],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment(),
+            check=True,
+        )
 
 
 def wait_for(ready: Callable[[], T], running: Callable[[], bool], what: str, log: Path, timeout: float = 60.0) -> T:
-    """Waits until `ready()` returns something true, and returns that. Raises ClusterError with the end of the log when the program is not
-    `running()` any more, or after `timeout` seconds."""
+    """Waits until `ready()` returns something true, and returns that. Raises ClusterError with the end of the log when
+    the program is not `running()` any more, or after `timeout` seconds."""
     started, was_running = time.monotonic(), False
     while True:
         result = ready()

@@ -1,7 +1,7 @@
 """The cluster's programs: built from the pinned `go.mod` beside this file, once per set of versions, into the cache.
 
-Kubernetes, etcd, containerd, CoreDNS, Helm and kwok are compiled from source because no registry of images or binaries is needed that way:
-Go's module proxy is enough.
+Kubernetes, etcd, containerd, CoreDNS, Helm and kwok are compiled from source because no registry of images or binaries
+is needed that way: Go's module proxy is enough.
 """
 
 from __future__ import annotations
@@ -22,7 +22,17 @@ FLAGS = ("-trimpath", "-ldflags", f"-s -w -X k8s.io/component-base/version.gitVe
 """Without that -X the API server calls itself v0.0.0 and kubeadm refuses it."""
 
 PROGRAMS = (
-    *("containerd", "containerd-shim-runc-v2", "coredns", "ctr", "etcd", "etcdctl", "helm", "kube-apiserver", "kube-controller-manager"),
+    *(
+        "containerd",
+        "containerd-shim-runc-v2",
+        "coredns",
+        "ctr",
+        "etcd",
+        "etcdctl",
+        "helm",
+        "kube-apiserver",
+        "kube-controller-manager",
+    ),
     *("kube-proxy", "kube-scheduler", "kubeadm", "kubectl", "kubelet", "kwok"),
 )
 LINKED = ("ctr", "etcdctl", "helm", "kubectl", "kwok")
@@ -45,7 +55,8 @@ def program(name: str) -> Path:
     path = programs_folder() / name
     if not path.exists():
         raise ClusterError(
-            f"{name} is not built yet: run `.venv/bin/python -m hack.cluster build` in {CHECKOUT} (about 7 minutes on 2 cores, once)"
+            f"{name} is not built yet: run `.venv/bin/python -m hack.cluster build` in {CHECKOUT} (about 7 minutes on "
+            "2 cores, once)"
         )
     return path
 
@@ -55,10 +66,11 @@ def programs_built() -> bool:
 
 
 def build_programs(steps: Steps) -> None:
-    """Compiles every program that `go.mod` names, unless this was done before, and links those a person wants into `.cluster/bin`.
+    """Compiles every program that `go.mod` names, unless this was done before, and links those a person wants into
+    `.cluster/bin`.
 
-    A build killed half-way leaves nothing half-made: it happens in a folder of its own and is renamed at its end. Two at once: the second
-    waits. Raises StepError with the compiler's words and the path of its log.
+    A build killed half-way leaves nothing half-made: it happens in a folder of its own and is renamed at its end. Two
+    at once: the second waits. Raises StepError with the compiler's words and the path of its log.
     """
     if not programs_built():
         folder = programs_folder()
@@ -67,7 +79,9 @@ def build_programs(steps: Steps) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not programs_built():
                 why = "a real cluster without Docker or a registry; from source, once per version"
-                with steps.step(f"Build Kubernetes {KUBERNETES_VERSION}, etcd, containerd and tools", why, SECONDS_FROM_NOTHING) as step:
+                with steps.step(
+                    f"Build Kubernetes {KUBERNETES_VERSION}, etcd, containerd and tools", why, SECONDS_FROM_NOTHING
+                ) as step:
                     _build_into(folder, step)
     link_programs()
 
@@ -84,12 +98,16 @@ def link_programs() -> None:
 
 def source_of_module(module: str) -> Path:
     """The folder of a Go module that the programs are built from, downloaded if need be."""
-    return Path(run(["go", "mod", "download", "-json", module], cwd=MODULE_FOLDER).partition('"Dir": "')[2].partition('"')[0])
+    return Path(
+        run(["go", "mod", "download", "-json", module], cwd=MODULE_FOLDER).partition('"Dir": "')[2].partition('"')[0]
+    )
 
 
 def _go_version() -> str:
     if not shutil.which("go"):
-        raise ClusterError("Go is not on PATH: the test cluster's programs are built with Go 1.26 or newer (https://go.dev/dl)")
+        raise ClusterError(
+            "Go is not on PATH: the test cluster's programs are built with Go 1.26 or newer (https://go.dev/dl)"
+        )
     return run(["go", "env", "GOVERSION"], cwd=MODULE_FOLDER).strip()
 
 

@@ -31,19 +31,20 @@ POD_RANGE = "10.244.0.0/16"
 MAX_NODES = 50
 
 SHARED_DIRECTORY = Path("/var/lib/elasticjob-shared")
-"""One folder of the machine, at this same path on the machine and on every node: a hostPath volume on it acts like NFS. World-writable,
-emptied by `up`, removed by `down`."""
+"""One folder of the machine, at this same path on the machine and on every node: a hostPath volume on it acts like NFS.
+World-writable, emptied by `up`, removed by `down`."""
 
 
 def cache_folder() -> Path:
-    """Where built programs, images and the state of a running cluster live: `ELASTICJOB_CACHE`, else `~/.cache/elasticjob`."""
+    """Where built programs, images and the state of a running cluster live: `ELASTICJOB_CACHE`, else
+    `~/.cache/elasticjob`."""
     configured = os.environ.get("ELASTICJOB_CACHE")
     return (Path(configured) if configured else Path.home() / ".cache" / "elasticjob").resolve() / "cluster"
 
 
 def state_folder() -> Path:
-    """Where the cluster that this process starts keeps certificates, node folders and logs. On the cache's file system, so that nodes can
-    be hard-linked from the template."""
+    """Where the cluster that this process starts keeps certificates, node folders and logs. On the cache's file system,
+    so that nodes can be hard-linked from the template."""
     return cache_folder() / "state"
 
 

@@ -1,7 +1,7 @@
 """The template that nodes are copied from: a containerd folder with every image imported, on which no node runs.
 
-Importing a large image takes containerd many seconds of unpacking. So it is imported once, here; a node that starts gets a hard-linked copy
-of the whole folder, and one that runs gets hard links to the new layers.
+Importing a large image takes containerd many seconds of unpacking. So it is imported once, here; a node that starts
+gets a hard-linked copy of the whole folder, and one that runs gets hard links to the new layers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ RECORD = "images.json"
 """In a containerd folder: image name -> its archive's digest and, per unpacked layer, chain id and folder."""
 
 _PRIVATE_RUN = 'mount -t tmpfs tmpfs /run && exec "$@"'
-_NOT_FOR_IMPORTS = ["io.containerd.cri.v1.runtime", "io.containerd.cri.v1.images", "io.containerd.grpc.v1.cri", "io.containerd.nri.v1.nri"]
+_NOT_FOR_IMPORTS = [
+    "io.containerd.cri.v1.runtime",
+    "io.containerd.cri.v1.images",
+    "io.containerd.grpc.v1.cri",
+    "io.containerd.nri.v1.nri",
+]
 
 
 def template_folder() -> Path:
@@ -56,7 +61,9 @@ def import_into_template(archives: Sequence[Path], steps: Steps) -> None:
             containerd.import_archive(archive)
             stored = containerd.stored_image(image.name)
             write_stored_image(_archive_without_layers(image.digest), stored)
-            _note_loaded(template_folder(), image.name, {"digest": image.digest, "layers": containerd.layer_folders(stored)})
+            _note_loaded(
+                template_folder(), image.name, {"digest": image.digest, "layers": containerd.layer_folders(stored)}
+            )
 
 
 def copy_template(folder: Path) -> None:
@@ -69,7 +76,8 @@ def copy_template(folder: Path) -> None:
 
 
 def add_image(name: str, containerd: Containerd, containerd_folder: Path) -> None:
-    """Gives a running containerd an image of the template: 0.6 s for 700 MB, where importing the archive takes 9 s per node."""
+    """Gives a running containerd an image of the template: 0.6 s for 700 MB, where importing the archive takes 9 s per
+    node."""
     record = loaded_images(template_folder())[name]
     if loaded_images(containerd_folder).get(name) == record:
         return
@@ -102,7 +110,17 @@ def _running() -> Iterator[Containerd]:
     disabled = json.dumps(_NOT_FOR_IMPORTS)
     config.write_text(f'version = 3\nroot = "{folder}"\nstate = "/run/containerd"\ndisabled_plugins = {disabled}\n')
     cgroups.kill(GROUP)
-    command = ["unshare", "--mount", "sh", "-c", _PRIVATE_RUN, "sh", str(program("containerd")), "--config", str(config)]
+    command = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        _PRIVATE_RUN,
+        "sh",
+        str(program("containerd")),
+        "--config",
+        str(config),
+    ]
     start_daemon(command, log, cgroups.create(GROUP))
     try:
         yield wait_for_containerd(GROUP, log, folder, folder)

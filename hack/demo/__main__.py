@@ -12,11 +12,21 @@ from hack.steps import StepError
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m hack.demo", description="An elastic job on real data that loses a pod, from nothing.")
+    parser = argparse.ArgumentParser(
+        prog="python -m hack.demo", description="An elastic job on real data that loses a pod, from nothing."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="cluster, images and chart, then the job, followed to its end")
-    run.add_argument("--lose-at", type=int, metavar="STEP", help="step at which a worker pod is deleted (default: half-way)")
-    run.add_argument("--time-limit", type=float, default=300.0, metavar="SECONDS", help="for the job, from apply to its end (default: 300)")
+    run.add_argument(
+        "--lose-at", type=int, metavar="STEP", help="step at which a worker pod is deleted (default: half-way)"
+    )
+    run.add_argument(
+        "--time-limit",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="for the job, from apply to its end (default: 300)",
+    )
     commands.add_parser("install", help="cluster, images and chart only")
     commands.add_parser("down", help="take away what the demo made")
     arguments = parser.parse_args()

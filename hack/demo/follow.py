@@ -1,5 +1,5 @@
-"""Watches one ElasticJob and the logs of its workers with kubectl, and turns what they say into observations. The only part of the demo
-that reads from the cluster."""
+"""Watches one ElasticJob and the logs of its workers with kubectl, and turns what they say into observations. The only
+part of the demo that reads from the cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ AGAIN = 0.2
 
 
 class Follower:
-    """Observations of one job, each with its time (s since the epoch), in the order in which they came in. A context manager.
+    """Observations of one job, each with its time (s since the epoch), in the order in which they came in. A context
+    manager.
 
     A line's time is the one that the node wrote beside it; everything else has the time at which it came in.
     """
@@ -89,13 +90,17 @@ class Follower:
 
     def _runs(self, pod: str, uid: str) -> bool:
         """Whether this very pod still runs."""
-        said = "".join(self._lines("get", "pod", pod, "--ignore-not-found", "--output=jsonpath={.metadata.uid} {.status.phase}"))
+        said = "".join(
+            self._lines("get", "pod", pod, "--ignore-not-found", "--output=jsonpath={.metadata.uid} {.status.phase}")
+        )
         return said == f"{uid} Running"
 
     def _lines(self, *words: str) -> Iterator[str]:
         """The lines that kubectl prints, until it ends."""
         command = self._kubectl.command(*words, "--namespace", self._namespace)
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace") as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace"
+        ) as process:
             self._running.add(process)
             try:
                 assert process.stdout is not None
@@ -106,7 +111,8 @@ class Follower:
 
 
 def split_objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The objects that `kubectl get --watch --output=json` prints one after the other, each ending with a brace at the line's start.
+    """The objects that `kubectl get --watch --output=json` prints one after the other, each ending with a brace at the
+    line's start.
 
     >>> list(split_objects(["{", '  "a": 1', "}", "{", "}"]))
     [{'a': 1}, {}]
@@ -121,7 +127,8 @@ def split_objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def parse_stamp(stamp: str) -> float | None:
-    """Kubernetes' time of a log line (RFC 3339 with nanoseconds, UTC) as seconds since the epoch; None where it is none.
+    """Kubernetes' time of a log line (RFC 3339 with nanoseconds, UTC) as seconds since the epoch; None where it is
+    none.
 
     >>> parse_stamp("2026-01-01T00:00:00.250000000Z")
     1767225600.25

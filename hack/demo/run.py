@@ -28,7 +28,8 @@ DEFAULT_STEPS = 600
 
 
 def set_up(driver: ClusterDriver) -> None:
-    """Cluster and images, side by side; then the images on the cluster, and the chart. What is there already is kept."""
+    """Cluster and images, side by side; then the images on the cluster, and the chart. What is there already is
+    kept."""
     images: dict[str, Path] = {}
     concurrently(driver.up, lambda: images.update(build(["operator", "trainer"])))
     driver.load_images(images)
@@ -48,7 +49,8 @@ def take_down(driver: ClusterDriver) -> None:
 
 
 def run(driver: ClusterDriver, lose_at: int | None = None, time_limit: float = 300.0, manifest: Path = MANIFEST) -> int:
-    """The whole demo; returns the exit code: 0 only if a pod was lost, the job came back to full size and read the digits well."""
+    """The whole demo; returns the exit code: 0 only if a pod was lost, the job came back to full size and read the
+    digits well."""
     set_up(driver)
     console = Console(highlight=False)
     text = adapt(manifest.read_text(encoding="utf-8"), driver)

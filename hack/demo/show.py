@@ -15,7 +15,9 @@ class Screen:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(Text(""), console=console, transient=True, refresh_per_second=8) if console.is_terminal else None
+        self._live = (
+            Live(Text(""), console=console, transient=True, refresh_per_second=8) if console.is_terminal else None
+        )
         self._shown = View()
         self._moments = 0
 
@@ -30,7 +32,10 @@ class Screen:
 
     def update(self, story: Story, now: float) -> None:
         for moment in story.moments[self._moments :]:
-            self._say(moment.time - story.applied_at, f"[bold]{moment.what}[/]" + (f" [dim]({moment.detail})[/]" if moment.detail else ""))
+            self._say(
+                moment.time - story.applied_at,
+                f"[bold]{moment.what}[/]" + (f" [dim]({moment.detail})[/]" if moment.detail else ""),
+            )
         self._moments = len(story.moments)
         if self._live:
             self._live.update(Text(f"{now - story.applied_at:6.1f} s  {one_line(story.view)}"))

@@ -1,4 +1,5 @@
-"""What the demo makes of what it sees: pure, no cluster and no clock. Observations go in; what to show, and what to do, comes out.
+"""What the demo makes of what it sees: pure, no cluster and no clock. Observations go in; what to show, and what to do,
+comes out.
 
 Times are seconds since the epoch.
 """
@@ -120,10 +121,14 @@ class Story:
     @property
     def lose_a_pod_now(self) -> bool:
         """Half-way, all workers are training, and none has been deleted yet."""
-        return self.lost_at is None and self.training and self.view.step >= self.lose_at and self.view.world == self.full
+        return (
+            self.lost_at is None and self.training and self.view.step >= self.lose_at and self.view.world == self.full
+        )
 
 
-_STEP = re.compile(r"(?:\b(started|resumed|finished) )?\bstep=(\d+) epoch=(\d+) world=(\d+)(?: loss=([0-9.eE+-]+|nan|inf))?")
+_STEP = re.compile(
+    r"(?:\b(started|resumed|finished) )?\bstep=(\d+) epoch=(\d+) world=(\d+)(?: loss=([0-9.eE+-]+|nan|inf))?"
+)
 _ACCURACY = re.compile(r"\baccuracy=([0-9.]+)")
 
 
@@ -136,7 +141,9 @@ def parse_line(text: str) -> LineSeen | None:
     found = _STEP.search(text)
     if found:
         word, step, epoch, world, loss = found.groups()
-        return LineSeen(word=word or "", step=int(step), epoch=int(epoch), world=int(world), loss=float(loss) if loss else None)
+        return LineSeen(
+            word=word or "", step=int(step), epoch=int(epoch), world=int(world), loss=float(loss) if loss else None
+        )
     found = _ACCURACY.search(text)
     return LineSeen(accuracy=float(found[1])) if found else None
 
@@ -207,13 +214,17 @@ def _line(story: Story, now: float, seen: LineSeen) -> Story:
         return dataclasses.replace(story, high=seen.step, steps_lost=story.steps_lost + lost, resuming=resuming)
     if not seen.word:
         story = _goes_on(_first_step(story, now), now, seen.step)
-    return dataclasses.replace(story, high=max(story.high, seen.step), finished=story.finished or seen.word == "finished")
+    return dataclasses.replace(
+        story, high=max(story.high, seen.step), finished=story.finished or seen.word == "finished"
+    )
 
 
 def _first_step(story: Story, now: float) -> Story:
     if story.training:
         return story
-    return _tell(dataclasses.replace(story, training=True), now, "training", f"{now - story.applied_at:.1f} s after apply")
+    return _tell(
+        dataclasses.replace(story, training=True), now, "training", f"{now - story.applied_at:.1f} s after apply"
+    )
 
 
 def _goes_on(story: Story, now: float, step: int) -> Story:
@@ -222,12 +233,17 @@ def _goes_on(story: Story, now: float, step: int) -> Story:
     if resuming is None or step <= resuming.step:
         return story
     at_full_size = resuming.world >= story.full
-    what = f"at full size: {resuming.world} workers" if at_full_size else f"with {resuming.world} of {story.full} workers"
+    what = (
+        f"at full size: {resuming.world} workers" if at_full_size else f"with {resuming.world} of {story.full} workers"
+    )
     after = "" if story.lost_at is None else f"{now - story.lost_at:.1f} s after the pod was deleted, "
     detail = f"{after}from step {resuming.step}, steps lost: {resuming.lost}"
     lost_a_pod = story.lost_at is not None
     story = dataclasses.replace(
-        story, resuming=None, resumed=story.resumed or lost_a_pod, full_again=story.full_again or (lost_a_pod and at_full_size)
+        story,
+        resuming=None,
+        resumed=story.resumed or lost_a_pod,
+        full_again=story.full_again or (lost_a_pod and at_full_size),
     )
     return _tell(story, now, f"training goes on {what}", detail)
 
@@ -241,7 +257,10 @@ def complaint(story: Story) -> str:
     if story.failed:
         return f"the job failed: {story.failed}"
     if story.lost_at is None:
-        return "the job ended before a pod was deleted: let it train longer (--steps in its manifest), or delete earlier (--lose-at)"
+        return (
+            "the job ended before a pod was deleted: let it train longer (--steps in its manifest), or delete "
+            "earlier (--lose-at)"
+        )
     if not story.succeeded or story.final_accuracy is None:
         return "the job did not come to its end in time"
     if not story.resumed:
@@ -276,7 +295,8 @@ def one_line(view: View) -> str:
 
 
 def is_news(before: View, after: View) -> bool:
-    """Whether a view is worth a line of its own where lines cannot move: everything that `one_line` shows but step and loss is."""
+    """Whether a view is worth a line of its own where lines cannot move: everything that `one_line` shows but step and
+    loss is."""
 
     def news(view: View) -> View:
         return dataclasses.replace(view, step=0, loss=None, group=0)

@@ -48,4 +48,7 @@ def cluster_driver(environment: Mapping[str, str] = os.environ) -> ClusterDriver
         from hack.drivers.current import CurrentCluster
 
         return CurrentCluster(environment)
-    raise DriverError(f"CLUSTER={name}: must be own (made here, needs root), kind (needs docker and kind) or current (your kubeconfig)")
+    raise DriverError(
+        f"CLUSTER={name}: must be own (made here, needs root), kind (needs docker and kind) or current (your "
+        "kubeconfig)"
+    )

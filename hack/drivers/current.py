@@ -15,7 +15,8 @@ from hack.images.recipe import ROOT, reference
 from hack.steps import StepError, Steps, run_logged
 
 HOW = """\
-CLUSTER=current: say how images get to the cluster. Either a command that loads an archive, with {image} and {archive} in it:
+CLUSTER=current: say how images get to the cluster.
+Either a command that loads an archive, with {image} and {archive} in it:
     IMAGE_LOAD='kind load image-archive {archive}'        IMAGE_LOAD='minikube image load {archive}'
 or a registry that it pulls from, to which the images are pushed:
     IMAGE_REGISTRY=registry.example/team
@@ -53,7 +54,9 @@ class CurrentCluster:
         self.pull_policy = "Always" if self._registry else "IfNotPresent"
         claim = environment.get("CHECKPOINT_CLAIM", "").strip()
         # Without a volume that all nodes share, each worker keeps its checkpoints to itself: enough while rank 0 stays.
-        self.checkpoint_volume: dict[str, Any] = {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
+        self.checkpoint_volume: dict[str, Any] = (
+            {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
+        )
         self.kubectl = Kubectl(None)
         self.helm = Helm(None)
 

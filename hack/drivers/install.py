@@ -27,18 +27,31 @@ def chart_values(driver: ClusterDriver, images: Mapping[str, Path]) -> dict[str,
 
 
 def install_chart(driver: ClusterDriver, images: Mapping[str, Path], extra: Mapping[str, str] | None = None) -> None:
-    """Installs or upgrades the chart and waits until the operator is ready. `extra`: further values (dotted names). Raises KubeError."""
+    """Installs or upgrades the chart and waits until the operator is ready. `extra`: further values (dotted names).
+    Raises KubeError."""
     values = {**chart_values(driver, images), **(extra or {})}
     words = [word for name, value in values.items() for word in ("--set-string", f"{name}={value}")]
     driver.helm.run(
-        *("upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace", "--wait", "--timeout", "120s"),
+        *(
+            "upgrade",
+            "--install",
+            RELEASE,
+            str(CHART),
+            "--namespace",
+            NAMESPACE,
+            "--create-namespace",
+            "--wait",
+            "--timeout",
+            "120s",
+        ),
         *words,
         timeout=150,
     )
 
 
 def uninstall_chart(driver: ClusterDriver) -> None:
-    """Removes the release and its namespace; no error where there is none. The CRD, and with it every job, stays as Helm leaves it."""
+    """Removes the release and its namespace; no error where there is none. The CRD, and with it every job, stays as
+    Helm leaves it."""
     driver.helm.run("uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found", "--wait")
     driver.kubectl.delete("namespace", NAMESPACE, timeout=120)
 

@@ -19,7 +19,8 @@ SHARED = "/var/lib/elasticjob-shared"
 
 
 def kind_config(nodes: int, shared: Path) -> str:
-    """kind's configuration: a control plane and `nodes` workers that share the folder `shared`, as JSON (which is YAML)."""
+    """kind's configuration: a control plane and `nodes` workers that share the folder `shared`, as JSON (which is
+    YAML)."""
     mount = {"hostPath": str(shared), "containerPath": SHARED}
     roles = [{"role": "control-plane"}, *({"role": "worker", "extraMounts": [mount]} for _ in range(nodes))]
     return json.dumps({"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": roles})
@@ -32,7 +33,10 @@ class KindCluster:
     etcd_image = None
     pull_policy = "IfNotPresent"
     power = None
-    no_power = "power over nodes needs the cluster of hack/cluster (CLUSTER=own); kind's nodes are containers that kind looks after"
+    no_power = (
+        "power over nodes needs the cluster of hack/cluster (CLUSTER=own); kind's nodes are containers that "
+        "kind looks after"
+    )
     shared_directory = SHARED
     checkpoint_volume = None
 
@@ -46,7 +50,9 @@ class KindCluster:
 
     def up(self) -> None:
         if not shutil.which("kind"):
-            raise DriverError("CLUSTER=kind needs kind on PATH: https://kind.sigs.k8s.io/docs/user/quick-start/#installation")
+            raise DriverError(
+                "CLUSTER=kind needs kind on PATH: https://kind.sigs.k8s.io/docs/user/quick-start/#installation"
+            )
         if not docker_runs():
             raise DriverError("CLUSTER=kind needs a Docker engine that answers `docker info`")
         if CLUSTER in output_of("kind", "get", "clusters").split():
@@ -56,7 +62,10 @@ class KindCluster:
         shared.chmod(0o777)  # worker pods write as a user of their own
         config = self._folder / "config.json"
         config.write_text(kind_config(self._nodes, shared), encoding="utf-8")
-        with Steps() as steps, steps.step("create the kind cluster", "a control plane and its nodes as containers", 60) as step:
+        with (
+            Steps() as steps,
+            steps.step("create the kind cluster", "a control plane and its nodes as containers", 60) as step,
+        ):
             self._kind(["create", "cluster", "--name", CLUSTER, "--config", str(config), "--wait", "120s"], step.say)
 
     def load_images(self, images: Mapping[str, Path]) -> None:

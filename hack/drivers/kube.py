@@ -81,7 +81,11 @@ class Helm:
 
     def run(self, *words: str, timeout: float = 180) -> str:
         """Runs Helm and returns what it printed. Raises KubeError."""
-        return _run([find_program("helm"), *(["--kubeconfig", str(self._kubeconfig)] if self._kubeconfig else []), *words], None, timeout)
+        return _run(
+            [find_program("helm"), *(["--kubeconfig", str(self._kubeconfig)] if self._kubeconfig else []), *words],
+            None,
+            timeout,
+        )
 
 
 def _run(command: Sequence[str], stdin: str | None, timeout: float) -> str:

@@ -10,7 +10,8 @@ from hack.drivers.protocol import ClusterDriver
 
 
 def collect_logs(driver: ClusterDriver, folder: Path, namespace: str = "default") -> list[Path]:
-    """Writes the operator's log, every pod's logs, jobs, pods and events of both namespaces below `folder`; returns the files.
+    """Writes the operator's log, every pod's logs, jobs, pods and events of both namespaces below `folder`; returns the
+    files.
 
     What cannot be had is left out, with the reason in its file: collecting never fails.
     """

@@ -1,4 +1,5 @@
-"""The cluster of hack/cluster: real kubelets in network namespaces of this machine. Needs root; gives power over nodes."""
+"""The cluster of hack/cluster: real kubelets in network namespaces of this machine. Needs root; gives power over
+nodes."""
 
 from __future__ import annotations
 

@@ -70,14 +70,17 @@ class ClusterDriver(Protocol):
 
     @property
     def shared_directory(self) -> str | None:
-        """A folder that every node has at this path with the same content, for hostPath volumes in tests; None: there is none."""
+        """A folder that every node has at this path with the same content, for hostPath volumes in tests; None: there
+        is none."""
 
     @property
     def checkpoint_volume(self) -> dict[str, Any] | None:
-        """The volume for checkpoints in place of the examples' (which is a hostPath on `shared_directory`); None: theirs works."""
+        """The volume for checkpoints in place of the examples' (which is a hostPath on `shared_directory`); None:
+        theirs works."""
 
     def up(self) -> None:
-        """Brings the cluster up; needs no image, so run it beside the image build. Harmless when it is up already. Raises DriverError."""
+        """Brings the cluster up; needs no image, so run it beside the image build. Harmless when it is up already.
+        Raises DriverError."""
 
     def load_images(self, images: Mapping[str, Path]) -> None:
         """Puts images (name -> archive) on the cluster that is up. Raises DriverError."""
@@ -90,7 +93,8 @@ class ClusterDriver(Protocol):
 
 
 def adapt(manifest: str, driver: ClusterDriver) -> str:
-    """Manifests of ElasticJobs (YAML) as this cluster can run them: our images as it names them, its volume for checkpoints."""
+    """Manifests of ElasticJobs (YAML) as this cluster can run them: our images as it names them, its volume for
+    checkpoints."""
     for name in ("operator", "runtime", "trainer"):
         manifest = manifest.replace(reference(name), driver.image(name))
     if driver.checkpoint_volume is None:

@@ -1,4 +1,5 @@
-"""The server's side of etcd's JSON gateway, as far as our client uses it: requests to operations, results to answers. No I/O of its own."""
+"""The server's side of etcd's JSON gateway, as far as our client uses it: requests to operations, results to answers.
+No I/O of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +7,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from elasticjob_runtime.etcd import protocol
-from elasticjob_runtime.etcd.interface import Compare, Delete, Event, Get, KeyRange, KeyValue, LeaseLost, Operation, Put, StoreError
+from elasticjob_runtime.etcd.interface import (
+    Compare,
+    Delete,
+    Event,
+    Get,
+    KeyRange,
+    KeyValue,
+    LeaseLost,
+    Operation,
+    Put,
+    StoreError,
+)
 from elasticjob_runtime.etcd.memory import MemoryStore
 from elasticjob_runtime.etcd.memory_state import Compact, Compacted, Grant, KeepAlive, Revoke, Txn
 from elasticjob_runtime.etcd.responses import Exists
@@ -25,7 +37,8 @@ class Gateway:
     """Answers the calls of `ROUTES` from a store. Thread-safe."""
 
     def __init__(self, store: MemoryStore, store_id: str) -> None:
-        """`store_id`: a decimal number, another one for every new store; it lets watches notice that the data is new."""
+        """`store_id`: a decimal number, another one for every new store; it lets watches notice that the data is
+        new."""
         self._store = store
         self._id = store_id
         self._routes: dict[str, Callable[[Json], Json]] = {
@@ -60,7 +73,9 @@ class Gateway:
     def _txn(self, request: Json) -> Json:
         success, failure = request.get("success", ()), request.get("failure", ())
         operations = Txn(
-            [_compare(c) for c in request.get("compare", ())], [_operation(o) for o in success], [_operation(o) for o in failure]
+            [_compare(c) for c in request.get("compare", ())],
+            [_operation(o) for o in success],
+            [_operation(o) for o in failure],
         )
         result = self._store.apply(operations)
         reads = iter(result.reads)
@@ -130,7 +145,9 @@ def watch_requests(body: bytes) -> dict[int, tuple[KeyRange, int]]:
     return watchers
 
 
-def watch_events(watchers: dict[int, tuple[KeyRange, int]], events: Sequence[Event]) -> list[tuple[int, int, list[Json]]]:
+def watch_events(
+    watchers: dict[int, tuple[KeyRange, int]], events: Sequence[Event]
+) -> list[tuple[int, int, list[Json]]]:
     """Revision, watcher and events of each message to send, in revision order; one message holds one revision."""
     messages: list[tuple[int, int, list[Json]]] = []
     revisions = dict.fromkeys(event.mod_revision for event in events)
@@ -185,10 +202,20 @@ def _compare(item: Json) -> Compare:
 
 
 def _key_value(kv: KeyValue) -> Json:
-    numbers = {"create_revision": str(kv.create_revision), "mod_revision": str(kv.mod_revision), "version": str(kv.version)}
+    numbers = {
+        "create_revision": str(kv.create_revision),
+        "mod_revision": str(kv.mod_revision),
+        "version": str(kv.version),
+    }
     return {"key": protocol.encode(kv.key), "value": protocol.encode(kv.value), "lease": str(kv.lease), **numbers}
 
 
 def _event(event: Event) -> Json:
-    kv = {"key": protocol.encode(event.key), "create_revision": str(event.create_revision), "mod_revision": str(event.mod_revision)}
-    return {"type": "DELETE", "kv": kv} if event.value is None else {"kv": {**kv, "value": protocol.encode(event.value)}}
+    kv = {
+        "key": protocol.encode(event.key),
+        "create_revision": str(event.create_revision),
+        "mod_revision": str(event.mod_revision),
+    }
+    return (
+        {"type": "DELETE", "kv": kv} if event.value is None else {"kv": {**kv, "value": protocol.encode(event.value)}}
+    )

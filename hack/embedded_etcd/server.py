@@ -1,7 +1,8 @@
-"""An etcd in this process, for a quick start without one: MemoryStore behind the calls of etcd's JSON gateway that our client uses.
+"""An etcd in this process, for a quick start without one: MemoryStore behind the calls of etcd's JSON gateway that our
+client uses.
 
-One process, nothing on disk, no users, no TLS: for one machine and for tests. When it ends, the store is gone; clients find that out
-(leases are lost, watches start over). A server on the same address afterwards is a new, empty store.
+One process, nothing on disk, no users, no TLS: for one machine and for tests. When it ends, the store is gone; clients
+find that out (leases are lost, watches start over). A server on the same address afterwards is a new, empty store.
 """
 
 from __future__ import annotations
@@ -122,7 +123,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdigit() or int(length) > _BODY_LIMIT:
             self.close_connection = True
-            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"code": 3, "message": "etcdserver: request is too large"})
+            self._answer(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, {"code": 3, "message": "etcdserver: request is too large"}
+            )
             return
         body = self.rfile.read(int(length))
         try:
@@ -156,18 +159,26 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         revision = self.server.store.revision
-        self._send(*({"header": self.server.gateway.header(revision), "watch_id": str(n), "created": True} for n in watchers))
+        self._send(
+            *({"header": self.server.gateway.header(revision), "watch_id": str(n), "created": True} for n in watchers)
+        )
         position = min(position, revision + 1)
         while not self._client_gone():
             try:
                 events, revision = self.server.store.wait_changes(ranges, position, lambda: False, _GONE_CHECK)
             except Compacted:
                 first = next(iter(watchers))
-                cancelled = {"watch_id": str(first), "canceled": True, "compact_revision": str(self.server.store.compacted)}
+                cancelled = {
+                    "watch_id": str(first),
+                    "canceled": True,
+                    "compact_revision": str(self.server.store.compacted),
+                }
                 self._send({"header": self.server.gateway.header(0), **cancelled})
                 return
             messages = gateway.watch_events(watchers, events)
-            self._send(*({"header": self.server.gateway.header(r), "watch_id": str(n), "events": e} for r, n, e in messages))
+            self._send(
+                *({"header": self.server.gateway.header(r), "watch_id": str(n), "events": e} for r, n, e in messages)
+            )
             position = revision + 1
 
     def _send(self, *messages: dict[str, Any]) -> None:
@@ -189,7 +200,8 @@ def main() -> None:
     """`python -m hack.embedded_etcd.server`: until Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(
         prog="python -m hack.embedded_etcd.server",
-        description="An etcd for trying things out: in memory, without users or TLS. Whoever reaches it may read and write.",
+        description="An etcd for trying things out: in memory, without users or TLS. Whoever reaches it may read and "
+        "write.",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=2379, help="0: any free one (default: 2379)")

@@ -3,7 +3,8 @@
     from hack.images import build
     archives = build(["operator", "trainer"])      # {"operator": Path(".../operator.tar"), ...}
 
-Archives lie in the cache outside the checkout, by a key of everything that goes in: what is unchanged is not built again.
+Archives lie in the cache outside the checkout, by a key of everything that goes in: what is unchanged is not built
+again.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Builder(Protocol):
 
 
 def builder(environment: Mapping[str, str] = os.environ) -> Builder:
-    """What builds here: buildah for the own cluster (it needs no registry), Docker for others where its engine runs, and without root.
+    """What builds here: buildah for the own cluster (it needs no registry), Docker for others where its engine runs,
+    and without root.
 
     `IMAGE_BUILDER=buildah|docker` decides otherwise. Raises StepError for another word.
     """
@@ -81,7 +83,9 @@ def build(names: Sequence[str] = NAMES, steps: Steps | None = None, using: Build
         contexts = [make_context(name, FOLDER / "contexts" / name, base_image) for name in names]
         archives = {context.name: FOLDER / context.key / f"{context.name}.tar" for context in contexts}
         missing = [context for context in contexts if not archives[context.name].exists()]
-        concurrently(*(partial(_build_one, context, archives[context.name], chosen, base_image, steps) for context in missing))
+        concurrently(
+            *(partial(_build_one, context, archives[context.name], chosen, base_image, steps) for context in missing)
+        )
         for name, archive in archives.items():
             archive.touch()
             _remove_older(name, keep=3)

@@ -14,7 +14,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m hack.images", description="Container images of the project.")
     commands = parser.add_subparsers(dest="command", required=True)
     build_command = commands.add_parser("build", help="build images and write an archive of each")
-    build_command.add_argument("names", nargs="*", metavar="NAME", help=f"one or more of: {', '.join(NAMES)} (default: all)")
+    build_command.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"one or more of: {', '.join(NAMES)} (default: all)"
+    )
     commands.add_parser("clean", help="remove all images, layers and archives of the cache")
     arguments = parser.parse_args()
     unknown = [name for name in getattr(arguments, "names", []) if name not in NAMES]
@@ -27,7 +29,9 @@ def main() -> int:
         with Steps() as steps:
             archives = build(arguments.names or NAMES, steps)
             for name, archive in archives.items():
-                steps.console.print(f"{reference(name)}  {archive.stat().st_size / 1e6:.0f} MB  {archive}", soft_wrap=True)
+                steps.console.print(
+                    f"{reference(name)}  {archive.stat().st_size / 1e6:.0f} MB  {archive}", soft_wrap=True
+                )
     except (StepError, MirrorError) as error:
         print(f"images: {error}", file=sys.stderr)
         return 1

@@ -16,7 +16,8 @@ from hack.steps import Step, StepError, Steps, run_logged
 
 SHARED_STAGE = "build"
 KEPT_STAGES = {"operator": ("operator-dependencies",), "runtime": (), "trainer": ("torch", "digits")}
-"""Stages of the Dockerfile that take long and seldom change. They get names, and so outlive the tidying after each build."""
+"""Stages of the Dockerfile that take long and seldom change. They get names, and so outlive the tidying after each
+build."""
 
 PACKAGES = {"buildah": "buildah", "debootstrap": "debootstrap"}
 """Program -> the Debian package that has it."""
@@ -28,13 +29,21 @@ class Buildah:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         # Mount counts must not survive a boot, so they are not kept in the cache.
-        self._options = ["--root", str(folder / "storage"), "--runroot", "/run/elasticjob-images", "--storage-driver", _driver(folder)]
+        self._options = [
+            "--root",
+            str(folder / "storage"),
+            "--runroot",
+            "/run/elasticjob-images",
+            "--storage-driver",
+            _driver(folder),
+        ]
         self._logs = folder / "logs"
         self._settings = folder / "settings"
         self._shared = threading.Lock()
 
     def prepare(self, steps: Steps) -> str:
-        """Makes the base image (or takes the one that `BASE_IMAGE` names) and returns what it is made from, for the images' keys.
+        """Makes the base image (or takes the one that `BASE_IMAGE` names) and returns what it is made from, for the
+        images' keys.
 
         Raises StepError, MirrorError.
         """
@@ -72,7 +81,17 @@ class Buildah:
         ]
 
         def build(target: str, tag: str) -> None:
-            command = ["buildah", *self._options, "build", *options, "--target", target, "--tag", tag, str(context.folder)]
+            command = [
+                "buildah",
+                *self._options,
+                "build",
+                *options,
+                "--target",
+                target,
+                "--tag",
+                tag,
+                str(context.folder),
+            ]
             run_logged(command, log, lambda line: _show(step, line))
 
         with self._shared:  # the images built beside this one find it done
@@ -88,8 +107,8 @@ class Buildah:
         part.replace(archive)
 
     def tidy(self) -> None:
-        """Removes what has no name any more: earlier images and their layers. Buildah looks at every image there is for each line of the
-        Dockerfile, so that a store full of old ones is a slow one."""
+        """Removes what has no name any more: earlier images and their layers. Buildah looks at every image there is for
+        each line of the Dockerfile, so that a store full of old ones is a slow one."""
         run_logged(["buildah", *self._options, "rmi", "--prune", "--force"], self._logs / "store.log")
 
     def push(self, archive: Path, name: str, target: str, step: Step) -> None:
@@ -99,7 +118,9 @@ class Buildah:
         run_logged(["buildah", *self._options, "push", name, f"docker://{target}"], log, step.say)
 
     def _has(self, name: str) -> bool:
-        return bool(machine.output_of("buildah", *self._options, "images", "--quiet", "--filter", f"reference={name}").strip())
+        return bool(
+            machine.output_of("buildah", *self._options, "images", "--quiet", "--filter", f"reference={name}").strip()
+        )
 
     def _import_base(self, archive: Path, name: str) -> None:
         with tempfile.TemporaryDirectory(dir=self._folder, prefix="base-") as folder:
@@ -120,7 +141,8 @@ def _stage_reference(stage: str) -> str:
 
 
 def install_missing(steps: Steps) -> None:
-    """Installs buildah and debootstrap from Debian where they are missing. Raises StepError where that cannot be done."""
+    """Installs buildah and debootstrap from Debian where they are missing. Raises StepError where that cannot be
+    done."""
     if missing := [package for program, package in PACKAGES.items() if not shutil.which(program)]:
         debian.install(missing, steps, "they build images without Docker")
 
@@ -134,7 +156,8 @@ def _show(step: Step, line: str) -> None:
 
 
 def _driver(folder: Path) -> str:
-    """overlay, or vfs (slower, bigger) where the cache's file system is itself an overlay. Remembered, because a store has one driver."""
+    """overlay, or vfs (slower, bigger) where the cache's file system is itself an overlay. Remembered, because a store
+    has one driver."""
     mark = folder / "driver"
     if not mark.exists():
         folder.mkdir(parents=True, exist_ok=True)

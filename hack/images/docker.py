@@ -34,7 +34,13 @@ class Docker:
         run_logged(
             [
                 *("docker", "build", "--progress=plain", "--target", context.name, "--tag", reference(context.name)),
-                *("--build-arg", f"BASE_IMAGE={base_image}", "--build-arg", f"SOURCE_DATE_EPOCH={EPOCH}", str(context.folder)),
+                *(
+                    "--build-arg",
+                    f"BASE_IMAGE={base_image}",
+                    "--build-arg",
+                    f"SOURCE_DATE_EPOCH={EPOCH}",
+                    str(context.folder),
+                ),
             ],
             log,
             lambda line: step.say(line[:80]) if line.startswith("#") else None,

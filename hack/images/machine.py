@@ -1,5 +1,5 @@
-"""How this machine reaches its packages: Debian mirror, pip index, certificates. Read from its own settings, used while an image is
-built (mounted read-only), and never part of an image or of the checkout."""
+"""How this machine reaches its packages: Debian mirror, pip index, certificates. Read from its own settings, used while
+an image is built (mounted read-only), and never part of an image or of the checkout."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def _stanza(uri: str, suites: str) -> str:
 
 
 def parse_sources(text: str, deb822: bool) -> list[Source]:
-    """Reads an apt sources file: deb822 (`.sources`) or one source per line (`.list`). What is not a binary source is left out."""
+    """Reads an apt sources file: deb822 (`.sources`) or one source per line (`.list`). What is not a binary source is
+    left out."""
     return list(_deb822(text) if deb822 else _one_line(text))
 
 
@@ -79,7 +80,8 @@ def _one_line(text: str) -> Iterable[Source]:
 
 
 def find_mirror(sources: Iterable[Source]) -> Mirror:
-    """The Debian archive among a machine's sources: an address whose path holds `debian` as a whole word. Raises MirrorError."""
+    """The Debian archive among a machine's sources: an address whose path holds `debian` as a whole word. Raises
+    MirrorError."""
     main = security = None
     for source in sources:
         parts = urlsplit(source.uri).path.strip("/").split("/")
@@ -89,7 +91,8 @@ def find_mirror(sources: Iterable[Source]) -> Mirror:
             main = main or source.uri
     if main is None:
         raise MirrorError(
-            "this machine's apt sources (/etc/apt) name no Debian archive; name one: DEBIAN_MIRROR=<address of a Debian archive>, "
+            "this machine's apt sources (/etc/apt) name no Debian archive; name one: DEBIAN_MIRROR=<address of a "
+            "Debian archive>, "
             "or give a base image: BASE_IMAGE=debian:trixie-slim"
         )
     return Mirror(main, security)
@@ -116,7 +119,8 @@ def certificates(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def parse_pip_config(listing: str) -> dict[str, str]:
-    """The options that reach an index, from `pip config list` (`global.index-url='...'`, `:env:.timeout='...'`); the later one wins."""
+    """The options that reach an index, from `pip config list` (`global.index-url='...'`, `:env:.timeout='...'`); the
+    later one wins."""
     options: dict[str, str] = {}
     for line in listing.splitlines():
         match = re.match(r"(?:global|install|download|:env:)\.([a-z-]+)='(.*)'$", line)
@@ -152,7 +156,8 @@ def output_of(*argv: str) -> str:
 
 
 def write_build_settings(folder: Path, suite: str) -> list[tuple[Path, str]]:
-    """Writes what a build needs to reach its packages, and returns (folder here, folder inside the build) to mount read-only.
+    """Writes what a build needs to reach its packages, and returns (folder here, folder inside the build) to mount
+    read-only.
 
     The folders inside are there in every Debian, so a build leaves no trace of them. Raises MirrorError.
     """

@@ -34,7 +34,8 @@ def reference(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """A copy of what one image is built from: what was hashed is what is built, whatever happens to the checkout meanwhile."""
+    """A copy of what one image is built from: what was hashed is what is built, whatever happens to the checkout
+    meanwhile."""
 
     name: str
     folder: Path
@@ -42,7 +43,8 @@ class Context:
 
 
 def make_context(name: str, folder: Path, base: str, root: Path = ROOT) -> Context:
-    """Copies the inputs of image `name` to `folder` (made anew) and hashes them together with `base`, which names the base image.
+    """Copies the inputs of image `name` to `folder` (made anew) and hashes them together with `base`, which names the
+    base image.
 
     Raises FileNotFoundError where an input is missing.
     """

@@ -1,1 +1,2 @@
-"""`make quickstart`: elastic training on this machine alone: agents, an etcd in this process, one worker killed, one agent joining."""
+"""`make quickstart`: elastic training on this machine alone: agents, an etcd in this process, one worker killed, one
+agent joining."""

@@ -1,4 +1,5 @@
-"""Agents on this machine, as processes of this one: start, what they and their workers say, the death of a worker, the end."""
+"""Agents on this machine, as processes of this one: start, what they and their workers say, the death of a worker, the
+end."""
 
 from __future__ import annotations
 

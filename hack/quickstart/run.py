@@ -70,7 +70,9 @@ class _Job:
             time.sleep(LOOK_EVERY)
         codes = {agent.name: agent.wait(0) for agent in self._agents}
         self._look()
-        self.seen = dataclasses.replace(self.seen, exit_codes={name: -1 if code is None else code for name, code in codes.items()})
+        self.seen = dataclasses.replace(
+            self.seen, exit_codes={name: -1 if code is None else code for name, code in codes.items()}
+        )
 
     def end(self) -> None:
         """Nothing of it runs on."""
@@ -83,7 +85,16 @@ class _Job:
             self._folder,
             [
                 *("--nnodes", f"2:{AGENTS + 1}", "--nproc-per-node", "1", "--max-restarts", "3"),
-                *("--rdzv-backend", "etcd-v3", "--rdzv-endpoint", self._endpoint, "--rdzv-id", RUN_ID, "--local-addr", "127.0.0.1"),
+                *(
+                    "--rdzv-backend",
+                    "etcd-v3",
+                    "--rdzv-endpoint",
+                    self._endpoint,
+                    "--rdzv-id",
+                    RUN_ID,
+                    "--local-addr",
+                    "127.0.0.1",
+                ),
                 *(SCRIPT, f"--steps={self._steps}", "--step-seconds=0.05", "--print-every=1", "--checkpoint-every=1"),
                 f"--checkpoint-dir={self._folder / 'checkpoints'}",
             ],

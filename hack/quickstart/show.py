@@ -19,7 +19,9 @@ class Screen:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._live = Live(Text(""), console=console, transient=True, refresh_per_second=8) if console.is_terminal else None
+        self._live = (
+            Live(Text(""), console=console, transient=True, refresh_per_second=8) if console.is_terminal else None
+        )
         self._changes = 0
         self._told: set[tuple[str, str, int]] = set()
 

@@ -1,4 +1,5 @@
-"""What the quick start makes of what it sees: pure, no process and no clock. Observations go in; the table and the verdict come out.
+"""What the quick start makes of what it sees: pure, no process and no clock. Observations go in; the table and the
+verdict come out.
 
 Times are seconds since the epoch.
 """
@@ -40,7 +41,8 @@ class AgentEvent:
     time: float
     member: str
     event: str
-    """Of a phase its name: detect, stop, plan, fork, connect, restore, first-step; else ready, change, failure, exit ..."""
+    """Of a phase its name: detect, stop, plan, fork, connect, restore, first-step; else ready, change, failure, exit
+    ..."""
     round: int
     """0: not known yet."""
     fields: Mapping[str, Any]
@@ -69,7 +71,9 @@ class Seen:
 
     def first_step_of(self, kind: Kind) -> AgentEvent | None:
         """The first step after a change of this kind; None: not yet."""
-        rounds = {event.round for event in self.events if event.event == "plan" and event.fields.get("cause") == kind.value}
+        rounds = {
+            event.round for event in self.events if event.event == "plan" and event.fields.get("cause") == kind.value
+        }
         return next((event for event in self.events if event.event == "first-step" and event.round in rounds), None)
 
 
@@ -92,7 +96,8 @@ class Row:
     what: str
     world: int | None = None
     phases: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Phase -> its end: of the first agent that noticed, planned and did a step, of the last one with what all have to be through."""
+    """Phase -> its end: of the first agent that noticed, planned and did a step, of the last one with what all have to
+    be through."""
     stood_still: float | None = None
     """From the end of the old workers (their stop, or the death of the first) to the first step of the new ones."""
     steps_lost: int | None = None
@@ -141,13 +146,21 @@ _FIRST = ("detect", "plan", "first-step")
 
 
 def _row(seen: Seen, change: Change) -> Row:
-    plans = [e for e in seen.events if e.event == "plan" and e.fields.get("cause") == change.kind.value and e.time >= change.time]
+    plans = [
+        e
+        for e in seen.events
+        if e.event == "plan" and e.fields.get("cause") == change.kind.value and e.time >= change.time
+    ]
     if not plans:
         return Row(what=_what(change))
     round_number = min(plans, key=lambda event: event.time).round
     since = _since(seen, change)
     phases = _phases(seen, round_number)
-    begun = [event.time - float(event.fields.get("seconds", 0.0)) for event in _of(seen, round_number) if event.event == "stop"]
+    begun = [
+        event.time - float(event.fields.get("seconds", 0.0))
+        for event in _of(seen, round_number)
+        if event.event == "stop"
+    ]
     stood = change.time if change.kind is Kind.WORKER_KILLED else min(begun, default=None)
     return Row(
         what=_what(change),
@@ -175,7 +188,8 @@ def _phases(seen: Seen, round_number: int) -> dict[str, float]:
 
 
 def _since(seen: Seen, change: Change) -> float | None:
-    """When a change concerns the others: an agent that joins is none of their business until it is ready to start workers."""
+    """When a change concerns the others: an agent that joins is none of their business until it is ready to start
+    workers."""
     return _ready(seen).get(change.member) if change.kind is Kind.AGENT_JOINS else change.time
 
 
@@ -191,7 +205,9 @@ def _what(change: Change) -> str:
 
 def _steps_lost(steps: Sequence[StepLine], round_number: int) -> int | None:
     """Steps that the workers before `round` did and those of `round` do again."""
-    begun = next((line.step for line in steps if line.round == round_number and line.word in ("started", "resumed")), None)
+    begun = next(
+        (line.step for line in steps if line.round == round_number and line.word in ("started", "resumed")), None
+    )
     if begun is None:
         return None
     return max(0, max((line.step for line in steps if line.round < round_number), default=0) - begun)
@@ -211,7 +227,10 @@ def complaint(seen: Seen, workers: int) -> str:
             return f"the training did not go on after: {row.what}"
     kinds = {change.kind for change in seen.changes}
     if kinds != set(Kind):
-        return f"the training was over before everything had happened ({', '.join(sorted(kind.name for kind in set(Kind) - kinds))})"
+        return (
+            "the training was over before everything had happened "
+            f"({', '.join(sorted(kind.name for kind in set(Kind) - kinds))})"
+        )
     if not seen.steps or seen.steps[-1].word != "finished" or seen.accuracy is None:
         return "the training did not come to its end"
     if seen.steps[-1].world != workers:

@@ -8,7 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from elasticjob_runtime.etcd import EtcdClient, Event, KeyRange, KeyValue, MemoryStore, Store, StoreError, WatchFailure, WatchUpdate
+from elasticjob_runtime.etcd import (
+    EtcdClient,
+    Event,
+    KeyRange,
+    KeyValue,
+    MemoryStore,
+    Store,
+    StoreError,
+    WatchFailure,
+    WatchUpdate,
+)
 from elasticjob_runtime.etcd.memory_state import Revoke
 
 from hack.embedded_etcd.server import EmbeddedServer

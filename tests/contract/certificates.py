@@ -1,4 +1,5 @@
-"""Certificates for TLS tests, made with the openssl command: a CA, a server, and clients with and without a common name."""
+"""Certificates for TLS tests, made with the openssl command: a CA, a server, and clients with and without a common
+name."""
 
 from __future__ import annotations
 

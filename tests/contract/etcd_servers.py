@@ -1,6 +1,8 @@
-"""Real etcd servers for the contract and fault tests: any version at hand, TLS, users, clusters, and every way to break them.
+"""Real etcd servers for the contract and fault tests: any version at hand, TLS, users, clusters, and every way to break
+them.
 
-A server ends with the thread that started it (see hack.cluster.processes.Child): start it in the test, not in a thread of it.
+A server ends with the thread that started it (see hack.cluster.processes.Child): start it in the test, not in a thread
+of it.
 """
 
 from __future__ import annotations
@@ -132,7 +134,9 @@ class EtcdServer:
         assert self._child is not None
         self._child.process.send_signal(signal.SIGSTOP)
         threads = Path(f"/proc/{self._child.pid}/task")
-        eventually(lambda: all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in threads.glob("*/stat")))
+        eventually(
+            lambda: all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in threads.glob("*/stat"))
+        )
 
     def thaw(self) -> None:
         if self._child is not None and self._child.alive():
@@ -198,7 +202,10 @@ def three_members(binary: Path, directory: Path) -> list[EtcdServer]:
     ports = free_ports(6)
     peers = {f"m{i}": ports[3 + i] for i in range(3)}
     cluster = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in peers.items())
-    members = [EtcdServer(binary, directory, client_port=ports[i], peer_port=ports[3 + i], name=f"m{i}", cluster=cluster) for i in range(3)]
+    members = [
+        EtcdServer(binary, directory, client_port=ports[i], peer_port=ports[3 + i], name=f"m{i}", cluster=cluster)
+        for i in range(3)
+    ]
     for member in members:
         member.launch()
     for member in members:

@@ -100,7 +100,12 @@ def test_it_serves_on_ipv6(open_client: OpenClient) -> None:
         ("/v3/kv/range", b"{}", 400, "malformed"),
         ("/v3/kv/range", b'{"key":"%%%"}', 400, "malformed"),
         ("/v3/kv/txn", b'{"success":[{"request_put":{"key":1}}]}', 400, "malformed"),
-        ("/v3/kv/txn", b'{"compare":[{"key":"YQ==","target":"VALUE","result":"EQUAL"}]}', 404, "only comparisons for equality"),
+        (
+            "/v3/kv/txn",
+            b'{"compare":[{"key":"YQ==","target":"VALUE","result":"EQUAL"}]}',
+            404,
+            "only comparisons for equality",
+        ),
         ("/v3/watch", b'{"cancel_request":{}}', 400, "malformed"),
         ("/v3/cluster/member/list", b"{}", 404, "not served by the embedded store"),
         ("/v3/lease/revoke", b'{"ID":"7"}', 404, "requested lease not found"),

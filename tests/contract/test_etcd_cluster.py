@@ -59,7 +59,8 @@ def test_nobody_notices_that_a_member_is_killed(members: list[EtcdServer], open_
 
 
 def test_a_frozen_member_is_left(members: list[EtcdServer], open_client: OpenClient) -> None:
-    """Frozen, not dead: its kernel still accepts connections. Leases go on within their TTL; watches and calls go elsewhere."""
+    """Frozen, not dead: its kernel still accepts connections. Leases go on within their TTL; watches and calls go
+    elsewhere."""
     lost: list[str] = []
     frozen = members[0]
     # 15 s: the frozen one may be the leader, and two busy members take their time to elect another.
@@ -74,7 +75,10 @@ def test_a_frozen_member_is_left(members: list[EtcdServer], open_client: OpenCli
     promised = [keeper.expires_at for keeper in keepers]
     for client in clients:
         assert client.get("/job/0") is not None
-    eventually(lambda: all(k.expires_at > p for k, p in zip(keepers, promised, strict=True)), what="every lease is renewed elsewhere")
+    eventually(
+        lambda: all(k.expires_at > p for k, p in zip(keepers, promised, strict=True)),
+        what="every lease is renewed elsewhere",
+    )
     assert all(keeper.expires_at > time.monotonic() for keeper in keepers)
     last = clients[0].put("/job/last", "")
     for collector in seen:
@@ -83,7 +87,9 @@ def test_a_frozen_member_is_left(members: list[EtcdServer], open_client: OpenCli
     assert lost == []
 
 
-def test_without_a_majority_calls_fail_in_time_and_watches_wait(members: list[EtcdServer], open_client: OpenClient) -> None:
+def test_without_a_majority_calls_fail_in_time_and_watches_wait(
+    members: list[EtcdServer], open_client: OpenClient
+) -> None:
     client = open_client(endpoints(members), timeout=3, probe_interval=0.5)
     seen = Collector()
     client.watch([KeyRange("/a"), KeyRange("/b")], 2, seen)

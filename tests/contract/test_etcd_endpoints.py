@@ -104,7 +104,10 @@ def web_server(answers: dict[str, Any], asked: list[str] | None = None) -> http.
     ("answers", "words"),
     [
         ({}, r"not an etcd v3 gateway \(HTTP 404 from BaseHTTP"),
-        ({"/version": {"etcdserver": "3.3.27", "etcdcluster": "3.3.0"}}, r"an etcd 3\.3\.27, which is too old: 3\.4 or newer is needed"),
+        (
+            {"/version": {"etcdserver": "3.3.27", "etcdcluster": "3.3.0"}},
+            r"an etcd 3\.3\.27, which is too old: 3\.4 or newer is needed",
+        ),
         ({"/version": {"etcdserver": "2.3.8"}}, r"an etcd 2\.3\.8"),
         ({"/version": {"etcdserver": "weird"}}, r"unknown version 'weird'"),
         ({"/version": {"major": "1", "minor": "36", "gitVersion": "v1.36.3"}}, r"gitVersion"),
@@ -139,7 +142,8 @@ LIKE_ETCD = {
 
 
 def test_no_write_and_no_password_goes_to_a_stranger_and_a_read_needs_no_question(open_client: OpenClient) -> None:
-    """A thousand agents that start together need not ask a thousand times which etcd it is: the answer to the first lease shows it."""
+    """A thousand agents that start together need not ask a thousand times which etcd it is: the answer to the first
+    lease shows it."""
     asked: list[str] = []
     server = web_server(LIKE_ETCD, asked)
     address = f"127.0.0.1:{server.server_port}"
@@ -181,7 +185,18 @@ def test_a_service_that_says_yes_to_everything_is_no_etcd(open_client: OpenClien
         (b"", Unavailable, "closed before the answer was complete"),
         (None, Unavailable, "no answer within the deadline"),
     ],
-    ids=["redis", "ssh", "gRPC only", "bad status", "half answer", "bad length", "bad chunk", "overloaded proxy", "closes", "silent"],
+    ids=[
+        "redis",
+        "ssh",
+        "gRPC only",
+        "bad status",
+        "half answer",
+        "bad length",
+        "bad chunk",
+        "overloaded proxy",
+        "closes",
+        "silent",
+    ],
 )
 def test_a_server_that_speaks_something_else(
     raw_server: StartRaw, open_client: OpenClient, answer: bytes | None, error: type[StoreError], words: str
@@ -209,9 +224,16 @@ def test_a_name_that_does_not_exist(open_client: OpenClient) -> None:
         open_client("etcd.invalid", timeout=1).get("/a")
 
 
-def test_a_good_endpoint_beside_bad_ones(etcd_server: EtcdServer, raw_server: StartRaw, open_client: OpenClient) -> None:
+def test_a_good_endpoint_beside_bad_ones(
+    etcd_server: EtcdServer, raw_server: StartRaw, open_client: OpenClient
+) -> None:
     other = web_server({})
-    bad = [f"127.0.0.1:{other.server_port}", f"127.0.0.1:{free_ports(1)[0]}", f"127.0.0.1:{raw_server(None).port}", "etcd.invalid"]
+    bad = [
+        f"127.0.0.1:{other.server_port}",
+        f"127.0.0.1:{free_ports(1)[0]}",
+        f"127.0.0.1:{raw_server(None).port}",
+        "etcd.invalid",
+    ]
     revision = 0
     for _ in range(3):  # the first endpoint is drawn by lot
         client = open_client(",".join([*bad, f"127.0.0.1:{etcd_server.port}"]))

@@ -20,7 +20,9 @@ EVERYTHING = KeyRange.prefix("/job/")
 SPLIT = [KeyRange.prefix("/job/members/"), KeyRange("/job/plan"), KeyRange.prefix("/job/stop/")]
 
 
-def test_a_watch_misses_nothing_while_the_server_is_killed_again_and_again(etcd_server: EtcdServer, open_client: OpenClient) -> None:
+def test_a_watch_misses_nothing_while_the_server_is_killed_again_and_again(
+    etcd_server: EtcdServer, open_client: OpenClient
+) -> None:
     client, writing = open_client(etcd_server.url), open_client(etcd_server.url)
     whole, split = Collector(), Collector()
     client.watch([EVERYTHING], 2, whole)
@@ -35,7 +37,10 @@ def test_a_watch_misses_nothing_while_the_server_is_killed_again_and_again(etcd_
     last = writing.put("/job/plan", "end")
     eventually(lambda: whole.revisions[-1:] == [last], what="the watch of everything reaches the end")
     split_end = len([e for e in whole.events if e.key != "/job/plan.fence"])
-    eventually(lambda: len(split.revisions) >= split_end, what="each range reaches its end: they are in order only within a range")
+    eventually(
+        lambda: len(split.revisions) >= split_end,
+        what="each range reaches its end: they are in order only within a range",
+    )
     fences = [e for e in whole.events if e.key.endswith(".fence")]
     plain = [e for e in whole.events if not e.key.endswith(".fence")]
     assert [(e.key, e.value, e.mod_revision) for e in plain[:-1]] == [(w.key, w.value, w.revision) for w in written]
@@ -46,7 +51,9 @@ def test_a_watch_misses_nothing_while_the_server_is_killed_again_and_again(etcd_
     assert whole.snapshots == split.snapshots == []
 
 
-def test_a_watch_goes_on_after_a_restart_without_a_word_about_a_short_one(etcd_server: EtcdServer, open_client: OpenClient) -> None:
+def test_a_watch_goes_on_after_a_restart_without_a_word_about_a_short_one(
+    etcd_server: EtcdServer, open_client: OpenClient
+) -> None:
     client = open_client(etcd_server.url)
     seen = Collector()
     client.watch([EVERYTHING], 2, seen)
@@ -119,7 +126,9 @@ def test_a_write_to_a_frozen_server_is_not_sent_twice(etcd_server: EtcdServer, o
     assert found.version <= 2
 
 
-def test_a_write_whose_answer_was_lost_is_not_sent_again(etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy) -> None:
+def test_a_write_whose_answer_was_lost_is_not_sent_again(
+    etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy
+) -> None:
     client, other = open_client(proxy.url), open_client(etcd_server.url)
     client.put("/job/a", "1")
     for write in (
@@ -134,7 +143,9 @@ def test_a_write_whose_answer_was_lost_is_not_sent_again(etcd_server: EtcdServer
     assert (found.value, found.version) == ("3", 3)
 
 
-def test_a_read_or_a_lease_whose_answer_was_lost_is_asked_for_again(etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy) -> None:
+def test_a_read_or_a_lease_whose_answer_was_lost_is_asked_for_again(
+    etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy
+) -> None:
     client = open_client(proxy.url)
     client.put("/job/a", "1")
     proxy.drop_answers(3)
@@ -151,7 +162,9 @@ def test_a_read_or_a_lease_whose_answer_was_lost_is_asked_for_again(etcd_server:
     assert client.get("/job/a") is None
 
 
-def test_a_write_that_could_not_leave_is_sent_when_the_server_is_back(etcd_server: EtcdServer, open_client: OpenClient) -> None:
+def test_a_write_that_could_not_leave_is_sent_when_the_server_is_back(
+    etcd_server: EtcdServer, open_client: OpenClient
+) -> None:
     client = open_client(etcd_server.url)
     client.put("/job/a", "1")
     etcd_server.kill()
@@ -165,7 +178,9 @@ def test_a_write_that_could_not_leave_is_sent_when_the_server_is_back(etcd_serve
     assert (found.value, found.version, [found.mod_revision]) == ("2", 2, revisions)
 
 
-def test_a_watch_finds_out_that_its_server_is_frozen_and_misses_nothing(etcd_server: EtcdServer, open_client: OpenClient) -> None:
+def test_a_watch_finds_out_that_its_server_is_frozen_and_misses_nothing(
+    etcd_server: EtcdServer, open_client: OpenClient
+) -> None:
     client = open_client(etcd_server.url, probe_interval=0.5)
     seen = Collector()
     client.watch([EVERYTHING, KeyRange("/other")], 2, seen)
@@ -192,7 +207,9 @@ def test_an_idle_watch_survives_many_probes(etcd_server: EtcdServer, open_client
     assert seen.failures == []
 
 
-def test_a_lease_survives_a_restart_and_tells_until_when_it_is_sure(etcd_server: EtcdServer, open_client: OpenClient) -> None:
+def test_a_lease_survives_a_restart_and_tells_until_when_it_is_sure(
+    etcd_server: EtcdServer, open_client: OpenClient
+) -> None:
     lost: list[str] = []
     client = open_client(etcd_server.url)
     keeper = client.lease(4, lost.append)
@@ -207,7 +224,9 @@ def test_a_lease_survives_a_restart_and_tells_until_when_it_is_sure(etcd_server:
     assert lost == []
 
 
-def test_a_lease_that_ended_while_the_server_could_not_be_reached_is_reported(etcd_server: EtcdServer, open_client: OpenClient) -> None:
+def test_a_lease_that_ended_while_the_server_could_not_be_reached_is_reported(
+    etcd_server: EtcdServer, open_client: OpenClient
+) -> None:
     lost: list[str] = []
     client = open_client(etcd_server.url)
     keeper = client.lease(2, lost.append)
@@ -221,7 +240,9 @@ def test_a_lease_that_ended_while_the_server_could_not_be_reached_is_reported(et
     assert client.get("/job/me") is None
 
 
-def test_compaction_while_away_gives_a_snapshot_and_then_the_news(etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy) -> None:
+def test_compaction_while_away_gives_a_snapshot_and_then_the_news(
+    etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy
+) -> None:
     client, other = open_client(proxy.url), open_client(etcd_server.url)
     seen = Collector()
     client.watch([KeyRange.prefix("/job/a/"), KeyRange.prefix("/job/b/")], 2, seen)
@@ -236,11 +257,15 @@ def test_compaction_while_away_gives_a_snapshot_and_then_the_news(etcd_server: E
     eventually(lambda: seen.snapshots)
     last = other.put("/job/b/1", "4")
     eventually(lambda: seen.revisions == [first, last])
-    assert [[(kv.key, kv.value) for kv in snapshot] for snapshot in seen.snapshots] == [[("/job/a/1", "2"), ("/job/b/1", "3")]]
+    assert [[(kv.key, kv.value) for kv in snapshot] for snapshot in seen.snapshots] == [
+        [("/job/a/1", "2"), ("/job/b/1", "3")]
+    ]
     assert [update.revision for update in seen.updates] == [first, revision, last]
 
 
-def test_a_watch_resumes_after_every_cut_of_its_connection(etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy) -> None:
+def test_a_watch_resumes_after_every_cut_of_its_connection(
+    etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy
+) -> None:
     client, other = open_client(proxy.url), open_client(etcd_server.url)
     whole, split = Collector(), Collector()
     client.watch([EVERYTHING], 2, whole)
@@ -270,8 +295,11 @@ def test_a_stream_that_fell_silent_is_replaced(etcd_server: EtcdServer, open_cli
     assert sorted(seen.revisions) == revisions
 
 
-def test_a_stream_that_fell_silent_before_a_deletion_is_replaced(etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy) -> None:
-    """A deletion leaves no key that would be newer than what the stream has brought: a lost member would never be missed."""
+def test_a_stream_that_fell_silent_before_a_deletion_is_replaced(
+    etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy
+) -> None:
+    """A deletion leaves no key that would be newer than what the stream has brought: a lost member would never be
+    missed."""
     client, other = open_client(proxy.url, probe_interval=0.5), open_client(etcd_server.url)
     seen = Collector()
     other.put("/job/members/a", "")

@@ -159,7 +159,9 @@ def test_wrong_or_missing_credentials_are_denied_in_one_sentence(
     assert isinstance(seen.failures[0], Denied)
 
 
-def test_a_token_that_expired_is_renewed_and_nothing_is_written_twice(guarded_server: EtcdServer, open_client: OpenClient) -> None:
+def test_a_token_that_expired_is_renewed_and_nothing_is_written_twice(
+    guarded_server: EtcdServer, open_client: OpenClient
+) -> None:
     proxy = Proxy(guarded_server.port)
     client = open_client(proxy.url, credentials=Credentials("job", "secret"), probe_interval=60)
     first = client.put(JOB + "a", "1")
@@ -176,7 +178,9 @@ def test_a_token_that_expired_is_renewed_and_nothing_is_written_twice(guarded_se
     proxy.close()
 
 
-def test_tokens_lost_in_a_restart_are_renewed_by_calls_watches_and_leases(guarded_server: EtcdServer, open_client: OpenClient) -> None:
+def test_tokens_lost_in_a_restart_are_renewed_by_calls_watches_and_leases(
+    guarded_server: EtcdServer, open_client: OpenClient
+) -> None:
     lost: list[str] = []
     client = open_client(guarded_server.url, credentials=Credentials("job", "secret"))
     keeper = client.lease(30, lost.append)
@@ -193,7 +197,9 @@ def test_tokens_lost_in_a_restart_are_renewed_by_calls_watches_and_leases(guarde
     assert lost == []
 
 
-def test_a_watch_that_reconnects_with_an_expired_token_logs_in_again(guarded_server: EtcdServer, open_client: OpenClient) -> None:
+def test_a_watch_that_reconnects_with_an_expired_token_logs_in_again(
+    guarded_server: EtcdServer, open_client: OpenClient
+) -> None:
     proxy = Proxy(guarded_server.port)
     other = open_client(guarded_server.url, credentials=Credentials("job", "secret"))
     client = open_client(proxy.url, credentials=Credentials("job", "secret"), probe_interval=60)
@@ -234,7 +240,9 @@ def test_jwt_is_renewed_before_it_ends(etcd_program: Path, tmp_path: Path, open_
         server.stop()
 
 
-def test_a_password_file_is_read_again_at_every_login(guarded_server: EtcdServer, open_client: OpenClient, tmp_path: Path) -> None:
+def test_a_password_file_is_read_again_at_every_login(
+    guarded_server: EtcdServer, open_client: OpenClient, tmp_path: Path
+) -> None:
     file = tmp_path / "password"
     file.write_text("secret\n")
     client = open_client(guarded_server.url, credentials=Credentials("job", password_file=str(file)))
@@ -258,4 +266,6 @@ def test_credentials_for_a_server_without_users_do_no_harm(etcd_server: EtcdServ
 def test_a_client_shows_no_password() -> None:
     credentials = Credentials("job", "hunter2")
     client = EtcdClient(parse_endpoints("127.0.0.1:1"), credentials=credentials, tls=TlsConfig())
-    assert "hunter2" not in f"{client!r} {credentials!r} {vars(client)!r} {dataclasses.replace(credentials, user='x')!r}"
+    assert (
+        "hunter2" not in f"{client!r} {credentials!r} {vars(client)!r} {dataclasses.replace(credentials, user='x')!r}"
+    )

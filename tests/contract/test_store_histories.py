@@ -1,4 +1,5 @@
-"""Random histories: whatever is done, every store answers as the state machine does, and its watches tell the same story."""
+"""Random histories: whatever is done, every store answers as the state machine does, and its watches tell the same
+story."""
 
 from __future__ import annotations
 
@@ -6,7 +7,18 @@ import dataclasses
 import random
 
 import pytest
-from elasticjob_runtime.etcd import Compare, Delete, Event, Get, KeyRange, KeyValue, Operation, Put, StoreError, TxnResult
+from elasticjob_runtime.etcd import (
+    Compare,
+    Delete,
+    Event,
+    Get,
+    KeyRange,
+    KeyValue,
+    Operation,
+    Put,
+    StoreError,
+    TxnResult,
+)
 from elasticjob_runtime.etcd.memory_state import Grant, Revoke, State, Txn
 
 from hack.support import eventually
@@ -54,7 +66,9 @@ class Twins:
         theirs = [self.guard_of_store(c) for c in compare]
         expected: TxnResult | None = None
         try:
-            expected = self.state.apply(Txn(compare, [self.mine(o) for o in success], [self.mine(o) for o in failure]), now=0)
+            expected = self.state.apply(
+                Txn(compare, [self.mine(o) for o in success], [self.mine(o) for o in failure]), now=0
+            )
         except StoreError:
             with pytest.raises(StoreError):
                 self.backend.store.txn(theirs, success, failure)
@@ -76,7 +90,9 @@ class Twins:
         found = self.state.read(Get(KeyRange(key)))
         created, modified = (found[0].create_revision, found[0].mod_revision) if found else (0, 0)
         wrong = self.rng.choice((0, 0, 1))
-        return self.rng.choice((Compare(key, create_revision=created + wrong), Compare(key, mod_revision=modified + wrong)))
+        return self.rng.choice(
+            (Compare(key, create_revision=created + wrong), Compare(key, mod_revision=modified + wrong))
+        )
 
     def guard_of_store(self, compare: Compare) -> Compare:
         created, modified = compare.create_revision, compare.mod_revision
@@ -89,7 +105,13 @@ class Twins:
     def operation(self) -> Operation:
         lease = self.rng.choice([0, 0, *self.leases])
         put = Put(self.key(), str(self.rng.random()), lease)
-        get = Get(self.span(), self.rng.choice((0, 2)), self.rng.random() < 0.3, self.rng.random() < 0.3, keys_only=self.rng.random() < 0.3)
+        get = Get(
+            self.span(),
+            self.rng.choice((0, 2)),
+            self.rng.random() < 0.3,
+            self.rng.random() < 0.3,
+            keys_only=self.rng.random() < 0.3,
+        )
         return self.rng.choice((put, put, Delete(self.span()), get))
 
     def mine(self, operation: Operation) -> Operation:
@@ -100,7 +122,10 @@ class Twins:
     def as_stored(self, kv: KeyValue) -> KeyValue:
         lease = next((theirs for theirs, mine in self.leases.items() if mine == kv.lease), 0)
         return dataclasses.replace(
-            kv, create_revision=self.shifted(kv.create_revision), mod_revision=self.shifted(kv.mod_revision), lease=lease
+            kv,
+            create_revision=self.shifted(kv.create_revision),
+            mod_revision=self.shifted(kv.mod_revision),
+            lease=lease,
         )
 
     def as_told(self, event: Event) -> Event:

@@ -13,7 +13,9 @@ def test_a_key_that_is_not_there_is_none(store: Store, prefix: str) -> None:
     assert store.range(Get(KeyRange.prefix(prefix))).kvs == ()
 
 
-@pytest.mark.parametrize("value", ["", "plain", "Grüße, 世界 \U0001f600", 'quotes " and \\ and \n', "x" * 1_000_000], ids=len)
+@pytest.mark.parametrize(
+    "value", ["", "plain", "Grüße, 世界 \U0001f600", 'quotes " and \\ and \n', "x" * 1_000_000], ids=len
+)
 def test_a_value_comes_back_as_it_was_put(store: Store, prefix: str, value: str) -> None:
     store.put(prefix + "schlüssel", value)
     found = store.get(prefix + "schlüssel")
@@ -86,7 +88,9 @@ def test_all_guards_must_hold(store: Store, prefix: str) -> None:
 
     assert holds()
     assert holds(Compare(prefix + "a", mod_revision=a), Compare(prefix + "b", create_revision=created, mod_revision=b))
-    assert not holds(Compare(prefix + "a", mod_revision=a), Compare(prefix + "b", create_revision=created, mod_revision=created))
+    assert not holds(
+        Compare(prefix + "a", mod_revision=a), Compare(prefix + "b", create_revision=created, mod_revision=created)
+    )
     assert not holds(Compare(prefix + "a", mod_revision=a + 1), Compare(prefix + "b", mod_revision=b))
     assert holds(Compare(prefix + "c", mod_revision=0))
     assert not holds(Compare(prefix + "a", mod_revision=0))
@@ -95,7 +99,9 @@ def test_all_guards_must_hold(store: Store, prefix: str) -> None:
 def test_a_transaction_is_one_revision_and_sees_its_own_writes(store: Store, prefix: str) -> None:
     before = store.put(prefix + "old", "")
     everything = Get(KeyRange.prefix(prefix))
-    result = store.txn((), (everything, Put(prefix + "a", "1"), Delete(KeyRange(prefix + "old")), everything, Put(prefix + "b", "2")))
+    result = store.txn(
+        (), (everything, Put(prefix + "a", "1"), Delete(KeyRange(prefix + "old")), everything, Put(prefix + "b", "2"))
+    )
     assert result.revision == before + 1
     assert [[kv.key for kv in read] for read in result.reads] == [[prefix + "old"], [prefix + "a"]]
     assert {kv.mod_revision for kv in store.range(everything).kvs} == {before + 1}
@@ -128,7 +134,10 @@ def test_a_hundred_operations_fit_and_more_are_refused_before_anything_happens(s
 
 
 def test_a_key_is_changed_only_once_in_a_transaction(store: Store, prefix: str) -> None:
-    for side in ((Put(prefix + "a", "1"), Put(prefix + "a", "2")), (Put(prefix + "a", "1"), Delete(KeyRange.prefix(prefix)))):
+    for side in (
+        (Put(prefix + "a", "1"), Put(prefix + "a", "2")),
+        (Put(prefix + "a", "1"), Delete(KeyRange.prefix(prefix))),
+    ):
         with pytest.raises(StoreError, match="duplicate key"):
             store.txn((), side)
     assert store.get(prefix + "a") is None

@@ -124,7 +124,12 @@ def test_a_fresh_watch_of_several_ranges_tells_at_once(store: Store, prefix: str
 
 def test_a_key_in_two_ranges_is_reported_once(store: Store, prefix: str) -> None:
     seen = Collector()
-    ranges = [KeyRange.prefix(prefix), KeyRange(prefix + "a"), KeyRange(prefix + "a", prefix + "c"), KeyRange.prefix(prefix)]
+    ranges = [
+        KeyRange.prefix(prefix),
+        KeyRange(prefix + "a"),
+        KeyRange(prefix + "a", prefix + "c"),
+        KeyRange.prefix(prefix),
+    ]
     watch = store.watch(ranges, now(store, prefix) + 1, seen)
     revisions = [store.put(prefix + name, "") for name in "abc"]
     eventually(lambda: len(seen.events) >= 3)
@@ -194,12 +199,16 @@ def test_after_compaction_everything_is_read_again(backend: Backend, prefix: str
     last = store.put(prefix + "a", "stays")
     backend.compact(last)
     seen = Collector()
-    watch = store.watch([KeyRange.prefix(prefix + "b/"), KeyRange(prefix + "a"), KeyRange(prefix + "gone")], first, seen)
+    watch = store.watch(
+        [KeyRange.prefix(prefix + "b/"), KeyRange(prefix + "a"), KeyRange(prefix + "gone")], first, seen
+    )
     eventually(lambda: seen.updates)
     news = store.put(prefix + "a", "news")
     eventually(lambda: seen.events)
     watch.cancel()
-    assert [[(kv.key, kv.value) for kv in snapshot] for snapshot in seen.snapshots] == [[(prefix + "a", "stays"), (prefix + "b/1", "new")]]
+    assert [[(kv.key, kv.value) for kv in snapshot] for snapshot in seen.snapshots] == [
+        [(prefix + "a", "stays"), (prefix + "b/1", "new")]
+    ]
     assert seen.updates[0].revision >= last
     assert seen.updates[0].events == ()
     assert seen.revisions == [news]

@@ -16,7 +16,8 @@ class Write:
 
 
 class Writer:
-    """Counts up in `keys`, one after the other, from a thread of its own. A write whose answer was lost is looked up before the next."""
+    """Counts up in `keys`, one after the other, from a thread of its own. A write whose answer was lost is looked up
+    before the next."""
 
     def __init__(self, store: Store, keys: list[str]) -> None:
         self._store = store
@@ -49,7 +50,8 @@ class Writer:
             self.written.append(Write(key, value, revision))
 
     def _look_up(self, key: str, value: str) -> int:
-        """The revision if the write has happened, else 0. It can no longer happen later: the server it was sent to is gone or was asked."""
+        """The revision if the write has happened, else 0. It can no longer happen later: the server it was sent to is
+        gone or was asked."""
         while True:
             try:
                 # A write first, so that one that is still on its way is decided by then.

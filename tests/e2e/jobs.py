@@ -104,7 +104,11 @@ class Job:
     def events(self) -> list[str]:
         """What Events tell of this job, not of an earlier one of its name."""
         uid = self._cluster.kubectl.get("elasticjob", self.name)["metadata"]["uid"]
-        return [event["message"] for event in self._cluster.kubectl.items("events") if event["involvedObject"].get("uid") == uid]
+        return [
+            event["message"]
+            for event in self._cluster.kubectl.items("events")
+            if event["involvedObject"].get("uid") == uid
+        ]
 
     @property
     def step(self) -> int:
@@ -144,7 +148,8 @@ class Job:
         logs = [self._cluster.kubectl.logs(pod["metadata"]["name"]) for pod in pods]
         return Course(
             pods=frozenset(
-                (pod["metadata"]["name"], pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"]) for pod in pods
+                (pod["metadata"]["name"], pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"])
+                for pod in pods
             ),
             round=int(self.status["round"]),
             begun=sum(line.startswith(("started ", "resumed ")) for log in logs for line in log.splitlines()),

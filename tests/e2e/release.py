@@ -70,4 +70,6 @@ class Release:
         file = self._folder / "values.yaml"
         file.write_text(yaml.safe_dump(values), encoding="utf-8")
         words = ("upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE, "--create-namespace")
-        self._cluster.helm.run(*words, "--reset-values", "--values", str(file), "--wait", "--timeout", "120s", timeout=150)
+        self._cluster.helm.run(
+            *words, "--reset-values", "--values", str(file), "--wait", "--timeout", "120s", timeout=150
+        )

@@ -28,7 +28,8 @@ def evict(cluster: ClusterDriver, pod: str) -> str:
 
 @pytest.fixture
 def one_at_a_time(cluster: ClusterDriver) -> Iterator[None]:
-    """A PodDisruptionBudget for the workers of the job `drained`. It counts by the job's scale subresource how many there should be."""
+    """A PodDisruptionBudget for the workers of the job `drained`. It counts by the job's scale subresource how many
+    there should be."""
     labels = {"elasticjob.dev/job-name": "drained", "elasticjob.dev/component": "worker"}
     budget = {
         "apiVersion": "policy/v1",
@@ -46,7 +47,10 @@ def test_draining_a_node_counts_as_failures_or_ignores_the_budget(cluster: Clust
     job = new_job("drained", replicas=3, least=2)
     job.trains(3)
     allowed = eventually(
-        lambda: cluster.kubectl.get("poddisruptionbudget", "drained").get("status", {}).get("disruptionsAllowed"), 60, 0.5, "a disruption"
+        lambda: cluster.kubectl.get("poddisruptionbudget", "drained").get("status", {}).get("disruptionsAllowed"),
+        60,
+        0.5,
+        "a disruption",
     )
     assert allowed == 1
     before, uids = job.step, {pod["metadata"]["uid"] for pod in job.pods}

@@ -1,4 +1,5 @@
-"""What becomes of worker pods that fail or do not start, as the table in policies/failures.py has it. The jobs run side by side."""
+"""What becomes of worker pods that fail or do not start, as the table in policies/failures.py has it. The jobs run side
+by side."""
 
 from __future__ import annotations
 
@@ -19,7 +20,10 @@ HOG = "import time; kept = [bytearray(b'x' * 10_000_000) for _ in range(100)]; t
 
 
 def edited(
-    *, rules: tuple[Mapping[str, Any], ...] = (), container: Mapping[str, Any] | None = None, lifecycle: Mapping[str, Any] | None = None
+    *,
+    rules: tuple[Mapping[str, Any], ...] = (),
+    container: Mapping[str, Any] | None = None,
+    lifecycle: Mapping[str, Any] | None = None,
 ) -> Callable[[dict[str, Any]], None]:
     def edit(manifest: dict[str, Any]) -> None:
         manifest["spec"]["restartPolicy"]["rules"] = list(rules)
@@ -40,11 +44,19 @@ ONE_CHANCE = {"max_restarts": 0}
 
 JOBS: dict[str, dict[str, Any]] = {
     "fatal": {"command": shell("exit 42"), "edit": edited(rules=({"exitCodes": [42], "action": "Fail"},))},
-    "ignored": ONE_CHANCE | {"command": shell(ONCE.format(code=43)), "edit": edited(rules=({"exitCodes": [43], "action": "Ignore"},))},
+    "ignored": ONE_CHANCE
+    | {"command": shell(ONCE.format(code=43)), "edit": edited(rules=({"exitCodes": [43], "action": "Ignore"},))},
     "terminated": {"command": shell(ONCE.format(code=143))},
-    "hungry": ONE_CHANCE | {"command": ("python3", "-c", HOG), "edit": edited(container={"resources": {"limits": {"memory": "64Mi"}}})},
-    "no-image": {"command": shell("exit 0"), "edit": edited(container={"image": NO_IMAGE, "imagePullPolicy": "IfNotPresent"})},
-    "no-config": {"command": shell("exit 0"), "edit": edited(container={"envFrom": [{"configMapRef": {"name": "forgotten"}}]})},
+    "hungry": ONE_CHANCE
+    | {"command": ("python3", "-c", HOG), "edit": edited(container={"resources": {"limits": {"memory": "64Mi"}}})},
+    "no-image": {
+        "command": shell("exit 0"),
+        "edit": edited(container={"image": NO_IMAGE, "imagePullPolicy": "IfNotPresent"}),
+    },
+    "no-config": {
+        "command": shell("exit 0"),
+        "edit": edited(container={"envFrom": [{"configMapRef": {"name": "forgotten"}}]}),
+    },
     "no-start": {"command": ("no-such-program",), "edit": edited(lifecycle={"startupDeadlineSeconds": 15})},
 }
 
@@ -93,7 +105,8 @@ def test_an_exit_code_that_is_no_fault_burns_the_budget(jobs: dict[str, Job]) ->
 
 
 def test_a_worker_ended_by_sigterm_counts_where_nobody_deleted_its_pod(jobs: dict[str, Job]) -> None:
-    """A liveness probe, or the script itself: free, it would restart without end. Drains and deletions are in test_disruptions.py."""
+    """A liveness probe, or the script itself: free, it would restart without end. Drains and deletions are in
+    test_disruptions.py."""
     ends(jobs["terminated"], "Succeeded")
     assert jobs["terminated"].restarts == 1
     assert jobs["terminated"].status["lastFailure"]["reason"] == "Terminated"
@@ -107,14 +120,17 @@ def test_a_worker_out_of_memory_is_just_exit_code_137(jobs: dict[str, Job]) -> N
     assert "raise the container's memory limit" in last["message"]
 
 
-def test_an_image_that_cannot_be_had_is_a_crash_loop_without_a_word(cluster: ClusterDriver, jobs: dict[str, Job]) -> None:
+def test_an_image_that_cannot_be_had_is_a_crash_loop_without_a_word(
+    cluster: ClusterDriver, jobs: dict[str, Job]
+) -> None:
     job = jobs["no-image"]
     running = waits_for(job, "ImageUnavailable")
     assert running["status"] == "False"
     assert NO_IMAGE in running["message"]
     uid = job.pods[0]["metadata"]["uid"]
     assert job.restarts == 0
-    # Nothing is deleted and made again while the kubelet tries: what is wrong can be looked at. Mended, by way of suspension, it runs.
+    # Nothing is deleted and made again while the kubelet tries: what is wrong can be looked at. Mended, by way of
+    # suspension, it runs.
     job.suspend(True)
     eventually(lambda: job.is_true("Suspended"), 60, 0.5, "Suspended")
     container = job.manifest["spec"]["workers"]["template"]["spec"]["containers"][0]

@@ -21,13 +21,19 @@ def test_a_job_runs_to_succeeded_and_leaves_nothing_when_it_is_deleted(cluster: 
     assert job.restarts == 0
     assert status["progress"]["step"] == 120
     assert float(status["progress"]["metrics"]["accuracy"]) > 0.9
-    eventually(lambda: [pod["status"]["phase"] for pod in job.pods] == ["Succeeded"] * 2, 30, 0.5, "ended pods stay, for their logs")
+    eventually(
+        lambda: [pod["status"]["phase"] for pod in job.pods] == ["Succeeded"] * 2,
+        30,
+        0.5,
+        "ended pods stay, for their logs",
+    )
     job.delete()
     eventually(lambda: not job.leftovers(), 60, 0.5, "nothing of the deleted job is left")
 
 
 def test_deleting_a_pod_restarts_all_pods_or_fails_the_job(cluster: ClusterDriver, new_job: NewJob) -> None:
-    """Complaints: kubeflow/trainer#1638 (c10d restarts every pod, etcd fails the job), pytorch/elastic#115 (hang after rank 0's pod)."""
+    """Complaints: kubeflow/trainer#1638 (c10d restarts every pod, etcd fails the job), pytorch/elastic#115 (hang after
+    rank 0's pod)."""
     job = new_job("pod-loss", replicas=3, least=2)
     job.trains(3)
     uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in job.pods}
@@ -44,7 +50,8 @@ def test_deleting_a_pod_restarts_all_pods_or_fails_the_job(cluster: ClusterDrive
 
 
 def test_scaling_a_running_job_restarts_it_from_nothing(new_job: NewJob) -> None:
-    """Complaints: pytorch/elastic#97 (progress resets), pytorch#91943 (scale-down kills the job), pytorch/elastic#77 (pods are left)."""
+    """Complaints: pytorch/elastic#97 (progress resets), pytorch#91943 (scale-down kills the job), pytorch/elastic#77
+    (pods are left)."""
     job = new_job("scaled", replicas=2, arguments=(*ARGUMENTS, "--checkpoint-every=1", "--print-every=1"))
     job.trains(2)
     two = {pod["metadata"]["uid"] for pod in job.pods}
@@ -67,12 +74,16 @@ def test_the_operator_is_killed_in_the_middle(cluster: ClusterDriver, new_job: N
     cluster.kubectl.run("scale", "deployment/elasticjob", "--replicas=0", "--namespace", "elasticjob-system")
     try:
         gone = "app.kubernetes.io/name=elasticjob"
-        eventually(lambda: not cluster.kubectl.items("pods", "elasticjob-system", gone), 60, 0.5, "the operator is gone")
+        eventually(
+            lambda: not cluster.kubectl.items("pods", "elasticjob-system", gone), 60, 0.5, "the operator is gone"
+        )
         victim = sorted(pod["metadata"]["name"] for pod in job.pods)[0]
         cluster.kubectl.delete("pod", victim, wait=True)
         survivor = next(pod["metadata"]["name"] for pod in job.pods)
         lines = len(cluster.kubectl.logs(survivor).splitlines())
-        eventually(lambda: len(cluster.kubectl.logs(survivor).splitlines()) > lines + 3, 60, 0.5, "the other worker goes on")
+        eventually(
+            lambda: len(cluster.kubectl.logs(survivor).splitlines()) > lines + 3, 60, 0.5, "the other worker goes on"
+        )
     finally:
         cluster.kubectl.run("scale", "deployment/elasticjob", "--replicas=1", "--namespace", "elasticjob-system")
     job.trains(2)
@@ -82,7 +93,8 @@ def test_the_operator_is_killed_in_the_middle(cluster: ClusterDriver, new_job: N
 def test_a_script_that_raises_shows_nothing_but_an_exit_code(cluster: ClusterDriver, new_job: NewJob) -> None:
     """Complaint: the traceback is in some pod's log, if that pod still exists."""
     script = (
-        "import os, sys, time; time.sleep(1)\nif os.environ['RANK'] == '1': raise ValueError('the data are not there')\ntime.sleep(600)"
+        "import os, sys, time; time.sleep(1)\nif os.environ['RANK'] == '1': raise ValueError('the data are not "
+        "there')\ntime.sleep(600)"
     )
     command = ("sh", "-c", 'echo "$0" > /tmp/train.py && exec elasticrun /tmp/train.py', script)
     job = new_job("raises", replicas=2, least=2, command=command, max_restarts=1)
@@ -111,7 +123,9 @@ def test_an_external_etcd_that_is_away_is_no_crash_loop(new_job: NewJob) -> None
         return condition.get("status") == "False" and "nobody.default.svc:2379" in condition.get("message", "")
 
     eventually(told, 60, 0.5, "RendezvousReady=False names the address")
-    running = eventually(lambda: [pod for pod in job.pods if pod["status"]["phase"] == "Running"], 60, 0.5, "the worker waits")
+    running = eventually(
+        lambda: [pod for pod in job.pods if pod["status"]["phase"] == "Running"], 60, 0.5, "the worker waits"
+    )
     for pod in running:
         assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
 
@@ -132,8 +146,11 @@ def spare_node(cluster: ClusterDriver, job: Job) -> str:
 
 
 @pytest.mark.parametrize("trouble", ["power_off", "freeze", "partition"])
-def test_a_node_that_goes_silent_is_never_noticed(cluster: ClusterDriver, power: NodePower, new_job: NewJob, trouble: str) -> None:
-    """Complaints: pytorch#111646 (survivors hang 30 minutes), kubeflow/trainer#2072 (Terminating forever, Restarting forever)."""
+def test_a_node_that_goes_silent_is_never_noticed(
+    cluster: ClusterDriver, power: NodePower, new_job: NewJob, trouble: str
+) -> None:
+    """Complaints: pytorch#111646 (survivors hang 30 minutes), kubeflow/trainer#2072 (Terminating forever, Restarting
+    forever)."""
     job = new_job(f"node-{trouble.replace('_', '-')}", replicas=4, least=1)
     job.trains(4)
     before = job.step

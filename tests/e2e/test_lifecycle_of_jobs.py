@@ -12,7 +12,8 @@ NewJob = Callable[..., Job]
 
 
 def test_a_suspended_job_keeps_its_pods_or_begins_anew(new_job: NewJob) -> None:
-    """Kueue counts on both: all resources are free while a job is suspended, and a resumed one goes on from its checkpoint."""
+    """Kueue counts on both: all resources are free while a job is suspended, and a resumed one goes on from its
+    checkpoint."""
     job = new_job("rests", replicas=2, least=2)
     job.trains(2)
     uids = {pod["metadata"]["uid"] for pod in job.pods}

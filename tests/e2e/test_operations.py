@@ -1,4 +1,5 @@
-"""What the operator's administrator does while jobs train: upgrade, limit, lose and remove the operator. Training must not notice."""
+"""What the operator's administrator does while jobs train: upgrade, limit, lose and remove the operator. Training must
+not notice."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def test_an_upgrade_of_the_operator_restarts_the_training(
 
 
 def test_jobs_of_an_uninstalled_operator_are_stuck(cluster: ClusterDriver, new_job: NewJob, release: Release) -> None:
-    """They go on; they can be deleted, with all they have; and an operator that is put back takes up the rest as it is."""
+    """They go on; they can be deleted, with all they have; and an operator that is put back takes up the rest as it
+    is."""
     stays, goes = new_job("stays", replicas=2), new_job("goes", replicas=1, least=1, command=IDLE)
     stays.trains(2)
     eventually(lambda: [pod["status"]["phase"] for pod in goes.pods] == ["Running"], 60, 0.5, "the other runs too")
@@ -99,7 +101,9 @@ def only_nodes_without(cluster: ClusterDriver, pods: list[dict[str, Any]]) -> It
         cluster.kubectl.run("uncordon", *busy)
 
 
-def test_nobody_acts_when_the_leading_operator_is_lost(cluster: ClusterDriver, power: NodePower, new_job: NewJob, release: Release) -> None:
+def test_nobody_acts_when_the_leading_operator_is_lost(
+    cluster: ClusterDriver, power: NodePower, new_job: NewJob, release: Release
+) -> None:
     """Its node loses power: the lease runs out, the other takes over, and does what is to be done, once."""
     release.upgrade(replicaCount=2)
     with only_nodes_without(cluster, cluster.kubectl.items("pods", NAMESPACE)):
@@ -127,7 +131,9 @@ def test_nobody_acts_when_the_leading_operator_is_lost(cluster: ClusterDriver, p
     assert [text for text in job.events if text.startswith("Created led-worker-1")] == ["Created led-worker-1."]
     assert after.restarts == 0
 
-    heir_of_heir = eventually(lambda: [name for name in release.operators if name != heir], 60, 0.5, "another stands by")
+    heir_of_heir = eventually(
+        lambda: [name for name in release.operators if name != heir], 60, 0.5, "another stands by"
+    )
     cluster.kubectl.run("delete", "pod", heir, "--namespace", NAMESPACE, "--force", "--grace-period=0")
     killed_at = time.monotonic()
     eventually(lambda: release.leader not in (heir, ""), 60, 0.1, "another leads")

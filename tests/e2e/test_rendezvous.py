@@ -48,7 +48,8 @@ def test_losing_the_jobs_own_etcd_stops_the_training(cluster: ClusterDriver, new
 
 @pytest.fixture
 def outside_etcd(cluster: ClusterDriver) -> Iterator[Callable[[], None]]:
-    """An etcd beside the jobs, at outside-etcd.default.svc:2379; call to bring it (back) up. Nothing is left of it afterwards."""
+    """An etcd beside the jobs, at outside-etcd.default.svc:2379; call to bring it (back) up. Nothing is left of it
+    afterwards."""
     image = cluster.etcd_image or "registry.k8s.io/etcd:3.6.8-0"
     urls = ["--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://outside-etcd:2379"]
     container = {
@@ -85,7 +86,9 @@ def outside_etcd(cluster: ClusterDriver) -> Iterator[Callable[[], None]]:
     cluster.kubectl.delete("service", "outside-etcd")
 
 
-def test_an_etcd_that_is_gone_for_a_minute_ends_the_job(cluster: ClusterDriver, new_job: NewJob, outside_etcd: Callable[[], None]) -> None:
+def test_an_etcd_that_is_gone_for_a_minute_ends_the_job(
+    cluster: ClusterDriver, new_job: NewJob, outside_etcd: Callable[[], None]
+) -> None:
     job = new_job("etcd-away", replicas=2, endpoint="outside-etcd.default.svc:2379")
     job.trains(2)
     started = workers_started(cluster, job)
@@ -106,7 +109,9 @@ def test_all_pods_deleted_at_once_begin_anew(cluster: ClusterDriver, new_job: Ne
     before = job.trains(2)
     uids = {pod["metadata"]["uid"] for pod in job.pods}
     cluster.kubectl.run("delete", "pods", "--selector", job.selector, "--wait=false")
-    eventually(lambda: not uids & {pod["metadata"]["uid"] for pod in job.pods} and len(job.pods) == 2, 60, 0.5, "two new pods")
+    eventually(
+        lambda: not uids & {pod["metadata"]["uid"] for pod in job.pods} and len(job.pods) == 2, 60, 0.5, "two new pods"
+    )
     job.trains(2)
     assert job.step >= before - 10
     assert job.restarts == 0

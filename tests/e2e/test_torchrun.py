@@ -27,7 +27,8 @@ def of_the_image(manifest: dict[str, Any]) -> None:
 
 
 def of_this_machine(manifest: dict[str, Any]) -> None:
-    """The development set-up's torch, from PyPI, with its Python: c10d needs libuv, which Debian's torch was built without."""
+    """The development set-up's torch, from PyPI, with its Python: c10d needs libuv, which Debian's torch was built
+    without."""
     manifest["spec"]["rendezvous"] = {"backend": "c10d"}
     spec = manifest["spec"]["workers"]["template"]["spec"]
     spec["securityContext"] = {"runAsUser": 0}  # who installed them, perhaps in a home of their own
@@ -76,7 +77,11 @@ def trains(cluster: ClusterDriver, job: Job, world: int, but: Collection[tuple[s
 
     def found() -> list[Round]:
         seen = rounds(cluster, job)
-        return seen if any(each.world == world and each.last > each.first and each.name not in but for each in seen) else []
+        return (
+            seen
+            if any(each.world == world and each.last > each.first and each.name not in but for each in seen)
+            else []
+        )
 
     return eventually(found, 180, 1, f"{job.name} trains with {world} workers")
 

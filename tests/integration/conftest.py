@@ -12,7 +12,8 @@ from hack.cluster.loopback import ControlPlane, Etcd
 
 @pytest.fixture(scope="session")
 def control_plane_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A real API server and etcd, with the garbage collector and namespace controllers. RBAC on, no nodes, no scheduler, no kubelet."""
+    """A real API server and etcd, with the garbage collector and namespace controllers. RBAC on, no nodes, no
+    scheduler, no kubelet."""
     folder = tmp_path_factory.mktemp("control-plane")
     with ControlPlane(folder, controllers=["garbage-collector-controller", "namespace-controller"]) as server:
         yield server
@@ -20,7 +21,8 @@ def control_plane_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 
 @pytest.fixture(scope="session")
 def control_plane(control_plane_server: ControlPlane) -> Path:
-    """The administrator's kubeconfig of `control_plane_server`. Shared by the session: work in a namespace of your own."""
+    """The administrator's kubeconfig of `control_plane_server`. Shared by the session: work in a namespace of your
+    own."""
     return control_plane_server.kubeconfig
 
 
@@ -33,5 +35,6 @@ def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 @pytest.fixture(scope="session")
 def etcd(etcd_server: Etcd) -> str:
-    """The endpoint of `etcd_server`, `http://127.0.0.1:<port>`. Shared by the session: work under a key prefix of your own."""
+    """The endpoint of `etcd_server`, `http://127.0.0.1:<port>`. Shared by the session: work under a key prefix of your
+    own."""
     return etcd_server.endpoint

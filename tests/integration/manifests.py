@@ -92,7 +92,9 @@ class Cluster:
         return self._control_plane.kubectl("--namespace", self.namespace, *words, stdin=stdin)
 
     def apply(self, manifest: Manifest) -> ElasticJob:
-        return ElasticJob.parse(json.loads(self.kubectl("apply", "--output=json", "--filename=-", stdin=json.dumps(manifest))))
+        return ElasticJob.parse(
+            json.loads(self.kubectl("apply", "--output=json", "--filename=-", stdin=json.dumps(manifest)))
+        )
 
     def get(self, name: str = "digits") -> Manifest:
         body: Manifest = json.loads(self.kubectl("get", "elasticjob", name, "--output=json"))
@@ -115,7 +117,9 @@ class Cluster:
     def ask_for_pod(self, pod: Manifest) -> str:
         """The server's refusal; empty: it would create the pod."""
         try:
-            self._kube.call("POST", f"/api/v1/namespaces/{self.namespace}/pods", pod, dryRun="All", fieldValidation="Strict")
+            self._kube.call(
+                "POST", f"/api/v1/namespaces/{self.namespace}/pods", pod, dryRun="All", fieldValidation="Strict"
+            )
         except ApiStatusError as error:
             return str(error)
         return ""

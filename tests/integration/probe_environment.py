@@ -1,4 +1,5 @@
-"""What a worker finds when it starts, written as JSON to $PROBE_DIRECTORY/<rank>-<restart>.json. Run by test_worker_environment.
+"""What a worker finds when it starts, written as JSON to $PROBE_DIRECTORY/<rank>-<restart>.json. Run by
+test_worker_environment.
 
 `fail-once`: the last rank fails in its first life, so that a second is recorded.
 """

@@ -7,7 +7,19 @@ from collections.abc import Iterator
 import pytest
 
 from hack.cluster import ControlPlane
-from tests.integration.manifests import BASE, GONE, POD, TRAINER, WORKERS, Case, Cluster, api, changed, cluster, namespace
+from tests.integration.manifests import (
+    BASE,
+    GONE,
+    POD,
+    TRAINER,
+    WORKERS,
+    Case,
+    Cluster,
+    api,
+    changed,
+    cluster,
+    namespace,
+)
 
 __all__ = ["api", "cluster"]
 
@@ -29,7 +41,9 @@ def resting(api: ControlPlane) -> Iterator[Cluster]:
 
 
 FORBIDDEN = "cannot be changed once the job exists: delete the job and apply it again, or create one under a new name"
-FIXED = "cannot be changed while the job runs: set lifecycle.suspend to true first, then change it and set suspend to false"
+FIXED = (
+    "cannot be changed while the job runs: set lifecycle.suspend to true first, then change it and set suspend to false"
+)
 TEMPLATE_FORBIDDEN = (f"spec.workers.template: Forbidden: template {FIXED}",)
 
 CHANGES = {
@@ -41,11 +55,15 @@ CHANGES = {
     "least above the size": Case(
         {f"{WORKERS}.minReplicas": 5}, ("replicas (4) is below minReplicas (5): raise replicas or lower minReplicas",)
     ),
-    "allowed sizes without the size's bounds": Case({f"{WORKERS}.allowedReplicas": [2, 4]}, ("allowedReplicas [2, 4] are not all from",)),
+    "allowed sizes without the size's bounds": Case(
+        {f"{WORKERS}.allowedReplicas": [2, 4]}, ("allowedReplicas [2, 4] are not all from",)
+    ),
     "metrics of a fixed size": Case(
         {"spec.scaling.metrics": [{"type": "Resource"}]}, ("set workers.minReplicas below workers.maxReplicas",)
     ),
-    "metrics with room": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, "spec.scaling.metrics": [{"type": "Resource"}]}),
+    "metrics with room": Case(
+        {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, "spec.scaling.metrics": [{"type": "Resource"}]}
+    ),
     "restarts": Case({"spec.restartPolicy.maxRestarts": 3}),
     "restarts within a window": Case({"spec.restartPolicy": {"maxRestarts": 3, "windowSeconds": 60}}),
     "etcd of its own": Case({"spec.rendezvous.etcd": {}}, (f"spec.rendezvous.etcd: Forbidden: etcd {FIXED}",)),
@@ -60,29 +78,39 @@ CHANGES = {
     "one argument": Case({f"{TRAINER}.command": ["torchrun", "other.py"]}, TEMPLATE_FORBIDDEN),
     "value of a variable": Case({f"{TRAINER}.env.0.value": "0.2"}, TEMPLATE_FORBIDDEN),
     "source of a variable": Case(
-        {f"{TRAINER}.env.0": {"name": "LR", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}}, TEMPLATE_FORBIDDEN
+        {f"{TRAINER}.env.0": {"name": "LR", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}},
+        TEMPLATE_FORBIDDEN,
     ),
     "a further variable": Case({f"{TRAINER}.env.1": {"name": "SEED", "value": "1"}}, TEMPLATE_FORBIDDEN),
     "a value deep inside": Case({f"{POD}.nodeSelector": {"disk": "hdd"}}, TEMPLATE_FORBIDDEN),
     "a key deep inside": Case({f"{POD}.nodeSelector": {"zone": "ssd"}}, TEMPLATE_FORBIDDEN),
-    "one field for another": Case({f"{POD}.nodeSelector": GONE, f"{POD}.tolerations": [{"operator": "Exists"}]}, TEMPLATE_FORBIDDEN),
+    "one field for another": Case(
+        {f"{POD}.nodeSelector": GONE, f"{POD}.tolerations": [{"operator": "Exists"}]}, TEMPLATE_FORBIDDEN
+    ),
     "a further field": Case({f"{POD}.priorityClassName": "high"}, TEMPLATE_FORBIDDEN),
     "fewer containers": Case({f"{POD}.containers.1": GONE}, TEMPLATE_FORBIDDEN),
     "labels of the pods": Case({"spec.workers.template.metadata.labels": {"team": "speech"}}, TEMPLATE_FORBIDDEN),
     "annotations of the pods": Case({"spec.workers.template.metadata.annotations": {"a": "b"}}, TEMPLATE_FORBIDDEN),
     "container": Case({f"{WORKERS}.container": "trainer"}, (f"spec.workers.container: Forbidden: container {FIXED}",)),
-    "processes": Case({f"{WORKERS}.procsPerWorker": 2}, (f"spec.workers.procsPerWorker: Forbidden: procsPerWorker {FIXED}",)),
+    "processes": Case(
+        {f"{WORKERS}.procsPerWorker": 2}, (f"spec.workers.procsPerWorker: Forbidden: procsPerWorker {FIXED}",)
+    ),
     "checkpoints": Case({"spec.checkpoint": {}}, (f"spec.checkpoint: Forbidden: checkpoint {FIXED}",)),
     "suspension": Case({"spec.lifecycle.suspend": True}),
     "suspension and image at once": Case({"spec.lifecycle.suspend": True, f"{TRAINER}.image": "train:2"}),
     "avoidance of nodes": Case({"spec.scheduling.avoidNodesAfter": 0}),
     "priority": Case(
-        {"spec.scheduling.priorityClassName": "high"}, (f"spec.scheduling.priorityClassName: Forbidden: priorityClassName {FIXED}",)
+        {"spec.scheduling.priorityClassName": "high"},
+        (f"spec.scheduling.priorityClassName: Forbidden: priorityClassName {FIXED}",),
     ),
     "deadlines": Case({"spec.lifecycle.activeDeadlineSeconds": 9, "spec.lifecycle.ttlSecondsAfterFinished": 9}),
     "manager": Case({"spec.managedBy": "a.b/c"}, (f"spec.managedBy: Forbidden: managedBy {FORBIDDEN}",)),
-    "manager of its life": Case({"spec.lifecycle.managedBy": "a.b/c"}, (f"spec.lifecycle.managedBy: Forbidden: managedBy {FORBIDDEN}",)),
-    "rendezvous": Case({"spec.rendezvous.endpoint": "etcd:2379"}, (f"spec.rendezvous.endpoint: Forbidden: endpoint {FIXED}",)),
+    "manager of its life": Case(
+        {"spec.lifecycle.managedBy": "a.b/c"}, (f"spec.lifecycle.managedBy: Forbidden: managedBy {FORBIDDEN}",)
+    ),
+    "rendezvous": Case(
+        {"spec.rendezvous.endpoint": "etcd:2379"}, (f"spec.rendezvous.endpoint: Forbidden: endpoint {FIXED}",)
+    ),
 }
 
 

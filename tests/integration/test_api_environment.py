@@ -1,4 +1,5 @@
-"""Which variables a pod template may set: all but those that the operator and the agent set themselves, by name. On a real API server."""
+"""Which variables a pod template may set: all but those that the operator and the agent set themselves, by name. On a
+real API server."""
 
 from __future__ import annotations
 
@@ -23,15 +24,26 @@ OF_THE_OPERATOR = {f"ELASTICJOB_{name}" for name in ("RESYNC_SECONDS", "NODE_SET
 def documented() -> set[str]:
     pages = [*ROOT.glob("docs/*.md"), *ROOT.glob("docs/design/*.md"), ROOT / "README.md"]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
-    return set(re.findall(r"\b(?:PET|TORCHELASTIC|ELASTICJOB|TORCH|NCCL|OMP)_[A-Z][A-Z_]*[A-Z]\b", text)) - OF_THE_OPERATOR
+    return (
+        set(re.findall(r"\b(?:PET|TORCHELASTIC|ELASTICJOB|TORCH|NCCL|OMP)_[A-Z][A-Z_]*[A-Z]\b", text)) - OF_THE_OPERATOR
+    )
 
 
-PROMISED = documented() | {"TORCHELASTIC_ENABLE_FILE_TIMER", "ELASTICJOB_METRICS_PORT", "ELASTICJOB_TERMINATION_LOG", "PET_START_METHOD",
-                           "PET_RDZV_CONF", "PET_LOG_DIR", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"}  # fmt: skip
+PROMISED = documented() | {
+    "TORCHELASTIC_ENABLE_FILE_TIMER",
+    "ELASTICJOB_METRICS_PORT",
+    "ELASTICJOB_TERMINATION_LOG",
+    "PET_START_METHOD",
+    "PET_RDZV_CONF",
+    "PET_LOG_DIR",
+    "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+}
 
 
 def set_by_operator() -> set[str]:
-    jobs = [make_job(spec=spec) for spec in ({"checkpoint": {"directory": "/ckpt"}}, {"rendezvous": {"backend": "c10d"}})]
+    jobs = [
+        make_job(spec=spec) for spec in ({"checkpoint": {"directory": "/ckpt"}}, {"rendezvous": {"backend": "c10d"}})
+    ]
     pods = [worker_pod(job, index=0, run=1, endpoint="x:1") for job in jobs]
     return {variable["name"] for pod in pods for variable in pod["spec"]["containers"][0]["env"]}
 
@@ -39,9 +51,17 @@ def set_by_operator() -> set[str]:
 def set_by_agent() -> set[str]:
     group = GroupSpec(run_id="r", role="default", nproc=1, max_restarts=0)
     plan = PlanValue(
-        round=1, attempt="a", size=1, world_size=1, master_addr="h", master_port=1, leader="l", nproc=1, restart_count=0,
+        round=1,
+        attempt="a",
+        size=1,
+        world_size=1,
+        master_addr="h",
+        master_port=1,
+        leader="l",
+        nproc=1,
+        restart_count=0,
         reason=PlanReason.START,
-    )  # fmt: skip
+    )
     before = dict.fromkeys(("TORCH_NCCL_ASYNC_ERROR_HANDLING", "USE_LIBUV", "OMP_NUM_THREADS"), "kept")
     after = worker_environment(before, group, plan, 0, 0, error_file="e", agent_socket="s")
     return {name for name in after if before.get(name) != after[name]}

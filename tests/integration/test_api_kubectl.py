@@ -53,7 +53,9 @@ def test_kubectl_scale_changes_the_size_within_the_bounds(cluster: Cluster) -> N
     cluster.apply(changed({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 5}))
     cluster.kubectl("scale", "ej/digits", "--replicas=5")
     assert ElasticJob.parse(cluster.get()).replicas == 5
-    with pytest.raises(ClusterError, match=r"replicas \(6\) is above maxReplicas \(5\): lower replicas or raise maxReplicas"):
+    with pytest.raises(
+        ClusterError, match=r"replicas \(6\) is above maxReplicas \(5\): lower replicas or raise maxReplicas"
+    ):
         cluster.kubectl("scale", "ej/digits", "--replicas=6")
     with pytest.raises(ClusterError, match=r"replicas \(1\) is below minReplicas \(2\)"):
         cluster.kubectl("scale", "ej/digits", "--replicas=1")
@@ -64,7 +66,9 @@ def full_status() -> Status:
     conditions: Any = ()
     holds = (ConditionType.ACCEPTED, ConditionType.RUNNING)
     for each in ConditionType:
-        conditions = set_condition(conditions, type=each, status=each in holds, reason=Reason.TRAINING, message="m", generation=1, now=NOON)
+        conditions = set_condition(
+            conditions, type=each, status=each in holds, reason=Reason.TRAINING, message="m", generation=1, now=NOON
+        )
     return Status(
         observed_generation=1,
         replicas=4,
@@ -85,7 +89,9 @@ def full_status() -> Status:
             updated_at=NOON,
         ),
         failing_nodes=(FailingNode(name="n1", failures=3, last_time=NOON),),
-        last_failure=Failure(worker="digits-worker-0", rank=3, exit_code=-9, reason="Signal", message="ü" * 20_000, time=NOON),
+        last_failure=Failure(
+            worker="digits-worker-0", rank=3, exit_code=-9, reason="Signal", message="ü" * 20_000, time=NOON
+        ),
         conditions=conditions,
         summary=summary_of(conditions),
         start_time=NOON,
@@ -115,9 +121,14 @@ def test_kubectl_get_shows_what_a_person_asks_first(cluster: Cluster) -> None:
     head, row = cluster.kubectl("get", "ej").splitlines()
     assert head.split() == ["NAME", "WORKERS", "WORLD", "RESTARTS", "STEP", "STATUS", "AGE"]
     assert row.split()[:6] == ["digits", "3/4", "6", "3", "3000000000", "Running"]
-    assert "elasticjob" not in cluster.kubectl("get", "all"), "or `kubectl delete all --all` would take trainings of weeks with it"
+    assert "elasticjob" not in cluster.kubectl("get", "all"), (
+        "or `kubectl delete all --all` would take trainings of weeks with it"
+    )
     scale = json.loads(cluster.kubectl("get", "ej", "digits", "--subresource=scale", "--output=json"))
-    assert (scale["spec"]["replicas"], scale["status"]) == (4, {"replicas": 4, "selector": "elasticjob.dev/job-name=digits"})
+    assert (scale["spec"]["replicas"], scale["status"]) == (
+        4,
+        {"replicas": 4, "selector": "elasticjob.dev/job-name=digits"},
+    )
 
 
 def test_kubectl_wait_follows_a_condition(cluster: Cluster) -> None:
@@ -127,7 +138,9 @@ def test_kubectl_wait_follows_a_condition(cluster: Cluster) -> None:
     cluster.kubectl("wait", "ej/digits", "--for=condition=Running", "--timeout=5s")
 
 
-@pytest.mark.parametrize("path", ["elasticjob", "elasticjob.spec", "elasticjob.status", "elasticjob.spec.workers.template.spec"])
+@pytest.mark.parametrize(
+    "path", ["elasticjob", "elasticjob.spec", "elasticjob.status", "elasticjob.spec.workers.template.spec"]
+)
 def test_kubectl_explain_describes_every_field(cluster: Cluster, path: str) -> None:
     text = cluster.kubectl("explain", path, "--recursive=false")
     assert "DESCRIPTION:" in text
@@ -145,7 +158,8 @@ def test_kubectl_explain_says_what_each_part_of_a_job_is_for(cluster: Cluster) -
 
 
 def test_template_names_every_pod_field_of_this_api_server(api: ControlPlane) -> None:
-    """A field of core/v1 that the CRD does not name could take another one's place unseen. Newer than the list: add it there."""
+    """A field of core/v1 that the CRD does not name could take another one's place unseen. Newer than the list: add it
+    there."""
     schemas = json.loads(api.kubectl("get", "--raw", "/openapi/v3/api/v1"))["components"]["schemas"]
     named = {
         "PodSpec": [*POD_SPEC_FIELDS, "containers", "restartPolicy", "activeDeadlineSeconds", "hostname", "subdomain"],

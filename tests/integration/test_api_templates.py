@@ -1,4 +1,5 @@
-"""Pod templates that no worker can be made of: refused at once where the schema sees it, else with the words of condition Accepted."""
+"""Pod templates that no worker can be made of: refused at once where the schema sees it, else with the words of
+condition Accepted."""
 
 from __future__ import annotations
 
@@ -13,56 +14,87 @@ __all__ = ["api", "empty"]
 BAD = {
     "no template": Case({f"{WORKERS}.template": GONE}, ("spec.workers.template: Required value",)),
     "no containers": Case({f"{POD}.containers": []}, ("spec.workers.template.spec.containers", "at least 1 items")),
-    "a container without a name": Case({f"{TRAINER}.name": GONE}, ("spec.workers.template.spec.containers[0].name: Required value",)),
+    "a container without a name": Case(
+        {f"{TRAINER}.name": GONE}, ("spec.workers.template.spec.containers[0].name: Required value",)
+    ),
     "a container that is not there": Case(
         {f"{WORKERS}.container": "trainr"},
-        ('spec.workers.container: Invalid value: the template has no container trainr, it has ["trainer", "sidecar"]: name one of these',),
+        (
+            'spec.workers.container: Invalid value: the template has no container trainr, it has ["trainer", '
+            '"sidecar"]: name one of these',
+        ),
     ),
     "restartPolicy of a Deployment": Case(
         {f"{POD}.restartPolicy": "Always"},
         ("spec.workers.template.spec.restartPolicy", "restartPolicy Always does not work here: leave it out"),
     ),
     "reserved names in env": Case(
-        {f"{TRAINER}.env.1": {"name": "MASTER_ADDR", "value": "x"}, f"{TRAINER}.env.2": {"name": "PET_NNODES", "value": "2"}},
+        {
+            f"{TRAINER}.env.1": {"name": "MASTER_ADDR", "value": "x"},
+            f"{TRAINER}.env.2": {"name": "PET_NNODES", "value": "2"},
+        },
         ('env of container trainer sets ["MASTER_ADDR", "PET_NNODES"], which ElasticJob sets itself: remove it',),
     ),
-    "reserved names in the container of choice": Case({f"{WORKERS}.container": "sidecar"}, ('env of container sidecar sets ["RANK"]',)),
+    "reserved names in the container of choice": Case(
+        {f"{WORKERS}.container": "sidecar"}, ('env of container sidecar sets ["RANK"]',)
+    ),
     "our own labels": Case(
         {"spec.workers.template.metadata.labels": {"elasticjob.dev/run": "1"}},
         ('labels ["elasticjob.dev/run"] belong to ElasticJob: remove them from the template',),
     ),
-    "template as text": Case({f"{WORKERS}.template": "train:1"}, ("spec.workers.template in body must be of type object",)),
+    "template as text": Case(
+        {f"{WORKERS}.template": "train:1"}, ("spec.workers.template in body must be of type object",)
+    ),
     "a template without a spec": Case({f"{WORKERS}.template": {}}, ("spec.workers.template.spec: Required value",)),
-    "containers of nothing": Case({f"{POD}.containers": None}, ("spec.workers.template.spec.containers: Required value",)),
+    "containers of nothing": Case(
+        {f"{POD}.containers": None}, ("spec.workers.template.spec.containers: Required value",)
+    ),
     "containers as a map": Case({f"{POD}.containers": {"name": "x"}}, ("spec.workers.template.spec.containers",)),
     "more containers than a pod has": Case(
-        {f"{POD}.containers": [{"name": f"c{index}", "image": "x"} for index in range(33)]}, ("containers: Too many: 33",)
+        {f"{POD}.containers": [{"name": f"c{index}", "image": "x"} for index in range(33)]},
+        ("containers: Too many: 33",),
     ),
     "two containers of a name": Case(
         {f"{POD}.containers.1": {"name": "trainer", "image": "x"}},
         ('the names of containers ["trainer", "trainer"] are not all different: rename one',),
     ),
     "a container with a long name": Case({f"{TRAINER}.name": "a" * 64}, ("containers[0].name: Too long",)),
-    "variables as a map": Case({f"{TRAINER}.env": {"LR": "1"}}, ('unknown field "spec.workers.template.spec.containers[0].env.LR"',)),
-    "a variable without a name": Case({f"{TRAINER}.env.1": {"value": "1"}}, ("containers[0].env[1].name: Required value",)),
+    "variables as a map": Case(
+        {f"{TRAINER}.env": {"LR": "1"}}, ('unknown field "spec.workers.template.spec.containers[0].env.LR"',)
+    ),
+    "a variable without a name": Case(
+        {f"{TRAINER}.env.1": {"value": "1"}}, ("containers[0].env[1].name: Required value",)
+    ),
     "a kubelet that restarts the trainer": Case(
         {f"{TRAINER}.restartPolicy": "Always"},
-        ("restartPolicy Always of container trainer does not work here: leave it out; ElasticJob replaces failed workers",),
+        (
+            "restartPolicy Always of container trainer does not work here: leave it out; ElasticJob replaces failed "
+            "workers",
+        ),
     ),
     "a deadline of the pods": Case(
         {f"{POD}.activeDeadlineSeconds": 60},
-        ("spec.workers.template.spec.activeDeadlineSeconds: Forbidden", "the job's is spec.lifecycle.activeDeadlineSeconds"),
+        (
+            "spec.workers.template.spec.activeDeadlineSeconds: Forbidden",
+            "the job's is spec.lifecycle.activeDeadlineSeconds",
+        ),
     ),
     "one hostname for all": Case({f"{POD}.hostname": "me"}, ("hostname does not work in the template: leave it out",)),
     "another subdomain": Case({f"{POD}.subdomain": "me"}, ("subdomain does not work in the template: leave it out",)),
     "a sidecar as the trainer": Case(
-        {f"{WORKERS}.container": "side", f"{POD}.initContainers": [{"name": "side", "image": "x", "restartPolicy": "Always"}]},
+        {
+            f"{WORKERS}.container": "side",
+            f"{POD}.initContainers": [{"name": "side", "image": "x", "restartPolicy": "Always"}],
+        },
         ("the template has no container side",),
     ),
     "a label as a number": Case(
-        {f"{WORKERS}.template.metadata.labels": {"a": 1}}, ("template.metadata.labels.a in body must be of type string",)
+        {f"{WORKERS}.template.metadata.labels": {"a": 1}},
+        ("template.metadata.labels.a in body must be of type string",),
     ),
-    "a long label": Case({f"{WORKERS}.template.metadata.labels": {"a": "b" * 64}}, ("template.metadata.labels.a: Too long",)),
+    "a long label": Case(
+        {f"{WORKERS}.template.metadata.labels": {"a": "b" * 64}}, ("template.metadata.labels.a: Too long",)
+    ),
 }
 
 
@@ -76,7 +108,9 @@ def test_bad_template_is_refused_with_field_value_and_remedy(empty: Cluster, cas
 VOLUME = {"name": "data", "emptyDir": {}}
 UNFIT = {
     "a typing error": Case({f"{POD}.nodeSelectors": {"disk": "ssd"}}, ('unknown field "spec.nodeSelectors"',)),
-    "a typing error in a container": Case({f"{TRAINER}.resource": {}}, ('unknown field "spec.containers[0].resource"',)),
+    "a typing error in a container": Case(
+        {f"{TRAINER}.resource": {}}, ('unknown field "spec.containers[0].resource"',)
+    ),
     "a container's name in capitals": Case(
         {f"{TRAINER}.name": "Trainer"}, ('spec.containers[0].name: Invalid value: "Trainer"', "lower case")
     ),
@@ -86,7 +120,8 @@ UNFIT = {
         ("command of container trainer is 'torchrun train.py': write a list, such as [torchrun, train.py]",),
     ),
     "an argument as a number": Case(
-        {f"{TRAINER}.args": ["--epochs", 3]}, ("args of container trainer has 3, which is not a text: write it with quotes",)
+        {f"{TRAINER}.args": ["--epochs", 3]},
+        ("args of container trainer has 3, which is not a text: write it with quotes",),
     ),
     "a variable as a number": Case(
         {f"{TRAINER}.env.1": {"name": "SEED", "value": 1}},
@@ -103,10 +138,14 @@ UNFIT = {
         ("must be equal to nvidia.com/gpu limit",),
     ),
     "an init container of the trainer's name": Case(
-        {f"{POD}.initContainers": [{"name": "trainer", "image": "x"}]}, ('spec.initContainers[0].name: Duplicate value: "trainer"',)
+        {f"{POD}.initContainers": [{"name": "trainer", "image": "x"}]},
+        ('spec.initContainers[0].name: Duplicate value: "trainer"',),
     ),
     "our volume's name": Case(
-        {"spec.checkpoint": {"volume": {"emptyDir": {}}}, f"{POD}.volumes": [{**VOLUME, "name": "elasticjob-checkpoint"}]},
+        {
+            "spec.checkpoint": {"volume": {"emptyDir": {}}},
+            f"{POD}.volumes": [{**VOLUME, "name": "elasticjob-checkpoint"}],
+        },
         ("spec.volumes has 'elasticjob-checkpoint', the name of spec.checkpoint.volume: rename it",),
     ),
     "two volumes at a path": Case(
@@ -115,7 +154,10 @@ UNFIT = {
             f"{POD}.volumes": [VOLUME],
             f"{TRAINER}.volumeMounts": [{"name": "data", "mountPath": "/checkpoints/"}],
         },
-        ("already mounts volume 'data' at spec.checkpoint.directory (/checkpoints): remove that mount, or spec.checkpoint.volume",),
+        (
+            "already mounts volume 'data' at spec.checkpoint.directory (/checkpoints): remove that mount, or "
+            "spec.checkpoint.volume",
+        ),
     ),
     "a volume that is not there": Case(
         {f"{TRAINER}.volumeMounts": [{"name": "nope", "mountPath": "/d"}]}, ('volumeMounts[0].name: Not found: "nope"',)
@@ -124,10 +166,16 @@ UNFIT = {
         {"spec.scheduling.priorityClassName": "a", f"{POD}.priorityClassName": "b"},
         ("priorityClassName is 'b', but spec.scheduling.priorityClassName is 'a': remove either",),
     ),
-    "a priority that is not there": Case({"spec.scheduling.priorityClassName": "high"}, ("no PriorityClass with name high was found",)),
+    "a priority that is not there": Case(
+        {"spec.scheduling.priorityClassName": "high"}, ("no PriorityClass with name high was found",)
+    ),
     "names without a resolver": Case({f"{POD}.dnsPolicy": "None"}, ("spec.dnsConfig: Required value",)),
-    "a probe of no port": Case({f"{TRAINER}.livenessProbe": {"httpGet": {"path": "/", "port": 99999}}}, ("must be between 1 and 65535",)),
-    "a label's key with a space": Case({f"{WORKERS}.template.metadata.labels": {"a b": "c"}}, ('metadata.labels: Invalid value: "a b"',)),
+    "a probe of no port": Case(
+        {f"{TRAINER}.livenessProbe": {"httpGet": {"path": "/", "port": 99999}}}, ("must be between 1 and 65535",)
+    ),
+    "a label's key with a space": Case(
+        {f"{WORKERS}.template.metadata.labels": {"a b": "c"}}, ('metadata.labels: Invalid value: "a b"',)
+    ),
 }
 
 

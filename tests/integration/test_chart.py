@@ -1,4 +1,5 @@
-"""The Helm chart on a real API server: what it installs is valid, and the operator's rights are those it needs and no more.
+"""The Helm chart on a real API server: what it installs is valid, and the operator's rights are those it needs and no
+more.
 
 No kubelet here: whether the operator runs from it is for the end-to-end tests.
 """
@@ -78,10 +79,14 @@ def test_wrong_value_is_refused_by_name(setting: str, complaint: str) -> None:
 
 
 def test_values_reach_the_operator() -> None:
-    objects = rendered("etcdImage=own/etcd:1", "rendezvous.endpoint=etcd:2379", "watchNamespaces={a,b}", "logging.format=plain")
+    objects = rendered(
+        "etcdImage=own/etcd:1", "rendezvous.endpoint=etcd:2379", "watchNamespaces={a,b}", "logging.format=plain"
+    )
     (deployment,) = of_kind(objects, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    assert {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in container["env"]} == {
+    assert {
+        each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in container["env"]
+    } == {
         "ELASTICJOB_ETCD_IMAGE": "own/etcd:1",
         "ELASTICJOB_RENDEZVOUS_ENDPOINT": "etcd:2379",
         "ELASTICJOB_WATCH_NAMESPACES": "a,b",
@@ -99,7 +104,9 @@ def test_values_reach_the_operator() -> None:
 
 def test_allowed_endpoints_and_places_for_etcds_reach_the_operator() -> None:
     objects = rendered(
-        "rendezvous.allowedEndpoints={*.infra.svc,10.0.0.0/8}", "etcd.nodeSelector.pool=infra", "etcd.tolerations[0].key=gpu"
+        "rendezvous.allowedEndpoints={*.infra.svc,10.0.0.0/8}",
+        "etcd.nodeSelector.pool=infra",
+        "etcd.tolerations[0].key=gpu",
     )
     (deployment,) = of_kind(objects, "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -111,12 +118,22 @@ def test_allowed_endpoints_and_places_for_etcds_reach_the_operator() -> None:
 
 def test_with_named_namespaces_nothing_but_nodes_is_cluster_wide() -> None:
     objects = rendered("watchNamespaces={a,b}", "rbac.aggregateToUserRoles=false")
-    assert {each["metadata"]["namespace"] for each in of_kind(objects, "Role", "RoleBinding")} == {"a", "b", "system", "kube-node-lease"}
+    assert {each["metadata"]["namespace"] for each in of_kind(objects, "Role", "RoleBinding")} == {
+        "a",
+        "b",
+        "system",
+        "kube-node-lease",
+    }
     (election,) = [each for each in of_kind(objects, "Role") if each["metadata"]["namespace"] == "system"]
     assert {resource for rule in election["rules"] for resource in rule["resources"]} == {"leases"}
     (role,) = of_kind(objects, "ClusterRole")
     assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}]
-    assert of_kind(rendered("watchNamespaces={a}", "rbac.readNodes=false", "rbac.aggregateToUserRoles=false"), "ClusterRole") == []
+    assert (
+        of_kind(
+            rendered("watchNamespaces={a}", "rbac.readNodes=false", "rbac.aggregateToUserRoles=false"), "ClusterRole"
+        )
+        == []
+    )
 
 
 def test_two_replicas_are_disrupted_one_at_a_time_and_one_is_never_kept_from_a_drain() -> None:
@@ -130,10 +147,14 @@ def test_two_replicas_are_disrupted_one_at_a_time_and_one_is_never_kept_from_a_d
 
 def test_metrics_service_and_monitor_find_the_operators_port() -> None:
     objects = rendered("metrics.serviceMonitor.enabled=true", "metrics.serviceMonitor.labels.release=prometheus")
-    (service,), (monitor,), (deployment,) = (of_kind(objects, kind) for kind in ("Service", "ServiceMonitor", "Deployment"))
+    (service,), (monitor,), (deployment,) = (
+        of_kind(objects, kind) for kind in ("Service", "ServiceMonitor", "Deployment")
+    )
     template = deployment["spec"]["template"]
     assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
-    assert {each["name"] for each in template["spec"]["containers"][0]["ports"]} == {service["spec"]["ports"][0]["targetPort"]}
+    assert {each["name"] for each in template["spec"]["containers"][0]["ports"]} == {
+        service["spec"]["ports"][0]["targetPort"]
+    }
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
@@ -264,7 +285,9 @@ def test_named_namespace_gives_rights_there_and_nowhere_else(narrow: Release, ve
     assert not narrow.may(verb, what, "kube-system")
 
 
-def test_uninstall_leaves_the_jobs_and_an_upgrade_takes_them_over(control_plane_server: ControlPlane, release: Release) -> None:
+def test_uninstall_leaves_the_jobs_and_an_upgrade_takes_them_over(
+    control_plane_server: ControlPlane, release: Release
+) -> None:
     kubectl = control_plane_server.kubectl
     template = {"spec": {"containers": [{"name": "trainer", "image": "train"}]}}
     manifest = {
@@ -307,5 +330,7 @@ def test_pods_of_the_chart_fit_restricted_pod_security(control_plane_server: Con
 
 
 def test_who_may_edit_a_namespace_may_run_jobs_in_it(release: Release) -> None:
-    names = release.kubectl("get", "clusterrole", "--selector=rbac.authorization.k8s.io/aggregate-to-edit=true", "--output=name")
+    names = release.kubectl(
+        "get", "clusterrole", "--selector=rbac.authorization.k8s.io/aggregate-to-edit=true", "--output=name"
+    )
     assert f"{release.namespace}-ej-elasticjob-edit" in names

@@ -26,13 +26,20 @@ JOB = {
         "workers": {
             "replicas": 2,
             "minReplicas": 1,
-            "template": {"spec": {"containers": [{"name": "trainer", "image": "train:1", "command": ["elasticrun", "train.py"]}]}},
+            "template": {
+                "spec": {"containers": [{"name": "trainer", "image": "train:1", "command": ["elasticrun", "train.py"]}]}
+            },
         }
     },
 }
 
 
-AUDIT_POLICY = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata"}],
+}
 
 
 class Audited(ControlPlane):
@@ -90,7 +97,9 @@ def running_operator(release: Release, folder: Path, namespaces: str) -> Iterato
         "ELASTICJOB_LEASE_NAME": "ej-elasticjob",
     }
     with log.open("wb") as output:
-        process = subprocess.Popen([sys.executable, "-m", "elasticjob_operator"], env=environment, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "elasticjob_operator"], env=environment, stdout=output, stderr=output
+        )
         try:
             yield log
             assert process.poll() is None, f"the operator ended, log: {log}"
@@ -104,7 +113,9 @@ def running_operator(release: Release, folder: Path, namespaces: str) -> Iterato
     [
         pytest.param("", [], set(), id="cluster-wide"),
         pytest.param("one", ["watchNamespaces={one}"], set(), id="one namespace"),
-        pytest.param("two", ["watchNamespaces={two}", "rbac.readNodes=false"], {"list nodes"}, id="one namespace, without nodes"),
+        pytest.param(
+            "two", ["watchNamespaces={two}", "rbac.readNodes=false"], {"list nodes"}, id="one namespace, without nodes"
+        ),
     ],
 )
 def test_nothing_that_the_operator_does_is_forbidden(
@@ -137,12 +148,20 @@ def live_through_everything(audited: Audited, namespace: str, log: Path) -> None
 
     def workers() -> set[str]:
         return set(
-            kubectl("get", "pods", "--selector=elasticjob.dev/component=worker", "--output=jsonpath={.items[*].metadata.uid}").split()
+            kubectl(
+                "get",
+                "pods",
+                "--selector=elasticjob.dev/component=worker",
+                "--output=jsonpath={.items[*].metadata.uid}",
+            ).split()
         )
 
     kubectl("apply", "--filename=-", stdin=json.dumps(JOB))
     soon(lambda: len(workers()) == 2, "two worker pods")
-    soon(lambda: field("service/rights", ".spec.clusterIP") and field("service/rights-etcd", ".spec.clusterIP"), "two Services")
+    soon(
+        lambda: field("service/rights", ".spec.clusterIP") and field("service/rights-etcd", ".spec.clusterIP"),
+        "two Services",
+    )
     soon(lambda: field("statefulset/rights-etcd", ".spec.replicas") == "1", "the job's etcd")
     soon(lambda: field("ej/rights", ".status.summary") == "WaitingForWorkers", "a status")
     soon(lambda: kubectl("get", "events", "--output=name"), "an Event")

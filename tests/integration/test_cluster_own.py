@@ -36,11 +36,17 @@ def test_pod_stays_pending_until_the_test_plays_the_kubelet(control_plane_server
 
 def test_garbage_collector_deletes_what_a_deleted_owner_leaves(control_plane_server: ControlPlane) -> None:
     kubectl = control_plane_server.kubectl
-    owner = json.loads(kubectl("create", "-o", "json", "-f", "-", stdin=json.dumps({**CONFIG, "metadata": {"name": "owner"}})))
+    owner = json.loads(
+        kubectl("create", "-o", "json", "-f", "-", stdin=json.dumps({**CONFIG, "metadata": {"name": "owner"}}))
+    )
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
-    kubectl("create", "-f", "-", stdin=json.dumps({**CONFIG, "metadata": {"name": "owned", "ownerReferences": [reference]}}))
+    kubectl(
+        "create", "-f", "-", stdin=json.dumps({**CONFIG, "metadata": {"name": "owned", "ownerReferences": [reference]}})
+    )
     kubectl("delete", "configmap", "owner")
-    eventually(lambda: kubectl("get", "configmap", "owned", "--ignore-not-found") == "", what="the owned ConfigMap is gone")
+    eventually(
+        lambda: kubectl("get", "configmap", "owned", "--ignore-not-found") == "", what="the owned ConfigMap is gone"
+    )
 
 
 def test_rbac_is_on(control_plane_server: ControlPlane) -> None:
@@ -71,7 +77,9 @@ etcd.start()
 print(etcd.children[0].pid, flush=True)
 input()
 """
-    parent = subprocess.Popen([sys.executable, "-c", script], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert parent.stdout is not None
         etcd_pid = int(parent.stdout.readline())

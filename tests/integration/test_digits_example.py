@@ -1,4 +1,5 @@
-"""The digits example as a user runs it: plain python, torchrun and elasticrun, stopped, killed and resumed at other world sizes."""
+"""The digits example as a user runs it: plain python, torchrun and elasticrun, stopped, killed and resumed at other
+world sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--ma
 
 ELASTICRUN = [sys.executable, "-m", "elasticjob_runtime", "--standalone", "--nproc-per-node=3"]
 FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""torchrun's switch for a new store after a restart. Without it the restarted workers find the addresses of the dead ones."""
+"""torchrun's switch for a new store after a restart. Without it the restarted workers find the addresses of the dead
+ones."""
 
 
 class Run:
@@ -33,7 +35,11 @@ class Run:
         self.log = log
         with open(log, "wb") as file:
             self.process = subprocess.Popen(
-                [*launcher, str(SCRIPT), *options], stdout=file, stderr=subprocess.STDOUT, env=os.environ | variables, cwd=log.parent
+                [*launcher, str(SCRIPT), *options],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=os.environ | variables,
+                cwd=log.parent,
             )
 
     @property
@@ -56,7 +62,10 @@ class Run:
 
     def workers(self) -> list[int]:
         """Process ids of the workers of a launcher."""
-        return [int(word) for word in pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()]
+        return [
+            int(word)
+            for word in pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        ]
 
 
 class Start(Protocol):
@@ -82,7 +91,10 @@ def start(tmp_path: pathlib.Path) -> Iterator[Start]:
 
 
 def losses(output: str) -> dict[int, float]:
-    return {int(step): float(loss) for step, loss in re.findall(r"^step=(\d+) epoch=\d+ world=\d+ loss=([\d.]+)$", output, re.MULTILINE)}
+    return {
+        int(step): float(loss)
+        for step, loss in re.findall(r"^step=(\d+) epoch=\d+ world=\d+ loss=([\d.]+)$", output, re.MULTILINE)
+    }
 
 
 def accuracy(output: str) -> float:
@@ -91,7 +103,8 @@ def accuracy(output: str) -> float:
 
 
 def test_it_learns_to_read_and_any_world_takes_the_same_way(start: Start) -> None:
-    """One process to the end; the same again with one, two, three and one processes, each resumed in the middle of an epoch."""
+    """One process to the end; the same again with one, two, three and one processes, each resumed in the middle of an
+    epoch."""
     quick = ("--step-seconds=0", "--checkpoint-every=50")
     alone = start(PYTHON, *quick, "--steps=300", "--checkpoint-dir=alone").finish()
     assert "started step=0 epoch=0 world=1" in alone
@@ -118,12 +131,16 @@ def test_on_sigterm_it_saves_and_leaves(start: Start) -> None:
     run.process.terminate()
     assert run.process.wait(60) == 143
     step = int(run.wait_for(r"stopped by SIGTERM step=(\d+)")[1])
-    resumed = start(PYTHON, "--checkpoint-dir=stopped", "--step-seconds=0", "--checkpoint-every=50", f"--steps={step + 2}").finish()
+    resumed = start(
+        PYTHON, "--checkpoint-dir=stopped", "--step-seconds=0", "--checkpoint-every=50", f"--steps={step + 2}"
+    ).finish()
     assert f"resumed step={step} " in resumed
 
 
 def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(start: Start) -> None:
-    run = start(TORCHRUN, "--step-seconds=0.05", "--steps=40", "--checkpoint-every=1", "--checkpoint-dir=killed", **FRESH_STORE)
+    run = start(
+        TORCHRUN, "--step-seconds=0.05", "--steps=40", "--checkpoint-every=1", "--checkpoint-dir=killed", **FRESH_STORE
+    )
     run.wait_for(r"step=5 ")
     os.kill(run.workers()[-1], signal.SIGKILL)
     step = int(run.wait_for(r"resumed step=(\d+) epoch=\d+ world=2")[1])

@@ -29,8 +29,10 @@ if __name__ == "__main__":
     print(json.dumps({
         "argv": sys.argv[1:], "path": sys.path[0], "name": __name__, "file": __file__, "package": __package__,
         "main": main.__dict__ is globals(), "globals": sorted(name for name in main.__dict__ if name.startswith("__")),
-        "child": seen, "threads": threading.active_count(), "torch threads": torch.get_num_threads(), "cwd": os.getcwd(),
-        "signals": [str(signal.getsignal(number)) for number in (2, 10, 12, 13, 15, 17)], "leader": os.getsid(0) == os.getpid(),
+        "child": seen, "threads": threading.active_count(), "torch threads": torch.get_num_threads(),
+        "cwd": os.getcwd(),
+        "signals": [str(signal.getsignal(number)) for number in (2, 10, 12, 13, 15, 17)],
+        "leader": os.getsid(0) == os.getpid(),
         "stdin": sys.stdin.read(),
     }), flush=True)
     print(random.random(), numpy.random.rand(), torch.rand(1).item(), flush=True)
@@ -96,7 +98,9 @@ def test_random_numbers_repeat_in_every_restart(probe: Path) -> None:
     ],
 )
 def test_every_end_is_told_alike(probe: Path, ending: str, words: str) -> None:
-    runs = [elasticrun(probe, f"--start-method={method}", "probe.py", "x", ENDING=ending) for method in ("zygote", "spawn")]
+    runs = [
+        elasticrun(probe, f"--start-method={method}", "probe.py", "x", ENDING=ending) for method in ("zygote", "spawn")
+    ]
     for run in runs:
         assert run.returncode == 1
         assert words in run.stderr
@@ -105,7 +109,9 @@ def test_every_end_is_told_alike(probe: Path, ending: str, words: str) -> None:
 
 def test_an_import_that_starts_a_thread_hangs_every_worker(probe: Path) -> None:
     """It is left out, and the log says why; workers are forked as ever."""
-    (probe / "busy.py").write_text("import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n")
+    (probe / "busy.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    )
     run = elasticrun(probe, "--preload=busy", "probe.py", "x", PYTHONPATH=str(probe))
     assert run.returncode == 0, run.stderr
     assert "busy is not preloaded, every worker imports it itself: importing it starts 1 thread" in run.stderr
@@ -118,7 +124,8 @@ os.environ.update(pair.split("=") for pair in sys.argv[1:])
 import json, torch, torch.distributed
 import torch._dynamo
 torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.LayerNorm(512), torch.nn.GELU(), torch.nn.Linear(512, 1))
+layers = torch.nn.Linear(256, 512), torch.nn.LayerNorm(512), torch.nn.GELU(), torch.nn.Linear(512, 1)
+model = torch.nn.Sequential(*layers)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(5):
     optimizer.zero_grad()
@@ -144,7 +151,8 @@ def of_rank_0(run: subprocess.CompletedProcess[str]) -> dict[str, object]:
 def test_a_forked_worker_computes_with_the_threads_of_a_spawned_one_and_of_torchruns(
     tmp_path: Path, flags: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The launcher sets OMP_NUM_THREADS=1 where it starts several workers. Equal to the last bit: sums depend on the number of threads."""
+    """The launcher sets OMP_NUM_THREADS=1 where it starts several workers. Equal to the last bit: sums depend on the
+    number of threads."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     (tmp_path / "threads.py").write_text(THREADS)
     forked = elasticrun(tmp_path, *flags, "threads.py")
@@ -155,7 +163,9 @@ def test_a_forked_worker_computes_with_the_threads_of_a_spawned_one_and_of_torch
 
 
 @pytest.mark.timeout(600)
-def test_variables_that_a_script_sets_before_it_imports_torch_have_their_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_a_script_sets_before_it_imports_torch_have_their_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The zygote loaded torch long before; what cannot be told to torch any more is named."""
     for name in ("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG", "TORCH_COMPILE_DISABLE", "OMP_PROC_BIND"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,5 @@
-"""A worker of elasticrun finds what a worker of torchrun finds, name by name: the same probe under both launchers, on the torch installed.
+"""A worker of elasticrun finds what a worker of torchrun finds, name by name: the same probe under both launchers, on
+the torch installed.
 
 Ends the complaint: a library that looks at the launcher's variables works under torchrun only.
 """
@@ -29,7 +30,8 @@ OURS = "ELASTICJOB_"
 """Prefix of what elasticrun adds."""
 
 CHOSEN = {"TORCHELASTIC_USE_AGENT_STORE"}
-"""Set by both launchers, to what each does: whether the store at MASTER_ADDR is the agent's (True) or rank 0 has to open it (False)."""
+"""Set by both launchers, to what each does: whether the store at MASTER_ADDR is the agent's (True) or rank 0 has to
+open it (False)."""
 
 AGENTS_OWN = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
 """torchrun's notes to itself that its workers inherit; nothing in a worker reads them."""
@@ -64,7 +66,13 @@ CASES = {
     ),
     "what the user set stays": Case(
         flags=["--standalone", "--nproc-per-node=2"],
-        variables={"OMP_NUM_THREADS": "7", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "RANK": "9", "MASTER_ADDR": "10.0.0.9", "MINE": "yes"},
+        variables={
+            "OMP_NUM_THREADS": "7",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+            "RANK": "9",
+            "MASTER_ADDR": "10.0.0.9",
+            "MINE": "yes",
+        },
     ),
     "flags from the environment": Case(
         flags=[],
@@ -116,8 +124,18 @@ def test_the_same_as_under_torchrun_on_two_members(start: Start, etcd: str) -> N
         port = server.getsockname()[1]
     flags = ["--nnodes=2", "--nproc-per-node=2", "--max-restarts=3"]
     places = {
-        TORCHRUN: ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--local-addr=127.0.0.1", "--rdzv-id=two-members"],
-        ELASTICRUN: ["--rdzv-backend=etcd-v3", f"--rdzv-endpoint={etcd}", "--local-addr=127.0.0.1", "--rdzv-id=two-members"],
+        TORCHRUN: [
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint=127.0.0.1:{port}",
+            "--local-addr=127.0.0.1",
+            "--rdzv-id=two-members",
+        ],
+        ELASTICRUN: [
+            "--rdzv-backend=etcd-v3",
+            f"--rdzv-endpoint={etcd}",
+            "--local-addr=127.0.0.1",
+            "--rdzv-id=two-members",
+        ],
     }
     found: dict[str, Found] = {}
     for launcher, place in places.items():
@@ -140,7 +158,9 @@ class Run:
         environment |= {"PROBE_DIRECTORY": str(self.reports), "PYTHONPATH": str(root), **case.variables}
         command = [sys.executable, "-m", launcher, *case.flags, *case.command]
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(command, env=environment, cwd=directory, stdout=log, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                command, env=environment, cwd=directory, stdout=log, stderr=subprocess.STDOUT
+            )
 
     def finish(self) -> Found:
         code = self.process.wait(120)

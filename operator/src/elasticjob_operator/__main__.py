@@ -44,7 +44,8 @@ def _log_to_stderr(*, json: bool) -> None:
 
 
 def _raise_file_limit() -> None:
-    """A job with an etcd of its own takes a socket, and 1024 is what many a container runtime allows who does not ask for more."""
+    """A job with an etcd of its own takes a socket, and 1024 is what many a container runtime allows who does not ask
+    for more."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

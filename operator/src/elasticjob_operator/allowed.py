@@ -43,7 +43,9 @@ class Pattern:
         except ValueError:
             numeric = re.fullmatch(r"[0-9./:]+", host)
             if "/" in host or numeric or not _NAME.fullmatch(host):
-                raise ValueError(f"{text!r} is neither a name with or without *, nor a network such as 10.0.0.0/8") from None
+                raise ValueError(
+                    f"{text!r} is neither a name with or without *, nor a network such as 10.0.0.0/8"
+                ) from None
         return cls(host.lower(), number)
 
     def matches(self, host: str, port: int) -> bool:

@@ -14,9 +14,9 @@ from typing import Any
 import kopf
 
 from elasticjob_operator import metrics
-from elasticjob_operator.controller import Audit, Jobs, KeyedQueue, Reconciler, key_of
+from elasticjob_operator.controller import Jobs, KeyedQueue, Reconciler, Resync, key_of
 from elasticjob_operator.controller.kopf_source import follow_jobs, register
-from elasticjob_operator.etcd import Sessions
+from elasticjob_operator.etcd import RunWatches
 from elasticjob_operator.health import Health
 from elasticjob_operator.kube import (
     Api,
@@ -24,9 +24,9 @@ from elasticjob_operator.kube import (
     Cluster,
     Connection,
     Elector,
+    EventRecorder,
     Key,
     NotFoundError,
-    Teller,
     Terms,
     list_job_versions,
 )
@@ -39,7 +39,8 @@ CRD_SECONDS = 5.0
 """How often to look whether the ElasticJob CRD is installed, s."""
 
 REST_PER_POD, LONGEST_REST = 0.00025, 0.25
-"""A round costs some 25 us of CPU for each pod of the job, and a start of a thousand pods brings five thousand events, s."""
+"""A round costs some 25 us of CPU for each pod of the job, and a start of a thousand pods brings five thousand events,
+s."""
 
 
 class App:
@@ -51,11 +52,13 @@ class App:
         self._fault = ""
         self._supervisor = Supervisor(self._on_fault)
         self._silent_watch = False
-        self._queue: KeyedQueue[Key] = KeyedQueue(lambda key: min(LONGEST_REST, self._cluster.pod_count(key) * REST_PER_POD))
+        self._queue: KeyedQueue[Key] = KeyedQueue(
+            lambda key: min(LONGEST_REST, self._cluster.pod_count(key) * REST_PER_POD)
+        )
         self._jobs = Jobs()
-        self._sessions = Sessions(self._queue.add, may_write=self._may_write, supervisor=self._supervisor)
+        self._sessions = RunWatches(self._queue.add, may_write=self._may_write, supervisor=self._supervisor)
         self._restarts = metrics.Restarts()
-        self._audit: Audit | None = None
+        self._audit: Resync | None = None
         self._elector: Elector | None = None
         self._leading = False
         self._watching = False
@@ -97,7 +100,9 @@ class App:
         if not settings.lease_namespace:
             return None
         identity = settings.lease_identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
-        return Elector(api, settings.lease_namespace, settings.lease_name, identity, Terms(duration=settings.lease_seconds))
+        return Elector(
+            api, settings.lease_namespace, settings.lease_name, identity, Terms(duration=settings.lease_seconds)
+        )
 
     def _may_write(self) -> bool:
         return self._elector is None or self._elector.holds()
@@ -122,13 +127,13 @@ class App:
         if self._stop.is_set():
             return
         await self._wait_for_crd(api)
-        teller = Teller(api)
+        teller = EventRecorder(api)
         self._watching = True
         for informer in self._cluster.informers:
             self._supervisor.start(informer.run(), f"informer of {informer}")
         await self._cluster.synced()
         reconciler = Reconciler(self._settings, self._jobs, self._cluster, self._sessions, teller, self._queue)
-        audit = self._audit = Audit(
+        audit = self._audit = Resync(
             api,
             self._jobs,
             self._queue,
@@ -157,7 +162,11 @@ class App:
         registry = kopf.OperatorRegistry()
         register(registry, connection=connection, changed=self._on_job, deleted=self._on_deleted_job)
         await follow_jobs(
-            registry, namespaces=self._settings.namespaces, stop=self._stop, started=self._take_signals, again=self._on_new_watch
+            registry,
+            namespaces=self._settings.namespaces,
+            stop=self._stop,
+            started=self._take_signals,
+            again=self._on_new_watch,
         )
 
     def _on_new_watch(self) -> None:

@@ -1,8 +1,8 @@
 """/healthz and /readyz for the kubelet's probes, /metrics for Prometheus.
 
-Alive means: this event loop answers, every informer still does something (even failing is something: restarting the operator does not mend
-an API server), kopf's watch brings what the audit finds, and an operator that lost its lease has stopped. Ready means: everything was
-listed once - or another operator leads, and this one sees its lease.
+Alive means: this event loop answers, every informer still does something (even failing is something: restarting the
+operator does not mend an API server), kopf's watch brings what the audit finds, and an operator that lost its lease has
+stopped. Ready means: everything was listed once - or another operator leads, and this one sees its lease.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 
 class Health:
-    """`faults()`: what is wrong, a sentence each. `ready()`: whether the operator does its work, or would; and a word on it."""
+    """`faults()`: what is wrong, a sentence each. `ready()`: whether the operator does its work, or would; and a word
+    on it."""
 
     def __init__(self, port: int, faults: Callable[[], list[str]], ready: Callable[[], tuple[bool, str]]) -> None:
         self._wanted_port = port
@@ -26,7 +27,9 @@ class Health:
     async def start(self) -> None:
         """Raises OSError where the port is taken."""
         app = web.Application()
-        app.add_routes([web.get("/healthz", self._healthz), web.get("/readyz", self._readyz), web.get("/metrics", self._metrics)])
+        app.add_routes(
+            [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz), web.get("/metrics", self._metrics)]
+        )
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
         await self._runner.setup()
         site = web.TCPSite(self._runner, None, self._wanted_port)

@@ -1,6 +1,7 @@
 """Figures for Prometheus, in the process's own registry. One module, so that their names are found in one place.
 
-What runs of training take is counted in `rendezvous.meter`, from what agents say; jobs by condition in `reconciler.jobs`.
+What runs of training take is counted in `rendezvous.meter`, from what agents say; jobs by condition in
+`reconciler.jobs`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from prometheus_client.registry import REGISTRY, Collector
 
 RECONCILE = Histogram(
     "elasticjob_reconcile_seconds",
-    "Time of one reconciliation of one job: writes, their retries and their wait for a place included, the wait in the queue not.",
+    "Time of one reconciliation of one job: writes, their retries and their wait for a place included, the wait in "
+    "the queue not.",
     buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
 QUEUE_WAIT = Histogram(
@@ -25,14 +27,19 @@ QUEUE_WAIT = Histogram(
 )
 QUEUE_DEPTH = Gauge("elasticjob_queue_depth", "Jobs that wait to be reconciled.")
 QUEUE_AGE = Gauge("elasticjob_queue_oldest_seconds", "How long the job at the head of the queue has waited.")
-API_REQUESTS = Counter("elasticjob_api_requests", "Requests to the API server; code 0: no answer.", ["verb", "resource", "code"])
+API_REQUESTS = Counter(
+    "elasticjob_api_requests", "Requests to the API server; code 0: no answer.", ["verb", "resource", "code"]
+)
 PODS_CREATED = Counter("elasticjob_pods_created", "Worker pods created.")
 RESTARTS = Counter("elasticjob_restarts", "Restarts that count against the budget, by the kind of failure.", ["cause"])
 LEADER = Gauge("elasticjob_leader", "1: this operator acts; 0: it stands by.")
 
 _SECONDS = (0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600)
 RENDEZVOUS = Histogram(
-    "elasticjob_rendezvous_seconds", "From what changed the worker group to the new one being agreed on.", ["reason"], buckets=_SECONDS
+    "elasticjob_rendezvous_seconds",
+    "From what changed the worker group to the new one being agreed on.",
+    ["reason"],
+    buckets=_SECONDS,
 )
 RESUME = Histogram(
     "elasticjob_time_to_resume_seconds",
@@ -40,8 +47,12 @@ RESUME = Histogram(
     ["reason"],
     buckets=_SECONDS,
 )
-STEPS_LOST = Counter("elasticjob_steps_lost", "Training steps done again after a change of the worker group.", ["reason"])
-RESIZE = Histogram("elasticjob_resize_seconds", "From a changed number of workers to a worker group of that size.", buckets=_SECONDS)
+STEPS_LOST = Counter(
+    "elasticjob_steps_lost", "Training steps done again after a change of the worker group.", ["reason"]
+)
+RESIZE = Histogram(
+    "elasticjob_resize_seconds", "From a changed number of workers to a worker group of that size.", buckets=_SECONDS
+)
 
 
 class _JobsByCondition(Collector):
@@ -58,7 +69,9 @@ class _JobsByCondition(Collector):
         yield family
 
     def _family(self) -> GaugeMetricFamily:
-        return GaugeMetricFamily("elasticjob_jobs", "ElasticJobs for which this condition is True.", labels=["condition"])
+        return GaugeMetricFamily(
+            "elasticjob_jobs", "ElasticJobs for which this condition is True.", labels=["condition"]
+        )
 
 
 def count_jobs(counts: Callable[[], Mapping[str, int]]) -> Callable[[], None]:
@@ -71,7 +84,9 @@ def count_jobs(counts: Callable[[], Mapping[str, int]]) -> Callable[[], None]:
 def count_request(method: str, path: str, query: Mapping[str, str], code: int) -> None:
     """`path` as the API server has it: /api/v1/namespaces/<namespace>/pods/<name>."""
     resource, has_name = _resource(path)
-    verb = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}.get(method, "get" if has_name else "list")
+    verb = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}.get(
+        method, "get" if has_name else "list"
+    )
     if "watch" in query:
         verb = "watch"
     API_REQUESTS.labels(verb, resource, str(code)).inc()

@@ -1,4 +1,5 @@
-"""Every name that the operator gives: labels, objects of a job, run ids. Everybody may import it; it imports nothing of ours."""
+"""Every name that the operator gives: labels, objects of a job, run ids. Everybody may import it; it imports nothing of
+ours."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ LABEL_TEMPLATE = "elasticjob.dev/template-hash"
 """Hash of the user's part of a worker pod."""
 
 ANNOTATION_APPLIED = "elasticjob.dev/applied-spec-hash"
-"""On the etcd's StatefulSet: of what the operator applied, to tell its own changes from one release to the next from somebody else's."""
+"""On the etcd's StatefulSet: of what the operator applied, to tell its own changes from one release to the next from
+somebody else's."""
 ANNOTATION_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """kubectl's own: which container `kubectl logs` and `kubectl exec` mean."""
 

@@ -32,15 +32,16 @@ class Settings:
     """ELASTICJOB_ETCD_IMAGE: image of a job's own etcd where the job names none."""
 
     etcd_pod: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """ELASTICJOB_ETCD_POD: a JSON object with defaults for the pod of a job's own etcd: tolerations, nodeSelector, priorityClassName,
-    imagePullSecrets, as in a pod's spec. A job's spec.rendezvous.etcd says otherwise."""
+    """ELASTICJOB_ETCD_POD: a JSON object with defaults for the pod of a job's own etcd: tolerations, nodeSelector,
+    priorityClassName, imagePullSecrets, as in a pod's spec. A job's spec.rendezvous.etcd says otherwise."""
 
     endpoint: str = ""
-    """ELASTICJOB_RENDEZVOUS_ENDPOINT: host:port of an etcd for all jobs that name none. Empty: each job gets one of its own."""
+    """ELASTICJOB_RENDEZVOUS_ENDPOINT: host:port of an etcd for all jobs that name none. Empty: each job gets one of its
+    own."""
 
     allowed_endpoints: tuple[Pattern, ...] = ()
-    """ELASTICJOB_ALLOWED_ENDPOINTS: comma-separated patterns (see `allowed`) of the endpoints that jobs may name. Empty: any. The
-    operator's own, and a job's own etcd, need not be among them."""
+    """ELASTICJOB_ALLOWED_ENDPOINTS: comma-separated patterns (see `allowed`) of the endpoints that jobs may name.
+    Empty: any. The operator's own, and a job's own etcd, need not be among them."""
 
     namespaces: tuple[str, ...] = ()
     """ELASTICJOB_WATCH_NAMESPACES: comma-separated. Empty: the whole cluster."""
@@ -49,41 +50,46 @@ class Settings:
     """ELASTICJOB_LOG_FORMAT: json (one object a line, for log collectors) or plain."""
 
     node_lost_seconds: float = 5.0
-    """ELASTICJOB_NODE_LOST_SECONDS: how long a node is NotReady before its workers are replaced, s. Shorter: quicker replacement; too
-    short: a node that is only slow loses its workers. Kubernetes itself calls a silent node NotReady after about 50 s."""
+    """ELASTICJOB_NODE_LOST_SECONDS: how long a node is NotReady before its workers are replaced, s. Shorter: quicker
+    replacement; too short: a node that is only slow loses its workers. Kubernetes itself calls a silent node NotReady
+    after about 50 s."""
 
     node_settle_seconds: float = 25.0
-    """ELASTICJOB_NODE_SETTLE_SECONDS: for how long after a gap in which the operator could not watch the nodes (its start, an API server
-    that was away) no node is given up, s. Kubelets need up to 17 s to be heard again, and Kubernetes 5 s more to say so."""
+    """ELASTICJOB_NODE_SETTLE_SECONDS: for how long after a gap in which the operator could not watch the nodes (its
+    start, an API server that was away) no node is given up, s. Kubelets need up to 17 s to be heard again, and
+    Kubernetes 5 s more to say so."""
 
     stuck_seconds: float = 300.0
-    """ELASTICJOB_STUCK_SECONDS: how long past its deadline a terminating worker is waited for on a node that is Ready, s, before it is
-    removed by force and replaced. Its kubelet cannot end it, because of a volume that does not unmount, say."""
+    """ELASTICJOB_STUCK_SECONDS: how long past its deadline a terminating worker is waited for on a node that is Ready,
+    s, before it is removed by force and replaced. Its kubelet cannot end it, because of a volume that does not unmount,
+    say."""
 
     probe_port: int = 8080
     """ELASTICJOB_PROBE_PORT: port of /healthz and /readyz. 0: any free one."""
 
     lease_namespace: str = ""
-    """ELASTICJOB_LEASE_NAMESPACE: where the Lease is that decides which of several operators acts. Empty: this one acts, alone."""
+    """ELASTICJOB_LEASE_NAMESPACE: where the Lease is that decides which of several operators acts. Empty: this one
+    acts, alone."""
 
     lease_name: str = "elasticjob"
     """ELASTICJOB_LEASE_NAME: operators with the same Lease take turns."""
 
     lease_identity: str = ""
-    """ELASTICJOB_LEASE_IDENTITY: who we are, such as the pod's name: one that comes back under its name finds the lease its own. Two that
-    run at the same time must differ. Empty: a new one for each process."""
+    """ELASTICJOB_LEASE_IDENTITY: who we are, such as the pod's name: one that comes back under its name finds the lease
+    its own. Two that run at the same time must differ. Empty: a new one for each process."""
 
     lease_seconds: float = 10.0
-    """ELASTICJOB_LEASE_SECONDS: after so long without a word from the leader another takes over, s. Shorter: quicker; too short: an API
-    server that is slow for a moment makes the leader step down. One that cannot renew it stops acting after 0.7 of it."""
+    """ELASTICJOB_LEASE_SECONDS: after so long without a word from the leader another takes over, s. Shorter: quicker;
+    too short: an API server that is slow for a moment makes the leader step down. One that cannot renew it stops acting
+    after 0.7 of it."""
 
     workers: int = 8
-    """ELASTICJOB_WORKERS: jobs that are reconciled at once. More of them do not make a busy API server quicker, only each answer slower;
-    and what waits in the queue becomes one round for many events."""
+    """ELASTICJOB_WORKERS: jobs that are reconciled at once. More of them do not make a busy API server quicker, only
+    each answer slower; and what waits in the queue becomes one round for many events."""
 
     resync_seconds: float = 60.0
-    """ELASTICJOB_RESYNC_SECONDS: every job is looked at again at least this often, s: the safety net under lost events. Shorter: quicker
-    recovery from what should not happen; costs about a millisecond of CPU for each job."""
+    """ELASTICJOB_RESYNC_SECONDS: every job is looked at again at least this often, s: the safety net under lost events.
+    Shorter: quicker recovery from what should not happen; costs about a millisecond of CPU for each job."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -137,7 +143,8 @@ class _Reader:
             raise SettingsError(f"{name} must be a JSON object: {error}") from None
         if not isinstance(value, dict) or not all(isinstance(each, fields.get(key, ())) for key, each in value.items()):
             known = ", ".join(
-                f"{key} ({'a list' if kind is list else 'a text' if kind is str else 'an object'})" for key, kind in fields.items()
+                f"{key} ({'a list' if kind is list else 'a text' if kind is str else 'an object'})"
+                for key, kind in fields.items()
             )
             raise SettingsError(f"{name} must be a JSON object with these fields alone: {known}; not {text:.200}")
         return {key: each for key, each in value.items() if each}

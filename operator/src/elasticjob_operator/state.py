@@ -117,7 +117,8 @@ class NodeHealth(str, enum.Enum):
 
     READY = "Ready"
     NOT_READY = "NotReady"
-    """Its kubelet says False: alive, and able to report, but not to run pods (it shuts down, or has no container runtime or network)."""
+    """Its kubelet says False: alive, and able to report, but not to run pods (it shuts down, or has no container
+    runtime or network)."""
     SILENT = "Silent"
     """The control plane says Unknown: the kubelet has not been heard for a while. It may be dead, or only cut off."""
 
@@ -131,7 +132,8 @@ class Node:
     name: str
     health: NodeHealth
     since: datetime.datetime
-    """When `health` last changed, as the API server has it: the time of somebody else's clock, perhaps of before an outage."""
+    """When `health` last changed, as the API server has it: the time of somebody else's clock, perhaps of before an
+    outage."""
     seen_at: datetime.datetime
     """When this operator first saw that health: what waits are counted from."""
     recovered_at: datetime.datetime | None = None
@@ -191,7 +193,8 @@ class OwnedObject:
     owner_uid: str
     terminating: bool
     json: bytes
-    """Of metadata and spec. As bytes: as objects of Python it takes five times as much, and thousands of jobs have three of these each."""
+    """Of metadata and spec. As bytes: as objects of Python it takes five times as much, and thousands of jobs have
+    three of these each."""
 
     @property
     def body(self) -> Mapping[str, Any]:
@@ -200,7 +203,7 @@ class OwnedObject:
         return body
 
 
-class Reach(str, enum.Enum):
+class Connectivity(str, enum.Enum):
     """Whether the rendezvous answers."""
 
     CONNECTING = "connecting"
@@ -216,15 +219,15 @@ class Reach(str, enum.Enum):
 class RendezvousView:
     """What the operator knows of a job's rendezvous. While it cannot be reached: what it said last."""
 
-    reach: Reach = Reach.CONNECTING
+    reach: Connectivity = Connectivity.CONNECTING
     run_id: str = ""
     """Of which run this tells; empty: of the current one."""
     error: str = ""
     unreadable: str = ""
     """What is wrong with a value of the run, which is taken as missing; empty: nothing."""
     answered_at: datetime.datetime | None = None
-    """When its etcd last answered anything; None: never yet. A silent one is asked after 10 s while a run trains, else after a
-    minute (see etcd/shared_watch.py)."""
+    """When its etcd last answered anything; None: never yet. A silent one is asked after 10 s while a run trains, else
+    after a minute (see etcd/shared_watch.py)."""
     spec: SpecValue | None = None
     plan: PlanValue | None = None
     progress: ProgressValue | None = None
@@ -250,12 +253,14 @@ class Admission:
     """The pod itself is at fault (400, 422), not quota or an admission rule."""
     at: datetime.datetime
     retry_seconds: float = 30.0
-    """After a refusal: how long until it is tried again, s. The quota may grow, a missing service account may be made."""
+    """After a refusal: how long until it is tried again, s. The quota may grow, a missing service account may be
+    made."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """The API server refused to create something for a cause that may pass: quota, an admission rule, a name that is taken."""
+    """The API server refused to create something for a cause that may pass: quota, an admission rule, a name that is
+    taken."""
 
     kinds: frozenset[str]
     """Of what it refused: Pod, Service, StatefulSet, HorizontalPodAutoscaler."""
@@ -264,7 +269,7 @@ class Refusal:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class World:
+class JobState:
     """Everything observed of one job at one moment."""
 
     pods: tuple[Pod, ...] = ()

@@ -1,4 +1,5 @@
-"""Tasks that go on for as long as the operator does. None of them ever ends by itself: one that did is a fault, which liveness must see.
+"""Tasks that go on for as long as the operator does. None of them ever ends by itself: one that did is a fault, which
+liveness must see.
 
 start(work, name)   from then on its end, by an exception, a cancellation or a mere return, is a fault
 stop(task)          but not from here on

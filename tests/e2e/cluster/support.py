@@ -15,20 +15,52 @@ from hack.cluster.programs import programs_folder
 from hack.cluster.settings import CGROUP, RECORD, SHARED_DIRECTORY
 from hack.support import eventually
 
-ETCD_SERVER = ["etcd", "--data-dir=/data/etcd", "--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://0.0.0.0:2379"]
+ETCD_SERVER = [
+    "etcd",
+    "--data-dir=/data/etcd",
+    "--listen-client-urls=http://0.0.0.0:2379",
+    "--advertise-client-urls=http://0.0.0.0:2379",
+]
 NODE_PROGRAMS = {"containerd", "containerd-shim-runc-v2", "coredns", "kube-proxy", "kube-scheduler", "kubelet"}
 """Programs that only a cluster with nodes runs; etcd and the API server may belong to another test."""
 
 SUSPECTS = [
-    *("/etc/cni", "/opt/cni", "/run/containerd", "/run/netns", "/run/xtables.lock", "/usr/libexec/kubernetes", "/var/lib/cni"),
-    *("/var/lib/containerd", "/var/lib/kubelet", "/var/log/containers", "/var/log/pods", str(SHARED_DIRECTORY), str(RECORD)),
+    *(
+        "/etc/cni",
+        "/opt/cni",
+        "/run/containerd",
+        "/run/netns",
+        "/run/xtables.lock",
+        "/usr/libexec/kubernetes",
+        "/var/lib/cni",
+    ),
+    *(
+        "/var/lib/containerd",
+        "/var/lib/kubelet",
+        "/var/log/containers",
+        "/var/log/pods",
+        str(SHARED_DIRECTORY),
+        str(RECORD),
+    ),
 ]
 
 
-def make_pod(name: str, node: str, command: Sequence[str], data: str = "", image: str = cluster.ETCD_IMAGE, restart: str = "Never") -> None:
+def make_pod(
+    name: str,
+    node: str,
+    command: Sequence[str],
+    data: str = "",
+    image: str = cluster.ETCD_IMAGE,
+    restart: str = "Never",
+) -> None:
     """A pod on this node, labelled app=<name>. `data`: the folder of the machine that /data is; empty: an emptyDir."""
     volume: dict[str, Any] = {"name": "data", **({"hostPath": {"path": data}} if data else {"emptyDir": {}})}
-    container = {"name": "main", "image": image, "command": list(command), "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+    container = {
+        "name": "main",
+        "image": image,
+        "command": list(command),
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
     pod = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -97,11 +129,16 @@ def assert_nothing_remains(before: dict[str, set[str]]) -> None:
 
 
 def _cluster_processes() -> set[str]:
-    """Processes in the cluster's cgroups, in a network namespace that is not the machine's, or running a program that only it runs."""
+    """Processes in the cluster's cgroups, in a network namespace that is not the machine's, or running a program that
+    only it runs."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            groups, namespace, program = (folder / "cgroup").read_text(), os.readlink(folder / "ns/net"), os.readlink(folder / "exe")
+            groups, namespace, program = (
+                (folder / "cgroup").read_text(),
+                os.readlink(folder / "ns/net"),
+                os.readlink(folder / "exe"),
+            )
         except OSError:  # gone, or a thread of the kernel
             continue
         ours = Path(program).parent == programs_folder() and Path(program).name in NODE_PROGRAMS

@@ -1,4 +1,5 @@
-"""Nodes as the other end-to-end tests use them: real pods, real networks between them, and everything that can be done to a node."""
+"""Nodes as the other end-to-end tests use them: real pods, real networks between them, and everything that can be done
+to a node."""
 
 from __future__ import annotations
 
@@ -35,20 +36,26 @@ def _no_pods() -> Iterator[None]:
 def test_a_pod_finds_a_pod_of_another_node_by_its_service_name() -> None:
     make_service("server")
     make_pod("server", "node-1", ETCD_SERVER)
-    make_pod("client", "node-2", ["etcdctl", "--endpoints=http://server:2379", "put", "key", "value"], restart="OnFailure")
+    make_pod(
+        "client", "node-2", ["etcdctl", "--endpoints=http://server:2379", "put", "key", "value"], restart="OnFailure"
+    )
     wait_for_phase("client", "Succeeded")
     assert cluster.kubectl("logs", "client").endswith("OK\n")
     assert cluster.kubectl("exec", "server", "--", "etcdctl", "get", "key") == "key\nvalue\n"
 
 
 def test_a_name_of_the_outside_world_does_not_exist() -> None:
-    make_pod("client", "node-1", ["etcdctl", "--endpoints=http://example.org:2379", "--command-timeout=1s", "get", "key"])
+    make_pod(
+        "client", "node-1", ["etcdctl", "--endpoints=http://example.org:2379", "--command-timeout=1s", "get", "key"]
+    )
     wait_for_phase("client", "Failed")
     assert "no such host" in cluster.kubectl("logs", "client")
 
 
 def test_a_loaded_image_is_on_every_node_and_its_pods_reach_the_api_server(nodes: list[str], tmp_path: Path) -> None:
-    write_archive(tmp_path / "kubectl.tar", "localhost/kubectl:test", {"/usr/local/bin/kubectl": program("kubectl")}, ["kubectl"])
+    write_archive(
+        tmp_path / "kubectl.tar", "localhost/kubectl:test", {"/usr/local/bin/kubectl": program("kubectl")}, ["kubectl"]
+    )
     cluster.load_image(tmp_path / "kubectl.tar")
     for node in nodes[:3]:
         make_pod(f"on-{node}", node, ["kubectl", "auth", "whoami"], image="localhost/kubectl:test")
@@ -72,7 +79,9 @@ def test_the_shared_directory_is_one_folder_for_all_nodes_and_the_machine() -> N
     database = cluster.SHARED_DIRECTORY / "etcd" / "member" / "snap" / "db"
     eventually(database.exists, what="the pod's file is on the machine")
     endpoint = f"--endpoints=http://{status['podIP']}:2379"
-    make_pod("saver", "node-2", ["etcdctl", endpoint, "snapshot", "save", "/data/saved"], data=str(cluster.SHARED_DIRECTORY))
+    make_pod(
+        "saver", "node-2", ["etcdctl", endpoint, "snapshot", "save", "/data/saved"], data=str(cluster.SHARED_DIRECTORY)
+    )
     wait_for_phase("saver", "Succeeded")
     assert (cluster.SHARED_DIRECTORY / "saved").stat().st_uid == 65532
 
@@ -88,7 +97,10 @@ def test_a_node_that_loses_power_is_not_ready_says_nothing_and_comes_back() -> N
             connection.recv(1)
     cluster.power_on("node-2")
     assert node_status("node-2") == cluster.NodeStatus("node-2", "10.89.0.12", "on", connected=True, ready=True)
-    eventually(lambda: _restarts("server") >= 1 and pod_status("server")["phase"] == "Running", what="its container was started anew")
+    eventually(
+        lambda: _restarts("server") >= 1 and pod_status("server")["phase"] == "Running",
+        what="its container was started anew",
+    )
 
 
 def test_a_partitioned_node_goes_on_alone_and_heals() -> None:

@@ -50,7 +50,9 @@ def ns(kube: Kube) -> Iterator[Namespace]:
 
 
 @pytest.fixture
-def start_operator(ns: Namespace, control_plane: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Operator]]:
+def start_operator(
+    ns: Namespace, control_plane: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[..., Operator]]:
     """Starts one with these settings in its environment. Its log is printed when the test fails."""
     operators: list[Operator] = []
 
@@ -82,7 +84,11 @@ def submit(ns: Namespace, endpoint: str) -> Callable[..., str]:
     """Creates an ElasticJob and returns its name. Its etcd is the test's, but for endpoint=""."""
 
     def create(
-        name: str = "digits", endpoint: str = endpoint, replicas: int = 2, spec: dict[str, Any] | None = None, **workers: Any
+        name: str = "digits",
+        endpoint: str = endpoint,
+        replicas: int = 2,
+        spec: dict[str, Any] | None = None,
+        **workers: Any,
     ) -> str:
         body = {
             "apiVersion": "elasticjob.dev/v1alpha1",
@@ -117,7 +123,9 @@ def agents_of(ns: Namespace, endpoint: str) -> Iterator[Callable[[str], Agents]]
 
 
 @pytest.fixture
-def training(ns: Namespace, submit: Callable[..., str], agents_of: Callable[[str], Agents], operator: Operator) -> Callable[..., Agents]:
+def training(
+    ns: Namespace, submit: Callable[..., str], agents_of: Callable[[str], Agents], operator: Operator
+) -> Callable[..., Agents]:
     """A job that trains: pods run, the agents have a plan, status says Running."""
 
     def start(replicas: int = 2, node: str = "", **job: Any) -> Agents:

@@ -1,4 +1,5 @@
-"""A faulty way to the API server: a proxy on loopback that the test owns. It speaks plain HTTP to the operator and sees every request.
+"""A faulty way to the API server: a proxy on loopback that the test owns. It speaks plain HTTP to the operator and sees
+every request.
 
 with FaultyServer(kubeconfig) as server:
     operator = start_operator(server.kubeconfig(folder))
@@ -24,7 +25,16 @@ import yaml
 from aiohttp import web
 
 Json = dict[str, Any]
-_HOP = {"host", "content-length", "transfer-encoding", "connection", "content-encoding", "accept-encoding", "date", "server"}
+_HOP = {
+    "host",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "content-encoding",
+    "accept-encoding",
+    "date",
+    "server",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,14 +89,16 @@ Fault = Answer | Drop | Slow | Bend
 
 
 class FaultyServer:
-    """`fault(request)` decides; None: the request goes through. `after(request)` is called when the API server has answered, before the
-    operator hears of it."""
+    """`fault(request)` decides; None: the request goes through. `after(request)` is called when the API server has
+    answered, before the operator hears of it."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self._config = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
         cluster, user = self._config["clusters"][0]["cluster"], self._config["users"][0]["user"]
         self._upstream = cluster["server"]
-        self._context = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+        self._context = ssl.create_default_context(
+            cadata=base64.b64decode(cluster["certificate-authority-data"]).decode()
+        )
         with tempfile.NamedTemporaryFile() as pem:
             for part in ("client-certificate-data", "client-key-data"):
                 pem.write(base64.b64decode(user[part]))
@@ -106,7 +118,9 @@ class FaultyServer:
         assert self._started.wait(10)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
@@ -134,7 +148,9 @@ class FaultyServer:
         self._loop.run_until_complete(self._close())
 
     async def _open(self) -> None:
-        self._client = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=self._context, limit=0), auto_decompress=False)
+        self._client = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._context, limit=0), auto_decompress=False
+        )
         app = web.Application(client_max_size=2**24)
         app.router.add_route("*", "/{tail:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -149,12 +165,22 @@ class FaultyServer:
     async def _handle(self, incoming: web.Request) -> web.StreamResponse:
         request = Request(len(self.requests) + 1, incoming.method, incoming.path, dict(incoming.query))
         self.requests.append(request)
-        data = await incoming.read() or None  # now: of an operator that is killed meanwhile it could not be read any more
+        data = (
+            await incoming.read() or None
+        )  # now: of an operator that is killed meanwhile it could not be read any more
         fault = await asyncio.to_thread(self.fault, request)
         match fault:
             case Answer():
-                status = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": fault.code, "reason": fault.reason}
-                return web.json_response({**status, "message": f"a fault: {fault.code}"}, status=fault.code, headers=fault.headers)
+                status = {
+                    "kind": "Status",
+                    "apiVersion": "v1",
+                    "status": "Failure",
+                    "code": fault.code,
+                    "reason": fault.reason,
+                }
+                return web.json_response(
+                    {**status, "message": f"a fault: {fault.code}"}, status=fault.code, headers=fault.headers
+                )
             case Drop(acted=False):
                 return self._dropped(incoming)
             case Slow():
@@ -173,7 +199,9 @@ class FaultyServer:
             kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
             return web.Response(body=body, status=answer.status, headers=kept)
 
-    async def _watch(self, incoming: web.Request, answer: aiohttp.ClientResponse, fault: Fault | None) -> web.StreamResponse:
+    async def _watch(
+        self, incoming: web.Request, answer: aiohttp.ClientResponse, fault: Fault | None
+    ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         task = asyncio.current_task()
         assert task

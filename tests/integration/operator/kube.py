@@ -32,7 +32,9 @@ class Kube:
         config = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         self.server = urlsplit(cluster["server"])
-        self._context = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+        self._context = ssl.create_default_context(
+            cadata=base64.b64decode(cluster["certificate-authority-data"]).decode()
+        )
         with tempfile.NamedTemporaryFile() as pem:
             for part in ("client-certificate-data", "client-key-data"):
                 pem.write(base64.b64decode(user[part]))
@@ -42,7 +44,9 @@ class Kube:
     def call(self, method: str, path: str, body: Any = None, kind: str = "application/json", **query: str) -> Json:
         """Raises ApiStatusError."""
         assert self.server.hostname
-        connection = http.client.HTTPSConnection(self.server.hostname, self.server.port, context=self._context, timeout=30)
+        connection = http.client.HTTPSConnection(
+            self.server.hostname, self.server.port, context=self._context, timeout=30
+        )
         try:
             target = f"{path}?{urlencode(query)}" if query else path
             connection.request(method, target, json.dumps(body) if body is not None else None, {"Content-Type": kind})
@@ -63,7 +67,11 @@ class Namespace:
         self.name = name
 
     def path(self, plural: str, name: str = "", subresource: str = "") -> str:
-        groups = {"elasticjobs": JOBS, "statefulsets": "/apis/apps/v1", "horizontalpodautoscalers": "/apis/autoscaling/v2"}
+        groups = {
+            "elasticjobs": JOBS,
+            "statefulsets": "/apis/apps/v1",
+            "horizontalpodautoscalers": "/apis/autoscaling/v2",
+        }
         root = groups.get(plural, "/api/v1")
         return "/".join(part for part in (root, "namespaces", self.name, plural, name, subresource) if part)
 
@@ -123,18 +131,24 @@ class Namespace:
 
     def workers(self) -> dict[str, Json]:
         return {
-            name: pod for name, pod in self.all("pods").items() if pod["metadata"]["labels"].get("elasticjob.dev/component") == "worker"
+            name: pod
+            for name, pod in self.all("pods").items()
+            if pod["metadata"]["labels"].get("elasticjob.dev/component") == "worker"
         }
 
     def bind(self, pod: str, node: str) -> None:
         """What the scheduler does. A bound pod waits for its kubelet when it is deleted."""
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
-        self.create(f"pods/{pod}/binding", {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target})
+        self.create(
+            f"pods/{pod}/binding", {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
+        )
 
     def run(self, pod: str, node: str = "") -> None:
         if node:
             self.bind(pod, node)
-        self.patch("pods", pod, {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}, "status")
+        self.patch(
+            "pods", pod, {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}, "status"
+        )
 
     def end(self, pod: str, code: int, *, reason: str = "", message: str = "", at: str, started: str = "") -> None:
         """The container named trainer ends. Times as RFC 3339."""
@@ -145,9 +159,20 @@ class Namespace:
             "startedAt": started or at,
             "finishedAt": at,
         }
-        container = {"name": "trainer", "image": "x", "imageID": "", "ready": False, "restartCount": 0, "state": {"terminated": terminated}}
+        container = {
+            "name": "trainer",
+            "image": "x",
+            "imageID": "",
+            "ready": False,
+            "restartCount": 0,
+            "state": {"terminated": terminated},
+        }
         phase = "Succeeded" if code == 0 else "Failed"
-        status = {"phase": phase, "containerStatuses": [container], "conditions": [{"type": "Ready", "status": "False"}]}
+        status = {
+            "phase": phase,
+            "containerStatuses": [container],
+            "conditions": [{"type": "Ready", "status": "False"}],
+        }
         self.patch("pods", pod, {"status": status}, "status")
 
     def remove(self, pod: str) -> None:

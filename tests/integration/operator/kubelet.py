@@ -1,6 +1,8 @@
-"""A kubelet of processes: starts the training container's command of every worker pod on this machine, with the pod's environment.
+"""A kubelet of processes: starts the training container's command of every worker pod on this machine, with the pod's
+environment.
 
-So operator and agents meet for real, without nodes and images. What a real kubelet does beyond this is for the end-to-end tests.
+So operator and agents meet for real, without nodes and images. What a real kubelet does beyond this is for the
+end-to-end tests.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ class _Running:
         self.termination = folder / f"{self.name}-{self.uid[:6]}.message"
         self.started = rfc3339()
         container = pod["spec"]["containers"][0]
-        environment = {**os.environ, **_environment(pod, container), "ELASTICJOB_TERMINATION_LOG": str(self.termination)}
+        environment = {
+            **os.environ,
+            **_environment(pod, container),
+            "ELASTICJOB_TERMINATION_LOG": str(self.termination),
+        }
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 container["command"], env=environment, stdout=log, stderr=log, cwd=folder, start_new_session=True
@@ -68,7 +74,8 @@ class Kubelet:
 
     def logs(self) -> str:
         return "\n".join(
-            f"--- {log.name}\n{log.read_text(encoding='utf-8', errors='replace')}" for log in sorted(self._folder.glob("*.log"))
+            f"--- {log.name}\n{log.read_text(encoding='utf-8', errors='replace')}"
+            for log in sorted(self._folder.glob("*.log"))
         )
 
     def _run(self) -> None:

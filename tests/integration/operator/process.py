@@ -36,7 +36,9 @@ class Operator:
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen([sys.executable, "-m", "elasticjob_operator"], env=self._environment, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "elasticjob_operator"], env=self._environment, stdout=log, stderr=log
+            )
         eventually(self._answers, 120, what=f"the operator is ready; its log: {self.log}")
 
     def kill(self) -> None:

@@ -1,7 +1,8 @@
 """A queue of jobs that acts towards ElasticJobs as Kueue does, by the contract of its job integrations (`GenericJob` of
 https://pkg.go.dev/sigs.k8s.io/kueue/pkg/controller/jobframework), and its MultiKueue adapter. Kueue itself is not here.
 
-`Job` is the part that an integration of ElasticJob in Kueue would be: which field says what. `Queue` is the part that Kueue has already.
+`Job` is the part that an integration of ElasticJob in Kueue would be: which field says what. `Queue` is the part that
+Kueue has already.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Job:
 
     def is_active(self) -> bool:
         """There may be pods: some are known, or the operator has not looked since the last change."""
-        return bool(self.status.get("observedGeneration") != self.body["metadata"]["generation"] or self.status.get("replicas"))
+        return bool(
+            self.status.get("observedGeneration") != self.body["metadata"]["generation"] or self.status.get("replicas")
+        )
 
     def pods_ready(self) -> bool:
         return self._is_true("Running")
@@ -161,7 +164,8 @@ def queued(manifest: Json) -> Json:
 
 
 def sync(manager: Namespace, worker: Namespace, name: str) -> None:
-    """MultiKueue's adapter for custom jobs: makes the job in the worker cluster, without managedBy, and brings back its status."""
+    """MultiKueue's adapter for custom jobs: makes the job in the worker cluster, without managedBy, and brings back its
+    status."""
     local = manager.job(name)
     assert local["spec"].get("managedBy") == MULTIKUEUE
     remote = worker.get("elasticjobs", name)

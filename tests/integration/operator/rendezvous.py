@@ -35,7 +35,13 @@ class Agents:
         self._store.txn((), [Delete(KeyRange(self._keys.spec))])
 
     def plan(
-        self, round_number: int, *, size: int, restart_count: int = 0, reason: PlanReason = PlanReason.START, caused_at: float = 0.0
+        self,
+        round_number: int,
+        *,
+        size: int,
+        restart_count: int = 0,
+        reason: PlanReason = PlanReason.START,
+        caused_at: float = 0.0,
     ) -> None:
         value = PlanValue(
             round=round_number,
@@ -54,15 +60,22 @@ class Agents:
         self._store.put(self._keys.plan, value.to_json())
 
     def progress(self, step: int, round_number: int = 1, **fields: Any) -> None:
-        self._store.put(self._keys.progress, ProgressValue(step=step, round=round_number, updated_at=time.time(), **fields).to_json())
+        self._store.put(
+            self._keys.progress,
+            ProgressValue(step=step, round=round_number, updated_at=time.time(), **fields).to_json(),
+        )
 
     def fail(self, round_number: int, member: str, message: str) -> FailureValue:
         failure = failure_of(round_number, member, message)
         self._store.put(self._keys.failure(round_number, member), failure.to_json())
         return failure
 
-    def outcome(self, state: OutcomeState, reason: str, message: str = "", failure: dict[str, Any] | None = None) -> None:
-        self._store.put(self._keys.outcome, OutcomeValue(state=state, reason=reason, message=message, failure=failure).to_json())
+    def outcome(
+        self, state: OutcomeState, reason: str, message: str = "", failure: dict[str, Any] | None = None
+    ) -> None:
+        self._store.put(
+            self._keys.outcome, OutcomeValue(state=state, reason=reason, message=message, failure=failure).to_json()
+        )
 
     def register(self, member: str) -> None:
         """A member key, without the lease: whoever deletes it is not the lease."""

@@ -1,4 +1,5 @@
-"""One operator for all tests of a module, which watches the whole cluster: import `operator` to have it instead of one for each test."""
+"""One operator for all tests of a module, which watches the whole cluster: import `operator` to have it instead of one
+for each test."""
 
 from __future__ import annotations
 

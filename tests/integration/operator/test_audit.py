@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from elasticjob_operator.controller import Audit, Jobs, KeyedQueue
+from elasticjob_operator.controller import Jobs, KeyedQueue, Resync
 from elasticjob_operator.kube import Api, Connection, Key
 
 from tests.integration.operator.kube import Namespace
@@ -22,7 +22,7 @@ class Bench:
         self.queue: KeyedQueue[Key] = KeyedQueue()
         self.woken: list[Key] = []
         self.deaths = 0
-        self.audit = Audit(api, self.jobs, self.queue, namespaces=(ns.name,), seconds=seconds, on_dead=self._on_dead)
+        self.audit = Resync(api, self.jobs, self.queue, namespaces=(ns.name,), seconds=seconds, on_dead=self._on_dead)
         self._tasks = [asyncio.create_task(self.audit.run()), asyncio.create_task(self.queue.work(self._handle, 1))]
 
     async def _handle(self, key: Key) -> None:
@@ -77,7 +77,9 @@ async def test_operator_silently_stops_watching(bench: Bench, ns: Namespace, sub
     assert bench.deaths == 1
 
 
-async def test_job_that_vanished_while_nobody_watched_is_forgotten(bench: Bench, ns: Namespace, submit: Callable[..., str]) -> None:
+async def test_job_that_vanished_while_nobody_watched_is_forgotten(
+    bench: Bench, ns: Namespace, submit: Callable[..., str]
+) -> None:
     key = (ns.name, "digits")
     await asyncio.to_thread(submit)
     await until(lambda: bench.jobs.body(key) is not None)

@@ -1,4 +1,5 @@
-"""The etcd that the operator makes, with the flags that it gives, on this machine: it must serve IPv4 and IPv6 alike."""
+"""The etcd that the operator makes, with the flags that it gives, on this machine: it must serve IPv4 and IPv6
+alike."""
 
 from __future__ import annotations
 

@@ -30,7 +30,9 @@ class Bench:
         self.ns = ns
         self.gate = gate
         self.store: Store[str] = Store(
-            lambda body: body.get("data", {}).get("value", ""), lambda body: ("", body["metadata"]["name"]), lambda _: None
+            lambda body: body.get("data", {}).get("value", ""),
+            lambda body: ("", body["metadata"]["name"]),
+            lambda _: None,
         )
         self.informer = Informer(api, CONFIG_MAPS, self.store, namespace=ns.name, selector="watched")
         self._task = asyncio.create_task(self.informer.run())
@@ -55,7 +57,9 @@ class Bench:
 
 
 @pytest.fixture
-async def api(kube: Kube, control_plane: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Api, Gate]]:
+async def api(
+    kube: Kube, control_plane: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Api, Gate]]:
     """Through a gate that the test can shut."""
     assert kube.server.hostname
     assert kube.server.port

@@ -58,7 +58,8 @@ def test_a_finished_job_stays_finished_when_a_write_of_the_old_leader_arrives_la
     training: Callable[..., Agents],
     start_operator: Callable[..., Operator],
 ) -> None:
-    """The write is stuck in the API server's priority and fairness; meanwhile another operator leads, and the job ends."""
+    """The write is stuck in the API server's priority and fairness; meanwhile another operator leads, and the job
+    ends."""
     agents = training(replicas=2)
     server.hold = True
     ns.patch("pods", "digits-worker-1", {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, "status")
@@ -67,7 +68,9 @@ def test_a_finished_job_stays_finished_when_a_write_of_the_old_leader_arrives_la
     start_operator()
     agents.outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
     eventually(lambda: ns.is_true("digits", "Succeeded"), what="the new leader tells of the end", timeout=60)
-    eventually(lambda: not agents.keys_left(), what="nothing is left of the run that could tell of its end again", timeout=60)
+    eventually(
+        lambda: not agents.keys_left(), what="nothing is left of the run that could tell of its end again", timeout=60
+    )
     eventually(lambda: ns.status("digits")["replicas"] == 0, what="the last word of the new leader", timeout=60)
     ended = ns.job("digits")
 
@@ -75,7 +78,9 @@ def test_a_finished_job_stays_finished_when_a_write_of_the_old_leader_arrives_la
     eventually(lambda: len(server.arrived) == len(server.held), what="the late write arrives", timeout=60)
     now = ns.job("digits")
     assert now["status"] == ended["status"]
-    assert now["metadata"]["resourceVersion"] == ended["metadata"]["resourceVersion"], "it was refused, and not mended afterwards"
+    assert now["metadata"]["resourceVersion"] == ended["metadata"]["resourceVersion"], (
+        "it was refused, and not mended afterwards"
+    )
     assert ns.is_true("digits", "Succeeded")
 
 

@@ -39,9 +39,15 @@ class Audited(ControlPlane):
     def writes(self, namespace: str) -> list[tuple[str, str, str]]:
         """(when it was answered, by which operator, what) of everything written there but the Lease, in that order."""
         lines = (self.logs / "audit.log").read_text(encoding="utf-8").splitlines()
-        entries = [entry for entry in map(json.loads, lines) if (entry.get("objectRef") or {}).get("namespace") == namespace]
+        entries = [
+            entry for entry in map(json.loads, lines) if (entry.get("objectRef") or {}).get("namespace") == namespace
+        ]
         return sorted(
-            (entry["stageTimestamp"], entry["user"]["username"].rpartition(":")[2], f"{entry['verb']} {entry['objectRef']['resource']}")
+            (
+                entry["stageTimestamp"],
+                entry["user"]["username"].rpartition(":")[2],
+                f"{entry['verb']} {entry['objectRef']['resource']}",
+            )
             for entry in entries
             if entry["user"]["username"].startswith(f"system:serviceaccount:{namespace}:")
             and entry["objectRef"]["resource"] != "leases"
@@ -85,7 +91,9 @@ class Pair:
             kubectl("create", "clusterrolebinding", f"{self._ns.name}-{name}", "--clusterrole=cluster-admin", account)
         token = self._server.kubectl("create", "token", name, "-n", self._ns.name).strip()
         config = changed_kubeconfig(self._server.kubeconfig, self._folder / f"{name}.conf", token=token, server=server)
-        self.operators[name] = self._start(config, ELASTICJOB_LEASE_NAMESPACE=self._ns.name, ELASTICJOB_LOG_FORMAT="json")
+        self.operators[name] = self._start(
+            config, ELASTICJOB_LEASE_NAMESPACE=self._ns.name, ELASTICJOB_LOG_FORMAT="json"
+        )
         return self.operators[name]
 
     def lease(self) -> Json:
@@ -109,11 +117,15 @@ def pair(audited: Audited, ns: Namespace, tmp_path: Path, start_operator: Callab
 
 
 def settle(ns: Namespace, job: str, replicas: int) -> None:
-    eventually(lambda: len([pod for pod in ns.workers() if pod.startswith(f"{job}-")]) == replicas, what=f"{replicas} pods of {job}")
+    eventually(
+        lambda: len([pod for pod in ns.workers() if pod.startswith(f"{job}-")]) == replicas,
+        what=f"{replicas} pods of {job}",
+    )
 
 
 def written_in_turns(audited: Audited, ns: Namespace) -> list[str]:
-    """Who wrote, one name for each uninterrupted turn, once b has: the API server writes its audit log down a moment after it answers."""
+    """Who wrote, one name for each uninterrupted turn, once b has: the API server writes its audit log down a moment
+    after it answers."""
 
     def turns() -> list[str]:
         found: list[str] = []
@@ -140,7 +152,9 @@ def test_one_acts_the_other_is_ready_and_takes_over_from_a_killed_one(
     assert written_in_turns(audited, ns) == ["a", "b"]
 
 
-def test_leader_that_was_frozen_does_nothing_when_it_thaws(audited: Audited, ns: Namespace, pair: Pair, submit: Callable[..., str]) -> None:
+def test_leader_that_was_frozen_does_nothing_when_it_thaws(
+    audited: Audited, ns: Namespace, pair: Pair, submit: Callable[..., str]
+) -> None:
     submit("one", replicas=3)
     settle(ns, "one", 3)
     frozen = pair.operators["a"]
@@ -152,7 +166,9 @@ def test_leader_that_was_frozen_does_nothing_when_it_thaws(audited: Audited, ns:
         ns.delete("pods", "two-worker-0")  # what the frozen one will see when it thaws
     finally:
         os.kill(frozen.pid, signal.SIGCONT)
-    assert eventually(lambda: frozen.returncode is not None and [frozen.returncode], what="it ends, to be started afresh") == [1]
+    assert eventually(
+        lambda: frozen.returncode is not None and [frozen.returncode], what="it ends, to be started afresh"
+    ) == [1]
     settle(ns, "two", 2)
     assert written_in_turns(audited, ns) == ["a", "b"], "never in between"
     pair.start("a")
@@ -184,7 +200,9 @@ def test_leader_that_is_cut_off_stops_before_its_lease_can_be_taken(
     assert written_in_turns(audited, ns) == ["a", "b"]
 
 
-def test_leader_that_is_told_to_stop_gives_the_lease_back(audited: Audited, ns: Namespace, pair: Pair, submit: Callable[..., str]) -> None:
+def test_leader_that_is_told_to_stop_gives_the_lease_back(
+    audited: Audited, ns: Namespace, pair: Pair, submit: Callable[..., str]
+) -> None:
     submit("one", replicas=2)
     settle(ns, "one", 2)
     code, _ = pair.operators["a"].stop()

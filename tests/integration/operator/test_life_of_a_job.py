@@ -15,7 +15,9 @@ from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents, failure_of
 
 
-def test_job_without_an_endpoint_gets_pods_services_and_an_etcd(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+def test_job_without_an_endpoint_gets_pods_services_and_an_etcd(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
     assert operator
     submit(endpoint="", replicas=3)
     eventually(lambda: len(ns.workers()) == 3, what="three worker pods")
@@ -47,7 +49,9 @@ def test_plan_and_progress_show_in_status(ns: Namespace, training: Callable[...,
     assert ns.status("digits")["round"] == 2
 
 
-def test_worker_failure_shows_as_restarting_and_then_training_goes_on(ns: Namespace, training: Callable[..., Agents]) -> None:
+def test_worker_failure_shows_as_restarting_and_then_training_goes_on(
+    ns: Namespace, training: Callable[..., Agents]
+) -> None:
     agents = training(replicas=2)
     agents.fail(1, "digits-worker-1", "ValueError: no")
     eventually(lambda: ns.is_true("digits", "Restarting"), what="Restarting")
@@ -65,7 +69,9 @@ def test_succeeded_job_keeps_ended_pods_and_frees_the_rest(
 ) -> None:
     agents = training(replicas=3)
     agents.outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
-    control_plane_server.kubectl("--namespace", ns.name, "wait", "ej/digits", "--for=condition=Succeeded", "--timeout=30s")
+    control_plane_server.kubectl(
+        "--namespace", ns.name, "wait", "ej/digits", "--for=condition=Succeeded", "--timeout=30s"
+    )
     for pod in ("digits-worker-0", "digits-worker-1"):
         ns.end(pod, 0, at=rfc3339())
     # The third agent never ends: its pod is deleted after the grace.
@@ -78,7 +84,9 @@ def test_succeeded_job_keeps_ended_pods_and_frees_the_rest(
     assert ns.condition("digits", "Failed")["status"] == "False"
 
 
-def test_managed_etcd_goes_with_the_end_of_the_job(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+def test_managed_etcd_goes_with_the_end_of_the_job(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
     assert operator
     submit(endpoint="")
     eventually(lambda: len(ns.workers()) == 2, what="worker pods")
@@ -91,16 +99,22 @@ def test_managed_etcd_goes_with_the_end_of_the_job(ns: Namespace, operator: Oper
     assert len(ns.workers()) == 2, "their logs stay readable"
 
 
-def test_failed_outcome_fails_the_job_with_the_first_failing_rank(ns: Namespace, training: Callable[..., Agents]) -> None:
+def test_failed_outcome_fails_the_job_with_the_first_failing_rank(
+    ns: Namespace, training: Callable[..., Agents]
+) -> None:
     agents = training(replicas=2)
     failure = dataclasses.asdict(failure_of(1, "digits-worker-1", "ZeroDivisionError: division by zero"))
-    agents.outcome(OutcomeState.FAILED, "MaxRestartsExceeded", "rank 1: ZeroDivisionError; 10 of 10 restarts used", failure)
+    agents.outcome(
+        OutcomeState.FAILED, "MaxRestartsExceeded", "rank 1: ZeroDivisionError; 10 of 10 restarts used", failure
+    )
     eventually(lambda: ns.is_true("digits", "Failed"), what="Failed")
     status = ns.status("digits")
     assert ns.condition("digits", "Failed")["reason"] == "MaxRestartsExceeded"
     assert (status["lastFailure"]["worker"], status["lastFailure"]["exitCode"]) == ("digits-worker-1", 1)
     assert "ZeroDivisionError: division by zero" in status["lastFailure"]["message"]
-    told = eventually(lambda: [each for each in ns.events("digits") if each["reason"] == "MaxRestartsExceeded"], what="an Event")
+    told = eventually(
+        lambda: [each for each in ns.events("digits") if each["reason"] == "MaxRestartsExceeded"], what="an Event"
+    )
     assert [each["type"] for each in told] == ["Warning"]
 
 
@@ -111,7 +125,9 @@ def test_deleted_job_leaves_nothing(ns: Namespace, training: Callable[..., Agent
     eventually(lambda: not agents.keys_left(), what="the run's keys are gone")
 
 
-def test_bad_pod_template_is_refused_in_the_servers_own_words(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+def test_bad_pod_template_is_refused_in_the_servers_own_words(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
     assert operator
     submit(template={"spec": {"containers": [{"name": "trainer", "image": "x", "ports": [{"containerPort": 99999}]}]}})
     refused = eventually(lambda: ns.condition("digits", "Accepted"), what="Accepted is told")

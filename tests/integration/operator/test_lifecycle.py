@@ -35,7 +35,12 @@ def test_suspended_job_holds_nothing_and_goes_on_as_a_new_run_with_another_templ
     assert not ns.workers()
     eventually(lambda: not ns.all("services") and not agents.keys_left(), what="services and keys are gone")
     status = ns.status("digits")
-    assert (status["restarts"]["total"], status["progress"]["step"], status["worldSize"], status["workers"]) == (2, 120, 0, "0/2")
+    assert (status["restarts"]["total"], status["progress"]["step"], status["worldSize"], status["workers"]) == (
+        2,
+        120,
+        0,
+        "0/2",
+    )
     assert ns.condition("digits", "Running")["reason"] == "Suspended"
     operator.kill()
     operator.restart()
@@ -59,7 +64,9 @@ def test_suspended_job_holds_nothing_and_goes_on_as_a_new_run_with_another_templ
     eventually(lambda: ns.status("digits")["restarts"]["total"] == 3, what="the second run's restart is counted on top")
 
 
-def test_managed_etcd_of_a_suspended_job_goes_and_comes_back(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+def test_managed_etcd_of_a_suspended_job_goes_and_comes_back(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
     assert operator
     submit(endpoint="")
     eventually(lambda: ns.all("statefulsets") and len(ns.workers()) == 2, what="etcd and workers")
@@ -69,7 +76,9 @@ def test_managed_etcd_of_a_suspended_job_goes_and_comes_back(ns: Namespace, oper
     eventually(lambda: ns.all("statefulsets") and len(ns.workers()) == 2, what="all is back")
 
 
-def test_job_applied_suspended_waits_and_its_first_run_is_its_first(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+def test_job_applied_suspended_waits_and_its_first_run_is_its_first(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
     assert operator
     submit(spec={"lifecycle": {"suspend": True}})
     eventually(lambda: ns.is_true("digits", "Suspended"), what="Suspended")
@@ -80,7 +89,9 @@ def test_job_applied_suspended_waits_and_its_first_run_is_its_first(ns: Namespac
     assert environment(ns.workers()["digits-worker-0"])["PET_RDZV_ID"].endswith("-1")
 
 
-def test_startup_deadline_fails_a_job_whose_workers_stay_pending(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+def test_startup_deadline_fails_a_job_whose_workers_stay_pending(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
     submit(spec={"lifecycle": {"startupDeadlineSeconds": 3, "cleanPods": "None"}})
     eventually(lambda: len(ns.workers()) == 2, what="workers")
     started = str(eventually(lambda: ns.status("digits").get("startTime"), what="status tells of the start"))
@@ -117,7 +128,9 @@ def test_job_of_another_controller_is_left_alone(ns: Namespace, operator: Operat
     assert "status" not in ns.job("theirs")
 
 
-def test_pods_get_the_time_that_their_workers_need_to_save(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+def test_pods_get_the_time_that_their_workers_need_to_save(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
     assert operator
     submit(replicas=1, spec={"lifecycle": {"gracefulShutdownSeconds": 90}}, template=TEMPLATE)
     eventually(ns.workers, what="a worker")

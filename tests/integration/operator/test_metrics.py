@@ -31,7 +31,9 @@ def test_life_of_a_job_in_figures(ns: Namespace, operator: Operator, training: C
     assert figure(operator, "elasticjob_pods_created_total") == 2
     assert figure(operator, "elasticjob_reconcile_seconds_count") > 0
     assert figure(operator, "elasticjob_queue_wait_seconds_count") > 0
-    assert figure(operator, "elasticjob_api_requests_total", verb="create", resource="pods", code="201") == 3, "one of them a dry run"
+    assert figure(operator, "elasticjob_api_requests_total", verb="create", resource="pods", code="201") == 3, (
+        "one of them a dry run"
+    )
     eventually(lambda: figure(operator, "elasticjob_jobs", condition="Running") == 1, what="one job runs")
 
     agents.progress(10, round=1)
@@ -43,7 +45,10 @@ def test_life_of_a_job_in_figures(ns: Namespace, operator: Operator, training: C
     assert figure(operator, "elasticjob_steps_lost_total") == 3
 
     ns.end("digits-worker-0", 137, at=rfc3339(), reason="OOMKilled")
-    eventually(lambda: figure(operator, "elasticjob_restarts_total", cause="OutOfMemory") == 1, what="a restart, with its cause")
+    eventually(
+        lambda: figure(operator, "elasticjob_restarts_total", cause="OutOfMemory") == 1,
+        what="a restart, with its cause",
+    )
     eventually(lambda: figure(operator, "elasticjob_pods_created_total") == 3, what="a third pod")
 
     ns.scale("digits", 3)

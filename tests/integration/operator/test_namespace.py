@@ -1,4 +1,5 @@
-"""A namespace that is being terminated takes its jobs along: the operator must not stand in the way, nor cry about it."""
+"""A namespace that is being terminated takes its jobs along: the operator must not stand in the way, nor cry about
+it."""
 
 from __future__ import annotations
 

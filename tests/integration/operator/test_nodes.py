@@ -19,7 +19,9 @@ WORKER = "digits-worker-2"
 
 
 @pytest.fixture
-def on_bad_node(ns: Namespace, nodes: tuple[str, str], endpoint: str, training: Callable[..., Agents]) -> Callable[..., str]:
+def on_bad_node(
+    ns: Namespace, nodes: tuple[str, str], endpoint: str, training: Callable[..., Agents]
+) -> Callable[..., str]:
     """A job of three that trains, its worker 2 on a node of its own; returns that node."""
 
     def start(**rendezvous: str) -> str:
@@ -53,7 +55,9 @@ def test_pod_survives_on_a_node_that_is_called_silent_while_its_kubelet_is_heard
     assert uid_of(ns, WORKER) == before
 
 
-def test_pod_on_a_node_that_says_it_is_not_ready_gets_its_grace_time(ns: Namespace, on_bad_node: Callable[..., str]) -> None:
+def test_pod_on_a_node_that_says_it_is_not_ready_gets_its_grace_time(
+    ns: Namespace, on_bad_node: Callable[..., str]
+) -> None:
     bad = on_bad_node()
     before = uid_of(ns, WORKER)
     ns.set_node(bad, ready=False, since=rfc3339())
@@ -66,7 +70,9 @@ def test_pod_on_a_node_that_says_it_is_not_ready_gets_its_grace_time(ns: Namespa
     assert ns.status("digits")["restarts"]["total"] == 0
 
 
-def test_consistent_job_keeps_a_silent_nodes_pod_until_somebody_says_that_it_is_off(ns: Namespace, on_bad_node: Callable[..., str]) -> None:
+def test_consistent_job_keeps_a_silent_nodes_pod_until_somebody_says_that_it_is_off(
+    ns: Namespace, on_bad_node: Callable[..., str]
+) -> None:
     bad = on_bad_node(onPartition="Consistent")
     before = uid_of(ns, WORKER)
     ns.set_node(bad, ready=None, since=rfc3339(-60))

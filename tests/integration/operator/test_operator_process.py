@@ -21,12 +21,15 @@ from tests.integration.operator.process import Gate, Operator, changed_kubeconfi
 from tests.integration.operator.rendezvous import Agents
 
 NAMESPACE_GOES = "because it is being terminated"
-"""The namespaces of the tests before may still be going while an operator watches all of them: that is no missing right."""
+"""The namespaces of the tests before may still be going while an operator watches all of them: that is no missing
+right."""
 
 CHART = Path(__file__).parents[3] / "charts" / "elasticjob"
 
 
-def test_killed_in_the_middle_and_started_again(ns: Namespace, operator: Operator, training: Callable[..., Agents]) -> None:
+def test_killed_in_the_middle_and_started_again(
+    ns: Namespace, operator: Operator, training: Callable[..., Agents]
+) -> None:
     agents = training(replicas=3)
     agents.plan(4, size=3, restart_count=2)
     eventually(lambda: ns.status("digits")["restarts"]["total"] == 2, what="restarts")
@@ -40,14 +43,20 @@ def test_killed_in_the_middle_and_started_again(ns: Namespace, operator: Operato
     agents.progress(50)
     operator.restart()
     eventually(lambda: set(ns.workers()) == {f"digits-worker-{index}" for index in range(4)}, what="four workers")
-    eventually(lambda: ns.workers()["digits-worker-1"]["status"]["phase"] == "Pending", what="the failed one is replaced")
+    eventually(
+        lambda: ns.workers()["digits-worker-1"]["status"]["phase"] == "Pending", what="the failed one is replaced"
+    )
     assert ns.workers()["digits-worker-2"]["metadata"]["uid"] == kept["digits-worker-2"], "who trained is left alone"
     eventually(lambda: ns.status("digits")["round"] == 6, what="round")
-    eventually(lambda: ns.status("digits")["restarts"]["total"] == 3, what="the agents' two, and the pod that failed meanwhile")
+    eventually(
+        lambda: ns.status("digits")["restarts"]["total"] == 3, what="the agents' two, and the pod that failed meanwhile"
+    )
     assert ns.status("digits")["progress"]["step"] == 50
 
 
-def test_killed_again_and_again_while_a_job_starts(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+def test_killed_again_and_again_while_a_job_starts(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
     submit(replicas=8, endpoint="")
     for _ in range(3):
         operator.kill()
@@ -76,7 +85,12 @@ def test_job_deleted_while_the_operator_is_down_is_gone_all_the_same(
 
 
 def test_cut_off_from_the_api_server_it_goes_on_where_it_was(
-    ns: Namespace, kube: Kube, control_plane: Path, tmp_path: Path, start_operator: Callable[..., Operator], submit: Callable[..., str]
+    ns: Namespace,
+    kube: Kube,
+    control_plane: Path,
+    tmp_path: Path,
+    start_operator: Callable[..., Operator],
+    submit: Callable[..., str],
 ) -> None:
     assert kube.server.hostname
     assert kube.server.port
@@ -94,7 +108,9 @@ def test_cut_off_from_the_api_server_it_goes_on_where_it_was(
     eventually(lambda: "other-worker-0" not in ns.workers(), what="the garbage collector took the other job's pod")
     assert operator.probe("/healthz") == 200, "an API server that is away is no fault of ours"
     gate.open()
-    eventually(lambda: set(ns.workers()) == {f"digits-worker-{index}" for index in range(3)}, what="three workers", timeout=150)
+    eventually(
+        lambda: set(ns.workers()) == {f"digits-worker-{index}" for index in range(3)}, what="three workers", timeout=150
+    )
     gate.cut()
     ns.scale("digits", 2)
     eventually(lambda: len(ns.workers()) == 2, what="two workers: the watches came back", timeout=150)
@@ -125,7 +141,9 @@ def test_the_charts_rights_are_enough(
     agents_of("digits").plan(1, size=2)
     eventually(lambda: ns.is_true("digits", "Running"), what="Running")
     ns.patch("services", "digits", {"spec": {"selector": {"edited": "by-hand"}}})
-    eventually(lambda: "edited" not in ns.all("services")["digits"]["spec"]["selector"], what="the Service is put right")
+    eventually(
+        lambda: "edited" not in ns.all("services")["digits"]["spec"]["selector"], what="the Service is put right"
+    )
     ns.scale("digits", 1)
     eventually(lambda: "digits-worker-1" not in ns.workers(), what="shrunk")
     ns.end("own-worker-0", 0, at=rfc3339())
@@ -133,7 +151,9 @@ def test_the_charts_rights_are_enough(
     eventually(lambda: not ns.all("statefulsets"), what="etcd is gone")
     eventually(lambda: ns.events("digits"), what="Events")
     operator.stop()
-    refused = [line for line in operator.log_text().splitlines() if "forbidden" in line.lower() and NAMESPACE_GOES not in line]
+    refused = [
+        line for line in operator.log_text().splitlines() if "forbidden" in line.lower() and NAMESPACE_GOES not in line
+    ]
     assert not refused, "the chart gives every right that the operator uses"
     records = [json.loads(line) for line in operator.log_text().splitlines()]
     about = [record for record in records if record.get("object", {}).get("name") == "digits"]
@@ -143,7 +163,19 @@ def test_the_charts_rights_are_enough(
 def _kubeconfig_of_the_chart(server: ControlPlane, namespace: str, watched: str, folder: Path) -> Path:
     chosen = [*([f"watchNamespaces={{{watched}}}"] if watched else []), "crds.install=false"]
     flags = [word for each in chosen for word in ("--set", each)]
-    text = run([program("helm"), "template", "ej", CHART, "--namespace", namespace, "--kube-version", KUBERNETES_VERSION, *flags])
+    text = run(
+        [
+            program("helm"),
+            "template",
+            "ej",
+            CHART,
+            "--namespace",
+            namespace,
+            "--kube-version",
+            KUBERNETES_VERSION,
+            *flags,
+        ]
+    )
     rights = ("ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
     objects: list[dict[str, Any]] = [each for each in yaml.safe_load_all(text) if each and each["kind"] in rights]
     for each in objects:  # as helm does: what names no namespace goes into the release's

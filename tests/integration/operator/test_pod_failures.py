@@ -1,4 +1,5 @@
-"""The table of pod failures, row by row: what the cluster does to a worker, what it costs, and what becomes of the worker."""
+"""The table of pod failures, row by row: what the cluster does to a worker, what it costs, and what becomes of the
+worker."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def fails(**status: Any) -> Callable[[Namespace], None]:
 
 def disrupted(reason: str, phase_reason: str = "") -> Callable[[Namespace], None]:
     return fails(
-        reason=phase_reason, conditions=[{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "by the cluster"}]
+        reason=phase_reason,
+        conditions=[{"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "by the cluster"}],
     )
 
 
@@ -52,19 +54,29 @@ class Row(NamedTuple):
 
 
 REPLACED = {
-    "application exit": Row(ends(1), {"ApplicationError": 1}, f"{WORKER} failed (ApplicationError, exit code 1); restart 1 of at most 10."),
-    "signal": Row(ends(139), {"Signal": 1}, f"{WORKER} failed (Signal, exit code -11: ended by signal 11); restart 1 of at most 10."),
+    "application exit": Row(
+        ends(1), {"ApplicationError": 1}, f"{WORKER} failed (ApplicationError, exit code 1); restart 1 of at most 10."
+    ),
+    "signal": Row(
+        ends(139),
+        {"Signal": 1},
+        f"{WORKER} failed (Signal, exit code -11: ended by signal 11); restart 1 of at most 10.",
+    ),
     "OOMKilled": Row(
         ends(137, "OOMKilled"),
         {"OutOfMemory": 1},
         f"{WORKER} failed (OutOfMemory, exit code 137: out of memory: raise the container's memory limit",
     ),
-    "SIGTERM that Kubernetes knows nothing of": Row(ends(143), {"Terminated": 1}, "ended by SIGTERM, though nobody deleted the pod"),
+    "SIGTERM that Kubernetes knows nothing of": Row(
+        ends(143), {"Terminated": 1}, "ended by SIGTERM, though nobody deleted the pod"
+    ),
     "lost its membership": Row(ends(75), {}, "lost its membership"),
     "container vanished with a reboot": Row(ends(137, "ContainerStatusUnknown"), {}, "the container vanished"),
     "the same, as containerd has it": Row(ends(255, "Unknown"), {}, "the container vanished"),
     "evicted for its own storage": Row(
-        fails(reason="Evicted", message="Usage of EmptyDir volume exceeds the limit"), {"Evicted": 1}, "Usage of EmptyDir volume"
+        fails(reason="Evicted", message="Usage of EmptyDir volume exceeds the limit"),
+        {"Evicted": 1},
+        "Usage of EmptyDir volume",
     ),
     "evicted by the kubelet": Row(disrupted("TerminationByKubelet", phase_reason="Evicted"), {}, "by the cluster"),
     "preempted by the scheduler": Row(disrupted("PreemptionByScheduler"), {}, "by the cluster"),
@@ -91,7 +103,10 @@ def test_worker_is_replaced(ns: Namespace, training: Callable[..., Agents], row:
     assert uid_of(ns, "digits-worker-0") == other, "the other one is left alone"
     eventually(lambda: row.words in ns.condition("digits", "Restarting").get("message", ""), what="Restarting says why")
     reason = "WorkerFailed" if row.causes else "WorkerLost"
-    assert (ns.condition("digits", "Restarting")["status"], ns.condition("digits", "Restarting")["reason"]) == ("True", reason)
+    assert (ns.condition("digits", "Restarting")["status"], ns.condition("digits", "Restarting")["reason"]) == (
+        "True",
+        reason,
+    )
     ns.run(WORKER)
     agents.plan(2, size=2, restart_count=0)
     eventually(lambda: ns.is_true("digits", "Running") and ns.status("digits")["round"] == 2, what="it trains again")
@@ -102,7 +117,9 @@ def test_worker_is_replaced(ns: Namespace, training: Callable[..., Agents], row:
     assert len(told(ns, "WorkerDeleted")) == (0 if row.happens is deleted else 1), "what it did itself, once"
 
 
-def test_worker_in_a_crash_loop_waits_and_status_says_until_when(ns: Namespace, training: Callable[..., Agents]) -> None:
+def test_worker_in_a_crash_loop_waits_and_status_says_until_when(
+    ns: Namespace, training: Callable[..., Agents]
+) -> None:
     training(replicas=2, spec={"restartPolicy": {"backoff": {"initialSeconds": 600, "maxSeconds": 600}}})
     before = uid_of(ns, WORKER)
     ns.end(WORKER, 1, at=rfc3339(-60))
@@ -126,8 +143,15 @@ def test_worker_refused_by_its_kubelet_is_free_and_waits(ns: Namespace, training
     """The scheduler would choose the same node again."""
     training(replicas=2, minReplicas=2)
     before = uid_of(ns, WORKER)
-    ns.patch("pods", WORKER, {"status": {"phase": "Failed", "reason": "OutOfcpu", "message": "Node didn't have enough cpu"}}, "status")
-    eventually(lambda: "enough cpu" in ns.condition("digits", "Restarting").get("message", ""), what="the kubelet's words")
+    ns.patch(
+        "pods",
+        WORKER,
+        {"status": {"phase": "Failed", "reason": "OutOfcpu", "message": "Node didn't have enough cpu"}},
+        "status",
+    )
+    eventually(
+        lambda: "enough cpu" in ns.condition("digits", "Restarting").get("message", ""), what="the kubelet's words"
+    )
     assert "this restart is free. Its successor comes at 20" in ns.condition("digits", "Restarting")["message"]
     assert uid_of(ns, WORKER) == before
     assert ns.status("digits")["restarts"]["total"] == 0
@@ -141,11 +165,17 @@ def waiting(reason: str, message: str) -> Json:
 
 UNSCHEDULABLE = {
     "phase": "Pending",
-    "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes: insufficient GPU"}],
+    "conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes: insufficient GPU"}
+    ],
 }
 STUCK = {
     "image that cannot be pulled": (waiting("ErrImagePull", "not found"), "ImageUnavailable", "not found"),
-    "config error": (waiting("CreateContainerConfigError", 'secret "token" not found'), "ContainerConfigError", 'secret "token" not found'),
+    "config error": (
+        waiting("CreateContainerConfigError", 'secret "token" not found'),
+        "ContainerConfigError",
+        'secret "token" not found',
+    ),
     "unschedulable": (UNSCHEDULABLE, "Unschedulable", "0/3 nodes: insufficient GPU"),
 }
 
@@ -189,7 +219,10 @@ def test_worker_refused_by_admission_is_shown_in_its_words(ns: Namespace, traini
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
     policy = {
         "metadata": {"name": name},
-        "spec": {"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "false", "message": "no pods on Fridays"}]},
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": "false", "message": "no pods on Fridays"}],
+        },
     }
     selector = {"matchLabels": {"kubernetes.io/metadata.name": ns.name}}
     binding = {
@@ -208,7 +241,10 @@ def test_worker_refused_by_admission_is_shown_in_its_words(ns: Namespace, traini
         eventually(lambda: [each for each in told(ns, "PodRefused") if "no pods on Fridays" in each], what="a Warning")
         created = len(told(ns, "WorkerCreated"))  # Events come in their order: those of before the policy are there
         assert WORKER not in ns.workers()
-        assert (ns.condition("digits", "Degraded")["status"], ns.condition("digits", "Degraded")["reason"]) == ("True", "PodRefused")
+        assert (ns.condition("digits", "Degraded")["status"], ns.condition("digits", "Degraded")["reason"]) == (
+            "True",
+            "PodRefused",
+        )
     finally:
         ns.kube.call("DELETE", f"{admission}/validatingadmissionpolicybindings/{name}")
         ns.kube.call("DELETE", f"{admission}/validatingadmissionpolicies/{name}")
@@ -218,7 +254,9 @@ def test_worker_refused_by_admission_is_shown_in_its_words(ns: Namespace, traini
     assert ns.status("digits")["restarts"]["total"] == 0
 
 
-def test_node_where_workers_keep_failing_is_avoided(ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]) -> None:
+def test_node_where_workers_keep_failing_is_avoided(
+    ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]
+) -> None:
     good, bad = nodes
     training(replicas=2, node=good, spec={"scheduling": {"avoidNodesAfter": 1}, "restartPolicy": {"maxRestarts": 5}})
     ns.scale("digits", 3)

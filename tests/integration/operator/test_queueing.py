@@ -1,6 +1,8 @@
-"""A job in a queue: nothing is held while it waits, it goes where it is admitted, and comes back from a preemption as another run.
+"""A job in a queue: nothing is held while it waits, it goes where it is admitted, and comes back from a preemption as
+another run.
 
-The queue is tests/integration/operator/queue.py, which acts as Kueue does; Kueue itself is not here. The contract: docs/queueing.md.
+The queue is tests/integration/operator/queue.py, which acts as Kueue does; Kueue itself is not here. The contract:
+docs/queueing.md.
 """
 
 from __future__ import annotations
@@ -98,15 +100,23 @@ def test_queued_job_holds_nothing_goes_where_it_is_admitted_and_returns_from_pre
     queue.preempt()
     assert queue.holds_quota(), "the pods are there still"
     assert ns.job("digits")["spec"]["workers"] == original, "template and size are restored in the same write"
-    eventually(lambda: all("deletionTimestamp" in each["metadata"] for each in ns.workers().values()), LONG, what="the pods are to end")
-    eventually(lambda: ns.condition("digits", "Suspended").get("reason") == "Suspending", LONG, what="the operator says so")
+    eventually(
+        lambda: all("deletionTimestamp" in each["metadata"] for each in ns.workers().values()),
+        LONG,
+        what="the pods are to end",
+    )
+    eventually(
+        lambda: ns.condition("digits", "Suspended").get("reason") == "Suspending", LONG, what="the operator says so"
+    )
     queue.reconcile()
     assert queue.job.is_active()
     assert queue.holds_quota(), "until the last pod is gone"
     for name in ns.workers():
         ns.remove(name)
     eventually(queue.is_free, LONG, what="the quota is free")
-    suspended = eventually(lambda: ns.is_true("digits", "Suspended") and ns.condition("digits", "Suspended"), LONG, what="Suspended")
+    suspended = eventually(
+        lambda: ns.is_true("digits", "Suspended") and ns.condition("digits", "Suspended"), LONG, what="Suspended"
+    )
     assert suspended
     assert suspended["lastTransitionTime"] >= ns.condition("digits", "Accepted")["lastTransitionTime"]
     assert (ns.status("digits")["replicas"], ns.status("digits")["worldSize"]) == (0, 0)
@@ -144,7 +154,9 @@ def test_failed_job_is_finished_for_its_queue_with_the_cause(ns: Namespace, oper
     assert "digits-worker-2" in message
 
 
-def test_job_that_was_not_admitted_is_stopped_before_it_holds_much(ns: Namespace, operator: Operator, endpoint: str) -> None:
+def test_job_that_was_not_admitted_is_stopped_before_it_holds_much(
+    ns: Namespace, operator: Operator, endpoint: str
+) -> None:
     """No webhook made it begin suspended."""
     assert operator
     ns.create("elasticjobs", manifest(endpoint))
@@ -180,7 +192,9 @@ def test_job_of_a_manager_cluster_runs_elsewhere_and_shows_the_status_of_there(
     # The operator sees every change of the mirror, and of others meanwhile.
     worker_cluster.scale("digits", 3)
     eventually(lambda: len(worker_cluster.workers()) == 3, LONG, what="three workers there")
-    assert ns.job("digits")["metadata"]["resourceVersion"] == mirrored["metadata"]["resourceVersion"], "untouched, status too"
+    assert ns.job("digits")["metadata"]["resourceVersion"] == mirrored["metadata"]["resourceVersion"], (
+        "untouched, status too"
+    )
     assert not ns.all("pods")
     assert not ns.all("services")
     assert not ns.events("digits")

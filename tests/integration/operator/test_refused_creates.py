@@ -1,4 +1,5 @@
-"""An API server that refuses pods, because of a quota, or because a webhook is broken: what it is asked, and what the job says."""
+"""An API server that refuses pods, because of a quota, or because a webhook is broken: what it is asked, and what the
+job says."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ def test_a_webhook_that_breaks_is_told_in_the_status_in_the_servers_words_and_pa
 ) -> None:
     server.fault = lambda request: BROKEN if is_create(request) else None
     submit(replicas=2)
-    eventually(lambda: ns.condition("digits", "Running").get("reason") == "PodRefused", what="the condition", timeout=60)
+    eventually(
+        lambda: ns.condition("digits", "Running").get("reason") == "PodRefused", what="the condition", timeout=60
+    )
     assert "a fault: 500" in ns.condition("digits", "Running")["message"]
     server.fault = lambda _: None
     eventually(lambda: len(ns.workers()) == 2, what="two workers", timeout=60)
@@ -48,7 +51,9 @@ def test_a_webhook_that_is_broken_from_the_start_is_told_in_the_status_and_passe
 ) -> None:
     server.fault = lambda request: BROKEN if "dryRun" in request.query else None
     submit(replicas=2)
-    eventually(lambda: ns.condition("digits", "Accepted").get("reason") == "PodRefused", what="the condition", timeout=60)
+    eventually(
+        lambda: ns.condition("digits", "Accepted").get("reason") == "PodRefused", what="the condition", timeout=60
+    )
     assert "a fault: 500" in ns.condition("digits", "Accepted")["message"]
     server.fault = lambda _: None
     eventually(lambda: ns.is_true("digits", "Accepted") and len(ns.workers()) == 2, what="two workers", timeout=60)
@@ -68,7 +73,9 @@ def test_a_quota_of_few_costs_few_requests_however_many_are_wanted(
 
     server.fault = quota
     submit(replicas=500, maxReplicas=500)
-    eventually(lambda: ns.condition("digits", "Running").get("reason") == "PodRefused", what="the condition", timeout=60)
+    eventually(
+        lambda: ns.condition("digits", "Running").get("reason") == "PodRefused", what="the condition", timeout=60
+    )
     rounds = 4
     eventually(lambda: len(creates) >= 25 or time.monotonic() - creates[0] > 8, what="it is tried again", timeout=60)
     assert len(ns.workers()) == 10

@@ -26,7 +26,9 @@ def test_unreachable_etcd_is_a_condition_with_address_and_error_and_passes(
     ns: Namespace, operator: Operator, submit: Callable[..., str], gate: Gate, agents_of: Callable[..., Agents]
 ) -> None:
     submit(endpoint=f"127.0.0.1:{gate.port}")
-    eventually(lambda: ns.condition("digits", "RendezvousReady").get("reason") == "EtcdUnreachable", what="the condition")
+    eventually(
+        lambda: ns.condition("digits", "RendezvousReady").get("reason") == "EtcdUnreachable", what="the condition"
+    )
     words = ns.condition("digits", "RendezvousReady")["message"]
     assert f"127.0.0.1:{gate.port}" in words
     assert "refused" in words
@@ -71,18 +73,24 @@ def test_operators_default_endpoint_serves_jobs_that_name_none(
     start_operator(ELASTICJOB_RENDEZVOUS_ENDPOINT=f"127.0.0.1:{free_port()}")
     ns.scale("digits", 3)
     eventually(lambda: len(ns.workers()) == 3, what="a third pod")
-    environment = {each["name"]: each.get("value") for each in ns.workers()["digits-worker-2"]["spec"]["containers"][0]["env"]}
+    environment = {
+        each["name"]: each.get("value") for each in ns.workers()["digits-worker-2"]["spec"]["containers"][0]["env"]
+    }
     assert environment["PET_RDZV_ENDPOINT"] == endpoint
     assert ns.is_true("digits", "RendezvousReady")
 
 
-def test_c10d_job_meets_at_worker_0_and_shrinks_without_an_etcd(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+def test_c10d_job_meets_at_worker_0_and_shrinks_without_an_etcd(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
     assert operator
     submit(replicas=3, spec={"rendezvous": {"backend": "c10d"}})
     eventually(lambda: len(ns.workers()) == 3, what="workers")
     assert set(ns.all("services")) == {"digits"}
     assert not ns.all("statefulsets")
-    environment = {each["name"]: each.get("value") for each in ns.workers()["digits-worker-1"]["spec"]["containers"][0]["env"]}
+    environment = {
+        each["name"]: each.get("value") for each in ns.workers()["digits-worker-1"]["spec"]["containers"][0]["env"]
+    }
     assert environment["PET_RDZV_ENDPOINT"] == f"digits-worker-0.digits.{ns.name}.svc:29400"
     assert environment["PET_RDZV_CONF"] == "is_host=false"
     for pod in ns.workers():

@@ -1,4 +1,5 @@
-"""The operator on an API server that fails in every way one can, and killed at each of its writes: the end is always the same."""
+"""The operator on an API server that fails in every way one can, and killed at each of its writes: the end is always
+the same."""
 
 from __future__ import annotations
 
@@ -55,17 +56,23 @@ def live(ns: Namespace, job: str = "digits") -> None:
     ns.run(f"{job}-worker-1")
     ns.end(f"{job}-worker-0", 1, at=rfc3339())
     replaced = f"{job}-worker-0"
-    eventually(lambda: (pod := ns.workers().get(replaced)) and pod["metadata"]["uid"] != first, what="replaced", timeout=60)
+    eventually(
+        lambda: (pod := ns.workers().get(replaced)) and pod["metadata"]["uid"] != first, what="replaced", timeout=60
+    )
     eventually(lambda: ns.status(job)["restarts"]["total"] == 1, what="one restart is counted", timeout=60)
     ns.scale(job, 3)
-    eventually(lambda: set(ns.workers()) == {f"{job}-worker-{index}" for index in range(3)}, what="three workers", timeout=60)
+    eventually(
+        lambda: set(ns.workers()) == {f"{job}-worker-{index}" for index in range(3)}, what="three workers", timeout=60
+    )
     eventually(lambda: ns.status(job)["workers"].endswith("/3"), what="status", timeout=60)
     assert ns.status(job)["restarts"]["total"] == 1
 
 
 FAULTS: dict[str, Callable[[Request], Fault | None]] = {
     "two of three writes are answered 500": every(3, Answer(500, "InternalError"), lambda r: r.is_write),
-    "two of three writes are put off with 429": every(3, Answer(429, "TooManyRequests", {"Retry-After": "1"}), lambda r: r.is_write),
+    "two of three writes are put off with 429": every(
+        3, Answer(429, "TooManyRequests", {"Retry-After": "1"}), lambda r: r.is_write
+    ),
     "every other write is a conflict": every(2, Answer(409, "Conflict"), lambda r: r.is_write and r.method != "POST"),
     "every other write is lost": every(2, Drop(), lambda r: r.is_write),
     "the answer to every other write is lost": every(2, Drop(acted=True), lambda r: r.is_write),
@@ -104,7 +111,9 @@ def test_429_is_waited_for_as_long_as_the_server_says(
     assert 'code="429",resource="pods",verb="create"} 1.0' in operator.metrics()
 
 
-def test_watches_that_are_cut_again_and_again(ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]) -> None:
+def test_watches_that_are_cut_again_and_again(
+    ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]
+) -> None:
     stop = threading.Event()
 
     def cut() -> None:
@@ -129,7 +138,8 @@ async def twice(events: AsyncIterator[Json]) -> AsyncIterator[Json]:
 
 
 async def in_pairs_turned_round(events: AsyncIterator[Json]) -> AsyncIterator[Json]:
-    """Each second event goes before the first, if it comes at all; what comes alone waits for the next bookmark or event."""
+    """Each second event goes before the first, if it comes at all; what comes alone waits for the next bookmark or
+    event."""
     held: Json | None = None
     async for event in events:
         if held is None and event["type"] != "BOOKMARK":
@@ -169,11 +179,21 @@ def test_events_that_come_twice_or_late_change_nothing(
 
 
 def test_events_in_the_wrong_order_change_nothing(
-    ns: Namespace, server: FaultyServer, tmp_path: Path, start_operator: Callable[..., Operator], submit: Callable[..., str]
+    ns: Namespace,
+    server: FaultyServer,
+    tmp_path: Path,
+    start_operator: Callable[..., Operator],
+    submit: Callable[..., str],
 ) -> None:
     server.fault = lambda request: Bend(in_pairs_turned_round) if request.is_watch and "/pods" in request.path else None
     start_operator(server.kubeconfig(tmp_path), ELASTICJOB_RESYNC_SECONDS="2")
-    ns.create("pods", {"metadata": {"name": "noise", "labels": {"elasticjob.dev/job-name": "noise"}}, "spec": {"containers": [NOISE]}})
+    ns.create(
+        "pods",
+        {
+            "metadata": {"name": "noise", "labels": {"elasticjob.dev/job-name": "noise"}},
+            "spec": {"containers": [NOISE]},
+        },
+    )
     stop = threading.Event()
 
     def make_noise() -> None:
@@ -201,14 +221,18 @@ def test_events_in_the_wrong_order_change_nothing(
 NOISE = {"name": "noise", "image": "none"}
 
 
-def test_history_that_is_gone_is_listed_again(ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]) -> None:
+def test_history_that_is_gone_is_listed_again(
+    ns: Namespace, server: FaultyServer, operator: Operator, submit: Callable[..., str]
+) -> None:
     submit(replicas=2)
     eventually(lambda: len(ns.workers()) == 2, what="two workers")
     server.fault = every(2, Answer(410, "Expired"), lambda r: r.is_watch and "elasticjobs" not in r.path)
     server.cut_watches()
     ns.delete("pods", "digits-worker-1")
     ns.scale("digits", 3)
-    eventually(lambda: set(ns.workers()) == {f"digits-worker-{index}" for index in range(3)}, what="three workers", timeout=60)
+    eventually(
+        lambda: set(ns.workers()) == {f"digits-worker-{index}" for index in range(3)}, what="three workers", timeout=60
+    )
     assert operator.probe("/healthz") == 200
 
 
@@ -246,7 +270,9 @@ def test_watch_of_jobs_that_is_answered_410_in_plain_does_not_end_the_operator(
     submit(replicas=2)
     submit("doomed", replicas=1)
     eventually(lambda: len(ns.workers()) == 3, what="three workers", timeout=60)
-    server.fault = lambda request: Answer(410, "Expired") if request.is_watch and "elasticjobs" in request.path else None
+    server.fault = lambda request: (
+        Answer(410, "Expired") if request.is_watch and "elasticjobs" in request.path else None
+    )
     before = len(server.requests)
     server.cut_watches()
     eventually(lambda: refused(server, before) >= 2, what="refused, and asked again", timeout=60)
@@ -274,7 +300,11 @@ def normalised(ns: Namespace, job: str) -> Json:
     def plain(text: Any) -> Any:
         return str(text).replace(job, "JOB")
 
-    pods = {plain(name): (pod["status"]["phase"], plain(pod["spec"]["containers"])) for name, pod in ns.workers().items() if job in name}
+    pods = {
+        plain(name): (pod["status"]["phase"], plain(pod["spec"]["containers"]))
+        for name, pod in ns.workers().items()
+        if job in name
+    }
     status = ns.status(job)
     return {
         "pods": {name: (phase, _without_uid(spec, ns, job)) for name, (phase, spec) in pods.items()},
@@ -357,7 +387,11 @@ def test_killed_at_every_write_of_a_start(
         killed_at.append(killer.killed)
         operator.restart()
         eventually(lambda: is_there(job), what=f"it starts, although killed at {killer.killed}", timeout=60)  # noqa: B023
-        eventually(lambda: normalised(ns, job) == expected, what=f"the same as ever, killed at {killer.killed}", timeout=60)  # noqa: B023
+        eventually(
+            lambda: normalised(ns, job) == expected,  # noqa: B023
+            what=f"the same as ever, killed at {killer.killed}",
+            timeout=60,
+        )
         ns.delete("elasticjobs", job)
     assert len(killed_at) >= 7, f"dry run, two Services, StatefulSet, two pods, status: {killed_at}"
 
@@ -373,7 +407,9 @@ def test_killed_at_every_write_of_a_restart(
         eventually(lambda: len([name for name in ns.workers() if name.startswith(f"{job}-")]) == 2, what="two workers")
         for index in range(2):
             ns.run(f"{job}-worker-{index}")
-        eventually(lambda: ns.status(job).get("workers") == "2/2" and settled(server), what="both are ready", timeout=60)
+        eventually(
+            lambda: ns.status(job).get("workers") == "2/2" and settled(server), what="both are ready", timeout=60
+        )
 
     def is_replaced(job: str) -> bool:
         pod = ns.workers().get(f"{job}-worker-0")
@@ -400,7 +436,11 @@ def test_killed_at_every_write_of_a_restart(
         killed_at.append(killer.killed)
         operator.restart()
         eventually(lambda: is_replaced(job), what=f"replaced, although killed at {killer.killed}", timeout=60)  # noqa: B023
-        eventually(lambda: normalised(ns, job) == expected, what=f"the same as ever, killed at {killer.killed}", timeout=60)  # noqa: B023
+        eventually(
+            lambda: normalised(ns, job) == expected,  # noqa: B023
+            what=f"the same as ever, killed at {killer.killed}",
+            timeout=60,
+        )
         ns.delete("elasticjobs", job)
     assert len(killed_at) >= 3, f"status, delete, create: {killed_at}"
 
@@ -439,7 +479,11 @@ def test_api_server_is_started_afresh(tmp_path: Path) -> None:
             eventually(lambda: is_back(ns), what="it answers again", timeout=60)
             ns.delete("pods", "digits-worker-0")
             ns.scale("digits", 3)
-            eventually(lambda: set(ns.workers()) == {f"digits-worker-{index}" for index in range(3)}, what="three workers", timeout=150)
+            eventually(
+                lambda: set(ns.workers()) == {f"digits-worker-{index}" for index in range(3)},
+                what="three workers",
+                timeout=150,
+            )
             assert operator.probe("/healthz") == 200
         finally:
             operator.close()

@@ -34,8 +34,13 @@ def test_two_four_two_with_draining_told_first(ns: Namespace, training: Callable
     # Bound pods stay until their kubelet ends them, so this is what the agents knew when SIGTERM came.
     spec = agents.spec()
     assert spec is not None
-    assert (spec.members, spec.draining) == (["digits-worker-0", "digits-worker-1"], ["digits-worker-2", "digits-worker-3"])
-    assert ns.workers()["digits-worker-2"]["metadata"]["deletionGracePeriodSeconds"] == 30, "they get their time to save"
+    assert (spec.members, spec.draining) == (
+        ["digits-worker-0", "digits-worker-1"],
+        ["digits-worker-2", "digits-worker-3"],
+    )
+    assert ns.workers()["digits-worker-2"]["metadata"]["deletionGracePeriodSeconds"] == 30, (
+        "they get their time to save"
+    )
     for pod in ("digits-worker-2", "digits-worker-3"):
         ns.remove(pod)
     eventually(lambda: (spec := agents.spec()) and spec.draining == [], what="nobody is draining any more")

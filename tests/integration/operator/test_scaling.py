@@ -59,7 +59,9 @@ def test_sizes_in_between_are_rounded_down(ns: Namespace, training: Callable[...
     eventually(lambda: ns.status("digits")["workers"] == "2/4", what="status says so")
 
 
-def test_more_workers_are_put_off_exactly_even_over_a_restart(ns: Namespace, operator: Operator, training: Callable[..., Agents]) -> None:
+def test_more_workers_are_put_off_exactly_even_over_a_restart(
+    ns: Namespace, operator: Operator, training: Callable[..., Agents]
+) -> None:
     training(replicas=1, spec={"scaling": {"scaleUpDelaySeconds": 6}})
     ns.scale("digits", 2)
     eventually(lambda: resizing(ns) == ("True", "ScaleUpDelayed"), what="put off")
@@ -72,7 +74,9 @@ def test_more_workers_are_put_off_exactly_even_over_a_restart(ns: Namespace, ope
     assert min(created) >= due
 
 
-def test_metrics_make_an_autoscaler_that_is_kept_and_taken_away(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+def test_metrics_make_an_autoscaler_that_is_kept_and_taken_away(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
     assert operator
     scaling: dict[str, Any] = {"metrics": [METRIC], "behavior": {"scaleDown": {"stabilizationWindowSeconds": 60}}}
     submit(spec={"scaling": scaling})
@@ -81,11 +85,17 @@ def test_metrics_make_an_autoscaler_that_is_kept_and_taken_away(ns: Namespace, o
         return ns.get("horizontalpodautoscalers", "digits")
 
     made = eventually(scaler, what="an autoscaler")
-    assert made["spec"]["scaleTargetRef"] == {"apiVersion": "elasticjob.dev/v1alpha1", "kind": "ElasticJob", "name": "digits"}
+    assert made["spec"]["scaleTargetRef"] == {
+        "apiVersion": "elasticjob.dev/v1alpha1",
+        "kind": "ElasticJob",
+        "name": "digits",
+    }
     assert (made["spec"]["minReplicas"], made["spec"]["maxReplicas"]) == (1, 8)
     assert made["metadata"]["ownerReferences"][0]["uid"] == ns.job("digits")["metadata"]["uid"]
     ns.patch("horizontalpodautoscalers", "digits", {"spec": {"maxReplicas": 99}})
     eventually(lambda: scaler()["spec"]["maxReplicas"] == 8, what="it is put right")
-    assert operator.log_text().count("PatchObject digits") == 1, "quantities that the server spells its own way are no change"
+    assert operator.log_text().count("PatchObject digits") == 1, (
+        "quantities that the server spells its own way are no change"
+    )
     ns.patch("elasticjobs", "digits", {"spec": {"scaling": {"metrics": []}}})
     eventually(lambda: scaler() is None, what="it is gone")

@@ -1,4 +1,5 @@
-"""What ends while no operator looks, or ends only in part: the end is not forgotten, and what it holds is given back."""
+"""What ends while no operator looks, or ends only in part: the end is not forgotten, and what it holds is given
+back."""
 
 from __future__ import annotations
 

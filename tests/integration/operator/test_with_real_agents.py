@@ -50,7 +50,11 @@ class Training:
         self.trains_with(replicas)
 
     def trains_with(self, workers: int) -> None:
-        eventually(lambda: self._faultless() and self.ns.status("digits").get("worldSize") == workers, what=f"{workers} train", timeout=60)
+        eventually(
+            lambda: self._faultless() and self.ns.status("digits").get("worldSize") == workers,
+            what=f"{workers} train",
+            timeout=60,
+        )
         before = self.step()
         eventually(lambda: self.step() > before, what="steps go on")
 
@@ -80,7 +84,10 @@ def test_runs_to_the_end(training: Training) -> None:
     training.start(2)
     training.stop.touch()
     eventually(lambda: training.ns.is_true("digits", "Succeeded"), what="Succeeded")
-    eventually(lambda: [pod["status"]["phase"] for pod in training.ns.workers().values()] == ["Succeeded"] * 2, what="the pods ended well")
+    eventually(
+        lambda: [pod["status"]["phase"] for pod in training.ns.workers().values()] == ["Succeeded"] * 2,
+        what="the pods ended well",
+    )
     eventually(lambda: not training.ns.all("services"), what="the services are gone")
 
 
@@ -99,7 +106,9 @@ def test_goes_on_when_a_pod_is_deleted_and_comes_back_to_full_size(training: Tra
     round_number = training.ns.status("digits")["round"]
     training.ns.delete("pods", "digits-worker-1")
     eventually(
-        lambda: training.ns.status("digits")["round"] >= round_number + 2, what="without it, and then with its successor", timeout=60
+        lambda: training.ns.status("digits")["round"] >= round_number + 2,
+        what="without it, and then with its successor",
+        timeout=60,
     )
     training.trains_with(3)
     assert training.ns.status("digits")["restarts"]["total"] == 0
@@ -116,7 +125,10 @@ def test_script_that_raises_ends_the_job_with_its_traceback(training: Training) 
     assert status["lastFailure"]["exitCode"] == 1
     assert "ZeroDivisionError: told to fail" in status["lastFailure"]["message"]
     assert 'raise ZeroDivisionError("told to fail")' in status["lastFailure"]["message"]
-    ended = eventually(lambda: [pod for pod in training.ns.workers().values() if pod["status"]["phase"] == "Failed"], what="failed pods")
+    ended = eventually(
+        lambda: [pod for pod in training.ns.workers().values() if pod["status"]["phase"] == "Failed"],
+        what="failed pods",
+    )
     assert ended
 
 
@@ -134,7 +146,9 @@ def test_suspended_and_resumed_it_trains_as_another_run(training: Training) -> N
     training.ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": True}}})
     eventually(lambda: training.ns.is_true("digits", "Suspended"), what="Suspended", timeout=60)
     assert not training.ns.workers()
-    assert training.ns.condition("digits", "Failed")["status"] == "False", "workers that end at a SIGTERM are no failure"
+    assert training.ns.condition("digits", "Failed")["status"] == "False", (
+        "workers that end at a SIGTERM are no failure"
+    )
     training.ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": False}}})
     eventually(lambda: training.ns.status("digits")["rendezvous"]["id"].endswith("-2"), what="the second run")
     training.trains_with(2)

@@ -50,7 +50,9 @@ def test_pod_deleted_by_hand_comes_back_and_is_free(ns: Namespace, training: Cal
     assert ns.status("digits")["restarts"]["total"] == 0
 
 
-def test_failed_pod_counts_and_is_replaced_and_its_member_evicted(ns: Namespace, training: Callable[..., Agents]) -> None:
+def test_failed_pod_counts_and_is_replaced_and_its_member_evicted(
+    ns: Namespace, training: Callable[..., Agents]
+) -> None:
     agents = training(replicas=2)
     agents.register("digits-worker-1")
     before = uid_of(ns, "digits-worker-1")
@@ -66,7 +68,12 @@ def test_failed_pod_counts_and_is_replaced_and_its_member_evicted(ns: Namespace,
 def test_evicted_pod_is_replaced_for_free(ns: Namespace, training: Callable[..., Agents]) -> None:
     training(replicas=2)
     before = uid_of(ns, "digits-worker-0")
-    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "preempted"}
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": "preempted",
+    }
     ns.patch("pods", "digits-worker-0", {"status": {"phase": "Failed", "conditions": [condition]}}, "status")
     successor(ns, "digits-worker-0", before)
     assert ns.status("digits")["restarts"]["total"] == 0
@@ -107,11 +114,17 @@ def test_dead_node_pod_terminating_forever_is_forced_out_and_replaced(
     eventually(lambda: len(told()) >= 2, what="Events, within a second of the status")
     assert told() == [
         ("WorkerDeleted", f"Deleted digits-worker-2: node {bad} is not ready"),
-        ("WorkerLost", f"On the way to 3 workers; 2 train. digits-worker-2 is gone (node {bad} is not ready); this restart is free."),
+        (
+            "WorkerLost",
+            f"On the way to 3 workers; 2 train. digits-worker-2 is gone (node {bad} is not ready); this restart is "
+            "free.",
+        ),
     ]
 
 
-def test_pod_of_a_ready_node_is_left_to_its_kubelet(ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]) -> None:
+def test_pod_of_a_ready_node_is_left_to_its_kubelet(
+    ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]
+) -> None:
     good, bad = nodes
     training(replicas=2, node=good)
     before = uid_of(ns, "digits-worker-1")
@@ -124,20 +137,31 @@ def test_pod_of_a_ready_node_is_left_to_its_kubelet(ns: Namespace, nodes: tuple[
     successor(ns, "digits-worker-1", before)
 
 
-def test_image_that_cannot_be_pulled_is_shown_and_not_replaced(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+def test_image_that_cannot_be_pulled_is_shown_and_not_replaced(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
     assert operator
     submit(replicas=1)
     eventually(lambda: "digits-worker-0" in ns.workers(), what="the pod")
     before = uid_of(ns, "digits-worker-0")
     waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "none"'}
-    container = {"name": "trainer", "image": "none", "imageID": "", "ready": False, "restartCount": 0, "state": {"waiting": waiting}}
+    container = {
+        "name": "trainer",
+        "image": "none",
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": {"waiting": waiting},
+    }
     ns.patch("pods", "digits-worker-0", {"status": {"phase": "Pending", "containerStatuses": [container]}}, "status")
     eventually(lambda: ns.condition("digits", "Running").get("reason") == "ImageUnavailable", what="the reason")
     assert 'Back-off pulling image "none"' in ns.condition("digits", "Running")["message"]
     assert uid_of(ns, "digits-worker-0") == before
 
 
-def test_quota_is_shown_in_the_servers_words_and_growth_goes_on_when_it_is_lifted(ns: Namespace, training: Callable[..., Agents]) -> None:
+def test_quota_is_shown_in_the_servers_words_and_growth_goes_on_when_it_is_lifted(
+    ns: Namespace, training: Callable[..., Agents]
+) -> None:
     training(replicas=2)
     ns.create("resourcequotas", {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "2"}}})
     # Nobody plays the quota controller: it would count the pods.
@@ -147,13 +171,17 @@ def test_quota_is_shown_in_the_servers_words_and_growth_goes_on_when_it_is_lifte
     assert ns.is_true("digits", "Running"), "the two go on"
     resizing = ns.condition("digits", "Resizing")
     assert (resizing["status"], resizing["reason"]) == ("True", "PodRefused")
-    assert resizing["message"].startswith("On the way to 3 workers; 2 train. The API server refuses further worker pods, tried again: ")
+    assert resizing["message"].startswith(
+        "On the way to 3 workers; 2 train. The API server refuses further worker pods, tried again: "
+    )
 
     def told(reason: str) -> list[str]:
         return [each["message"] for each in ns.events("digits") if each["reason"] == reason]
 
     eventually(lambda: len(told("PodRefused")) == 1, what="one Event")
-    assert told("WorkerCreated") == ["Created 2 workers, digits-worker-0 to digits-worker-1."], "what was refused did not happen"
+    assert told("WorkerCreated") == ["Created 2 workers, digits-worker-0 to digits-worker-1."], (
+        "what was refused did not happen"
+    )
     ns.scale("digits", 2)
     eventually(lambda: "quota" not in ns.condition("digits", "Running")["message"], what="nothing is refused any more")
     ns.scale("digits", 3)
@@ -167,7 +195,9 @@ def test_quota_is_shown_in_the_servers_words_and_growth_goes_on_when_it_is_lifte
     assert ns.status("digits")["restarts"]["total"] == 0
 
 
-def test_autoscaler_that_cannot_be_is_told_and_holds_no_worker_back(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+def test_autoscaler_that_cannot_be_is_told_and_holds_no_worker_back(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
     assert operator
     submit(spec={"scaling": {"metrics": [{"type": "Mood"}]}})
     eventually(lambda: len(ns.workers()) == 2, what="the workers")
@@ -195,11 +225,15 @@ def test_pod_stuck_on_a_ready_node_is_forced_out_in_the_end(
     eventually(lambda: words in [each["message"] for each in ns.events("digits")], what="the operator says so")
 
 
-def test_somebody_elses_service_of_the_name_is_not_touched(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+def test_somebody_elses_service_of_the_name_is_not_touched(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
     assert operator
     ns.create("services", {"metadata": {"name": "digits"}, "spec": {"ports": [{"port": 80}]}})
     submit()
-    running = eventually(lambda: "does not belong to this job" in ns.condition("digits", "Running").get("message", ""), what="the reason")
+    running = eventually(
+        lambda: "does not belong to this job" in ns.condition("digits", "Running").get("message", ""), what="the reason"
+    )
     assert running
     assert ns.all("services")["digits"]["spec"]["ports"][0]["port"] == 80
     ns.delete("services", "digits")
@@ -234,7 +268,9 @@ def test_rule_fails_the_job_at_once(ns: Namespace, training: Callable[..., Agent
     assert ns.status("digits")["restarts"]["byCause"] == {"ApplicationError": 1}
 
 
-def test_ignored_failure_is_replaced_and_free_and_the_agents_are_told_what_is_left(ns: Namespace, training: Callable[..., Agents]) -> None:
+def test_ignored_failure_is_replaced_and_free_and_the_agents_are_told_what_is_left(
+    ns: Namespace, training: Callable[..., Agents]
+) -> None:
     rules = [{"reasons": ["OutOfMemory"], "action": "Ignore"}]
     agents = training(replicas=2, spec={"restartPolicy": {"maxRestarts": 3, "windowSeconds": 3600, "rules": rules}})
     before = uid_of(ns, "digits-worker-1")

@@ -120,7 +120,12 @@ class Job:
         }
         with log.open("wb") as output:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env={**os.environ, **given}, cwd=self.directory
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **given},
+                cwd=self.directory,
             )
         agent = Agent(name, process, log, events, termination)
         self.agents.append(agent)
@@ -155,11 +160,15 @@ class Job:
 
     def workers(self, round_number: int) -> list[WorkerNote]:
         """Those of this plan that are connected, by rank."""
-        found = [WorkerNote(**json.loads(path.read_text())) for path in (self.directory / "workers").glob(f"{round_number}-*.json")]
+        found = [
+            WorkerNote(**json.loads(path.read_text()))
+            for path in (self.directory / "workers").glob(f"{round_number}-*.json")
+        ]
         return sorted(found, key=lambda worker: worker.rank)
 
     def trains(self, size: int, *, after: Sequence[WorkerNote] = (), timeout: float = 40.0) -> list[WorkerNote]:
-        """The workers of the current plan, once it is later than that of `after`, has `size` members, and all its workers are connected."""
+        """The workers of the current plan, once it is later than that of `after`, has `size` members, and all its
+        workers are connected."""
         earlier = max((worker.round for worker in after), default=0)
 
         def connected() -> list[WorkerNote]:

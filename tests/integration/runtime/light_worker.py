@@ -1,10 +1,11 @@
-"""A worker without torch: joins the others of its world over TCP, as a process group does, reports progress, and does what it is told.
+"""A worker without torch: joins the others of its world over TCP, as a process group does, reports progress, and does
+what it is told.
 
     python light_worker.py DIRECTORY
 
-It writes DIRECTORY/workers/<round>-<rank>.json once all of its world are connected. It obeys DIRECTORY/do/<member>, a file with one word:
-raise, exit or hang. DIRECTORY/finish ends all with success. A lost peer is an error, as it is for a collective. AT_SIGTERM says what it
-does then: save (else), hang or default, for all local ranks or for each.
+It writes DIRECTORY/workers/<round>-<rank>.json once all of its world are connected. It obeys DIRECTORY/do/<member>, a
+file with one word: raise, exit or hang. DIRECTORY/finish ends all with success. A lost peer is an error, as it is for a
+collective. AT_SIGTERM says what it does then: save (else), hang or default, for all local ranks or for each.
 """
 
 from __future__ import annotations
@@ -89,7 +90,13 @@ def save(_number: int, _frame: FrameType | None) -> None:
 
 
 def tell(agent: socket.socket, step: int) -> None:
-    message: dict[str, Any] = {"type": "progress", "rank": RANK, "step": step, "metrics": {"loss": 1 / step}, "time": time.time()}
+    message: dict[str, Any] = {
+        "type": "progress",
+        "rank": RANK,
+        "step": step,
+        "metrics": {"loss": 1 / step},
+        "time": time.time(),
+    }
     agent.send(json.dumps(message).encode())
 
 

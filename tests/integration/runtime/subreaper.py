@@ -10,7 +10,8 @@ from elasticjob_runtime.workers import linux
 
 @contextlib.contextmanager
 def subreaper() -> Iterator[None]:
-    """Orphans below this process become its children, but not for longer: nobody would wait for those of later tests."""
+    """Orphans below this process become its children, but not for longer: nobody would wait for those of later
+    tests."""
     linux.become_subreaper()
     try:
         yield

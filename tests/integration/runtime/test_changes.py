@@ -35,7 +35,10 @@ def test_a_crashed_worker_restarts_the_group_and_counts_once(job: Job) -> None:
     plan = job.plan
     assert plan is not None
     assert (plan.reason, plan.restart_count) == (PlanReason.WORKER_FAILED, 1)
-    eventually(lambda: not any(lives(pid) for worker in before for pid in [worker.pid, *worker.children]), what="the old workers end")
+    eventually(
+        lambda: not any(lives(pid) for worker in before for pid in [worker.pid, *worker.children]),
+        what="the old workers end",
+    )
 
 
 def test_after_the_last_restart_everybody_exits_1_and_says_why(job: Job) -> None:
@@ -52,7 +55,9 @@ def test_after_the_last_restart_everybody_exits_1_and_says_why(job: Job) -> None
     assert outcome.failure["member"] == "b"
     for agent in agents:
         assert "RuntimeError: told to fail" in agent.output
-        assert 'raise RuntimeError("told to fail")' in agent.termination_file.read_text(), "no traceback in the termination message"
+        assert 'raise RuntimeError("told to fail")' in agent.termination_file.read_text(), (
+            "no traceback in the termination message"
+        )
 
 
 def test_a_killed_agent_takes_its_workers_along_and_the_others_go_on_at_once(job: Job) -> None:
@@ -65,7 +70,9 @@ def test_a_killed_agent_takes_its_workers_along_and_the_others_go_on_at_once(job
     assert [worker.member for worker in after] == [before[0].member, before[2].member]
     assert {worker.restarts for worker in after} == {0}, "a lost member is free"
     assert lost.member in job.members, "the lease cannot have ended yet"
-    eventually(lambda: not any(lives(pid) for pid in [lost.pid, *lost.children]), what="its workers and their children end")
+    eventually(
+        lambda: not any(lives(pid) for pid in [lost.pid, *lost.children]), what="its workers and their children end"
+    )
 
 
 def test_a_killed_leader_is_succeeded_at_once(job: Job) -> None:
@@ -233,7 +240,10 @@ def test_who_comes_after_the_end_leaves_with_the_outcome_and_is_told_what_to_do(
 def test_progress_and_phases_can_be_read(job: Job) -> None:
     agent = job.start("a", nnodes="1")
     job.trains(1)
-    eventually(lambda: '"step"' in (value.value if (value := job.client.get(job.keys.progress)) else ""), what="progress in etcd")
+    eventually(
+        lambda: '"step"' in (value.value if (value := job.client.get(job.keys.progress)) else ""),
+        what="progress in etcd",
+    )
     assert job.members["a"].state is MemberState.READY
     job.finish()
     assert agent.ends() == 0

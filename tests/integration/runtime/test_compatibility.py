@@ -1,4 +1,5 @@
-"""What scripts do beyond training: it works in a worker forked from the zygote as it does under torchrun, on the torch installed."""
+"""What scripts do beyond training: it works in a worker forked from the zygote as it does under torchrun, on the torch
+installed."""
 
 from __future__ import annotations
 
@@ -50,7 +51,12 @@ def start(tmp_path: pathlib.Path) -> Iterator[Start]:
     runs: list[Run] = []
 
     def started(
-        script: str, *flags: str, launcher: str = ELASTICRUN, stdin: str = "", arguments: Sequence[str] = (), **environment: str
+        script: str,
+        *flags: str,
+        launcher: str = ELASTICRUN,
+        stdin: str = "",
+        arguments: Sequence[str] = (),
+        **environment: str,
     ) -> Run:
         path = tmp_path / "script.py"
         path.write_text(script)
@@ -58,7 +64,12 @@ def start(tmp_path: pathlib.Path) -> Iterator[Start]:
         given, what = tmp_path / "stdin", [] if "--no-python" in flags else [str(path)]
         given.write_text(stdin)
         command = [sys.executable, "-m", launcher, "--standalone", *flags, *what, *arguments]
-        variables = {**os.environ, "PYTHONPATH": str(SOURCE), "FOUND": str(tmp_path / f"found-{launcher}"), **environment}
+        variables = {
+            **os.environ,
+            "PYTHONPATH": str(SOURCE),
+            "FOUND": str(tmp_path / f"found-{launcher}"),
+            **environment,
+        }
         with log.open("wb") as output, given.open("rb") as source:
             process = subprocess.Popen(command, cwd=tmp_path, env=variables, stdin=source, stdout=output, stderr=output)
         runs.append(Run(process, log))
@@ -126,7 +137,8 @@ if __name__ == "__main__":
     server.stop()
     found["timer"] = hangs.exitcode
     found["dynamo"] = torch._dynamo.is_compiling()
-    found["main"] = sys.modules["__main__"].__dict__ is globals(), sys.argv[1:], sys.orig_argv[-2:], os.path.basename(__file__)
+    name = os.path.basename(__file__)
+    found["main"] = sys.modules["__main__"].__dict__ is globals(), sys.argv[1:], sys.orig_argv[-2:], name
     with open(os.environ["FOUND"] + os.environ["RANK"], "w") as file:
         json.dump(found, file)
     atexit.register(lambda: print("exit function ran on rank", os.environ["RANK"], flush=True))
@@ -134,7 +146,10 @@ if __name__ == "__main__":
 
 
 def test_what_scripts_do_works_as_under_torchrun(start: Start, tmp_path: pathlib.Path) -> None:
-    runs = {launcher: start(EVERYTHING, launcher=launcher, arguments=["--an", "argument"]) for launcher in (TORCHRUN, ELASTICRUN)}
+    runs = {
+        launcher: start(EVERYTHING, launcher=launcher, arguments=["--an", "argument"])
+        for launcher in (TORCHRUN, ELASTICRUN)
+    }
     for run in runs.values():
         assert run.ends(240) == 0, run.output
     theirs, ours = (json.loads((tmp_path / f"found-{launcher}0").read_text()) for launcher in runs)
@@ -180,10 +195,13 @@ def test_the_error_file_is_torchelastics_with_record_and_without(start: Start, t
         assert 'raise ValueError("no such data")' in message["extraInfo"]["py_callstack"]
     read = (
         "import glob, sys; from torch.distributed.elastic.multiprocessing.errors import ProcessFailure\n"
-        "f = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=sys.argv[1]); print(f.message['message'], f.timestamp > 0)"
+        "f = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=sys.argv[1]); print(f.message['message'], "
+        "f.timestamp > 0)"
     )
     path = next((tmp_path / f"logs-{ELASTICRUN}-plain").glob("*/attempt_*/0/error.json"))
-    said = subprocess.run([sys.executable, "-c", read, str(path)], capture_output=True, text=True, check=True, timeout=120)
+    said = subprocess.run(
+        [sys.executable, "-c", read, str(path)], capture_output=True, text=True, check=True, timeout=120
+    )
     assert said.stdout.strip() == "ValueError: no such data True"
 
 
@@ -209,7 +227,9 @@ finally:
 def test_the_failure_that_is_told_is_the_cause_and_not_a_peer_that_lost_it(start: Start, when: str) -> None:
     run = start(VICTIMS, "--nproc-per-node=3", arguments=[when])
     assert run.ends() == 1
-    (told,) = [line for line in run.output.splitlines() if "the job failed: rank" in line and "stopping" not in line][:1]
+    (told,) = [line for line in run.output.splitlines() if "the job failed: rank" in line and "stopping" not in line][
+        :1
+    ]
     assert "rank 1" in told, run.output
     assert "ValueError: no such data" in told
 
@@ -257,7 +277,8 @@ RANDOM = """
 import json, os, random, sys
 import numpy, torch
 with open(os.environ["FOUND"], "a") as file:
-    file.write(json.dumps([random.random(), numpy.random.rand(), numpy.random.default_rng().random(), torch.rand(1).item()]) + "\\n")
+    drawn = [random.random(), numpy.random.rand(), numpy.random.default_rng().random(), torch.rand(1).item()]
+    file.write(json.dumps(drawn) + "\\n")
 sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] != "2")
 """
 
@@ -330,7 +351,8 @@ except KeyboardInterrupt:
 def test_a_script_that_saves_on_a_signal_gets_that_signal_and_keeps_its_data_loaders(
     start: Start, tmp_path: pathlib.Path, number: signal.Signals, code: int
 ) -> None:
-    """torch raises in the main thread, in the midst of what the script's handler does, when a signal ends a DataLoader's process."""
+    """torch raises in the main thread, in the midst of what the script's handler does, when a signal ends a
+    DataLoader's process."""
     run = start(LEAVING, "--start-method=spawn")
     eventually((tmp_path / "ready").exists, 90, 0.1)
     run.process.send_signal(number)
@@ -339,7 +361,9 @@ def test_a_script_that_saves_on_a_signal_gets_that_signal_and_keeps_its_data_loa
 
 
 @pytest.mark.parametrize("flags", [(), ("--signals-to-handle=SIGINT,SIGTERM",)])
-def test_a_terminal_that_closes_ends_no_job_under_nohup(start: Start, tmp_path: pathlib.Path, flags: Sequence[str]) -> None:
+def test_a_terminal_that_closes_ends_no_job_under_nohup(
+    start: Start, tmp_path: pathlib.Path, flags: Sequence[str]
+) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         run = start(LEAVING, "--start-method=spawn", *flags)
@@ -372,7 +396,11 @@ def test_a_script_reads_standard_input(start: Start, flags: Sequence[str]) -> No
 
 def test_a_program_that_is_not_python(start: Start) -> None:
     run = start(
-        "", "--no-python", "--nproc-per-node=2", arguments=["sh", "-c", "echo rank $RANK says $(cat); test $RANK = 0 || exit 0"], stdin="so"
+        "",
+        "--no-python",
+        "--nproc-per-node=2",
+        arguments=["sh", "-c", "echo rank $RANK says $(cat); test $RANK = 0 || exit 0"],
+        stdin="so",
     )
     assert run.ends() == 0, run.output
     assert "rank 0 says" in run.output
@@ -384,9 +412,17 @@ def test_a_program_that_is_not_python(start: Start) -> None:
     [
         ("import sys; sys.exit(300)", 44, "exit code 44"),
         ("raise KeyboardInterrupt", -2, "killed by SIGINT"),
-        ("import sys\ndef hook(*_): raise OSError('hook')\nsys.excepthook = hook\nraise ValueError('first')", 1, "ValueError: first"),
+        (
+            "import sys\ndef hook(*_): raise OSError('hook')\nsys.excepthook = hook\nraise ValueError('first')",
+            1,
+            "ValueError: first",
+        ),
         ("import threading\nthreading.Thread(target=lambda: 1 / 0).start()", 0, "ZeroDivisionError"),
-        ("import os\nif os.fork() == 0: raise ValueError('in a child')\nos.wait(); raise KeyError('mine')", 1, "KeyError: 'mine'"),
+        (
+            "import os\nif os.fork() == 0: raise ValueError('in a child')\nos.wait(); raise KeyError('mine')",
+            1,
+            "KeyError: 'mine'",
+        ),
     ],
 )
 def test_ends(start: Start, script: str, code: int, words: str) -> None:
@@ -402,7 +438,9 @@ def test_the_temporary_folder_may_have_a_long_name(start: Start, tmp_path: pathl
     long = tmp_path / ("x" * 100)
     long.mkdir()
     run = start(
-        "import os; print('socket', os.path.exists(os.environ['ELASTICJOB_AGENT_SOCKET']))", "--start-method=spawn", TMPDIR=str(long)
+        "import os; print('socket', os.path.exists(os.environ['ELASTICJOB_AGENT_SOCKET']))",
+        "--start-method=spawn",
+        TMPDIR=str(long),
     )
     assert run.ends() == 0, run.output
     assert "socket True" in run.output

@@ -56,7 +56,9 @@ def starts(job: Job) -> list[float]:
 
 def test_the_same_crash_again_waits_longer_every_time(job: Job, crashing: pathlib.Path) -> None:
     conf = f"{QUICK},restart_backoff=0.4"
-    agent = job.start("a", "--max-restarts", "9", nnodes="1", conf=conf, script=[str(crashing), str(job.directory), "0", "7"])
+    agent = job.start(
+        "a", "--max-restarts", "9", nnodes="1", conf=conf, script=[str(crashing), str(job.directory), "0", "7"]
+    )
     assert agent.ends() == ExitCode.SUCCEEDED, agent.output
     times = starts(job)
     waits = [later - earlier for earlier, later in itertools.pairwise(times)]
@@ -91,7 +93,10 @@ def test_a_new_planner_remembers_the_crashes(job: Job, crashing: pathlib.Path) -
     assert (plan.reason, plan.same_crashes, plan.restart_count) == (PlanReason.WORKER_FAILED, 3, 3)
     first.process.kill()
     second = job.start("b", "--max-restarts", "9", nnodes="1", conf=f"{conf},lease_ttl=2", script=script)
-    eventually(lambda: (now := job.plan) is not None and now.round > plan.round and now.crash == plan.crash, what="the next plan knows")
+    eventually(
+        lambda: (now := job.plan) is not None and now.round > plan.round and now.crash == plan.crash,
+        what="the next plan knows",
+    )
     eventually(lambda: "restarting after 30 s" in second.output, what="its crash is the same again")
 
 
@@ -100,9 +105,20 @@ def test_a_hanging_worker_is_replaced_and_shows_its_stack(job: Job) -> None:
     script.write_text(HANGING)
     conf = f"{QUICK},hang_min=1"
     agent = job.start(
-        "a", "--hang-factor", "3", "--start-method", "zygote", "--preload", "json", "--max-restarts", "0", nnodes="1", conf=conf,
-        script=[str(script)], environment={"PYTHONPATH": ":".join(path for path in sys.path if path)},
-    )  # fmt: skip
+        "a",
+        "--hang-factor",
+        "3",
+        "--start-method",
+        "zygote",
+        "--preload",
+        "json",
+        "--max-restarts",
+        "0",
+        nnodes="1",
+        conf=conf,
+        script=[str(script)],
+        environment={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+    )
     assert agent.ends(90) == ExitCode.WORKERS_FAILED
     outcome = job.outcome
     assert outcome is not None
@@ -122,9 +138,18 @@ def test_a_long_evaluation_that_was_announced_is_no_hang(job: Job) -> None:
     script = job.directory / "evaluating.py"
     script.write_text(EVALUATING)
     agent = job.start(
-        "a", "--hang-factor", "3", "--start-method", "spawn", "--max-restarts", "0", nnodes="1", conf=f"{QUICK},hang_min=1",
-        script=[str(script)], environment={"PYTHONPATH": ":".join(path for path in sys.path if path)},
-    )  # fmt: skip
+        "a",
+        "--hang-factor",
+        "3",
+        "--start-method",
+        "spawn",
+        "--max-restarts",
+        "0",
+        nnodes="1",
+        conf=f"{QUICK},hang_min=1",
+        script=[str(script)],
+        environment={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+    )
     assert agent.ends(90) == 0, agent.output
 
 

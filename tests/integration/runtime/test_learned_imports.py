@@ -1,6 +1,8 @@
-"""What scripts import is there before the next worker runs: after a crash in the first minute, for a newcomer, and for the next run.
+"""What scripts import is there before the next worker runs: after a crash in the first minute, for a newcomer, and for
+the next run.
 
-Real agents on a real etcd; a small package in torch's place, and packages that take a while to be imported, as lightning does.
+Real agents on a real etcd; a small package in torch's place, and packages that take a while to be imported, as
+lightning does.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ import json, os, pathlib, sys, time
 warm = [name for name in ("slow_one", "slow_one.more", "asks_for_its_rank") if name in sys.modules]
 if "IDLE" not in os.environ:
     import slow_one.more, asks_for_its_rank
-note = {"member": os.environ["ELASTICJOB_MEMBER_ID"], "round": int(os.environ["ELASTICJOB_ROUND"]), "warm": warm, "pid": os.getpid(),
+note = {"member": os.environ["ELASTICJOB_MEMBER_ID"], "round": int(os.environ["ELASTICJOB_ROUND"]), "warm": warm,
+        "pid": os.getpid(),
         "rank": sys.modules["asks_for_its_rank"].RANK if "asks_for_its_rank" in sys.modules else None}
 path = pathlib.Path(sys.argv[1], f"note-{note['round']}-{note['member']}-{note['pid']}")
 path.with_suffix(".new").write_text(json.dumps(note)); path.with_suffix(".new").rename(path)
@@ -52,13 +55,17 @@ class Slow:
     def start(self, name: str, **environment: str) -> Agent:
         script = [str(self.job.directory / "slow.py"), str(self.job.directory)]
         given = {"PYTHONPATH": f"{self.packages}{os.pathsep}{SOURCE}", **environment}
-        return self.job.start(name, "--start-method=zygote", "--max-restarts=9", nnodes="1:3", script=script, environment=given)
+        return self.job.start(
+            name, "--start-method=zygote", "--max-restarts=9", nnodes="1:3", script=script, environment=given
+        )
 
     def trains(self, *members: str, since: int = 0) -> dict[str, dict[str, Any]]:
         """What the workers of exactly these members say, in a round after `since`."""
 
         def found() -> dict[str, dict[str, Any]]:
-            notes = [json.loads(path.read_text()) for path in self.job.directory.glob("note-*") if path.suffix != ".new"]
+            notes = [
+                json.loads(path.read_text()) for path in self.job.directory.glob("note-*") if path.suffix != ".new"
+            ]
             latest = max((note["round"] for note in notes), default=0)
             assert latest > since
             current = {note["member"]: note for note in notes if note["round"] == latest}
@@ -84,7 +91,11 @@ def test_a_crash_a_join_and_a_loss_find_everything_imported(job: Job) -> None:
     first = slow.trains("a")
     assert first["a"]["warm"] == []
     learned = slow.learned()
-    assert (learned.fit, learned.late, learned.reads) == (["slow_one", "slow_one.more"], ["asks_for_its_rank"], ["LOCAL_RANK"])
+    assert (learned.fit, learned.late, learned.reads) == (
+        ["slow_one", "slow_one.more"],
+        ["asks_for_its_rank"],
+        ["LOCAL_RANK"],
+    )
     os.kill(first["a"]["pid"], signal.SIGKILL)
     crashed = slow.trains("a", since=first["a"]["round"])
     assert (crashed["a"]["warm"], crashed["a"]["rank"]) == (ALL, 0)

@@ -28,7 +28,8 @@ link.follow()
 while True:
     plan = link.next_plan(60.0)
     if plan is not None:
-        log.write(json.dumps({"pid": os.getpid(), "plan": plan["round"], "world": plan["world_size"], "rank": plan["group_rank"]}) + "\\n")
+        said = {"plan": plan["round"], "world": plan["world_size"], "rank": plan["group_rank"]}
+        log.write(json.dumps({"pid": os.getpid(), **said}) + "\\n")
 """
 
 
@@ -50,19 +51,30 @@ def test_the_memory_of_a_killed_worker_is_lost(job: Job) -> None:
     assert first["found"] == ""
     eventually(lambda: any("plan" in line for line in heard(job, "a")), what="it has left its snapshot and follows")
     os.kill(int(str(first["pid"])), signal.SIGKILL)
-    lines = eventually(lambda: [line for line in heard(job, "a") if "found" in line and line["pid"] != first["pid"]], what="the next")
+    lines = eventually(
+        lambda: [line for line in heard(job, "a") if "found" in line and line["pid"] != first["pid"]], what="the next"
+    )
     assert (lines[0]["found"], lines[0]["step"]) == ("state of round 1", 7)
 
 
 def test_nobody_near_the_workers_knows_of_plans(job: Job) -> None:
-    """Workers are ended for a new plan, unless they learn to go on under it; whoever follows beside them hears of every one."""
+    """Workers are ended for a new plan, unless they learn to go on under it; whoever follows beside them hears of every
+    one."""
     start(job, "a")
-    socket = eventually(lambda: [line["socket"] for line in heard(job, "a") if "socket" in line], what="the worker's agent")[0]
+    socket = eventually(
+        lambda: [line["socket"] for line in heard(job, "a") if "socket" in line], what="the worker's agent"
+    )[0]
     link = AgentLink(str(socket))
     link.follow()
     start(job, "b")
     plans = [link.next_plan(30.0) for _ in range(2)]
-    assert [(plan["round"], plan["world_size"], plan["group_rank"]) for plan in plans if plan is not None] == [(1, 1, 0), (2, 2, 0)]
+    assert [(plan["round"], plan["world_size"], plan["group_rank"]) for plan in plans if plan is not None] == [
+        (1, 1, 0),
+        (2, 2, 0),
+    ]
     assert link.fetch() is not None, "and may fetch beside it"
     link.close()
-    eventually(lambda: any(line.get("plan") == 2 and line["rank"] == 1 for line in heard(job, "b")), what="the newcomer knows its place")
+    eventually(
+        lambda: any(line.get("plan") == 2 and line["rank"] == 1 for line in heard(job, "b")),
+        what="the newcomer knows its place",
+    )

@@ -21,9 +21,24 @@ WRONG_FLAGS = {
     "more at least than at most": (("--nnodes", "4:2"), QUICK, "--nnodes=4:2: the minimum", ExitCode.USAGE),
     "an unknown backend": (("--rdzv-backend", "redis"), QUICK, "--rdzv-backend=redis: unknown backend", ExitCode.USAGE),
     "a key that nobody knows": ((), "lease=3", "--rdzv-conf: unknown key 'lease'", ExitCode.USAGE),
-    "a certificate that is not there": ((), "protocol=https,cacert=nowhere.pem", "cacert nowhere.pem: cannot be used", ExitCode.USAGE),
-    "a certificate that is none": ((), "protocol=https,cacert=junk.pem", "cacert junk.pem: cannot be used", ExitCode.USAGE),
-    "a password file that is not there": ((), "user=jane,password_file=nowhere", "password_file nowhere: cannot be read", ExitCode.USAGE),
+    "a certificate that is not there": (
+        (),
+        "protocol=https,cacert=nowhere.pem",
+        "cacert nowhere.pem: cannot be used",
+        ExitCode.USAGE,
+    ),
+    "a certificate that is none": (
+        (),
+        "protocol=https,cacert=junk.pem",
+        "cacert junk.pem: cannot be used",
+        ExitCode.USAGE,
+    ),
+    "a password file that is not there": (
+        (),
+        "user=jane,password_file=nowhere",
+        "password_file nowhere: cannot be read",
+        ExitCode.USAGE,
+    ),
     "a number that is none": (("--max-restarts", "many"), QUICK, "invalid int value: 'many'", ExitCode.USAGE),
     "no workers": (("--nproc-per-node", "0"), QUICK, "--nproc-per-node=0: write a number", ExitCode.USAGE),
 }
@@ -66,7 +81,9 @@ def test_an_agent_of_another_contract_version_is_told_so(job: Job) -> None:
     assert "a" not in job.members, "its key is left behind"
 
 
-def test_credentials_that_are_refused_are_in_the_termination_message(own_etcd: EtcdServer, tmp_path: pathlib.Path) -> None:
+def test_credentials_that_are_refused_are_in_the_termination_message(
+    own_etcd: EtcdServer, tmp_path: pathlib.Path
+) -> None:
     enable_users(own_etcd, {"jane": ("secret", "/ours/")})
     job = Job(own_etcd.url, tmp_path)
     try:
@@ -111,7 +128,12 @@ def test_a_machine_without_room_for_a_file_gets_one_sentence() -> None:
 
     command = [sys.executable, "-m", "elasticjob_runtime", "--no-python", "true"]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    run = subprocess.run(command, env=environment, preexec_fn=no_room, capture_output=True, text=True, check=False, timeout=60)
+    run = subprocess.run(
+        command, env=environment, preexec_fn=no_room, capture_output=True, text=True, check=False, timeout=60
+    )
     assert run.returncode == ExitCode.UNAVAILABLE
     assert "Traceback" not in run.stderr
-    assert "this machine does not let the agent start: [Errno 2] No usable temporary directory" in run.stderr.splitlines()[-1]
+    assert (
+        "this machine does not let the agent start: [Errno 2] No usable temporary directory"
+        in run.stderr.splitlines()[-1]
+    )

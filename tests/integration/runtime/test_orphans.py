@@ -1,4 +1,5 @@
-"""Whatever is killed, nothing that the workers started lives on without an agent; and nothing is left in the folder for temporary files."""
+"""Whatever is killed, nothing that the workers started lives on without an agent; and nothing is left in the folder for
+temporary files."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ if __name__ == "__main__":
     spawned = spawn.Process(target=time.sleep, args=(600,)); spawned.start()
     own_session = subprocess.Popen(sleep, start_new_session=True)
     hidden = subprocess.Popen(["sh", "-c", "exec env -i $0 -S -c 'import time; time.sleep(600)'", sys.executable])
-    shell = subprocess.Popen(["sh", "-c", "(sleep 600 & echo $! >&3; wait) 3>&1"], start_new_session=True, stdout=subprocess.PIPE)
+    command = ["sh", "-c", "(sleep 600 & echo $! >&3; wait) 3>&1"]
+    shell = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE)
     grandchild = int(shell.stdout.readline())
     found = {"worker": os.getpid(), "loader": pids.get(), "spawned": spawned.pid, "own session": own_session.pid,
              "hidden": hidden.pid, "shell": shell.pid, "grandchild": grandchild}

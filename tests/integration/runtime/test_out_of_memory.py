@@ -45,14 +45,28 @@ def small_cgroup() -> Iterator[pathlib.Path]:
         time.sleep(0.05)
 
 
-def test_an_out_of_memory_kill_of_a_worker_is_told_as_what_it_is(small_cgroup: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_an_out_of_memory_kill_of_a_worker_is_told_as_what_it_is(
+    small_cgroup: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     script = tmp_path / "hungry.py"
     script.write_text(HUNGRY)
     source = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
-    agent = [sys.executable, "-S", "-m", "elasticjob_runtime", "--standalone", "--start-method", "spawn", "--max-restarts", "0"]
+    agent = [
+        sys.executable,
+        "-S",
+        "-m",
+        "elasticjob_runtime",
+        "--standalone",
+        "--start-method",
+        "spawn",
+        "--max-restarts",
+        "0",
+    ]
     enter = ["sh", "-c", 'echo 0 > "$0/cgroup.procs" && exec "$@"', str(small_cgroup)]
     environment = {"PYTHONPATH": source, "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([*enter, *agent, str(script)], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [*enter, *agent, str(script)], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 1, done.stderr
     assert "out of memory" in done.stderr
     assert "(out of memory? the kernel kills with it)" not in done.stderr, "it guesses"

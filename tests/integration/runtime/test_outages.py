@@ -49,11 +49,15 @@ def test_a_change_waits_for_etcd_and_then_happens(fragile_job: Job, own_etcd: Et
     assert {worker.restarts for worker in after} == {1}
 
 
-def test_an_etcd_that_loses_one_member_of_three_is_not_noticed(tmp_path_factory: pytest.TempPathFactory, tmp_path: pathlib.Path) -> None:
+def test_an_etcd_that_loses_one_member_of_three_is_not_noticed(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: pathlib.Path
+) -> None:
     servers = three_members(require_etcd("3.6"), tmp_path_factory.mktemp("etcd"))
     job = Job(servers[2].url, tmp_path)
     try:
-        job.start_all("a b c", "--max-restarts", "3", endpoint=",".join(f"127.0.0.1:{server.port}" for server in servers))
+        job.start_all(
+            "a b c", "--max-restarts", "3", endpoint=",".join(f"127.0.0.1:{server.port}" for server in servers)
+        )
         before = job.trains(3)
         servers[0].kill()  # the one that all agents asked first
         job.tell("b", "raise")
@@ -79,10 +83,15 @@ def test_an_agent_that_only_etcd_does_not_hear_stops_when_the_others_go_on_and_c
         proxy.refuse()
         after = job.trains(2, after=before)
         assert {worker.member for worker in after} == {"a", "b"}
-        eventually(lambda: "a neighbour follows plan" in cut.output, what=f"c hears that the others go on; logs:\n{job.logs}")
+        eventually(
+            lambda: "a neighbour follows plan" in cut.output, what=f"c hears that the others go on; logs:\n{job.logs}"
+        )
         plan = job.plan
         assert plan is not None
-        eventually(lambda: not any(lives(worker.pid) for worker in before if worker.member == "c"), what="its worker is stopped")
+        eventually(
+            lambda: not any(lives(worker.pid) for worker in before if worker.member == "c"),
+            what="its worker is stopped",
+        )
         proxy.admit()
         again = job.trains(3, after=after)
         assert {worker.restarts for worker in again} == {0}, "a loss is free"
@@ -93,7 +102,9 @@ def test_an_agent_that_only_etcd_does_not_hear_stops_when_the_others_go_on_and_c
 
 
 @pytest.mark.parametrize("spares", [0, 1])
-def test_the_only_member_of_a_plan_trains_on_while_etcd_is_away(fragile_job: Job, own_etcd: EtcdServer, spares: int) -> None:
+def test_the_only_member_of_a_plan_trains_on_while_etcd_is_away(
+    fragile_job: Job, own_etcd: EtcdServer, spares: int
+) -> None:
     job = fragile_job
     agents = [job.start("a", nnodes="1")]
     before = job.trains(1)
@@ -106,7 +117,9 @@ def test_the_only_member_of_a_plan_trains_on_while_etcd_is_away(fragile_job: Job
     else:
         eventually(lambda: "out of reach" in agents[0].output, what="it notices")
     own_etcd.start()
-    eventually(lambda: len(job.members) == 1 + spares and job.plan == plan, what=f"all are registered again; logs:\n{job.logs}")
+    eventually(
+        lambda: len(job.members) == 1 + spares and job.plan == plan, what=f"all are registered again; logs:\n{job.logs}"
+    )
     assert plan is not None
     assert job.workers(plan.round) == before
     job.finish()

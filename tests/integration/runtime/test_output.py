@@ -34,7 +34,16 @@ def stuck(job: Job) -> Iterator[subprocess.Popen[bytes]]:
     """An agent whose standard output and error are pipes that nobody reads, with a worker that has a lot to say."""
     script = job.directory / "flood.py"
     script.write_text(FLOOD)
-    command = [sys.executable, "-S", "-m", "elasticjob_runtime", "--nnodes=2", "--rdzv-backend=etcd-v3", "--rdzv-endpoint", job.endpoint]
+    command = [
+        sys.executable,
+        "-S",
+        "-m",
+        "elasticjob_runtime",
+        "--nnodes=2",
+        "--rdzv-backend=etcd-v3",
+        "--rdzv-endpoint",
+        job.endpoint,
+    ]
     flags = [
         "--rdzv-id",
         job.run_id,

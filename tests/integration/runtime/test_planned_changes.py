@@ -64,7 +64,8 @@ def steps(job: Job, member: str) -> dict[int, list[int]]:
 
 
 def all_train(job: Job, members: Sequence[str], *, after: int = 0) -> int:
-    """The round, later than `after`, in which all of these members, and no others, have done a few steps, and say that they can save."""
+    """The round, later than `after`, in which all of these members, and no others, have done a few steps, and say that
+    they can save."""
 
     def there() -> int:
         plan = job.plan
@@ -132,7 +133,9 @@ def test_the_others_start_from_what_a_leader_saved_that_left(job: Job) -> None:
 
 
 def light(job: Job, names: str, *flags: str, at_sigterm: str) -> list[Agent]:
-    return job.start_all(names, *flags, script=[str(WORKER), str(job.directory)], environment={"AT_SIGTERM": at_sigterm})
+    return job.start_all(
+        names, *flags, script=[str(WORKER), str(job.directory)], environment={"AT_SIGTERM": at_sigterm}
+    )
 
 
 def test_a_handler_that_hangs_costs_its_grace_and_no_failure(job: Job) -> None:

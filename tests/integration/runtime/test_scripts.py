@@ -1,4 +1,5 @@
-"""Scripts as strangers write them: a worker forked from the zygote does what `python -u script.py` does, to its end and its last byte.
+"""Scripts as strangers write them: a worker forked from the zygote does what `python -u script.py` does, to its end and
+its last byte.
 
 One zygote without torch for all of them, so that a script takes a moment.
 """
@@ -37,7 +38,9 @@ class Zygote:
         self.environment = {**os.environ, "PYTHONPATH": SOURCE, **environment}
         self._connection, theirs = socket.socketpair()
         command = start_command(sys.executable, theirs.fileno(), ["threading"])
-        self._process = subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        self._process = subprocess.Popen(
+            command, env=self.environment, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+        )
         theirs.close()
         assert ipc.receive(self._connection)[0]["ready"]
 
@@ -49,7 +52,13 @@ class Zygote:
         files[0].write_bytes(given)
         fds = [os.open(file, os.O_RDWR | os.O_CREAT) for file in files]
         command = [sys.executable, "-u", str(script)]
-        message = {"environment": self.environment, "command": command, "arguments": command[2:], "module": False, "stdio": [0, 1, 2]}
+        message = {
+            "environment": self.environment,
+            "command": command,
+            "arguments": command[2:],
+            "module": False,
+            "stdio": [0, 1, 2],
+        }
         ipc.send(worker, message, fds)
         for fd in fds:
             os.close(fd)
@@ -64,7 +73,14 @@ class Zygote:
 
 
 def plainly(script: pathlib.Path, given: bytes, environment: Mapping[str, str]) -> Said:
-    run = subprocess.run([sys.executable, "-u", script], input=given, capture_output=True, env=dict(environment), check=False, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-u", script],
+        input=given,
+        capture_output=True,
+        env=dict(environment),
+        check=False,
+        timeout=120,
+    )
     return run.returncode, run.stdout, run.stderr
 
 
@@ -113,8 +129,14 @@ print(threading.main_thread().native_id == os.getpid(), threading.main_thread() 
     ("script", "given"),
     [
         pytest.param(STREAMS, b"", id="streams have the same names, modes and encodings"),
-        pytest.param("import os, sys; print('x', end=''); sys.stdout.buffer.write(b'\\xff'); os._exit(3)", b"", id="nothing is kept back"),
-        pytest.param("import sys; print(ascii(sys.stdin.read()), sys.__stdin__.read())", b"\xff\0", id="input that is not UTF-8"),
+        pytest.param(
+            "import os, sys; print('x', end=''); sys.stdout.buffer.write(b'\\xff'); os._exit(3)",
+            b"",
+            id="nothing is kept back",
+        ),
+        pytest.param(
+            "import sys; print(ascii(sys.stdin.read()), sys.__stdin__.read())", b"\xff\0", id="input that is not UTF-8"
+        ),
         pytest.param("import sys; sys.stdout.close(); sys.exit('a word')", b"", id="closes its output"),
         pytest.param("import os; os.closerange(0, 100)", b"", id="closes everything"),
         pytest.param("raise SystemExit((1, 2))", b"", id="ends with an odd code"),
@@ -128,7 +150,9 @@ print(threading.main_thread().native_id == os.getpid(), threading.main_thread() 
         pytest.param(MAIN_THREAD, b"", id="knows its main thread"),
     ],
 )
-def test_a_forked_worker_does_what_python_does(zygote: Zygote, tmp_path: pathlib.Path, script: str, given: bytes) -> None:
+def test_a_forked_worker_does_what_python_does(
+    zygote: Zygote, tmp_path: pathlib.Path, script: str, given: bytes
+) -> None:
     path = tmp_path / "script.py"
     path.write_bytes(script.encode(errors="surrogatepass"))
     assert zygote.run(path, given) == plainly(path, given, zygote.environment)
@@ -171,7 +195,10 @@ def test_what_is_not_source_is_left_to_a_fresh_interpreter(tmp_path: pathlib.Pat
     source.write_text("print('here')")
     zipapp.create_archive(tmp_path, archive, filter=lambda path: path == pathlib.Path("__main__.py"))
     py_compile.compile(str(source), str(compiled))
-    found = [can_fork(Command(program=[sys.executable], arguments=[str(path)])) for path in (source, archive, compiled, tmp_path)]
+    found = [
+        can_fork(Command(program=[sys.executable], arguments=[str(path)]))
+        for path in (source, archive, compiled, tmp_path)
+    ]
     assert found == ["", "the script is an archive", "the script is compiled", "the script is a directory"]
 
 
@@ -202,7 +229,8 @@ os.killpg(os.getpid(), signal.SIGKILL)
 
 
 def test_a_killed_worker_leaves_no_semaphore_behind(zygote: Zygote, tmp_path: pathlib.Path) -> None:
-    """DataLoaders that are spawned or come from a fork server make dozens; the agent kills all that a worker started."""
+    """DataLoaders that are spawned or come from a fork server make dozens; the agent kills all that a worker
+    started."""
     path = tmp_path / "script.py"
     path.write_text(SEMAPHORES)
     code, said, _ = zygote.run(path, b"")

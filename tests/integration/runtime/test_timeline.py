@@ -88,10 +88,16 @@ def test_every_phase_of_a_failed_worker_is_told(job: Job) -> None:
     for agent in agents:
         summary = change(agent, "WorkerFailed")
         assert known(summary) == {"detect", "stop", "plan", "fork", "connect", "restore", "first-step"}, summary
-        order = [summary["phases"][name]["since"] for name in ("detect", "plan", "fork", "connect", "restore", "first-step")]
+        order = [
+            summary["phases"][name]["since"] for name in ("detect", "plan", "fork", "connect", "restore", "first-step")
+        ]
         assert order == sorted(order)
         assert summary["round"] == 2
-    lost = [summary["steps_lost"] for agent in agents if (summary := change(agent, "WorkerFailed"))["steps_lost"] is not None]
+    lost = [
+        summary["steps_lost"]
+        for agent in agents
+        if (summary := change(agent, "WorkerFailed"))["steps_lost"] is not None
+    ]
     assert len(lost) == 1, "only the agent of rank 0 is told steps"
     (job.directory / "finish").touch()
     assert [agent.ends(60) for agent in agents] == [0, 0], job.logs
@@ -173,12 +179,17 @@ def test_metrics_are_served(job: Job, by: str) -> None:
     def read() -> dict[tuple[str, ...], float]:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             families = text_string_to_metric_families(answer.read().decode())
-            return {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
+            return {
+                (sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples
+            }
 
     os.kill(before[0].pid, signal.SIGKILL)
     job.trains(1, after=before)
     name = "elasticjob_agent_"
-    eventually(lambda: (f"{name}phase_seconds_count", "WorkerFailed", "first-step") in read(), what=f"the change is counted: {read()}")
+    eventually(
+        lambda: (f"{name}phase_seconds_count", "WorkerFailed", "first-step") in read(),
+        what=f"the change is counted: {read()}",
+    )
     found = read()
     assert found[f"{name}round",] == 2
     assert found[f"{name}world_size",] == 1

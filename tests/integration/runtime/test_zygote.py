@@ -1,4 +1,5 @@
-"""The launcher with a real zygote, and a small package in torch's place: what is preloaded, and what becomes of a zygote in trouble."""
+"""The launcher with a real zygote, and a small package in torch's place: what is preloaded, and what becomes of a
+zygote in trouble."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class TCPStore:
 """,
     "plain.py": "",
     "package/__init__.py": "",
-    "package/threads.py": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n",
+    "package/threads.py": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), "
+    "daemon=True).start()\n",
     "package/rest.py": "",
     "drags.py": "import package.threads\n",
     "touches_gpu.py": "import torch.cuda\ntorch.cuda.started = True\n",
@@ -55,15 +57,26 @@ class TCPStore:
 }
 
 NAMES = [
-    "plain", "package", "package.threads", "package.rest", "drags", "touches_gpu", "crashes", "knows_its_rank", "starts_a_process",
-    "connects", "locks", "last",
-]  # fmt: skip
+    "plain",
+    "package",
+    "package.threads",
+    "package.rest",
+    "drags",
+    "touches_gpu",
+    "crashes",
+    "knows_its_rank",
+    "starts_a_process",
+    "connects",
+    "locks",
+    "last",
+]
 
 SCRIPT = f"""
 import json, os, sys
 warm = [name for name in {NAMES!r} if name in sys.modules]
 forked = "elasticjob_runtime.workers.zygote.script" in sys.modules
-import plain, package.threads, package.rest, drags, touches_gpu, crashes, knows_its_rank, starts_a_process, connects, locks, last
+import plain, package.threads, package.rest, drags, touches_gpu, crashes, knows_its_rank
+import starts_a_process, connects, locks, last
 starts_a_process.PROCESS.kill()
 rank, nice = knows_its_rank.RANK, os.getpriority(os.PRIO_PROCESS, 0)
 print(json.dumps({{"warm": warm, "forked": forked, "pid": os.getpid(), "rank": rank, "nice": nice}}), flush=True)
@@ -96,9 +109,16 @@ class Bench:
 
     def launcher(self, *, preload: list[str], waits: bool = False) -> ZygoteLauncher:
         self._launcher = ZygoteLauncher(
-            self.command, 1, self.environment, self.event_loop, preload=preload, ports=[self.port], on_ready=lambda: None,
-            learn_after=0.5, waits_for_imports=waits,
-        )  # fmt: skip
+            self.command,
+            1,
+            self.environment,
+            self.event_loop,
+            preload=preload,
+            ports=[self.port],
+            on_ready=lambda: None,
+            learn_after=0.5,
+            waits_for_imports=waits,
+        )
         return self._launcher
 
     def run_until(self, predicate: Callable[[], Any], timeout: float = 60.0, what: str = "") -> Any:
@@ -177,7 +197,9 @@ def bench(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[B
         made.close()
 
 
-def test_one_module_that_cannot_be_forked_makes_all_imports_slow_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_module_that_cannot_be_forked_makes_all_imports_slow_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is found and left out, with whoever imports it; the rest is warm from the second start on."""
     caplog.set_level("INFO")
     launcher = bench.launcher(preload=["auto"])
@@ -203,7 +225,8 @@ def test_one_module_that_cannot_be_forked_makes_all_imports_slow_again(bench: Be
 
 
 def test_a_module_that_asks_for_its_rank_is_preloaded_for_the_rank_it_will_have(bench: Bench) -> None:
-    """lightning and torchmetrics do. A survivor keeps its rank; where the plan says otherwise, the script imports it itself."""
+    """lightning and torchmetrics do. A survivor keeps its rank; where the plan says otherwise, the script imports it
+    itself."""
     launcher = bench.launcher(preload=["auto"])
     bench.run_until(lambda: launcher.ready)
     bench.worker(RANK="3")
@@ -220,18 +243,21 @@ def test_a_module_that_asks_for_its_rank_is_preloaded_for_the_rank_it_will_have(
 
 
 def test_all_that_ask_for_their_rank_are_found_with_one_trial(bench: Bench) -> None:
-    """lightning brings torchmetrics along, and each takes seconds: a trial of either would put what follows off by as much."""
+    """lightning brings torchmetrics along, and each takes seconds: a trial of either would put what follows off by as
+    much."""
     files = {
         "outer/__init__.py": "import inner, neutral, os\nRANK = os.environ.get('RANK')\n",
         "inner/more.py": "",
-        "inner/__init__.py": "import os, inner.more\nRANK = os.environ.get('LOCAL_RANK')\nopen(os.environ['IMPORTED'], 'a').write('x')\n",
+        "inner/__init__.py": "import os, inner.more\nRANK = "
+        "os.environ.get('LOCAL_RANK')\nopen(os.environ['IMPORTED'], 'a').write('x')\n",
         "neutral/__init__.py": "",
     }
     for name, text in files.items():
         (bench.packages / name).parent.mkdir(exist_ok=True)
         (bench.packages / name).write_text(text)
     (bench.folder / "script.py").write_text(
-        "import json, sys\nprint(json.dumps([name for name in ('outer', 'inner', 'neutral') if name in sys.modules]))\nimport outer\n"
+        "import json, sys\nprint(json.dumps([name for name in ('outer', 'inner', 'neutral') if name in "
+        "sys.modules]))\nimport outer\n"
     )
     imported = bench.folder / "imported"
     bench.environment["IMPORTED"] = str(imported)
@@ -246,7 +272,8 @@ def test_all_that_ask_for_their_rank_are_found_with_one_trial(bench: Bench) -> N
 
 
 def test_workers_have_the_agents_priority_after_learning(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Learning runs at a lower one, which a process without privileges could not raise again; and no program `nice` need be there."""
+    """Learning runs at a lower one, which a process without privileges could not raise again; and no program `nice`
+    need be there."""
     bench.environment["PATH"] = str(bench.folder)
     monkeypatch.setenv("PATH", str(bench.folder))
     (bench.packages / "starts_a_process.py").write_text("class PROCESS:\n kill = staticmethod(lambda: None)\n")
@@ -280,15 +307,21 @@ def test_the_first_members_of_a_job_do_not_wait_for_what_an_earlier_run_learned(
     assert "plain" in bench.worker()["warm"]
 
 
-def test_a_module_that_the_user_named_and_that_cannot_be_forked_is_left_out(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_module_that_the_user_named_and_that_cannot_be_forked_is_left_out(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     launcher = bench.launcher(preload=["plain", "package.threads", "last"])
     bench.run_until(lambda: launcher.ready)
     said = bench.worker()
     assert (said["warm"], said["forked"]) == (["plain", "last"], True)
-    assert [record.levelname for record in caplog.records if "package.threads is not preloaded" in record.message] == ["WARNING"]
+    assert [record.levelname for record in caplog.records if "package.threads is not preloaded" in record.message] == [
+        "WARNING"
+    ]
 
 
-def test_workers_are_spawned_where_torch_itself_cannot_be_forked(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_workers_are_spawned_where_torch_itself_cannot_be_forked(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     (bench.packages / "torch/__init__.py").write_text(MODULES["torch/__init__.py"] + MODULES["package/threads.py"])
     launcher = bench.launcher(preload=["auto"])
     bench.run_until(lambda: launcher.ready)
@@ -345,7 +378,9 @@ def test_a_killed_zygote_is_replaced_and_what_it_parked_is_used(bench: Bench) ->
     assert bench.worker()["forked"]
 
 
-def test_who_waits_for_a_fork_is_spawned_at_once_when_the_zygote_dies(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_for_a_fork_is_spawned_at_once_when_the_zygote_dies(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.PATIENCE", 600.0)
     launcher = bench.launcher(preload=[])
     bench.run_until(lambda: launcher.ready)

@@ -43,7 +43,9 @@ class Agent:
         self.name = name
         self.log = log
         with log.open("wb") as file:
-            self.process = subprocess.Popen(command, env={**os.environ, **environment}, stdout=file, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                command, env={**os.environ, **environment}, stdout=file, stderr=subprocess.STDOUT
+            )
 
     @property
     def said(self) -> str:
@@ -69,8 +71,11 @@ class Job:
         self.agents: list[Agent] = []
         (folder / "steps").mkdir()
 
-    def start(self, name: str, command: Sequence[str] = ("torch.distributed.run", str(SCRIPT)), **options: str) -> Agent:
-        """`command`: the launcher's module, and what it runs. `options` replace flags of the rendezvous, such as rdzv_endpoint=..."""
+    def start(
+        self, name: str, command: Sequence[str] = ("torch.distributed.run", str(SCRIPT)), **options: str
+    ) -> Agent:
+        """`command`: the launcher's module, and what it runs. `options` replace flags of the rendezvous, such as
+        rdzv_endpoint=..."""
         rendezvous = {
             "rdzv_backend": "etcd-v3",
             "rdzv_endpoint": self.endpoint,
@@ -97,7 +102,8 @@ class Job:
         return steps[-1] if steps else None
 
     def train(self, *members: str, without: Sequence[Step | None] = ()) -> list[Step]:
-        """Waits until exactly these train together, in processes other than those of `without`. Returns the last step of each."""
+        """Waits until exactly these train together, in processes other than those of `without`. Returns the last step
+        of each."""
         old = {step.pid for step in without if step}
 
         def together() -> list[Step]:

@@ -31,7 +31,9 @@ def not_an_etcd() -> Iterator[str]:
                     return
                 with connection:
                     connection.recv(65536)
-                    connection.sendall(b"HTTP/1.1 200 OK\r\nServer: nginx\r\nContent-Type: text/html\r\nContent-Length: 5\r\n\r\nhello")
+                    connection.sendall(
+                        b"HTTP/1.1 200 OK\r\nServer: nginx\r\nContent-Type: text/html\r\nContent-Length: 5\r\n\r\nhello"
+                    )
 
         threading.Thread(target=serve, daemon=True).start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
@@ -44,7 +46,9 @@ def test_bad_input_gets_one_sentence_and_no_traceback(jobs: Jobs, not_an_etcd: s
         job.start(
             "a", rdzv_conf="lease-ttl=3"
         ): "torchrun: --rdzv-conf: unknown key 'lease-ttl' (did you mean lease_ttl?); known are ca_cert, ",
-        job.start("b", rdzv_endpoint=not_an_etcd): f"torchrun: no etcd 3.4 or newer at the endpoint: http://{not_an_etcd}: ",
+        job.start(
+            "b", rdzv_endpoint=not_an_etcd
+        ): f"torchrun: no etcd 3.4 or newer at the endpoint: http://{not_an_etcd}: ",
     }
     for agent, sentence in cases.items():
         assert agent.exit_code() == 1

@@ -1,4 +1,5 @@
-"""The handler alone, as torch's agent calls it, on a real etcd: each member is a thread of this process, without workers.
+"""The handler alone, as torch's agent calls it, on a real etcd: each member is a thread of this process, without
+workers.
 
 For what is hard to hit with processes: moments between two calls, slow members, ends of every kind.
 """
@@ -43,7 +44,9 @@ class Member:
     """A handler, and a thread that calls it as torch's agent does."""
 
     def __init__(self, endpoint: str, run: str, nodes: tuple[int, int], **conf: Any) -> None:
-        parameters = RendezvousParameters("etcd-v3", endpoint, run, *nodes, local_addr="127.0.0.1", **{"lease_ttl": 3, **conf})
+        parameters = RendezvousParameters(
+            "etcd-v3", endpoint, run, *nodes, local_addr="127.0.0.1", **{"lease_ttl": 3, **conf}
+        )
         handler = get_rendezvous_handler(parameters)
         assert isinstance(handler, EtcdRendezvousHandler)
         self.handler = handler
@@ -90,7 +93,9 @@ class Member:
             store.set(f"torchelastic/role_info/{rank}", f"info-{rank}")
             if rank == 0:
                 infos = store.multi_get([f"torchelastic/role_info/{i}" for i in range(size)])
-                store.multi_set([f"torchelastic/assigned_ranks/{i}" for i in range(size)], [f"[{i}]" for i in range(size)])
+                store.multi_set(
+                    [f"torchelastic/assigned_ranks/{i}" for i in range(size)], [f"[{i}]" for i in range(size)]
+                )
                 return [*infos, store.get("torchelastic/assigned_ranks/0")]
             return [store.get(f"torchelastic/assigned_ranks/{rank}")]
 
@@ -99,7 +104,9 @@ class Member:
     def finish(self) -> Future[None]:
         """All workers have exited with 0: torch's exit barrier."""
         assert self.round is not None
-        return self._thread.submit(torch_store.barrier, self.round.store, self.round.world_size, round_store.EXIT_BARRIER)
+        return self._thread.submit(
+            torch_store.barrier, self.round.store, self.round.world_size, round_store.EXIT_BARRIER
+        )
 
     def is_there(self) -> bool:
         """The others know of it."""
@@ -357,7 +364,10 @@ def test_set_closed_ends_the_job(make: Make) -> None:
 
 def test_too_few_members_until_join_timeout(make: Make) -> None:
     a = make((2, 2), join_timeout=1)
-    with pytest.raises(RendezvousTimeoutError, match=r"no training after 1 s \(join_timeout\): waiting for members: 1 there, at least 2"):
+    with pytest.raises(
+        RendezvousTimeoutError,
+        match=r"no training after 1 s \(join_timeout\): waiting for members: 1 there, at least 2",
+    ):
         a.meet().result(SOON)
 
 

@@ -1,4 +1,5 @@
-"""torchrun with --rdzv-backend=etcd-v3: what users of elastic torchrun complain of, on real processes and a real etcd."""
+"""torchrun with --rdzv-backend=etcd-v3: what users of elastic torchrun complain of, on real processes and a real
+etcd."""
 
 from __future__ import annotations
 
@@ -41,8 +42,8 @@ def test_a_crashed_worker_comes_back_also_the_one_that_had_the_master_store(jobs
 
 
 def test_agents_are_killed_leave_and_join_and_the_others_go_on(jobs: Jobs) -> None:
-    """torchrun: a lost node is noticed after 15 s and waits for a last call, a SIGTERM is not, RendezvousClosedError for the others, and an
-    AttributeError for the spare when the job ends."""
+    """torchrun: a lost node is noticed after 15 s and waits for a last call, a SIGTERM is not, RendezvousClosedError
+    for the others, and an AttributeError for the spare when the job ends."""
     job = jobs("1:2")
     agents = {name: job.start(name) for name in "ab"}
     two = dict(zip("ab", job.train("a", "b"), strict=True))
@@ -56,7 +57,10 @@ def test_agents_are_killed_leave_and_join_and_the_others_go_on(jobs: Jobs) -> No
     agents[other].process.terminate()
     one = job.train("c", without=taken_over)
     assert agents[other].exit_code() != 0
-    assert job.read("plan")["reason"] in ("MemberLeft", "MemberLost")  # by the time a busy planner looks, who left is gone; both are free
+    assert job.read("plan")["reason"] in (
+        "MemberLeft",
+        "MemberLost",
+    )  # by the time a busy planner looks, who left is gone; both are free
 
     agents["d"] = job.start("d")
     job.train("c", "d", without=one)

@@ -1,4 +1,5 @@
-"""TLS, certificates and users by --rdzv-conf: what the entry point of a pod types, and what it is told where that is wrong."""
+"""TLS, certificates and users by --rdzv-conf: what the entry point of a pod types, and what it is told where that is
+wrong."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[EtcdServer]:
     """Wants a client certificate, and a user: `jane` may read and write under /jane."""
-    server = EtcdServer(require_etcd("3.6"), tmp_path_factory.mktemp("guarded"), pki=pki, flags=["--bcrypt-cost", "4"]).start()
+    server = EtcdServer(
+        require_etcd("3.6"), tmp_path_factory.mktemp("guarded"), pki=pki, flags=["--bcrypt-cost", "4"]
+    ).start()
     enable_users(server, {"jane": ("secret", "/jane/")})
     yield server
     server.stop()
@@ -101,10 +104,16 @@ def test_a_wrong_password_gets_one_sentence_and_no_worker(job: Job, pki: Pki) ->
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
 )
-def test_wrong_keys_and_credentials(guarded: EtcdServer, pki: Pki, stranger: Pki, changed: dict[str, str], says: str) -> None:
-    given = conf(pki, **{key: value.format(pki=pki.directory, stranger=stranger.directory) for key, value in changed.items()})
+def test_wrong_keys_and_credentials(
+    guarded: EtcdServer, pki: Pki, stranger: Pki, changed: dict[str, str], says: str
+) -> None:
+    given = conf(
+        pki, **{key: value.format(pki=pki.directory, stranger=stranger.directory) for key, value in changed.items()}
+    )
     settings = dict(one.split("=", 1) for one in given.split(","))
-    parameters = RendezvousParameters("etcd-v3", f"127.0.0.1:{guarded.port}", "job", 1, 1, local_addr="127.0.0.1", **settings)
+    parameters = RendezvousParameters(
+        "etcd-v3", f"127.0.0.1:{guarded.port}", "job", 1, 1, local_addr="127.0.0.1", **settings
+    )
 
     def meet() -> None:
         handler = get_rendezvous_handler(parameters)
@@ -113,5 +122,8 @@ def test_wrong_keys_and_credentials(guarded: EtcdServer, pki: Pki, stranger: Pki
         finally:
             handler.shutdown()
 
-    with ThreadPoolExecutor(1) as thread, pytest.raises((SettingsError, RendezvousConnectionError), match=says):  # not with our signals
+    with (
+        ThreadPoolExecutor(1) as thread,
+        pytest.raises((SettingsError, RendezvousConnectionError), match=says),
+    ):  # not with our signals
         thread.submit(meet).result(PATIENCE)

@@ -1,4 +1,5 @@
-"""A worker that only steps: one all-reduce a step, until the file `stop` is there. Files in $FOLDER steer it and tell what it did.
+"""A worker that only steps: one all-reduce a step, until the file `stop` is there. Files in $FOLDER steer it and tell
+what it did.
 
 steps/<member>    appended: "<step> <rank> <world size> <pid>"
 step              the last step of rank 0: its checkpoint

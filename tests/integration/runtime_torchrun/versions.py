@@ -1,7 +1,7 @@
 """The plug-in with another torch: `python -m tests.integration.runtime_torchrun.versions 2.6.0 [arguments for pytest]`.
 
-Makes an environment of its own for each version in ~/.cache/elasticjob (once; PyPI's torch with its CUDA libraries takes 5 GB), and runs
-the tests of this folder there. Not a part of `make test`, for its size.
+Makes an environment of its own for each version in ~/.cache/elasticjob (once; PyPI's torch with its CUDA libraries
+takes 5 GB), and runs the tests of this folder there. Not a part of `make test`, for its size.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def main() -> int:
     parser.add_argument("version", help="of torch, such as 2.6.0")
     arguments, for_pytest = parser.parse_known_args()
     python = environment(arguments.version)
-    found = subprocess.run([python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True, check=True).stdout
+    found = subprocess.run(
+        [python, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True, check=True
+    ).stdout
     print(f"torch {found.strip()} in {python.parents[1].name}", flush=True)
     paths = {
         **os.environ,

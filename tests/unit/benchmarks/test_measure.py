@@ -10,7 +10,16 @@ import pytest
 from benchmarks.etcd import parse_metrics
 from benchmarks.recovery import report, saved
 from benchmarks.recovery.__main__ import is_clear
-from benchmarks.recovery.measure import Recovery, Worker, goodput, is_steady, newest_world, parse_log, recovery, usual_step
+from benchmarks.recovery.measure import (
+    Recovery,
+    Worker,
+    goodput,
+    is_steady,
+    newest_world,
+    parse_log,
+    recovery,
+    usual_step,
+)
 from benchmarks.recovery.report import Result
 from benchmarks.recovery.systems import SYSTEMS
 
@@ -45,7 +54,9 @@ def test_workers_from_before_the_event_are_no_recovery() -> None:
 def test_a_join_stalls_the_job_only_while_no_step_is_done() -> None:
     old = [n / 10 for n in range(1, 60)]
     joined = [6.4 + n / 10 for n in range(1, 20)]
-    cost = recovery([worker(0, 1, 0.0, 0, old), worker(0, 2, 6.1, 59, joined), worker(1, 2, 6.1, 59, joined)], event=1.0, world=2)
+    cost = recovery(
+        [worker(0, 1, 0.0, 0, old), worker(0, 2, 6.1, 59, joined), worker(1, 2, 6.1, 59, joined)], event=1.0, world=2
+    )
     assert cost.first_step == pytest.approx(5.5)
     assert cost.stall == pytest.approx(0.6)
     assert cost.steps_lost == 0
@@ -87,9 +98,14 @@ def test_goodput_counts_a_step_once() -> None:
 
 def results() -> list[Result]:
     def took(first: float | None, lost: int = 0) -> Recovery:
-        return Recovery(first_step=first, stall=None if first is None else first / 2, steps_lost=None if first is None else lost)
+        return Recovery(
+            first_step=first, stall=None if first is None else first / 2, steps_lost=None if first is None else lost
+        )
 
-    ours = [Result(system="elasticrun", change="worker crash", run=n, recovery=took(t, 1)) for n, t in enumerate((0.5, 0.4, 0.6), 1)]
+    ours = [
+        Result(system="elasticrun", change="worker crash", run=n, recovery=took(t, 1))
+        for n, t in enumerate((0.5, 0.4, 0.6), 1)
+    ]
     theirs = [Result(system="torchrun-tuned", change="worker crash", run=n, recovery=took(8.0, 1)) for n in (1, 2, 3)]
     never = [Result(system="torchrun-tuned", change="node silent", run=n, recovery=took(None)) for n in (1, 2)]
     joins = [Result(system="elasticrun", change="node joins", run=1, recovery=took(9.0))]
@@ -130,7 +146,13 @@ def test_a_result_is_measured_in_pieces(tmp_path: Path) -> None:
     def took(seconds: float, system: str = "elasticrun", run: int = 1) -> Result:
         cost = Recovery(first_step=seconds, stall=seconds, steps_lost=0, restarted=seconds / 2)
         return Result(
-            system=system, change="worker crash", scenario="crash", run=run, recovery=cost, busy=0.02, at="2026-01-02T03:04:05+00:00"
+            system=system,
+            change="worker crash",
+            scenario="crash",
+            run=run,
+            recovery=cost,
+            busy=0.02,
+            at="2026-01-02T03:04:05+00:00",
         )
 
     here: dict[str, str | int] = {"cores": 2, "torch": "2.6"}
@@ -140,14 +162,21 @@ def test_a_result_is_measured_in_pieces(tmp_path: Path) -> None:
     assert before == saved.Saved(here, [took(1.0), took(9.0, "torchrun-tuned")])
     assert before is not None
     assert saved.merge(before.results, [took(2.0)], add=False) == [took(9.0, "torchrun-tuned"), took(2.0)]
-    assert saved.merge(before.results, [took(2.0)], add=True) == [took(1.0), took(9.0, "torchrun-tuned"), took(2.0, run=2)]
+    assert saved.merge(before.results, [took(2.0)], add=True) == [
+        took(1.0),
+        took(9.0, "torchrun-tuned"),
+        took(2.0, run=2),
+    ]
 
     saved.check(before, here)
     with pytest.raises(saved.SavedError, match=r"another machine.*torch 2.6 there, 2.7 here"):
         saved.check(before, {**here, "torch": "2.7"})
 
     text = (tmp_path / "recovery.md").read_text()
-    assert "Measured on 2026-01-02: 2 cores, torch 2.6. Just before each run others used 2% of the CPU (at most 2%)." in text
+    assert (
+        "Measured on 2026-01-02: 2 cores, torch 2.6. Just before each run others used 2% of the CPU (at most 2%)."
+        in text
+    )
     assert "1 runs of each" in text
     assert "| worker crash | 4.50 s | 0.50 s |" in text, "the launcher's share"
 
@@ -170,15 +199,26 @@ def test_the_launchers_share_of_a_join_is_what_it_takes_while_nobody_trains() ->
 
 def test_a_run_that_failed_on_its_way_counts_in_the_rows_of_its_scenario() -> None:
     cost = Recovery(first_step=1.0, stall=1.0, steps_lost=0)
-    good = [Result(system="elasticrun", scenario="crash", change=name, run=1, recovery=cost) for name in ("start", "worker crash")]
+    good = [
+        Result(system="elasticrun", scenario="crash", change=name, run=1, recovery=cost)
+        for name in ("start", "worker crash")
+    ]
     bad = Result(system="elasticrun", scenario="crash", change="crash", run=2, error="no training")
-    assert report.grid([*good, bad])[1] == [["start", "1.00 s; 1 of 2 failed"], ["worker crash", "1.00 s, 0 lost; 1 of 2 failed"]]
+    assert report.grid([*good, bad])[1] == [
+        ["start", "1.00 s; 1 of 2 failed"],
+        ["worker crash", "1.00 s, 0 lost; 1 of 2 failed"],
+    ]
     assert report.grid([bad])[1] == [["crash", "failed"]]
 
 
 def test_two_slow_runs_tell_enough() -> None:
     def took(seconds: float | None, run: int, change: str = "node silent") -> Result:
-        return Result(system="torchrun", change=change, run=run, recovery=Recovery(first_step=seconds, stall=None, steps_lost=None))
+        return Result(
+            system="torchrun",
+            change=change,
+            run=run,
+            recovery=Recovery(first_step=seconds, stall=None, steps_lost=None),
+        )
 
     assert is_clear([took(40.0, 1), took(None, 2)])
     assert not is_clear([took(None, 1)])

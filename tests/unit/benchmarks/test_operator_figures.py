@@ -6,7 +6,12 @@ import pytest
 
 from benchmarks.operator.process import difference, quantile, requests
 
-BUCKETS = {'x_bucket{le="0.1"}': 50.0, 'x_bucket{le="1.0"}': 90.0, 'x_bucket{le="10.0"}': 100.0, 'x_bucket{le="+Inf"}': 100.0}
+BUCKETS = {
+    'x_bucket{le="0.1"}': 50.0,
+    'x_bucket{le="1.0"}': 90.0,
+    'x_bucket{le="10.0"}': 100.0,
+    'x_bucket{le="+Inf"}': 100.0,
+}
 
 
 @pytest.mark.parametrize(("share", "seconds"), [(0.5, 0.1), (0.9, 1.0), (0.99, 9.1), (0.25, 0.05)])

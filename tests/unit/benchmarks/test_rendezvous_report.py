@@ -11,7 +11,9 @@ from benchmarks.rendezvous.report import Counters, Crowded, Phase, Result, count
 
 def crowd(members: int, writes_each: float) -> Result:
     writes = members * writes_each
-    used = Counters(calls=writes, writes=writes, puts=writes, received=writes * 100, sent=writes * 50, log=writes * 10, cpu=0.5)
+    used = Counters(
+        calls=writes, writes=writes, puts=writes, received=writes * 100, sent=writes * 50, log=writes * 10, cpu=0.5
+    )
     phase = Phase(seconds=1.0, python_cpu=0.7, etcd=used)
     return Result(members=members, start=phase, loss=phase, takeover=phase)
 
@@ -35,7 +37,9 @@ def test_one_crowd_says_nothing_of_growth() -> None:
 def test_a_phase_is_what_happened_between_two_looks() -> None:
     before = counters(dict.fromkeys(NAMES, 10.0))
     after = counters(dict.fromkeys(NAMES, 25.0))
-    assert dataclasses.asdict(after - before) == dict.fromkeys(("calls", "writes", "puts", "received", "sent", "log", "cpu"), 15.0)
+    assert dataclasses.asdict(after - before) == dict.fromkeys(
+        ("calls", "writes", "puts", "received", "sent", "log", "cpu"), 15.0
+    )
 
 
 NAMES = (

@@ -10,6 +10,7 @@ from elasticjob_operator.names import COMPONENT_WORKER, worker_name
 from elasticjob_operator.resources.pods import template_hash
 from elasticjob_operator.state import (
     Blocked,
+    Connectivity,
     ContainerEnd,
     Disruption,
     Heartbeat,
@@ -17,7 +18,6 @@ from elasticjob_operator.state import (
     NodeHealth,
     Pod,
     PodPhase,
-    Reach,
     RendezvousView,
 )
 from elasticjob_runtime.contract import FailureValue, OutcomeState, OutcomeValue, PlanReason, PlanValue
@@ -67,7 +67,12 @@ _USUAL = {ConditionType.ACCEPTED: "Accepted", ConditionType.RUNNING: "Training"}
 
 
 def make_status(
-    *true: ConditionType, reason: str = "", message: str = "", restarts: int = 0, last_failure: Failure | None = None, **fields: Any
+    *true: ConditionType,
+    reason: str = "",
+    message: str = "",
+    restarts: int = 0,
+    last_failure: Failure | None = None,
+    **fields: Any,
 ) -> Status:
     conditions = tuple(
         Condition(
@@ -121,7 +126,9 @@ def make_pod(
     )
 
 
-def failed_pod(index: int = 0, *, code: int = 1, at: float = 0, started: float = -300, reason: str = "Error", **pod: Any) -> Pod:
+def failed_pod(
+    index: int = 0, *, code: int = 1, at: float = 0, started: float = -300, reason: str = "Error", **pod: Any
+) -> Pod:
     """A pod whose training container ended with `code`."""
     return make_pod(index, PodPhase.FAILED, end=ended(code, at=at, started=started, reason=reason), **pod)
 
@@ -157,7 +164,9 @@ def make_node(
     )
 
 
-def make_heartbeat(*, read: float = 0, renewed: float | None = -3600, unchanged: float | None = None, exists: bool = True) -> Heartbeat:
+def make_heartbeat(
+    *, read: float = 0, renewed: float | None = -3600, unchanged: float | None = None, exists: bool = True
+) -> Heartbeat:
     """Read just now, with a Lease last renewed an hour ago."""
     return Heartbeat(
         read_at=at(read),
@@ -167,7 +176,9 @@ def make_heartbeat(*, read: float = 0, renewed: float | None = -3600, unchanged:
     )
 
 
-def make_plan(round_number: int = 1, *, size: int = 4, restart_count: int = 0, reason: PlanReason = PlanReason.START) -> PlanValue:
+def make_plan(
+    round_number: int = 1, *, size: int = 4, restart_count: int = 0, reason: PlanReason = PlanReason.START
+) -> PlanValue:
     return PlanValue(
         round=round_number,
         attempt=f"{round_number:08d}.x",
@@ -183,7 +194,7 @@ def make_plan(round_number: int = 1, *, size: int = 4, restart_count: int = 0, r
     )
 
 
-def make_view(reach: Reach = Reach.REACHABLE, **fields: Any) -> RendezvousView:
+def make_view(reach: Connectivity = Connectivity.REACHABLE, **fields: Any) -> RendezvousView:
     return RendezvousView(reach=reach, **fields)
 
 

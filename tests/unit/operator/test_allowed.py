@@ -5,7 +5,7 @@ from elasticjob_operator.allowed import Pattern, is_allowed
 from elasticjob_operator.api import ConditionType
 from elasticjob_operator.planning import CreatePod, plan
 from elasticjob_operator.settings import Settings, SettingsError
-from elasticjob_operator.state import World
+from elasticjob_operator.state import JobState
 
 from tests.unit.operator.builders import NOW, make_job, make_pod
 
@@ -18,19 +18,42 @@ def patterns(*texts: str) -> tuple[Pattern, ...]:
 
 @pytest.mark.parametrize(
     "endpoint",
-    ["etcd.infra.svc:2379", "ETCD.infra.svc:2379", "a.b.etcd.example.com:1", "10.255.0.1:9999", "192.168.1.1:2379", "[fd00::1]:2379",
-     "https://a.etcd.example.com:2379", "10.0.0.1:1,10.0.0.2:1", "[::ffff:10.0.0.1]:2379"],
-)  # fmt: skip
+    [
+        "etcd.infra.svc:2379",
+        "ETCD.infra.svc:2379",
+        "a.b.etcd.example.com:1",
+        "10.255.0.1:9999",
+        "192.168.1.1:2379",
+        "[fd00::1]:2379",
+        "https://a.etcd.example.com:2379",
+        "10.0.0.1:1,10.0.0.2:1",
+        "[::ffff:10.0.0.1]:2379",
+    ],
+)
 def test_endpoint_that_a_pattern_matches_is_allowed(endpoint: str) -> None:
     assert is_allowed(endpoint, patterns(*LIST))
 
 
 @pytest.mark.parametrize(
     "endpoint",
-    ["etcd.infra.svc:2380", "etcd.infra.svc.evil.com:2379", "etcd.example.com:1", "x.etcd.example.com.evil.com:1", "11.0.0.1:2379",
-     "192.168.1.1:2380", "[fe80::1]:2379", "10.0.0.1:1,11.0.0.1:1", "0x0a000001:2379", "167772161:2379", "10.1:2379",
-     "[::ffff:11.0.0.1]:2379", "", "http://", "a@10.0.0.1:1"],
-)  # fmt: skip
+    [
+        "etcd.infra.svc:2380",
+        "etcd.infra.svc.evil.com:2379",
+        "etcd.example.com:1",
+        "x.etcd.example.com.evil.com:1",
+        "11.0.0.1:2379",
+        "192.168.1.1:2380",
+        "[fe80::1]:2379",
+        "10.0.0.1:1,11.0.0.1:1",
+        "0x0a000001:2379",
+        "167772161:2379",
+        "10.1:2379",
+        "[::ffff:11.0.0.1]:2379",
+        "",
+        "http://",
+        "a@10.0.0.1:1",
+    ],
+)
 def test_any_other_is_not(endpoint: str) -> None:
     assert not is_allowed(endpoint, patterns(*LIST))
 
@@ -44,7 +67,9 @@ def test_without_patterns_any_is_allowed() -> None:
     assert is_allowed("169.254.169.254:80", ())
 
 
-@pytest.mark.parametrize("text", ["10.0.0.0/33", "a b", "etcd:port", "etcd:99999", "etcd:0", "http://etcd", "10.0.0.", "", "etcd/8"])
+@pytest.mark.parametrize(
+    "text", ["10.0.0.0/33", "a b", "etcd:port", "etcd:99999", "etcd:0", "http://etcd", "10.0.0.", "", "etcd/8"]
+)
 def test_what_is_no_pattern_is_refused_at_the_start(text: str) -> None:
     with pytest.raises(ValueError, match=r"neither|port"):
         Pattern.parse(text)
@@ -58,11 +83,18 @@ SETTINGS = Settings(endpoint="default:2379", allowed_endpoints=patterns(*LIST))
 
 def test_job_that_names_another_endpoint_is_told_so_and_nothing_is_made_or_asked() -> None:
     job = make_job(spec={"rendezvous": {"endpoint": "169.254.169.254:80"}})
-    decided = plan(job, World(nodes=None), SETTINGS, NOW)
-    accepted, ready = (decided.status.condition(each) for each in (ConditionType.ACCEPTED, ConditionType.RENDEZVOUS_READY))
+    decided = plan(job, JobState(nodes=None), SETTINGS, NOW)
+    accepted, ready = (
+        decided.status.condition(each) for each in (ConditionType.ACCEPTED, ConditionType.RENDEZVOUS_READY)
+    )
     assert accepted is not None
     assert ready is not None
-    assert (accepted.status, accepted.reason, ready.status, ready.reason) == ("False", "EndpointNotAllowed", "False", "EndpointNotAllowed")
+    assert (accepted.status, accepted.reason, ready.status, ready.reason) == (
+        "False",
+        "EndpointNotAllowed",
+        "False",
+        "EndpointNotAllowed",
+    )
     assert "169.254.169.254:80" in accepted.message
     assert decided.status.summary == "EndpointNotAllowed"
     assert decided.target is None
@@ -72,7 +104,7 @@ def test_job_that_names_another_endpoint_is_told_so_and_nothing_is_made_or_asked
 def test_job_that_runs_is_left_alone_and_not_followed() -> None:
     job = make_job(spec={"rendezvous": {"endpoint": "169.254.169.254:80"}})
     pods = tuple(make_pod(index, ready=True) for index in range(4))
-    decided = plan(job, World(pods=pods, nodes=None), SETTINGS, NOW)
+    decided = plan(job, JobState(pods=pods, nodes=None), SETTINGS, NOW)
     assert decided.target is None
     assert not [each for each in decided.actions if type(each).__name__.startswith("Delete")]
 
@@ -81,4 +113,4 @@ def test_job_that_runs_is_left_alone_and_not_followed() -> None:
 def test_operators_default_and_own_etcds_need_not_be_listed(endpoint: str) -> None:
     job = make_job(spec={"rendezvous": {"endpoint": endpoint}})
     pods = tuple(make_pod(index, ready=True) for index in range(4))
-    assert plan(job, World(pods=pods, nodes=None), SETTINGS, NOW).target is not None
+    assert plan(job, JobState(pods=pods, nodes=None), SETTINGS, NOW).target is not None

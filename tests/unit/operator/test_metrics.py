@@ -19,11 +19,19 @@ def value(name: str, **labels: str) -> float:
         ("GET", "/api/v1/namespaces/ml/pods/a", {}, "get", "pods"),
         ("POST", "/api/v1/namespaces/ml/events", {}, "create", "events"),
         ("DELETE", "/apis/apps/v1/namespaces/ml/statefulsets/a", {}, "delete", "statefulsets"),
-        ("PATCH", "/apis/elasticjob.dev/v1alpha1/namespaces/ml/elasticjobs/a/status", {}, "patch", "elasticjobs/status"),
+        (
+            "PATCH",
+            "/apis/elasticjob.dev/v1alpha1/namespaces/ml/elasticjobs/a/status",
+            {},
+            "patch",
+            "elasticjobs/status",
+        ),
         ("PUT", "/apis/coordination.k8s.io/v1/namespaces/ml/leases/a", {}, "update", "leases"),
     ],
 )
-def test_requests_are_counted_by_verb_and_resource(method: str, path: str, query: dict[str, str], verb: str, resource: str) -> None:
+def test_requests_are_counted_by_verb_and_resource(
+    method: str, path: str, query: dict[str, str], verb: str, resource: str
+) -> None:
     labels = {"verb": verb, "resource": resource, "code": "418"}
     before = value("elasticjob_api_requests_total", **labels)
     metrics.count_request(method, path, query, 418)
@@ -65,7 +73,9 @@ def test_two_restarts_that_one_status_tells_of_keep_their_causes() -> None:
     before = [value("elasticjob_restarts_total", cause=cause) for cause in ("Signal", "Lost")]
     seen.see(job(Signal=1))
     seen.see(job(Signal=2, Lost=1))
-    assert [value("elasticjob_restarts_total", cause=cause) for cause in ("Signal", "Lost")] == [each + 1 for each in before]
+    assert [value("elasticjob_restarts_total", cause=cause) for cause in ("Signal", "Lost")] == [
+        each + 1 for each in before
+    ]
 
 
 def test_jobs_are_counted_by_condition() -> None:

@@ -6,7 +6,10 @@ from elasticjob_operator.settings import LogFormat, Settings, SettingsError
 
 def test_defaults() -> None:
     assert Settings.from_environment({}) == Settings()
-    assert Settings.from_environment({"ELASTICJOB_WATCH_NAMESPACES": "", "ELASTICJOB_NODE_LOST_SECONDS": " "}) == Settings()
+    assert (
+        Settings.from_environment({"ELASTICJOB_WATCH_NAMESPACES": "", "ELASTICJOB_NODE_LOST_SECONDS": " "})
+        == Settings()
+    )
 
 
 def test_every_variable() -> None:

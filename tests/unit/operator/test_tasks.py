@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from elasticjob_operator.controller import KeyedQueue
-from elasticjob_operator.etcd import Sessions
+from elasticjob_operator.etcd import RunWatches
 from elasticjob_operator.planning import Target
 from elasticjob_operator.tasks import Supervisor
 
@@ -71,7 +71,7 @@ async def test_worker_of_the_queue_that_ends_is_a_fault() -> None:
 
 async def test_hub_that_ends_is_a_fault_and_one_that_is_not_needed_any_more_is_none() -> None:
     supervisor = Supervisor()
-    sessions = Sessions(lambda _: None, supervisor=supervisor)
+    sessions = RunWatches(lambda _: None, supervisor=supervisor)
     for name in ("a", "b"):
         await sessions.follow(("ml", name), Target(endpoint=f"127.0.0.1:{len(name)}", run_id=name))
     await sessions.follow(("ml", "a"), Target(endpoint="127.0.0.1:2", run_id="a"))

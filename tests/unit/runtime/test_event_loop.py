@@ -9,7 +9,8 @@ from elasticjob_runtime.event_loop import EventLoop
 
 
 def test_a_descriptor_that_is_used_again_calls_its_new_owner_only() -> None:
-    """As when a worker ends: its pipes are closed, and the connection that is accepted next gets the number of one of them."""
+    """As when a worker ends: its pipes are closed, and the connection that is accepted next gets the number of one of
+    them."""
     event_loop, called = EventLoop(), []
     ready = [socket.socketpair() for _ in range(2)]
     quiet, its_end = socket.socketpair()

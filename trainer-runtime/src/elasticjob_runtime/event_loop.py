@@ -1,4 +1,5 @@
-"""The agent's event loop: file descriptors, calls from other threads, and one deadline. No polling: it sleeps until something happens."""
+"""The agent's event loop: file descriptors, calls from other threads, and one deadline. No polling: it sleeps until
+something happens."""
 
 from __future__ import annotations
 

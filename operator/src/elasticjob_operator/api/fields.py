@@ -90,7 +90,13 @@ Rate = Annotated[float | None, BeforeValidator(_finite_or_none)]
 Metrics = Annotated[
     dict[str, str],
     BeforeValidator(_metrics_as_strings),
-    WithJsonSchema({"type": "object", "maxProperties": MAX_METRICS, "additionalProperties": {"type": "string", "maxLength": MAX_METRIC}}),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "maxProperties": MAX_METRICS,
+            "additionalProperties": {"type": "string", "maxLength": MAX_METRIC},
+        }
+    ),
 ]
 """What the script reports, built from numbers or strings. Strings, because a loss may be NaN, which JSON cannot say."""
 
@@ -105,7 +111,10 @@ def _few_causes(value: Any) -> Any:
     if not isinstance(value, Mapping) or len(value) <= MAX_CAUSES:
         return value
     kept = sorted(name for name in value if name != OTHER_CAUSES)[: MAX_CAUSES - 1]
-    return {**{name: value[name] for name in kept}, OTHER_CAUSES: sum(count for name, count in value.items() if name not in kept)}
+    return {
+        **{name: value[name] for name in kept},
+        OTHER_CAUSES: sum(count for name, count in value.items() if name not in kept),
+    }
 
 
 ConditionMessage = Annotated[str, BeforeValidator(_clip), Field(max_length=MAX_MESSAGE)]
@@ -122,7 +131,8 @@ Causes = Annotated[
         }
     ),
 ]
-"""Numbers of restarts by cause. A script that invents a cause for each of its failures does not make the status too large."""
+"""Numbers of restarts by cause. A script that invents a cause for each of its failures does not make the status too
+large."""
 
 FailureMessage = Annotated[str, BeforeValidator(_keep_end), Field(max_length=MAX_FAILURE_MESSAGE)]
 

@@ -59,7 +59,9 @@ class ElasticJob(Model, frozen=True):
         """
         try:
             # Explicitly from a dict: kopf's bodies are read-only views.
-            return cls.model_validate({key: body[key] for key in ("metadata", "spec", "status") if body.get(key) is not None})
+            return cls.model_validate(
+                {key: body[key] for key in ("metadata", "spec", "status") if body.get(key) is not None}
+            )
         except pydantic.ValidationError as error:
             raise InvalidJobError("\n".join(_line(each) for each in error.errors(include_url=False))) from error
 
@@ -127,7 +129,8 @@ class ElasticJob(Model, frozen=True):
 
     @property
     def has_plans(self) -> bool:
-        """Its agents say in etcd what they do, and hear there who is wanted. Those of torchrun's own rendezvous do neither."""
+        """Its agents say in etcd what they do, and hear there who is wanted. Those of torchrun's own rendezvous do
+        neither."""
         return self.spec.rendezvous.backend is RendezvousBackend.ETCD_V3
 
     @property

@@ -124,32 +124,41 @@ MESSAGES: dict[Reason, str] = {
     Reason.INVALID_SPEC: "This operator cannot carry out the spec: {error}",
     Reason.INVALID_POD_TEMPLATE: "The API server refuses pods of spec.workers.template: {error}",
     Reason.POD_REFUSED: "The API server refuses further worker pods, tried again: {error}",
-    Reason.ENDPOINT_NOT_ALLOWED: "spec.rendezvous.endpoint {endpoint} is not among the endpoints that this operator allows: name another "
+    Reason.ENDPOINT_NOT_ALLOWED: "spec.rendezvous.endpoint {endpoint} is not among the endpoints that this operator "
+    "allows: name another "
     "one or none, or ask those who run the operator to add it to rendezvous.allowedEndpoints.",
     Reason.OBJECT_REFUSED: "The API server refuses what the job needs beside its pods, tried again: {error}",
     Reason.ETCD_READY: "etcd answers at {endpoint}.",
     Reason.ETCD_STARTING: "Waiting for the job's etcd at {endpoint} to start.",
     Reason.ETCD_UNREACHABLE: "etcd does not answer at {endpoint}: {error}",
     Reason.ETCD_DENIED: "etcd at {endpoint} refuses the operator: {error}",
-    Reason.VALUE_NOT_UNDERSTOOD: "etcd at {endpoint} has a value of this run that is not what it must be, and is taken as missing: {error}",
+    Reason.VALUE_NOT_UNDERSTOOD: "etcd at {endpoint} has a value of this run that is not what it must be, and is "
+    "taken as missing: {error}",
     Reason.STORE_READY: "Worker 0 runs, which hosts the store at {endpoint}.",
     Reason.STORE_STARTING: "Waiting for worker 0, which hosts the store at {endpoint}.",
     Reason.TRAINING: "In round {round}, {world_size} processes train; {ready} of {wanted} workers are ready.",
-    Reason.WAITING_FOR_RENDEZVOUS: "{ready} of {wanted} workers are ready, and have not agreed yet who takes part: their logs say more.",
+    Reason.WAITING_FOR_RENDEZVOUS: "{ready} of {wanted} workers are ready, and have not agreed yet who takes part: "
+    "their logs say more.",
     Reason.WAITING_FOR_WORKERS: "{ready} of {wanted} workers are ready; training needs at least {min}.",
     Reason.IMAGE_UNAVAILABLE: "The image of {worker}, made at {since}, cannot be had: {detail}",
     Reason.CONTAINER_CONFIG_ERROR: "{worker}, made at {since}, cannot be started: {detail}",
     Reason.UNSCHEDULABLE: "No node takes {worker}, made at {since}: {detail}",
-    Reason.NODE_SILENT: "Node {node} has not answered since {since}. With spec.rendezvous.onPartition Consistent, its pods are not "
+    Reason.NODE_SILENT: "Node {node} has not answered since {since}. With spec.rendezvous.onPartition Consistent, its "
+    "pods are not "
     "replaced until it is back. If it is certainly off, delete it, or run: "
     "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
-    Reason.NODES_UNHEALTHY: "{count} of {total} nodes are not ready: too many to replace their pods, because the fault is probably not "
-    "theirs. Pods are replaced once most nodes are ready, or the node is deleted or has the taint node.kubernetes.io/out-of-service.",
-    Reason.OUTCOME_UNKNOWN: "No worker pod is left. The job may have ended: new ones are created once etcd at {endpoint} says that it has "
+    Reason.NODES_UNHEALTHY: "{count} of {total} nodes are not ready: too many to replace their pods, because the "
+    "fault is probably not "
+    "theirs. Pods are replaced once most nodes are ready, or the node is deleted or has the taint "
+    "node.kubernetes.io/out-of-service.",
+    Reason.OUTCOME_UNKNOWN: "No worker pod is left. The job may have ended: new ones are created once etcd at "
+    "{endpoint} says that it has "
     "not.",
-    Reason.RENDEZVOUS_LOST: "{left} of the {size} workers of round {round} are left, and etcd does not answer: training continues when "
+    Reason.RENDEZVOUS_LOST: "{left} of the {size} workers of round {round} are left, and etcd does not answer: "
+    "training continues when "
     "it is back.",
-    Reason.NO_PROGRESS: "No step has been reported since step {step} at {since}. Saving a checkpoint or evaluating may take that long; "
+    Reason.NO_PROGRESS: "No step has been reported since step {step} at {since}. Saving a checkpoint or evaluating "
+    "may take that long; "
     "otherwise look at the workers' logs and stacks.",
     Reason.PROGRESSING: "Steps are reported.",
     Reason.FINISHED: "The job has ended.",
@@ -169,11 +178,13 @@ MESSAGES: dict[Reason, str] = {
     Reason.JOB_RESUMED: "The job is resumed with run {run}.",
     Reason.WORKERS_SUCCEEDED: "All workers ended well.",
     Reason.WORKERS_FAILED: "The workers gave up: {detail}",
-    Reason.MAX_RESTARTS_EXCEEDED: "Failed {restarts} times{window}, more than spec.restartPolicy.maxRestarts ({max_restarts}); "
+    Reason.MAX_RESTARTS_EXCEEDED: "Failed {restarts} times{window}, more than spec.restartPolicy.maxRestarts "
+    "({max_restarts}); "
     "last: {detail}",
     Reason.FAILED_BY_RULE: "{worker} failed in a way that ends the job by spec.restartPolicy.rules: {detail}",
     Reason.DEADLINE_EXCEEDED: "The job ran for longer than spec.lifecycle.activeDeadlineSeconds ({seconds} s).",
-    Reason.STARTUP_DEADLINE_EXCEEDED: "Training did not begin within spec.lifecycle.startupDeadlineSeconds ({seconds} s): {detail}",
+    Reason.STARTUP_DEADLINE_EXCEEDED: "Training did not begin within spec.lifecycle.startupDeadlineSeconds ({seconds} "
+    "s): {detail}",
     Reason.NOT_FINISHED: "The job has not ended.",
     Reason.WORKER_CREATED: "Created {worker}.",
     Reason.WORKER_DELETED: "Deleted {worker}: {detail}",

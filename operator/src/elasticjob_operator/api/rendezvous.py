@@ -109,5 +109,6 @@ class Rendezvous(Model, frozen=True, json_schema_extra=rules.RENDEZVOUS):
 
     Available: workers that are cut off train on for a bounded time, and workers on a silent node are replaced once that
     time has surely passed. Consistent: a group that loses etcd stops with its lease, and worker and etcd pods on a node
-    that is only silent are not replaced until the node is back, deleted, or has the taint node.kubernetes.io/out-of-service.
+    that is only silent are not replaced until the node is back, deleted, or has the taint
+    node.kubernetes.io/out-of-service.
     """

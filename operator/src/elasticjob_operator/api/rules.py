@@ -1,14 +1,16 @@
-"""CEL rules of the CRD, but for those of `spec.workers`: what one field's type and bounds cannot say. The API server applies them at every
-write. How they are written: `cel`."""
+"""CEL rules of the CRD, but for those of `spec.workers`: what one field's type and bounds cannot say. The API server
+applies them at every write. How they are written: `cel`."""
 
 from __future__ import annotations
 
 from elasticjob_operator.api.crd.cel import fixed_while_it_runs, immutable, message, rules
 
 MAX_NAME = 47
-"""Longest name of a job: 63, the limit of a label, less `-etcd-` and the 10 characters of a StatefulSet's revision hash.
+"""Longest name of a job: 63, the limit of a label, less `-etcd-` and the 10 characters of a StatefulSet's revision
+hash.
 
-The label `controller-revision-hash` of the etcd pod is the longest value made from a job's name; `<name>-worker-9999` would allow 51.
+The label `controller-revision-hash` of the etcd pod is the longest value made from a job's name; `<name>-worker-9999`
+would allow 51.
 """
 
 JOB = rules(
@@ -39,13 +41,18 @@ SPEC = rules(
     fixed_while_it_runs("workers.procsPerWorker"),
     fixed_while_it_runs("scheduling.priorityClassName", within="scheduling"),
     {
-        "rule": "!has(self.scaling) || !has(self.scaling.metrics) || size(self.scaling.metrics) == 0 || (has(self.workers.minReplicas) && "
+        "rule": "!has(self.scaling) || !has(self.scaling.metrics) || size(self.scaling.metrics) == 0 || "
+        "(has(self.workers.minReplicas) && "
         "has(self.workers.maxReplicas) && self.workers.minReplicas < self.workers.maxReplicas)",
-        **message("scaling.metrics need room to scale: set workers.minReplicas below workers.maxReplicas, or remove the metrics"),
+        **message(
+            "scaling.metrics need room to scale: set workers.minReplicas below workers.maxReplicas, or remove the "
+            "metrics"
+        ),
         "fieldPath": ".scaling.metrics",
     },
     {
-        "rule": "!has(self.managedBy) || self.managedBy == '' || !has(self.lifecycle) || !has(self.lifecycle.managedBy) || "
+        "rule": "!has(self.managedBy) || self.managedBy == '' || !has(self.lifecycle) || "
+        "!has(self.lifecycle.managedBy) || "
         "self.lifecycle.managedBy in ['', self.managedBy]",
         **message(
             "managedBy is %s and lifecycle.managedBy is %s: a job has one manager, so leave one of them out",
@@ -62,7 +69,8 @@ LIFECYCLE = rules(
         "rule": "!has(self.startupDeadlineSeconds) || !has(self.activeDeadlineSeconds) || "
         "self.startupDeadlineSeconds <= self.activeDeadlineSeconds",
         **message(
-            "startupDeadlineSeconds (%d) is above activeDeadlineSeconds (%d), which ends the job before: lower it or leave it out",
+            "startupDeadlineSeconds (%d) is above activeDeadlineSeconds (%d), which ends the job before: lower it or "
+            "leave it out",
             "self.startupDeadlineSeconds",
             "self.activeDeadlineSeconds",
         ),
@@ -72,9 +80,11 @@ LIFECYCLE = rules(
 
 MANAGED_BY = rules(
     {
-        "rule": r"self == '' || self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.~]*[A-Za-z0-9])?$')",
+        "rule": r"self == '' || "
+        r"self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.~]*[A-Za-z0-9])?$')",
         **message(
-            "managedBy %s is not a domain, a slash and a name: write one such as kueue.x-k8s.io/multikueue, or leave it out",
+            "managedBy %s is not a domain, a slash and a name: write one such as kueue.x-k8s.io/multikueue, or leave "
+            "it out",
             "self",
         ),
     },
@@ -83,7 +93,9 @@ MANAGED_BY = rules(
 RESTART_RULE = rules(
     {
         "rule": "(has(self.exitCodes) && size(self.exitCodes) > 0) || (has(self.reasons) && size(self.reasons) > 0)",
-        **message("a rule without exitCodes and reasons matches nothing: give at least one of either, such as exitCodes: [42]"),
+        **message(
+            "a rule without exitCodes and reasons matches nothing: give at least one of either, such as exitCodes: [42]"
+        ),
     },
 )
 
@@ -97,7 +109,10 @@ RESTART_REASON = rules(
     },
     {
         "rule": "self.matches('^[A-Z][A-Za-z0-9]*$')",
-        **message("%s is not a reason as status.lastFailure.reason has it: write one word such as OutOfMemory or Signal", "self"),
+        **message(
+            "%s is not a reason as status.lastFailure.reason has it: write one word such as OutOfMemory or Signal",
+            "self",
+        ),
     },
 )
 
@@ -119,7 +134,8 @@ RESTART_POLICY = rules(
     {
         "rule": f"!has(self.windowSeconds) || self.maxRestarts <= {MAX_RESTARTS_IN_WINDOW}",
         **message(
-            f"maxRestarts (%d) is above {MAX_RESTARTS_IN_WINDOW}, the most within windowSeconds, because their times are kept in status: "
+            f"maxRestarts (%d) is above {MAX_RESTARTS_IN_WINDOW}, the most within windowSeconds, because their times "
+            "are kept in status: "
             "lower maxRestarts, or leave windowSeconds out",
             "self.maxRestarts",
         ),
@@ -148,12 +164,18 @@ RENDEZVOUS = rules(
     },
     {
         "rule": "!has(self.backend) || self.backend == 'etcd-v3' || !has(self.etcd)",
-        **message("etcd describes the one that the operator makes for backend etcd-v3, but backend is %s: remove it", "self.backend"),
+        **message(
+            "etcd describes the one that the operator makes for backend etcd-v3, but backend is %s: remove it",
+            "self.backend",
+        ),
         "fieldPath": ".etcd",
     },
     {
         "rule": "!has(self.backend) || self.backend != 'c10d' || !has(self.endpoint) || self.endpoint == ''",
-        **message("endpoint %s is not used by backend c10d, whose workers meet at worker 0: remove it, or use etcd-v3", "self.endpoint"),
+        **message(
+            "endpoint %s is not used by backend c10d, whose workers meet at worker 0: remove it, or use etcd-v3",
+            "self.endpoint",
+        ),
         "fieldPath": ".endpoint",
     },
     {
@@ -166,7 +188,11 @@ RENDEZVOUS = rules(
 DIRECTORY = rules(
     {
         "rule": r"self.matches('^(/[^/:]+)+$') && !self.matches('/\\.\\.?(/|$)')",
-        **message("directory %s is not an absolute path below /: write one such as /checkpoints, without a / at its end, // or ..", "self"),
+        **message(
+            "directory %s is not an absolute path below /: write one such as /checkpoints, without a / at its end, // "
+            "or ..",
+            "self",
+        ),
     },
 )
 
@@ -186,7 +212,8 @@ IMAGE = rules(
 
 QUANTITY = rules(
     {
-        "rule": "type(self) == int ? self >= 0 : (isQuantity(string(self)) && !quantity(string(self)).isLessThan(quantity('0')))",
+        "rule": "type(self) == int ? self >= 0 : (isQuantity(string(self)) && "
+        "!quantity(string(self)).isLessThan(quantity('0')))",
         **message("%s is not a quantity from 0 on: write one such as 500m, 2 or 1Gi", "self"),
     },
 )
@@ -198,7 +225,10 @@ _WITHIN = (
 RESOURCES = rules(
     {
         "rule": f"!has(self.limits) || !has(self.requests) || self.requests.all(k, {_WITHIN})",
-        **message("requests of %s are above its limits: lower the requests or raise the limits", f"self.requests.filter(k, !({_WITHIN}))"),
+        **message(
+            "requests of %s are above its limits: lower the requests or raise the limits",
+            f"self.requests.filter(k, !({_WITHIN}))",
+        ),
         "fieldPath": ".requests",
     },
 )

@@ -46,7 +46,11 @@ class Workers(Model, frozen=True, json_schema_extra=worker_rules.WORKERS):
     max_replicas: WorkerCount | None = None
     """Most workers the job may be scaled to. Default: replicas, a job of fixed size."""
     allowed_replicas: (
-        Annotated[tuple[WorkerCount, ...], Field(min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})] | None
+        Annotated[
+            tuple[WorkerCount, ...],
+            Field(min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        ]
+        | None
     ) = None
     """Sizes with which the training may run, such as [2, 4, 8]. Left out: all from minReplicas to maxReplicas.
 
@@ -86,7 +90,8 @@ class RestartRule(Model, frozen=True, json_schema_extra=rules.RESTART_RULE):
     """What becomes of failures of a kind. A failure must match both lists, where both are given."""
 
     exit_codes: Annotated[
-        tuple[Annotated[Int32, Field(ge=1, le=255)], ...], Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"})
+        tuple[Annotated[Int32, Field(ge=1, le=255)], ...],
+        Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = ()
     """Exit codes of the process or container. 128 + n: ended by signal n."""
     reasons: Annotated[
@@ -117,10 +122,13 @@ class RestartPolicy(Model, frozen=True, json_schema_extra=rules.RESTART_POLICY):
     """
     window_seconds: Seconds | None = None
     """Only restarts of the last so many seconds count towards maxRestarts. Left out: all do."""
-    rules: Annotated[tuple[RestartRule, ...], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})] = ()
+    rules: Annotated[
+        tuple[RestartRule, ...], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = ()
     """What certain failures do; the first rule that matches a failure decides.
 
-    Without a match, failures of the training count, and what the cluster did (eviction, preemption, a lost node) is free.
+    Without a match, failures of the training count, and what the cluster did (eviction, preemption, a lost node) is
+    free.
     """
     backoff: Backoff = Backoff()
     """Waits before a worker pod that fails again and again right after its start is replaced."""
@@ -150,8 +158,8 @@ class Lifecycle(Model, frozen=True, json_schema_extra=rules.LIFECYCLE):
     graceful_shutdown_seconds: Annotated[Int32, Field(ge=0, le=86_400)] | None = None
     """Time that workers get from SIGTERM to save their state when their pod leaves, s.
 
-    The pod's terminationGracePeriodSeconds is raised to 5 s more. Left out: the template's terminationGracePeriodSeconds
-    (30) less 5 s. For pods that are made from then on.
+    The pod's terminationGracePeriodSeconds is raised to 5 s more. Left out: the template's
+    terminationGracePeriodSeconds (30) less 5 s. For pods that are made from then on.
     """
     clean_pods: CleanPods = CleanPods.RUNNING
     """Worker pods that are deleted when the job has ended: Running, All or None.
@@ -167,19 +175,23 @@ class Scaling(Model, frozen=True):
     """How the number of workers changes by itself."""
 
     scale_up_delay_seconds: Annotated[Int32, Field(ge=0, le=86_400)] = 0
-    """Time from a wish for more workers until they are created, s. Wishes that come meanwhile are met at the same moment.
+    """Time from a wish for more workers until they are created, s. Wishes that come meanwhile are met at the same
+    moment.
 
     Each change of size interrupts the training for a moment: this makes one of many. Lost workers are replaced, and
     fewer workers let go, without delay.
     """
-    metrics: Annotated[tuple[Preserved, ...], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"})] = ()
+    metrics: Annotated[
+        tuple[Preserved, ...], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = ()
     """What a HorizontalPodAutoscaler of the job follows (autoscaling/v2 MetricSpec). Empty: there is none.
 
-    The operator makes it, from minReplicas to maxReplicas. It changes workers.replicas: leave that out of what you apply
-    again.
+    The operator makes it, from minReplicas to maxReplicas. It changes workers.replicas: leave that out of what you
+    apply again.
     """
     behavior: Preserved | None = None
-    """How fast that HorizontalPodAutoscaler changes the size (autoscaling/v2 HorizontalPodAutoscalerBehavior). Unused without metrics."""
+    """How fast that HorizontalPodAutoscaler changes the size (autoscaling/v2 HorizontalPodAutoscalerBehavior). Unused
+    without metrics."""
 
 
 class Scheduling(Model, frozen=True):

@@ -9,7 +9,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from elasticjob_operator.api.fields import Causes, ConditionMessage, FailureMessage, Int32, Int64, Metrics, Model, Rate, Time
+from elasticjob_operator.api.fields import (
+    Causes,
+    ConditionMessage,
+    FailureMessage,
+    Int32,
+    Int64,
+    Metrics,
+    Model,
+    Rate,
+    Time,
+)
 from elasticjob_operator.api.reasons import ConditionType, Reason
 
 Count = Annotated[Int32, Field(ge=0)]
@@ -27,7 +37,8 @@ class Condition(Model, frozen=True):
     """One aspect of the job's state, as metav1.Condition."""
 
     type: Annotated[str, Field(max_length=316)]
-    """Aspect: Accepted, RendezvousReady, Running, Stalled, Restarting, Resizing, Degraded, Suspended, Succeeded or Failed."""
+    """Aspect: Accepted, RendezvousReady, Running, Stalled, Restarting, Resizing, Degraded, Suspended, Succeeded or
+    Failed."""
     status: ConditionStatus
     """Whether the condition holds: True, False or Unknown."""
     reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
@@ -49,10 +60,14 @@ class Restarts(Model, frozen=True):
     Compared with spec.restartPolicy.maxRestarts.
     """
     reported: Count | None = None
-    """Restarts that the agents of the current run reported, those that rules ignore too, but not pods that failed as a whole."""
+    """Restarts that the agents of the current run reported, those that rules ignore too, but not pods that failed as a
+    whole."""
     window: Count | None = None
     """How many of them fall into the last spec.restartPolicy.windowSeconds, where that is given."""
-    times: Annotated[tuple[Time, ...], Field(max_length=101, json_schema_extra={"x-kubernetes-list-type": "atomic"})] | None = None
+    times: (
+        Annotated[tuple[Time, ...], Field(max_length=101, json_schema_extra={"x-kubernetes-list-type": "atomic"})]
+        | None
+    ) = None
     """When those of the window were."""
     by_cause: Causes = {}  # noqa: RUF012 pydantic copies defaults
     """How many there were of each kind of failure, named as in lastFailure.reason."""
@@ -68,8 +83,8 @@ class RendezvousStatus(Model, frozen=True):
     endpoint: str = ""
     """host:port in use."""
     store_generation: Annotated[Int64, Field(ge=0)] | None = None
-    """Number of the job's own etcd: grows whenever another one takes its place. A group that still trains with an earlier one is out of
-    date, and what it commits is refused."""
+    """Number of the job's own etcd: grows whenever another one takes its place. A group that still trains with an
+    earlier one is out of date, and what it commits is refused."""
     store_pod: str = ""
     """uid of the pod of that etcd; empty: there is none yet."""
 
@@ -138,7 +153,8 @@ class Status(Model, frozen=True):
     workers: str = ""
     """Ready and wanted worker pods, such as 3/4. For people; programs read readyReplicas and desiredReplicas."""
     desired_replicas: Count | None = None
-    """Worker pods that the operator aims at: spec.workers.replicas, rounded down to an allowed size, more of them only after a delay."""
+    """Worker pods that the operator aims at: spec.workers.replicas, rounded down to an allowed size, more of them only
+    after a delay."""
     scale_up_time: Time | None = None
     """When it will aim at more, because of spec.scaling.scaleUpDelaySeconds."""
     world_size: Count = 0
@@ -156,7 +172,10 @@ class Status(Model, frozen=True):
     failing_nodes: (
         Annotated[
             tuple[FailingNode, ...],
-            Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}),
+            Field(
+                max_length=32,
+                json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+            ),
         ]
         | None
     ) = None
@@ -167,7 +186,8 @@ class Status(Model, frozen=True):
     ] = ()
     """State of the job, one entry for each aspect. `kubectl wait --for=condition=Succeeded` works."""
     summary: str = ""
-    """Succeeded, Failed, Suspended, Running, Stalled, Degraded, Resizing or Restarting, or why the job does not run, such as Unschedulable.
+    """Succeeded, Failed, Suspended, Running, Stalled, Degraded, Resizing or Restarting, or why the job does not run,
+    such as Unschedulable.
 
     For people; programs read conditions.
     """
@@ -235,7 +255,8 @@ _NO_ETCD = frozenset({Reason.ETCD_UNREACHABLE, Reason.ETCD_DENIED})
 
 
 def summary_of(conditions: Iterable[Condition]) -> str:
-    """What a person asks first, in one word, for `status.summary`: how the job ended, that it rests or runs, or why it does not."""
+    """What a person asks first, in one word, for `status.summary`: how the job ended, that it rests or runs, or why it
+    does not."""
     known: dict[str, Condition] = {each.type: each for each in conditions}
 
     def is_true(type_: ConditionType) -> bool:
@@ -252,7 +273,11 @@ def summary_of(conditions: Iterable[Condition]) -> str:
         return accepted.reason if accepted else ""
     if is_true(ConditionType.RUNNING):
         return next(
-            (each.value for each in (ConditionType.STALLED, ConditionType.DEGRADED, ConditionType.RESIZING) if is_true(each)),
+            (
+                each.value
+                for each in (ConditionType.STALLED, ConditionType.DEGRADED, ConditionType.RESIZING)
+                if is_true(each)
+            ),
             ConditionType.RUNNING.value,
         )
     waits = reason(ConditionType.RUNNING)

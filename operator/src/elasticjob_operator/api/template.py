@@ -1,10 +1,12 @@
 """The part of a pod template that the CRD knows.
 
-The full schema of a PodTemplateSpec is 382 kB and prunes what newer clusters add. So everything is preserved as written. Declared are:
+The full schema of a PodTemplateSpec is 382 kB and prunes what newer clusters add. So everything is preserved as
+written. Declared are:
 
 - what the rules of `elasticjob_operator.api.rules` look at, because CEL sees declared fields alone;
-- the names of the other fields, without a type. CEL's `==` compares those exactly, but of undeclared fields only the number and the
-  values of those on both sides: a template in which `nodeSelector` became `tolerations` would count as unchanged.
+- the names of the other fields, without a type. CEL's `==` compares those exactly, but of undeclared fields only the
+  number and the values of those on both sides: a template in which `nodeSelector` became `tolerations` would count as
+  unchanged.
 
 Whether the whole makes a valid pod is found by a dry-run create.
 """
@@ -19,26 +21,29 @@ MAX_LABELS = 128
 
 POD_SPEC_FIELDS = """
     affinity automountServiceAccountToken dnsConfig dnsPolicy enableServiceLinks ephemeralContainers hostAliases
-    hostIPC hostNetwork hostPID hostUsers hostnameOverride imagePullSecrets initContainers nodeName nodeSelector os overhead
-    preemptionPolicy priority priorityClassName readinessGates resourceClaims resources runtimeClassName schedulerName schedulingGates
-    schedulingGroup securityContext serviceAccount serviceAccountName setHostnameAsFQDN shareProcessNamespace
-    terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes
+    hostIPC hostNetwork hostPID hostUsers hostnameOverride imagePullSecrets initContainers nodeName nodeSelector os
+    overhead preemptionPolicy priority priorityClassName readinessGates resourceClaims resources runtimeClassName
+    schedulerName schedulingGates schedulingGroup securityContext serviceAccount serviceAccountName
+    setHostnameAsFQDN shareProcessNamespace terminationGracePeriodSeconds tolerations topologySpreadConstraints volumes
 """.split()  # noqa: SIM905 a list of 40 literals is harder to read
 CONTAINER_FIELDS = """
     args command envFrom image imagePullPolicy lifecycle livenessProbe ports readinessProbe resizePolicy resources
-    restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath terminationMessagePolicy tty volumeDevices
-    volumeMounts workingDir
+    restartPolicyRules securityContext startupProbe stdin stdinOnce terminationMessagePath terminationMessagePolicy tty
+    volumeDevices volumeMounts workingDir
 """.split()  # noqa: SIM905 as above
 ENV_FIELDS = ["value", "valueFrom"]
-"""Fields of core/v1 as of Kubernetes 1.36, less those declared below. An integration test compares them with the API server's."""
+"""Fields of core/v1 as of Kubernetes 1.36, less those declared below. An integration test compares them with the API
+server's."""
 
 Schema = dict[str, Any]
 
 
 def _object(description: str, *, required: list[str], opaque: list[str], at: str, **properties: Schema) -> Schema:
-    """An object that preserves all fields. `opaque`: names of those without a type; `at`: where kubectl explains them."""
+    """An object that preserves all fields. `opaque`: names of those without a type; `at`: where kubectl explains
+    them."""
     untyped = {
-        name: {"description": f"See kubectl explain {at}.{name}.", "x-kubernetes-preserve-unknown-fields": True} for name in sorted(opaque)
+        name: {"description": f"See kubectl explain {at}.{name}.", "x-kubernetes-preserve-unknown-fields": True}
+        for name in sorted(opaque)
     }
     return {
         **({"description": description} if description else {}),
@@ -70,8 +75,14 @@ _CONTAINER = _object(
     opaque=CONTAINER_FIELDS,
     at="pod.spec.containers",
     name=_text("Name of the container.", minLength=1, maxLength=63),
-    restartPolicy=_text("Never, or left out, in the training container: ElasticJob replaces failed workers itself.", maxLength=16),
-    env=_list("Environment variables. Those that ElasticJob sets itself are refused in the training container.", _ENV, maxItems=MAX_ENV),
+    restartPolicy=_text(
+        "Never, or left out, in the training container: ElasticJob replaces failed workers itself.", maxLength=16
+    ),
+    env=_list(
+        "Environment variables. Those that ElasticJob sets itself are refused in the training container.",
+        _ENV,
+        maxItems=MAX_ENV,
+    ),
 )
 _LABELS: Schema = {
     "description": "Labels of the worker pods. Those of elasticjob.dev/ are ElasticJob's own.",
@@ -85,7 +96,13 @@ POD_TEMPLATE_SCHEMA = _object(
     required=["spec"],
     opaque=[],
     at="pod",
-    metadata=_object("Labels and annotations of the worker pods.", required=[], opaque=["annotations"], at="pod.metadata", labels=_LABELS),
+    metadata=_object(
+        "Labels and annotations of the worker pods.",
+        required=[],
+        opaque=["annotations"],
+        at="pod.metadata",
+        labels=_LABELS,
+    ),
     spec=_object(
         "Spec of the worker pods (core/v1 PodSpec).",
         required=["containers"],

@@ -21,12 +21,20 @@ _REPLICAS = rules(
     },
     {
         "rule": f"!{_BOUNDS_FIT} || !has(self.minReplicas) || self.minReplicas <= self.replicas",
-        **message("replicas (%d) is below minReplicas (%d): raise replicas or lower minReplicas", "self.replicas", "self.minReplicas"),
+        **message(
+            "replicas (%d) is below minReplicas (%d): raise replicas or lower minReplicas",
+            "self.replicas",
+            "self.minReplicas",
+        ),
         "fieldPath": ".replicas",
     },
     {
         "rule": f"!{_BOUNDS_FIT} || !has(self.maxReplicas) || self.replicas <= self.maxReplicas",
-        **message("replicas (%d) is above maxReplicas (%d): lower replicas or raise maxReplicas", "self.replicas", "self.maxReplicas"),
+        **message(
+            "replicas (%d) is above maxReplicas (%d): lower replicas or raise maxReplicas",
+            "self.replicas",
+            "self.maxReplicas",
+        ),
         "fieldPath": ".replicas",
     },
 )
@@ -41,7 +49,8 @@ _ALLOWED = rules(
     {
         "rule": f"!has(self.allowedReplicas) || self.allowedReplicas.all(x, {_LEAST} <= x && x <= {_MOST})",
         **message(
-            "allowedReplicas %s are not all from minReplicas to maxReplicas (%d to %d): change either; both bounds default to replicas",
+            "allowedReplicas %s are not all from minReplicas to maxReplicas (%d to %d): change either; both bounds "
+            "default to replicas",
             "self.allowedReplicas",
             _LEAST,
             _MOST,
@@ -49,7 +58,8 @@ _ALLOWED = rules(
         "fieldPath": ".allowedReplicas",
     },
     {
-        "rule": "!has(self.allowedReplicas) || size(self.allowedReplicas) == 0 || self.allowedReplicas.exists(x, x <= self.replicas)",
+        "rule": "!has(self.allowedReplicas) || size(self.allowedReplicas) == 0 || self.allowedReplicas.exists(x, x <= "
+        "self.replicas)",
         **message(
             "replicas (%d) is below all of allowedReplicas %s: raise replicas, or allow a smaller size",
             "self.replicas",
@@ -59,7 +69,11 @@ _ALLOWED = rules(
     },
     {
         "rule": f"!has(self.replicaStep) || self.replicaStep < 1 || {_LEAST} % self.replicaStep == 0",
-        **message("minReplicas (%d; default: replicas) is not a multiple of replicaStep (%d): change either", _LEAST, "self.replicaStep"),
+        **message(
+            "minReplicas (%d; default: replicas) is not a multiple of replicaStep (%d): change either",
+            _LEAST,
+            "self.replicaStep",
+        ),
         "fieldPath": ".minReplicas",
     },
 )
@@ -100,7 +114,8 @@ _TEMPLATE = rules(
     {
         "rule": "!has(self.template.spec.restartPolicy) || self.template.spec.restartPolicy == 'Never'",
         **message(
-            "restartPolicy %s does not work here: leave it out; ElasticJob replaces failed workers, up to spec.restartPolicy.maxRestarts",
+            "restartPolicy %s does not work here: leave it out; ElasticJob replaces failed workers, up to "
+            "spec.restartPolicy.maxRestarts",
             "self.template.spec.restartPolicy",
         ),
         "fieldPath": ".template.spec.restartPolicy",
@@ -148,6 +163,9 @@ WORKERS = rules(
 PROCS_PER_WORKER = rules(
     {
         "rule": f"type(self) == int ? self >= 1 && self <= {MAX_PROCS_PER_WORKER} : self in ['auto', 'cpu', 'gpu']",
-        **message(f"procsPerWorker is %s: write auto, cpu, gpu or a number from 1 to {MAX_PROCS_PER_WORKER}, without quotes", "self"),
+        **message(
+            f"procsPerWorker is %s: write auto, cpu, gpu or a number from 1 to {MAX_PROCS_PER_WORKER}, without quotes",
+            "self",
+        ),
     },
 )

@@ -2,7 +2,7 @@
 
 from elasticjob_operator.controller.job_cache import Jobs, key_of
 from elasticjob_operator.controller.reconciler import Reconciler
-from elasticjob_operator.controller.resync import Audit
+from elasticjob_operator.controller.resync import Resync
 from elasticjob_operator.controller.work_queue import KeyedQueue
 
-__all__ = ["Audit", "Jobs", "KeyedQueue", "Reconciler", "key_of"]
+__all__ = ["Jobs", "KeyedQueue", "Reconciler", "Resync", "key_of"]

@@ -1,7 +1,7 @@
 """The ElasticJobs, as kopf's watch and our own writes tell of them. The newest state of each, parsed when asked for.
 
-Thousands of jobs rest at any time, so a job at rest is kept as the bytes of its JSON, without what nobody here reads: a tenth of what the
-same takes as Python objects. The jobs that were asked for last are kept parsed as well.
+Thousands of jobs rest at any time, so a job at rest is kept as the bytes of its JSON, without what nobody here reads: a
+tenth of what the same takes as Python objects. The jobs that were asked for last are kept parsed as well.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Jobs:
         return iter(list(self._known))
 
     def put(self, body: Json) -> bool:
-        """Whether this is news. An older state of the same job is not: the answer to our own write may be ahead of the watch."""
+        """Whether this is news. An older state of the same job is not: the answer to our own write may be ahead of the
+        watch."""
         key, metadata = key_of(body), body["metadata"]
         known, uid, version = self._known.get(key), str(metadata["uid"]), int(metadata.get("resourceVersion") or 0)
         if known is not None and known.uid == uid and version <= known.version:
@@ -127,5 +128,7 @@ def _true(body: Json) -> tuple[str, ...]:
 def _bytes(body: Json) -> bytes:
     metadata = {name: value for name, value in body["metadata"].items() if name not in _UNREAD}
     if _LAST_APPLIED in (metadata.get("annotations") or {}):
-        metadata["annotations"] = {name: value for name, value in metadata["annotations"].items() if name != _LAST_APPLIED}
+        metadata["annotations"] = {
+            name: value for name, value in metadata["annotations"].items() if name != _LAST_APPLIED
+        }
     return to_bytes({**body, "metadata": metadata})

@@ -1,7 +1,8 @@
 """What kopf does for us: it watches ElasticJobs. No handler here decides or writes anything.
 
-`on.event` alone: change handlers keep state in annotations and cost two patches a change, daemons and on.delete add a finalizer (see
-docs/design/no-finalizer.md). kopf ends where it meets what it takes for the end of the world; `follow_jobs` begins anew.
+`on.event` alone: change handlers keep state in annotations and cost two patches a change, daemons and on.delete add a
+finalizer (see docs/design/no-finalizer.md). kopf ends where it meets what it takes for the end of the world;
+`follow_jobs` begins anew.
 """
 
 from __future__ import annotations
@@ -51,10 +52,12 @@ async def follow_jobs(
     started: Callable[[], None],
     again: Callable[[], None],
 ) -> None:
-    """Until `stop`. `started()` after each start, by when kopf has taken the signal handlers; `again()` before each but the first.
+    """Until `stop`. `started()` after each start, by when kopf has taken the signal handlers; `again()` before each but
+    the first.
 
-    kopf lives through cut connections, 429, 5xx and a 410 within a watch. A plain 410 or 404 in answer to one, 403 for longer than an
-    upgrade takes, or an ERROR in a watch that is no 410 end all its tasks. All of that passes, and the jobs must not suffer for it.
+    kopf lives through cut connections, 429, 5xx and a 410 within a watch. A plain 410 or 404 in answer to one, 403 for
+    longer than an upgrade takes, or an ERROR in a watch that is no 410 end all its tasks. All of that passes, and the
+    jobs must not suffer for it.
     """
     wait = FIRST_WAIT
     while not stop.is_set():
@@ -63,7 +66,11 @@ async def follow_jobs(
         if stop.is_set():
             return
         wait = FIRST_WAIT if asyncio.get_running_loop().time() - began > STEADY_SECONDS else min(LONGEST_WAIT, wait * 2)
-        log.warning("the watch of ElasticJobs ended, beginning it anew in %.1f s: %s", wait, fault or "for no reason that it told")
+        log.warning(
+            "the watch of ElasticJobs ended, beginning it anew in %.1f s: %s",
+            wait,
+            fault or "for no reason that it told",
+        )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait * random.uniform(0.75, 1.25)):  # noqa: S311 spreads load
                 await stop.wait()
@@ -73,7 +80,8 @@ async def follow_jobs(
 async def _run(
     registry: kopf.OperatorRegistry, namespaces: Collection[str], stop: asyncio.Event, started: Callable[[], None]
 ) -> BaseException | None:
-    """Until kopf ends; returns why. Not kopf.operator: that takes every task begun since for its own, and cancels it in the end."""
+    """Until kopf ends; returns why. Not kopf.operator: that takes every task begun since for its own, and cancels it in
+    the end."""
     tasks = await kopf.spawn_tasks(
         registry=registry,
         settings=kopf_settings(),
@@ -93,7 +101,8 @@ async def _run(
 
 
 class _NoDiff(kopf.DiffBaseStorage):
-    """For each event kopf compares an object with how it was when change handlers last saw it. We have none: nothing to copy or compare."""
+    """For each event kopf compares an object with how it was when change handlers last saw it. We have none: nothing to
+    copy or compare."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         return kopf.BodyEssence()
@@ -133,7 +142,9 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.peering.standalone = True
     settings.networking.request_timeout = 30.0
     settings.networking.connect_timeout = 10.0
-    settings.watching.chunk_size = PAGE  # all jobs in one answer are hundreds of megabytes where there are thousands of them
+    settings.watching.chunk_size = (
+        PAGE  # all jobs in one answer are hundreds of megabytes where there are thousands of them
+    )
     settings.watching.server_timeout = WATCH_SECONDS
     settings.watching.client_timeout = WATCH_SECONDS + 30
     settings.queueing.exit_timeout = 0.5

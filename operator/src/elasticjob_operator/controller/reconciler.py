@@ -1,7 +1,7 @@
 """The loop of one job: observe -> plan -> apply -> write status -> tell.
 
-All that is kept between two rounds is in memory for speed alone and may be lost at any moment: the answer to a dry run is asked again, a
-refusal met again, a status that is not written yet decided again (see pacing).
+All that is kept between two rounds is in memory for speed alone and may be lost at any moment: the answer to a dry run
+is asked again, a refusal met again, a status that is not written yet decided again (see pacing).
 """
 
 from __future__ import annotations
@@ -20,11 +20,21 @@ from elasticjob_operator.api import API_VERSION, KIND, ElasticJob, InvalidJobErr
 from elasticjob_operator.controller.job_cache import Jobs
 from elasticjob_operator.controller.status_throttle import as_written, conflict_wait, seconds_to_hold
 from elasticjob_operator.controller.work_queue import KeyedQueue
-from elasticjob_operator.etcd import Sessions
-from elasticjob_operator.kube import Cluster, Key, Teller
-from elasticjob_operator.planning import Action, ClearRun, EvictMember, Plan, PublishSpec, Story, plan, refuse, tell_deeds
+from elasticjob_operator.etcd import RunWatches
+from elasticjob_operator.kube import Cluster, EventRecorder, Key
+from elasticjob_operator.planning import (
+    Action,
+    ClearRun,
+    EvictMember,
+    JobEvent,
+    Plan,
+    PublishSpec,
+    events_of_actions,
+    plan,
+    refuse,
+)
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Admission, Reach, Refusal, World
+from elasticjob_operator.state import Admission, Connectivity, JobState, Refusal
 
 log = logging.getLogger(__name__)
 
@@ -58,12 +68,12 @@ class _Memory:
     """The written status from which that was decided."""
     held_since: float = 0.0
     """Monotonic time since which something is, s."""
-    untold: tuple[Story, ...] = ()
+    untold: tuple[JobEvent, ...] = ()
     """Of what is held back."""
     conflicts: int = 0
     """Status writes in a row that came too late: the job had changed."""
     told_version: str = ""
-    told: collections.Counter[Story] = dataclasses.field(default_factory=collections.Counter)
+    told: collections.Counter[JobEvent] = dataclasses.field(default_factory=collections.Counter)
     """What was told how often at that version of the job."""
 
 
@@ -75,8 +85,8 @@ class Reconciler:
         settings: Settings,
         jobs: Jobs,
         cluster: Cluster,
-        sessions: Sessions,
-        teller: Teller,
+        sessions: RunWatches,
+        teller: EventRecorder,
         queue: KeyedQueue[Key],
         clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.timezone.utc),
     ) -> None:
@@ -109,21 +119,23 @@ class Reconciler:
         now = self._clock()
         world = self._observe(key, job, memory)
         if memory.unwritten is not None and memory.based_on != job.status:
-            memory.unwritten = None  # somebody else wrote: an operator that led before, say. It stands, above all an end
+            memory.unwritten = (
+                None  # somebody else wrote: an operator that led before, say. It stands, above all an end
+            )
         current = job if memory.unwritten is None else job.model_copy(update={"status": memory.unwritten})
         decided = plan(current, world, self._settings, now)
         await self._sessions.follow(key, decided.target)
         memory.run_id = decided.target.run_id if decided.target else ""
         _log_actions(key, decided.actions)
         failure, done = await self._apply(key, job, memory, decided.actions)
-        decided = dataclasses.replace(decided, stories=(*decided.stories, *tell_deeds(done)))
+        decided = dataclasses.replace(decided, stories=(*decided.stories, *events_of_actions(done)))
         await self._write_status(key, job.metadata.resource_version, job.status, decided, memory, done=bool(done))
         if failure is not None:
             raise failure
-        if decided.look_again is not None:
-            self._look_again(key, decided.look_again, now)
+        if decided.requeue_at is not None:
+            self._look_again(key, decided.requeue_at, now)
 
-    def _observe(self, key: Key, job: ElasticJob, memory: _Memory) -> World:
+    def _observe(self, key: Key, job: ElasticJob, memory: _Memory) -> JobState:
         return dataclasses.replace(
             self._cluster.observe(key, job.uid),
             rendezvous=dataclasses.replace(self._sessions.view(key), run_id=memory.run_id),
@@ -135,11 +147,13 @@ class Reconciler:
     async def _apply(
         self, key: Key, job: ElasticJob, memory: _Memory, actions: tuple[Action, ...]
     ) -> tuple[Exception | None, tuple[Action, ...]]:
-        """Cluster and rendezvous at once. Returns a failure that may pass (what status says is true all the same), and what was created and
-        deleted."""
+        """Cluster and rendezvous at once. Returns a failure that may pass (what status says is true all the same), and
+        what was created and deleted."""
         applied, _ = await asyncio.gather(
             self._cluster.apply(
-                job, [action for action in actions if not isinstance(action, _RENDEZVOUS)], refused=memory.refusals + memory.unanswered > 0
+                job,
+                [action for action in actions if not isinstance(action, _RENDEZVOUS)],
+                refused=memory.refusals + memory.unanswered > 0,
             ),
             self._tell_agents(key, [action for action in actions if isinstance(action, _RENDEZVOUS)]),
             return_exceptions=True,
@@ -170,7 +184,8 @@ class Reconciler:
         return applied.failure, applied.done
 
     async def _tell_agents(self, key: Key, actions: list[PublishSpec | EvictMember | ClearRun]) -> None:
-        """Several at once. An etcd that does not answer is waited for once and not for each: the next round asks for what is left."""
+        """Several at once. An etcd that does not answer is waited for once and not for each: the next round asks for
+        what is left."""
         left, failed = iter(actions), False
 
         async def lane() -> None:
@@ -186,13 +201,17 @@ class Reconciler:
 
         await asyncio.gather(*(lane() for _ in range(min(AT_ONCE, len(actions)))))
 
-    async def _write_status(self, key: Key, version: str, written: Status, decided: Plan, memory: _Memory, *, done: bool = False) -> None:
+    async def _write_status(
+        self, key: Key, version: str, written: Status, decided: Plan, memory: _Memory, *, done: bool = False
+    ) -> None:
         """`version`, `written`: of the job that was decided on; `done`: this round created or deleted something."""
         stories = tuple(dict.fromkeys(memory.untold + decided.stories))
         if decided.status != written:
             now = time.monotonic()
             held_since = memory.held_since if memory.unwritten is not None else now
-            seconds = seconds_to_hold(written, decided.status, now - memory.written_at, done=done, held=now - held_since)
+            seconds = seconds_to_hold(
+                written, decided.status, now - memory.written_at, done=done, held=now - held_since
+            )
             if seconds > 0:
                 memory.unwritten, memory.untold, memory.held_since = as_written(decided.status), stories, held_since
                 memory.based_on = written
@@ -228,7 +247,7 @@ class Reconciler:
             self._queue.add(key)  # the watch will tell of that change of the spec as of something known
         return True
 
-    def _tell(self, key: Key, memory: _Memory, stories: Iterable[Story]) -> None:
+    def _tell(self, key: Key, memory: _Memory, stories: Iterable[JobEvent]) -> None:
         version = str(self._jobs.version(key))
         if memory.told_version != version:
             memory.told_version = version
@@ -256,10 +275,10 @@ class Reconciler:
         await self._write_status(key, str(self._jobs.version(key)), before, refuse(body, error, self._clock()), memory)
 
     async def _leave(self, key: Key, uid: str) -> bool:
-        """The job was deleted: owner references take its objects; its keys in an etcd of the user's we take ourselves, once its agents are
-        gone. False: not yet."""
+        """The job was deleted: owner references take its objects; its keys in an etcd of the user's we take ourselves,
+        once its agents are gone. False: not yet."""
         view = self._sessions.view(key)
-        if view.reach is Reach.REACHABLE and not view.empty:
+        if view.reach is Connectivity.REACHABLE and not view.empty:
             if self._cluster.has_active_pods(key, uid):
                 return False  # their end wakes this key again
             await self._tell_agents(key, [ClearRun(why="the job was deleted")])
@@ -275,7 +294,9 @@ def refusal_wait(refusals: int, *, longest: float = LONGEST_REFUSAL) -> float:
 
 def about(key: Key, reason: str = "") -> dict[str, object]:
     """Which job a log record is about, for kopf's formatters, and why."""
-    extra: dict[str, object] = {"k8s_ref": {"apiVersion": API_VERSION, "kind": KIND, "namespace": key[0], "name": key[1]}}
+    extra: dict[str, object] = {
+        "k8s_ref": {"apiVersion": API_VERSION, "kind": KIND, "namespace": key[0], "name": key[1]}
+    }
     return {**extra, "reason": reason} if reason else extra
 
 
@@ -292,7 +313,9 @@ def _log_actions(key: Key, actions: Iterable[Action]) -> None:
 def _name(action: Action) -> str:
     body = getattr(action, "body", None)
     return str(
-        body["metadata"]["name"] if body else getattr(action, "name", "") or getattr(action, "member", "") or getattr(action, "node", "")
+        body["metadata"]["name"]
+        if body
+        else getattr(action, "name", "") or getattr(action, "member", "") or getattr(action, "node", "")
     )
 
 

@@ -1,8 +1,8 @@
 """The safety net: every job is looked at again now and then, and the list of jobs is compared with the API server's.
 
-kopf's watch tells of changes at once, but not of a job that vanished while it was disconnected, and a watch can fall silent.
-The audit lists names and versions only (PartialObjectMetadata). What it finds it repairs; a watch that misses changes again
-and again is dead, which the liveness probe reports.
+kopf's watch tells of changes at once, but not of a job that vanished while it was disconnected, and a watch can fall
+silent. The audit lists names and versions only (PartialObjectMetadata). What it finds it repairs; a watch that misses
+changes again and again is dead, which the liveness probe reports.
 """
 
 from __future__ import annotations
@@ -26,11 +26,18 @@ HURRY_SECONDS = 2.0
 """Between audits after a watch was begun anew: time for it to tell what there is."""
 
 
-class Audit:
+class Resync:
     """`run` until cancelled."""
 
     def __init__(
-        self, api: Api, jobs: Jobs, queue: KeyedQueue[Key], *, namespaces: tuple[str, ...], seconds: float, on_dead: Callable[[], None]
+        self,
+        api: Api,
+        jobs: Jobs,
+        queue: KeyedQueue[Key],
+        *,
+        namespaces: tuple[str, ...],
+        seconds: float,
+        on_dead: Callable[[], None],
     ) -> None:
         self._api = api
         self._jobs = jobs

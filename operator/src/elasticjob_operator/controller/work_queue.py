@@ -2,8 +2,8 @@
 
 add(key)              now. While the key is worked on: again right after
 add_at(key, when)     at a time of the loop's clock; the earliest of several wins
-work(handle)          N workers call `await handle(key)`; an exception is logged and the key comes again after a growing wait. A worker
-                      waits for a slow round no longer than its budget
+work(handle)          N workers call `await handle(key)`; an exception is logged and the key comes again after a growing
+                      wait. A worker waits for a slow key no longer than its budget
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ K = TypeVar("K", bound=Hashable)
 
 FIRST_WAIT, LONGEST_WAIT = 0.25, 60.0
 BUDGET = 1.0
-"""For how long a round holds a worker, s. One that takes longer waits for somebody - a webhook, an etcd that is frozen - and does so
-without a worker from then on; the next round of such a key takes none at all."""
+"""For how long a round holds a worker, s. One that takes longer waits for somebody - a webhook, an etcd that is frozen
+- and does so without a worker from then on; the next round of such a key takes none at all."""
 SLOW_ROUNDS, SLOW_WAIT = 40, 0.25
-"""While so many rounds are under way, no other key that is known to be slow begins one; it looks again after so long, s."""
+"""While so many rounds are under way, no other key that is known to be slow begins one; it looks again after so long,
+s."""
 
 
 class KeyedQueue(Generic[K]):
-    """`rest(key)`: for how long a key, once worked on, is left alone, s. What comes meanwhile is taken together; the first thing after a
-    quiet time is not held up."""
+    """`rest(key)`: for how long a key, once worked on, is left alone, s. What comes meanwhile is taken together; the
+    first thing after a quiet time is not held up."""
 
     def __init__(self, rest: Callable[[K], float] = lambda _: 0.0) -> None:
         self._rest = rest

@@ -1,7 +1,8 @@
 """What a session needs of etcd, and the asyncio client that gives it. No thread and, at rest, one socket for each etcd.
 
-Requests and the meaning of answers are those of the runtime's client (`elasticjob_runtime.etcd`); the I/O differs: an operator follows a
-thousand etcds at once, an agent one. Why not a thread for each, and what bounds each: docs/design/operator-scale.md.
+Requests and the meaning of answers are those of the runtime's client (`elasticjob_runtime.etcd`); the I/O differs: an
+operator follows a thousand etcds at once, an agent one. Why not a thread for each, and what bounds each:
+docs/design/operator-scale.md.
 """
 
 from __future__ import annotations
@@ -54,9 +55,11 @@ class Store(Protocol):
 
     async def txn(self, operations: Sequence[Operation]) -> TxnResult: ...
 
-    def watch(self, keys: KeyRange, start: int, patience: Callable[[], float]) -> AsyncGenerator[tuple[Event, ...], None]:
-        """Changes from revision `start` on. Items without events: the first says that the watch stands, later ones that the server still
-        answers, which it is asked after `patience()` seconds of silence. Ends only by StoreError."""
+    def watch(
+        self, keys: KeyRange, start: int, patience: Callable[[], float]
+    ) -> AsyncGenerator[tuple[Event, ...], None]:
+        """Changes from revision `start` on. Items without events: the first says that the watch stands, later ones that
+        the server still answers, which it is asked after `patience()` seconds of silence. Ends only by StoreError."""
 
     def close(self) -> None: ...
 
@@ -73,7 +76,8 @@ class Etcd:
     """Implements Store, over the JSON gateway. Several endpoints: the next one after a failure."""
 
     def __init__(self, endpoint: str, shared: Shared, budget: TimeBudget | None = None) -> None:
-        """`budget`: outlives this client, so that a server gains nothing by closing. Raises ValueError where `endpoint` is no address."""
+        """`budget`: outlives this client, so that a server gains nothing by closing. Raises ValueError where `endpoint`
+        is no address."""
         endpoints = parse_endpoints(endpoint)
         self._rotation = Rotation(endpoints)
         self._shared = shared
@@ -96,12 +100,16 @@ class Etcd:
         request = protocol.txn_request((), operations, ())
         return await self._call(self._rotation.current, "/v3/kv/txn", request, protocol.txn_result)
 
-    async def watch(self, keys: KeyRange, start: int, patience: Callable[[], float]) -> AsyncGenerator[tuple[Event, ...], None]:
+    async def watch(
+        self, keys: KeyRange, start: int, patience: Callable[[], float]
+    ) -> AsyncGenerator[tuple[Event, ...], None]:
         endpoint = self._rotation.current
 
         async def ask(since: int) -> bool:
             """A linearizable read, so a frozen member, or one cut off from its cluster, does not answer."""
-            result = await self._call(endpoint, "/v3/kv/txn", protocol.news_request([keys], [since]), protocol.txn_result)
+            result = await self._call(
+                endpoint, "/v3/kv/txn", protocol.news_request([keys], [since]), protocol.txn_result
+            )
             return any(result.reads)
 
         try:
@@ -126,8 +134,12 @@ class Etcd:
 
     async def _open_watch(self, endpoint: Endpoint, body: bytes) -> Connection:
         # has-leader: a member that lost its cluster ends the stream instead of falling silent.
-        async with asyncio.timeout(OPEN_SECONDS):  # here and elsewhere not wait_for, which in Python 3.11 may forget a cancellation
-            connection = await Connection.open(endpoint, self._tls if endpoint.tls else None, self._shared.pool, self._shared.lookup)
+        async with asyncio.timeout(
+            OPEN_SECONDS
+        ):  # here and elsewhere not wait_for, which in Python 3.11 may forget a cancellation
+            connection = await Connection.open(
+                endpoint, self._tls if endpoint.tls else None, self._shared.pool, self._shared.lookup
+            )
             try:
                 await connection.send("POST", "/v3/watch", body, "Grpc-Metadata-hasleader: true\r\n")
                 head = await connection.read_head()
@@ -165,7 +177,9 @@ class Etcd:
         async with self._turns, asyncio.timeout(CALL_SECONDS):
             connection = self._take(endpoint)
             if connection is None:
-                connection = await Connection.open(endpoint, self._tls if endpoint.tls else None, self._shared.pool, self._shared.lookup)
+                connection = await Connection.open(
+                    endpoint, self._tls if endpoint.tls else None, self._shared.pool, self._shared.lookup
+                )
             try:
                 await connection.send(method, path, body)
                 head = await connection.read_head()
@@ -180,8 +194,8 @@ class Etcd:
         return head.status, answer
 
     def _take(self, endpoint: Endpoint) -> Connection | None:
-        """One that is idle. The server may close it in the very moment in which it is used: then the call fails, and is asked again as
-        after any failure."""
+        """One that is idle. The server may close it in the very moment in which it is used: then the call fails, and is
+        asked again as after any failure."""
         for connection, (known, timer) in list(self._idle.items()):
             if known == endpoint:
                 timer.cancel()

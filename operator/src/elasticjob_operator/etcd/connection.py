@@ -1,7 +1,9 @@
-"""One HTTP/1.1 connection to an endpoint that nobody vouches for: the part of HTTP that etcd's gateway uses, with a bound on everything.
+"""One HTTP/1.1 connection to an endpoint that nobody vouches for: the part of HTTP that etcd's gateway uses, with a
+bound on everything.
 
-Not aiohttp's client: it unpacks and follows redirects unless told otherwise, takes any number of interim answers, and reads on, unbounded,
-from a connection that it keeps for later. Here nothing is unpacked, followed or guessed; what is no plain answer is an error.
+Not aiohttp's client: it unpacks and follows redirects unless told otherwise, takes any number of interim answers, and
+reads on, unbounded, from a connection that it keeps for later. Here nothing is unpacked, followed or guessed; what is
+no plain answer is an error.
 
     head      `LONGEST_HEAD`, interim answers counted in; then the connection is closed
     body      `LONGEST_MESSAGE`, of which what goes beyond `SMALL` comes out of the `Pool` that all share
@@ -51,9 +53,12 @@ class Head:
 
 
 class Connection:
-    """Used by one task at a time. Raises NotHttp, Broken, TooMuch, OSError and ssl.SSLError; closes itself with each."""
+    """Used by one task at a time. Raises NotHttp, Broken, TooMuch, OSError and ssl.SSLError; closes itself with
+    each."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, endpoint: Endpoint, pool: Pool) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, endpoint: Endpoint, pool: Pool
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._endpoint = endpoint
@@ -220,7 +225,13 @@ def parse_head(raw: bytes) -> Head:
         name, _, value = line.partition(":")
         headers[name.strip().lower()] = value.strip().lower()
     status, length = rest[:3], headers.get("content-length", "")
-    numbers = status.isascii() and status.isdigit() and len(status) == 3 and length.isascii() and (length.isdigit() or not length)
+    numbers = (
+        status.isascii()
+        and status.isdigit()
+        and len(status) == 3
+        and length.isascii()
+        and (length.isdigit() or not length)
+    )
     if version not in ("HTTP/1.0", "HTTP/1.1") or not numbers or len(length) > 15 or int(status) == 101:
         raise NotHttp("answers what is not HTTP")
     if headers.get("content-encoding", "identity") != "identity":

@@ -1,7 +1,9 @@
-"""What one etcd may take of this process, whoever answers at its address: memory, and time of the event loop. Pure: no clock, no I/O.
+"""What one etcd may take of this process, whoever answers at its address: memory, and time of the event loop. Pure: no
+clock, no I/O.
 
-A job's owner chooses the endpoint, so what answers there is judged as an attacker's. The bounds are far above what an etcd needs, and what
-goes beyond them costs that endpoint's jobs a condition, and others nothing. Where each is applied: docs/design/operator-scale.md.
+A job's owner chooses the endpoint, so what answers there is judged as an attacker's. The bounds are far above what an
+etcd needs, and what goes beyond them costs that endpoint's jobs a condition, and others nothing. Where each is applied:
+docs/design/operator-scale.md.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ LONGEST_HEAD = 16 * 1024
 LONGEST_MESSAGE = 4 * 1024 * 1024
 """An answer's body, or one line of a watch, bytes. etcd takes at most 1.5 MiB at once, which is 2 MiB in base64."""
 MOST_PARTS = 200_000
-"""Values, keys and brackets of one message. As JSON each may become an object of some 64 bytes, so a message of `[],[],...` would be
-twenty times as large in memory. A thousand events in one message have some 10,000."""
+"""Values, keys and brackets of one message. As JSON each may become an object of some 64 bytes, so a message of
+`[],[],...` would be twenty times as large in memory. A thousand events in one message have some 10,000."""
 SMALL = 64 * 1024
 """What a connection may hold back without asking, bytes."""
 LARGE_IN_ALL = 48 * 1024 * 1024
@@ -38,8 +40,9 @@ class Holder(Protocol):
 
 
 class Pool:
-    """Memory for large messages, shared by all connections. When it is used up the one that has held its part for the longest is cut: an
-    etcd sends even its largest message within moments, and who sends slowly must not keep the others' from coming through."""
+    """Memory for large messages, shared by all connections. When it is used up the one that has held its part for the
+    longest is cut: an etcd sends even its largest message within moments, and who sends slowly must not keep the
+    others' from coming through."""
 
     def __init__(self, size: int = LARGE_IN_ALL) -> None:
         """`size`: bytes."""
@@ -81,7 +84,8 @@ PER_READ, PER_BYTE, PER_EVENT = 20e-6, 5e-9, 50e-6
 
 
 class TimeBudget:
-    """The event loop's time that reading the watch of one etcd may take. A bucket: it holds `BURST`, and refills by the share."""
+    """The event loop's time that reading the watch of one etcd may take. A bucket: it holds `BURST`, and refills by the
+    share."""
 
     def __init__(self, runs: Callable[[], int] = lambda: 1) -> None:
         """`runs`: how many are followed there."""

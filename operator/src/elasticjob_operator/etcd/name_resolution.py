@@ -1,8 +1,9 @@
-"""Names to addresses. getaddrinfo blocks a thread for as long as a name's servers are silent, which a job's owner can arrange.
+"""Names to addresses. getaddrinfo blocks a thread for as long as a name's servers are silent, which a job's owner can
+arrange.
 
-So lookups have threads of their own, `PROMPT` of them at once; one that is not prompt gives its turn to the next and goes on beside them,
-up to `MOST` in all. A name that was found before is then taken to be where it was. So the names of etcds that answer do not wait behind
-those of etcds that do not.
+So lookups have threads of their own, `PROMPT` of them at once; one that is not prompt gives its turn to the next and
+goes on beside them, up to `MOST` in all. A name that was found before is then taken to be where it was. So the names of
+etcds that answer do not wait behind those of etcds that do not.
 """
 
 from __future__ import annotations

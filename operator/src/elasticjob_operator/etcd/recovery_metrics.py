@@ -1,4 +1,5 @@
-"""What changes of the worker group cost a run, from what its agents say: time until training went on, and steps done twice.
+"""What changes of the worker group cost a run, from what its agents say: time until training went on, and steps done
+twice.
 
 Differences of two views; what was there when the operator first looked is nobody's news.
 """
@@ -8,10 +9,10 @@ from __future__ import annotations
 from elasticjob_runtime.contract import PlanValue, ProgressValue
 
 from elasticjob_operator import metrics
-from elasticjob_operator.state import Reach, RendezvousView
+from elasticjob_operator.state import Connectivity, RendezvousView
 
 
-class Meter:
+class RecoveryMetrics:
     """Of one run. `now`: Unix time, s."""
 
     def __init__(self) -> None:
@@ -23,7 +24,7 @@ class Meter:
         """Since when another number of workers is wanted than there is."""
 
     def see(self, before: RendezvousView, after: RendezvousView, now: float) -> None:
-        if before.reach is Reach.CONNECTING:
+        if before.reach is Connectivity.CONNECTING:
             self._begin(after)
             return
         if after.plan is not None and (before.plan is None or after.plan.round > before.plan.round):

@@ -1,8 +1,8 @@
 """What an endpoint's answer means, in words of our own.
 
-Whoever may write an ElasticJob chooses the address, reads the status, and need not be allowed to reach that address himself. So nothing
-that was answered goes into a message - of an error's text only phrases that are known to be etcd's. The answer itself is logged, for those
-who run the operator. Pure.
+Whoever may write an ElasticJob chooses the address, reads the status, and need not be allowed to reach that address
+himself. So nothing that was answered goes into a message - of an error's text only phrases that are known to be etcd's.
+The answer itself is logged, for those who run the operator. Pure.
 """
 
 from __future__ import annotations
@@ -53,7 +53,11 @@ def check_version(status: int, body: bytes | bytearray) -> None:
         responses.check_version(status, {}, bytes(body))
     except NotEtcd as error:
         old = status == 200 and "3.4 or newer is needed" in str(error)
-        raise (_with(NotEtcd("it is an etcd of another version: 3.4 or newer is needed"), error) if old else told(error, status)) from error
+        raise (
+            _with(NotEtcd("it is an etcd of another version: 3.4 or newer is needed"), error)
+            if old
+            else told(error, status)
+        ) from error
     except (StoreError, RecursionError, ValueError) as error:
         raise told(error, status) from error
 
@@ -77,7 +81,9 @@ def told(error: Exception, status: int = 200) -> StoreError:
         case NotEtcd():
             return _with(NotEtcd(f"what answers is not etcd's v3 gateway{number}"), error)
         case Denied() if "common name" in str(error):
-            return _with(Denied("etcd's gateway refuses client certificates with a common name (CN); issue one without"), error)
+            return _with(
+                Denied("etcd's gateway refuses client certificates with a common name (CN); issue one without"), error
+            )
         case Denied():
             return _with(Denied(f"it refuses this request: {phrase or 'no reason that we know'}{number}"), error)
         case Unavailable():

@@ -11,7 +11,7 @@ from elasticjob_runtime.contract import FailureValue, Keys, OutcomeValue, PlanVa
 from elasticjob_runtime.etcd import Event, Get, KeyRange, KeyValue
 
 from elasticjob_operator.etcd import values
-from elasticjob_operator.state import Reach, RendezvousView
+from elasticjob_operator.state import Connectivity, RendezvousView
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,10 @@ class RunKeys:
     @property
     def reads(self) -> list[Get]:
         """Not the members and ranks, of which there are as many as workers."""
-        return [*(Get(KeyRange(key)) for key in sorted(self._single)), Get(self._failures, limit=KEPT_FAILURES, descending=True)]
+        return [
+            *(Get(KeyRange(key)) for key in sorted(self._single)),
+            Get(self._failures, limit=KEPT_FAILURES, descending=True),
+        ]
 
     @property
     def _failures(self) -> KeyRange:
@@ -80,7 +83,8 @@ class RunKeys:
         self._written[key] = revision
 
     def keep(self, early: dict[str, Event], event: Event) -> None:
-        """Adds news that cannot be taken yet. Of each key the last, of failures the newest: never more than is kept in the end."""
+        """Adds news that cannot be taken yet. Of each key the last, of failures the newest: never more than is kept in
+        the end."""
         kind = self._kind(event.key)
         if kind is None:
             return
@@ -101,7 +105,7 @@ class RunKeys:
         # One that is too long is refused when it is read, and need not be kept until then.
         self._texts[key] = text[: values.LONGEST[kind] + 1]
 
-    def view(self, reach: Reach, error: str = "") -> RendezvousView:
+    def view(self, reach: Connectivity, error: str = "") -> RendezvousView:
         keys = self._keys
         self._read_texts()
         return RendezvousView(

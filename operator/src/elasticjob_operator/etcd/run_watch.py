@@ -1,4 +1,5 @@
-"""One run as the operator sees it: its view, kept up to date by the hub of its etcd, and what to write. No I/O of its own."""
+"""One run as the operator sees it: its view, kept up to date by the hub of its etcd, and what to write. No I/O of its
+own."""
 
 from __future__ import annotations
 
@@ -10,19 +11,20 @@ from collections.abc import Callable, Iterable, Sequence
 from elasticjob_runtime.contract import DEFAULT_PREFIX, Keys, SpecValue
 from elasticjob_runtime.etcd import Delete, Denied, Event, KeyRange, KeyValue, NotEtcd, Operation, Put, StoreError
 
-from elasticjob_operator.etcd.recovery_metrics import Meter
+from elasticjob_operator.etcd.recovery_metrics import RecoveryMetrics
 from elasticjob_operator.etcd.responses import for_log
 from elasticjob_operator.etcd.run_keys import RunKeys
 from elasticjob_operator.planning import Target
-from elasticjob_operator.state import Reach, RendezvousView
+from elasticjob_operator.state import Connectivity, RendezvousView
 
 log = logging.getLogger(__name__)
 
 READ_SECONDS = 0.05
-"""Between two readings of what a watch tells of one run, s: a script that writes all the time costs twenty readings a second."""
+"""Between two readings of what a watch tells of one run, s: a script that writes all the time costs twenty readings a
+second."""
 
 
-class Session:
+class RunWatch:
     """`changed` is called whenever `view` differs, or a write that failed should be tried again."""
 
     def __init__(self, target: Target, changed: Callable[[], None]) -> None:
@@ -34,7 +36,7 @@ class Session:
         self.failed_writes = 0
         """Since one went well."""
         self._changed = changed
-        self._meter = Meter()
+        self._meter = RecoveryMetrics()
         self._run_keys = RunKeys(self.keys)
         self._early: dict[str, Event] | None = None
         """Changes that came while the state is being read; None: it is not."""
@@ -57,7 +59,7 @@ class Session:
         for event in early.values():
             self._run_keys.take(event)
         owes, self._owes = self._owes, False
-        self._set_view(self._run_keys.view(Reach.REACHABLE), even_if_same=owes)
+        self._set_view(self._run_keys.view(Connectivity.REACHABLE), even_if_same=owes)
 
     def on_events(self, events: Iterable[Event]) -> None:
         if self._early is not None:
@@ -65,11 +67,12 @@ class Session:
                 self._run_keys.keep(self._early, event)
             return
         news = [self._run_keys.take(event) for event in events]
-        if any(news) and self.view.reach is Reach.REACHABLE:
+        if any(news) and self.view.reach is Connectivity.REACHABLE:
             self._look_soon()
 
     def _look_soon(self) -> None:
-        """The first news after a quiet moment is read at once; of what comes within `READ_SECONDS` only the last of each key is."""
+        """The first news after a quiet moment is read at once; of what comes within `READ_SECONDS` only the last of
+        each key is."""
         if self._looks is not None:
             return
         loop = asyncio.get_running_loop()
@@ -82,8 +85,8 @@ class Session:
     def _look(self) -> None:
         self._looks = None
         self._looked_at = asyncio.get_running_loop().time()
-        if self.view.reach is Reach.REACHABLE and self._early is None:
-            self._set_view(self._run_keys.view(Reach.REACHABLE))
+        if self.view.reach is Connectivity.REACHABLE and self._early is None:
+            self._set_view(self._run_keys.view(Connectivity.REACHABLE))
 
     def close(self) -> None:
         """Nothing is called after this."""
@@ -93,7 +96,7 @@ class Session:
     def on_trouble(self, error: StoreError) -> None:
         """The etcd as a whole, or a read or write of this run."""
         self._early = None
-        reach = Reach.DENIED if isinstance(error, Denied | NotEtcd) else Reach.UNREACHABLE
+        reach = Connectivity.DENIED if isinstance(error, Denied | NotEtcd) else Connectivity.UNREACHABLE
         if self.view.reach is not reach:
             log.warning("rendezvous %s at %s: %s", self.target.run_id, self.target.endpoint, for_log(error))
         self._set_view(self._run_keys.view(reach, str(error)))
@@ -108,7 +111,7 @@ class Session:
 
         def written(revision: int) -> None:
             self._run_keys.wrote(self.keys.spec, text, revision)
-            self._set_view(self._run_keys.view(Reach.REACHABLE))
+            self._set_view(self._run_keys.view(Connectivity.REACHABLE))
 
         return Put(self.keys.spec, text), written
 
@@ -120,7 +123,7 @@ class Session:
 
         def written(revision: int) -> None:
             self._run_keys.replace((), revision)
-            self._set_view(self._run_keys.view(Reach.REACHABLE))
+            self._set_view(self._run_keys.view(Connectivity.REACHABLE))
 
         return Delete(KeyRange.prefix(self.keys.root)), written
 

@@ -10,8 +10,8 @@ from elasticjob_runtime.etcd import Unavailable
 
 from elasticjob_operator.etcd.client import Etcd, Shared, Store
 from elasticjob_operator.etcd.limits import TimeBudget
-from elasticjob_operator.etcd.run_watch import Session
-from elasticjob_operator.etcd.shared_watch import Hub
+from elasticjob_operator.etcd.run_watch import RunWatch
+from elasticjob_operator.etcd.shared_watch import SharedWatch
 from elasticjob_operator.planning import ClearRun, EvictMember, PublishSpec, Target
 from elasticjob_operator.state import RendezvousView
 from elasticjob_operator.tasks import Supervisor
@@ -19,9 +19,9 @@ from elasticjob_operator.tasks import Supervisor
 Key = tuple[str, str]
 
 
-class Sessions:
-    """`changed(key)` is called when a job's view differs. `open_store`: raises ValueError where the endpoint is no address. `may_write` is
-    asked before every write. `supervisor`: of what goes on in the background here."""
+class RunWatches:
+    """`changed(key)` is called when a job's view differs. `open_store`: raises ValueError where the endpoint is no
+    address. `may_write` is asked before every write. `supervisor`: of what goes on in the background here."""
 
     def __init__(
         self,
@@ -33,8 +33,8 @@ class Sessions:
         self._changed = changed
         self._may_write = may_write
         self._open_store = open_store or self._open_etcd
-        self._sessions: dict[Key, Session] = {}
-        self._hubs: dict[str, Hub] = {}
+        self._sessions: dict[Key, RunWatch] = {}
+        self._hubs: dict[str, SharedWatch] = {}
         self._supervisor = supervisor or Supervisor()
         self._shared = Shared()
 
@@ -49,7 +49,10 @@ class Sessions:
         """Makes the job's session what `target` says."""
         session = self._sessions.get(key)
         if session is not None:
-            if target is not None and (target.endpoint, target.run_id) == (session.target.endpoint, session.target.run_id):
+            if target is not None and (target.endpoint, target.run_id) == (
+                session.target.endpoint,
+                session.target.run_id,
+            ):
                 if target.awake and target.awake != session.awake:
                     self._hubs[target.endpoint].nudge(replaced=bool(session.awake))
                     session.awake = target.awake
@@ -58,9 +61,9 @@ class Sessions:
             del self._sessions[key]
             await self._leave(session)
         if target is not None:
-            session = self._sessions[key] = Session(target, lambda: self._changed(key))
+            session = self._sessions[key] = RunWatch(target, lambda: self._changed(key))
             if target.endpoint not in self._hubs:
-                self._hubs[target.endpoint] = Hub(target.endpoint, self._open_store, self._supervisor)
+                self._hubs[target.endpoint] = SharedWatch(target.endpoint, self._open_store, self._supervisor)
             self._hubs[target.endpoint].add(session)
 
     async def execute(self, key: Key, action: PublishSpec | EvictMember | ClearRun) -> None:
@@ -84,7 +87,7 @@ class Sessions:
         hubs, self._hubs = list(self._hubs.values()), {}
         await asyncio.gather(*(hub.close() for hub in hubs))
 
-    async def _leave(self, session: Session) -> None:
+    async def _leave(self, session: RunWatch) -> None:
         hub = self._hubs[session.target.endpoint]
         hub.remove(session)
         if not len(hub):

@@ -1,10 +1,12 @@
-"""One etcd and all sessions on it: one watch over the prefix of all runs, whose news are handed to the session they concern.
+"""One etcd and all sessions on it: one watch over the prefix of all runs, whose news are handed to the session they
+concern.
 
     revision -> watch from there on -> read the state of each run -> news, until the stream breaks -> from the start
 
-A run's state is read after the watch was asked for, so nothing falls between the two; `RunKeys` drops what it knows already. After any
-trouble everything is read again: a state, not a history, is what decisions need. A hub never gives up: what is wrong is in its sessions'
-views, and it tries again with a growing wait, or at once when nudged. A stream that breaks and comes back at once is nobody's concern.
+A run's state is read after the watch was asked for, so nothing falls between the two; `RunKeys` drops what it knows
+already. After any trouble everything is read again: a state, not a history, is what decisions need. A hub never gives
+up: what is wrong is in its sessions' views, and it tries again with a growing wait, or at once when nudged. A stream
+that breaks and comes back at once is nobody's concern.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from elasticjob_runtime.etcd import Denied, Event, KeyRange, Operation, StoreErr
 from elasticjob_operator.etcd.client import Store
 from elasticjob_operator.etcd.limits import TimeBudget
 from elasticjob_operator.etcd.responses import for_log
-from elasticjob_operator.etcd.run_watch import Session
+from elasticjob_operator.etcd.run_watch import RunWatch
 from elasticjob_operator.tasks import Supervisor
 
 log = logging.getLogger(__name__)
@@ -34,8 +36,9 @@ LONGEST_WAIT = 10.0
 SHORT_SECONDS = 1.0
 """A watch that ends sooner was not worth having: the next attempt waits."""
 TRAINING_PATIENCE, RESTING_PATIENCE = 10.0, 60.0
-"""After so much silence of a watch, s, its etcd is asked a question: while a run of its trains, and else. A training that reports its
-progress is never silent for that long, so asks nothing. With a thousand resting etcds it is about 1 % of a core."""
+"""After so much silence of a watch, s, its etcd is asked a question: while a run of its trains, and else. A training
+that reports its progress is never silent for that long, so asks nothing. With a thousand resting etcds it is about 1 %
+of a core."""
 READS = 16
 """States that are read at once, from one etcd."""
 
@@ -43,7 +46,7 @@ ROOT = f"{DEFAULT_PREFIX}/"
 Written = tuple[Operation, Callable[[int], None]]
 
 
-class Hub:
+class SharedWatch:
     """Use `close` to end it. `open_store` raises ValueError where the endpoint is no address.
 
     What goes wrong here, foreseen or not, is trouble of the sessions that it concerns, and of nobody else.
@@ -54,7 +57,7 @@ class Hub:
         self._open_store = open_store
         self._supervisor = supervisor
         self._budget = TimeBudget(lambda: len(self._sessions))
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, RunWatch] = {}
         """By run id."""
         self._store: Store | None = None
         """None: not connected."""
@@ -63,7 +66,7 @@ class Hub:
         """Monotonic time of the last answer, s."""
         self._nudged = asyncio.Event()
         self._reads = asyncio.Semaphore(READS)
-        self._reading: dict[Session, asyncio.Task[None]] = {}
+        self._reading: dict[RunWatch, asyncio.Task[None]] = {}
         self._task = supervisor.start(self._run(), f"hub of etcd {endpoint}")
         self._pump: asyncio.Task[None] | None = None
 
@@ -78,12 +81,12 @@ class Hub:
         age = datetime.timedelta(seconds=asyncio.get_running_loop().time() - self._answered_at)
         return datetime.datetime.now(datetime.timezone.utc) - age
 
-    def add(self, session: Session) -> None:
+    def add(self, session: RunWatch) -> None:
         self._sessions[session.target.run_id] = session
         if self._store is not None:
             self._read(self._store, session)
 
-    def remove(self, session: Session) -> None:
+    def remove(self, session: RunWatch) -> None:
         self._sessions.pop(session.target.run_id, None)
         session.close()
         if reading := self._reading.pop(session, None):
@@ -106,7 +109,7 @@ class Hub:
         await self._supervisor.stop(self._task)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def write(self, session: Session, written: Written) -> None:
+    async def write(self, session: RunWatch, written: Written) -> None:
         """Raises StoreError; the session is told, and whoever asked is woken when it is worth another try."""
         operation, done = written
         store = self._store
@@ -138,7 +141,8 @@ class Hub:
                 continue  # at once; nobody is told unless that fails
             for each in list(self._sessions.values()):
                 each.on_trouble(error)
-            # An etcd whose pod has just come up may still be refused by its service for a moment: from now on it is tried often again.
+            # An etcd whose pod has just come up may still be refused by its service for a moment: from now on it is
+            # tried often again.
             failures = 0 if await self._nudged_within(_delay(failures)) else failures + 1
 
     async def _connected_once(self) -> StoreError:
@@ -192,15 +196,17 @@ class Hub:
                     log.exception("news of %s", session.target.run_id)
                     session.on_trouble(_unforeseen())
 
-    def _read(self, store: Store, session: Session) -> None:
+    def _read(self, store: Store, session: RunWatch) -> None:
         """Reads the run's state, in the background."""
         if session in self._reading:
             return
         task = asyncio.create_task(self._read_until_done(store, session))
         self._reading[session] = task
-        task.add_done_callback(lambda done: self._reading.pop(session, None) if self._reading.get(session) is done else None)
+        task.add_done_callback(
+            lambda done: self._reading.pop(session, None) if self._reading.get(session) is done else None
+        )
 
-    async def _read_until_done(self, store: Store, session: Session) -> None:
+    async def _read_until_done(self, store: Store, session: RunWatch) -> None:
         """Of one run only: what refuses it may serve the others."""
         failures = session.failed_writes
         while True:
@@ -227,8 +233,8 @@ class Hub:
         self._answered_at = asyncio.get_running_loop().time()
 
     def _patience(self) -> float:
-        """For how long the watch may be silent before the etcd is asked whether it still lives, s: where training may stand still because
-        of it, status must not say for long that all is well."""
+        """For how long the watch may be silent before the etcd is asked whether it still lives, s: where training may
+        stand still because of it, status must not say for long that all is well."""
         trains = any(each.view.plan is not None and each.view.outcome is None for each in self._sessions.values())
         return TRAINING_PATIENCE if trains else RESTING_PATIENCE
 

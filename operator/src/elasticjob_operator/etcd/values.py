@@ -1,7 +1,8 @@
-"""Values of etcd keys, which the agents of a job write, and so its owner's script: read into types, or refused with a sentence. Pure.
+"""Values of etcd keys, which the agents of a job write, and so its owner's script: read into types, or refused with a
+sentence. Pure.
 
-Beyond its type a value must be one that status and decisions can carry: a count that fits into the status, a time that a calendar has. What
-is refused is taken as missing and told of; it costs that job this, and others nothing.
+Beyond its type a value must be one that status and decisions can carry: a count that fits into the status, a time that
+a calendar has. What is refused is taken as missing and told of; it costs that job this, and others nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ _INT32, _INT64 = 2**31, 2**63
 _LAST_TIME = 253_402_300_799
 """The end of the year 9999, Unix time, s."""
 _TIMES = frozenset({"time", "created_at", "caused_at", "updated_at"})
-_COUNTS = frozenset({"round", "step", "size", "world_size", "restart_count", "last_checkpoint_step", "same_crashes", "stalled_restarts"})
+_COUNTS = frozenset(
+    {"round", "step", "size", "world_size", "restart_count", "last_checkpoint_step", "same_crashes", "stalled_restarts"}
+)
 _WORDS = frozenset({"reason"})
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 _MAY_HAVE_SURROGATES = re.compile(r"\\u[dD]|[\ud800-\udfff]")
@@ -83,7 +86,8 @@ def _check(name: str, value: Any) -> None:
 
 
 def _without_surrogates(text: str) -> str:
-    """Halves of characters, which JSON lets pass in a text and nobody afterwards: neither the API server nor a log. As question marks."""
+    """Halves of characters, which JSON lets pass in a text and nobody afterwards: neither the API server nor a log. As
+    question marks."""
     if not _MAY_HAVE_SURROGATES.search(text):
         return text
     return json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8", "replace").decode()

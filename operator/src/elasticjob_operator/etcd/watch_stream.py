@@ -1,4 +1,5 @@
-"""The messages of one watch, bounded in memory and time, and a question to the server whenever it is silent for long."""
+"""The messages of one watch, bounded in memory and time, and a question to the server whenever it is silent for
+long."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class Stream:
         self._opened = time.monotonic()
 
     async def next(self) -> list[tuple[Event, ...]]:
-        """What comes next; `()` is an answer without news. Raises StoreError where the stream has ended or is dead, TooMuch."""
+        """What comes next; `()` is an answer without news. Raises StoreError where the stream has ended or is dead,
+        TooMuch."""
         messages = await self._read(self._patience() * random.uniform(0.8, 1.2) if self._stands else OPEN_SECONDS)  # noqa: S311 spreads load
         if messages is None and self._stands:
             messages = await self._probe()
@@ -111,7 +113,11 @@ class Stream:
         """Raises StoreError."""
         try:
             if message.get("canceled"):
-                raise HistoryGone("compacted") if message.get("compact_revision") else responses.cancelled(message.get("cancel_reason"))
+                raise (
+                    HistoryGone("compacted")
+                    if message.get("compact_revision")
+                    else responses.cancelled(message.get("cancel_reason"))
+                )
             self._stands = self._stands or bool(message.get("created"))
             events = tuple(protocol.event(item) for item in message.get("events", ()))
         except StoreError:

@@ -1,4 +1,5 @@
-"""The operator's side of the Kubernetes API: informers that observe, and the few writes. Beside `rendezvous`, the only I/O.
+"""The operator's side of the Kubernetes API: informers that observe, and the few writes. Beside `rendezvous`, the only
+I/O.
 
 Errors, all from `cluster.api`:
 
@@ -11,10 +12,18 @@ Errors, all from `cluster.api`:
     ConnectionError  no answer (aiohttp's errors are chained)
 """
 
-from elasticjob_operator.kube.client import Api, ApiError, ConflictError, GoneError, NamespaceGoesError, NotFoundError, RefusedError
+from elasticjob_operator.kube.client import (
+    Api,
+    ApiError,
+    ConflictError,
+    GoneError,
+    NamespaceGoesError,
+    NotFoundError,
+    RefusedError,
+)
 from elasticjob_operator.kube.cluster import Cluster, Key
 from elasticjob_operator.kube.credentials import Connection
-from elasticjob_operator.kube.events import Teller
+from elasticjob_operator.kube.events import EventRecorder
 from elasticjob_operator.kube.jobs import list_job_versions, read_job
 from elasticjob_operator.kube.leader_election import Elector, Terms
 
@@ -25,12 +34,12 @@ __all__ = [
     "ConflictError",
     "Connection",
     "Elector",
+    "EventRecorder",
     "GoneError",
     "Key",
     "NamespaceGoesError",
     "NotFoundError",
     "RefusedError",
-    "Teller",
     "Terms",
     "list_job_versions",
     "read_job",

@@ -1,7 +1,8 @@
 """What an informer knows: objects by namespace and name, ordered by resourceVersion.
 
-The informer is the truth. Answers to our own writes are entered as well, so that the next plan sees them and does not do the same again -
-but only where they are newer than everything the informer has told, or an object that was deleted meanwhile would come back for ever.
+The informer is the truth. Answers to our own writes are entered as well, so that the next plan sees them and does not
+do the same again - but only where they are newer than everything the informer has told, or an object that was deleted
+meanwhile would come back for ever.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ REMEMBERED = 1000
 
 
 class Store(Generic[T]):
-    """`convert`: from the API's object to what is kept. `group`: under which keys (usually one job) an object is found. `index`: at which
-    place, such as a node, an object is, so that the groups with objects there are found without looking at all; empty: nowhere.
+    """`convert`: from the API's object to what is kept. `group`: under which keys (usually one job) an object is found.
+    `index`: at which place, such as a node, an object is, so that the groups with objects there are found without
+    looking at all; empty: nowhere.
 
     `changed(group key)` is called for every change that could matter.
     """
@@ -77,7 +79,8 @@ class Store(Generic[T]):
         return list(self._places.get(place, ()))
 
     def put(self, body: Json) -> None:
-        """An added or changed object. A state of a known object that is no news is ignored, and so is one of an object that is gone."""
+        """An added or changed object. A state of a known object that is no news is ignored, and so is one of an object
+        that is gone."""
         name, version = name_of(body), version_of(body)
         known = self._objects.get(name)
         if version and version <= (known[0] if known is not None else self._gone.get(name, 0)):
@@ -99,7 +102,8 @@ class Store(Generic[T]):
             self.drop(name_of(body))
 
     def replacement(self, namespace: str = "") -> Replacement:
-        """Takes all there is (in `namespace`; empty: everywhere) page by page, so that a long list is never held whole."""
+        """Takes all there is (in `namespace`; empty: everywhere) page by page, so that a long list is never held
+        whole."""
         return Replacement(self, namespace)
 
     def replace(self, bodies: Iterable[Json], version: int, namespace: str = "") -> None:
@@ -186,6 +190,7 @@ def to_bytes(value: Any) -> bytes:
 
 
 def version_of(body: Json) -> int:
-    """resourceVersion; comparable as a number within one resource (Kubernetes 1.35 guarantees it, etcd always had it so)."""
+    """resourceVersion; comparable as a number within one resource (Kubernetes 1.35 guarantees it, etcd always had it
+    so)."""
     text = str(body.get("metadata", {}).get("resourceVersion", ""))
     return int(text) if text.isdigit() else 0

@@ -72,8 +72,8 @@ class NotLeadingError(ConnectionError):
 
 
 class Api:
-    """Any number of requests at once; a pool of connections bounds them. Watches have connections of their own, or those of many namespaces
-    would leave none to write. `may_write` is asked before everything that is not a read."""
+    """Any number of requests at once; a pool of connections bounds them. Watches have connections of their own, or
+    those of many namespaces would leave none to write. `may_write` is asked before everything that is not a read."""
 
     def __init__(self, client: ApiClient, may_write: Callable[[], bool] = lambda: True) -> None:
         self._client = client
@@ -83,7 +83,9 @@ class Api:
         self._watches = self._new_session(0)
 
     def _new_session(self, limit: int) -> aiohttp.ClientSession:
-        pool = aiohttp.TCPConnector(limit=limit, ssl=self._client.rest_client.ssl_context, keepalive_timeout=KEEP_ALIVE_SECONDS)
+        pool = aiohttp.TCPConnector(
+            limit=limit, ssl=self._client.rest_client.ssl_context, keepalive_timeout=KEEP_ALIVE_SECONDS
+        )
         return aiohttp.ClientSession(connector=pool, cookie_jar=aiohttp.DummyCookieJar())
 
     async def request(
@@ -96,13 +98,16 @@ class Api:
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> Json:
-        """The answer's object. Waits and tries again while the server is too busy (429, or 5xx that says when to come back), or fails.
+        """The answer's object. Waits and tries again while the server is too busy (429, or 5xx that says when to come
+        back), or fails.
 
         Raises ApiError or ConnectionError.
         """
         for attempt in range(BUSY_RETRIES + 1):
             began = time.monotonic()
-            response = await self._send(method, path, query, body, content_type, accept, aiohttp.ClientTimeout(total=REQUEST_SECONDS))
+            response = await self._send(
+                method, path, query, body, content_type, accept, aiohttp.ClientTimeout(total=REQUEST_SECONDS)
+            )
             try:
                 data = await response.read()
             except (aiohttp.ClientError, TimeoutError) as error:
@@ -117,12 +122,15 @@ class Api:
         raise AssertionError("unreachable")
 
     async def stream(self, path: str, query: Mapping[str, str], *, silence: float) -> aiohttp.ClientResponse:
-        """A watch's response, to be read line by line and closed. `silence`: seconds without a byte after which reading fails.
+        """A watch's response, to be read line by line and closed. `silence`: seconds without a byte after which reading
+        fails.
 
         Raises ApiError or ConnectionError.
         """
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_SECONDS, sock_read=silence)
-        response = await self._send("GET", path, query, None, "application/json", "application/json", timeout, self._watches)
+        response = await self._send(
+            "GET", path, query, None, "application/json", "application/json", timeout, self._watches
+        )
         if response.status >= 300:
             try:
                 raise _error(response.status, await response.read())
@@ -179,7 +187,8 @@ def _no_answer(method: str, path: str, error: Exception) -> ConnectionError:
 def _retry_after(response: aiohttp.ClientResponse, attempt: int, took: float) -> float | None:
     """Seconds to wait; None: do not try again. Every write of ours may be sent twice: it names its object, or a uid.
 
-    `took`: for how long the server thought, s. A fault that took long, such as a webhook that hangs, would take as long again.
+    `took`: for how long the server thought, s. A fault that took long, such as a webhook that hangs, would take as long
+    again.
     """
     header = response.headers.get("Retry-After", "")
     if response.status == 429 or (response.status >= 500 and header):

@@ -20,7 +20,7 @@ from elasticjob_operator.kube.nodes import Heartbeats, NodeStore
 from elasticjob_operator.kube.writer import Applied, Writer
 from elasticjob_operator.planning import Action, ReadHeartbeat
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Kind, OwnedObject, Pod, World
+from elasticjob_operator.state import JobState, Kind, OwnedObject, Pod
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,9 @@ class Cluster:
         self._changed = changed
         self._namespaces = settings.namespaces or ("",)
         self._pods: Store[Pod] = Store(pod_of, job_of, changed, index=lambda pod: pod.node)
-        self._objects: dict[Kind, Store[OwnedObject]] = {kind: Store(object_of(kind), job_of, changed) for kind in OWNED}
+        self._objects: dict[Kind, Store[OwnedObject]] = {
+            kind: Store(object_of(kind), job_of, changed) for kind in OWNED
+        }
         self._nodes = NodeStore(self._on_node)
         self._changed_nodes: set[str] = set()
         self._heartbeats = Heartbeats(api)
@@ -54,7 +56,9 @@ class Cluster:
         for namespace in self._namespaces:
             # Autoscalers are the one kind that jobs can do without: an older chart gives no right to them.
             optional = resource is AUTOSCALERS
-            informer = Informer(self._api, resource, store, namespace=namespace, selector=names.LABEL_JOB, optional=optional)
+            informer = Informer(
+                self._api, resource, store, namespace=namespace, selector=names.LABEL_JOB, optional=optional
+            )
             self._informers[resource.plural, namespace] = informer
 
     @property
@@ -65,13 +69,13 @@ class Cluster:
         """Returns when everything was listed once."""
         await asyncio.gather(*(informer.synced.wait() for informer in self.informers))
 
-    def observe(self, key: Key, uid: str) -> World:
+    def observe(self, key: Key, uid: str) -> JobState:
         """Without the rendezvous, which is not the cluster's."""
         pods = list(self._pods.of(key))
         objects = [each for store in self._objects.values() for each in store.of(key)]
         foreign = {("Pod", pod.name) for pod in pods if pod.job_uid != uid}
         foreign |= {(each.kind.value, each.name) for each in objects if each.owner_uid != uid}
-        return World(
+        return JobState(
             pods=tuple(pod for pod in pods if pod.job_uid == uid),
             taken=frozenset(foreign),
             objects={(each.kind, each.name): each for each in objects if each.owner_uid == uid},
@@ -88,11 +92,14 @@ class Cluster:
         return any(pod.job_uid == uid and not pod.ended for pod in self._pods.of(key))
 
     async def apply(self, job: ElasticJob, actions: Iterable[Action], *, refused: bool = False) -> Applied:
-        """Carries out what can be, many at once. `refused`: the last create of this job was. What failed and may pass is in `failure`."""
+        """Carries out what can be, many at once. `refused`: the last create of this job was. What failed and may pass
+        is in `failure`."""
         actions = list(actions)
         nodes = {action.node for action in actions if isinstance(action, ReadHeartbeat)}
         read = await asyncio.gather(*(self._heartbeats.read(node) for node in nodes), return_exceptions=True)
-        applied = await self._writer.apply(job, [each for each in actions if not isinstance(each, ReadHeartbeat)], refused=refused)
+        applied = await self._writer.apply(
+            job, [each for each in actions if not isinstance(each, ReadHeartbeat)], refused=refused
+        )
         for failure in (each for each in read if isinstance(each, BaseException)):
             if not isinstance(failure, ApiError | ConnectionError):
                 raise failure
@@ -111,8 +118,8 @@ class Cluster:
             informer.enter(body)
 
     def _on_node(self, node: Name) -> None:
-        """A node came, went, or is ready no more: so many jobs as have pods on it look again. Nodes often change together, and a job
-        with pods on several of them looks once."""
+        """A node came, went, or is ready no more: so many jobs as have pods on it look again. Nodes often change
+        together, and a job with pods on several of them looks once."""
         if not self._changed_nodes:
             asyncio.get_running_loop().call_later(NODES_SECONDS, self._tell_of_nodes)
         self._changed_nodes.add(node[1])

@@ -11,7 +11,17 @@ from elasticjob_runtime.contract import Env
 
 from elasticjob_operator import names
 from elasticjob_operator.kube.cache import Json, Name, to_bytes
-from elasticjob_operator.state import Blocked, ContainerEnd, Disruption, Kind, Node, NodeHealth, OwnedObject, Pod, PodPhase
+from elasticjob_operator.state import (
+    Blocked,
+    ContainerEnd,
+    Disruption,
+    Kind,
+    Node,
+    NodeHealth,
+    OwnedObject,
+    Pod,
+    PodPhase,
+)
 
 _HEALTH = {"True": NodeHealth.READY, "False": NodeHealth.NOT_READY, "Unknown": NodeHealth.SILENT}
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -87,7 +97,11 @@ def object_of(kind: Kind) -> Callable[[Json], OwnedObject]:
                 {
                     "metadata": {
                         **{key: metadata.get(key) for key in ("name", "namespace", "labels", "ownerReferences")},
-                        "annotations": {key: applied for key in (names.ANNOTATION_APPLIED,) if (applied := _annotation(metadata, key))},
+                        "annotations": {
+                            key: applied
+                            for key in (names.ANNOTATION_APPLIED,)
+                            if (applied := _annotation(metadata, key))
+                        },
                     },
                     "spec": body.get("spec"),
                 }
@@ -107,7 +121,9 @@ def _owner_uid(metadata: Json) -> str:
 
 def _end(spec: Json, status: Json) -> ContainerEnd | None:
     name = _training_container(spec)
-    state = next((each.get("state") or {} for each in status.get("containerStatuses") or [] if each.get("name") == name), {})
+    state = next(
+        (each.get("state") or {} for each in status.get("containerStatuses") or [] if each.get("name") == name), {}
+    )
     ended = state.get("terminated")
     if not ended:
         return None

@@ -1,4 +1,5 @@
-"""Credentials: in a pod its service account, elsewhere the current kubeconfig. One source for our own requests and for kopf's."""
+"""Credentials: in a pod its service account, elsewhere the current kubeconfig. One source for our own requests and for
+kopf's."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ class Connection:
         return made
 
     async def follow_ca(self) -> None:
-        """Until cancelled: has the clients trust a certificate authority that came later. What they trusted before they go on to."""
+        """Until cancelled: has the clients trust a certificate authority that came later. What they trusted before they
+        go on to."""
         path = self._configuration.ssl_ca_cert
         known = _content(path)
         while True:
@@ -107,7 +109,8 @@ def _content(path: str | None) -> bytes:
 
 
 def proxy_for(url: str) -> str | None:
-    """HTTPS_PROXY and NO_PROXY, read once: aiohttp (`trust_env`) reads them, and ~/.netrc, for each request, on a thread."""
+    """HTTPS_PROXY and NO_PROXY, read once: aiohttp (`trust_env`) reads them, and ~/.netrc, for each request, on a
+    thread."""
     parts = urlsplit(url)
     if urllib.request.proxy_bypass(parts.hostname or ""):
         return None

@@ -1,7 +1,7 @@
 """Events about jobs: posted in the background, each once.
 
-An Event's name is made of what it tells, so telling it again - after a restart of the operator, say - is a 409. Losing one harms nobody:
-what matters is in status.
+An Event's name is made of what it tells, so telling it again - after a restart of the operator, say - is a 409. Losing
+one harms nobody: what matters is in status.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from elasticjob_operator.api.fields import format_time
 from elasticjob_operator.kube.cache import Json
 from elasticjob_operator.kube.client import Api, ApiError, NamespaceGoesError
 from elasticjob_operator.kube.kinds import EVENTS
-from elasticjob_operator.planning import Story
+from elasticjob_operator.planning import JobEvent
 
 log = logging.getLogger(__name__)
 
@@ -30,9 +30,9 @@ LONGEST_MESSAGE = 1024
 """The API server refuses longer ones."""
 
 
-class Teller:
-    """`run` until cancelled. Of each namespace one Event after the other, and namespaces take turns: the failures of one tenant drop no
-    Event of another, and neither does a webhook that hangs on each of them."""
+class EventRecorder:
+    """`run` until cancelled. Of each namespace one Event after the other, and namespaces take turns: the failures of
+    one tenant drop no Event of another, and neither does a webhook that hangs on each of them."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -42,8 +42,9 @@ class Teller:
         """Namespaces with an Event that nobody posts now."""
         self._count = 0
 
-    def tell(self, namespace: str, job: str, uid: str, version: str, story: Story) -> None:
-        """`version`: resourceVersion of the job after the change that the story is about: the same words later are another Event."""
+    def tell(self, namespace: str, job: str, uid: str, version: str, story: JobEvent) -> None:
+        """`version`: resourceVersion of the job after the change that the story is about: the same words later are
+        another Event."""
         waiting = self._waiting.setdefault(namespace, collections.deque())
         if not waiting:
             self._ready.put_nowait(namespace)
@@ -77,7 +78,7 @@ class Teller:
             log.log(level, "Event %s of %s not posted: %s", body["reason"], body["involvedObject"]["name"], error)
 
 
-def event(namespace: str, job: str, uid: str, version: str, story: Story, now: datetime.datetime) -> Json:
+def event(namespace: str, job: str, uid: str, version: str, story: JobEvent, now: datetime.datetime) -> Json:
     digest = hashlib.sha256("\0".join((uid, version, story.reason.value, story.message)).encode()).hexdigest()[:16]
     moment = format_time(now)
     return {

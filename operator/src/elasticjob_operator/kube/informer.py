@@ -1,4 +1,5 @@
-"""A raw list-watch of one resource into a store: what client-go calls a reflector. Why our own: docs/design/informer.md.
+"""A raw list-watch of one resource into a store: what client-go calls a reflector. Why our own:
+docs/design/informer.md.
 
     list in pages -> replace -> watch from there -> (stream ends) watch from the last version seen -> (410) list again
 
@@ -27,9 +28,11 @@ log = logging.getLogger(__name__)
 PAGE = 200
 """A pod takes some 30 KB while it is read: a page 6 MB."""
 WATCH_SECONDS = 300
-"""The server ends a watch after this time, and we go on from the last version; it spreads the load over several API servers."""
+"""The server ends a watch after this time, and we go on from the last version; it spreads the load over several API
+servers."""
 SILENCE_SECONDS = 90.0
-"""A stream without a byte, not even a bookmark (about one a minute), is opened again: its connection may be half dead."""
+"""A stream without a byte, not even a bookmark (about one a minute), is opened again: its connection may be half
+dead."""
 FIRST_WAIT, LONGEST_WAIT = 0.2, 15.0
 SHORT_SECONDS = 1.0
 """A watch that ends sooner, without news, was not worth opening: a server that shuts down, say."""
@@ -38,10 +41,18 @@ STUCK_SECONDS = 240.0
 
 
 class Informer:
-    """`run` until cancelled. `optional`: being forbidden is no fault; the store then stays empty and `forbidden` is set."""
+    """`run` until cancelled. `optional`: being forbidden is no fault; the store then stays empty and `forbidden` is
+    set."""
 
     def __init__(
-        self, api: Api, resource: Resource, store: Store[Any], *, namespace: str = "", selector: str = "", optional: bool = False
+        self,
+        api: Api,
+        resource: Resource,
+        store: Store[Any],
+        *,
+        namespace: str = "",
+        selector: str = "",
+        optional: bool = False,
     ) -> None:
         self._api = api
         self._resource = resource
@@ -57,7 +68,8 @@ class Informer:
         """The first list is in the store - or is forbidden."""
         self.forbidden = False
         self.steady_since: datetime.datetime | None = None
-        """Since when it watches without a gap: everything that happened since was told at once. None: it does not watch just now."""
+        """Since when it watches without a gap: everything that happened since was told at once. None: it does not watch
+        just now."""
 
     def __str__(self) -> str:
         return f"{self._resource.plural} of {self._namespace or 'all namespaces'}"
@@ -111,7 +123,8 @@ class Informer:
         await asyncio.sleep(delay * random.uniform(0.75, 1.25))  # noqa: S311 spreads load
 
     async def _list(self) -> None:
-        """All pages of one moment, each read and let go. A list that takes longer than the server keeps that moment (410) starts again."""
+        """All pages of one moment, each read and let go. A list that takes longer than the server keeps that moment
+        (410) starts again."""
         replacement = self._store.replacement(self._namespace)
         query = self._query(limit=str(PAGE))
         while True:
@@ -130,7 +143,9 @@ class Informer:
 
     async def _watch(self) -> None:
         seconds = int(WATCH_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311 spreads load
-        query = self._query(watch="true", allowWatchBookmarks="true", resourceVersion=str(self._version), timeoutSeconds=str(seconds))
+        query = self._query(
+            watch="true", allowWatchBookmarks="true", resourceVersion=str(self._version), timeoutSeconds=str(seconds)
+        )
         response = await self._api.stream(self._path, query, silence=SILENCE_SECONDS)
         self.steady_since = self.steady_since or datetime.datetime.now(datetime.timezone.utc)
         try:

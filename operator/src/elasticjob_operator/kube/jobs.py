@@ -14,7 +14,8 @@ _PAGE = 500
 
 
 async def list_job_versions(api: Api, namespace: str = "") -> dict[Name, tuple[str, int]]:
-    """uid and resourceVersion of every job. Names only: nothing of their specs travels. Raises ApiError or ConnectionError."""
+    """uid and resourceVersion of every job. Names only: nothing of their specs travels. Raises ApiError or
+    ConnectionError."""
     found: dict[Name, tuple[str, int]] = {}
     query = {"limit": str(_PAGE)}
     while True:
@@ -42,18 +43,24 @@ class StatusWrite:
 
 
 async def write_status(api: Api, name: Name, uid: str, version: str, status: Json) -> StatusWrite:
-    """Replaces the status whole, if the job is still the one of that uid and resourceVersion. Raises ApiError or ConnectionError.
+    """Replaces the status whole, if the job is still the one of that uid and resourceVersion. Raises ApiError or
+    ConnectionError.
 
-    A JSON patch, because it can test: a merge patch with another uid in it is carried out all the same (Kubernetes 1.36), and the old job's
-    end would be written to a new one of its name. The version keeps out a write that was held up on its way: of an operator that led
-    before, say, about a job that has ended since. A refusal costs one read more, and brings the newer job, so that the next try does not
-    wait for the watch.
+    A JSON patch, because it can test: a merge patch with another uid in it is carried out all the same (Kubernetes
+    1.36), and the old job's end would be written to a new one of its name. The version keeps out a write that was held
+    up on its way: of an operator that led before, say, about a job that has ended since. A refusal costs one read more,
+    and brings the newer job, so that the next try does not wait for the watch.
     """
-    tests = [{"op": "test", "path": f"/metadata/{field}", "value": value} for field, value in (("uid", uid), ("resourceVersion", version))]
+    tests = [
+        {"op": "test", "path": f"/metadata/{field}", "value": value}
+        for field, value in (("uid", uid), ("resourceVersion", version))
+    ]
     patch = [*tests, {"op": "add", "path": "/status", "value": status}]
     path = JOBS.path(*name, "status")
     try:
-        body = await api.request("PATCH", path, query={"fieldManager": names.FIELD_MANAGER}, body=patch, content_type=JSON_PATCH)
+        body = await api.request(
+            "PATCH", path, query={"fieldManager": names.FIELD_MANAGER}, body=patch, content_type=JSON_PATCH
+        )
     except NotFoundError:
         return StatusWrite(None, written=False)
     except (ConflictError, RefusedError) as error:

@@ -26,7 +26,9 @@ class Resource:
 PODS = Resource(kind="Pod", plural="pods")
 SERVICES = Resource(kind="Service", plural="services")
 STATEFUL_SETS = Resource(kind="StatefulSet", plural="statefulsets", group_version="apps/v1")
-AUTOSCALERS = Resource(kind="HorizontalPodAutoscaler", plural="horizontalpodautoscalers", group_version="autoscaling/v2")
+AUTOSCALERS = Resource(
+    kind="HorizontalPodAutoscaler", plural="horizontalpodautoscalers", group_version="autoscaling/v2"
+)
 NODES = Resource(kind="Node", plural="nodes", namespaced=False)
 LEASES = Resource(kind="Lease", plural="leases", group_version="coordination.k8s.io/v1")
 EVENTS = Resource(kind="Event", plural="events")

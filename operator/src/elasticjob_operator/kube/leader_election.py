@@ -3,9 +3,9 @@
     hold     renew every `period`; where that fails for `deadline`, stop acting - before anybody else may begin
     follow   look every `period`; a lease that has not changed for its whole duration, by our own clock, is taken
 
-The times of other machines are never compared with ours. Not the client library's election: its leader goes by the wall clock, counts from
-the answer instead of the request, does not give the lease back, and one that was frozen goes on acting for a moment when it thaws. Here
-every write asks `holds` first.
+The times of other machines are never compared with ours. Not the client library's election: its leader goes by the wall
+clock, counts from the answer instead of the request, does not give the lease back, and one that was frozen goes on
+acting for a moment when it thaws. Here every write asks `holds` first.
 """
 
 from __future__ import annotations
@@ -132,7 +132,8 @@ class Elector:
                 return
 
     async def release(self) -> None:
-        """Gives the lease back, so that the next one need not wait for it to run out. Nothing may be written after this."""
+        """Gives the lease back, so that the next one need not wait for it to run out. Nothing may be written after
+        this."""
         if not self.holds():
             return
         self._valid_until = float("-inf")

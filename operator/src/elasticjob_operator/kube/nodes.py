@@ -1,7 +1,8 @@
-"""What the operator knows of nodes: how it saw their health change, and the latest word of a kubelet before something irrevocable is done.
+"""What the operator knows of nodes: how it saw their health change, and the latest word of a kubelet before something
+irrevocable is done.
 
-The Leases of kubelets are not watched: each node would bring an event every 10 s, for the sake of the few nodes that are ever lost. Two
-reads right before the deed tell the same.
+The Leases of kubelets are not watched: each node would bring an event every 10 s, for the sake of the few nodes that
+are ever lost. Two reads right before the deed tell the same.
 """
 
 from __future__ import annotations
@@ -65,12 +66,15 @@ class Heartbeats:
         return self._known
 
     async def read(self, node: str) -> None:
-        """Raises ApiError or ConnectionError where nothing was learnt. What may not be read (403) counts as not there."""
+        """Raises ApiError or ConnectionError where nothing was learnt. What may not be read (403) counts as not
+        there."""
         async with self._reads.setdefault(node, asyncio.Lock()):
             before = self._known.get(node)
             if before is not None and (self._clock() - before.read_at).total_seconds() < CACHED_SECONDS:
                 return
-            lease, body = await asyncio.gather(self._get(LEASES.path(NODE_LEASES, node)), self._get(NODES.path("", node)))
+            lease, body = await asyncio.gather(
+                self._get(LEASES.path(NODE_LEASES, node)), self._get(NODES.path("", node))
+            )
             self._known[node] = heartbeat_of(lease, before, exists=body is not None, now=self._clock())
         self._forget()
 

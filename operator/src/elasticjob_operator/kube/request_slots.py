@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Hashable
 
 
 class FairSlots:
-    """At most `limit` places are held at once, at most `each` by one owner. Those that wait are served in turn, one of each owner.
+    """At most `limit` places are held at once, at most `each` by one owner. Those that wait are served in turn, one of
+    each owner.
 
-    So an owner that wants a thousand places delays another one by what is under way, not by what waits; and one whose requests hang keeps
-    `each` places and no more.
+    So an owner that wants a thousand places delays another one by what is under way, not by what waits; and one whose
+    requests hang keeps `each` places and no more.
     """
 
     def __init__(self, limit: int, each: int) -> None:

@@ -1,8 +1,8 @@
 """Carrying out actions: one request each, so many at once, and no job at the cost of another.
 
-Pods are created as the Job controller of Kubernetes does it: one, then two, then four at once, twice as many each time all went well.
-The first refusal ends it: a quota that is used up costs a request a round, however many pods are wanted, and a webhook that hangs
-holds one place.
+Pods are created as the Job controller of Kubernetes does it: one, then two, then four at once, twice as many each time
+all went well. The first refusal ends it: a quota that is used up costs a request a round, however many pods are wanted,
+and a webhook that hangs holds one place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,16 @@ from elasticjob_operator.kube.client import (
 )
 from elasticjob_operator.kube.kinds import JOBS, OWNED, PODS, Resource
 from elasticjob_operator.kube.request_slots import FairSlots
-from elasticjob_operator.planning import Action, AskServer, CreateObject, CreatePod, DeleteJob, DeleteObject, DeletePod, PatchObject
+from elasticjob_operator.planning import (
+    Action,
+    CreateObject,
+    CreatePod,
+    DeleteJob,
+    DeleteObject,
+    DeletePod,
+    DryRunCreate,
+    PatchObject,
+)
 from elasticjob_operator.state import Admission
 
 log = logging.getLogger(__name__)
@@ -38,8 +47,8 @@ log = logging.getLogger(__name__)
 CREATES, CREATES_OF_A_JOB = 64, 32
 """Creates under way."""
 PROBES, PROBES_OF_A_NAMESPACE = 24, 6
-"""Beside them: dry runs, and creates of jobs that were refused last time. Nobody knows whether the server takes them, or how long it needs
-to say so: a webhook may let each wait for 30 s. They take no place from creates that go well."""
+"""Beside them: dry runs, and creates of jobs that were refused last time. Nobody knows whether the server takes them,
+or how long it needs to say so: a webhook may let each wait for 30 s. They take no place from creates that go well."""
 REMOVALS, REMOVALS_OF_A_JOB = 48, 24
 """Deletes and patches under way: never behind creates, because they free what creates wait for."""
 
@@ -59,7 +68,8 @@ class Applied:
     created: frozenset[str] = frozenset()
     """Kinds of what is there now."""
     missed: bool = False
-    """A create met something that was gone a moment later: it is to be tried again, and nothing else may wake the job."""
+    """A create met something that was gone a moment later: it is to be tried again, and nothing else may wake the
+    job."""
     done: tuple[Action, ...] = ()
     """What was created and deleted."""
     unanswered: bool = False
@@ -87,7 +97,8 @@ class Writer:
         self._removals = FairSlots(REMOVALS, REMOVALS_OF_A_JOB)
 
     async def apply(self, job: ElasticJob, actions: Iterable[Action], *, refused: bool = False) -> Applied:
-        """Carries out what can be. `refused`: the last create of this job was. What fails and may pass is in `failure`; bugs are raised."""
+        """Carries out what can be. `refused`: the last create of this job was. What fails and may pass is in `failure`;
+        bugs are raised."""
         actions = list(actions)
         pods = [action for action in actions if isinstance(action, CreatePod)]
         others = [action for action in actions if not isinstance(action, CreatePod)]
@@ -98,7 +109,8 @@ class Writer:
         return _together([*created, *rest])
 
     async def _ramp_up(self, job: ElasticJob, actions: list[CreatePod], *, refused: bool) -> list[Applied]:
-        """Each create that went well lets one more go beside it, so that they double with each answer; what did not ends them all."""
+        """Each create that went well lets one more go beside it, so that they double with each answer; what did not
+        ends them all."""
         results: list[Applied] = []
         left, lanes, stopped = iter(actions), 0, False
 
@@ -132,7 +144,7 @@ class Writer:
     @contextlib.asynccontextmanager
     async def _slot(self, job: ElasticJob, action: Action, *, refused: bool) -> AsyncIterator[None]:
         creates = isinstance(action, CreatePod | CreateObject)
-        if isinstance(action, AskServer) or (creates and refused):
+        if isinstance(action, DryRunCreate) or (creates and refused):
             slot = self._probes.hold(job.namespace)
         else:
             slot = (self._creates if creates else self._removals).hold((job.namespace, job.name))
@@ -153,7 +165,7 @@ class Writer:
                 return await self._delete(job, OWNED[action.kind], action)
             case DeleteJob():
                 return await self._delete(job, JOBS, action)
-            case AskServer():
+            case DryRunCreate():
                 return await self._ask(job, action)
             case _:
                 raise TypeError(f"not for the cluster: {action!r}")
@@ -169,7 +181,8 @@ class Writer:
         except NamespaceGoesError:
             raise
         except ApiError as error:
-            # 5xx too: a webhook that is broken, say. Without an answer at all nothing can be told: no status would be written either.
+            # 5xx too: a webhook that is broken, say. Without an answer at all nothing can be told: no status would be
+            # written either.
             return Applied(refusal=str(error), refused=frozenset({resource.kind}))
         except NoAnswerError as error:
             return Applied(refusal=f"{error}: an admission webhook may hang", refused=frozenset({resource.kind}))
@@ -182,7 +195,9 @@ class Writer:
         try:
             found = await self._api.request("GET", resource.path(job.namespace, name))
         except NotFoundError:
-            return Applied(missed=True)  # gone meanwhile, or a conflict about something else, such as the quota: the next plan creates it
+            return Applied(
+                missed=True
+            )  # gone meanwhile, or a conflict about something else, such as the quota: the next plan creates it
         owners = [each["uid"] for each in found["metadata"].get("ownerReferences") or []]
         if job.uid in owners:
             self._enter(resource, found)
@@ -201,7 +216,9 @@ class Writer:
         patch = {**action.patch, "metadata": {**action.patch.get("metadata", {}), "uid": action.uid}}
         path, query = resource.path(job.namespace, action.name), {"fieldManager": names.FIELD_MANAGER}
         try:
-            self._enter(resource, await self._api.request("PATCH", path, query=query, body=patch, content_type=MERGE_PATCH))
+            self._enter(
+                resource, await self._api.request("PATCH", path, query=query, body=patch, content_type=MERGE_PATCH)
+            )
         except (ConflictError, NotFoundError, RefusedError) as error:
             log.warning("cannot put %s right: %s", action.name, error, extra={"reason": action.why})
 
@@ -220,7 +237,7 @@ class Writer:
             self._enter(resource, answer)
         return Applied(done=(action,))
 
-    async def _ask(self, job: ElasticJob, action: AskServer) -> Applied:
+    async def _ask(self, job: ElasticJob, action: DryRunCreate) -> Applied:
         refusal, invalid, unanswered = "", False, False
         try:
             await self._api.request("POST", PODS.path(job.namespace), query=_STRICT, body=dict(action.body))

@@ -67,7 +67,7 @@ class DeleteJob(Action):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class AskServer(Action):
+class DryRunCreate(Action):
     """Dry-run create: would the API server take this pod? The answer is part of the next world."""
 
     template_hash: str
@@ -90,7 +90,8 @@ class PublishSpec(Action):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EvictMember(Action):
-    """Delete the member key of an agent that is certainly dead, so that the others need not wait for its lease to end."""
+    """Delete the member key of an agent that is certainly dead, so that the others need not wait for its lease to
+    end."""
 
     member: str
 
@@ -111,7 +112,7 @@ class Target:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Story:
+class JobEvent:
     """An Event, in the words of api.reasons."""
 
     reason: Reason
@@ -123,9 +124,9 @@ class Story:
 class Plan:
     status: Status
     actions: tuple[Action, ...] = ()
-    stories: tuple[Story, ...] = ()
+    stories: tuple[JobEvent, ...] = ()
     """Told once the status is written."""
     target: Target | None = None
     """None: the rendezvous is of no interest any more."""
-    look_again: datetime.datetime | None = None
+    requeue_at: datetime.datetime | None = None
     """The earliest time at which time alone changes the plan. None: none."""

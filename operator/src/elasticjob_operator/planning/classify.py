@@ -9,23 +9,23 @@ from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob, RendezvousBackend
 from elasticjob_operator.policies.lifecycle import outlived_its_template
 from elasticjob_operator.policies.node_loss import Held, LossRules, Nodes, take_census
-from elasticjob_operator.policies.pod_state import Stand, Standing, standing
+from elasticjob_operator.policies.pod_state import PodState, PodStatus, pod_state_of
 from elasticjob_operator.policies.rendezvous import Rendezvous, rendezvous_of, unknown_end, with_store
 from elasticjob_operator.policies.scale_up_delay import Growth
 from elasticjob_operator.policies.scaling import Scaling, scale
 from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Pod, World
+from elasticjob_operator.state import JobState, Pod
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Observed:
+class Classified:
     rendezvous: Rendezvous
-    workers: tuple[tuple[Pod, Stand], ...]
+    workers: tuple[tuple[Pod, PodStatus], ...]
     """Pods of the current run, by index."""
-    stale: tuple[tuple[Pod, Stand], ...]
+    stale: tuple[tuple[Pod, PodStatus], ...]
     """Pods of earlier runs: garbage."""
-    etcd: tuple[tuple[Pod, Stand], ...]
+    etcd: tuple[tuple[Pod, PodStatus], ...]
     """Pods of the job's own etcd."""
     scaling: Scaling
     growth: Growth
@@ -33,9 +33,13 @@ class Observed:
     """Why no worker is created: the job may have ended while nobody looked."""
 
     @property
-    def staying(self) -> tuple[tuple[Pod, Stand], ...]:
+    def staying(self) -> tuple[tuple[Pod, PodStatus], ...]:
         leaving = {pod.uid for pod in self.scaling.surplus}
-        return tuple((pod, stand) for pod, stand in self.workers if pod.uid not in leaving and stand.standing is not Standing.STRANDED)
+        return tuple(
+            (pod, stand)
+            for pod, stand in self.workers
+            if pod.uid not in leaving and stand.state is not PodState.STRANDED
+        )
 
     @property
     def to_ask(self) -> list[str]:
@@ -54,18 +58,22 @@ class Observed:
 
     @property
     def timers(self) -> list[datetime.datetime]:
-        return [stand.look_again for _, stand in (*self.workers, *self.stale, *self.etcd) if stand.look_again is not None]
+        return [
+            stand.requeue_at for _, stand in (*self.workers, *self.stale, *self.etcd) if stand.requeue_at is not None
+        ]
 
 
-def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.datetime, growth: Growth) -> Observed:
+def classify(
+    job: ElasticJob, world: JobState, settings: Settings, now: datetime.datetime, growth: Growth
+) -> Classified:
     """`job` wants as many workers as `growth` says."""
 
     nodes, rules = _nodes(world), _rules(job, settings)
     # Another etcd has another number, so the group that goes on with this one is no danger: nobody waits for its end.
     rules_of_etcd = dataclasses.replace(rules, fenced=False)
 
-    def stand(pod: Pod) -> Stand:
-        return standing(pod, nodes, rules, now)
+    def stand(pod: Pod) -> PodStatus:
+        return pod_state_of(pod, nodes, rules, now)
 
     pods = [pod for pod in world.pods if pod.component == names.COMPONENT_WORKER and _has_its_name(job, pod)]
     rendezvous = rendezvous_of(job, settings, max((pod.run for pod in pods), default=0))
@@ -74,17 +82,23 @@ def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.da
     workers = [(pod, stand(pod)) for pod in sorted(pods, key=lambda pod: pod.index)]
     current = tuple((pod, stands) for pod, stands in workers if pod.run == rendezvous.run)
     stale = tuple((pod, stands) for pod, stands in workers if pod.run != rendezvous.run)
-    etcd = tuple((pod, standing(pod, nodes, rules_of_etcd, now)) for pod in world.pods if pod.component == names.COMPONENT_ETCD)
-    rendezvous = with_store(rendezvous, job.status.rendezvous, [(pod, stands.standing is Standing.LOST) for pod, stands in etcd])
+    etcd = tuple(
+        (pod, pod_state_of(pod, nodes, rules_of_etcd, now))
+        for pod in world.pods
+        if pod.component == names.COMPONENT_ETCD
+    )
+    rendezvous = with_store(
+        rendezvous, job.status.rendezvous, [(pod, stands.state is PodState.LOST) for pod, stands in etcd]
+    )
     scaling = scale(
         job.replicas,
-        {pod.index: (pod, stands.standing) for pod, stands in current},
+        {pod.index: (pod, stands.state) for pod, stands in current},
         taken=_taken(job, world),
-        stranded=frozenset(pod.index for pod, stand in current if stand.standing is Standing.STRANDED),
+        stranded=frozenset(pod.index for pod, stand in current if stand.state is PodState.STRANDED),
         # Worker 0 hosts the store of c10d.
         keep=frozenset({0} if job.spec.rendezvous.backend is RendezvousBackend.C10D else ()),
     )
-    return Observed(
+    return Classified(
         rendezvous=rendezvous,
         workers=current,
         stale=stale,
@@ -96,11 +110,13 @@ def sort_out(job: ElasticJob, world: World, settings: Settings, now: datetime.da
     )
 
 
-def _nodes(world: World) -> Nodes | None:
+def _nodes(world: JobState) -> Nodes | None:
     if world.nodes is None:
         return None
     census = world.census if world.census is not None else take_census(world.nodes)
-    return Nodes(by_name=world.nodes, watched_since=world.nodes_watched_since, heartbeats=world.heartbeats, census=census)
+    return Nodes(
+        by_name=world.nodes, watched_since=world.nodes_watched_since, heartbeats=world.heartbeats, census=census
+    )
 
 
 def _rules(job: ElasticJob, settings: Settings) -> LossRules:
@@ -118,7 +134,7 @@ def _has_its_name(job: ElasticJob, pod: Pod) -> bool:
     return pod.index >= 0 and pod.name == names.worker_name(job.name, pod.index)
 
 
-def _taken(job: ElasticJob, world: World) -> frozenset[int]:
+def _taken(job: ElasticJob, world: JobState) -> frozenset[int]:
     """Indices whose pod names are held by pods of an earlier job."""
     prefix = names.worker_name(job.name, 0)[:-1]
     others = {name.removeprefix(prefix) for kind, name in world.taken if kind == "Pod" and name.startswith(prefix)}

@@ -6,18 +6,18 @@ import datetime
 from collections.abc import Iterable
 
 from elasticjob_operator.api import ElasticJob
-from elasticjob_operator.planning.actions import Action, AskServer, DeletePod, Target
-from elasticjob_operator.planning.classify import Observed
+from elasticjob_operator.planning.actions import Action, DeletePod, DryRunCreate, Target
+from elasticjob_operator.planning.classify import Classified
 from elasticjob_operator.policies.failures import judge
 from elasticjob_operator.policies.restart_budget import Budget, is_accounted
 from elasticjob_operator.resources.pods import template_hash, worker_pod
 from elasticjob_operator.state import Pod
 
 
-def ask_server(job: ElasticJob, observed: Observed, why: str) -> tuple[Action, ...]:
+def dry_run_create(job: ElasticJob, observed: Classified, why: str) -> tuple[Action, ...]:
     rendezvous = observed.rendezvous
     body = worker_pod(job, index=0, run=rendezvous.run, endpoint=rendezvous.endpoint)
-    return (AskServer(template_hash=template_hash(job), body=body, why=why),)
+    return (DryRunCreate(template_hash=template_hash(job), body=body, why=why),)
 
 
 def is_counted(job: ElasticJob, pod: Pod, budget: Budget) -> bool:
@@ -29,7 +29,7 @@ def delete_pod(pod: Pod, why: str, *, force: bool = False) -> DeletePod:
     return DeletePod(name=pod.name, uid=pod.uid, force=force, why=why)
 
 
-def target_of(observed: Observed) -> Target | None:
+def target_of(observed: Classified) -> Target | None:
     rendezvous = observed.rendezvous
     if not rendezvous.followed:
         return None

@@ -1,11 +1,12 @@
-"""The Events of a round: what changed in the conditions, and what was done that a person wants to know of. Each once."""
+"""The Events of a round: what changed in the conditions, and what was done that a person wants to know of. Each
+once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from elasticjob_operator.api import ConditionStatus, ConditionType, Reason, Status, message
-from elasticjob_operator.planning.actions import Action, CreateObject, CreatePod, DeletePod, Story
+from elasticjob_operator.planning.actions import Action, CreateObject, CreatePod, DeletePod, JobEvent
 from elasticjob_operator.state import Kind
 
 _UNTOLD = frozenset(
@@ -48,24 +49,30 @@ _BAD = frozenset(
 
 _BAD_WHEN_TRUE = frozenset({ConditionType.FAILED.value, ConditionType.STALLED.value, ConditionType.DEGRADED.value})
 _GOOD_WHEN_TRUE = frozenset(
-    {ConditionType.ACCEPTED.value, ConditionType.RENDEZVOUS_READY.value, ConditionType.RUNNING.value, ConditionType.SUCCEEDED.value}
+    {
+        ConditionType.ACCEPTED.value,
+        ConditionType.RENDEZVOUS_READY.value,
+        ConditionType.RUNNING.value,
+        ConditionType.SUCCEEDED.value,
+    }
 )
 
 
-def tell(before: Status, after: Status, failure: str = "") -> tuple[Story, ...]:
-    """Of conditions whose status or reason changed. `failure`: one that is counted now, which is told even where conditions stay."""
+def tell(before: Status, after: Status, failure: str = "") -> tuple[JobEvent, ...]:
+    """Of conditions whose status or reason changed. `failure`: one that is counted now, which is told even where
+    conditions stay."""
     changes = tuple(_changes(before, after))
     if not failure or any(each.reason is Reason.WORKER_FAILED for each in changes):
         return changes
-    return (*changes, Story(reason=Reason.WORKER_FAILED, message=failure, warning=True))
+    return (*changes, JobEvent(reason=Reason.WORKER_FAILED, message=failure, warning=True))
 
 
-def tell_deeds(done: Sequence[Action]) -> tuple[Story, ...]:
+def events_of_actions(done: Sequence[Action]) -> tuple[JobEvent, ...]:
     """`done`: actions that were carried out. What was refused did not happen."""
     return tuple(_deeds(done))
 
 
-def _changes(before: Status, after: Status) -> Iterator[Story]:
+def _changes(before: Status, after: Status) -> Iterator[JobEvent]:
     old = {each.type: (each.status, each.reason) for each in before.conditions}
     for condition in after.conditions:
         if old.get(condition.type) == (condition.status, condition.reason) or condition.reason in _UNTOLD:
@@ -80,22 +87,24 @@ def _changes(before: Status, after: Status) -> Iterator[Story]:
             continue
         bad = (condition.type in _BAD_WHEN_TRUE and is_true) or (condition.type in _GOOD_WHEN_TRUE and not is_true)
         bad = bad or condition.reason in _BAD
-        yield Story(reason=Reason(condition.reason), message=condition.message, warning=bad)
+        yield JobEvent(reason=Reason(condition.reason), message=condition.message, warning=bad)
 
 
-def _deeds(done: Sequence[Action]) -> Iterator[Story]:
+def _deeds(done: Sequence[Action]) -> Iterator[JobEvent]:
     created = [str(action.body["metadata"]["name"]) for action in done if isinstance(action, CreatePod)]
     if created:
-        yield Story(reason=Reason.WORKER_CREATED, message=message(Reason.WORKER_CREATED, worker=_together(created)))
+        yield JobEvent(reason=Reason.WORKER_CREATED, message=message(Reason.WORKER_CREATED, worker=_together(created)))
     deleted: dict[str, list[str]] = {}
     for action in done:
         if isinstance(action, DeletePod):
             deleted.setdefault(action.why, []).append(action.name)
         elif isinstance(action, CreateObject) and action.kind is Kind.STATEFUL_SET:
             told = message(Reason.ETCD_CREATED, name=action.body["metadata"]["name"])
-            yield Story(reason=Reason.ETCD_CREATED, message=told)
+            yield JobEvent(reason=Reason.ETCD_CREATED, message=told)
     for why, names in deleted.items():
-        yield Story(reason=Reason.WORKER_DELETED, message=message(Reason.WORKER_DELETED, worker=_together(names), detail=why))
+        yield JobEvent(
+            reason=Reason.WORKER_DELETED, message=message(Reason.WORKER_DELETED, worker=_together(names), detail=why)
+        )
 
 
 def _together(names: Sequence[str]) -> str:

@@ -1,4 +1,5 @@
-"""The plan of a job that does not run: suspended, or ended. Its pods go, or stay with their logs; then goes what only pods needed."""
+"""The plan of a job that does not run: suspended, or ended. Its pods go, or stay with their logs; then goes what only
+pods needed."""
 
 from __future__ import annotations
 
@@ -6,31 +7,36 @@ import datetime
 
 from elasticjob_operator.api import ConditionType, ElasticJob
 from elasticjob_operator.planning.actions import Action, ClearRun, DeleteJob, DeleteObject, Plan, ReadHeartbeat
-from elasticjob_operator.planning.classify import Observed
-from elasticjob_operator.planning.common import ask_server, delete_pod, is_counted, soonest, target_of
+from elasticjob_operator.planning.classify import Classified
+from elasticjob_operator.planning.common import delete_pod, dry_run_create, is_counted, soonest, target_of
 from elasticjob_operator.planning.events import tell
 from elasticjob_operator.planning.status import finished_status, suspended_status
 from elasticjob_operator.policies import admission, lifecycle
 from elasticjob_operator.policies.cleanup import clean_up
-from elasticjob_operator.policies.pod_state import Standing
+from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.policies.restart_budget import Budget
-from elasticjob_operator.state import Reach, World
+from elasticjob_operator.state import Connectivity, JobState
 
 
 def suspended(
-    job: ElasticJob, world: World, observed: Observed, verdict: admission.Verdict, budget: Budget, now: datetime.datetime
+    job: ElasticJob,
+    world: JobState,
+    observed: Classified,
+    verdict: admission.Verdict,
+    budget: Budget,
+    now: datetime.datetime,
 ) -> Plan:
     """Nothing is held: first the pods go, then the rest."""
     pods = (*observed.workers, *observed.stale)
     actions: list[Action] = []
     if verdict.ask:
-        actions += ask_server(job, observed, why="asking again after a refusal")
+        actions += dry_run_create(job, observed, why="asking again after a refusal")
     for pod, stand in pods:
-        if stand.standing is Standing.LOST:
+        if stand.state is PodState.LOST:
             actions.append(delete_pod(pod, stand.why, force=True))
-        elif stand.standing is Standing.FAILED and pod.run == observed.rendezvous.run and not is_counted(job, pod, budget):
+        elif stand.state is PodState.FAILED and pod.run == observed.rendezvous.run and not is_counted(job, pod, budget):
             continue  # counted first, in the status of this plan
-        elif stand.standing not in (Standing.LEAVING, Standing.STRANDED):
+        elif stand.state not in (PodState.LEAVING, PodState.STRANDED):
             actions.append(delete_pod(pod, "the job is suspended"))
     actions += _heartbeats(observed)
     gone = not pods
@@ -38,44 +44,52 @@ def suspended(
     if gone:
         actions += _release(world, keys_left, "the job is suspended")
     status = suspended_status(job, world, observed, verdict, budget, now)
-    timers = [*observed.timers, verdict.look_again, now if budget.new_failure or verdict.ask or observed.to_ask else None]
+    timers = [
+        *observed.timers,
+        verdict.requeue_at,
+        now if budget.new_failure or verdict.ask or observed.to_ask else None,
+    ]
     return Plan(
         status=status,
         actions=tuple(actions),
         stories=tell(job.status, status),
         target=target_of(observed) if not gone or keys_left else None,
-        look_again=soonest(timers),
+        requeue_at=soonest(timers),
     )
 
 
-def _heartbeats(observed: Observed) -> list[Action]:
+def _heartbeats(observed: Classified) -> list[Action]:
     return [ReadHeartbeat(node=node, why="its pods are given up if it does not answer") for node in observed.to_ask]
 
 
-def _keys_left(world: World, observed: Observed) -> bool:
+def _keys_left(world: JobState, observed: Classified) -> bool:
     """The run has left keys in an etcd that outlives it."""
     view = world.rendezvous
-    return not observed.rendezvous.managed and view.reach is Reach.REACHABLE and not view.empty
+    return not observed.rendezvous.managed and view.reach is Connectivity.REACHABLE and not view.empty
 
 
-def _release(world: World, keys_left: bool, why: str) -> list[Action]:
+def _release(world: JobState, keys_left: bool, why: str) -> list[Action]:
     """What a job without pods needs no longer."""
     objects: list[Action] = [
-        DeleteObject(kind=each.kind, name=each.name, uid=each.uid, why=why) for each in world.objects.values() if not each.terminating
+        DeleteObject(kind=each.kind, name=each.name, uid=each.uid, why=why)
+        for each in world.objects.values()
+        if not each.terminating
     ]
     return [*objects, ClearRun(why=why)] if keys_left else objects
 
 
-def finished(job: ElasticJob, world: World, observed: Observed, now: datetime.datetime) -> Plan:
+def finished(job: ElasticJob, world: JobState, observed: Classified, now: datetime.datetime) -> Plan:
     """Terminal is terminal: only what is left over is of interest."""
     pods = (*observed.workers, *observed.stale)
     expiry = lifecycle.expiry(job, now)
     if expiry.delete:
         why = f"ended {job.spec.lifecycle.ttl_seconds_after_finished} s ago"
-        return Plan(status=job.status, actions=(DeleteJob(name=job.name, uid=job.uid, why=why),), target=target_of(observed))
+        return Plan(
+            status=job.status, actions=(DeleteJob(name=job.name, uid=job.uid, why=why),), target=target_of(observed)
+        )
     completed = job.status.completion_time or now
     failed = job.status.is_true(ConditionType.FAILED)
-    standings = [(pod, stand.standing) for pod, stand in pods]
+    standings = [(pod, stand.state) for pod, stand in pods]
     rest = clean_up(job.spec.lifecycle.clean_pods, standings, completed, now, job_failed=failed)
     actions: list[Action] = [delete_pod(pod, "the job has ended") for pod in rest.delete]
     actions += [delete_pod(pod, "the job has ended, and the node is gone", force=True) for pod in rest.force]
@@ -88,5 +102,5 @@ def finished(job: ElasticJob, world: World, observed: Observed, now: datetime.da
         status=finished_status(job, observed),
         actions=tuple(actions),
         target=target_of(observed) if followed else None,
-        look_again=soonest([rest.look_again, expiry.look_again, *observed.timers, now if observed.to_ask else None]),
+        requeue_at=soonest([rest.requeue_at, expiry.requeue_at, *observed.timers, now if observed.to_ask else None]),
     )

@@ -12,7 +12,8 @@ from elasticjob_operator.planning.events import tell
 
 
 def refuse(body: Mapping[str, Any], error: InvalidJobError, now: datetime.datetime) -> Plan:
-    """`body`: the object as the API server has it. A newer operator may have written what this one cannot read: nothing is touched."""
+    """`body`: the object as the API server has it. A newer operator may have written what this one cannot read: nothing
+    is touched."""
     before = Status.model_validate(body.get("status") or {})
     generation = body.get("metadata", {}).get("generation")
     text = message(Reason.INVALID_SPEC, error=error)
@@ -25,5 +26,7 @@ def refuse(body: Mapping[str, Any], error: InvalidJobError, now: datetime.dateti
         generation=generation,
         now=now,
     )
-    status = before.model_copy(update={"observed_generation": generation, "conditions": conditions, "summary": summary_of(conditions)})
+    status = before.model_copy(
+        update={"observed_generation": generation, "conditions": conditions, "summary": summary_of(conditions)}
+    )
     return Plan(status=status, stories=tell(before, status))

@@ -1,4 +1,5 @@
-"""The objects beside its pods that a job needs: created where missing, put right where somebody changed them, else taken away."""
+"""The objects beside its pods that a job needs: created where missing, put right where somebody changed them, else
+taken away."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from elasticjob_operator.resources.drift import correction
 from elasticjob_operator.resources.etcd import etcd_stateful_set
 from elasticjob_operator.resources.services import etcd_service, workers_service
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Kind, World
+from elasticjob_operator.state import JobState, Kind
 
 
-def missing_objects(job: ElasticJob, world: World, settings: Settings, rendezvous: Rendezvous) -> list[Action]:
+def missing_objects(job: ElasticJob, world: JobState, settings: Settings, rendezvous: Rendezvous) -> list[Action]:
     actions: list[Action] = []
     if not job.spec.scaling.metrics:
         actions += [
@@ -43,9 +44,9 @@ def _correction(desired: Mapping[str, Any], known: Mapping[str, Any]) -> dict[st
 def _to_compare(desired: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
     """What is put right where it differs.
 
-    A StatefulSet that this release would build otherwise was made by another release: nobody changed it, and to put its pod template right
-    would restart the etcd of every job in the cluster. So that template stays until the job ends; the rest is put right, whoever changed
-    it.
+    A StatefulSet that this release would build otherwise was made by another release: nobody changed it, and to put its
+    pod template right would restart the etcd of every job in the cluster. So that template stays until the job ends;
+    the rest is put right, whoever changed it.
     """
     metadata = {key: value for key, value in desired["metadata"].items() if key != "annotations"}
     applied = (desired["metadata"].get("annotations") or {}).get(names.ANNOTATION_APPLIED, "")
@@ -55,7 +56,9 @@ def _to_compare(desired: Mapping[str, Any], known: Mapping[str, Any]) -> dict[st
     return {"metadata": metadata, "spec": spec}
 
 
-def _desired(job: ElasticJob, world: World, settings: Settings, rendezvous: Rendezvous) -> Iterator[tuple[Kind, dict[str, Any]]]:
+def _desired(
+    job: ElasticJob, world: JobState, settings: Settings, rendezvous: Rendezvous
+) -> Iterator[tuple[Kind, dict[str, Any]]]:
     yield Kind.SERVICE, workers_service(job)
     if rendezvous.managed:
         yield Kind.SERVICE, etcd_service(job)
@@ -64,7 +67,7 @@ def _desired(job: ElasticJob, world: World, settings: Settings, rendezvous: Rend
         yield Kind.AUTOSCALER, autoscaler(job)
 
 
-def _etcd_image(job: ElasticJob, world: World, settings: Settings) -> str:
+def _etcd_image(job: ElasticJob, world: JobState, settings: Settings) -> str:
     """A new default in a new release of the operator restarts nobody's etcd."""
     known = world.objects.get((Kind.STATEFUL_SET, names.etcd_name(job.name)))
     containers = _at(known.body, "spec", "template", "spec").get("containers") if known else None

@@ -17,16 +17,16 @@ from elasticjob_operator.api import (
     set_condition,
     summary_of,
 )
-from elasticjob_operator.planning.classify import Observed
+from elasticjob_operator.planning.classify import Classified
 from elasticjob_operator.policies.admission import Verdict
 from elasticjob_operator.policies.completion import End
-from elasticjob_operator.policies.pod_state import Standing
+from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.policies.rendezvous import readiness, readiness_of_store
 from elasticjob_operator.policies.resizing import degraded, resizing
 from elasticjob_operator.policies.restart_budget import Budget
 from elasticjob_operator.policies.running import Activity
 from elasticjob_operator.policies.stalling import Stall, judge_stall
-from elasticjob_operator.state import Pod, RendezvousView, World
+from elasticjob_operator.state import JobState, Pod, RendezvousView
 
 _OF_RUNNING = (
     ConditionType.RENDEZVOUS_READY,
@@ -57,17 +57,30 @@ class _Conditions:
 
 
 def status_of(
-    job: ElasticJob, world: World, observed: Observed, verdict: Verdict, budget: Budget, activity: Activity, now: datetime.datetime
+    job: ElasticJob,
+    world: JobState,
+    observed: Classified,
+    verdict: Verdict,
+    budget: Budget,
+    activity: Activity,
+    now: datetime.datetime,
 ) -> Status:
     """Of a job that goes on."""
     conditions = _Conditions(job, now)
     _accepted(conditions, verdict)
     _rendezvous_ready(conditions, job, world, observed, now)
     if conditions.has(ConditionType.SUSPENDED):
-        conditions.set(ConditionType.SUSPENDED, False, Reason.JOB_RESUMED, message(Reason.JOB_RESUMED, run=observed.rendezvous.run))
+        conditions.set(
+            ConditionType.SUSPENDED, False, Reason.JOB_RESUMED, message(Reason.JOB_RESUMED, run=observed.rendezvous.run)
+        )
     if verdict.accepted or observed.workers:
         _active(conditions, activity)
-        _stalled(conditions, judge_stall(job, world.rendezvous, progress_of(job, world.rendezvous, now), running=activity.running, now=now))
+        _stalled(
+            conditions,
+            judge_stall(
+                job, world.rendezvous, progress_of(job, world.rendezvous, now), running=activity.running, now=now
+            ),
+        )
         _sized(conditions, job, world, observed, activity)
         for type_ in (ConditionType.SUCCEEDED, ConditionType.FAILED):
             conditions.set(type_, False, Reason.NOT_FINISHED, message(Reason.NOT_FINISHED))
@@ -85,7 +98,9 @@ def status_of(
     )
 
 
-def suspended_status(job: ElasticJob, world: World, observed: Observed, verdict: Verdict, budget: Budget, now: datetime.datetime) -> Status:
+def suspended_status(
+    job: ElasticJob, world: JobState, observed: Classified, verdict: Verdict, budget: Budget, now: datetime.datetime
+) -> Status:
     """Of a job that rests, or is about to."""
     conditions = _Conditions(job, now)
     _accepted(conditions, verdict)
@@ -105,8 +120,8 @@ def suspended_status(job: ElasticJob, world: World, observed: Observed, verdict:
 
 def ended_status(
     job: ElasticJob,
-    world: World,
-    observed: Observed,
+    world: JobState,
+    observed: Classified,
     verdict: Verdict,
     budget: Budget,
     end: End,
@@ -119,7 +134,11 @@ def ended_status(
     for type_ in (*_OF_RUNNING, ConditionType.SUSPENDED):
         if conditions.has(type_):
             conditions.set(type_, False, Reason.FINISHED, over)
-    won, lost = (ConditionType.SUCCEEDED, ConditionType.FAILED) if end.succeeded else (ConditionType.FAILED, ConditionType.SUCCEEDED)
+    won, lost = (
+        (ConditionType.SUCCEEDED, ConditionType.FAILED)
+        if end.succeeded
+        else (ConditionType.FAILED, ConditionType.SUCCEEDED)
+    )
     conditions.set(won, True, end.reason, end.message)
     conditions.set(lost, False, end.reason, end.message)
     moment = now.replace(microsecond=0)
@@ -133,7 +152,7 @@ def ended_status(
     )
 
 
-def finished_status(job: ElasticJob, observed: Observed) -> Status:
+def finished_status(job: ElasticJob, observed: Classified) -> Status:
     """Of a job that ended before: only its pods still change."""
     return job.status.model_copy(update={"observed_generation": job.generation, **_counts(job, observed)})
 
@@ -144,10 +163,14 @@ def _accepted(conditions: _Conditions, verdict: Verdict) -> None:
     conditions.set(ConditionType.ACCEPTED, verdict.accepted, verdict.reason, verdict.message)
 
 
-def _rendezvous_ready(conditions: _Conditions, job: ElasticJob, world: World, observed: Observed, now: datetime.datetime) -> None:
+def _rendezvous_ready(
+    conditions: _Conditions, job: ElasticJob, world: JobState, observed: Classified, now: datetime.datetime
+) -> None:
     if not observed.rendezvous.allowed:
         reason = Reason.ENDPOINT_NOT_ALLOWED
-        conditions.set(ConditionType.RENDEZVOUS_READY, False, reason, message(reason, endpoint=observed.rendezvous.endpoint))
+        conditions.set(
+            ConditionType.RENDEZVOUS_READY, False, reason, message(reason, endpoint=observed.rendezvous.endpoint)
+        )
         return
     if not observed.rendezvous.followed:
         if job.spec.rendezvous.backend is RendezvousBackend.C10D:
@@ -172,22 +195,35 @@ def _stalled(conditions: _Conditions, stall: Stall | None) -> None:
 def _active(conditions: _Conditions, activity: Activity) -> None:
     conditions.set(ConditionType.RUNNING, activity.running, activity.running_reason, activity.running_message)
     if activity.restarting is not None:
-        conditions.set(ConditionType.RESTARTING, activity.restarting, activity.restarting_reason, activity.restarting_message)
+        conditions.set(
+            ConditionType.RESTARTING, activity.restarting, activity.restarting_reason, activity.restarting_message
+        )
 
 
-def _sized(conditions: _Conditions, job: ElasticJob, world: World, observed: Observed, activity: Activity) -> None:
-    ready = sum(pod.ready for pod, stand in observed.staying if stand.standing is Standing.LIVE)
+def _sized(conditions: _Conditions, job: ElasticJob, world: JobState, observed: Classified, activity: Activity) -> None:
+    ready = sum(pod.ready for pod, stand in observed.staying if stand.state is PodState.LIVE)
     leaving = sum(not pod.ended for pod in observed.scaling.surplus)
     trained = job.status.round > 0 or activity.running
-    resized = resizing(job, observed.growth, world.rendezvous, ready=ready, leaving=leaving, trained=trained, missing=activity.missing)
+    resized = resizing(
+        job, observed.growth, world.rendezvous, ready=ready, leaving=leaving, trained=trained, missing=activity.missing
+    )
     if resized is None:
         return
     conditions.set(ConditionType.RESIZING, resized.status, resized.reason, resized.message)
-    missing = degraded(job, world.rendezvous, ready=ready, runs=activity.running, resizing=resized.status, missing=activity.missing)
+    missing = degraded(
+        job, world.rendezvous, ready=ready, runs=activity.running, resizing=resized.status, missing=activity.missing
+    )
     conditions.set(ConditionType.DEGRADED, missing.status, missing.reason, missing.message)
 
 
-def _common(job: ElasticJob, world: World, observed: Observed, budget: Budget, conditions: _Conditions, now: datetime.datetime) -> Status:
+def _common(
+    job: ElasticJob,
+    world: JobState,
+    observed: Classified,
+    budget: Budget,
+    conditions: _Conditions,
+    now: datetime.datetime,
+) -> Status:
     view, before = world.rendezvous, job.status
     return before.model_copy(
         update={
@@ -206,11 +242,11 @@ def _common(job: ElasticJob, world: World, observed: Observed, budget: Budget, c
     )
 
 
-def _counts(job: ElasticJob, observed: Observed) -> dict[str, object]:
+def _counts(job: ElasticJob, observed: Classified) -> dict[str, object]:
     # By the pod's phase: a sidecar that runs on holds the node's resources, and a queue must not give them away.
-    there = [pod for pod, stand in observed.workers if not pod.over and stand.standing is not Standing.LOST]
+    there = [pod for pod, stand in observed.workers if not pod.over and stand.state is not PodState.LOST]
     # Pods of an earlier run take their place until they are gone.
-    stale = sum(not pod.over and stand.standing is not Standing.LOST for pod, stand in observed.stale)
+    stale = sum(not pod.over and stand.state is not PodState.LOST for pod, stand in observed.stale)
     ready = sum(_is_ready(pod) for pod in there)
     return {"replicas": len(there) + stale, "ready_replicas": ready, "workers": f"{ready}/{job.replicas}"}
 

@@ -1,7 +1,7 @@
 """Whether the API server would take the job's worker pods: the condition Accepted.
 
-What the schema cannot see is asked of the server itself, by a dry-run create, once for each generation - unless a pod of the same template
-exists: then it did take one, and quota that is used up now is no fault of the manifest.
+What the schema cannot see is asked of the server itself, by a dry-run create, once for each generation - unless a pod
+of the same template exists: then it did take one, and quota that is used up now is no fault of the manifest.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ class Verdict:
     message: str
     ask: bool = False
     """Ask the API server."""
-    look_again: datetime.datetime | None = None
+    requeue_at: datetime.datetime | None = None
 
 
-def judge(job: ElasticJob, template_hash: str, pods: Iterable[Pod], admission: Admission | None, now: datetime.datetime) -> Verdict:
+def judge(
+    job: ElasticJob, template_hash: str, pods: Iterable[Pod], admission: Admission | None, now: datetime.datetime
+) -> Verdict:
     yes = Verdict(accepted=True, reason=Reason.ACCEPTED, message=message(Reason.ACCEPTED))
     if any(pod.template_hash == template_hash for pod in pods):
         return yes
@@ -43,12 +45,13 @@ def judge(job: ElasticJob, template_hash: str, pods: Iterable[Pod], admission: A
         reason=reason,
         message=message(reason, error=admission.refusal),
         ask=now >= due,
-        look_again=due if now < due else None,
+        requeue_at=due if now < due else None,
     )
 
 
 def refused_endpoint(endpoint: str) -> Verdict:
-    """Not among those that jobs may name. What runs already is left alone, but the operator does not talk to that address."""
+    """Not among those that jobs may name. What runs already is left alone, but the operator does not talk to that
+    address."""
     reason = Reason.ENDPOINT_NOT_ALLOWED
     return Verdict(accepted=False, reason=reason, message=message(reason, endpoint=endpoint))
 

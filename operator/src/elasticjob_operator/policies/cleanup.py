@@ -1,7 +1,8 @@
 """What is left of a job that has ended.
 
-Agents that learn of the outcome end by themselves within a second, and a pod that ended by itself keeps its log: so pods that still run, if
-only because of a sidecar, are deleted after a grace. The job's own etcd and the Services go when no agent runs any more.
+Agents that learn of the outcome end by themselves within a second, and a pod that ended by itself keeps its log: so
+pods that still run, if only because of a sidecar, are deleted after a grace. The job's own etcd and the Services go
+when no agent runs any more.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import datetime
 from collections.abc import Iterable, Sequence
 
 from elasticjob_operator.api import CleanPods
-from elasticjob_operator.policies.pod_state import Standing
+from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.state import Pod
 
 GRACE_SECONDS = 10.0
@@ -25,12 +26,12 @@ class Cleanup:
     """Lost with their nodes."""
     all_ended: bool = False
     """No agent runs any more: etcd, Services and the run's keys may go."""
-    look_again: datetime.datetime | None = None
+    requeue_at: datetime.datetime | None = None
 
 
 def clean_up(
     policy: CleanPods,
-    pods: Iterable[tuple[Pod, Standing]],
+    pods: Iterable[tuple[Pod, PodState]],
     completed_at: datetime.datetime,
     now: datetime.datetime,
     *,
@@ -40,10 +41,10 @@ def clean_up(
     known = list(pods)
     if policy is CleanPods.NONE and job_failed:
         policy = CleanPods.RUNNING
-    lost = tuple(pod for pod, standing in known if standing is Standing.LOST)
-    active = [pod for pod, standing in known if standing in (Standing.LIVE, Standing.LEAVING, Standing.STRANDED)]
+    lost = tuple(pod for pod, state in known if state is PodState.LOST)
+    active = [pod for pod, state in known if state in (PodState.LIVE, PodState.LEAVING, PodState.STRANDED)]
     live = [pod for pod in active if not pod.terminating]
-    ended = [pod for pod, standing in known if standing in (Standing.FAILED, Standing.SUCCEEDED)]
+    ended = [pod for pod, state in known if state in (PodState.FAILED, PodState.SUCCEEDED)]
     # The trainer has ended there, but a sidecar runs on: the pod still has its GPUs.
     holding = [pod for pod in ended if not pod.over and not pod.terminating]
     wanted = _doomed(policy, [*live, *holding], [pod for pod in ended if pod not in holding])
@@ -53,7 +54,7 @@ def clean_up(
         delete=() if wait else tuple(wanted),
         force=lost,
         all_ended=not active and not lost,
-        look_again=due if wait else None,
+        requeue_at=due if wait else None,
     )
 
 

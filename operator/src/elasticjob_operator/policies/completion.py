@@ -1,8 +1,8 @@
 """When a job has ended, and how.
 
-The agents' word (`outcome` in etcd) is final. Without it - etcd is away, or the launcher is plain torchrun, which writes none - a worker
-pod that ended well ends the job: all ranks of a group end together, so stragglers after a short grace are late or idle pods. The job fails
-when the agents say so or when the restart budget is spent.
+The agents' word (`outcome` in etcd) is final. Without it - etcd is away, or the launcher is plain torchrun, which
+writes none - a worker pod that ended well ends the job: all ranks of a group end together, so stragglers after a short
+grace are late or idle pods. The job fails when the agents say so or when the restart budget is spent.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from elasticjob_runtime.contract import OutcomeState, OutcomeValue
 
 from elasticjob_operator.api import ElasticJob, Failure, Reason, message
 from elasticjob_operator.policies.restart_budget import Budget
-from elasticjob_operator.state import Pod, Reach, RendezvousView
+from elasticjob_operator.state import Connectivity, Pod, RendezvousView
 
 GRACE_SECONDS = 10.0
-"""How long other pods may still run after the first one ended well, where the agents do not say what became of the job, s."""
+"""How long other pods may still run after the first one ended well, where the agents do not say what became of the job,
+s."""
 
 _MAX_RESTARTS = "MaxRestartsExceeded"
 
@@ -34,22 +35,25 @@ class End:
 class Completion:
     end: End | None = None
     """None: the job goes on."""
-    look_again: datetime.datetime | None = None
+    requeue_at: datetime.datetime | None = None
     """When the job ends if nothing changes."""
 
 
-def judge(job: ElasticJob, view: RendezvousView, workers: Sequence[Pod], budget: Budget, now: datetime.datetime) -> Completion:
+def judge(
+    job: ElasticJob, view: RendezvousView, workers: Sequence[Pod], budget: Budget, now: datetime.datetime
+) -> Completion:
     """`workers`: the pods of the current run, but for those that must leave."""
     if view.outcome is not None:
         return Completion(end=_said(job, view.outcome, budget))
     ended_well = [pod for pod in workers if pod.succeeded and not pod.terminating]
     if ended_well:
         due = min(_ended_at(pod) for pod in ended_well) + datetime.timedelta(seconds=GRACE_SECONDS)
-        # What the agents of a short job wrote is in an etcd that may not have been read yet: its end can wait for that, too.
-        unread = job.has_plans and view.reach is not Reach.REACHABLE
+        # What the agents of a short job wrote is in an etcd that may not have been read yet: its end can wait for that,
+        # too.
+        unread = job.has_plans and view.reach is not Connectivity.REACHABLE
         if now >= due or (all(pod.ended for pod in workers) and not unread):
             return Completion(end=_succeeded())
-        return Completion(look_again=due)
+        return Completion(requeue_at=due)
     if budget.fatal is not None:
         return Completion(end=_by_rule(budget.fatal))
     return Completion(end=_over_budget(job, budget) if budget.spent else None)

@@ -1,24 +1,25 @@
 """What a failed worker pod failed of, and what that costs: the table of pod failures.
 
-    how it ended                                            counts as a restart   replaced
-    application exit, signal                                yes                   at once; in a crash loop after a growing wait
-    OOMKilled                                               yes                   the same
-    evicted, preempted, node shutdown (DisruptionTarget)    free                  at once
-    evicted for its own use of storage                      yes                   as an application's exit
-    SIGTERM that Kubernetes knows nothing of                yes                   as an application's exit
-    agent fenced (lost its membership), after a minute      free                  at once
-    ... sooner                                              yes                   as an application's exit
-    agent could not reach the rendezvous                    free                  after a wait: an outage must not burn the budget
-    refused by the kubelet (OutOfcpu, NodeAffinity ...)     free                  after a wait: the scheduler may choose the same node
-    unknown (node restarted, container vanished)            free                  at once
+    how it ended                                         counts as a restart   replaced
+    application exit, signal                             yes                   at once; in a crash loop after a wait
+    OOMKilled                                            yes                   the same
+    evicted, preempted, node shutdown (DisruptionTarget) free                  at once
+    evicted for its own use of storage                   yes                   as an application's exit
+    SIGTERM that Kubernetes knows nothing of             yes                   as an application's exit
+    agent fenced (lost its membership), after a minute   free                  at once
+    ... sooner                                           yes                   as an application's exit
+    agent could not reach the rendezvous                 free                  after a wait: an outage must not cost it
+    refused by the kubelet (OutOfcpu, NodeAffinity ...)  free                  after a wait: it may get the same node
+    unknown (node restarted, container vanished)         free                  at once
 
-What is free has a cause outside the pod, so that no loop is free: Kubernetes says so (DisruptionTarget, a deletion), or the node did it.
+What is free has a cause outside the pod, so that no loop is free: Kubernetes says so (DisruptionTarget, a deletion), or
+the node did it.
 
-`spec.restartPolicy.rules` come before the last two columns: Restart makes a failure count, Ignore makes it free (with a wait where the pod
-had only just started), Fail ends the job.
+`spec.restartPolicy.rules` come before the last two columns: Restart makes a failure count, Ignore makes it free (with a
+wait where the pod had only just started), Fail ends the job.
 
-Pods that cannot start (image, config) do not fail: they stay Pending, and the kubelet tries again with a backoff of its own. They are
-shown in the condition Running, and never deleted.
+Pods that cannot start (image, config) do not fail: they stay Pending, and the kubelet tries again with a backoff of its
+own. They are shown in the condition Running, and never deleted.
 """
 
 from __future__ import annotations
@@ -101,12 +102,19 @@ def _judge(pod: Pod) -> PodFailure:
     # Never before its creation: the two moments come from two clocks, and what follows compares them.
     time = max((end.finished_at if end else None) or pod.created_at, pod.created_at)
     if pod.disruption is not None:
-        return PodFailure(reason=pod.disruption.reason, detail=pod.disruption.message or pod.disruption.reason, cost=Cost.FREE, time=time)
+        return PodFailure(
+            reason=pod.disruption.reason,
+            detail=pod.disruption.message or pod.disruption.reason,
+            cost=Cost.FREE,
+            time=time,
+        )
     if pod.reason in _DISRUPTED:
         return PodFailure(reason=pod.reason, detail=pod.message or pod.reason, cost=Cost.FREE, time=time)
     if pod.reason == "Evicted":
         # Under the node's pressure the kubelet sets DisruptionTarget; without it, the pod was above a limit of its own.
-        return PodFailure(reason="Evicted", detail=pod.message or "above a limit of its own", cost=Cost.COUNTS, time=time)
+        return PodFailure(
+            reason="Evicted", detail=pod.message or "above a limit of its own", cost=Cost.COUNTS, time=time
+        )
     if end is None:
         return _without_end(pod, time)
     return _of_container(pod, end, time)
@@ -127,20 +135,28 @@ def _without_end(pod: Pod, time: datetime.datetime) -> PodFailure:
 def _of_container(pod: Pod, end: ContainerEnd, time: datetime.datetime) -> PodFailure:
     code = end.exit_code
     if end.reason == _VANISHED or (code == _UNKNOWN_CODE and end.reason in _UNKNOWN_REASONS):
-        return PodFailure(reason=_VANISHED, detail="the container vanished, as when a node restarts", cost=Cost.FREE, time=time)
+        return PodFailure(
+            reason=_VANISHED, detail="the container vanished, as when a node restarts", cost=Cost.FREE, time=time
+        )
     if end.reason == _OOM_KILLED:
         detail = "out of memory: raise the container's memory limit, or use less"
         return PodFailure(reason="OutOfMemory", detail=detail, cost=Cost.COUNTS, time=time, exit_code=code)
     if code in _STOPPED:
-        return PodFailure(reason="Terminated", detail=_STOPPED[ExitCode(code)], cost=Cost.COUNTS, time=time, exit_code=code)
+        return PodFailure(
+            reason="Terminated", detail=_STOPPED[ExitCode(code)], cost=Cost.COUNTS, time=time, exit_code=code
+        )
     if code == ExitCode.RESTARTABLE:
         cost = Cost.FREE if (time - started_at(pod)).total_seconds() >= STEADY_SECONDS else Cost.COUNTS
         return PodFailure(reason="Terminated", detail="lost its membership", cost=cost, time=time, exit_code=code)
     if code == ExitCode.UNAVAILABLE:
         detail = "could not reach the rendezvous"
-        return PodFailure(reason="RendezvousUnavailable", detail=detail, cost=Cost.FREE_BUT_WAIT, time=time, exit_code=code)
+        return PodFailure(
+            reason="RendezvousUnavailable", detail=detail, cost=Cost.FREE_BUT_WAIT, time=time, exit_code=code
+        )
     if _SIGNAL_BASE < code <= _SIGNAL_BASE + _LAST_SIGNAL:
         signal = code - _SIGNAL_BASE
-        return PodFailure(reason="Signal", detail=f"ended by signal {signal}", cost=Cost.COUNTS, time=time, exit_code=-signal)
+        return PodFailure(
+            reason="Signal", detail=f"ended by signal {signal}", cost=Cost.COUNTS, time=time, exit_code=-signal
+        )
     reason = end.reason if end.reason not in ("", "Error") else "ApplicationError"
     return PodFailure(reason=reason, detail=f"exit code {code}", cost=Cost.COUNTS, time=time, exit_code=code)

@@ -1,11 +1,13 @@
 """When a job rests, starts again, runs out of time, and is deleted.
 
-A suspended job holds nothing: its pods go first, then its etcd, Services and keys. Only then the condition Suspended is true. Resumed, it
-starts a new run under a new number, so that agents and keys of the last run can never meet it: the run after the one that status names, for
-as long as Suspended is still true there. A job that was never started, or not yet at rest when it was resumed, keeps its run - unless its
-template was changed meanwhile: workers of two templates are never in one run.
+A suspended job holds nothing: its pods go first, then its etcd, Services and keys. Only then the condition Suspended is
+true. Resumed, it starts a new run under a new number, so that agents and keys of the last run can never meet it: the
+run after the one that status names, for as long as Suspended is still true there. A job that was never started, or not
+yet at rest when it was resumed, keeps its run - unless its template was changed meanwhile: workers of two templates are
+never in one run.
 
-All deadlines are counted from times in status, so they are exact whoever looks, however often the operator was restarted.
+All deadlines are counted from times in status, so they are exact whoever looks, however often the operator was
+restarted.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ def is_new_run(job: ElasticJob, run: int) -> bool:
 
 
 def outlived_its_template(job: ElasticJob, pods: Iterable[Pod], template_hash: str) -> bool:
-    """`pods`: of the current run. The job was suspended, changed and resumed before they were gone, or while no operator looked."""
+    """`pods`: of the current run. The job was suspended, changed and resumed before they were gone, or while no
+    operator looked."""
     if job.is_suspended or job.status.is_finished:
         return False
     return any(pod.template_hash != template_hash for pod in pods)
@@ -60,11 +63,13 @@ def deadlines(job: ElasticJob, *, trained: bool, waiting: str, now: datetime.dat
         found.append((_after(started, seconds), End(succeeded=False, reason=Reason.DEADLINE_EXCEEDED, message=text)))
     if (seconds := limits.startup_deadline_seconds) is not None and not trained:
         text = message(Reason.STARTUP_DEADLINE_EXCEEDED, seconds=seconds, detail=waiting)
-        found.append((_after(started, seconds), End(succeeded=False, reason=Reason.STARTUP_DEADLINE_EXCEEDED, message=text)))
+        found.append(
+            (_after(started, seconds), End(succeeded=False, reason=Reason.STARTUP_DEADLINE_EXCEEDED, message=text))
+        )
     if not found:
         return Completion()
     due, end = min(found, key=lambda each: each[0])
-    return Completion(end=end) if now >= due else Completion(look_again=due)
+    return Completion(end=end) if now >= due else Completion(requeue_at=due)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +77,7 @@ class Expiry:
     """Whether an ended job is to be deleted."""
 
     delete: bool = False
-    look_again: datetime.datetime | None = None
+    requeue_at: datetime.datetime | None = None
 
 
 def expiry(job: ElasticJob, now: datetime.datetime) -> Expiry:
@@ -81,7 +86,7 @@ def expiry(job: ElasticJob, now: datetime.datetime) -> Expiry:
     if seconds is None or ended is None:
         return Expiry()
     due = _after(ended, seconds)
-    return Expiry(delete=True) if now >= due else Expiry(look_again=due)
+    return Expiry(delete=True) if now >= due else Expiry(requeue_at=due)
 
 
 def _after(moment: datetime.datetime, seconds: float) -> datetime.datetime:

@@ -1,19 +1,19 @@
-"""Whether a node is lost for good, so that its pods may be taken away without their kubelet's word. That is irrevocable: the node has the
-benefit of every doubt.
+"""Whether a node is lost for good, so that its pods may be taken away without their kubelet's word. That is
+irrevocable: the node has the benefit of every doubt.
 
     the Node object is gone, or has the taint out-of-service         lost
     Ready=Unknown for `lost_seconds`, and a fresh read of its
       kubelet's Lease shows no heartbeat since                       lost
     Ready=False                                                      never lost: its kubelet lives (see standing.py)
 
-Times are counted from when this operator saw something, not from what the API server says: after an outage of the API server its times are
-old, and so are all heartbeats. So after any gap of the operator's own watch of nodes (its start, too) kubelets get `settle_seconds` to be
-heard again. When most nodes are not ready, or were not a moment ago, the fault is probably not theirs, and nothing is given up: the node
-lifecycle controller of Kubernetes does the same.
+Times are counted from when this operator saw something, not from what the API server says: after an outage of the API
+server its times are old, and so are all heartbeats. So after any gap of the operator's own watch of nodes (its start,
+too) kubelets get `settle_seconds` to be heard again. When most nodes are not ready, or were not a moment ago, the fault
+is probably not theirs, and nothing is given up: the node lifecycle controller of Kubernetes does the same.
 
-A node that is silent may be cut off and go on training: an island, which stops `PARTITION_GRACE` after its members' leases ended. With
-`spec.rendezvous.onPartition: Available` its pods are replaced once that has surely passed; with `Consistent` not at all, until the node is
-back, deleted or marked.
+A node that is silent may be cut off and go on training: an island, which stops `PARTITION_GRACE` after its members'
+leases ended. With `spec.rendezvous.onPartition: Available` its pods are replaced once that has surely passed; with
+`Consistent` not at all, until the node is back, deleted or marked.
 """
 
 from __future__ import annotations
@@ -34,11 +34,13 @@ FRESH_SECONDS = 10.0
 MISSING_NODE_SECONDS = 10.0
 """A pod's node may be so new that the watch of nodes has not told of it yet, s."""
 MOST_SHARE, MOST_NODES = 0.55, 3
-"""From this share of the nodes on, and at least so many, nothing is given up: kube-controller-manager's --unhealthy-zone-threshold."""
+"""From this share of the nodes on, and at least so many, nothing is given up: kube-controller-manager's
+--unhealthy-zone-threshold."""
 AGENT_LEASE_SECONDS = 5.0
 """How long an agent's lease in etcd lives without renewal, s."""
 KUBERNETES_PATIENCE = 40.0
-"""kube-controller-manager's --node-monitor-grace-period, s, where the kubelet's Lease cannot be read. Newer releases wait for 50."""
+"""kube-controller-manager's --node-monitor-grace-period, s, where the kubelet's Lease cannot be read. Newer releases
+wait for 50."""
 _RENEWALS = 4
 """A kubelet renews its Lease so many times in the Lease's duration."""
 
@@ -75,7 +77,7 @@ class Held:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Loss:
-    """One of: not lost (nothing set, perhaps `look_again`), lost, `ask` first, or held."""
+    """One of: not lost (nothing set, perhaps `requeue_at`), lost, `ask` first, or held."""
 
     lost: bool = False
     why: str = ""
@@ -83,24 +85,30 @@ class Loss:
     ask: bool = False
     """Read its heartbeat, then judge again."""
     held: Held | None = None
-    look_again: datetime.datetime | None = None
+    requeue_at: datetime.datetime | None = None
 
 
 def take_census(nodes: Mapping[str, Node]) -> Census:
     recoveries = sorted(node.recovered_at for node in nodes.values() if node.ready and node.recovered_at is not None)
-    return Census(total=len(nodes), not_ready=sum(not node.ready for node in nodes.values()), recoveries=tuple(recoveries))
+    return Census(
+        total=len(nodes), not_ready=sum(not node.ready for node in nodes.values()), recoveries=tuple(recoveries)
+    )
 
 
 def too_many(census: Census, settle_seconds: float, now: datetime.datetime) -> bool:
     """Whether so many nodes are not ready, or have only just recovered, that the fault cannot be theirs."""
-    recently = len(census.recoveries) - bisect.bisect_right(census.recoveries, now - datetime.timedelta(seconds=settle_seconds))
+    recently = len(census.recoveries) - bisect.bisect_right(
+        census.recoveries, now - datetime.timedelta(seconds=settle_seconds)
+    )
     unhealthy = census.not_ready + recently
     if census.total and census.not_ready == census.total:
         return True
     return unhealthy >= MOST_NODES and unhealthy >= MOST_SHARE * census.total
 
 
-def judge_node(name: str, scheduled_at: datetime.datetime, nodes: Nodes, rules: LossRules, now: datetime.datetime) -> Loss:
+def judge_node(
+    name: str, scheduled_at: datetime.datetime, nodes: Nodes, rules: LossRules, now: datetime.datetime
+) -> Loss:
     """`scheduled_at`: when the pod in question got there, or was made."""
     node = nodes.by_name.get(name)
     if node is None:
@@ -115,27 +123,29 @@ def _silent(node: Node, nodes: Nodes, rules: LossRules, now: datetime.datetime) 
         return Loss(held=_kept(node))
     waits = _not_before(node, nodes, rules, now)
     if now < waits:
-        return Loss(look_again=waits)
+        return Loss(requeue_at=waits)
     if too_many(nodes.census, rules.settle_seconds, now):
-        return Loss(held=_braked(nodes.census), look_again=now + _seconds(rules.settle_seconds))
+        return Loss(held=_braked(nodes.census), requeue_at=now + _seconds(rules.settle_seconds))
     heartbeat = _fresh(nodes, node.name, now)
     if heartbeat is None:
         return Loss(ask=True)
     safe = _surely_stopped(node, heartbeat, rules)
     if now < safe:
-        return Loss(look_again=safe)
+        return Loss(requeue_at=safe)
     return Loss(lost=True, why=f"node {node.name} is not ready")
 
 
-def _missing(name: str, scheduled_at: datetime.datetime, nodes: Nodes, rules: LossRules, now: datetime.datetime) -> Loss:
+def _missing(
+    name: str, scheduled_at: datetime.datetime, nodes: Nodes, rules: LossRules, now: datetime.datetime
+) -> Loss:
     due = scheduled_at + _seconds(max(rules.lost_seconds, MISSING_NODE_SECONDS))
     if now < due:
-        return Loss(look_again=due)
+        return Loss(requeue_at=due)
     heartbeat = _fresh(nodes, name, now)
     if heartbeat is None:
         return Loss(ask=True)
     if heartbeat.exists:  # the watch is behind
-        return Loss(look_again=heartbeat.read_at + _seconds(FRESH_SECONDS + 1))
+        return Loss(requeue_at=heartbeat.read_at + _seconds(FRESH_SECONDS + 1))
     return Loss(lost=True, why=f"node {name} does not exist any more")
 
 
@@ -152,10 +162,12 @@ def _not_before(node: Node, nodes: Nodes, rules: LossRules, now: datetime.dateti
 
 
 def _surely_stopped(node: Node, heartbeat: Heartbeat, rules: LossRules) -> datetime.datetime:
-    """When whatever may still train there has stopped, and by when a heartbeat that only looks fresh is known to be old.
+    """When whatever may still train there has stopped, and by when a heartbeat that only looks fresh is known to be
+    old.
 
-    The kubelet's clock may be wrong by any amount. So its renewal is compared with the moment at which Kubernetes gave it up, at least
-    40 s later; where it looks newer, only that it does not change over the Lease's duration tells that it is no heartbeat.
+    The kubelet's clock may be wrong by any amount. So its renewal is compared with the moment at which Kubernetes gave
+    it up, at least 40 s later; where it looks newer, only that it does not change over the Lease's duration tells that
+    it is no heartbeat.
     """
     renewed, unchanged_since = heartbeat.renewed_at, heartbeat.unchanged_since
     island = _seconds(AGENT_LEASE_SECONDS + PARTITION_GRACE) if rules.fenced else _seconds(0)

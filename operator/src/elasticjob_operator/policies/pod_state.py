@@ -1,8 +1,8 @@
 """Where each worker pod stands: alive, on its way out, lost with its node, or ended.
 
-Whether a node is lost is the matter of node_loss.py. A node whose kubelet says Ready=False is not: its pods may train, or be saving. They
-are deleted as any pod is, with their grace time, and never by force; one that nobody ends in that time keeps its name, and its successor
-takes another.
+Whether a node is lost is the matter of node_loss.py. A node whose kubelet says Ready=False is not: its pods may train,
+or be saving. They are deleted as any pod is, with their grace time, and never by force; one that nobody ends in that
+time keeps its name, and its successor takes another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STRANDED_SECONDS = 5.0
 """How long past its deadline a terminating pod holds its place on a node that is not ready, s."""
 
 
-class Standing(enum.Enum):
+class PodState(enum.Enum):
     LIVE = "live"
     """Pending or running: has its place, and keeps it."""
     LEAVING = "leaving"
@@ -34,11 +34,11 @@ class Standing(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Stand:
-    standing: Standing
+class PodStatus:
+    state: PodState
     why: str = ""
     """For people: why it is lost or leaving."""
-    look_again: datetime.datetime | None = None
+    requeue_at: datetime.datetime | None = None
     """When a live or leaving pod will be called lost, if nothing changes."""
     replace: bool = False
     """It lives, on a node that cannot run pods: to be deleted, gracefully."""
@@ -48,10 +48,10 @@ class Stand:
     """Why it is not called lost though its node does not answer."""
 
 
-def standing(pod: Pod, nodes: Nodes | None, rules: LossRules, now: datetime.datetime) -> Stand:
+def pod_state_of(pod: Pod, nodes: Nodes | None, rules: LossRules, now: datetime.datetime) -> PodStatus:
     """`nodes`: None: the operator may not see them."""
     otherwise = _without_nodes(pod)
-    if otherwise.standing in (Standing.FAILED, Standing.SUCCEEDED) and not pod.terminating:
+    if otherwise.state in (PodState.FAILED, PodState.SUCCEEDED) and not pod.terminating:
         return otherwise
     if nodes is None:
         return _late(pod, otherwise, STUCK_SECONDS, "stuck in termination", now)
@@ -65,38 +65,40 @@ def standing(pod: Pod, nodes: Nodes | None, rules: LossRules, now: datetime.date
     return _with(otherwise, judge_node(pod.node, pod.scheduled_at or pod.created_at, nodes, rules, now), pod.node)
 
 
-def _without_nodes(pod: Pod) -> Stand:
+def _without_nodes(pod: Pod) -> PodStatus:
     if pod.terminating:
-        return Stand(standing=Standing.LEAVING, why="deleted")
+        return PodStatus(state=PodState.LEAVING, why="deleted")
     if pod.succeeded:
-        return Stand(standing=Standing.SUCCEEDED)
-    return Stand(standing=Standing.FAILED if pod.failed else Standing.LIVE)
+        return PodStatus(state=PodState.SUCCEEDED)
+    return PodStatus(state=PodState.FAILED if pod.failed else PodState.LIVE)
 
 
-def _with(otherwise: Stand, loss: Loss, node: str) -> Stand:
+def _with(otherwise: PodStatus, loss: Loss, node: str) -> PodStatus:
     if loss.lost:
-        return Stand(standing=Standing.LOST, why=loss.why)
-    return dataclasses.replace(otherwise, ask=node if loss.ask else "", held=loss.held, look_again=loss.look_again)
+        return PodStatus(state=PodState.LOST, why=loss.why)
+    return dataclasses.replace(otherwise, ask=node if loss.ask else "", held=loss.held, requeue_at=loss.requeue_at)
 
 
-def _late(pod: Pod, otherwise: Stand, seconds: float, why: str, now: datetime.datetime) -> Stand:
+def _late(pod: Pod, otherwise: PodStatus, seconds: float, why: str, now: datetime.datetime) -> PodStatus:
     """Of a pod that is to end, lost so many seconds after it should have."""
     if pod.delete_by is None:
         return otherwise
     due = pod.delete_by + datetime.timedelta(seconds=seconds)
-    return Stand(standing=Standing.LOST, why=why) if now >= due else dataclasses.replace(otherwise, look_again=due)
+    return PodStatus(state=PodState.LOST, why=why) if now >= due else dataclasses.replace(otherwise, requeue_at=due)
 
 
-def _on_unready(pod: Pod, node: Node, nodes: Nodes, rules: LossRules, otherwise: Stand, now: datetime.datetime) -> Stand:
+def _on_unready(
+    pod: Pod, node: Node, nodes: Nodes, rules: LossRules, otherwise: PodStatus, now: datetime.datetime
+) -> PodStatus:
     why = f"node {node.name} is not ready"
     if pod.delete_by is not None:
         due = pod.delete_by + datetime.timedelta(seconds=STRANDED_SECONDS)
         if now < due:
-            return dataclasses.replace(otherwise, look_again=due)
-        return Stand(standing=Standing.STRANDED, why=f"{why}, and its kubelet does not end it")
+            return dataclasses.replace(otherwise, requeue_at=due)
+        return PodStatus(state=PodState.STRANDED, why=f"{why}, and its kubelet does not end it")
     due = node.seen_at + datetime.timedelta(seconds=rules.lost_seconds)
     if now < due:
-        return dataclasses.replace(otherwise, look_again=due)
+        return dataclasses.replace(otherwise, requeue_at=due)
     if too_many(nodes.census, rules.settle_seconds, now):
-        return dataclasses.replace(otherwise, look_again=now + datetime.timedelta(seconds=rules.settle_seconds))
+        return dataclasses.replace(otherwise, requeue_at=now + datetime.timedelta(seconds=rules.settle_seconds))
     return dataclasses.replace(otherwise, replace=True, why=why)

@@ -14,10 +14,11 @@ from elasticjob_operator.api import ElasticJob, Reason, RendezvousBackend, Rende
 from elasticjob_operator.policies import lifecycle
 from elasticjob_operator.policies.node_loss import Held
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Pod, Reach, RendezvousView
+from elasticjob_operator.state import Connectivity, Pod, RendezvousView
 
 SILENT_SECONDS = 3.0
-"""For how long an etcd that is not ready may be silent until status says so, s. While it trains, a job's etcd has an answer each second."""
+"""For how long an etcd that is not ready may be silent until status says so, s. While it trains, a job's etcd has an
+answer each second."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,10 +51,11 @@ class Rendezvous:
 
 
 def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0) -> Rendezvous:
-    """What status says stays, so that another default endpoint in a new release of the operator never moves a job that runs. A new run
-    goes where spec and settings say now.
+    """What status says stays, so that another default endpoint in a new release of the operator never moves a job that
+    runs. A new run goes where spec and settings say now.
 
-    `newest_run`: of the pods that there are. An operator that died before it wrote so may have begun a run that status does not know.
+    `newest_run`: of the pods that there are. An operator that died before it wrote so may have begun a run that status
+    does not know.
     """
     if not job.has_plans:
         return _of_torchrun(job, newest_run)
@@ -65,7 +67,9 @@ def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0) -> R
     named = endpoint == job.spec.rendezvous.endpoint and endpoint not in (settings.endpoint, own)
     allowed = not named or is_allowed(endpoint, settings.allowed_endpoints)
     run_id = names.run_id(job.uid, run)
-    return Rendezvous(run=run, run_id=run_id, endpoint=endpoint, managed=endpoint == own, followed=allowed, allowed=allowed)
+    return Rendezvous(
+        run=run, run_id=run_id, endpoint=endpoint, managed=endpoint == own, followed=allowed, allowed=allowed
+    )
 
 
 def _of_torchrun(job: ElasticJob, newest_run: int) -> Rendezvous:
@@ -83,7 +87,8 @@ def _run(job: ElasticJob) -> int:
 
 
 def _meets_anew(job: ElasticJob) -> bool:
-    """The next run begins: resumed, or resumed so soon after `spec.rendezvous` was changed that its pods were never gone."""
+    """The next run begins: resumed, or resumed so soon after `spec.rendezvous` was changed that its pods were never
+    gone."""
     return lifecycle.starts_new_run(job) or _is_moved(job)
 
 
@@ -97,8 +102,8 @@ def _is_moved(job: ElasticJob) -> bool:
 def with_store(rendezvous: Rendezvous, before: RendezvousStatus | None, etcd: Iterable[tuple[Pod, bool]]) -> Rendezvous:
     """With the number of the job's own etcd. `etcd`: its pods, and whether each is lost; `before`: as it is written.
 
-    Each etcd has a number, and one that is given up loses its place to the next number before it is deleted: a group that goes on with it,
-    behind a partition, can then never pass for the newer one.
+    Each etcd has a number, and one that is given up loses its place to the next number before it is deleted: a group
+    that goes on with it, behind a partition, can then never pass for the newer one.
     """
     if not rendezvous.managed:
         return rendezvous
@@ -113,14 +118,20 @@ def with_store(rendezvous: Rendezvous, before: RendezvousStatus | None, etcd: It
 
 
 def unknown_end(job: ElasticJob, rendezvous: Rendezvous, view: RendezvousView, pods: Iterable[Pod]) -> Held | None:
-    """Whether `job` may have ended while no operator looked: it had trained, and none of its worker pods is left to say. The etcd of that
-    time knows, if it is still there. `pods`: of workers and etcd. See docs/design/no-finalizer.md."""
+    """Whether `job` may have ended while no operator looked: it had trained, and none of its worker pods is left to
+    say. The etcd of that time knows, if it is still there. `pods`: of workers and etcd. See
+    docs/design/no-finalizer.md."""
     known = list(pods)
-    if not job.has_plans or job.status.round == 0 or lifecycle.is_new_run(job, rendezvous.run) or any(pod.index >= 0 for pod in known):
+    if (
+        not job.has_plans
+        or job.status.round == 0
+        or lifecycle.is_new_run(job, rendezvous.run)
+        or any(pod.index >= 0 for pod in known)
+    ):
         return None
     before = job.status.rendezvous
     same_etcd = any(before is not None and pod.uid == before.store_pod for pod in known)
-    if view.reach not in (Reach.CONNECTING, Reach.UNREACHABLE) or (rendezvous.managed and not same_etcd):
+    if view.reach not in (Connectivity.CONNECTING, Connectivity.UNREACHABLE) or (rendezvous.managed and not same_etcd):
         return None
     return Held(reason=Reason.OUTCOME_UNKNOWN, message=message(Reason.OUTCOME_UNKNOWN, endpoint=rendezvous.endpoint))
 
@@ -150,7 +161,7 @@ def wanted_spec(
 
 def needs_publishing(view: RendezvousView, wanted: SpecValue) -> str:
     """Why `wanted` must be written; empty: the store has it, or cannot be reached."""
-    if view.reach is not Reach.REACHABLE:
+    if view.reach is not Connectivity.REACHABLE:
         return ""
     if view.spec is None:
         return "the store has no spec of this run"
@@ -171,7 +182,8 @@ class Readiness:
 
 
 def silent_since(rendezvous: Rendezvous, view: RendezvousView, etcd_pods: Iterable[Pod]) -> datetime.datetime | None:
-    """When the job's own etcd last answered, if its kubelet says that it answers no probe either. None: it is well, as far as is known."""
+    """When the job's own etcd last answered, if its kubelet says that it answers no probe either. None: it is well, as
+    far as is known."""
     pods = list(etcd_pods)
     if not rendezvous.managed or not pods or any(pod.ready for pod in pods):
         return None
@@ -189,18 +201,20 @@ def readiness(
 ) -> Readiness | None:
     """`held`: why a lost etcd is not replaced. None: nothing is known yet, leave the condition as it is."""
     endpoint = rendezvous.endpoint
-    if view.reach is Reach.CONNECTING:
+    if view.reach is Connectivity.CONNECTING:
         return None
-    if view.reach is Reach.REACHABLE and view.unreadable:
+    if view.reach is Connectivity.REACHABLE and view.unreadable:
         text = message(Reason.VALUE_NOT_UNDERSTOOD, endpoint=endpoint, error=view.unreadable)
         return Readiness(status=False, reason=Reason.VALUE_NOT_UNDERSTOOD, message=text)
-    silent = silent_since(rendezvous, view, etcd_pods) if was_ready and view.reach is Reach.REACHABLE else None
+    silent = silent_since(rendezvous, view, etcd_pods) if was_ready and view.reach is Connectivity.REACHABLE else None
     if silent is not None and now - silent >= datetime.timedelta(seconds=SILENT_SECONDS):
-        text = message(Reason.ETCD_UNREACHABLE, endpoint=endpoint, error="its pod is not ready, and it has fallen silent")
+        text = message(
+            Reason.ETCD_UNREACHABLE, endpoint=endpoint, error="its pod is not ready, and it has fallen silent"
+        )
         return Readiness(status=False, reason=Reason.ETCD_UNREACHABLE, message=text)
-    if view.reach is Reach.REACHABLE:
+    if view.reach is Connectivity.REACHABLE:
         return Readiness(status=True, reason=Reason.ETCD_READY, message=message(Reason.ETCD_READY, endpoint=endpoint))
-    if view.reach is Reach.DENIED:
+    if view.reach is Connectivity.DENIED:
         text = message(Reason.ETCD_DENIED, endpoint=endpoint, error=view.error)
         return Readiness(status=False, reason=Reason.ETCD_DENIED, message=text)
     if held is not None:
@@ -217,4 +231,6 @@ def readiness(
 def readiness_of_store(rendezvous: Rendezvous, worker: Pod | None) -> Readiness:
     """Of c10d. `worker`: worker 0; None: there is none."""
     reason = Reason.STORE_READY if worker is not None and worker.running else Reason.STORE_STARTING
-    return Readiness(status=reason is Reason.STORE_READY, reason=reason, message=message(reason, endpoint=rendezvous.endpoint))
+    return Readiness(
+        status=reason is Reason.STORE_READY, reason=reason, message=message(reason, endpoint=rendezvous.endpoint)
+    )

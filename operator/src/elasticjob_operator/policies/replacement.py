@@ -1,7 +1,8 @@
 """When a pod that is no use any more makes room for its successor of the same index.
 
-A lost pod goes at once, by force: nobody is there to end it gracefully. A failed one goes once it is counted (see restarts.py), and, when
-pods fail again and again right after their start, after a wait that doubles: until then it stays, so that its log can be read.
+A lost pod goes at once, by force: nobody is there to end it gracefully. A failed one goes once it is counted (see
+restarts.py), and, when pods fail again and again right after their start, after a wait that doubles: until then it
+stays, so that its log can be read.
 """
 
 from __future__ import annotations
@@ -24,15 +25,21 @@ class Replacement:
 
     delete: bool
     why: str
-    look_again: datetime.datetime | None = None
+    requeue_at: datetime.datetime | None = None
     """When it may go; None with `delete` False: once status says that it is counted."""
 
 
 def replace(
-    pod: Pod, policy: RestartPolicy, *, restarts: int, counted: Failure | None, now: datetime.datetime, latest: Round | None = None
+    pod: Pod,
+    policy: RestartPolicy,
+    *,
+    restarts: int,
+    counted: Failure | None,
+    now: datetime.datetime,
+    latest: Round | None = None,
 ) -> Replacement:
-    """`pod` has failed. `counted`: last failure in the status that is *written*; `restarts`: the total with this one; `latest`: the newest
-    round."""
+    """`pod` has failed. `counted`: last failure in the status that is *written*; `restarts`: the total with this one;
+    `latest`: the newest round."""
     failure = judge(pod, policy.rules)
     why = f"{failure.reason}: {failure.detail}"
     if not is_accounted(pod, failure, counted, latest):
@@ -41,7 +48,7 @@ def replace(
     if ended > now:  # by the fast clock of its node
         ended = min(now, counted.time) if counted is not None and counted.time is not None else pod.created_at
     due = ended + wait(pod, failure, policy, restarts)
-    return Replacement(delete=now >= due, why=why, look_again=None if now >= due else due)
+    return Replacement(delete=now >= due, why=why, requeue_at=None if now >= due else due)
 
 
 def wait(pod: Pod, failure: PodFailure, policy: RestartPolicy, restarts: int) -> datetime.timedelta:

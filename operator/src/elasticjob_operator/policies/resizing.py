@@ -1,7 +1,7 @@
 """Whether the number of workers is as wanted: the conditions Resizing and Degraded.
 
-Resizing begins when another number is wanted and ends when that many train, nobody is leaving and nothing is put off. That workers are lost
-and replaced meanwhile is no resizing: a job that trains without them is Degraded.
+Resizing begins when another number is wanted and ends when that many train, nobody is leaving and nothing is put off.
+That workers are lost and replaced meanwhile is no resizing: a job that trains without them is Degraded.
 """
 
 from __future__ import annotations
@@ -23,15 +23,24 @@ class Judgement:
 
 
 def resizing(
-    job: ElasticJob, growth: Growth, view: RendezvousView, *, ready: int, leaving: int, trained: bool, missing: Missing | None = None
+    job: ElasticJob,
+    growth: Growth,
+    view: RendezvousView,
+    *,
+    ready: int,
+    leaving: int,
+    trained: bool,
+    missing: Missing | None = None,
 ) -> Judgement | None:
-    """`job` wants `growth.replicas`. `ready`: of the pods that stay; `leaving`: pods that are too many; `missing`: what keeps those from
-    coming that are not there. None: it never trained, so there is nothing to resize."""
+    """`job` wants `growth.replicas`. `ready`: of the pods that stay; `leaving`: pods that are too many; `missing`: what
+    keeps those from coming that are not there. None: it never trained, so there is nothing to resize."""
     if not trained:
         return None
     wanted = job.replicas
     if growth.scale_up_at is not None:
-        text = message(Reason.SCALE_UP_DELAYED, wanted=job.round_down(growth.wish), time=format_time(growth.scale_up_at))
+        text = message(
+            Reason.SCALE_UP_DELAYED, wanted=job.round_down(growth.wish), time=format_time(growth.scale_up_at)
+        )
         return Judgement(status=True, reason=Reason.SCALE_UP_DELAYED, message=text)
     if leaving:
         text = message(Reason.SCALING_DOWN, wanted=wanted, leaving=leaving)
@@ -43,12 +52,18 @@ def resizing(
     return Judgement(status=False, reason=Reason.RESIZED, message=message(Reason.RESIZED, wanted=wanted))
 
 
-def degraded(job: ElasticJob, view: RendezvousView, *, ready: int, runs: bool, resizing: bool, missing: Missing | None = None) -> Judgement:
+def degraded(
+    job: ElasticJob, view: RendezvousView, *, ready: int, runs: bool, resizing: bool, missing: Missing | None = None
+) -> Judgement:
     train = _training(view, ready)
     if runs and not resizing and train < job.replicas:
         before = job.status.condition(ConditionType.DEGRADED)
         # While a successor starts, the reason stays what it was.
-        kept = before.reason if before and before.reason in (Reason.WORKER_FAILED, Reason.WORKER_LOST) else Reason.WORKERS_MISSING
+        kept = (
+            before.reason
+            if before and before.reason in (Reason.WORKER_FAILED, Reason.WORKER_LOST)
+            else Reason.WORKERS_MISSING
+        )
         return _with(missing, Reason(kept), message(Reason.WORKERS_MISSING, there=train, wanted=job.replicas))
     reason = Reason.NOT_TRAINING if not runs else Reason.RESIZING if train < job.replicas else Reason.COMPLETE
     return Judgement(status=False, reason=reason, message=message(reason))

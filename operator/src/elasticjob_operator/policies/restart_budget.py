@@ -2,16 +2,17 @@
 
 Two kinds of failure add up in `status.restarts.total`:
 
-- The agents' own, worker processes that failed while their agents lived: `restart_count` of the plan, one for each restart of the whole
-  group. `status.restarts.reported` says how many of them are in the total.
-- Pods that failed as a whole. A failed pod takes its group with it, so pods that fail together count once: those that were there at the
-  last counted failure, and ended before the agents had made another plan (`GROUP_SECONDS` after it, where there are no plans). A restart of
-  the agents that follows from a pod's end is no other failure.
+- The agents' own, worker processes that failed while their agents lived: `restart_count` of the plan, one for each
+  restart of the whole group. `status.restarts.reported` says how many of them are in the total.
+- Pods that failed as a whole. A failed pod takes its group with it, so pods that fail together count once: those that
+  were there at the last counted failure, and ended before the agents had made another plan (`GROUP_SECONDS` after it,
+  where there are no plans). A restart of the agents that follows from a pod's end is no other failure.
 
-Agents and kubelets have clocks of their own, and one may be wrong by hours. So no time is later than now, and rounds come before times.
+Agents and kubelets have clocks of their own, and one may be wrong by hours. So no time is later than now, and rounds
+come before times.
 
-A failed pod is counted first, in status, and deleted only after that was written. So a killed operator neither forgets a failure nor
-counts it twice: whether a pod was counted can be read from status and the pod's own times.
+A failed pod is counted first, in status, and deleted only after that was written. So a killed operator neither forgets
+a failure nor counts it twice: whether a pod was counted can be read from status and the pod's own times.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from elasticjob_operator.policies.failures import Cost, PodFailure, action_for, 
 from elasticjob_operator.state import Pod, RendezvousView
 
 GROUP_SECONDS = 5.0
-"""How long the rest of a worker group takes to fail of the first failure, where nothing says of which round it was, s."""
+"""How long the rest of a worker group takes to fail of the first failure, where nothing says of which round it was,
+s."""
 ROUND_SECONDS = 1800.0
 """How long after the first failure the rest of its round may take to fail, s: torch's longest time-out."""
 MAX_TIMES = 101
@@ -58,7 +60,7 @@ class Budget:
     """The newest failure of a whole pod that is counted now, for the first time."""
     fatal: Failure | None = None
     """A failure that ends the job by a rule."""
-    look_again: datetime.datetime | None = None
+    requeue_at: datetime.datetime | None = None
     """When a restart leaves the window."""
     latest: Round | None = None
     """None: the agents make no plans that the operator knows of."""
@@ -80,8 +82,8 @@ class Budget:
 
     @property
     def limit_of_agents(self) -> int:
-        """What the agents may compare their own count of this run with. Where a rule ignores failures it is the operator that ends the
-        job, a restart later than the agents would."""
+        """What the agents may compare their own count of this run with. Where a rule ignores failures it is the
+        operator that ends the job, a restart later than the agents would."""
         left = max(0, self.limit - self.used)
         return (self.restarts.reported or 0) + left + (IGNORED_AT_ONCE if self.some_are_ignored else 0)
 
@@ -104,7 +106,11 @@ def account(job: ElasticJob, view: RendezvousView, failed: Iterable[Pod], now: d
     """The budget after everything that is visible now. Never below what status says."""
     policy, before = job.spec.restart_policy, job.status.restarts
     tally = _Tally(before)
-    known, reported, latest = _clamped(job.status.last_failure, now), _clamped(_reported(view), now), latest_round(job, view, now)
+    known, reported, latest = (
+        _clamped(job.status.last_failure, now),
+        _clamped(_reported(view), now),
+        latest_round(job, view, now),
+    )
     last = _newer(known, reported)
     action = action_for(policy.rules, reported.exit_code, reported.reason) if reported else None
     fatal = reported if action is RuleAction.FAIL and last is reported and last != known else None
@@ -128,7 +134,7 @@ def account(job: ElasticJob, view: RendezvousView, failed: Iterable[Pod], now: d
         last_failure=last,
         new_failure=new,
         fatal=fatal,
-        look_again=again,
+        requeue_at=again,
         latest=latest,
         some_are_ignored=any(rule.action is RuleAction.IGNORE for rule in policy.rules),
     )
@@ -152,7 +158,8 @@ def _clamped(failure: Failure | None, now: datetime.datetime) -> Failure | None:
 
 
 def _fresh(before: Restarts, view: RendezvousView) -> tuple[int | None, int]:
-    """(the agents' count, how many of it are not in status yet). A count that shrank began anew, with an empty etcd and new agents."""
+    """(the agents' count, how many of it are not in status yet). A count that shrank began anew, with an empty etcd and
+    new agents."""
     if view.plan is None:
         return before.reported, 0
     count = view.plan.restart_count
@@ -168,12 +175,15 @@ def _within_window(
         return Restarts(total=tally.total, reported=reported, by_cause=tally.by_cause), None
     window = datetime.timedelta(seconds=policy.window_seconds)
     times = sorted(time for time in tally.times if time.replace(microsecond=0) + window > now)[-MAX_TIMES:]
-    restarts = Restarts(total=tally.total, reported=reported, window=len(times), times=tuple(times), by_cause=tally.by_cause)
+    restarts = Restarts(
+        total=tally.total, reported=reported, window=len(times), times=tuple(times), by_cause=tally.by_cause
+    )
     return restarts, times[0].replace(microsecond=0) + window if times else None
 
 
 def is_accounted(pod: Pod, failure: PodFailure, last: Failure | None, latest: Round | None = None) -> bool:
-    """Whether `last` is this pod's failure, a later one, or that of the group it belonged to. Free failures always are."""
+    """Whether `last` is this pod's failure, a later one, or that of the group it belonged to. Free failures always
+    are."""
     if failure.cost is not Cost.COUNTS:
         return True
     if last is None or last.time is None:
@@ -182,7 +192,8 @@ def is_accounted(pod: Pod, failure: PodFailure, last: Failure | None, latest: Ro
         return True
     if not _is_of_that_group(failure, last, last.time, latest):
         return False
-    # Times have whole seconds: made in that very second, it is the failed one itself, one of its group, or its successor.
+    # Times have whole seconds: made in that very second, it is the failed one itself, one of its group, or its
+    # successor.
     created, ended = pod.created_at.replace(microsecond=0), failure.time.replace(microsecond=0)
     is_successor = pod.name == last.worker and (bool(last.pod_uid) or ended > last.time)
     return created < last.time or (created == last.time and not is_successor)

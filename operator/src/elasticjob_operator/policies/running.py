@@ -1,8 +1,8 @@
 """Whether a worker group trains: the conditions Running and Restarting.
 
-Running: there is a plan, at least minReplicas pods are ready, and nothing broke. Restarting: training has started before, stands still now,
-and will go on; over when the agents have made another plan. A pod that is merely not ready for a moment (its probe, its node) breaks
-nothing: the agents know better.
+Running: there is a plan, at least minReplicas pods are ready, and nothing broke. Restarting: training has started
+before, stands still now, and will go on; over when the agents have made another plan. A pod that is merely not ready
+for a moment (its probe, its node) breaks nothing: the agents know better.
 """
 
 from __future__ import annotations
@@ -14,13 +14,20 @@ from elasticjob_operator.api import ConditionType, ElasticJob, Failure, Reason, 
 from elasticjob_operator.api.fields import format_time
 from elasticjob_operator.policies.failures import Cost, PodFailure, judge
 from elasticjob_operator.policies.node_loss import Held
-from elasticjob_operator.policies.pod_state import Stand, Standing
+from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.replacement import wait
 from elasticjob_operator.policies.restart_budget import Budget
-from elasticjob_operator.state import POD, Pod, PodPhase, Reach, Refusal, RendezvousView
+from elasticjob_operator.state import POD, Connectivity, Pod, PodPhase, Refusal, RendezvousView
 
 CONFIG_REASONS = frozenset(
-    {"CreateContainerConfigError", "CreateContainerError", "RunContainerError", "InvalidImageName", "ErrImageNeverPull", "StartError"}
+    {
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "StartError",
+    }
 )
 IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable"})
 
@@ -54,26 +61,36 @@ class Activity:
 def judge_activity(
     job: ElasticJob,
     view: RendezvousView,
-    workers: Sequence[tuple[Pod, Stand]],
+    workers: Sequence[tuple[Pod, PodStatus]],
     budget: Budget,
     *,
     refusal: Refusal | None = None,
     held: Held | None = None,
 ) -> Activity:
-    """`workers`: the pods that stay. `refusal`: of what is to be created now. `held`: why something on a silent node is not given up."""
-    ready = sum(pod.ready for pod, stand in workers if stand.standing is Standing.LIVE)
+    """`workers`: the pods that stay. `refusal`: of what is to be created now. `held`: why something on a silent node is
+    not given up."""
+    ready = sum(pod.ready for pod, stand in workers if stand.state is PodState.LIVE)
     round_number = view.plan.round if view.plan else job.status.round
     size = view.plan.world_size if view.plan else job.status.world_size
     left = _left_of_round(view, workers) if job.has_plans else None
     trains = ready >= job.min_replicas and left is None and (not job.has_plans or _is_planned(job, view, round_number))
     missing = _missing(job, workers, budget, refusal, held)
     if trains:
-        reason, text = Reason.TRAINING, message(Reason.TRAINING, round=round_number, world_size=size, ready=ready, wanted=job.replicas)
+        reason, text = (
+            Reason.TRAINING,
+            message(Reason.TRAINING, round=round_number, world_size=size, ready=ready, wanted=job.replicas),
+        )
         if not job.has_plans:
-            text = f"{ready} of {job.replicas} workers are ready; more is not known with backend {job.spec.rendezvous.backend}."
+            text = (
+                f"{ready} of {job.replicas} workers are ready; more is not known with backend "
+                f"{job.spec.rendezvous.backend}."
+            )
         text = f"{text} {missing.message}" if missing and missing.needs_help else text
     elif left is not None and (missing is None or not missing.needs_help):
-        reason, text = Reason.RENDEZVOUS_LOST, message(Reason.RENDEZVOUS_LOST, left=left, size=_size_of(view), round=round_number)
+        reason, text = (
+            Reason.RENDEZVOUS_LOST,
+            message(Reason.RENDEZVOUS_LOST, left=left, size=_size_of(view), round=round_number),
+        )
     else:
         reason, text = _waiting(job, ready, missing)
     restarting, why, words = _resumed(job, round_number) if trains else _restarting(job, view, workers, budget)
@@ -92,13 +109,13 @@ def _size_of(view: RendezvousView) -> int:
     return view.plan.size if view.plan else 0
 
 
-def _left_of_round(view: RendezvousView, workers: Sequence[tuple[Pod, Stand]]) -> int | None:
-    """How many workers of the last plan are ready, if some are not and etcd does not answer: nobody can make another plan. None: training
-    may go on, as far as is known."""
-    if view.plan is None or view.reach is Reach.REACHABLE:
+def _left_of_round(view: RendezvousView, workers: Sequence[tuple[Pod, PodStatus]]) -> int | None:
+    """How many workers of the last plan are ready, if some are not and etcd does not answer: nobody can make another
+    plan. None: training may go on, as far as is known."""
+    if view.plan is None or view.reach is Connectivity.REACHABLE:
         return None
     made_by = view.plan.created_at or float("inf")
-    known = [pod for pod, stand in workers if stand.standing is Standing.LIVE and pod.created_at.timestamp() <= made_by]
+    known = [pod for pod, stand in workers if stand.state is PodState.LIVE and pod.created_at.timestamp() <= made_by]
     left = sum(pod.ready for pod in known)
     return left if left < view.plan.size else None
 
@@ -113,8 +130,8 @@ def _group_failed(view: RendezvousView, round_number: int) -> bool:
 
 
 def _is_planned_anew(job: ElasticJob, view: RendezvousView) -> bool:
-    """After a restart only another plan means training. Rounds begin again at 1 when everything was lost at once, etcd too: then the time
-    of the plan tells."""
+    """After a restart only another plan means training. Rounds begin again at 1 when everything was lost at once, etcd
+    too: then the time of the plan tells."""
     if not job.status.is_true(ConditionType.RESTARTING):
         return True
     before = job.status.condition(ConditionType.RESTARTING)
@@ -133,16 +150,20 @@ def _waiting(job: ElasticJob, ready: int, missing: Missing | None) -> tuple[Reas
 
 
 def _missing(
-    job: ElasticJob, workers: Sequence[tuple[Pod, Stand]], budget: Budget, refusal: Refusal | None, held: Held | None
+    job: ElasticJob,
+    workers: Sequence[tuple[Pod, PodStatus]],
+    budget: Budget,
+    refusal: Refusal | None,
+    held: Held | None,
 ) -> Missing | None:
-    """The first that applies: what the API server refuses; a silent node that is not given up; a pod that does not start, with the words of
-    the kubelet or the scheduler; a pod that is gone."""
+    """The first that applies: what the API server refuses; a silent node that is not given up; a pod that does not
+    start, with the words of the kubelet or the scheduler; a pod that is gone."""
     if refusal is not None:
         reason = Reason.POD_REFUSED if POD in refusal.kinds else Reason.OBJECT_REFUSED
         return Missing(reason=reason, message=message(reason, error=refusal.message))
     if held is not None:
         return Missing(reason=held.reason, message=held.message)
-    blocked = next((pod for pod, stand in workers if pod.blocked and stand.standing is Standing.LIVE), None)
+    blocked = next((pod for pod, stand in workers if pod.blocked and stand.state is PodState.LIVE), None)
     if blocked is not None:
         return _blocked(blocked)
     reason, text = _gone(job, workers, budget)
@@ -156,7 +177,9 @@ def _blocked(pod: Pod) -> Missing | None:
     detail = f"{pod.blocked.reason}: {pod.blocked.message}" if pod.blocked.message else pod.blocked.reason
     if reason is Reason.WAITING_FOR_WORKERS:
         return Missing(reason=reason, message=f"{pod.name}: {detail}")
-    return Missing(reason=reason, message=message(reason, worker=pod.name, since=format_time(pod.created_at), detail=detail))
+    return Missing(
+        reason=reason, message=message(reason, worker=pod.name, since=format_time(pod.created_at), detail=detail)
+    )
 
 
 def _blocked_reason(reason: str) -> Reason:
@@ -173,7 +196,7 @@ def _resumed(job: ElasticJob, round_number: int) -> tuple[bool | None, Reason, s
 
 
 def _restarting(
-    job: ElasticJob, view: RendezvousView, workers: Sequence[tuple[Pod, Stand]], budget: Budget
+    job: ElasticJob, view: RendezvousView, workers: Sequence[tuple[Pod, PodStatus]], budget: Budget
 ) -> tuple[bool | None, Reason, str]:
     """Of a job that does not train now. (None, ...): leave the condition as it is."""
     before = job.status.condition(ConditionType.RESTARTING)
@@ -186,27 +209,37 @@ def _restarting(
     if text:
         return True, reason, text
     # Nothing visible is broken any more, the successor is on its way: keep what was said.
-    if before is not None and job.status.is_true(ConditionType.RESTARTING) and before.reason in (Reason.WORKER_FAILED, Reason.WORKER_LOST):
+    if (
+        before is not None
+        and job.status.is_true(ConditionType.RESTARTING)
+        and before.reason in (Reason.WORKER_FAILED, Reason.WORKER_LOST)
+    ):
         return True, Reason(before.reason), before.message
     missing = job.replicas - sum(pod.phase is PodPhase.RUNNING for pod, _ in workers)
     if missing <= 0:
         return None, Reason.RESUMED, ""
-    return True, Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=f"{missing} of {job.replicas} workers", detail="being replaced")
+    return (
+        True,
+        Reason.WORKER_LOST,
+        message(Reason.WORKER_LOST, worker=f"{missing} of {job.replicas} workers", detail="being replaced"),
+    )
 
 
-def _gone(job: ElasticJob, workers: Sequence[tuple[Pod, Stand]], budget: Budget) -> tuple[Reason, str]:
+def _gone(job: ElasticJob, workers: Sequence[tuple[Pod, PodStatus]], budget: Budget) -> tuple[Reason, str]:
     """The first worker that failed or was lost, failures that count before those that are free. (..., ""): none."""
     policy = job.spec.restart_policy
-    failed = [(pod, judge(pod, policy.rules)) for pod, stand in workers if stand.standing is Standing.FAILED]
+    failed = [(pod, judge(pod, policy.rules)) for pod, stand in workers if stand.state is PodState.FAILED]
     for pod, failure in failed:
         if failure.cost is Cost.COUNTS:
-            return Reason.WORKER_FAILED, worker_failed(job, budget, budget.total) + _successor(pod, failure, policy, budget)
+            return Reason.WORKER_FAILED, worker_failed(job, budget, budget.total) + _successor(
+                pod, failure, policy, budget
+            )
     for pod, failure in failed:
         text = message(Reason.WORKER_LOST, worker=pod.name, detail=failure.detail)
         return Reason.WORKER_LOST, text + _successor(pod, failure, policy, budget)
     for pod, stand in workers:
         # One that had failed is deleted by us: its cause was told before.
-        if stand.standing is Standing.LOST or (stand.standing is Standing.LEAVING and not pod.failed):
+        if stand.state is PodState.LOST or (stand.state is PodState.LEAVING and not pod.failed):
             return Reason.WORKER_LOST, message(Reason.WORKER_LOST, worker=pod.name, detail=stand.why)
     return Reason.WORKER_LOST, ""
 
@@ -222,7 +255,10 @@ def _agents_decide(job: ElasticJob, budget: Budget) -> str:
     """Whether a restart follows is known with the next plan or the outcome; it is not announced before."""
     worker, detail = _described(budget.last_failure)
     limit = job.spec.restart_policy.max_restarts
-    return f"{worker} failed ({detail}); its group restarts unless the agents give up. Restarts so far: {budget.total} of at most {limit}."
+    return (
+        f"{worker} failed ({detail}); its group restarts unless the agents give up. Restarts so far: "
+        f"{budget.total} of at most {limit}."
+    )
 
 
 def _described(failure: Failure | None) -> tuple[str, str]:

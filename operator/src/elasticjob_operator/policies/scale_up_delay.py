@@ -1,8 +1,9 @@
 """When a wish for more workers is met.
 
 Each change of size interrupts the training for a moment, so wishes for more may be gathered for a while
-(`spec.scaling.scaleUpDelaySeconds`). What the operator aims at is in status, as is the time from which on it will be more: exact after a
-restart of the operator. Fewer are wanted at once. A job that is new, or resumed, starts with what is wanted then.
+(`spec.scaling.scaleUpDelaySeconds`). What the operator aims at is in status, as is the time from which on it will be
+more: exact after a restart of the operator. Fewer are wanted at once. A job that is new, or resumed, starts with what
+is wanted then.
 """
 
 from __future__ import annotations

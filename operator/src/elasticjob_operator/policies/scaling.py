@@ -1,8 +1,8 @@
 """Which worker indices a job has, and which pods leave when there are too many.
 
-Every pod holds its index until it is gone, also while it ends, waits for its replacement or is lost: so there are never two pods of an
-index, nor more pods than wanted. Growing takes the lowest free index; shrinking takes the pods that are of least use first (on their way
-out, failed, not running), then the highest index.
+Every pod holds its index until it is gone, also while it ends, waits for its replacement or is lost: so there are never
+two pods of an index, nor more pods than wanted. Growing takes the lowest free index; shrinking takes the pods that are
+of least use first (on their way out, failed, not running), then the highest index.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Container, Mapping
 
-from elasticjob_operator.policies.pod_state import Standing
+from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.state import Pod
 
 
@@ -26,14 +26,14 @@ class Scaling:
 
 def scale(
     wanted: int,
-    pods: Mapping[int, tuple[Pod, Standing]],
+    pods: Mapping[int, tuple[Pod, PodState]],
     *,
     taken: frozenset[int] = frozenset(),
     stranded: frozenset[int] = frozenset(),
     keep: frozenset[int] = frozenset(),
 ) -> Scaling:
-    """`pods`: by index, all of the job. `taken`: indices whose pod name is held by something that is not ours (any more). `stranded`: those
-    whose pods hold only their names. `keep`: those that the others cannot do without."""
+    """`pods`: by index, all of the job. `taken`: indices whose pod name is held by something that is not ours (any
+    more). `stranded`: those whose pods hold only their names. `keep`: those that the others cannot do without."""
     used = frozenset(pods)
     pods = {index: pod for index, pod in pods.items() if index not in stranded - keep}
     by_use = sorted(pods, key=lambda index: (index in keep, _use(*pods[index]), -index))
@@ -48,11 +48,11 @@ def scale(
     )
 
 
-def _use(pod: Pod, standing: Standing) -> int:
+def _use(pod: Pod, state: PodState) -> int:
     """Least first."""
-    if standing is Standing.LEAVING:
+    if state is PodState.LEAVING:
         return 0
-    if standing is not Standing.LIVE:
+    if state is not PodState.LIVE:
         return 1
     return 3 if pod.running else 2
 

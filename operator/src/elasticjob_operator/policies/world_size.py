@@ -1,7 +1,7 @@
 """How many training processes a plan has.
 
-The agents of elasticrun count them. Those of torchrun on our etcd do not, as torch's own tell each other how many each starts: there it is
-what the job gives them as --nproc-per-node, where that is a number.
+The agents of elasticrun count them. Those of torchrun on our etcd do not, as torch's own tell each other how many each
+starts: there it is what the job gives them as --nproc-per-node, where that is a number.
 """
 
 from __future__ import annotations

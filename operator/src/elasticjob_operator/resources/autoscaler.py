@@ -1,4 +1,5 @@
-"""The HorizontalPodAutoscaler of a job that has `spec.scaling.metrics`: it changes `spec.workers.replicas` by the scale subresource."""
+"""The HorizontalPodAutoscaler of a job that has `spec.scaling.metrics`: it changes `spec.workers.replicas` by the scale
+subresource."""
 
 from __future__ import annotations
 

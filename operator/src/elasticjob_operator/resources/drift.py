@@ -9,7 +9,8 @@ from typing import Any
 from kubernetes.utils.quantity import parse_quantity
 
 _EXACT = frozenset({"selector"})
-"""Maps in which a key more changes the meaning. Elsewhere what only the server has (defaults, others' labels) is let be."""
+"""Maps in which a key more changes the meaning. Elsewhere what only the server has (defaults, others' labels) is let
+be."""
 _QUANTITIES = frozenset({"limits", "requests"})
 _AMOUNTS = frozenset({"value", "averageValue"})
 """Fields of an autoscaler's metrics that are quantities."""
@@ -18,8 +19,10 @@ _AMOUNTS = frozenset({"value", "averageValue"})
 def correction(desired: Mapping[str, Any], observed: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON merge patch (RFC 7396) that makes `observed` say what `desired` says; empty: it does already.
 
-    >>> correction({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}}), correction({"selector": {"a": "1"}}, {"selector": {"a": "1", "b": "2"}})
-    ({'a': {'b': 1}}, {'selector': {'b': None}})
+    >>> correction({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}})
+    {'a': {'b': 1}}
+    >>> correction({"selector": {"a": "1"}}, {"selector": {"a": "1", "b": "2"}})
+    {'selector': {'b': None}}
     """
     patch: dict[str, Any] = {}
     for key, value in desired.items():
@@ -43,7 +46,11 @@ def _covers(desired: Any, observed: Any) -> bool:
         return isinstance(observed, Mapping) and not correction(desired, observed)
     if isinstance(desired, list):
         pairs = zip(desired, observed, strict=False) if isinstance(observed, list) else ()
-        return isinstance(observed, list) and len(desired) == len(observed) and all(_covers(one, other) for one, other in pairs)
+        return (
+            isinstance(observed, list)
+            and len(desired) == len(observed)
+            and all(_covers(one, other) for one, other in pairs)
+        )
     return bool(desired == observed)
 
 

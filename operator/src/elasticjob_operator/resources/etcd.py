@@ -1,4 +1,5 @@
-"""The StatefulSet of a job's own etcd: one member, nothing on disk that outlives its pod. The runtime survives its loss."""
+"""The StatefulSet of a job's own etcd: one member, nothing on disk that outlives its pod. The runtime survives its
+loss."""
 
 from __future__ import annotations
 
@@ -22,11 +23,15 @@ _USER = 65532
 """Any user but root will do: etcd writes only to its volume, which fsGroup gives to it."""
 
 _RESOURCES = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}}
-"""Requests for an etcd at rest; the limit only stops one that has gone astray. `spec.rendezvous.etcd.resources` says otherwise."""
+"""Requests for an etcd at rest; the limit only stops one that has gone astray. `spec.rendezvous.etcd.resources` says
+otherwise."""
 
 
-def etcd_stateful_set(job: ElasticJob, image: str, defaults: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-    """`image`: where the job names none. `defaults`: of its pod's spec, in the API's words, where the job says nothing."""
+def etcd_stateful_set(
+    job: ElasticJob, image: str, defaults: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """`image`: where the job names none. `defaults`: of its pod's spec, in the API's words, where the job says
+    nothing."""
     body = _stateful_set(job, image, defaults)
     body["metadata"]["annotations"] = {names.ANNOTATION_APPLIED: hash_of(body["spec"])}
     return body
@@ -53,7 +58,9 @@ def _stateful_set(job: ElasticJob, image: str, defaults: Mapping[str, Any]) -> d
                 "metadata": {"labels": labels(job, names.COMPONENT_ETCD)},
                 "spec": {
                     "automountServiceAccountToken": False,
-                    "affinity": {"podAntiAffinity": {_PREFERRED: [{"weight": 100, "podAffinityTerm": _beside_workers(job)}]}},
+                    "affinity": {
+                        "podAntiAffinity": {_PREFERRED: [{"weight": 100, "podAffinityTerm": _beside_workers(job)}]}
+                    },
                     "enableServiceLinks": False,
                     "terminationGracePeriodSeconds": 5,
                     "securityContext": {
@@ -73,10 +80,13 @@ def _stateful_set(job: ElasticJob, image: str, defaults: Mapping[str, Any]) -> d
 
 
 def _placement(job: ElasticJob, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What the cluster's nodes and registries ask of a pod: the job's word, else the operator's default; nothing where there is neither."""
+    """What the cluster's nodes and registries ask of a pod: the job's word, else the operator's default; nothing where
+    there is neither."""
     etcd = job.spec.rendezvous.etcd
     said = etcd.to_api() if etcd else {}
-    wanted = {field: said.get(field) if said.get(field) not in (None, "") else defaults.get(field) for field in PLACEMENT}
+    wanted = {
+        field: said.get(field) if said.get(field) not in (None, "") else defaults.get(field) for field in PLACEMENT
+    }
     return {field: value for field, value in wanted.items() if value}
 
 

@@ -9,8 +9,8 @@ from elasticjob_operator.api import API_VERSION, KIND, ElasticJob
 
 
 def owner_reference(job: ElasticJob) -> dict[str, Any]:
-    """blockOwnerDeletion makes `kubectl delete --cascade=foreground` wait for the object; where the API server enforces it
-    (OwnerReferencesPermissionEnforcement), the operator needs `update` on elasticjobs/finalizers."""
+    """blockOwnerDeletion makes `kubectl delete --cascade=foreground` wait for the object; where the API server enforces
+    it (OwnerReferencesPermissionEnforcement), the operator needs `update` on elasticjobs/finalizers."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,

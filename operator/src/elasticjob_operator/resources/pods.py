@@ -21,7 +21,8 @@ _DEFAULT_GRACE = 30
 _AGENT_SECONDS = 5
 """What the agent itself needs to leave the job once its workers have ended, s."""
 _FRESH_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""torch's own. Without it, c10d restarts workers into the store of the round before, and mostly hangs there after a lost pod."""
+"""torch's own. Without it, c10d restarts workers into the store of the round before, and mostly hangs there after a
+lost pod."""
 
 
 def worker_pod(job: ElasticJob, *, index: int, run: int, endpoint: str, avoid: Sequence[str] = ()) -> dict[str, Any]:
@@ -47,13 +48,16 @@ def worker_pod(job: ElasticJob, *, index: int, run: int, endpoint: str, avoid: S
 
 
 def _with_users(ours: list[dict[str, Any]], users: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A name twice would count as the last. Of PET_RDZV_CONF, a list of settings, what the user says comes after ours, in one value."""
+    """A name twice would count as the last. Of PET_RDZV_CONF, a list of settings, what the user says comes after ours,
+    in one value."""
     conf = next((each for each in ours if each["name"] == Env.RDZV_CONF), None)
     theirs = next((each for each in users if each.get("name") == Env.RDZV_CONF), None)
     if conf is None or theirs is None:
         return [*ours, *users]
     if "valueFrom" in theirs:
-        raise InvalidTemplateError(f"env {Env.RDZV_CONF} must be a value here: with backend c10d the operator adds to it")
+        raise InvalidTemplateError(
+            f"env {Env.RDZV_CONF} must be a value here: with backend c10d the operator adds to it"
+        )
     joined = {"name": Env.RDZV_CONF, "value": ",".join(each for each in (conf["value"], theirs.get("value")) if each)}
     return [*(each for each in ours if each is not conf), joined, *(each for each in users if each is not theirs)]
 
@@ -82,8 +86,9 @@ def _set_grace(job: ElasticJob, spec: dict[str, Any]) -> int:
 
 
 def template_hash(job: ElasticJob) -> str:
-    """Changes when the user's part of a worker pod changes: what may change only while the job is suspended. Not with the sizes, of which
-    running agents learn from etcd, nor with a release of the operator that makes pods otherwise. Raises InvalidTemplateError."""
+    """Changes when the user's part of a worker pod changes: what may change only while the job is suspended. Not with
+    the sizes, of which running agents learn from etcd, nor with a release of the operator that makes pods otherwise.
+    Raises InvalidTemplateError."""
     _unnamed_pod(job)
     return hash_of(job)
 
@@ -96,7 +101,9 @@ def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
         raise InvalidTemplateError(f"{TEMPLATE}.spec is missing: give the pod's containers there")
     container = training_container(job, spec)
     check_container(container)
-    metadata = {key: value for key, value in (template.get("metadata") or {}).items() if key not in ("name", "generateName")}
+    metadata = {
+        key: value for key, value in (template.get("metadata") or {}).items() if key not in ("name", "generateName")
+    }
     metadata["namespace"] = job.namespace
     metadata["labels"] = {**(metadata.get("labels") or {}), **labels(job, names.COMPONENT_WORKER)}
     metadata["annotations"] = {
@@ -106,7 +113,8 @@ def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
     metadata["ownerReferences"] = [owner_reference(job)]
     spec["restartPolicy"] = "Never"
     if spec.get("hostNetwork"):
-        # With the default, a pod in its node's network does not find the Services of the cluster, and so not the rendezvous.
+        # With the default, a pod in its node's network does not find the Services of the cluster, and so not the
+        # rendezvous.
         spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
     _set_priority(job, spec)
     _mount_checkpoints(job, spec, container)
@@ -119,7 +127,8 @@ def _set_priority(job: ElasticJob, spec: dict[str, Any]) -> None:
         return
     if given and given != wanted:
         raise InvalidTemplateError(
-            f"{TEMPLATE}.spec.priorityClassName is {given!r}, but spec.scheduling.priorityClassName is {wanted!r}: remove either"
+            f"{TEMPLATE}.spec.priorityClassName is {given!r}, but spec.scheduling.priorityClassName is {wanted!r}: "
+            "remove either"
         )
     spec["priorityClassName"] = wanted
 

@@ -26,9 +26,9 @@ def workers_service(job: ElasticJob) -> dict[str, Any]:
 
 
 def etcd_service(job: ElasticJob) -> dict[str, Any]:
-    """The address of the job's own etcd. With a cluster IP on purpose: the name resolves from the first moment on and to the same address
-    for the job's whole life, so agents that start before etcd, or outlive its pod, need no DNS to find it. A headless Service without
-    ready pods answers "no such name", and resolvers remember that."""
+    """The address of the job's own etcd. With a cluster IP on purpose: the name resolves from the first moment on and
+    to the same address for the job's whole life, so agents that start before etcd, or outlive its pod, need no DNS to
+    find it. A headless Service without ready pods answers "no such name", and resolvers remember that."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

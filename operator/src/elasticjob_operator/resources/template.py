@@ -12,8 +12,8 @@ TEMPLATE = "spec.workers.template"
 
 
 class InvalidTemplateError(ValueError):
-    """The pod template cannot become a worker pod; the message names the field and the remedy. The schema refuses most such templates,
-    but a job may be older than the schema."""
+    """The pod template cannot become a worker pod; the message names the field and the remedy. The schema refuses most
+    such templates, but a job may be older than the schema."""
 
 
 def training_container(job: ElasticJob, spec: dict[str, Any]) -> dict[str, Any]:
@@ -31,28 +31,41 @@ def training_container(job: ElasticJob, spec: dict[str, Any]) -> dict[str, Any]:
             found: dict[str, Any] = container
             return found
     there = ", ".join(str(each.get("name")) for each in containers)
-    raise InvalidTemplateError(f"spec.workers.container is {wanted!r}, but {TEMPLATE}.spec.containers has only: {there}")
+    raise InvalidTemplateError(
+        f"spec.workers.container is {wanted!r}, but {TEMPLATE}.spec.containers has only: {there}"
+    )
 
 
 def check_container(container: Mapping[str, Any]) -> None:
-    """What people write by mistake and the API server explains badly, or silently takes. Raises InvalidTemplateError."""
+    """What people write by mistake and the API server explains badly, or silently takes. Raises
+    InvalidTemplateError."""
     name = container.get("name")
     for field in ("command", "args"):
         words = container.get(field)
         if words is not None and not isinstance(words, list):
-            raise InvalidTemplateError(f"{field} of container {name} is {words!r:.100}: write a list, such as [torchrun, train.py]")
+            raise InvalidTemplateError(
+                f"{field} of container {name} is {words!r:.100}: write a list, such as [torchrun, train.py]"
+            )
         for word in words or []:
             if not isinstance(word, str):
-                raise InvalidTemplateError(f"{field} of container {name} has {word!r}, which is not a text: write it with quotes")
+                raise InvalidTemplateError(
+                    f"{field} of container {name} has {word!r}, which is not a text: write it with quotes"
+                )
     variables = [each for each in container.get("env") or [] if isinstance(each, Mapping)]
     for variable in variables:
         value = variable.get("value")
         if value is not None and not isinstance(value, str):
             raise InvalidTemplateError(
-                f"env {variable.get('name')} of container {name} is {value!r}, which is not a text: write it with quotes"
+                f"env {variable.get('name')} of container {name} is {value!r}, which is not a text: write it with "
+                "quotes"
             )
-    twice = [str(each) for each, count in collections.Counter(variable.get("name") for variable in variables).items() if count > 1]
+    twice = [
+        str(each)
+        for each, count in collections.Counter(variable.get("name") for variable in variables).items()
+        if count > 1
+    ]
     if twice:
         raise InvalidTemplateError(
-            f"env of container {name} has {', '.join(twice)} more than once, and only the last counts: remove the others"
+            f"env of container {name} has {', '.join(twice)} more than once, and only the last counts: remove the "
+            "others"
         )

@@ -124,7 +124,9 @@ def test_an_older_group_that_commits_beside_a_newer_one_is_found_within_the_grac
     newer = group("b", 2, (0, ""), range(1, 3), (saved(1, "b1", 3.5),), every=0.1)
     older = dataclasses.replace(FIRST, saves=(saved(1, "a1", 3.9),), done=((1, 3.8),))
     assert audit.COMMITTED_BESIDE in kinds(older, newer)
-    assert audit.COMMITTED_BESIDE not in [each.kind for each in audit.audit([older, newer], dataclasses.replace(LIMITS, fenced=False))]
+    assert audit.COMMITTED_BESIDE not in [
+        each.kind for each in audit.audit([older, newer], dataclasses.replace(LIMITS, fenced=False))
+    ]
     (overlap,) = audit.overlaps([older, newer])
     assert (overlap.commits, overlap.split) == (1, 1)
 

@@ -25,7 +25,9 @@ def test_every_fault_has_a_name_of_its_own_and_the_smoke_part_is_small() -> None
 
 def test_every_fault_is_in_the_docs_and_the_docs_have_no_other() -> None:
     text = (ROOT / "docs" / "chaos.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| `([a-z0-9-]+)` \|", text.partition("## Faults")[2].partition("## Results")[0], re.MULTILINE)
+    listed = re.findall(
+        r"^\| `([a-z0-9-]+)` \|", text.partition("## Faults")[2].partition("## Results")[0], re.MULTILINE
+    )
     assert listed == [fault.name for fault in FAULTS]
 
 
@@ -53,7 +55,10 @@ def test_a_storms_budget_is_what_its_faults_can_cost() -> None:
 
 
 def test_the_report_has_a_row_per_fault_and_names_every_broken_promise() -> None:
-    kept, broken = Result(fault="pod-deleted", pause=2.0), Result(fault="pod-deleted", pause=4.0, redone=3, broken=["lost a step"])
+    kept, broken = (
+        Result(fault="pod-deleted", pause=2.0),
+        Result(fault="pod-deleted", pause=4.0, redone=3, broken=["lost a step"]),
+    )
     rows = table([kept, broken, Result(fault="pod-deleted", with_operator_killed=True)]).splitlines()[2:]
     assert rows[0] == "| a pod is deleted | 2 | 1 of 2 | 3.0 s (4.0 s) | 0 to 3 | 0 | 0 | 0.0 s | 0 |"
     assert rows[1].startswith("| a pod is deleted, and the operator is killed | 1 |")

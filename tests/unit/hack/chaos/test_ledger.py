@@ -30,7 +30,13 @@ WHOLE = lines(
 def test_a_process_is_read_back() -> None:
     process = parse(WHOLE)
     assert process is not None
-    assert (process.member, process.round, process.token, process.loaded, process.restored) == ("w-0", 3, "t", 1.0, (4, "d4"))
+    assert (process.member, process.round, process.token, process.loaded, process.restored) == (
+        "w-0",
+        3,
+        "t",
+        1.0,
+        (4, "d4"),
+    )
     assert process.work == (Work(5, 0, (1, 2)),)
     assert process.done == ((5, 5.0),)
     assert process.saves == (Save(5, "d5", 6.0, 7.0),)
@@ -39,7 +45,9 @@ def test_a_process_is_read_back() -> None:
 
 
 def test_a_save_that_was_cut_off_or_refused_is_not_committed() -> None:
-    process = parse([*WHOLE[:7], json.dumps({"at": 7.0, "event": "refused", "step": 5, "error": "a newer group has begun"})])
+    process = parse(
+        [*WHOLE[:7], json.dumps({"at": 7.0, "event": "refused", "step": 5, "error": "a newer group has begun"})]
+    )
     assert process is not None
     assert process.saves == (Save(5, "d5", 6.0, None),)
     assert process.refused == ("a newer group has begun",)

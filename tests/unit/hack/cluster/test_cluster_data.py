@@ -71,8 +71,14 @@ def test_a_docker_archive_is_read_as_docker_and_buildah_write_it(tmp_path: Path)
     ("files", "message"),
     [
         ({"readme": "no image"}, "holds 0 named images"),
-        ({"manifest.json": json.dumps([{"Config": "a.json", "RepoTags": ["localhost/a:1", "localhost/b:1"]}])}, "holds 2 named images"),
-        ({"manifest.json": json.dumps([{"Config": "a.json", "RepoTags": ["latest"]}])}, "calls its image 'latest'; the full name"),
+        (
+            {"manifest.json": json.dumps([{"Config": "a.json", "RepoTags": ["localhost/a:1", "localhost/b:1"]}])},
+            "holds 2 named images",
+        ),
+        (
+            {"manifest.json": json.dumps([{"Config": "a.json", "RepoTags": ["latest"]}])},
+            "calls its image 'latest'; the full name",
+        ),
         ({"index.json": json.dumps({"manifests": [{"digest": "sha256:a"}]})}, "calls its image ''; the full name"),
     ],
 )
@@ -120,7 +126,12 @@ def test_a_node_is_ready_when_it_says_so_lately_and_takes_pods(
 
 
 def test_a_node_that_never_renewed_its_lease_is_ready_only_without_since() -> None:
-    node = {"kind": "Node", "metadata": {"name": "node-1"}, "spec": {}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    node = {
+        "kind": "Node",
+        "metadata": {"name": "node-1"},
+        "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
     assert ready_names([node], since=1.0) == set()
 
 

@@ -56,7 +56,10 @@ ALL = (
     ("text", "expected"),
     [
         ("step=120 epoch=3 world=4 loss=0.1234", LineSeen(step=120, epoch=3, world=4, loss=0.1234)),
-        ("[digits-worker-0 rank 0] resumed step=120 epoch=3 world=2", LineSeen(word="resumed", step=120, epoch=3, world=2)),
+        (
+            "[digits-worker-0 rank 0] resumed step=120 epoch=3 world=2",
+            LineSeen(word="resumed", step=120, epoch=3, world=2),
+        ),
         ("finished step=600 epoch=26 world=3\n", LineSeen(word="finished", step=600, epoch=26, world=3)),
         ("[rank0]: accuracy=0.9712", LineSeen(accuracy=0.9712)),
         ("step=10 epoch=0 world=1 loss=1e-05", LineSeen(step=10, epoch=0, world=1, loss=1e-05)),
@@ -89,7 +92,9 @@ def test_a_job_that_has_no_status_yet_is_read() -> None:
 
 def test_a_failed_job_says_why() -> None:
     condition = {"type": "Failed", "status": "True", "reason": "MaxRestarts", "message": "10 restarts"}
-    assert parse_job({"spec": {"workers": {}}, "status": {"conditions": [condition]}}).failed == "MaxRestarts: 10 restarts"
+    assert (
+        parse_job({"spec": {"workers": {}}, "status": {"conditions": [condition]}}).failed == "MaxRestarts: 10 restarts"
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,7 +106,9 @@ def test_a_failed_job_says_why() -> None:
         (LOST, False),  # once is enough
     ],
 )
-def test_a_pod_is_deleted_once_half_way_at_full_size(seen: tuple[tuple[float, Observation], ...], expected: bool) -> None:
+def test_a_pod_is_deleted_once_half_way_at_full_size(
+    seen: tuple[tuple[float, Observation], ...], expected: bool
+) -> None:
     assert told(*seen).lose_a_pod_now is expected
 
 
@@ -110,8 +117,16 @@ def test_the_table_says_what_happened_when() -> None:
         ("0.0 s", "job applied", ""),
         ("6.0 s", "training", "6.0 s after apply"),
         ("35.1 s", "worker pod digits-worker-2 deleted", "at step 300, with 3 workers"),
-        ("37.0 s", "training goes on with 2 of 3 workers", "1.9 s after the pod was deleted, from step 300, steps lost: 4"),
-        ("43.0 s", "training goes on at full size: 3 workers", "7.9 s after the pod was deleted, from step 320, steps lost: 0"),
+        (
+            "37.0 s",
+            "training goes on with 2 of 3 workers",
+            "1.9 s after the pod was deleted, from step 300, steps lost: 4",
+        ),
+        (
+            "43.0 s",
+            "training goes on at full size: 3 workers",
+            "7.9 s after the pod was deleted, from step 320, steps lost: 0",
+        ),
         ("72.0 s", "job succeeded", ""),
         ("", "accuracy on the test images", "0.9722"),
         ("", "steps lost in all", "4"),
@@ -155,7 +170,12 @@ def test_a_failed_job_is_over_at_once() -> None:
 
 
 def test_a_status_of_the_group_before_does_not_count_as_steps_of_the_new_one() -> None:
-    story = told(*LOST, (36.0, step(290, 2, "resumed")), (36.1, JobSeen(group=1, world=2, step=304)), (37.0, step(290, 3, "resumed")))
+    story = told(
+        *LOST,
+        (36.0, step(290, 2, "resumed")),
+        (36.1, JobSeen(group=1, world=2, step=304)),
+        (37.0, step(290, 3, "resumed")),
+    )
     assert story.steps_lost == 10
 
 
@@ -176,7 +196,9 @@ def test_an_older_accuracy_of_the_status_does_not_take_the_view_back() -> None:
 
 
 def test_the_first_step_counts_wherever_it_is_seen_first() -> None:
-    assert [moment.time for moment in told((5.0, JobSeen(step=0)), (6.0, JobSeen(step=1)), (7.0, step(10, 3))).moments] == [APPLIED + 6]
+    assert [
+        moment.time for moment in told((5.0, JobSeen(step=0)), (6.0, JobSeen(step=1)), (7.0, step(10, 3))).moments
+    ] == [APPLIED + 6]
 
 
 def test_without_a_terminal_only_changes_are_told() -> None:

@@ -48,7 +48,10 @@ def test_image_load_that_is_no_command_line_is_refused() -> None:
 
 def test_a_registry_names_the_images_in_manifests_and_chart() -> None:
     driver = CurrentCluster({"IMAGE_REGISTRY": "registry.example:5000/team/"})
-    assert adapt("image: localhost/elasticjob-trainer:dev\n", driver) == "image: registry.example:5000/team/elasticjob-trainer:dev\n"
+    assert (
+        adapt("image: localhost/elasticjob-trainer:dev\n", driver)
+        == "image: registry.example:5000/team/elasticjob-trainer:dev\n"
+    )
     values = chart_values(driver, {})
     assert values == {
         "image.repository": "registry.example:5000/team/elasticjob-operator",
@@ -75,9 +78,14 @@ spec: {workers: {}}
 
 @pytest.mark.parametrize(
     ("environment", "volume"),
-    [({"CHECKPOINT_CLAIM": "checkpoints"}, {"persistentVolumeClaim": {"claimName": "checkpoints"}}), ({}, {"emptyDir": {}})],
+    [
+        ({"CHECKPOINT_CLAIM": "checkpoints"}, {"persistentVolumeClaim": {"claimName": "checkpoints"}}),
+        ({}, {"emptyDir": {}}),
+    ],
 )
-def test_a_cluster_without_our_shared_folder_gets_another_checkpoint_volume(environment: dict[str, str], volume: dict[str, object]) -> None:
+def test_a_cluster_without_our_shared_folder_gets_another_checkpoint_volume(
+    environment: dict[str, str], volume: dict[str, object]
+) -> None:
     first, second = yaml.safe_load_all(adapt(JOB, CurrentCluster({"IMAGE_LOAD": "true", **environment})))
     assert first["spec"]["checkpoint"] == {"directory": "/checkpoints", "volume": volume}
     assert second == {"spec": {"workers": {}}}

@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from hack.images.machine import Mirror, MirrorError, Source, apt_conf, find_mirror, mirror, parse_pip_config, parse_sources, pip_conf
+from hack.images.machine import (
+    Mirror,
+    MirrorError,
+    Source,
+    apt_conf,
+    find_mirror,
+    mirror,
+    parse_pip_config,
+    parse_sources,
+    pip_conf,
+)
 
 DEB822 = """\
 Types: deb deb-src
@@ -33,7 +43,7 @@ Suites: bookworm
 
 ONE_LINE = """\
 # deb http://old.example/debian bookworm main
-deb [arch=amd64 signed-by=/usr/share/keyrings/x.gpg] https://mirror.example/archive/debian/20260101T000000Z/ bookworm main
+deb [arch=amd64 signed-by=/etc/x.gpg] https://mirror.example/archive/debian/20260101T000000Z/ bookworm main
 deb https://packages.example/apt cloud-sdk main
 deb-src http://sources.example/debian bookworm main
 """
@@ -92,7 +102,10 @@ def test_pip_options_are_taken_over_without_what_only_this_machine_has() -> None
     listing = "global.index-url='https://index.example/simple'\n:env:.default-timeout='180'\n:env:.find-links='/opt/wheels'\nglobal.cert='/x.crt'\n"
     options = parse_pip_config(listing)
     assert options == {"index-url": "https://index.example/simple", "timeout": "180"}
-    assert pip_conf(options, "/mnt/ca.pem") == "[global]\nindex-url = https://index.example/simple\ntimeout = 180\ncert = /mnt/ca.pem\n"
+    assert (
+        pip_conf(options, "/mnt/ca.pem")
+        == "[global]\nindex-url = https://index.example/simple\ntimeout = 180\ncert = /mnt/ca.pem\n"
+    )
 
 
 def test_apt_gets_proxy_and_certificates() -> None:

@@ -54,7 +54,12 @@ def test_another_base_changes_every_image(checkout: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["trainer-runtime/src/package/__pycache__/code.cpython-311.pyc", "operator/src/x.egg-info/PKG-INFO", "examples/.hidden", "README.md"],
+    [
+        "trainer-runtime/src/package/__pycache__/code.cpython-311.pyc",
+        "operator/src/x.egg-info/PKG-INFO",
+        "examples/.hidden",
+        "README.md",
+    ],
 )
 def test_what_no_image_copies_changes_nothing(checkout: Path, path: str) -> None:
     before = keys(checkout)

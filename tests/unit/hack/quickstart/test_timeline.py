@@ -5,7 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from hack.quickstart.timeline import AgentEvent, Change, Kind, Seen, StepLine, complaint, parse_event, parse_output, rows
+from hack.quickstart.timeline import (
+    AgentEvent,
+    Change,
+    Kind,
+    Seen,
+    StepLine,
+    complaint,
+    parse_event,
+    parse_output,
+    rows,
+)
 
 
 def event(time: float, member: str, name: str, round_number: int, **fields: object) -> AgentEvent:
@@ -15,7 +25,11 @@ def event(time: float, member: str, name: str, round_number: int, **fields: obje
 def story() -> Seen:
     """Two agents start, a worker is killed at 20 s, a third agent starts at 30 s and joins."""
     return Seen(
-        changes=[Change(Kind.START, "", 0.0), Change(Kind.WORKER_KILLED, "b", 20.0), Change(Kind.AGENT_JOINS, "c", 30.0)],
+        changes=[
+            Change(Kind.START, "", 0.0),
+            Change(Kind.WORKER_KILLED, "b", 20.0),
+            Change(Kind.AGENT_JOINS, "c", 30.0),
+        ],
         events=[
             event(4.0, "a", "ready", 0),
             event(5.0, "b", "ready", 0),

@@ -175,7 +175,9 @@ def root_schema() -> dict[str, Any]:
     return schema
 
 
-def fields(schema: dict[str, Any], path: str = "", required: bool = False) -> Iterator[tuple[str, dict[str, Any], bool]]:
+def fields(
+    schema: dict[str, Any], path: str = "", required: bool = False
+) -> Iterator[tuple[str, dict[str, Any], bool]]:
     """Every field below `schema`: path, schema, whether it is required."""
     if path:
         yield path, schema, required
@@ -198,7 +200,9 @@ def own_fields() -> list[tuple[str, dict[str, Any], bool]]:
 
 def described(path: str, schema: dict[str, Any], required: bool) -> str:
     kind = schema.get("type", "int-or-string")
-    marks = (", required" if required else "") + (", open" if schema.get("x-kubernetes-preserve-unknown-fields") else "")
+    marks = (", required" if required else "") + (
+        ", open" if schema.get("x-kubernetes-preserve-unknown-fields") else ""
+    )
     return f"{path}: {kind}{marks}" + (f" = {schema['default']}".rstrip() if "default" in schema else "")
 
 
@@ -233,15 +237,23 @@ def test_names_that_other_programs_use() -> None:
 
 def test_columns_and_scale_name_fields_that_are_there() -> None:
     version = custom_resource_definition()["spec"]["versions"][0]
-    named = [column["jsonPath"] for column in version["additionalPrinterColumns"]] + list(version["subresources"]["scale"].values())
+    named = [column["jsonPath"] for column in version["additionalPrinterColumns"]] + list(
+        version["subresources"]["scale"].values()
+    )
     there = {f".{path}" for path, _, _ in own_fields()} | {".metadata.creationTimestamp"}
     assert set(named) <= there
 
 
 def test_every_field_is_described() -> None:
     values = {path for path, _, _ in own_fields() if path.endswith("[]")}
-    silent = {path for path, schema, _ in fields(root_schema()["properties"]["spec"], "spec") if not schema.get("description")}
-    silent |= {path for path, schema, _ in fields(root_schema()["properties"]["status"], "status") if not schema.get("description")}
+    silent = {
+        path for path, schema, _ in fields(root_schema()["properties"]["spec"], "spec") if not schema.get("description")
+    }
+    silent |= {
+        path
+        for path, schema, _ in fields(root_schema()["properties"]["status"], "status")
+        if not schema.get("description")
+    }
     assert silent - values == set()
 
 
@@ -260,7 +272,9 @@ def test_pod_template_keeps_what_it_does_not_know() -> None:
     closed = [
         path
         for path, schema, _ in own_fields()
-        if path.startswith(TEMPLATE) and schema.get("type") == "object" and not schema.get("x-kubernetes-preserve-unknown-fields")
+        if path.startswith(TEMPLATE)
+        and schema.get("type") == "object"
+        and not schema.get("x-kubernetes-preserve-unknown-fields")
     ]
     assert closed == [f"{TEMPLATE}.metadata.labels"]
 

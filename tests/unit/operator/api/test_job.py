@@ -67,7 +67,14 @@ def test_a_body_that_cannot_be_read_is_refused_with_every_field_and_value() -> N
     with pytest.raises(InvalidJobError) as caught:
         ElasticJob.parse(wrong)
     message = str(caught.value)
-    for part in ("spec.workers.replicas", "got 0", "spec.workers.procsPerWorker", "'many'", "spec.lifecycle.cleanPods", "'Some'"):
+    for part in (
+        "spec.workers.replicas",
+        "got 0",
+        "spec.workers.procsPerWorker",
+        "'many'",
+        "spec.lifecycle.cleanPods",
+        "'Some'",
+    ):
         assert part in message
 
 
@@ -87,12 +94,44 @@ def test_nobody_changes_a_job_that_is_being_judged() -> None:
     ("workers", "replicas", "least", "allowed"),
     [
         pytest.param({"replicas": 5, "minReplicas": 1, "maxReplicas": 9}, 5, 1, [], id="every size"),
-        pytest.param({"replicas": 4, "minReplicas": 2, "maxReplicas": 8, "allowedReplicas": [2, 4, 8]}, 4, 2, [2, 4, 8], id="allowed"),
-        pytest.param({"replicas": 7, "minReplicas": 2, "maxReplicas": 8, "allowedReplicas": [8, 4, 2]}, 4, 2, [2, 4, 8], id="rounded down"),
-        pytest.param({"replicas": 7, "minReplicas": 2, "maxReplicas": 8, "allowedReplicas": [4, 8]}, 4, 4, [4, 8], id="the least allowed"),
-        pytest.param({"replicas": 7, "minReplicas": 2, "maxReplicas": 8, "replicaStep": 2}, 6, 2, [2, 4, 6, 8], id="a step"),
-        pytest.param({"replicas": 6, "minReplicas": 3, "maxReplicas": 7, "replicaStep": 3}, 6, 3, [3, 6], id="a step within bounds"),
-        pytest.param({"replicas": 7, "minReplicas": 1, "maxReplicas": 8, "replicaStep": 1}, 7, 1, [], id="a step of one allows all"),
+        pytest.param(
+            {"replicas": 4, "minReplicas": 2, "maxReplicas": 8, "allowedReplicas": [2, 4, 8]},
+            4,
+            2,
+            [2, 4, 8],
+            id="allowed",
+        ),
+        pytest.param(
+            {"replicas": 7, "minReplicas": 2, "maxReplicas": 8, "allowedReplicas": [8, 4, 2]},
+            4,
+            2,
+            [2, 4, 8],
+            id="rounded down",
+        ),
+        pytest.param(
+            {"replicas": 7, "minReplicas": 2, "maxReplicas": 8, "allowedReplicas": [4, 8]},
+            4,
+            4,
+            [4, 8],
+            id="the least allowed",
+        ),
+        pytest.param(
+            {"replicas": 7, "minReplicas": 2, "maxReplicas": 8, "replicaStep": 2}, 6, 2, [2, 4, 6, 8], id="a step"
+        ),
+        pytest.param(
+            {"replicas": 6, "minReplicas": 3, "maxReplicas": 7, "replicaStep": 3},
+            6,
+            3,
+            [3, 6],
+            id="a step within bounds",
+        ),
+        pytest.param(
+            {"replicas": 7, "minReplicas": 1, "maxReplicas": 8, "replicaStep": 1},
+            7,
+            1,
+            [],
+            id="a step of one allows all",
+        ),
     ],
 )
 def test_sizes_that_are_allowed(workers: dict[str, Any], replicas: int, least: int, allowed: list[int]) -> None:

@@ -43,7 +43,14 @@ class Odd(Model, frozen=True):
 
 
 def test_references_nulls_and_titles_are_resolved() -> None:
-    size = {"type": "integer", "format": "int32", "minimum": 1, "maximum": 2**31 - 1, "description": "How big.\nReally.", "default": 3}
+    size = {
+        "type": "integer",
+        "format": "int32",
+        "minimum": 1,
+        "maximum": 2**31 - 1,
+        "description": "How big.\nReally.",
+        "default": 3,
+    }
     leaf = {"type": "object", "properties": {"size": size}}
     assert structural_schema(Tree) == {
         "description": "A tree.",
@@ -66,7 +73,11 @@ def test_a_status_has_no_defaults() -> None:
     [
         pytest.param(Recursive, "Recursive.inner: Recursive contains itself", id="recursion"),
         pytest.param(Torn, "Torn.either: a union has no structural form", id="union"),
-        pytest.param(Odd, "Odd.above: no structural form for exclusiveMinimum", id="a keyword that OpenAPI 3.0 writes differently"),
+        pytest.param(
+            Odd,
+            "Odd.above: no structural form for exclusiveMinimum",
+            id="a keyword that OpenAPI 3.0 writes differently",
+        ),
     ],
 )
 def test_what_a_crd_cannot_say_is_refused_with_its_place(model: type[Model], complaint: str) -> None:

@@ -30,7 +30,9 @@ def conditions(
 ) -> tuple[Condition, ...]:
     result = start
     for type_, status in each:
-        result = set_condition(result, type=type_, status=status, reason=Reason.ACCEPTED, message="", generation=1, now=at)
+        result = set_condition(
+            result, type=type_, status=status, reason=Reason.ACCEPTED, message="", generation=1, now=at
+        )
     return result
 
 
@@ -62,7 +64,11 @@ def test_unset_fields_are_left_out() -> None:
     ("reported", "shown"),
     [
         pytest.param({"loss": 0.123456789, "accuracy": 1}, {"loss": "0.123457", "accuracy": "1"}, id="six digits"),
-        pytest.param({"loss": float("nan"), "norm": float("inf")}, {"loss": "nan", "norm": "inf"}, id="a loss that is NaN is shown"),
+        pytest.param(
+            {"loss": float("nan"), "norm": float("inf")},
+            {"loss": "nan", "norm": "inf"},
+            id="a loss that is NaN is shown",
+        ),
         pytest.param({"stage": "x" * 100}, {"stage": "x" * 64}, id="long text is cut"),
         pytest.param({f"m{i:03}": i for i in range(100)}, {f"m{i:03}": str(i) for i in range(32)}, id="the first 32"),
     ],
@@ -117,22 +123,49 @@ ACCEPTED, RUNNING, RESTARTING = ConditionType.ACCEPTED, ConditionType.RUNNING, C
         pytest.param({RUNNING: (False, Reason.WAITING_FOR_WORKERS)}, "WaitingForWorkers", id="starts"),
         pytest.param({RUNNING: (False, Reason.UNSCHEDULABLE)}, "Unschedulable", id="cannot start"),
         pytest.param(
-            {RUNNING: (False, Reason.WAITING_FOR_RENDEZVOUS), ConditionType.RENDEZVOUS_READY: (False, Reason.ETCD_UNREACHABLE)},
+            {
+                RUNNING: (False, Reason.WAITING_FOR_RENDEZVOUS),
+                ConditionType.RENDEZVOUS_READY: (False, Reason.ETCD_UNREACHABLE),
+            },
             "EtcdUnreachable",
             id="no etcd",
         ),
         pytest.param({RUNNING: (True, Reason.TRAINING), RESTARTING: (False, Reason.RESUMED)}, "Running", id="trains"),
-        pytest.param({RUNNING: (True, Reason.TRAINING), ConditionType.DEGRADED: (True, Reason.WORKER_LOST)}, "Degraded", id="with fewer"),
-        pytest.param({RUNNING: (True, Reason.TRAINING), ConditionType.RESIZING: (True, Reason.SCALING_UP)}, "Resizing", id="grows"),
-        pytest.param({RUNNING: (False, Reason.WAITING_FOR_WORKERS), RESTARTING: (True, Reason.WORKER_LOST)}, "Restarting", id="restarts"),
-        pytest.param({RUNNING: (False, Reason.POD_REFUSED), RESTARTING: (True, Reason.WORKER_LOST)}, "PodRefused", id="cannot restart"),
+        pytest.param(
+            {RUNNING: (True, Reason.TRAINING), ConditionType.DEGRADED: (True, Reason.WORKER_LOST)},
+            "Degraded",
+            id="with fewer",
+        ),
+        pytest.param(
+            {RUNNING: (True, Reason.TRAINING), ConditionType.RESIZING: (True, Reason.SCALING_UP)},
+            "Resizing",
+            id="grows",
+        ),
+        pytest.param(
+            {RUNNING: (False, Reason.WAITING_FOR_WORKERS), RESTARTING: (True, Reason.WORKER_LOST)},
+            "Restarting",
+            id="restarts",
+        ),
+        pytest.param(
+            {RUNNING: (False, Reason.POD_REFUSED), RESTARTING: (True, Reason.WORKER_LOST)},
+            "PodRefused",
+            id="cannot restart",
+        ),
         pytest.param(
             {RUNNING: (False, Reason.SUSPENDING), ConditionType.SUSPENDED: (False, Reason.SUSPENDING)},
             "Suspending",
             id="on its way to rest",
         ),
-        pytest.param({RUNNING: (False, Reason.SUSPENDED), ConditionType.SUSPENDED: (True, Reason.SUSPENDED)}, "Suspended", id="rests"),
-        pytest.param({RUNNING: (False, Reason.FINISHED), ConditionType.FAILED: (True, Reason.DEADLINE_EXCEEDED)}, "Failed", id="failed"),
+        pytest.param(
+            {RUNNING: (False, Reason.SUSPENDED), ConditionType.SUSPENDED: (True, Reason.SUSPENDED)},
+            "Suspended",
+            id="rests",
+        ),
+        pytest.param(
+            {RUNNING: (False, Reason.FINISHED), ConditionType.FAILED: (True, Reason.DEADLINE_EXCEEDED)},
+            "Failed",
+            id="failed",
+        ),
     ],
 )
 def test_summary_is_what_a_person_asks_first(said: dict[ConditionType, tuple[bool, Reason]], expected: str) -> None:

@@ -16,7 +16,7 @@ from elasticjob_runtime.etcd import StoreError
 KEY = ("ml", "digits")
 
 
-class Sessions:
+class RunWatches:
     """An etcd that answers, or does not."""
 
     def __init__(self, *, answers: bool) -> None:
@@ -35,19 +35,23 @@ class Sessions:
             raise StoreError("no answer")
 
 
-def reconciler(sessions: Sessions) -> Reconciler:
+def reconciler(sessions: RunWatches) -> Reconciler:
     return Reconciler(Settings(), Jobs(), None, sessions, None, KeyedQueue())  # type: ignore[arg-type]
 
 
 async def test_a_frozen_etcd_is_waited_for_once_and_not_for_each_dead_member() -> None:
-    sessions = Sessions(answers=False)
-    await reconciler(sessions)._tell_agents(KEY, [EvictMember(member=f"w-{number}", why="lost") for number in range(100)])
+    sessions = RunWatches(answers=False)
+    await reconciler(sessions)._tell_agents(
+        KEY, [EvictMember(member=f"w-{number}", why="lost") for number in range(100)]
+    )
     assert sessions.asked == AT_ONCE, "all at the same time"
 
 
 async def test_dead_members_are_evicted_several_at_once_and_all_of_them() -> None:
-    sessions = Sessions(answers=True)
-    await reconciler(sessions)._tell_agents(KEY, [EvictMember(member=f"w-{number}", why="lost") for number in range(100)])
+    sessions = RunWatches(answers=True)
+    await reconciler(sessions)._tell_agents(
+        KEY, [EvictMember(member=f"w-{number}", why="lost") for number in range(100)]
+    )
     assert (sessions.asked, sessions.most) == (100, AT_ONCE)
 
 

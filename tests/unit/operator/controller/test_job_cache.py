@@ -52,7 +52,10 @@ def test_what_cannot_be_read_says_which_field() -> None:
 def test_conditions_are_counted_over_all_jobs() -> None:
     def of(name: str, version: int, uid: str = "u", **conditions: str) -> dict[str, Any]:
         each = [{"type": type_, "status": status} for type_, status in conditions.items()]
-        return {"metadata": {"namespace": "ml", "name": name, "uid": uid, "resourceVersion": str(version)}, "status": {"conditions": each}}
+        return {
+            "metadata": {"namespace": "ml", "name": name, "uid": uid, "resourceVersion": str(version)},
+            "status": {"conditions": each},
+        }
 
     jobs = Jobs()
     jobs.put(of("a", 1))
@@ -74,7 +77,11 @@ def test_jobs_at_rest_are_kept_small_and_are_read_again_when_asked_for(monkeypat
     for number in range(4):
         large = body(number + 1)
         annotations = {"kubectl.kubernetes.io/last-applied-configuration": "x" * 10000, "kept": "yes"}
-        large["metadata"] |= {"name": f"job-{number}", "managedFields": [{"manager": "kubectl"}], "annotations": annotations}
+        large["metadata"] |= {
+            "name": f"job-{number}",
+            "managedFields": [{"manager": "kubectl"}],
+            "annotations": annotations,
+        }
         jobs.put(large)
     parsed = [jobs.get(("ml", f"job-{number}")) for number in range(4)]
     assert len(jobs._parsed) == 2
@@ -98,7 +105,9 @@ def test_a_job_at_rest_takes_little_more_than_its_json(monkeypatch: pytest.Monke
         for number in range(count):
             large = body(number + 1)
             large["metadata"]["name"] = f"job-{number}"
-            large["spec"]["workers"]["template"] = {"spec": {"containers": [{"name": "trainer", "image": "x", "env": environment}]}}
+            large["spec"]["workers"]["template"] = {
+                "spec": {"containers": [{"name": "trainer", "image": "x", "env": environment}]}
+            }
             jobs.put(large)
             jobs.get(("ml", f"job-{number}"))
         each = (tracemalloc.get_traced_memory()[0] - before) / count

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_operator.api import ConditionType, Failure, Restarts, Status
-from elasticjob_operator.controller.status_throttle import NEWS_SECONDS, STATUS_SECONDS, as_written, deeds_wait, seconds_to_hold
+from elasticjob_operator.controller.status_throttle import (
+    NEWS_SECONDS,
+    STATUS_SECONDS,
+    as_written,
+    deeds_wait,
+    seconds_to_hold,
+)
 
 from tests.unit.operator.builders import at, make_status
 
@@ -15,10 +21,14 @@ TRAINS = make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, workers="4/4
 HELD = {
     "a count": TRAINS.model_copy(update={"workers": "3/4"}),
     "a condition": make_status(ConditionType.ACCEPTED, ConditionType.RESTARTING),
-    "a restart that the agents made": TRAINS.model_copy(update={"restarts": Restarts(total=1), "last_failure": OF_A_RANK}),
+    "a restart that the agents made": TRAINS.model_copy(
+        update={"restarts": Restarts(total=1), "last_failure": OF_A_RANK}
+    ),
 }
 AT_ONCE = {
-    "a failed pod is deleted once it is counted": TRAINS.model_copy(update={"restarts": Restarts(total=1), "last_failure": OF_A_POD}),
+    "a failed pod is deleted once it is counted": TRAINS.model_copy(
+        update={"restarts": Restarts(total=1), "last_failure": OF_A_POD}
+    ),
     "pods go once the job has succeeded": make_status(ConditionType.SUCCEEDED),
     "pods go once the job has failed": make_status(ConditionType.FAILED),
     "a job that rests can begin a new run": make_status(ConditionType.SUSPENDED),
@@ -44,7 +54,9 @@ def test_a_round_that_did_something_leaves_its_status_to_the_next() -> None:
     changed = HELD["a count"]
     assert seconds_to_hold(TRAINS, changed, since=100.0, done=True) == NEWS_SECONDS, "the longest, if nothing wakes it"
     assert seconds_to_hold(TRAINS, changed, since=0.25, done=True) == 0.75
-    assert seconds_to_hold(TRAINS, changed, since=100.0, done=True, held=STATUS_SECONDS) == 0.0, "a second at most, however much is done"
+    assert seconds_to_hold(TRAINS, changed, since=100.0, done=True, held=STATUS_SECONDS) == 0.0, (
+        "a second at most, however much is done"
+    )
     for name, wanted in AT_ONCE.items():
         assert seconds_to_hold(TRAINS, wanted, since=0.0, done=True) == 0.0, name
 
@@ -59,7 +71,8 @@ def test_the_end_of_rest_is_written_at_once_too() -> None:
 
 
 def test_what_is_held_is_what_will_be_read() -> None:
-    """Policies compare times of status with those of plans: they must not see parts of a second that are gone once it is written."""
+    """Policies compare times of status with those of plans: they must not see parts of a second that are gone once it
+    is written."""
     held = as_written(TRAINS.model_copy(update={"start_time": at(0.75)}))
     assert held.start_time == at(0)
     assert as_written(held) == held == Status.model_validate(held.to_api())

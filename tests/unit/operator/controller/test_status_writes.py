@@ -1,4 +1,5 @@
-"""What the reconciler writes and tells, when. The API server is a list here; tests/integration counts the requests to a real one."""
+"""What the reconciler writes and tells, when. The API server is a list here; tests/integration counts the requests to a
+real one."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from elasticjob_operator.controller import Jobs, KeyedQueue, Reconciler, status_
 from elasticjob_operator.kube import ApiError, Key
 from elasticjob_operator.kube.jobs import StatusWrite
 from elasticjob_operator.kube.writer import Applied
-from elasticjob_operator.planning import CreatePod, Plan, Story
+from elasticjob_operator.planning import CreatePod, JobEvent, Plan
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import RendezvousView, World
+from elasticjob_operator.state import JobState, RendezvousView
 
 from tests.unit.operator.builders import NAME, TEMPLATE, UID, make_status
 from tests.unit.operator.waiting import until
@@ -50,7 +51,12 @@ class Bench:
         reconciler = Reconciler(Settings(), self.jobs, self, self, self, self.queue)  # type: ignore[arg-type]
         monkeypatch.setattr("elasticjob_operator.controller.reconciler.plan", self._plan)
         spec = {"workers": {"replicas": 1, "template": TEMPLATE}}
-        self.jobs.put({"metadata": {"name": NAME, "namespace": "ml", "uid": UID, "generation": 1, "resourceVersion": "1"}, "spec": spec})
+        self.jobs.put(
+            {
+                "metadata": {"name": NAME, "namespace": "ml", "uid": UID, "generation": 1, "resourceVersion": "1"},
+                "spec": spec,
+            }
+        )
         self._task = asyncio.create_task(self.queue.work(reconciler.reconcile, 1))
 
     def set_second(self, seconds: float) -> None:
@@ -59,7 +65,9 @@ class Bench:
 
     async def decide(self, status: Status, *stories: str) -> None:
         """A round with that plan."""
-        self._decided = Plan(status=status, stories=tuple(Story(reason=Reason.TRAINING, message=each) for each in stories))
+        self._decided = Plan(
+            status=status, stories=tuple(JobEvent(reason=Reason.TRAINING, message=each) for each in stories)
+        )
         rounds = len(self.seen)
         self.queue.add(KEY)
         await until(lambda: len(self.seen) > rounds)
@@ -75,8 +83,8 @@ class Bench:
 
     # The cluster, the sessions and the teller
 
-    def observe(self, *_: Any) -> World:
-        return World()
+    def observe(self, *_: Any) -> JobState:
+        return JobState()
 
     def view(self, *_: Any) -> RendezvousView:
         return RendezvousView()
@@ -119,7 +127,7 @@ class Bench:
         self.jobs.put(self._as_in_api_server(KEY))
         self.queue.add(KEY)
 
-    def tell(self, _namespace: str, _job: str, _uid: str, version: str, story: Story) -> None:
+    def tell(self, _namespace: str, _job: str, _uid: str, version: str, story: JobEvent) -> None:
         assert not self.writes or int(version.partition(".")[0]) == self.version, "after the write, with its version"
         self.told.append(story.message)
         self.names.append((version, story.message))

@@ -160,7 +160,9 @@ async def test_rounds_that_hang_hold_no_workers(bench: Bench, monkeypatch: pytes
     await until(lambda: len(bench.done) == 21)
 
 
-async def test_of_keys_known_to_be_slow_so_many_are_worked_on_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_keys_known_to_be_slow_so_many_are_worked_on_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "BUDGET", 0.02)
     monkeypatch.setattr(module, "SLOW_ROUNDS", 3)
     monkeypatch.setattr(module, "SLOW_WAIT", 0.02)

@@ -48,7 +48,9 @@ class Memory:
             raise self.refuse_writes
         return self.store.txn((), operations)
 
-    async def watch(self, keys: KeyRange, start: int, patience: Callable[[], float]) -> AsyncGenerator[tuple[Event, ...], None]:
+    async def watch(
+        self, keys: KeyRange, start: int, patience: Callable[[], float]
+    ) -> AsyncGenerator[tuple[Event, ...], None]:
         assert patience() > 0
         self._maybe_fail()
         self.watches += 1

@@ -1,4 +1,5 @@
-"""The operator's client against the embedded etcd of the runtime, over real sockets; tests/integration/operator has the real etcd."""
+"""The operator's client against the embedded etcd of the runtime, over real sockets; tests/integration/operator has the
+real etcd."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ async def test_reads_writes_and_watches(proxy: Proxy, shared: Shared) -> None:
     assert [[kv.value for kv in kvs] for kvs in found.reads] == [["π"], []]
 
 
-async def test_server_that_falls_silent_is_found_by_the_probe(proxy: Proxy, shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_that_falls_silent_is_found_by_the_probe(
+    proxy: Proxy, shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "STALL_SECONDS", 0.2)
     etcd = Etcd(f"127.0.0.1:{proxy.port}", shared)
     async with contextlib.aclosing(etcd.watch(RUNS, await etcd.revision("/elasticjob/") + 1, lambda: 0.2)) as stream:

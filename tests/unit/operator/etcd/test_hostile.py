@@ -1,4 +1,5 @@
-"""Whatever answers at a job's endpoint costs that job a condition, and others nothing: neither memory nor time. Over real sockets."""
+"""Whatever answers at a job's endpoint costs that job a condition, and others nothing: neither memory nor time. Over
+real sockets."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from elasticjob_operator.etcd import Sessions, watch_stream
+from elasticjob_operator.etcd import RunWatches, watch_stream
 from elasticjob_operator.etcd.client import Etcd, Shared
 from elasticjob_operator.planning import PublishSpec, Target
-from elasticjob_operator.state import Reach
+from elasticjob_operator.state import Connectivity
 from elasticjob_runtime.contract import SpecValue
 from elasticjob_runtime.etcd import KeyRange, StoreError
 
@@ -56,7 +57,9 @@ async def watch() -> AsyncIterator[Watch]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_hostile_endpoint_is_an_error_within_bounds(kind: str, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hostile_endpoint_is_an_error_within_bounds(
+    kind: str, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watch_stream, "LINE_SECONDS", 1.0)
 
     async def follow(etcd: Etcd) -> None:
@@ -74,7 +77,9 @@ async def test_hostile_endpoint_is_an_error_within_bounds(kind: str, watch: Watc
         except StoreError as refused:
             error = str(refused)
         except TimeoutError:
-            assert kind in ("watch-flood", "watch-empty-lines"), "what is no error must be one of these, which are slowed down"
+            assert kind in ("watch-flood", "watch-empty-lines"), (
+                "what is no error must be one of these, which are slowed down"
+            )
         etcd.close()
     assert watch.highest - watch.before < MOST_MEMORY
     for secret in ("hunter2", "vault", "password"):
@@ -86,11 +91,11 @@ async def test_flood_leaves_the_loop_to_others(watch: Watch) -> None:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(EmbeddedServer())
         floods = [stack.enter_context(hostile(kind)) for kind in ("watch-flood", "watch-empty-lines", "tiny-chunks")]
-        sessions = Sessions(lambda _: None)
+        sessions = RunWatches(lambda _: None)
         for number, endpoint in enumerate(floods):
             await sessions.follow(("ml", f"evil-{number}"), Target(endpoint=endpoint, run_id=f"e-{number}"))
         await sessions.follow(HONEST, Target(endpoint=server.endpoint, run_id="u-1"))
-        await until(lambda: sessions.view(HONEST).reach is Reach.REACHABLE)
+        await until(lambda: sessions.view(HONEST).reach is Connectivity.REACHABLE)
         slowest = 0.0
         for wanted in range(1, 20):
             then = time.monotonic()
@@ -128,9 +133,9 @@ async def test_endpoint_of_a_thousand_connections_is_not_opened() -> None:
 
 async def test_what_is_answered_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
     with hostile("secret") as endpoint:
-        sessions = Sessions(lambda _: None)
+        sessions = RunWatches(lambda _: None)
         await sessions.follow(EVIL, Target(endpoint=endpoint, run_id="u-1"))
-        await until(lambda: sessions.view(EVIL).reach is Reach.DENIED)
+        await until(lambda: sessions.view(EVIL).reach is Connectivity.DENIED)
         error = sessions.view(EVIL).error
         await sessions.close()
     assert endpoint in error

@@ -1,7 +1,17 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_operator.etcd.limits import BURST, LARGEST_SHARE, SHARE_OF_A_RUN, SLICE, SMALL, Pool, TimeBudget, TooMuch, check_parts
+from elasticjob_operator.etcd.limits import (
+    BURST,
+    LARGEST_SHARE,
+    SHARE_OF_A_RUN,
+    SLICE,
+    SMALL,
+    Pool,
+    TimeBudget,
+    TooMuch,
+    check_parts,
+)
 
 
 class Holder:
@@ -50,7 +60,9 @@ def test_long_values_are_no_parts() -> None:
     check_parts(b'{"value":"' + b"A" * 3_000_000 + b'"}')
 
 
-@pytest.mark.parametrize(("runs", "share"), [(0, SHARE_OF_A_RUN), (1, SHARE_OF_A_RUN), (4, 4 * SHARE_OF_A_RUN), (1000, LARGEST_SHARE)])
+@pytest.mark.parametrize(
+    ("runs", "share"), [(0, SHARE_OF_A_RUN), (1, SHARE_OF_A_RUN), (4, 4 * SHARE_OF_A_RUN), (1000, LARGEST_SHARE)]
+)
 def test_etcd_may_take_its_share_for_long_and_a_burst_at_once(runs: int, share: float) -> None:
     budget, now, spent = TimeBudget(lambda: runs), 0.0, 0.0
     for _ in range(100_000):

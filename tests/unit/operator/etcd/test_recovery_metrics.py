@@ -2,18 +2,20 @@ from __future__ import annotations
 
 import dataclasses
 
-from elasticjob_operator.etcd.recovery_metrics import Meter
-from elasticjob_operator.state import Reach, RendezvousView
+from elasticjob_operator.etcd.recovery_metrics import RecoveryMetrics
+from elasticjob_operator.state import Connectivity, RendezvousView
 from elasticjob_runtime.contract import PlanReason, PlanValue, ProgressValue, SpecValue
 from prometheus_client import REGISTRY
 
 from tests.unit.operator.builders import make_plan
 
-VIEW = RendezvousView(reach=Reach.REACHABLE)
+VIEW = RendezvousView(reach=Connectivity.REACHABLE)
 
 
 def plan(round_number: int, *, size: int = 2, caused: float = 0.0, created: float = 0.0) -> PlanValue:
-    return dataclasses.replace(make_plan(round_number), size=size, caused_at=caused, created_at=created, reason=PlanReason.WORKER_FAILED)
+    return dataclasses.replace(
+        make_plan(round_number), size=size, caused_at=caused, created_at=created, reason=PlanReason.WORKER_FAILED
+    )
 
 
 def progress(step: int, round_number: int, at: float) -> ProgressValue:
@@ -26,7 +28,7 @@ def value(name: str, **labels: str) -> float:
 
 class Bench:
     def __init__(self, first: RendezvousView = VIEW) -> None:
-        self.meter = Meter()
+        self.meter = RecoveryMetrics()
         self.view = RendezvousView()
         self.before = self.figures()
         self.see(first)
@@ -49,7 +51,9 @@ class Bench:
 
     @property
     def spent(self) -> dict[str, float]:
-        return {name: round(now - self.before[name], 6) for name, now in self.figures().items() if now != self.before[name]}
+        return {
+            name: round(now - self.before[name], 6) for name, now in self.figures().items() if now != self.before[name]
+        }
 
 
 def test_restart_is_measured_from_its_cause_to_the_first_step() -> None:

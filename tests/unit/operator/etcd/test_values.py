@@ -1,4 +1,5 @@
-"""Values that a script may have written: each is read into its type, or refused with a sentence, and no view can stop a plan."""
+"""Values that a script may have written: each is read into its type, or refused with a sentence, and no view can stop a
+plan."""
 
 from __future__ import annotations
 
@@ -13,8 +14,17 @@ from elasticjob_operator.etcd.run_keys import KEPT_FAILURES, RunKeys
 from elasticjob_operator.etcd.values import LONGEST, read
 from elasticjob_operator.planning import plan
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Reach, World
-from elasticjob_runtime.contract import DEFAULT_PREFIX, FailureValue, Keys, OutcomeValue, PlanValue, ProgressValue, SpecValue, Value
+from elasticjob_operator.state import Connectivity, JobState
+from elasticjob_runtime.contract import (
+    DEFAULT_PREFIX,
+    FailureValue,
+    Keys,
+    OutcomeValue,
+    PlanValue,
+    ProgressValue,
+    SpecValue,
+    Value,
+)
 from elasticjob_runtime.etcd import Event, KeyValue
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -29,11 +39,30 @@ GOOD: dict[type[Value], Value] = {
     FailureValue: make_failure(1),
 }
 KEYS = Keys(DEFAULT_PREFIX, "u-1")
-WRONG: tuple[Any, ...] = (None, True, "2", "", -1, 1.5, 2**31, 2**63, 10**400, 1e308, [], [[]], {}, {"a": {}}, "\ud800", "é" * 70, "a\nb")
+WRONG: tuple[Any, ...] = (
+    None,
+    True,
+    "2",
+    "",
+    -1,
+    1.5,
+    2**31,
+    2**63,
+    10**400,
+    1e308,
+    [],
+    [[]],
+    {},
+    {"a": {}},
+    "\ud800",
+    "é" * 70,
+    "a\nb",
+)
 """Of each only those are taken that the field allows."""
 kinds = st.sampled_from(list(GOOD))
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 
 
@@ -80,7 +109,18 @@ def test_any_field_of_any_type_is_answered(kind: type[Value], data: st.DataObjec
 
 
 @given(failure=st.dictionaries(st.sampled_from([each.name for each in dataclasses.fields(FailureValue)]), anything))
-@example(failure={"time": 1e300, "member": "a", "round": 1, "rank": 1, "local_rank": 0, "exit_code": 1, "reason": "x", "message": ""})
+@example(
+    failure={
+        "time": 1e300,
+        "member": "a",
+        "round": 1,
+        "rank": 1,
+        "local_rank": 0,
+        "exit_code": 1,
+        "reason": "x",
+        "message": "",
+    }
+)
 def test_end_of_a_job_counts_whatever_is_wrong_with_its_failure(failure: dict[str, Any]) -> None:
     text = variant(OutcomeValue, "failure", failure)
     assert read(OutcomeValue, text).reason == "WorkersFailed"
@@ -99,7 +139,7 @@ def plans_with(kind: type[Value], text: str, rounds: int = 2) -> None:
     run = RunKeys(KEYS)
     there = {KEYS.plan: GOOD[PlanValue].to_json(), key: text}
     run.replace([KeyValue(name, value, 1, 1, 1) for name, value in there.items()], 1)
-    view = run.view(Reach.REACHABLE)
+    view = run.view(Connectivity.REACHABLE)
     try:
         read(kind, text)
     except ValueError:
@@ -108,7 +148,7 @@ def plans_with(kind: type[Value], text: str, rounds: int = 2) -> None:
         view.unreadable.encode()
     job = make_job()
     for _ in range(rounds):
-        world = World(pods=tuple(make_pod(index, ready=True) for index in range(4)), rendezvous=view, nodes=None)
+        world = JobState(pods=tuple(make_pod(index, ready=True) for index in range(4)), rendezvous=view, nodes=None)
         decided = plan(job, world, Settings(), NOW)
         written = json.loads(json.dumps(decided.status.to_api(), allow_nan=False).encode())
         job = job.model_copy(update={"status": Status.model_validate(written)})
@@ -130,7 +170,7 @@ def test_of_many_values_that_come_at_once_the_last_is_read(monkeypatch: pytest.M
     monkeypatch.setattr(values, "read", count)
     for step in range(1000):
         run.take(Event(KEYS.progress, ProgressValue(step=step, round=1).to_json(), step + 1, 1))
-    progress = run.view(Reach.REACHABLE).progress
+    progress = run.view(Connectivity.REACHABLE).progress
     assert progress is not None
     assert progress.step == 999
     assert len(texts) == 1
@@ -144,4 +184,4 @@ def test_flood_of_failures_is_kept_within_bounds() -> None:
         run.keep(early, event)
     assert len(early) <= KEPT_FAILURES + 4
     assert sum(len(each.value or "") for each in early.values()) <= 70 * (LONGEST[FailureValue] + 1)
-    assert run.view(Reach.REACHABLE).unreadable
+    assert run.view(Connectivity.REACHABLE).unreadable

@@ -22,7 +22,11 @@ def _group(each: dict[str, Any]) -> Name | None:
 
 
 def pod(name: str, version: int, value: str = "x", job: str = "digits", namespace: str = "ml") -> dict[str, Any]:
-    return {"metadata": {"namespace": namespace, "name": name, "resourceVersion": str(version)}, "value": value, "job": job}
+    return {
+        "metadata": {"namespace": namespace, "name": name, "resourceVersion": str(version)},
+        "value": value,
+        "job": job,
+    }
 
 
 @pytest.fixture

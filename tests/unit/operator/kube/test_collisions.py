@@ -1,4 +1,5 @@
-"""A name that is taken: by an earlier job of that name it will be free soon, by anybody else it is somebody's to settle."""
+"""A name that is taken: by an earlier job of that name it will be free soon, by anybody else it is somebody's to
+settle."""
 
 from __future__ import annotations
 

@@ -41,10 +41,21 @@ def test_labels_are_read_back() -> None:
 
 def test_only_the_training_containers_end_counts() -> None:
     assert (
-        pod_of(body({"phase": "Running", "containerStatuses": [container("logger", **ENDED), container("trainer", running={})]})).end
+        pod_of(
+            body(
+                {
+                    "phase": "Running",
+                    "containerStatuses": [container("logger", **ENDED), container("trainer", running={})],
+                }
+            )
+        ).end
         is None
     )
-    pod = pod_of(body({"phase": "Running", "containerStatuses": [container("logger", running={}), container("trainer", **ENDED)]}))
+    pod = pod_of(
+        body(
+            {"phase": "Running", "containerStatuses": [container("logger", running={}), container("trainer", **ENDED)]}
+        )
+    )
     assert pod.end is not None
     assert (pod.end.exit_code, pod.end.message, pod.ended, pod.failed) == (3, "boom", True, True), (
         "a sidecar that goes on does not keep it alive"
@@ -59,9 +70,16 @@ def test_only_the_training_containers_end_counts() -> None:
             {"containerStatuses": [container("trainer", waiting={"reason": "ErrImagePull", "message": "no"})]},
             Blocked(reason="ErrImagePull", message="no"),
         ),
-        ({"initContainerStatuses": [container("init", waiting={"reason": "ImagePullBackOff"})]}, Blocked(reason="ImagePullBackOff")),
         (
-            {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]},
+            {"initContainerStatuses": [container("init", waiting={"reason": "ImagePullBackOff"})]},
+            Blocked(reason="ImagePullBackOff"),
+        ),
+        (
+            {
+                "conditions": [
+                    {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}
+                ]
+            },
             Blocked(reason="Unschedulable", message="0/3 nodes"),
         ),
         ({"phase": "Running"}, None),
@@ -73,7 +91,12 @@ def test_why_a_pod_does_not_start(status: dict[str, Any], expected: Blocked | No
 
 
 def test_deletion_and_disruption() -> None:
-    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "for another"}
+    condition = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": "for another",
+    }
     pod = pod_of(body({"phase": "Running", "conditions": [condition]}, deletionTimestamp="2026-01-01T00:00:30Z"))
     assert pod.terminating
     assert not pod.running
@@ -89,7 +112,12 @@ def node_body(status: str, since: str = "2026-01-01T00:00:07Z", taint: str = "")
 
 @pytest.mark.parametrize(
     ("status", "health"),
-    [("True", NodeHealth.READY), ("False", NodeHealth.NOT_READY), ("Unknown", NodeHealth.SILENT), ("", NodeHealth.NOT_READY)],
+    [
+        ("True", NodeHealth.READY),
+        ("False", NodeHealth.NOT_READY),
+        ("Unknown", NodeHealth.SILENT),
+        ("", NodeHealth.NOT_READY),
+    ],
 )
 def test_kubelet_that_says_no_is_told_from_one_that_says_nothing(status: str, health: NodeHealth) -> None:
     node = node_of(node_body(status), None, NOW)

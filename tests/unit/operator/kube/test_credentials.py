@@ -42,7 +42,9 @@ def test_but_not_where_it_says_so(environment: pytest.MonkeyPatch) -> None:
     assert proxy_for("https://10.0.0.2:443") == "http://proxy:3128"
 
 
-async def test_certificate_authority_that_comes_later_is_trusted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_certificate_authority_that_comes_later_is_trusted_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(credentials, "CA_SECONDS", 0.01)
     first, second = Pki(tmp_path / "first"), Pki(tmp_path / "second")
     mounted = tmp_path / "ca.crt"

@@ -15,7 +15,11 @@ from elasticjob_operator.kube.client import (
     error_of,
 )
 
-TERMINATING = {"name": "w", "kind": "pods", "causes": [{"reason": "NamespaceTerminating", "message": "namespace a is being terminated"}]}
+TERMINATING = {
+    "name": "w",
+    "kind": "pods",
+    "causes": [{"reason": "NamespaceTerminating", "message": "namespace a is being terminated"}],
+}
 QUOTA = {"name": "w", "kind": "pods"}
 
 

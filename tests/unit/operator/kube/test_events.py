@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from elasticjob_operator.api import Reason
 from elasticjob_operator.kube import events as module
-from elasticjob_operator.kube.events import Teller
-from elasticjob_operator.planning import Story
+from elasticjob_operator.kube.events import EventRecorder
+from elasticjob_operator.planning import JobEvent
 
 from tests.unit.operator.waiting import until
 
@@ -22,7 +22,7 @@ class Bench:
         self.posted: list[tuple[str, str]] = []
         self.under_way: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
-        self.teller = Teller(self)  # type: ignore[arg-type]
+        self.teller = EventRecorder(self)  # type: ignore[arg-type]
         self._task = asyncio.create_task(self.teller.run())
 
     async def request(self, _method: str, path: str, *, body: dict[str, Any]) -> None:
@@ -36,7 +36,7 @@ class Bench:
         self.posted.append((namespace, body["message"]))
 
     def tell(self, namespace: str, message: str) -> None:
-        self.teller.tell(namespace, "digits", "u", "1", Story(reason=Reason.TRAINING, message=message))
+        self.teller.tell(namespace, "digits", "u", "1", JobEvent(reason=Reason.TRAINING, message=message))
 
     async def close(self) -> None:
         self._task.cancel()
@@ -68,7 +68,9 @@ async def test_an_event_never_waits_behind_a_thousand_of_another_namespace(bench
     assert bench.posted.index(("quiet", "mine")) < 10
 
 
-async def test_a_webhook_that_hangs_in_one_namespace_drops_no_event_of_another(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_webhook_that_hangs_in_one_namespace_drops_no_event_of_another(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "WAITING_OF_A_NAMESPACE", 20)
     bench.gates["broken"] = asyncio.Event()
     for number in range(100):

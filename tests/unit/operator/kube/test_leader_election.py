@@ -24,9 +24,16 @@ def test_leader_stops_before_another_may_begin() -> None:
     ("seen", "now", "free"),
     [
         pytest.param(Sighting(version="1", holder="a", duration=10, since=100), 109.9, False, id="renewed lately"),
-        pytest.param(Sighting(version="1", holder="a", duration=10, since=100), 110.1, True, id="not renewed for its duration"),
+        pytest.param(
+            Sighting(version="1", holder="a", duration=10, since=100), 110.1, True, id="not renewed for its duration"
+        ),
         pytest.param(Sighting(version="1", holder="", duration=1, since=100), 100.0, True, id="given back"),
-        pytest.param(Sighting(version="1", holder="a", duration=60, since=100), 130.0, False, id="its own duration counts, not ours"),
+        pytest.param(
+            Sighting(version="1", holder="a", duration=60, since=100),
+            130.0,
+            False,
+            id="its own duration counts, not ours",
+        ),
     ],
 )
 def test_when_a_lease_may_be_taken(seen: Sighting, now: float, free: bool) -> None:

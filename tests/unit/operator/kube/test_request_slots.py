@@ -87,7 +87,9 @@ async def test_who_stops_waiting_takes_no_place_with_it() -> None:
     await until(lambda: bench.running == ["d"])
     bench.finish("d")
     await last
-    assert (bench.slots._free, bench.slots._held, bench.slots._waiting) == (1, {}, {}), "nothing is kept of owners that are gone"
+    assert (bench.slots._free, bench.slots._held, bench.slots._waiting) == (1, {}, {}), (
+        "nothing is kept of owners that are gone"
+    )
 
 
 async def test_a_place_given_to_who_is_cancelled_in_the_same_moment_is_not_lost() -> None:

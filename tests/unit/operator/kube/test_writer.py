@@ -11,13 +11,15 @@ import pytest
 from elasticjob_operator.api import ElasticJob
 from elasticjob_operator.kube.client import ApiError, ConflictError, NoAnswerError, NotFoundError, RefusedError
 from elasticjob_operator.kube.writer import CREATES_OF_A_JOB, PROBES_OF_A_NAMESPACE, Writer
-from elasticjob_operator.planning import Action, AskServer, CreatePod, DeletePod
+from elasticjob_operator.planning import Action, CreatePod, DeletePod, DryRunCreate
 
 from tests.unit.operator.builders import TEMPLATE
 from tests.unit.operator.waiting import until
 
 QUOTA = RefusedError(403, "Forbidden", "exceeded quota: pods, requested: pods=1, used: pods=10, limited: pods=10")
-WEBHOOK = ApiError(500, "InternalError", 'Internal error occurred: failed calling webhook "w.example": context deadline exceeded')
+WEBHOOK = ApiError(
+    500, "InternalError", 'Internal error occurred: failed calling webhook "w.example": context deadline exceeded'
+)
 
 
 class Server:
@@ -100,7 +102,7 @@ async def test_a_webhook_that_fails_is_told_in_words_and_asked_once(error: Excep
     assert words in applied.refusal
     assert applied.failure is None
     assert server.count() == 1
-    ask = AskServer(template_hash="h", body={"metadata": {"name": "w-0"}}, why="new")
+    ask = DryRunCreate(template_hash="h", body={"metadata": {"name": "w-0"}}, why="new")
     applied = await writer(server).apply(job(), [ask])
     assert applied.admission is not None
     assert (words in applied.admission.refusal, applied.admission.invalid, applied.unanswered) == (True, False, True)
@@ -133,11 +135,14 @@ async def test_webhooks_that_hang_hold_no_place_of_jobs_that_go_well() -> None:
     server = Server()
     server.gates["/namespaces/broken/"] = asyncio.Event()
     writes = writer(server)
-    hang = [asyncio.create_task(writes.apply(job(f"h-{number}", "broken"), creates(50), refused=True)) for number in range(200)]
+    hang = [
+        asyncio.create_task(writes.apply(job(f"h-{number}", "broken"), creates(50), refused=True))
+        for number in range(200)
+    ]
     await until(lambda: server.under_way == PROBES_OF_A_NAMESPACE)
     applied = await writes.apply(job("good"), creates(100))
     assert len(applied.done) == 100
-    ask = AskServer(template_hash="h", body={"metadata": {"name": "w-0"}}, why="new")
+    ask = DryRunCreate(template_hash="h", body={"metadata": {"name": "w-0"}}, why="new")
     assert (await writes.apply(job("new", "other"), [ask])).admission is not None
     assert server.under_way == PROBES_OF_A_NAMESPACE
     for task in hang:
@@ -150,6 +155,10 @@ async def test_a_conflict_about_something_else_than_the_name_is_tried_again() ->
 
     class Quota(Server):
         async def request(self, method: str, *_: Any, **__: Any) -> dict[str, Any]:
-            raise ConflictError(409, "Conflict", "resourcequotas") if method == "POST" else NotFoundError(404, "NotFound", "")
+            raise (
+                ConflictError(409, "Conflict", "resourcequotas")
+                if method == "POST"
+                else NotFoundError(404, "NotFound", "")
+            )
 
     assert (await writer(Quota()).apply(job(), creates(1))).missed

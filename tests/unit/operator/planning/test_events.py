@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from elasticjob_operator.api import ConditionType, Reason, Status, set_condition
 from elasticjob_operator.planning import CreatePod, DeletePod
-from elasticjob_operator.planning.events import tell, tell_deeds
+from elasticjob_operator.planning.events import events_of_actions, tell
 
 from tests.unit.operator.builders import NOW
 
@@ -12,7 +12,9 @@ READY = ConditionType.RENDEZVOUS_READY
 
 
 def having(type_: ConditionType, status: bool, reason: Reason, message: str = "words") -> Status:
-    return Status(conditions=set_condition((), type=type_, status=status, reason=reason, message=message, generation=1, now=NOW))
+    return Status(
+        conditions=set_condition((), type=type_, status=status, reason=reason, message=message, generation=1, now=NOW)
+    )
 
 
 @pytest.mark.parametrize(
@@ -25,15 +27,34 @@ def having(type_: ConditionType, status: bool, reason: Reason, message: str = "w
             [],
             id="other words, same state",
         ),
-        pytest.param(Status(), having(RUNNING, False, Reason.WAITING_FOR_WORKERS), [], id="the ordinary course of things"),
         pytest.param(
-            Status(), having(RUNNING, False, Reason.IMAGE_UNAVAILABLE), [(Reason.IMAGE_UNAVAILABLE, True)], id="a person must act"
+            Status(), having(RUNNING, False, Reason.WAITING_FOR_WORKERS), [], id="the ordinary course of things"
         ),
-        pytest.param(Status(), having(RESTARTING, True, Reason.WORKER_FAILED), [(Reason.WORKER_FAILED, True)], id="a failure"),
-        pytest.param(Status(), having(RESTARTING, True, Reason.WORKER_LOST), [(Reason.WORKER_LOST, False)], id="a disruption"),
-        pytest.param(having(RESTARTING, True, Reason.WORKER_LOST), having(RESTARTING, False, Reason.RESUMED), [], id="Training tells it"),
+        pytest.param(
+            Status(),
+            having(RUNNING, False, Reason.IMAGE_UNAVAILABLE),
+            [(Reason.IMAGE_UNAVAILABLE, True)],
+            id="a person must act",
+        ),
+        pytest.param(
+            Status(), having(RESTARTING, True, Reason.WORKER_FAILED), [(Reason.WORKER_FAILED, True)], id="a failure"
+        ),
+        pytest.param(
+            Status(), having(RESTARTING, True, Reason.WORKER_LOST), [(Reason.WORKER_LOST, False)], id="a disruption"
+        ),
+        pytest.param(
+            having(RESTARTING, True, Reason.WORKER_LOST),
+            having(RESTARTING, False, Reason.RESUMED),
+            [],
+            id="Training tells it",
+        ),
         pytest.param(Status(), having(READY, True, Reason.ETCD_READY), [], id="etcd is there"),
-        pytest.param(having(READY, False, Reason.ETCD_STARTING), having(READY, True, Reason.ETCD_READY), [], id="etcd has started"),
+        pytest.param(
+            having(READY, False, Reason.ETCD_STARTING),
+            having(READY, True, Reason.ETCD_READY),
+            [],
+            id="etcd has started",
+        ),
         pytest.param(
             having(READY, False, Reason.ETCD_UNREACHABLE),
             having(READY, True, Reason.ETCD_READY),
@@ -42,7 +63,12 @@ def having(type_: ConditionType, status: bool, reason: Reason, message: str = "w
         ),
         pytest.param(Status(), having(FAILED, False, Reason.NOT_FINISHED), [], id="not failed is no news"),
         pytest.param(Status(), having(FAILED, False, Reason.WORKERS_SUCCEEDED), [], id="Succeeded tells it"),
-        pytest.param(Status(), having(FAILED, True, Reason.MAX_RESTARTS_EXCEEDED), [(Reason.MAX_RESTARTS_EXCEEDED, True)], id="failed"),
+        pytest.param(
+            Status(),
+            having(FAILED, True, Reason.MAX_RESTARTS_EXCEEDED),
+            [(Reason.MAX_RESTARTS_EXCEEDED, True)],
+            id="failed",
+        ),
     ],
 )
 def test_the_story_is_told_once(before: Status, after: Status, told: list[tuple[Reason, bool]]) -> None:
@@ -51,18 +77,18 @@ def test_the_story_is_told_once(before: Status, after: Status, told: list[tuple[
 
 def test_many_pods_are_one_event() -> None:
     created = [CreatePod(body={"metadata": {"name": f"digits-worker-{index}"}}, why="") for index in range(1000)]
-    (story,) = tell_deeds(created)
+    (story,) = events_of_actions(created)
     assert story.message == "Created 1000 workers, digits-worker-0 to digits-worker-999."
 
 
 def test_a_deletion_says_why() -> None:
-    (story,) = tell_deeds([DeletePod(name="digits-worker-3", uid="u", why="node n1 is not ready")])
+    (story,) = events_of_actions([DeletePod(name="digits-worker-3", uid="u", why="node n1 is not ready")])
     assert story.message == "Deleted digits-worker-3: node n1 is not ready"
 
 
 def test_many_deletions_for_one_cause_are_one_event() -> None:
     gone = [DeletePod(name=f"digits-worker-{index}", uid="u", why="the job is suspended") for index in range(1000)]
-    (story,) = tell_deeds(gone)
+    (story,) = events_of_actions(gone)
     assert story.message == "Deleted 1000 workers, digits-worker-0 to digits-worker-999: the job is suspended"
 
 
@@ -70,7 +96,9 @@ def test_many_deletions_for_one_cause_are_one_event() -> None:
     ("before", "after", "told"),
     [
         pytest.param(Status(), Status(), ["b failed"], id="the conditions do not change: told all the same"),
-        pytest.param(Status(), having(RESTARTING, True, Reason.WORKER_FAILED), ["words"], id="Restarting tells it: once"),
+        pytest.param(
+            Status(), having(RESTARTING, True, Reason.WORKER_FAILED), ["words"], id="Restarting tells it: once"
+        ),
     ],
 )
 def test_every_counted_failure_is_told_once(before: Status, after: Status, told: list[str]) -> None:

@@ -16,7 +16,7 @@ from elasticjob_operator.resources import etcd as building
 from elasticjob_operator.resources.etcd import etcd_stateful_set
 from elasticjob_operator.resources.services import etcd_service, workers_service
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Kind, OwnedObject, World
+from elasticjob_operator.state import JobState, Kind, OwnedObject
 
 from tests.unit.operator.builders import NOW, make_job, make_pod, make_view
 
@@ -48,7 +48,9 @@ def patches(objects: Objects, settings: Settings | None = None) -> list[PatchObj
         completed["metadata"] |= {"uid": name}
         known[(kind, name)] = object_of(kind)(completed)
     pods = tuple(make_pod(index, ready=True) for index in range(4))
-    decided = plan(make_job(), World(pods=pods, objects=known, nodes=None, rendezvous=make_view()), settings or Settings(), NOW)
+    decided = plan(
+        make_job(), JobState(pods=pods, objects=known, nodes=None, rendezvous=make_view()), settings or Settings(), NOW
+    )
     return [each for each in decided.actions if isinstance(each, PatchObject)]
 
 
@@ -62,7 +64,9 @@ def test_upgrade_writes_nothing_of_a_job_that_runs(made: Callable[[], Objects]) 
 
 
 @pytest.mark.parametrize("made", [older, ours])
-def test_release_that_builds_an_etcd_otherwise_restarts_none(made: Callable[[], Objects], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_release_that_builds_an_etcd_otherwise_restarts_none(
+    made: Callable[[], Objects], monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = made()
     real = building._flags
     monkeypatch.setattr(building, "_flags", lambda job: [*real(job), "--log-level=debug"])
@@ -90,7 +94,10 @@ def test_what_somebody_changed_beside_the_template_is_put_right_after_an_upgrade
     real = building._flags
     monkeypatch.setattr(building, "_flags", lambda job: [*real(job), "--log-level=debug"])
     found = {(each.kind, each.name): each.patch for each in patches(there)}
-    assert found == {STATEFUL_SET: {"spec": {"replicas": 1}}, (Kind.SERVICE, "digits-etcd"): {"spec": {"selector": {"more": None}}}}
+    assert found == {
+        STATEFUL_SET: {"spec": {"replicas": 1}},
+        (Kind.SERVICE, "digits-etcd"): {"spec": {"selector": {"more": None}}},
+    }
 
 
 def test_hash_says_what_was_applied() -> None:

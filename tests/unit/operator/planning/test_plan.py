@@ -11,13 +11,13 @@ import pytest
 from elasticjob_operator.api import ConditionStatus, ConditionType, ElasticJob, Reason, RendezvousStatus, Status
 from elasticjob_operator.planning import (
     Action,
-    AskServer,
     ClearRun,
     CreateObject,
     CreatePod,
     DeleteJob,
     DeleteObject,
     DeletePod,
+    DryRunCreate,
     EvictMember,
     PatchObject,
     Plan,
@@ -31,15 +31,15 @@ from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import (
     Admission,
     Blocked,
+    Connectivity,
+    JobState,
     Kind,
     NodeHealth,
     OwnedObject,
     Pod,
     PodPhase,
-    Reach,
     Refusal,
     RendezvousView,
-    World,
 )
 from elasticjob_runtime.contract import ProgressValue, SpecValue
 
@@ -64,7 +64,7 @@ ADMITTED = Admission(template_hash=make_pod().template_hash, at=NOW)
 
 
 def ask(job: ElasticJob, *pods: Pod, seconds: float = 0, settings: Settings = SETTINGS, **world: Any) -> Plan:
-    return plan(job, World(pods=tuple(pods), **{"nodes": {}, **world}), settings, at(seconds))
+    return plan(job, JobState(pods=tuple(pods), **{"nodes": {}, **world}), settings, at(seconds))
 
 
 def kinds(found: Plan) -> list[str]:
@@ -108,14 +108,16 @@ def published(job: ElasticJob, *members: int, draining: tuple[str, ...] = ()) ->
 
 
 def trained(replicas: int = 4, **job: Any) -> ElasticJob:
-    status = job.pop("status", None) or make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, round=1, world_size=4)
+    status = job.pop("status", None) or make_status(
+        ConditionType.ACCEPTED, ConditionType.RUNNING, round=1, world_size=4
+    )
     return make_job(replicas=replicas, status=status, **job)
 
 
 def test_new_job_is_asked_about_first_and_nothing_else_happens() -> None:
     found = ask(make_job())
-    assert kinds(found) == ["AskServer"]
-    assert found.look_again == NOW
+    assert kinds(found) == ["DryRunCreate"]
+    assert found.requeue_at == NOW
     assert found.status == Status()
 
 
@@ -125,7 +127,9 @@ def test_pods_services_and_etcd_are_created_together_without_waiting_for_etcd() 
     assert sorted(names(found, CreateObject)) == ["digits", "digits-etcd", "digits-etcd"]
     assert condition(found, ConditionType.ACCEPTED) == ("True", "Accepted")
     assert condition(found, ConditionType.RUNNING) == ("False", "WaitingForWorkers")
-    assert found.status.rendezvous == RendezvousStatus(id=f"{UID}-1", backend="etcd-v3", endpoint="digits-etcd.ml.svc:2379")
+    assert found.status.rendezvous == RendezvousStatus(
+        id=f"{UID}-1", backend="etcd-v3", endpoint="digits-etcd.ml.svc:2379"
+    )
     assert found.target is not None
     assert found.target.endpoint == "digits-etcd.ml.svc:2379"
 
@@ -139,7 +143,7 @@ def test_pod_template_that_the_server_refuses_creates_nothing() -> None:
     found = ask(make_job(), admission=refused)
     assert kinds(found) == []
     assert condition(found, ConditionType.ACCEPTED) == ("False", "InvalidPodTemplate")
-    assert found.look_again == at(30)
+    assert found.requeue_at == at(30)
     assert [story.warning for story in found.stories] == [True]
 
 
@@ -163,7 +167,7 @@ def test_steady_state_does_nothing() -> None:
     assert again.actions == ()
     assert again.stories == ()
     assert again.status == first.status
-    assert again.look_again is None
+    assert again.requeue_at is None
 
 
 def test_running_has_world_size_and_round_of_the_plan() -> None:
@@ -205,7 +209,10 @@ class TestShrink:
         found = self.shrink(make_view(plan=make_plan(), spec=published(self.job, 0, 1, 2, 3)))
         assert names(found, DeletePod) == []
         (action,) = [each for each in found.actions if isinstance(each, PublishSpec)]
-        assert (action.spec.members, tuple(action.spec.draining)) == (["digits-worker-0", "digits-worker-1"], self.draining)
+        assert (action.spec.members, tuple(action.spec.draining)) == (
+            ["digits-worker-0", "digits-worker-1"],
+            self.draining,
+        )
 
     def test_then_deletes_the_highest(self) -> None:
         found = self.shrink(make_view(plan=make_plan(), spec=published(self.job, 0, 1, draining=self.draining)))
@@ -213,10 +220,13 @@ class TestShrink:
         assert not any(each.force for each in found.actions if isinstance(each, DeletePod))
 
     def test_waits_for_the_first_contact_after_a_restart(self) -> None:
-        assert names(self.shrink(make_view(Reach.CONNECTING)), DeletePod) == []
+        assert names(self.shrink(make_view(Connectivity.CONNECTING)), DeletePod) == []
 
     def test_does_not_wait_for_an_etcd_that_is_away(self) -> None:
-        assert names(self.shrink(make_view(Reach.UNREACHABLE)), DeletePod) == ["digits-worker-3", "digits-worker-2"]
+        assert names(self.shrink(make_view(Connectivity.UNREACHABLE)), DeletePod) == [
+            "digits-worker-3",
+            "digits-worker-2",
+        ]
 
 
 class TestFailedPod:
@@ -228,7 +238,7 @@ class TestFailedPod:
         first = ask(self.job, *self.pods, rendezvous=self.view)
         assert names(first, DeletePod) == []
         assert first.status.restarts.total == 1
-        assert first.look_again == NOW
+        assert first.requeue_at == NOW
         second = ask(follow(self.job, first), *self.pods, rendezvous=self.view)
         assert names(second, DeletePod) == ["digits-worker-3"]
         assert names(second, EvictMember) == ["digits-worker-3"]
@@ -267,7 +277,7 @@ def test_kubelet_is_asked_before_its_pods_are_forced_out() -> None:
     found = ask(trained(), *pods, nodes=SILENT_NODES, rendezvous=make_view(plan=make_plan()))
     assert [each.node for each in found.actions if isinstance(each, ReadHeartbeat)] == ["bad"]
     assert not [each for each in found.actions if isinstance(each, DeletePod | EvictMember)]
-    assert found.look_again == NOW
+    assert found.requeue_at == NOW
 
 
 def test_pod_of_a_node_that_says_it_is_not_ready_has_its_grace_time() -> None:
@@ -322,14 +332,14 @@ def test_etcd_that_died_with_its_node_loses_its_number_first_and_is_then_forced_
         "nodes": SILENT_NODES,
         "heartbeats": OLD_LEASE,
         "settings": Settings(),
-        "rendezvous": make_view(Reach.UNREACHABLE),
+        "rendezvous": make_view(Connectivity.UNREACHABLE),
     }
     job = with_store(trained(), 1, "e")
     first = ask(job, *pods, etcd_pod("bad"), **world)
     assert first.status.rendezvous is not None
     assert (first.status.rendezvous.store_generation, first.status.rendezvous.store_pod) == (2, "")
     assert not [each for each in first.actions if isinstance(each, DeletePod)]
-    assert first.look_again == NOW
+    assert first.requeue_at == NOW
     written = job.model_copy(update={"status": first.status})
     second = ask(written, *pods, etcd_pod("bad"), **world)
     (delete,) = [each for each in second.actions if isinstance(each, DeletePod)]
@@ -348,22 +358,34 @@ def test_etcd_on_a_silent_node_is_replaced_before_the_workers_there_have_surely_
     lease = {"bad": make_heartbeat(renewed=-20, unchanged=-20)}
     job = with_store(trained(), 2, "")
     found = ask(
-        job, *pods, etcd_pod("bad"), nodes=SILENT_NODES, heartbeats=lease, settings=Settings(), rendezvous=make_view(Reach.UNREACHABLE)
+        job,
+        *pods,
+        etcd_pod("bad"),
+        nodes=SILENT_NODES,
+        heartbeats=lease,
+        settings=Settings(),
+        rendezvous=make_view(Connectivity.UNREACHABLE),
     )
     assert [each.name for each in found.actions if isinstance(each, DeletePod)] == ["digits-etcd-0"]
 
 
 def test_timer_for_a_node_that_is_about_to_be_lost() -> None:
     nodes = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.SILENT, since=-1)}
-    found = ask(trained(replicas=2), make_pod(0, node="good"), make_pod(1, node="bad"), nodes=nodes, rendezvous=make_view(plan=make_plan()))
-    assert found.look_again == at(4)
+    found = ask(
+        trained(replicas=2),
+        make_pod(0, node="good"),
+        make_pod(1, node="bad"),
+        nodes=nodes,
+        rendezvous=make_view(plan=make_plan()),
+    )
+    assert found.requeue_at == at(4)
 
 
 def test_quota_refusal_is_waited_for_and_shown() -> None:
     refusal = Refusal(kinds=frozenset({"Pod"}), message="exceeded quota", retry_at=at(8))
     found = ask(trained(), make_pod(0), make_pod(1), rendezvous=make_view(plan=make_plan()), refusal=refusal)
     assert names(found, CreatePod) == []
-    assert found.look_again == at(8)
+    assert found.requeue_at == at(8)
     running = found.status.condition(ConditionType.RUNNING)
     assert running is not None
     assert "exceeded quota" in running.message
@@ -375,7 +397,8 @@ def test_quota_refusal_is_waited_for_and_shown() -> None:
 
 
 def test_refusal_of_what_is_not_wanted_any_more_is_not_shown() -> None:
-    """The quota refused two more, and the job was scaled down again: nothing is created that would show that it may be."""
+    """The quota refused two more, and the job was scaled down again: nothing is created that would show that it may
+    be."""
     refusal = Refusal(kinds=frozenset({"Pod"}), message="exceeded quota", retry_at=at(8))
     objects = owned(ask(make_job(), admission=ADMITTED))
     pods, view = [make_pod(0), make_pod(1)], make_view(plan=make_plan(size=2))
@@ -383,20 +406,24 @@ def test_refusal_of_what_is_not_wanted_any_more_is_not_shown() -> None:
     running = found.status.condition(ConditionType.RUNNING)
     assert running is not None
     assert "quota" not in running.message
-    assert found.look_again is None
+    assert found.requeue_at is None
 
 
 def test_refused_autoscaler_holds_no_worker_back() -> None:
-    refusal = Refusal(kinds=frozenset({"HorizontalPodAutoscaler"}), message="spec.metrics[0].type: Invalid value", retry_at=at(8))
+    refusal = Refusal(
+        kinds=frozenset({"HorizontalPodAutoscaler"}), message="spec.metrics[0].type: Invalid value", retry_at=at(8)
+    )
     job = trained(replicas=2, spec={"scaling": {"metrics": METRICS}})
     found = ask(job, make_pod(0), rendezvous=make_view(plan=make_plan(size=2)), refusal=refusal)
     assert names(found, CreatePod) == ["digits-worker-1"]
     assert [each.kind for each in found.actions if isinstance(each, CreateObject)] == [Kind.SERVICE]
-    assert found.look_again == at(8)
+    assert found.requeue_at == at(8)
 
 
 def test_pods_of_an_earlier_job_of_the_name_are_waited_for() -> None:
-    found = ask(make_job(replicas=2), admission=ADMITTED, taken=frozenset({("Pod", "digits-worker-0"), ("Service", "digits")}))
+    found = ask(
+        make_job(replicas=2), admission=ADMITTED, taken=frozenset({("Pod", "digits-worker-0"), ("Service", "digits")})
+    )
     assert names(found, CreatePod) == ["digits-worker-1"]
     assert names(found, CreateObject) == []
 
@@ -428,7 +455,12 @@ def test_object_edited_by_hand_is_put_right() -> None:
 
 def test_new_default_image_restarts_nobodys_etcd() -> None:
     first = ask(make_job(), admission=ADMITTED, settings=Settings(etcd_image="etcd:1"))
-    found = ask(trained(), *[make_pod(index) for index in range(4)], objects=owned(first), settings=Settings(etcd_image="etcd:2"))
+    found = ask(
+        trained(),
+        *[make_pod(index) for index in range(4)],
+        objects=owned(first),
+        settings=Settings(etcd_image="etcd:2"),
+    )
     assert names(found, PatchObject) == []
 
 
@@ -437,7 +469,9 @@ class TestEnd:
 
     def test_success_is_said_first_and_cleaned_up_later(self) -> None:
         progress = ProgressValue(step=100, round=1, updated_at=NOW.timestamp(), metrics={"loss": float("nan")})
-        found = ask(trained(), *self.pods, rendezvous=make_view(outcome=make_outcome(), plan=make_plan(), progress=progress))
+        found = ask(
+            trained(), *self.pods, rendezvous=make_view(outcome=make_outcome(), plan=make_plan(), progress=progress)
+        )
         assert found.actions == ()
         assert condition(found, ConditionType.SUCCEEDED) == ("True", "WorkersSucceeded")
         assert condition(found, ConditionType.FAILED) == ("False", "WorkersSucceeded")
@@ -447,7 +481,9 @@ class TestEnd:
 
     def test_failed_outcome_is_told_with_the_first_failing_rank(self) -> None:
         failure = dataclasses.asdict(make_failure(2, message="ValueError: no", traceback="Traceback\nValueError: no"))
-        outcome = make_outcome("failed", "MaxRestartsExceeded", message="rank 2: ValueError: no; 3 of 3 restarts used", failure=failure)
+        outcome = make_outcome(
+            "failed", "MaxRestartsExceeded", message="rank 2: ValueError: no; 3 of 3 restarts used", failure=failure
+        )
         found = ask(trained(), *self.pods, rendezvous=make_view(outcome=outcome, plan=make_plan(restart_count=3)))
         assert condition(found, ConditionType.FAILED) == ("True", "MaxRestartsExceeded")
         last = found.status.last_failure
@@ -460,13 +496,17 @@ class TestEnd:
         return make_job(status=make_status(ConditionType.SUCCEEDED, completion_time=NOW, round=1, **fields))
 
     def test_terminal_is_terminal(self) -> None:
-        found = ask(self.finished(), *[failed_pod(index) for index in range(4)], rendezvous=make_view(outcome=make_outcome("failed", "X")))
+        found = ask(
+            self.finished(),
+            *[failed_pod(index) for index in range(4)],
+            rendezvous=make_view(outcome=make_outcome("failed", "X")),
+        )
         assert condition(found, ConditionType.SUCCEEDED)[0] == ConditionStatus.TRUE
         assert condition(found, ConditionType.FAILED) == ("", "")
         assert names(found, CreatePod) == []
 
     def test_running_pods_go_after_a_grace(self) -> None:
-        assert ask(self.finished(), *self.pods).look_again == at(10)
+        assert ask(self.finished(), *self.pods).requeue_at == at(10)
         assert len(names(ask(self.finished(), *self.pods, seconds=10), DeletePod)) == 4
 
     def test_etcd_and_services_go_when_nothing_runs(self) -> None:
@@ -495,12 +535,12 @@ def test_job_that_is_being_deleted_is_left_to_the_garbage_collector() -> None:
 def test_every_action_says_why() -> None:
     found = ask(make_job(), admission=ADMITTED, settings=Settings())
     assert all(action.why for action in (*found.actions, *ask(make_job()).actions))
-    assert any(isinstance(action, AskServer) for action in ask(make_job()).actions)
+    assert any(isinstance(action, DryRunCreate) for action in ask(make_job()).actions)
 
 
 def test_job_whose_namespace_goes_is_left_alone() -> None:
     found = ask(trained(), make_pod(0), namespace_goes=True)
-    assert (found.actions, found.stories, found.status, found.look_again) == ((), (), trained().status, None)
+    assert (found.actions, found.stories, found.status, found.requeue_at) == ((), (), trained().status, None)
     assert found.target is not None, "its keys in a user's etcd are still to be cleared"
 
 
@@ -537,11 +577,11 @@ class TestSuspension:
         job = self.job(True, *self.at_rest)
         job = follow(job, ask(job))
         found = ask(job, seconds=9999)
-        assert (found.actions, found.status, found.target, found.look_again) == ((), job.status, None, None)
+        assert (found.actions, found.status, found.target, found.requeue_at) == ((), job.status, None, None)
 
     def test_failed_pod_is_counted_before_it_goes(self) -> None:
         first = ask(self.job(), failed_pod(0), rendezvous=make_view())
-        assert (names(first, DeletePod), first.status.restarts.total, first.look_again) == ([], 3, NOW)
+        assert (names(first, DeletePod), first.status.restarts.total, first.requeue_at) == ([], 3, NOW)
         assert names(ask(follow(self.job(), first), failed_pod(0)), DeletePod) == ["digits-worker-0"]
 
     def test_resumed_it_is_another_run_and_knows_nothing_of_the_last_ones_keys(self) -> None:
@@ -560,7 +600,11 @@ class TestSuspension:
     def test_resumed_and_written_it_stays_that_run(self) -> None:
         job = self.job(False, *self.at_rest)
         job = follow(job, ask(job))
-        found = ask(job, *[make_pod(index, run=2) for index in range(4)], rendezvous=make_view(plan=make_plan(1), run_id=f"{UID}-2"))
+        found = ask(
+            job,
+            *[make_pod(index, run=2) for index in range(4)],
+            rendezvous=make_view(plan=make_plan(1), run_id=f"{UID}-2"),
+        )
         assert names(found, CreatePod) == names(found, DeletePod) == []
         assert condition(found, ConditionType.RUNNING) == ("True", "Training")
         assert found.status.round == 1
@@ -569,7 +613,7 @@ class TestSuspension:
         job = self.job(False, *self.at_rest)
         job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"generation": 2})})
         first = ask(job)
-        assert (kinds(first), first.status) == (["AskServer"], job.status)
+        assert (kinds(first), first.status) == (["DryRunCreate"], job.status)
         assert len(names(ask(job, admission=ADMITTED), CreatePod)) == 4
 
     def test_resumed_with_another_template_before_its_pods_were_gone_it_is_another_run(self) -> None:
@@ -582,7 +626,9 @@ class TestSuspension:
         admitted = Admission(template_hash=template_hash(job), at=NOW)
         found = ask(job, *old, rendezvous=self.old, admission=admitted)
         assert names(found, DeletePod) == ["digits-worker-0", "digits-worker-2"]
-        assert names(found, CreatePod) == [], "not before the last of the old ones is gone: there would be more than wanted"
+        assert names(found, CreatePod) == [], (
+            "not before the last of the old ones is gone: there would be more than wanted"
+        )
         assert found.target is not None
         assert found.target.run_id == f"{UID}-2"
         assert (found.status.round, found.status.restarts.total, found.status.replicas) == (0, 2, 3)
@@ -606,7 +652,9 @@ class TestSuspension:
         job = self.job(False, ConditionType.ACCEPTED, ConditionType.SUSPENDED)
         rests = follow(job, ask(self.job(True, ConditionType.ACCEPTED, ConditionType.RUNNING)))
         job = rests.model_copy(update={"metadata": job.metadata.model_copy(update={"generation": 2}), "spec": job.spec})
-        refused = Admission(template_hash=template_hash(job), refusal="spec.containers[0].image: Required value", invalid=True, at=NOW)
+        refused = Admission(
+            template_hash=template_hash(job), refusal="spec.containers[0].image: Required value", invalid=True, at=NOW
+        )
         found = ask(job, admission=refused)
         assert condition(found, ConditionType.RUNNING) == ("False", "InvalidPodTemplate")
         assert condition(found, ConditionType.SUSPENDED) == ("False", "JobResumed")
@@ -642,39 +690,59 @@ def test_startup_deadline_frees_the_workers_of_a_job_that_cannot_start() -> None
     assert failed is not None
     assert "0/3 nodes are available" in failed.message
     assert len(names(ask(follow(job, found), *pods, seconds=10), DeletePod)) == 2
-    assert ask(job, *pods, seconds=-10).look_again == NOW
+    assert ask(job, *pods, seconds=-10).requeue_at == NOW
 
 
 def test_ended_job_is_deleted_after_its_time() -> None:
     status = make_status(ConditionType.SUCCEEDED, completion_time=NOW)
     job = make_job(spec={"lifecycle": {"ttlSecondsAfterFinished": 60}}, status=status)
-    assert ask(job, seconds=10).look_again == at(60)
+    assert ask(job, seconds=10).requeue_at == at(60)
     assert names(ask(job, seconds=60), DeleteJob) == ["digits"]
 
 
-@pytest.mark.parametrize(("manager", "touched"), [("", True), ("elasticjob.dev/operator", True), ("kueue.x-k8s.io/multikueue", False)])
-@pytest.mark.parametrize("where", [lambda manager: {"managedBy": manager}, lambda manager: {"lifecycle": {"managedBy": manager}}])
+@pytest.mark.parametrize(
+    ("manager", "touched"), [("", True), ("elasticjob.dev/operator", True), ("kueue.x-k8s.io/multikueue", False)]
+)
+@pytest.mark.parametrize(
+    "where", [lambda manager: {"managedBy": manager}, lambda manager: {"lifecycle": {"managedBy": manager}}]
+)
 def test_job_of_another_controller_is_left_alone(where: Callable[[str], Any], manager: str, touched: bool) -> None:
     assert bool(ask(make_job(spec=where(manager))).actions) is touched
 
 
-METRICS = [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}]
+METRICS = [
+    {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
+]
 
 
 class TestScaling:
     def test_metrics_get_an_autoscaler_within_the_bounds(self) -> None:
         found = ask(make_job(spec={"scaling": {"metrics": METRICS}}), admission=ADMITTED)
-        (scaler,) = [each.body for each in found.actions if isinstance(each, CreateObject) and each.kind is Kind.AUTOSCALER]
-        assert scaler["spec"]["scaleTargetRef"] == {"apiVersion": "elasticjob.dev/v1alpha1", "kind": "ElasticJob", "name": "digits"}
-        assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"], scaler["spec"]["metrics"]) == (2, 8, METRICS)
+        (scaler,) = [
+            each.body for each in found.actions if isinstance(each, CreateObject) and each.kind is Kind.AUTOSCALER
+        ]
+        assert scaler["spec"]["scaleTargetRef"] == {
+            "apiVersion": "elasticjob.dev/v1alpha1",
+            "kind": "ElasticJob",
+            "name": "digits",
+        }
+        assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"], scaler["spec"]["metrics"]) == (
+            2,
+            8,
+            METRICS,
+        )
 
     def test_without_metrics_it_goes(self) -> None:
         objects = owned(ask(make_job(spec={"scaling": {"metrics": METRICS}}), admission=ADMITTED))
         found = ask(trained(), *[make_pod(index) for index in range(4)], objects=objects)
-        assert [(each.kind, each.name) for each in found.actions if isinstance(each, DeleteObject)] == [(Kind.AUTOSCALER, "digits")]
+        assert [(each.kind, each.name) for each in found.actions if isinstance(each, DeleteObject)] == [
+            (Kind.AUTOSCALER, "digits")
+        ]
 
     def test_size_in_between_is_rounded_down_and_told_to_the_agents(self) -> None:
-        found = ask(make_job(replicas=7, workers={"allowedReplicas": [2, 4, 8]}), admission=ADMITTED, rendezvous=make_view())
+        found = ask(
+            make_job(replicas=7, workers={"allowedReplicas": [2, 4, 8]}), admission=ADMITTED, rendezvous=make_view()
+        )
         assert len(names(found, CreatePod)) == 4
         (action,) = [each for each in found.actions if isinstance(each, PublishSpec)]
         assert (action.spec.wanted, action.spec.allowed) == (4, [2, 4, 8])
@@ -687,7 +755,7 @@ class TestScaling:
         view = make_view(plan=make_plan())
         first = ask(job, *[make_pod(index) for index in (0, 1, 3)], rendezvous=view)
         assert names(first, CreatePod) == ["digits-worker-2"], "a lost one"
-        assert first.look_again == at(10)
+        assert first.requeue_at == at(10)
         assert condition(first, ConditionType.RESIZING) == ("True", "ScaleUpDelayed")
         pods = [make_pod(index) for index in range(4)]
         assert names(ask(follow(job, first), *pods, seconds=9, rendezvous=view), CreatePod) == []
@@ -711,7 +779,9 @@ class TestTorchrunsOwnRendezvous:
         assert found.status.rendezvous is not None
         assert found.status.rendezvous.endpoint == "digits-worker-0.digits.ml.svc:29400"
         pods = [each.body for each in found.actions if isinstance(each, CreatePod)]
-        environments = [{each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]} for pod in pods]
+        environments = [
+            {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]} for pod in pods
+        ]
         assert [each["PET_RDZV_CONF"] for each in environments] == ["is_host=true", "is_host=false"]
         assert {each["PET_RDZV_ENDPOINT"] for each in environments} == {"digits-worker-0.digits.ml.svc:29400"}
         # Else torchrun restarts into the store of the round before, and hangs there after any lost pod.
@@ -722,7 +792,7 @@ class TestTorchrunsOwnRendezvous:
         found = ask(self.job(), make_pod(0), make_pod(1))
         assert condition(found, ConditionType.RUNNING) == ("True", "Training")
         assert condition(found, ConditionType.RENDEZVOUS_READY) == ("True", "StoreReady")
-        assert found.look_again is None
+        assert found.requeue_at is None
 
     def test_shrinks_without_telling_anybody_and_keeps_worker_0(self) -> None:
         job = self.job(replicas=2)
@@ -740,7 +810,9 @@ class TestTorchrunsOwnRendezvous:
 
     def test_etcd_v2_is_the_users_own(self) -> None:
         rendezvous = {"backend": "etcd-v2", "endpoint": "old:2379"}
-        found = ask(make_job(spec={"rendezvous": rendezvous}), admission=ADMITTED, settings=Settings(endpoint="v3:2379"))
+        found = ask(
+            make_job(spec={"rendezvous": rendezvous}), admission=ADMITTED, settings=Settings(endpoint="v3:2379")
+        )
         assert found.status.rendezvous == RendezvousStatus(id=f"{UID}-1", backend="etcd-v2", endpoint="old:2379")
         assert found.target is None
         assert condition(found, ConditionType.RENDEZVOUS_READY) == ("", "")

@@ -1,7 +1,8 @@
-"""`plan` against a model of the cluster, in random orders of events and with operators that die in the middle of what they do.
+"""`plan` against a model of the cluster, in random orders of events and with operators that die in the middle of what
+they do.
 
-The model plays kubelets, nodes, agents and users. What must hold at every moment is in the invariants; in the end all troubles are over,
-and the job must come to rest where its owner wants it.
+The model plays kubelets, nodes, agents and users. What must hold at every moment is in the invariants; in the end all
+troubles are over, and the job must come to rest where its owner wants it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import orjson
 from elasticjob_operator.api import ConditionType, ElasticJob, OnPartition, Status
 from elasticjob_operator.planning import (
     Action,
-    AskServer,
     ClearRun,
     CreateObject,
     CreatePod,
     DeleteObject,
     DeletePod,
+    DryRunCreate,
     Plan,
     PublishSpec,
     ReadHeartbeat,
@@ -33,17 +34,17 @@ from elasticjob_operator.resources.pods import template_hash
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import (
     Admission,
+    Connectivity,
     ContainerEnd,
     Heartbeat,
+    JobState,
     Kind,
     Node,
     NodeHealth,
     OwnedObject,
     Pod,
     PodPhase,
-    Reach,
     RendezvousView,
-    World,
 )
 from elasticjob_runtime.contract import FailureValue, OutcomeValue, PlanValue, SpecValue
 from hypothesis import settings
@@ -98,7 +99,7 @@ class Cluster(RuleBasedStateMachine):
         self.objects: dict[tuple[Kind, str], OwnedObject] = {}
         self.nodes = {name: Node(name=name, health=NodeHealth.READY, since=NOW, seen_at=NOW) for name in NODES}
         self.heartbeats: dict[str, Heartbeat] = {}
-        self.reach = Reach.REACHABLE
+        self.reach = Connectivity.REACHABLE
         self.spec: SpecValue | None = None
         self.plan: PlanValue | None = None
         self.outcome: OutcomeValue | None = None
@@ -114,8 +115,8 @@ class Cluster(RuleBasedStateMachine):
     # The operator
 
     @property
-    def world(self) -> World:
-        known = self.reach is not Reach.CONNECTING
+    def world(self) -> JobState:
+        known = self.reach is not Connectivity.CONNECTING
         view = RendezvousView(
             reach=self.reach,
             run_id=self.run_id,
@@ -124,7 +125,7 @@ class Cluster(RuleBasedStateMachine):
             outcome=self.outcome if known else None,
             failure=self.failure if known else None,
         )
-        return World(
+        return JobState(
             pods=tuple(self.pods.values()),
             objects=self.objects,
             nodes=self.nodes,
@@ -139,7 +140,9 @@ class Cluster(RuleBasedStateMachine):
     @initialize(spec=st.sampled_from(SPECS))
     def _admit(self, spec: dict[str, Any]) -> None:
         workers, policy = spec.get("workers", {}), {"maxRestarts": 4, **spec.get("restartPolicy", {})}
-        self.job = make_job(replicas=2, min=MIN, max=MAX, workers=workers, spec={**_other(spec), "restartPolicy": policy})
+        self.job = make_job(
+            replicas=2, min=MIN, max=MAX, workers=workers, spec={**_other(spec), "restartPolicy": policy}
+        )
         self.reconcile(survives=99)
 
     def reconcile(self, survives: int) -> None:
@@ -166,7 +169,7 @@ class Cluster(RuleBasedStateMachine):
 
     def apply(self, action: Action) -> None:
         match action:
-            case AskServer():
+            case DryRunCreate():
                 self.admission = Admission(template_hash=action.template_hash, at=self.now)
             case CreatePod():
                 self.create(action)
@@ -186,7 +189,7 @@ class Cluster(RuleBasedStateMachine):
                 last = self.nodes[action.node].since - datetime.timedelta(seconds=45)
                 self.heartbeats[action.node] = Heartbeat(read_at=self.now, renewed_at=last, unchanged_since=self.now)
             case PublishSpec():
-                if self.reach is Reach.REACHABLE:
+                if self.reach is Connectivity.REACHABLE:
                     self.spec = action.spec
             case ClearRun():
                 assert not any(pod.running for pod in self.pods.values()), "took the keys from agents that live"
@@ -214,10 +217,12 @@ class Cluster(RuleBasedStateMachine):
         assert self.holding_places(NodeHealth.NOT_READY) <= self.job.replicas, "more pods than wanted"
 
     def holding_places(self, *unable: NodeHealth) -> int:
-        """How many pods count as workers: one that a kubelet on an `unable` node should have ended by now holds only its name."""
+        """How many pods count as workers: one that a kubelet on an `unable` node should have ended by now holds only
+        its name."""
         overdue = self.now - datetime.timedelta(seconds=STRANDED_SECONDS)
         return sum(
-            pod.delete_by is None or pod.delete_by > overdue or self.nodes[pod.node].health not in unable for pod in self.pods.values()
+            pod.delete_by is None or pod.delete_by > overdue or self.nodes[pod.node].health not in unable
+            for pod in self.pods.values()
         )
 
     def check_counted(self, action: DeletePod) -> None:
@@ -315,7 +320,9 @@ class Cluster(RuleBasedStateMachine):
     def user_scales(self, replicas: int) -> None:
         metadata = self.job.metadata.model_copy(update={"generation": self.job.generation + 1})
         workers = self.job.spec.workers.model_copy(update={"replicas": replicas})
-        self.job = self.job.model_copy(update={"metadata": metadata, "spec": self.job.spec.model_copy(update={"workers": workers})})
+        self.job = self.job.model_copy(
+            update={"metadata": metadata, "spec": self.job.spec.model_copy(update={"workers": workers})}
+        )
 
     @event(suspend=st.booleans(), image=st.sampled_from(["trainer:1", "trainer:1", "trainer:2"]))
     def user_suspends_or_resumes(self, suspend: bool, image: str) -> None:
@@ -326,10 +333,17 @@ class Cluster(RuleBasedStateMachine):
             workers = self.job.spec.workers.model_copy(update={"template": template})
             self.job = self.job.model_copy(update={"spec": self.job.spec.model_copy(update={"workers": workers})})
         lifecycle = self.job.spec.lifecycle.model_copy(update={"suspend": suspend})
-        self.job = self.job.model_copy(update={"metadata": metadata, "spec": self.job.spec.model_copy(update={"lifecycle": lifecycle})})
+        self.job = self.job.model_copy(
+            update={"metadata": metadata, "spec": self.job.spec.model_copy(update={"lifecycle": lifecycle})}
+        )
 
-    @event(reach=st.sampled_from([Reach.REACHABLE, Reach.REACHABLE, Reach.UNREACHABLE, Reach.CONNECTING]), empty=st.booleans())
-    def etcd_comes_and_goes(self, reach: Reach, empty: bool) -> None:
+    @event(
+        reach=st.sampled_from(
+            [Connectivity.REACHABLE, Connectivity.REACHABLE, Connectivity.UNREACHABLE, Connectivity.CONNECTING]
+        ),
+        empty=st.booleans(),
+    )
+    def etcd_comes_and_goes(self, reach: Connectivity, empty: bool) -> None:
         self.reach = reach
         if empty:
             self.forget_keys()
@@ -397,17 +411,19 @@ class Cluster(RuleBasedStateMachine):
     # All troubles end
 
     def teardown(self) -> None:
-        self.nodes = {name: Node(name=name, health=NodeHealth.READY, since=self.now, seen_at=self.now) for name in NODES}
-        self.reach = Reach.REACHABLE
+        self.nodes = {
+            name: Node(name=name, health=NodeHealth.READY, since=self.now, seen_at=self.now) for name in NODES
+        }
+        self.reach = Connectivity.REACHABLE
         for _ in range(90):
             for pod in list(self.pods.values()):
                 self.start(pod, NODES[0])
                 self.end(pod)
             found = self.decide()
             if not found.actions and found.status == self.job.status:
-                if found.look_again is None:
+                if found.requeue_at is None:
                     break
-                self.now = max(self.now, found.look_again)
+                self.now = max(self.now, found.requeue_at)
             self.reconcile(survives=99)
         self.at_rest()
         super().teardown()
@@ -425,7 +441,9 @@ class Cluster(RuleBasedStateMachine):
             assert not self.objects, "a job at rest keeps its etcd"
             return
         assert len(self.pods) == self.job.replicas
-        assert {pod.template_hash for pod in self.pods.values()} == {template_hash(self.job)}, "workers of another template"
+        assert {pod.template_hash for pod in self.pods.values()} == {template_hash(self.job)}, (
+            "workers of another template"
+        )
         assert all(pod.running for pod in self.pods.values())
         assert self.spec is not None
         assert sorted(self.spec.members) == sorted(self.pods)

@@ -20,12 +20,27 @@ def answer(refusal: str = "", *, invalid: bool = False, seconds: float = 0, temp
     [
         pytest.param(1, None, [], None, None, True, None, id="new: ask"),
         pytest.param(1, None, [], answer(), True, False, None, id="the server would take it"),
-        pytest.param(1, None, [], answer("no such field", invalid=True), False, False, 30, id="refused: not asked all the time"),
-        pytest.param(1, None, [], answer("no quota", seconds=-30), False, True, None, id="refused a while ago: ask again"),
-        pytest.param(1, None, [], answer("no", template_hash="old"), None, True, None, id="the template was mended: ask at once"),
+        pytest.param(
+            1, None, [], answer("no such field", invalid=True), False, False, 30, id="refused: not asked all the time"
+        ),
+        pytest.param(
+            1, None, [], answer("no quota", seconds=-30), False, True, None, id="refused a while ago: ask again"
+        ),
+        pytest.param(
+            1, None, [], answer("no", template_hash="old"), None, True, None, id="the template was mended: ask at once"
+        ),
         pytest.param(1, ACCEPTED, [], None, True, False, None, id="operator restarted: status knows"),
         pytest.param(2, ACCEPTED, [], None, None, True, None, id="new generation: ask"),
-        pytest.param(2, ACCEPTED, [make_pod()], None, True, False, None, id="scaled while a pod is there: quota in use is no fault"),
+        pytest.param(
+            2,
+            ACCEPTED,
+            [make_pod()],
+            None,
+            True,
+            False,
+            None,
+            id="scaled while a pod is there: quota in use is no fault",
+        ),
     ],
 )
 def test_accepted(
@@ -39,7 +54,7 @@ def test_accepted(
 ) -> None:
     found = judge(make_job(generation=generation, status=status), HASH, pods, admission, NOW)
     assert (found.accepted, found.ask) == (accepted, ask)
-    assert found.look_again == (at(again) if again is not None else None)
+    assert found.requeue_at == (at(again) if again is not None else None)
 
 
 @pytest.mark.parametrize(("invalid", "reason"), [(True, Reason.INVALID_POD_TEMPLATE), (False, Reason.POD_REFUSED)])
@@ -51,6 +66,10 @@ def test_refusal_has_the_servers_own_words(invalid: bool, reason: Reason) -> Non
 
 def test_a_refused_condition_in_status_is_asked_about_again_after_a_restart() -> None:
     refused = Condition(
-        type="Accepted", status=ConditionStatus.FALSE, reason="InvalidPodTemplate", observed_generation=1, last_transition_time=NOW
+        type="Accepted",
+        status=ConditionStatus.FALSE,
+        reason="InvalidPodTemplate",
+        observed_generation=1,
+        last_transition_time=NOW,
     )
     assert judge(make_job(status=Status(conditions=(refused,))), HASH, [], None, NOW).ask

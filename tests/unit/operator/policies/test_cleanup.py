@@ -3,17 +3,17 @@ from __future__ import annotations
 import pytest
 from elasticjob_operator.api import CleanPods
 from elasticjob_operator.policies.cleanup import clean_up
-from elasticjob_operator.policies.pod_state import Standing
+from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.state import Pod
 
 from tests.unit.operator.builders import NOW, at, ended, failed_pod, make_pod
 
 RUNNING, ALL, NONE = CleanPods.RUNNING, CleanPods.ALL, CleanPods.NONE
-LIVE = (make_pod(0), Standing.LIVE)
-FAILED = (failed_pod(1), Standing.FAILED)
-LEAVING = (make_pod(2, delete_by=5), Standing.LEAVING)
-LOST = (make_pod(3), Standing.LOST)
-SIDECAR = (make_pod(4, end=ended(0)), Standing.SUCCEEDED)
+LIVE = (make_pod(0), PodState.LIVE)
+FAILED = (failed_pod(1), PodState.FAILED)
+LEAVING = (make_pod(2, delete_by=5), PodState.LEAVING)
+LOST = (make_pod(3), PodState.LOST)
+SIDECAR = (make_pod(4, end=ended(0)), PodState.SUCCEEDED)
 """Its trainer has ended, another container runs on."""
 
 
@@ -22,7 +22,9 @@ SIDECAR = (make_pod(4, end=ended(0)), Standing.SUCCEEDED)
     [
         pytest.param(RUNNING, [], 0, [], True, None, id="nothing left"),
         pytest.param(RUNNING, [LIVE, FAILED], 0, [], False, 10, id="agents end by themselves: wait, their logs stay"),
-        pytest.param(RUNNING, [LIVE, FAILED], 10, [0], False, None, id="free resources: still running pods go, ended ones stay"),
+        pytest.param(
+            RUNNING, [LIVE, FAILED], 10, [0], False, None, id="free resources: still running pods go, ended ones stay"
+        ),
         pytest.param(RUNNING, [FAILED], 0, [], True, None, id="all ended"),
         pytest.param(ALL, [FAILED], 0, [1], True, None, id="all go: nobody runs, so at once"),
         pytest.param(ALL, [LIVE, FAILED], 0, [], False, 10, id="all go, after the grace"),
@@ -35,12 +37,17 @@ SIDECAR = (make_pod(4, end=ended(0)), Standing.SUCCEEDED)
     ],
 )
 def test_what_is_left_of_an_ended_job(
-    policy: CleanPods, pods: list[tuple[Pod, Standing]], after: float, deleted: list[int], rest: bool, again: float | None
+    policy: CleanPods,
+    pods: list[tuple[Pod, PodState]],
+    after: float,
+    deleted: list[int],
+    rest: bool,
+    again: float | None,
 ) -> None:
     found = clean_up(policy, pods, NOW, at(after))
     assert [pod.index for pod in found.delete] == deleted
     assert found.all_ended is rest
-    assert found.look_again == (at(again) if again is not None else None)
+    assert found.requeue_at == (at(again) if again is not None else None)
 
 
 def test_pods_lost_with_their_node_go_by_force() -> None:

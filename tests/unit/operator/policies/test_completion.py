@@ -6,7 +6,7 @@ import pytest
 from elasticjob_operator.api import Failure, Reason, Restarts
 from elasticjob_operator.policies.completion import judge
 from elasticjob_operator.policies.restart_budget import Budget
-from elasticjob_operator.state import Pod, PodPhase, Reach, RendezvousView
+from elasticjob_operator.state import Connectivity, Pod, PodPhase, RendezvousView
 
 from tests.unit.operator.builders import NOW, at, ended, failed_pod, make_job, make_outcome, make_pod, make_view
 
@@ -20,7 +20,7 @@ def won(index: int, seconds: float = 0) -> Pod:
     return make_pod(index, PodPhase.SUCCEEDED, end=ended(0, at=seconds, reason="Completed"))
 
 
-AWAY = make_view(Reach.UNREACHABLE)
+AWAY = make_view(Connectivity.UNREACHABLE)
 
 
 @pytest.mark.parametrize(
@@ -28,19 +28,63 @@ AWAY = make_view(Reach.UNREACHABLE)
     [
         pytest.param(make_view(), [make_pod(0)], FINE, None, None, None, id="trains"),
         pytest.param(make_view(), [], FINE, None, None, None, id="no pods yet"),
-        pytest.param(make_view(outcome=make_outcome()), [make_pod(0)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="agents say so"),
         pytest.param(
-            make_view(), [won(0), won(1)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="no word from the agents: all ended well"
+            make_view(outcome=make_outcome()),
+            [make_pod(0)],
+            FINE,
+            True,
+            Reason.WORKERS_SUCCEEDED,
+            None,
+            id="agents say so",
         ),
-        pytest.param(make_view(), [won(0), failed_pod(1)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="all ended, one well"),
-        pytest.param(AWAY, [won(0), won(1)], FINE, None, None, 10, id="etcd away: all ended well, what they wrote is waited for"),
-        pytest.param(make_view(Reach.CONNECTING), [won(0), won(1)], FINE, None, None, 10, id="not read yet: the same"),
-        pytest.param(AWAY, [won(0, -10), won(1, -9)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="etcd away for longer than the grace"),
-        pytest.param(AWAY, [won(0), make_pod(1)], FINE, None, None, 10, id="one ended well, another still runs: a grace"),
         pytest.param(
-            AWAY, [won(0, -10), make_pod(1)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="worker running forever after others completed"
+            make_view(),
+            [won(0), won(1)],
+            FINE,
+            True,
+            Reason.WORKERS_SUCCEEDED,
+            None,
+            id="no word from the agents: all ended well",
         ),
-        pytest.param(AWAY, [won(0, -10), make_pod(1, PodPhase.PENDING)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="late pod"),
+        pytest.param(
+            make_view(), [won(0), failed_pod(1)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="all ended, one well"
+        ),
+        pytest.param(
+            AWAY, [won(0), won(1)], FINE, None, None, 10, id="etcd away: all ended well, what they wrote is waited for"
+        ),
+        pytest.param(
+            make_view(Connectivity.CONNECTING), [won(0), won(1)], FINE, None, None, 10, id="not read yet: the same"
+        ),
+        pytest.param(
+            AWAY,
+            [won(0, -10), won(1, -9)],
+            FINE,
+            True,
+            Reason.WORKERS_SUCCEEDED,
+            None,
+            id="etcd away for longer than the grace",
+        ),
+        pytest.param(
+            AWAY, [won(0), make_pod(1)], FINE, None, None, 10, id="one ended well, another still runs: a grace"
+        ),
+        pytest.param(
+            AWAY,
+            [won(0, -10), make_pod(1)],
+            FINE,
+            True,
+            Reason.WORKERS_SUCCEEDED,
+            None,
+            id="worker running forever after others completed",
+        ),
+        pytest.param(
+            AWAY,
+            [won(0, -10), make_pod(1, PodPhase.PENDING)],
+            FINE,
+            True,
+            Reason.WORKERS_SUCCEEDED,
+            None,
+            id="late pod",
+        ),
         pytest.param(
             make_view(),
             [make_pod(0, PodPhase.SUCCEEDED, end=ended(0, at=-99), delete_by=0), make_pod(1)],
@@ -71,16 +115,29 @@ AWAY = make_view(Reach.UNREACHABLE)
             id="agents gave up",
         ),
         pytest.param(
-            make_view(outcome=make_outcome()), [failed_pod(0)], SPENT, True, Reason.WORKERS_SUCCEEDED, None, id="the agents' word is final"
+            make_view(outcome=make_outcome()),
+            [failed_pod(0)],
+            SPENT,
+            True,
+            Reason.WORKERS_SUCCEEDED,
+            None,
+            id="the agents' word is final",
         ),
     ],
 )
 def test_when_a_job_has_ended(
-    view: RendezvousView, workers: Sequence[Pod], budget: Budget, succeeded: bool | None, reason: Reason | None, again: float | None
+    view: RendezvousView,
+    workers: Sequence[Pod],
+    budget: Budget,
+    succeeded: bool | None,
+    reason: Reason | None,
+    again: float | None,
 ) -> None:
     found = judge(make_job(), view, workers, budget, NOW)
-    assert (found.end and (found.end.succeeded, found.end.reason)) == (None if succeeded is None else (succeeded, reason))
-    assert found.look_again == (at(again) if again is not None else None)
+    assert (found.end and (found.end.succeeded, found.end.reason)) == (
+        None if succeeded is None else (succeeded, reason)
+    )
+    assert found.requeue_at == (at(again) if again is not None else None)
 
 
 def test_message_says_who_failed_of_what_and_names_the_field() -> None:
@@ -93,4 +150,6 @@ def test_message_says_who_failed_of_what_and_names_the_field() -> None:
 def test_message_of_a_rule_says_who_failed_of_what() -> None:
     end = judge(make_job(), make_view(), [failed_pod(2)], FATAL, NOW).end
     assert end is not None
-    assert "digits-worker-2 failed in a way that ends the job by spec.restartPolicy.rules: ApplicationError" in end.message
+    assert (
+        "digits-worker-2 failed in a way that ends the job by spec.restartPolicy.rules: ApplicationError" in end.message
+    )

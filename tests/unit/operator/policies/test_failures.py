@@ -19,16 +19,42 @@ FAILED = PodPhase.FAILED
         pytest.param(failed_pod(code=137, reason="OOMKilled"), "OutOfMemory", Cost.COUNTS, 137, id="out of memory"),
         pytest.param(failed_pod(code=128, reason="StartError"), "StartError", Cost.COUNTS, 128, id="command not found"),
         pytest.param(failed_pod(code=78), "ApplicationError", Cost.COUNTS, 78, id="agent does not fit the others"),
-        pytest.param(failed_pod(code=143), "Terminated", Cost.COUNTS, 143, id="SIGTERM of a liveness probe, or of the script itself"),
+        pytest.param(
+            failed_pod(code=143),
+            "Terminated",
+            Cost.COUNTS,
+            143,
+            id="SIGTERM of a liveness probe, or of the script itself",
+        ),
         pytest.param(failed_pod(code=130), "Terminated", Cost.COUNTS, 130, id="SIGINT"),
-        pytest.param(failed_pod(code=143, disruption="EvictionByEvictionAPI"), "EvictionByEvictionAPI", Cost.FREE, None, id="drained"),
+        pytest.param(
+            failed_pod(code=143, disruption="EvictionByEvictionAPI"),
+            "EvictionByEvictionAPI",
+            Cost.FREE,
+            None,
+            id="drained",
+        ),
         pytest.param(failed_pod(code=75), "Terminated", Cost.FREE, 75, id="fenced after five minutes"),
-        pytest.param(failed_pod(code=75, started=-59), "Terminated", Cost.COUNTS, 75, id="fenced at once: may go on for ever"),
-        pytest.param(failed_pod(code=255, reason="Unknown"), "ContainerStatusUnknown", Cost.FREE, None, id="rebooted, says containerd"),
+        pytest.param(
+            failed_pod(code=75, started=-59), "Terminated", Cost.COUNTS, 75, id="fenced at once: may go on for ever"
+        ),
+        pytest.param(
+            failed_pod(code=255, reason="Unknown"),
+            "ContainerStatusUnknown",
+            Cost.FREE,
+            None,
+            id="rebooted, says containerd",
+        ),
         pytest.param(failed_pod(code=255), "ApplicationError", Cost.COUNTS, 255, id="sys.exit(-1), and no signal 127"),
         pytest.param(failed_pod(code=192), "Signal", Cost.COUNTS, -64, id="the last signal"),
         pytest.param(failed_pod(code=193), "ApplicationError", Cost.COUNTS, 193, id="no signal"),
-        pytest.param(failed_pod(code=69), "RendezvousUnavailable", Cost.FREE_BUT_WAIT, 69, id="etcd outage must not burn the budget"),
+        pytest.param(
+            failed_pod(code=69),
+            "RendezvousUnavailable",
+            Cost.FREE_BUT_WAIT,
+            69,
+            id="etcd outage must not burn the budget",
+        ),
         pytest.param(
             failed_pod(code=137, disruption="PreemptionByScheduler"),
             "PreemptionByScheduler",
@@ -36,7 +62,13 @@ FAILED = PodPhase.FAILED
             None,
             id="preempted is a free retry",
         ),
-        pytest.param(failed_pod(code=137, disruption="TerminationByKubelet"), "TerminationByKubelet", Cost.FREE, None, id="node shutdown"),
+        pytest.param(
+            failed_pod(code=137, disruption="TerminationByKubelet"),
+            "TerminationByKubelet",
+            Cost.FREE,
+            None,
+            id="node shutdown",
+        ),
         pytest.param(
             make_pod(0, FAILED, reason="Evicted", message="low on memory", disruption="TerminationByKubelet"),
             "TerminationByKubelet",
@@ -52,8 +84,16 @@ FAILED = PodPhase.FAILED
             id="evicted for its own emptyDir",
         ),
         pytest.param(make_pod(0, FAILED, reason="NodeLost"), "NodeLost", Cost.FREE, None, id="node lost"),
-        pytest.param(failed_pod(code=137, reason="ContainerStatusUnknown"), "ContainerStatusUnknown", Cost.FREE, None, id="node restarted"),
-        pytest.param(make_pod(0, FAILED, reason="OutOfcpu"), "OutOfcpu", Cost.FREE_BUT_WAIT, None, id="kubelet refused: no room"),
+        pytest.param(
+            failed_pod(code=137, reason="ContainerStatusUnknown"),
+            "ContainerStatusUnknown",
+            Cost.FREE,
+            None,
+            id="node restarted",
+        ),
+        pytest.param(
+            make_pod(0, FAILED, reason="OutOfcpu"), "OutOfcpu", Cost.FREE_BUT_WAIT, None, id="kubelet refused: no room"
+        ),
         pytest.param(make_pod(0, FAILED), "Rejected", Cost.FREE_BUT_WAIT, None, id="never ran, nobody says why"),
     ],
 )
@@ -85,5 +125,7 @@ ANY_OOM = RestartRule(reasons=("OutOfMemory",), action=RuleAction.RESTART)
         pytest.param((ANY_OOM, KILLED), 137, "OutOfMemory", RuleAction.RESTART, id="the first that matches"),
     ],
 )
-def test_rule_for_a_failure(rules: tuple[RestartRule, ...], exit_code: int | None, reason: str, expected: RuleAction | None) -> None:
+def test_rule_for_a_failure(
+    rules: tuple[RestartRule, ...], exit_code: int | None, reason: str, expected: RuleAction | None
+) -> None:
     assert action_for(rules, exit_code, reason) == expected

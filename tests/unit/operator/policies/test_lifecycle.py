@@ -9,7 +9,9 @@ from elasticjob_operator.policies.lifecycle import deadlines, expiry, forget_las
 from tests.unit.operator.builders import NOW, at, make_job
 
 
-def job(lifecycle: dict[str, Any], suspended: bool | None = None, start: float | None = 0, completion: float | None = None) -> Any:
+def job(
+    lifecycle: dict[str, Any], suspended: bool | None = None, start: float | None = 0, completion: float | None = None
+) -> Any:
     status = "True" if suspended else "False"
     condition = Condition(type="Suspended", status=ConditionStatus(status), reason="Test", last_transition_time=NOW)
     return make_job(
@@ -35,7 +37,9 @@ def job(lifecycle: dict[str, Any], suspended: bool | None = None, start: float |
         pytest.param(False, True, None, True, False, id="applied suspended, then resumed: its first run"),
     ],
 )
-def test_run_after_suspension(suspend: bool, at_rest: bool | None, start: float | None, resuming: bool, new_run: bool) -> None:
+def test_run_after_suspension(
+    suspend: bool, at_rest: bool | None, start: float | None, resuming: bool, new_run: bool
+) -> None:
     found = job({"suspend": suspend}, at_rest, start)
     assert (is_resuming(found), starts_new_run(found)) == (resuming, new_run)
 
@@ -57,23 +61,70 @@ ACTIVE, STARTUP = Reason.DEADLINE_EXCEEDED, Reason.STARTUP_DEADLINE_EXCEEDED
         pytest.param({"activeDeadlineSeconds": 60}, 0, True, 59, None, 60, id="in time"),
         pytest.param({"activeDeadlineSeconds": 60}, 0, True, 60, ACTIVE, None, id="too long, though it trains"),
         pytest.param({"startupDeadlineSeconds": 60}, 0, False, 59.5, None, 60, id="long-pending pods: still in time"),
-        pytest.param({"startupDeadlineSeconds": 60}, 0, False, 60, STARTUP, None, id="long-pending pods hold the others no longer"),
-        pytest.param({"startupDeadlineSeconds": 60}, 0, True, 9999, None, None, id="has trained: a later restart may take its time"),
-        pytest.param({"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 90}, 0, False, 10, None, 60, id="the earlier of both"),
-        pytest.param({"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 90}, 0, True, 70, None, 90, id="the one that is left"),
-        pytest.param({"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 90}, 0, False, 500, STARTUP, None, id="operator was away"),
+        pytest.param(
+            {"startupDeadlineSeconds": 60},
+            0,
+            False,
+            60,
+            STARTUP,
+            None,
+            id="long-pending pods hold the others no longer",
+        ),
+        pytest.param(
+            {"startupDeadlineSeconds": 60},
+            0,
+            True,
+            9999,
+            None,
+            None,
+            id="has trained: a later restart may take its time",
+        ),
+        pytest.param(
+            {"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 90},
+            0,
+            False,
+            10,
+            None,
+            60,
+            id="the earlier of both",
+        ),
+        pytest.param(
+            {"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 90},
+            0,
+            True,
+            70,
+            None,
+            90,
+            id="the one that is left",
+        ),
+        pytest.param(
+            {"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 90},
+            0,
+            False,
+            500,
+            STARTUP,
+            None,
+            id="operator was away",
+        ),
     ],
 )
 def test_deadlines(
-    lifecycle: dict[str, Any], start: float | None, trained: bool, after: float, reason: Reason | None, again: float | None
+    lifecycle: dict[str, Any],
+    start: float | None,
+    trained: bool,
+    after: float,
+    reason: Reason | None,
+    again: float | None,
 ) -> None:
     found = deadlines(job(lifecycle, start=start), trained=trained, waiting="no node takes it", now=at(after))
     assert (found.end.reason if found.end else None) == reason
-    assert found.look_again == (at(again) if again is not None else None)
+    assert found.requeue_at == (at(again) if again is not None else None)
 
 
 def test_deadline_names_field_value_and_what_was_missing() -> None:
-    end = deadlines(job({"startupDeadlineSeconds": 5}), trained=False, waiting="No node takes digits-worker-3", now=at(9)).end
+    end = deadlines(
+        job({"startupDeadlineSeconds": 5}), trained=False, waiting="No node takes digits-worker-3", now=at(9)
+    ).end
     assert end is not None
     assert "spec.lifecycle.startupDeadlineSeconds (5 s): No node takes digits-worker-3" in end.message
 
@@ -87,6 +138,8 @@ def test_deadline_names_field_value_and_what_was_missing() -> None:
         pytest.param({"ttlSecondsAfterFinished": 0}, 0, True, None, id="at once"),
     ],
 )
-def test_ended_job_is_deleted_after_its_time(lifecycle: dict[str, Any], after: float, delete: bool, again: float | None) -> None:
+def test_ended_job_is_deleted_after_its_time(
+    lifecycle: dict[str, Any], after: float, delete: bool, again: float | None
+) -> None:
     found = expiry(job(lifecycle, completion=0), at(after))
-    assert (found.delete, found.look_again) == (delete, at(again) if again is not None else None)
+    assert (found.delete, found.requeue_at) == (delete, at(again) if again is not None else None)

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from elasticjob_operator.api import FailingNode, Status
 from elasticjob_operator.policies.node_avoidance import avoided, failing_nodes
-from elasticjob_operator.policies.pod_state import Stand, Standing
+from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.state import NodeHealth, Pod, PodPhase
 
 from tests.unit.operator.builders import NOW, at, failed_pod, make_job, make_node, make_pod
 
-FAILED, LOST, LIVE = Standing.FAILED, Standing.LOST, Standing.LIVE
+FAILED, LOST, LIVE = PodState.FAILED, PodState.LOST, PodState.LIVE
 NODES = {"a": make_node("a"), "dead": make_node("dead", NodeHealth.SILENT, since=-6)}
 REFUSED = make_pod(0, PodPhase.FAILED, reason="OutOfcpu", node="a", created=0)
 
@@ -20,28 +20,48 @@ def known(name: str, failures: int, seconds: float) -> FailingNode:
 
 
 @pytest.mark.parametrize(
-    ("before", "pod", "standing", "counted", "expected"),
+    ("before", "pod", "state", "counted", "expected"),
     [
         pytest.param((), make_pod(0, node="a"), LIVE, "", (), id="all is well"),
         pytest.param((), failed_pod(0, node="a"), FAILED, "digits-worker-0", (known("a", 1, 0),), id="a worker failed"),
-        pytest.param((), failed_pod(0, node="a"), FAILED, "", (), id="it failed after the first of its group: says nothing"),
+        pytest.param(
+            (), failed_pod(0, node="a"), FAILED, "", (), id="it failed after the first of its group: says nothing"
+        ),
         pytest.param((), failed_pod(0, node="a", code=143), FAILED, "", (), id="left gracefully: says nothing"),
-        pytest.param((), failed_pod(0, node="a", disruption="PreemptionByScheduler"), FAILED, "", (), id="preempted: says nothing"),
+        pytest.param(
+            (),
+            failed_pod(0, node="a", disruption="PreemptionByScheduler"),
+            FAILED,
+            "",
+            (),
+            id="preempted: says nothing",
+        ),
         pytest.param((), failed_pod(0, node="a", code=69), FAILED, "", (), id="etcd was away: says nothing"),
         pytest.param((), REFUSED, FAILED, "", (known("a", 1, 0),), id="the kubelet refused the pod"),
         pytest.param((known("a", 1, 0),), REFUSED, FAILED, "", (known("a", 1, 0),), id="seen before"),
         pytest.param((), make_pod(0, node="dead"), LOST, "", (known("dead", 1, -6),), id="the node was lost"),
-        pytest.param((known("dead", 1, -6),), make_pod(1, node="dead"), LOST, "", (known("dead", 1, -6),), id="with several workers: once"),
-        pytest.param((known("dead", 2, -99),), make_pod(1, node="dead"), LOST, "", (known("dead", 3, -6),), id="lost again"),
+        pytest.param(
+            (known("dead", 1, -6),),
+            make_pod(1, node="dead"),
+            LOST,
+            "",
+            (known("dead", 1, -6),),
+            id="with several workers: once",
+        ),
+        pytest.param(
+            (known("dead", 2, -99),), make_pod(1, node="dead"), LOST, "", (known("dead", 3, -6),), id="lost again"
+        ),
         pytest.param((known("b", 9, -3600),), make_pod(0, node="a"), LIVE, "", (), id="long ago: forgiven"),
-        pytest.param((known("b", 9, -3599),), make_pod(0, node="a"), LIVE, "", (known("b", 9, -3599),), id="not yet forgiven"),
+        pytest.param(
+            (known("b", 9, -3599),), make_pod(0, node="a"), LIVE, "", (known("b", 9, -3599),), id="not yet forgiven"
+        ),
     ],
 )
 def test_failures_are_counted_by_node(
-    before: tuple[FailingNode, ...], pod: Pod, standing: Standing, counted: str, expected: tuple[FailingNode, ...]
+    before: tuple[FailingNode, ...], pod: Pod, state: PodState, counted: str, expected: tuple[FailingNode, ...]
 ) -> None:
     job = make_job(status=Status(failing_nodes=before))
-    assert failing_nodes(job, [(pod, Stand(standing=standing))], NODES, counted, NOW) == expected
+    assert failing_nodes(job, [(pod, PodStatus(state=state))], NODES, counted, NOW) == expected
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(3, ["b"]), (1, ["a", "b"]), (0, [])])

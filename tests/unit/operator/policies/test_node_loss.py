@@ -36,8 +36,12 @@ CONSISTENT = LossRules(on_partition=OnPartition.CONSISTENT)
         pytest.param(nodes(silent(-2)), LossRules(), "wait", 3, id="silent for 2 s"),
         pytest.param(nodes(silent(-5)), LossRules(), "ask", None, id="silent for 5 s: its Lease is read first"),
         pytest.param(nodes(silent(), heartbeat=OLD), LossRules(), "lost", None, id="... and is old"),
-        pytest.param(nodes(silent(), heartbeat=FRESH), LossRules(), "wait", 40, id="... and is fresh: until it would have ended"),
-        pytest.param(nodes(silent(), heartbeat=make_heartbeat(read=-11)), LossRules(), "ask", None, id="read too long ago"),
+        pytest.param(
+            nodes(silent(), heartbeat=FRESH), LossRules(), "wait", 40, id="... and is fresh: until it would have ended"
+        ),
+        pytest.param(
+            nodes(silent(), heartbeat=make_heartbeat(read=-11)), LossRules(), "ask", None, id="read too long ago"
+        ),
         pytest.param(
             nodes(silent(), heartbeat=make_heartbeat(renewed=3600, unchanged=-41)),
             LossRules(),
@@ -45,29 +49,55 @@ CONSISTENT = LossRules(on_partition=OnPartition.CONSISTENT)
             None,
             id="a clock an hour ahead: but it is never renewed",
         ),
-        pytest.param(nodes(silent(), heartbeat=make_heartbeat(renewed=None)), LossRules(), "lost", None, id="may not read Leases"),
-        pytest.param(nodes(silent(-3600, seen=-1)), LossRules(), "wait", 4, id="an outage ago, by the API server: seen a second ago"),
-        pytest.param(nodes(silent(-60), watched=-3), LossRules(), "wait", 22, id="the operator's watch had a gap: heartbeats come first"),
+        pytest.param(
+            nodes(silent(), heartbeat=make_heartbeat(renewed=None)), LossRules(), "lost", None, id="may not read Leases"
+        ),
+        pytest.param(
+            nodes(silent(-3600, seen=-1)),
+            LossRules(),
+            "wait",
+            4,
+            id="an outage ago, by the API server: seen a second ago",
+        ),
+        pytest.param(
+            nodes(silent(-60), watched=-3),
+            LossRules(),
+            "wait",
+            22,
+            id="the operator's watch had a gap: heartbeats come first",
+        ),
         pytest.param(nodes(silent(-60), watched=None), LossRules(), "wait", 25, id="it has one now"),
         pytest.param(nodes(silent(-3600), heartbeat=OLD), CONSISTENT, "held", None, id="Consistent: never"),
-        pytest.param(nodes(silent(-1, out_of_service=True)), CONSISTENT, "lost", None, id="... but where somebody marked it"),
-        pytest.param(nodes(silent(-1, out_of_service=True), watched=None), LossRules(), "lost", None, id="marked: at once"),
+        pytest.param(
+            nodes(silent(-1, out_of_service=True)), CONSISTENT, "lost", None, id="... but where somebody marked it"
+        ),
+        pytest.param(
+            nodes(silent(-1, out_of_service=True), watched=None), LossRules(), "lost", None, id="marked: at once"
+        ),
         pytest.param(nodes(make_node("bad", NOT_READY)), LossRules(), "no", None, id="Ready=False: its kubelet lives"),
         pytest.param(nodes(make_node("bad")), LossRules(), "no", None, id="ready"),
         pytest.param(nodes(), LossRules(), "ask", None, id="no such node: asked first"),
-        pytest.param(nodes(heartbeat=make_heartbeat(exists=False)), LossRules(), "lost", None, id="... and there is none"),
-        pytest.param(nodes(heartbeat=make_heartbeat()), LossRules(), "wait", 11, id="... and there is: the watch is late"),
+        pytest.param(
+            nodes(heartbeat=make_heartbeat(exists=False)), LossRules(), "lost", None, id="... and there is none"
+        ),
+        pytest.param(
+            nodes(heartbeat=make_heartbeat()), LossRules(), "wait", 11, id="... and there is: the watch is late"
+        ),
     ],
 )
-def test_node_is_lost_only_when_it_surely_is(known: Nodes, rules: LossRules, expected: str, again: float | None) -> None:
+def test_node_is_lost_only_when_it_surely_is(
+    known: Nodes, rules: LossRules, expected: str, again: float | None
+) -> None:
     found = judge_node("bad", at(-600), known, rules, NOW)
-    word = "lost" if found.lost else "ask" if found.ask else "held" if found.held else "wait" if found.look_again else "no"
-    assert (word, found.look_again) == (expected, at(again) if again is not None else None)
+    word = (
+        "lost" if found.lost else "ask" if found.ask else "held" if found.held else "wait" if found.requeue_at else "no"
+    )
+    assert (word, found.requeue_at) == (expected, at(again) if again is not None else None)
     assert bool(found.why) == found.lost
 
 
 def test_pod_just_bound_to_an_unknown_node_waits_for_the_watch() -> None:
-    assert judge_node("bad", at(-1), nodes(), LossRules(), NOW).look_again == at(9)
+    assert judge_node("bad", at(-1), nodes(), LossRules(), NOW).requeue_at == at(9)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +114,7 @@ def test_members_behind_a_silent_node_are_replaced_after_their_grace(
 ) -> None:
     known = nodes(silent(seen), heartbeat=make_heartbeat(renewed=renewed))
     found = judge_node("bad", at(-600), known, LossRules(fenced=fenced), NOW)
-    assert (found.lost, found.look_again) == (expected is None, at(expected) if expected is not None else None)
+    assert (found.lost, found.requeue_at) == (expected is None, at(expected) if expected is not None else None)
 
 
 def test_consistent_says_what_to_do() -> None:
@@ -107,10 +137,14 @@ def test_consistent_says_what_to_do() -> None:
         pytest.param([SILENT] + [NodeHealth.READY] * 4, [-30, -40], False, id="most came back a while ago"),
     ],
 )
-def test_nothing_is_given_up_while_most_nodes_are_not_ready(healths: list[NodeHealth], recovered: list[float], expected: bool) -> None:
+def test_nothing_is_given_up_while_most_nodes_are_not_ready(
+    healths: list[NodeHealth], recovered: list[float], expected: bool
+) -> None:
     ready = [index for index, health in enumerate(healths) if health is NodeHealth.READY]
     times = dict(zip(ready, recovered, strict=False))
-    every = {f"n{index}": make_node(f"n{index}", health, recovered=times.get(index)) for index, health in enumerate(healths)}
+    every = {
+        f"n{index}": make_node(f"n{index}", health, recovered=times.get(index)) for index, health in enumerate(healths)
+    }
     assert too_many(take_census(every), 25, NOW) is expected
 
 
@@ -120,7 +154,7 @@ def test_brake_is_said_with_its_figures_and_the_remedy() -> None:
     assert not found.lost
     assert found.held is not None
     assert found.held.message.startswith("9 of 11 nodes are not ready")
-    assert found.look_again == at(25)
+    assert found.requeue_at == at(25)
 
 
 @given(
@@ -133,8 +167,8 @@ def test_brake_is_said_with_its_figures_and_the_remedy() -> None:
 def test_whatever_the_clocks_say_a_kubelet_that_is_heard_is_never_given_up(
     silent_for: float, renewed: float, unchanged: float, watched: float | None, read: float
 ) -> None:
-    """A living kubelet renews every 10 s: a read never finds its Lease as it was for a whole Lease's duration, and a clock that is right
-    shows a renewal after the moment at which it was called silent."""
+    """A living kubelet renews every 10 s: a read never finds its Lease as it was for a whole Lease's duration, and a
+    clock that is right shows a renewal after the moment at which it was called silent."""
     heartbeat = make_heartbeat(read=read, renewed=renewed, unchanged=min(unchanged, read))
     known = nodes(silent(-silent_for), heartbeat=heartbeat, watched=watched)
     found = judge_node("bad", LONG_AGO, known, LossRules(), NOW)

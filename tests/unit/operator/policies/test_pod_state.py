@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_operator.policies.node_loss import LossRules, Nodes, take_census
-from elasticjob_operator.policies.pod_state import Standing, standing
+from elasticjob_operator.policies.pod_state import PodState, pod_state_of
 from elasticjob_operator.state import LONG_AGO, Node, NodeHealth, Pod, PodPhase
 
 from tests.unit.operator.builders import NOW, at, failed_pod, make_heartbeat, make_node, make_pod
@@ -24,49 +24,77 @@ def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
 @pytest.mark.parametrize(
     ("pod", "known", "expected", "again"),
     [
-        pytest.param(make_pod(), nodes(), Standing.LIVE, None, id="not scheduled"),
-        pytest.param(make_pod(node="good"), nodes(), Standing.LIVE, None, id="runs"),
-        pytest.param(make_pod(node="bad"), bad(-2), Standing.LIVE, 3, id="node away for 2 s"),
-        pytest.param(make_pod(node="bad"), bad(-5), Standing.LOST, None, id="node away for 5 s"),
-        pytest.param(make_pod(node="gone", created=-60), nodes(), Standing.LOST, None, id="node deleted"),
-        pytest.param(make_pod(node="new", created=-1), nodes(), Standing.LIVE, 9, id="node not told of yet"),
-        pytest.param(make_pod(node="good", delete_by=20), nodes(), Standing.LEAVING, 320, id="deleted by hand"),
-        pytest.param(make_pod(node="good", delete_by=-100), nodes(), Standing.LEAVING, 200, id="ends slowly on a good node"),
-        pytest.param(make_pod(node="good", delete_by=-300), nodes(), Standing.LOST, None, id="stuck on a good node"),
-        pytest.param(make_pod(node="bad", delete_by=30), bad(-6), Standing.LOST, None, id="deleted, node dead"),
-        pytest.param(failed_pod(node="bad"), bad(-99), Standing.FAILED, None, id="failed before"),
+        pytest.param(make_pod(), nodes(), PodState.LIVE, None, id="not scheduled"),
+        pytest.param(make_pod(node="good"), nodes(), PodState.LIVE, None, id="runs"),
+        pytest.param(make_pod(node="bad"), bad(-2), PodState.LIVE, 3, id="node away for 2 s"),
+        pytest.param(make_pod(node="bad"), bad(-5), PodState.LOST, None, id="node away for 5 s"),
+        pytest.param(make_pod(node="gone", created=-60), nodes(), PodState.LOST, None, id="node deleted"),
+        pytest.param(make_pod(node="new", created=-1), nodes(), PodState.LIVE, 9, id="node not told of yet"),
+        pytest.param(make_pod(node="good", delete_by=20), nodes(), PodState.LEAVING, 320, id="deleted by hand"),
         pytest.param(
-            make_pod(phase=PodPhase.SUCCEEDED, node="bad"), bad(-99), Standing.SUCCEEDED, None, id="succeeded before its node died"
+            make_pod(node="good", delete_by=-100), nodes(), PodState.LEAVING, 200, id="ends slowly on a good node"
         ),
-        pytest.param(failed_pod(node="bad", delete_by=0), bad(-99), Standing.LOST, None, id="failed, deleted, node dead: stuck"),
-        pytest.param(make_pod(node="any"), None, Standing.LIVE, None, id="may not see nodes"),
-        pytest.param(make_pod(node="any", delete_by=-10), None, Standing.LEAVING, 20, id="may not see nodes: ends late"),
-        pytest.param(make_pod(node="any", delete_by=-31), None, Standing.LOST, None, id="may not see nodes: stuck"),
-        pytest.param(make_pod(node="bad"), bad(-2, NOT_READY), Standing.LIVE, 3, id="Ready=False for 2 s"),
-        pytest.param(make_pod(node="bad"), bad(-3600, NOT_READY), Standing.LIVE, None, id="Ready=False for an hour: its kubelet lives"),
-        pytest.param(make_pod(node="bad", delete_by=3), bad(-60, NOT_READY), Standing.LEAVING, 8, id="... saves, and has its grace"),
+        pytest.param(make_pod(node="good", delete_by=-300), nodes(), PodState.LOST, None, id="stuck on a good node"),
+        pytest.param(make_pod(node="bad", delete_by=30), bad(-6), PodState.LOST, None, id="deleted, node dead"),
+        pytest.param(failed_pod(node="bad"), bad(-99), PodState.FAILED, None, id="failed before"),
         pytest.param(
-            make_pod(node="bad", delete_by=-5), bad(-60, NOT_READY), Standing.STRANDED, None, id="... cannot be ended: keeps its name"
+            make_pod(phase=PodPhase.SUCCEEDED, node="bad"),
+            bad(-99),
+            PodState.SUCCEEDED,
+            None,
+            id="succeeded before its node died",
+        ),
+        pytest.param(
+            failed_pod(node="bad", delete_by=0), bad(-99), PodState.LOST, None, id="failed, deleted, node dead: stuck"
+        ),
+        pytest.param(make_pod(node="any"), None, PodState.LIVE, None, id="may not see nodes"),
+        pytest.param(
+            make_pod(node="any", delete_by=-10), None, PodState.LEAVING, 20, id="may not see nodes: ends late"
+        ),
+        pytest.param(make_pod(node="any", delete_by=-31), None, PodState.LOST, None, id="may not see nodes: stuck"),
+        pytest.param(make_pod(node="bad"), bad(-2, NOT_READY), PodState.LIVE, 3, id="Ready=False for 2 s"),
+        pytest.param(
+            make_pod(node="bad"),
+            bad(-3600, NOT_READY),
+            PodState.LIVE,
+            None,
+            id="Ready=False for an hour: its kubelet lives",
+        ),
+        pytest.param(
+            make_pod(node="bad", delete_by=3),
+            bad(-60, NOT_READY),
+            PodState.LEAVING,
+            8,
+            id="... saves, and has its grace",
+        ),
+        pytest.param(
+            make_pod(node="bad", delete_by=-5),
+            bad(-60, NOT_READY),
+            PodState.STRANDED,
+            None,
+            id="... cannot be ended: keeps its name",
         ),
     ],
 )
-def test_dead_node_pod_is_not_waited_for(pod: Pod, known: Nodes | None, expected: Standing, again: float | None) -> None:
-    found = standing(pod, known, LossRules(), NOW)
-    assert found.standing is expected
-    assert found.look_again == (at(again) if again is not None else None)
+def test_dead_node_pod_is_not_waited_for(
+    pod: Pod, known: Nodes | None, expected: PodState, again: float | None
+) -> None:
+    found = pod_state_of(pod, known, LossRules(), NOW)
+    assert found.state is expected
+    assert found.requeue_at == (at(again) if again is not None else None)
 
 
 def test_the_reason_names_the_node() -> None:
-    assert standing(make_pod(node="bad"), bad(-9), LossRules(), NOW).why == "node bad is not ready"
+    assert pod_state_of(make_pod(node="bad"), bad(-9), LossRules(), NOW).why == "node bad is not ready"
 
 
 @pytest.mark.parametrize(("since", "expected"), [(-4, False), (-5, True)])
 def test_pod_of_a_node_that_says_it_is_not_ready_is_replaced_gracefully(since: float, expected: bool) -> None:
-    assert standing(make_pod(node="bad"), bad(since, NOT_READY), LossRules(), NOW).replace is expected
+    assert pod_state_of(make_pod(node="bad"), bad(since, NOT_READY), LossRules(), NOW).replace is expected
 
 
 def test_pods_stay_while_most_nodes_say_they_are_not_ready() -> None:
     """The network plug-in of a whole cluster is restarted."""
     others = [make_node(f"n{number}", NOT_READY, since=-60) for number in range(5)]
-    found = standing(make_pod(node="n1"), nodes(*others), LossRules(), NOW)
-    assert (found.standing, found.replace, found.look_again) == (Standing.LIVE, False, at(25))
+    found = pod_state_of(make_pod(node="n1"), nodes(*others), LossRules(), NOW)
+    assert (found.state, found.replace, found.requeue_at) == (PodState.LIVE, False, at(25))

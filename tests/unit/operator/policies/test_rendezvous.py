@@ -14,7 +14,7 @@ from elasticjob_operator.policies.rendezvous import (
     with_store,
 )
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Blocked, Pod, PodPhase, Reach, RendezvousView
+from elasticjob_operator.state import Blocked, Connectivity, Pod, PodPhase, RendezvousView
 from elasticjob_runtime.contract import SpecValue
 
 from tests.unit.operator.builders import NOW, UID, at, make_job, make_pod, make_status, make_view
@@ -54,7 +54,10 @@ def test_rdzv_id_is_unique_to_job_and_run(in_status: str | None, expected: int) 
 
 def test_hint_for_the_agents() -> None:
     spec = wanted_spec(
-        make_job(replicas=3, generation=7), members=[2, 0, 1], draining=["digits-worker-5", "digits-worker-4"], max_restarts=3
+        make_job(replicas=3, generation=7),
+        members=[2, 0, 1],
+        draining=["digits-worker-5", "digits-worker-4"],
+        max_restarts=3,
     )
     assert spec == SpecValue(
         min=2,
@@ -73,11 +76,19 @@ def test_hint_for_the_agents() -> None:
         pytest.param({}, True, "new:2379", 2, id="resumed: where the operator's default is now"),
         pytest.param({"endpoint": "mine:2379"}, True, "mine:2379", 2, id="resumed: where the spec says now"),
         pytest.param({}, False, "old:2379", 1, id="runs: another default moves nothing"),
-        pytest.param({"endpoint": "mine:2379"}, False, "mine:2379", 2, id="changed and resumed before its pods were gone: a new run"),
+        pytest.param(
+            {"endpoint": "mine:2379"},
+            False,
+            "mine:2379",
+            2,
+            id="changed and resumed before its pods were gone: a new run",
+        ),
         pytest.param({"backend": "c10d"}, False, "digits-worker-0.digits.ml.svc:29400", 2, id="another backend, too"),
     ],
 )
-def test_resumed_job_meets_where_spec_and_settings_say_now(in_spec: dict[str, str], suspended: bool, endpoint: str, run: int) -> None:
+def test_resumed_job_meets_where_spec_and_settings_say_now(
+    in_spec: dict[str, str], suspended: bool, endpoint: str, run: int
+) -> None:
     known = RendezvousStatus(id=f"{UID}-1", backend="etcd-v3", endpoint="old:2379")
     conditions = (ConditionType.SUSPENDED,) if suspended else ()
     status = make_status(*conditions, rendezvous=known, start_time=NOW)
@@ -121,9 +132,11 @@ WANTED = SpecValue(min=1, max=2, wanted=2, members=["a", "b"])
         pytest.param(make_view(spec=None), True, id="new, or etcd came back empty"),
         pytest.param(make_view(spec=WANTED), False, id="there already"),
         pytest.param(make_view(spec=SpecValue(min=1, max=2)), True, id="changed"),
-        pytest.param(make_view(spec=SpecValue(min=1, max=2, wanted=2, members=["a", "b"], draining=["c"])), True, id="drained"),
-        pytest.param(make_view(Reach.UNREACHABLE), False, id="cannot be written now"),
-        pytest.param(make_view(Reach.CONNECTING), False, id="not connected yet"),
+        pytest.param(
+            make_view(spec=SpecValue(min=1, max=2, wanted=2, members=["a", "b"], draining=["c"])), True, id="drained"
+        ),
+        pytest.param(make_view(Connectivity.UNREACHABLE), False, id="cannot be written now"),
+        pytest.param(make_view(Connectivity.CONNECTING), False, id="not connected yet"),
     ],
 )
 def test_publish_when_the_store_says_something_else(view: RendezvousView, publish: bool) -> None:
@@ -133,15 +146,23 @@ def test_publish_when_the_store_says_something_else(view: RendezvousView, publis
 @pytest.mark.parametrize(
     ("managed", "view", "was_ready", "expected"),
     [
-        pytest.param(True, make_view(Reach.CONNECTING), False, None, id="nothing known"),
+        pytest.param(True, make_view(Connectivity.CONNECTING), False, None, id="nothing known"),
         pytest.param(True, make_view(), False, (True, Reason.ETCD_READY), id="answers"),
-        pytest.param(True, make_view(Reach.UNREACHABLE), False, (False, Reason.ETCD_STARTING), id="own etcd starts"),
-        pytest.param(True, make_view(Reach.UNREACHABLE), True, (False, Reason.ETCD_STARTING), id="own etcd starts again"),
-        pytest.param(False, make_view(Reach.UNREACHABLE), False, (False, Reason.ETCD_UNREACHABLE), id="external etcd away"),
-        pytest.param(False, make_view(Reach.DENIED), True, (False, Reason.ETCD_DENIED), id="refuses us"),
+        pytest.param(
+            True, make_view(Connectivity.UNREACHABLE), False, (False, Reason.ETCD_STARTING), id="own etcd starts"
+        ),
+        pytest.param(
+            True, make_view(Connectivity.UNREACHABLE), True, (False, Reason.ETCD_STARTING), id="own etcd starts again"
+        ),
+        pytest.param(
+            False, make_view(Connectivity.UNREACHABLE), False, (False, Reason.ETCD_UNREACHABLE), id="external etcd away"
+        ),
+        pytest.param(False, make_view(Connectivity.DENIED), True, (False, Reason.ETCD_DENIED), id="refuses us"),
     ],
 )
-def test_rendezvous_ready(managed: bool, view: RendezvousView, was_ready: bool, expected: tuple[bool, Reason] | None) -> None:
+def test_rendezvous_ready(
+    managed: bool, view: RendezvousView, was_ready: bool, expected: tuple[bool, Reason] | None
+) -> None:
     job = make_job(spec={"rendezvous": {"endpoint": "" if managed else "etcd:2379"}})
     found = readiness(rendezvous_of(job, Settings()), view, [], was_ready=was_ready, now=NOW)
     assert (found and (found.status, found.reason)) == expected
@@ -166,28 +187,37 @@ def test_own_etcd_that_falls_silent_is_said_within_seconds(ready: bool, answered
 @pytest.mark.parametrize(
     ("endpoint", "reach", "pods", "round_number", "held"),
     [
-        pytest.param("mine:2379", Reach.CONNECTING, [], 3, True, id="an etcd of the user's: ask"),
-        pytest.param("mine:2379", Reach.UNREACHABLE, [], 3, True, id="... that is away: nobody could train anyway"),
-        pytest.param("mine:2379", Reach.REACHABLE, [], 3, False, id="... that says no"),
-        pytest.param("mine:2379", Reach.CONNECTING, [], 0, False, id="never trained: pods do not wait for etcd"),
-        pytest.param("mine:2379", Reach.CONNECTING, [make_pod()], 3, False, id="a pod is there: its end will tell"),
-        pytest.param("", Reach.CONNECTING, ["e"], 3, True, id="its own etcd outlived the workers"),
-        pytest.param("", Reach.CONNECTING, ["e2"], 3, False, id="a new one, which cannot know"),
-        pytest.param("", Reach.CONNECTING, [], 3, False, id="nothing is left that could know"),
+        pytest.param("mine:2379", Connectivity.CONNECTING, [], 3, True, id="an etcd of the user's: ask"),
+        pytest.param(
+            "mine:2379", Connectivity.UNREACHABLE, [], 3, True, id="... that is away: nobody could train anyway"
+        ),
+        pytest.param("mine:2379", Connectivity.REACHABLE, [], 3, False, id="... that says no"),
+        pytest.param("mine:2379", Connectivity.CONNECTING, [], 0, False, id="never trained: pods do not wait for etcd"),
+        pytest.param(
+            "mine:2379", Connectivity.CONNECTING, [make_pod()], 3, False, id="a pod is there: its end will tell"
+        ),
+        pytest.param("", Connectivity.CONNECTING, ["e"], 3, True, id="its own etcd outlived the workers"),
+        pytest.param("", Connectivity.CONNECTING, ["e2"], 3, False, id="a new one, which cannot know"),
+        pytest.param("", Connectivity.CONNECTING, [], 3, False, id="nothing is left that could know"),
     ],
 )
 def test_job_that_may_have_ended_creates_no_workers_before_etcd_has_said(
-    endpoint: str, reach: Reach, pods: list[Pod | str], round_number: int, held: bool
+    endpoint: str, reach: Connectivity, pods: list[Pod | str], round_number: int, held: bool
 ) -> None:
-    known = RendezvousStatus(id=f"{UID}-1", backend="etcd-v3", endpoint=endpoint or OWN, store_generation=1, store_pod="e")
-    job = make_job(spec={"rendezvous": {"endpoint": endpoint}}, status=make_status(rendezvous=known, round=round_number, start_time=NOW))
+    known = RendezvousStatus(
+        id=f"{UID}-1", backend="etcd-v3", endpoint=endpoint or OWN, store_generation=1, store_pod="e"
+    )
+    job = make_job(
+        spec={"rendezvous": {"endpoint": endpoint}},
+        status=make_status(rendezvous=known, round=round_number, start_time=NOW),
+    )
     there = [pod if isinstance(pod, Pod) else dataclasses.replace(make_pod(), uid=pod, index=-1) for pod in pods]
     assert (unknown_end(job, rendezvous_of(job, Settings()), make_view(reach), there) is not None) is held
 
 
 def test_unreachable_etcd_is_named_with_its_error() -> None:
     job = make_job(spec={"rendezvous": {"endpoint": "etcd.example:2379"}})
-    view = make_view(Reach.UNREACHABLE, error="connection refused")
+    view = make_view(Connectivity.UNREACHABLE, error="connection refused")
     found = readiness(rendezvous_of(job, Settings()), view, [], was_ready=False, now=NOW)
     assert found is not None
     assert "etcd.example:2379" in found.message
@@ -196,6 +226,8 @@ def test_unreachable_etcd_is_named_with_its_error() -> None:
 
 def test_own_etcd_that_cannot_start_says_why() -> None:
     pod = make_pod(phase=PodPhase.PENDING, blocked=Blocked(reason="ImagePullBackOff", message="no such image"))
-    found = readiness(rendezvous_of(make_job(), Settings()), make_view(Reach.UNREACHABLE), [pod], was_ready=False, now=NOW)
+    found = readiness(
+        rendezvous_of(make_job(), Settings()), make_view(Connectivity.UNREACHABLE), [pod], was_ready=False, now=NOW
+    )
     assert found is not None
     assert "ImagePullBackOff: no such image" in found.message

@@ -32,7 +32,14 @@ QUICK = -5.0
             id="its node's clock is an hour ahead: at once all the same",
         ),
         pytest.param(failed_pod(disruption="EvictionByEvictionAPI"), 0, None, 0, (True, None), id="evicted: at once"),
-        pytest.param(make_pod(0, PodPhase.FAILED, reason="OutOfcpu", created=0), 0, None, 0, (False, 10), id="kubelet refused: no storm"),
+        pytest.param(
+            make_pod(0, PodPhase.FAILED, reason="OutOfcpu", created=0),
+            0,
+            None,
+            0,
+            (False, 10),
+            id="kubelet refused: no storm",
+        ),
         pytest.param(failed_pod(code=69), 0, None, 10, (True, None), id="etcd was away: after a wait"),
     ],
 )
@@ -41,7 +48,7 @@ def test_when_a_failed_pod_is_replaced(
 ) -> None:
     found = replace(pod, RestartPolicy(), restarts=restarts, counted=counted, now=at(after))
     delete, again = expected
-    assert (found.delete, found.look_again) == (delete, at(again) if again is not None else None)
+    assert (found.delete, found.requeue_at) == (delete, at(again) if again is not None else None)
     assert found.why
 
 
@@ -59,4 +66,4 @@ def test_waits_are_those_of_the_job(pod: Pod, restarts: int, wait: float | None)
     rule = RestartRule(exit_codes=(42,), action=RuleAction.IGNORE)
     policy = RestartPolicy(rules=(rule,), backoff=Backoff(initial_seconds=10, max_seconds=60))
     found = replace(pod, policy, restarts=restarts, counted=COUNTED, now=NOW)
-    assert (found.delete, found.look_again) == ((True, None) if wait is None else (False, at(wait)))
+    assert (found.delete, found.requeue_at) == ((True, None) if wait is None else (False, at(wait)))

@@ -37,7 +37,13 @@ def planned(size: int) -> RendezvousView:
     ],
 )
 def test_resizing(
-    wanted: int, aimed_at: int | None, was: bool, view: RendezvousView, ready: int, leaving: int, expected: tuple[bool, Reason]
+    wanted: int,
+    aimed_at: int | None,
+    was: bool,
+    view: RendezvousView,
+    ready: int,
+    leaving: int,
+    expected: tuple[bool, Reason],
 ) -> None:
     status = make_status(*([RESIZING] if was else []), desired_replicas=aimed_at)
     job = make_job(replicas=wanted, status=status)
@@ -79,7 +85,9 @@ def test_degraded(size: int, ready: int, runs: bool, resizes: bool, expected: tu
     [
         pytest.param(None, Reason.WORKERS_MISSING, id="no cause is known"),
         pytest.param(
-            Missing(reason=Reason.WAITING_FOR_WORKERS, message="digits-worker-3: SchedulingGated"), Reason.WORKERS_MISSING, id="gated"
+            Missing(reason=Reason.WAITING_FOR_WORKERS, message="digits-worker-3: SchedulingGated"),
+            Reason.WORKERS_MISSING,
+            id="gated",
         ),
         pytest.param(Missing(reason=Reason.POD_REFUSED, message="exceeded quota"), Reason.POD_REFUSED, id="quota"),
     ],
@@ -89,6 +97,8 @@ def test_the_reason_is_what_keeps_the_missing_ones_from_coming(missing: Missing 
     assert (found.status, found.reason) == (True, reason)
     assert found.message.startswith("3 of 4 workers train.")
     growing = make_job(status=make_status(desired_replicas=2))
-    resized = resizing(growing, Growth(replicas=4, wish=4), planned(3), ready=3, leaving=0, trained=True, missing=missing)
+    resized = resizing(
+        growing, Growth(replicas=4, wish=4), planned(3), ready=3, leaving=0, trained=True, missing=missing
+    )
     assert resized is not None
     assert resized.reason is (Reason.SCALING_UP if reason is Reason.WORKERS_MISSING else reason)

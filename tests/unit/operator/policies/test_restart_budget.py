@@ -41,12 +41,20 @@ def planned(number: int, at: float) -> RendezvousView:
 @pytest.mark.parametrize(
     ("last", "view", "pod", "total"),
     [
-        pytest.param(in_round(3, -60), planned(3, -600), failed_pod(1), 1, id="no other plan since: of the same incident"),
+        pytest.param(
+            in_round(3, -60), planned(3, -600), failed_pod(1), 1, id="no other plan since: of the same incident"
+        ),
         pytest.param(in_round(3, -60), planned(4, -30), failed_pod(1), 2, id="of the next round: another incident"),
         pytest.param(in_round(3, -60), planned(4, -1), failed_pod(1, at=-2), 1, id="before the next round, seen later"),
-        pytest.param(in_round(3, -60), planned(4, 3600), failed_pod(1), 2, id="a planner's clock an hour ahead hides nothing"),
-        pytest.param(in_round(3, -60), planned(3, -600), failed_pod(1, created=-30), 2, id="made since: its own failure"),
-        pytest.param(in_round(3, -3600), planned(3, -7200), failed_pod(1), 2, id="an hour later, whatever the plans say"),
+        pytest.param(
+            in_round(3, -60), planned(4, 3600), failed_pod(1), 2, id="a planner's clock an hour ahead hides nothing"
+        ),
+        pytest.param(
+            in_round(3, -60), planned(3, -600), failed_pod(1, created=-30), 2, id="made since: its own failure"
+        ),
+        pytest.param(
+            in_round(3, -3600), planned(3, -7200), failed_pod(1), 2, id="an hour later, whatever the plans say"
+        ),
         pytest.param(counted(-60), planned(3, -600), failed_pod(1), 2, id="a status of an earlier version"),
     ],
 )
@@ -70,7 +78,9 @@ def test_agent_whose_clock_is_an_hour_ahead_hides_no_failure() -> None:
     for number in range(20):
         now = at(60 + 10 * number)
         crashed = (
-            [failed_pod(1, created=53 + 10 * number, started=54 + 10 * number, at=55 + 10 * number, incarnation=number)] if number else []
+            [failed_pod(1, created=53 + 10 * number, started=54 + 10 * number, at=55 + 10 * number, incarnation=number)]
+            if number
+            else []
         )
         found = account(make_job(status=status), view, crashed, now)
         assert found.last_failure is not None
@@ -95,19 +105,61 @@ def test_same_report_of_a_clock_that_is_ahead_is_no_news() -> None:
         pytest.param(0, None, NOTHING, [], 0, id="nothing happened"),
         pytest.param(2, None, NOTHING, [], 2, id="operator restarted: the count is in status"),
         pytest.param(0, None, make_view(plan=make_plan(restart_count=2)), [], 2, id="agents restarted the group twice"),
-        pytest.param(5, None, make_view(plan=make_plan(restart_count=1)), [], 5, id="never shrinks: etcd came back empty"),
+        pytest.param(
+            5, None, make_view(plan=make_plan(restart_count=1)), [], 5, id="never shrinks: etcd came back empty"
+        ),
         pytest.param(0, None, NOTHING, [failed_pod(0)], 1, id="a pod failed"),
         pytest.param(
-            0, None, NOTHING, [failed_pod(index, at=index * 0.5) for index in range(4)], 1, id="group failure counts once, not per pod"
+            0,
+            None,
+            NOTHING,
+            [failed_pod(index, at=index * 0.5) for index in range(4)],
+            1,
+            id="group failure counts once, not per pod",
         ),
-        pytest.param(0, None, NOTHING, [failed_pod(0, at=-60), failed_pod(1, at=0, created=-30)], 2, id="two failures, a minute apart"),
+        pytest.param(
+            0,
+            None,
+            NOTHING,
+            [failed_pod(0, at=-60), failed_pod(1, at=0, created=-30)],
+            2,
+            id="two failures, a minute apart",
+        ),
         pytest.param(1, counted(0), NOTHING, [failed_pod(0)], 1, id="counted before"),
         pytest.param(1, counted(0), NOTHING, [failed_pod(1, at=4)], 1, id="same group, seen later"),
         pytest.param(1, counted(-100), NOTHING, [failed_pod(1)], 2, id="a new failure, long after"),
-        pytest.param(1, counted(-3), NOTHING, [failed_pod(0, created=-2)], 2, id="the successor failed at once: crash loop counts"),
-        pytest.param(1, counted(0), NOTHING, [failed_pod(0, at=1, created=0)], 2, id="the successor, made in the second of the failure"),
-        pytest.param(1, counted(0), NOTHING, [failed_pod(1, at=1, created=0)], 1, id="one of the group, made in the second of the failure"),
-        pytest.param(1, counted(0), NOTHING, [failed_pod(0, at=-60, created=0)], 1, id="a node's clock is late: counted once all the same"),
+        pytest.param(
+            1,
+            counted(-3),
+            NOTHING,
+            [failed_pod(0, created=-2)],
+            2,
+            id="the successor failed at once: crash loop counts",
+        ),
+        pytest.param(
+            1,
+            counted(0),
+            NOTHING,
+            [failed_pod(0, at=1, created=0)],
+            2,
+            id="the successor, made in the second of the failure",
+        ),
+        pytest.param(
+            1,
+            counted(0),
+            NOTHING,
+            [failed_pod(1, at=1, created=0)],
+            1,
+            id="one of the group, made in the second of the failure",
+        ),
+        pytest.param(
+            1,
+            counted(0),
+            NOTHING,
+            [failed_pod(0, at=-60, created=0)],
+            1,
+            id="a node's clock is late: counted once all the same",
+        ),
         pytest.param(0, None, NOTHING, [failed_pod(0, code=75)], 0, id="losing one's membership is free"),
         pytest.param(0, None, NOTHING, [failed_pod(0, disruption="PreemptionByScheduler")], 0, id="preemption is free"),
         pytest.param(
@@ -120,7 +172,9 @@ def test_same_report_of_a_clock_that_is_ahead_is_no_news() -> None:
         ),
     ],
 )
-def test_restart_budget(before: int, last: Failure | None, view: RendezvousView, failed: Sequence[Pod], total: int) -> None:
+def test_restart_budget(
+    before: int, last: Failure | None, view: RendezvousView, failed: Sequence[Pod], total: int
+) -> None:
     job = make_job(status=make_status(restarts=before, last_failure=last))
     assert account(job, view, failed, NOW).total == total
 
@@ -146,7 +200,12 @@ def test_last_failure_of_a_pod_has_its_termination_message() -> None:
     assert pod.end is not None
     found = account(make_job(), NOTHING, [pod], NOW).last_failure
     assert found is not None
-    assert (found.worker, found.exit_code, found.reason, found.time) == ("digits-worker-2", 1, "ApplicationError", at(0))
+    assert (found.worker, found.exit_code, found.reason, found.time) == (
+        "digits-worker-2",
+        1,
+        "ApplicationError",
+        at(0),
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,10 +214,23 @@ def test_last_failure_of_a_pod_has_its_termination_message() -> None:
         pytest.param(None, make_view(failure=make_failure(1)), "digits-worker-1", id="agents report"),
         pytest.param(counted(-50), make_view(failure=make_failure(1)), "digits-worker-1", id="newer than a pod's"),
         pytest.param(
-            counted(-2), make_view(failure=make_failure(1)), "digits-worker-0", id="the rest fails of a pod's failure: the pod is first"
+            counted(-2),
+            make_view(failure=make_failure(1)),
+            "digits-worker-0",
+            id="the rest fails of a pod's failure: the pod is first",
         ),
-        pytest.param(counted(-2, rank=0), make_view(failure=make_failure(1)), "digits-worker-1", id="next round fails right after"),
-        pytest.param(counted(0, rank=0), make_view(failure=make_failure(1, at=-50)), "digits-worker-0", id="an old one read again"),
+        pytest.param(
+            counted(-2, rank=0),
+            make_view(failure=make_failure(1)),
+            "digits-worker-1",
+            id="next round fails right after",
+        ),
+        pytest.param(
+            counted(0, rank=0),
+            make_view(failure=make_failure(1, at=-50)),
+            "digits-worker-0",
+            id="an old one read again",
+        ),
         pytest.param(
             in_round(2, -3600, rank=0),
             make_view(failure=make_failure(1, round_number=3, at=-7200)),
@@ -166,7 +238,10 @@ def test_last_failure_of_a_pod_has_its_termination_message() -> None:
             id="a clock hours behind",
         ),
         pytest.param(
-            in_round(2, 3600, rank=0), make_view(failure=make_failure(1, round_number=3)), "digits-worker-1", id="a clock an hour ahead"
+            in_round(2, 3600, rank=0),
+            make_view(failure=make_failure(1, round_number=3)),
+            "digits-worker-1",
+            id="a clock an hour ahead",
         ),
         pytest.param(
             in_round(3, -60),
@@ -176,7 +251,9 @@ def test_last_failure_of_a_pod_has_its_termination_message() -> None:
         ),
         pytest.param(
             None,
-            make_view(failure=make_failure(1), outcome=make_outcome("failed", failure=dataclasses.asdict(make_failure(3)))),
+            make_view(
+                failure=make_failure(1), outcome=make_outcome("failed", failure=dataclasses.asdict(make_failure(3)))
+            ),
             "digits-worker-3",
             id="the outcome names the first",
         ),
@@ -206,17 +283,23 @@ def restarts(**fields: Any) -> Any:
         pytest.param({"total": 3, "reported": 2}, 2, (3, 2), id="nothing new: one of the three was a pod"),
         pytest.param({"total": 3, "reported": 2}, 3, (4, 3), id="a pod's failure and the agents' restarts add up"),
         pytest.param({"total": 3, "reported": 0}, 1, (4, 1), id="a new run counts from 0, the job does not"),
-        pytest.param({"total": 5, "reported": 4}, 0, (5, 0), id="new agents after an empty etcd: nothing is given back"),
+        pytest.param(
+            {"total": 5, "reported": 4}, 0, (5, 0), id="new agents after an empty etcd: nothing is given back"
+        ),
         pytest.param({"total": 5}, 5, (5, 5), id="a status of an earlier version"),
     ],
 )
-def test_agents_restarts_count_once_for_the_group(before: dict[str, int], count: int, expected: tuple[int, int]) -> None:
+def test_agents_restarts_count_once_for_the_group(
+    before: dict[str, int], count: int, expected: tuple[int, int]
+) -> None:
     found = account(make_job(status=restarts(**before)), make_view(plan=make_plan(restart_count=count)), [], NOW)
     assert (found.total, found.restarts.reported) == expected
 
 
 def test_restart_of_the_agents_that_follows_from_a_pods_end_is_the_same_failure() -> None:
-    status = make_status(restarts=1, last_failure=counted(-2)).model_copy(update={"restarts": Restarts(total=1, reported=0)})
+    status = make_status(restarts=1, last_failure=counted(-2)).model_copy(
+        update={"restarts": Restarts(total=1, reported=0)}
+    )
     view = make_view(plan=make_plan(restart_count=1), failure=make_failure(1))
     assert account(make_job(status=status), view, [], NOW).restarts == Restarts(total=1, reported=1)
 
@@ -239,12 +322,14 @@ def test_restarts_are_told_by_cause() -> None:
         pytest.param([-60, -59, -1], 0, 3, False, 1, id="leaves at its very second"),
     ],
 )
-def test_only_restarts_within_the_window_count(times: list[float], after: float, window: int, spent: bool, again: float) -> None:
+def test_only_restarts_within_the_window_count(
+    times: list[float], after: float, window: int, spent: bool, again: float
+) -> None:
     status = restarts(total=40, reported=0, times=tuple(at(each) for each in times))
     job = make_job(spec={"restartPolicy": {"maxRestarts": 3, "windowSeconds": 60}}, status=status)
     found = account(job, NOTHING, [failed_pod(0)], at(after))
     assert (found.restarts.window, found.spent, found.total) == (window, spent, 41)
-    assert found.look_again == at(again)
+    assert found.requeue_at == at(again)
 
 
 @pytest.mark.parametrize(
@@ -279,8 +364,12 @@ IGNORE, FAIL, RESTART = (
         pytest.param(IGNORE, failed_pod(0, code=1), 1, False, id="another code counts"),
         pytest.param(FAIL, failed_pod(0, code=42), 1, True, id="fails the job"),
         pytest.param(FAIL, failed_pod(0, code=75), 0, False, id="losing one's membership stays free"),
-        pytest.param(RESTART, make_pod(0, PodPhase.FAILED, reason="Evicted", created=0), 1, False, id="evictions count by wish"),
-        pytest.param(RESTART, make_pod(0, PodPhase.FAILED, reason="Preempted", created=0), 0, False, id="preemption does not"),
+        pytest.param(
+            RESTART, make_pod(0, PodPhase.FAILED, reason="Evicted", created=0), 1, False, id="evictions count by wish"
+        ),
+        pytest.param(
+            RESTART, make_pod(0, PodPhase.FAILED, reason="Preempted", created=0), 0, False, id="preemption does not"
+        ),
     ],
 )
 def test_rules_for_pods(rule: dict[str, Any], pod: Pod, total: int, fatal: bool) -> None:
@@ -294,7 +383,11 @@ def test_rules_for_pods(rule: dict[str, Any], pod: Pod, total: int, fatal: bool)
         pytest.param({"exitCodes": [1], "action": "Ignore"}, None, 0, False, id="ignored"),
         pytest.param({"reasons": ["ApplicationError"], "action": "Fail"}, None, 1, True, id="fails the job"),
         pytest.param(
-            {"reasons": ["ApplicationError"], "action": "Fail"}, failure_of(make_failure(1)), 1, False, id="was there before the rule"
+            {"reasons": ["ApplicationError"], "action": "Fail"},
+            failure_of(make_failure(1)),
+            1,
+            False,
+            id="was there before the rule",
         ),
     ],
 )

@@ -5,12 +5,22 @@ from collections.abc import Sequence
 
 import pytest
 from elasticjob_operator.api import ConditionType, Failure, Reason, Restarts, Status
-from elasticjob_operator.policies.pod_state import Stand, Standing
+from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.restart_budget import Budget
 from elasticjob_operator.policies.running import judge_activity
-from elasticjob_operator.state import Blocked, Pod, PodPhase, Reach, Refusal, RendezvousView
+from elasticjob_operator.state import Blocked, Connectivity, Pod, PodPhase, Refusal, RendezvousView
 
-from tests.unit.operator.builders import NOW, at, failed_pod, make_failure, make_job, make_plan, make_pod, make_status, make_view
+from tests.unit.operator.builders import (
+    NOW,
+    at,
+    failed_pod,
+    make_failure,
+    make_job,
+    make_plan,
+    make_pod,
+    make_status,
+    make_view,
+)
 
 FAILURE = Failure(worker="digits-worker-1", exit_code=1, reason="ApplicationError", time=NOW)
 CALM = Budget(limit=3)
@@ -19,72 +29,120 @@ PLANNED = make_view(plan=make_plan(2))
 BROKEN = make_view(plan=make_plan(2), failure=make_failure(1, round_number=2))
 REPLANNED = make_view(plan=make_plan(3), failure=make_failure(1, round_number=2))
 BEGUN_AGAIN = make_view(plan=dataclasses.replace(make_plan(2), created_at=NOW.timestamp() + 9))
-AWAY = make_view(Reach.UNREACHABLE)
+AWAY = make_view(Connectivity.UNREACHABLE)
 TRAINED = make_status(ConditionType.RUNNING, round=2, world_size=4)
 RESTARTING = make_status(ConditionType.RESTARTING, reason="WorkerFailed", round=2)
 
 
-def live(count: int) -> list[tuple[Pod, Stand]]:
-    return [(make_pod(index), Stand(standing=Standing.LIVE)) for index in range(count)]
+def live(count: int) -> list[tuple[Pod, PodStatus]]:
+    return [(make_pod(index), PodStatus(state=PodState.LIVE)) for index in range(count)]
 
 
-def pending(reason: str, message: str = "words") -> list[tuple[Pod, Stand]]:
+def pending(reason: str, message: str = "words") -> list[tuple[Pod, PodStatus]]:
     blocked = Blocked(reason=reason, message=message) if reason else None
     pod = make_pod(7, PodPhase.PENDING, blocked=blocked)
-    return [(pod, Stand(standing=Standing.LIVE))]
+    return [(pod, PodStatus(state=PodState.LIVE))]
 
 
-def unready(count: int) -> list[tuple[Pod, Stand]]:
-    return [(make_pod(index, ready=False), Stand(standing=Standing.LIVE)) for index in range(count)]
+def unready(count: int) -> list[tuple[Pod, PodStatus]]:
+    return [(make_pod(index, ready=False), PodStatus(state=PodState.LIVE)) for index in range(count)]
 
 
-def gone(standing: Standing, why: str = "deleted", code: int = 143) -> list[tuple[Pod, Stand]]:
-    pod = failed_pod(5, code=code) if standing is Standing.FAILED else make_pod(5, delete_by=9)
-    return [(pod, Stand(standing=standing, why=why))]
+def gone(state: PodState, why: str = "deleted", code: int = 143) -> list[tuple[Pod, PodStatus]]:
+    pod = failed_pod(5, code=code) if state is PodState.FAILED else make_pod(5, delete_by=9)
+    return [(pod, PodStatus(state=state, why=why))]
 
 
 @pytest.mark.parametrize(
     ("status", "view", "workers", "budget", "running", "restarting"),
     [
         pytest.param(None, make_view(), [], CALM, Reason.WAITING_FOR_WORKERS, None, id="new"),
-        pytest.param(None, make_view(), live(4), CALM, Reason.WAITING_FOR_RENDEZVOUS, None, id="pods ready, no plan yet"),
+        pytest.param(
+            None, make_view(), live(4), CALM, Reason.WAITING_FOR_RENDEZVOUS, None, id="pods ready, no plan yet"
+        ),
         pytest.param(None, PLANNED, live(4), CALM, Reason.TRAINING, None, id="trains"),
         pytest.param(None, PLANNED, live(2), CALM, Reason.TRAINING, None, id="trains with the fewest allowed"),
         pytest.param(TRAINED, AWAY, live(4), CALM, Reason.TRAINING, None, id="etcd away: training goes on"),
-        pytest.param(TRAINED, PLANNED, live(1), CALM, Reason.WAITING_FOR_WORKERS, Reason.WORKER_LOST, id="below the fewest allowed"),
         pytest.param(
-            TRAINED, BROKEN, live(4), CALM, Reason.WAITING_FOR_RENDEZVOUS, Reason.WORKER_FAILED, id="a worker failed, no new plan"
+            TRAINED,
+            PLANNED,
+            live(1),
+            CALM,
+            Reason.WAITING_FOR_WORKERS,
+            Reason.WORKER_LOST,
+            id="below the fewest allowed",
+        ),
+        pytest.param(
+            TRAINED,
+            BROKEN,
+            live(4),
+            CALM,
+            Reason.WAITING_FOR_RENDEZVOUS,
+            Reason.WORKER_FAILED,
+            id="a worker failed, no new plan",
         ),
         pytest.param(RESTARTING, REPLANNED, live(4), CALM, Reason.TRAINING, False, id="goes on"),
         pytest.param(
-            RESTARTING, PLANNED, live(1), CALM, Reason.WAITING_FOR_WORKERS, Reason.WORKER_FAILED, id="successor on its way: why is kept"
+            RESTARTING,
+            PLANNED,
+            live(1),
+            CALM,
+            Reason.WAITING_FOR_WORKERS,
+            Reason.WORKER_FAILED,
+            id="successor on its way: why is kept",
         ),
         pytest.param(
             TRAINED,
             PLANNED,
-            live(1) + gone(Standing.FAILED, code=1),
+            live(1) + gone(PodState.FAILED, code=1),
             AFTER_FAILURE,
             Reason.WAITING_FOR_WORKERS,
             Reason.WORKER_FAILED,
             id="a pod failed",
         ),
         pytest.param(
-            TRAINED, PLANNED, live(1) + gone(Standing.LEAVING), CALM, Reason.WAITING_FOR_WORKERS, Reason.WORKER_LOST, id="deleted"
+            TRAINED,
+            PLANNED,
+            live(1) + gone(PodState.LEAVING),
+            CALM,
+            Reason.WAITING_FOR_WORKERS,
+            Reason.WORKER_LOST,
+            id="deleted",
         ),
-        pytest.param(None, make_view(), pending("ImagePullBackOff"), CALM, Reason.IMAGE_UNAVAILABLE, None, id="image cannot be pulled"),
         pytest.param(
-            None, make_view(), pending("CreateContainerConfigError"), CALM, Reason.CONTAINER_CONFIG_ERROR, None, id="config error"
+            None,
+            make_view(),
+            pending("ImagePullBackOff"),
+            CALM,
+            Reason.IMAGE_UNAVAILABLE,
+            None,
+            id="image cannot be pulled",
+        ),
+        pytest.param(
+            None,
+            make_view(),
+            pending("CreateContainerConfigError"),
+            CALM,
+            Reason.CONTAINER_CONFIG_ERROR,
+            None,
+            id="config error",
         ),
         pytest.param(None, make_view(), pending("Unschedulable"), CALM, Reason.UNSCHEDULABLE, None, id="unschedulable"),
         pytest.param(
-            None, make_view(), pending("SomethingNew"), CALM, Reason.WAITING_FOR_WORKERS, None, id="another cause of the kubelet's"
+            None,
+            make_view(),
+            pending("SomethingNew"),
+            CALM,
+            Reason.WAITING_FOR_WORKERS,
+            None,
+            id="another cause of the kubelet's",
         ),
     ],
 )
 def test_running_and_restarting(
     status: Status | None,
     view: RendezvousView,
-    workers: Sequence[tuple[Pod, Stand]],
+    workers: Sequence[tuple[Pod, PodStatus]],
     budget: Budget,
     running: Reason,
     restarting: Reason | bool | None,
@@ -101,13 +159,15 @@ def test_running_and_restarting(
 @pytest.mark.parametrize(
     ("reach", "workers", "running"),
     [
-        pytest.param(Reach.UNREACHABLE, live(4), True, id="etcd away, all members there: training goes on"),
-        pytest.param(Reach.UNREACHABLE, live(3), False, id="etcd away, and a member is gone"),
-        pytest.param(Reach.CONNECTING, live(3) + unready(4)[3:], False, id="... or not ready, with its node"),
-        pytest.param(Reach.REACHABLE, live(3), True, id="etcd is there: the agents know better"),
+        pytest.param(Connectivity.UNREACHABLE, live(4), True, id="etcd away, all members there: training goes on"),
+        pytest.param(Connectivity.UNREACHABLE, live(3), False, id="etcd away, and a member is gone"),
+        pytest.param(Connectivity.CONNECTING, live(3) + unready(4)[3:], False, id="... or not ready, with its node"),
+        pytest.param(Connectivity.REACHABLE, live(3), True, id="etcd is there: the agents know better"),
     ],
 )
-def test_nothing_trains_once_etcd_and_a_member_are_gone(reach: Reach, workers: Sequence[tuple[Pod, Stand]], running: bool) -> None:
+def test_nothing_trains_once_etcd_and_a_member_are_gone(
+    reach: Connectivity, workers: Sequence[tuple[Pod, PodStatus]], running: bool
+) -> None:
     found = judge_activity(make_job(status=TRAINED), make_view(reach, plan=make_plan(2)), workers, CALM)
     assert found.running is running
     if not running:
@@ -115,19 +175,23 @@ def test_nothing_trains_once_etcd_and_a_member_are_gone(reach: Reach, workers: S
 
 
 def test_successor_that_no_plan_knows_trains_nothing_while_etcd_is_away() -> None:
-    successor = (make_pod(3, created=-30), Stand(standing=Standing.LIVE))
-    found = judge_activity(make_job(status=TRAINED), make_view(Reach.UNREACHABLE, plan=make_plan(2)), [*live(3), successor], CALM)
+    successor = (make_pod(3, created=-30), PodStatus(state=PodState.LIVE))
+    found = judge_activity(
+        make_job(status=TRAINED), make_view(Connectivity.UNREACHABLE, plan=make_plan(2)), [*live(3), successor], CALM
+    )
     assert not found.running
 
 
 def test_lost_worker_is_named_with_its_node() -> None:
-    found = judge_activity(make_job(status=make_status(round=2)), PLANNED, live(1) + gone(Standing.LOST, "node n1 is not ready"), CALM)
+    found = judge_activity(
+        make_job(status=make_status(round=2)), PLANNED, live(1) + gone(PodState.LOST, "node n1 is not ready"), CALM
+    )
     assert found.restarting_message.startswith("digits-worker-5 is gone (node n1 is not ready)")
 
 
 def test_cause_of_a_failed_worker_is_not_replaced_by_our_own_deletion_of_it() -> None:
     said = make_status(ConditionType.RESTARTING, reason="WorkerLost", message="preempted", round=2)
-    deleted = [(failed_pod(5, delete_by=9), Stand(standing=Standing.LEAVING, why="deleted"))]
+    deleted = [(failed_pod(5, delete_by=9), PodStatus(state=PodState.LEAVING, why="deleted"))]
     found = judge_activity(make_job(status=said), PLANNED, live(1) + deleted, CALM)
     assert (found.restarting_reason, found.restarting_message) == (Reason.WORKER_LOST, "preempted")
 
@@ -176,12 +240,18 @@ def test_restart_is_not_announced_before_the_agents_have_decided_on_it() -> None
 def test_wait_for_a_failed_workers_successor_is_told(restarts: int, words: str) -> None:
     policy = {"maxRestarts": 9, "backoff": {"initialSeconds": 10, "maxSeconds": 300}}
     job = make_job(spec={"restartPolicy": policy}, status=TRAINED)
-    failed = [(failed_pod(1, started=-3), Stand(standing=Standing.FAILED))]
-    found = judge_activity(job, make_view(), failed, Budget(restarts=Restarts(total=restarts), limit=9, last_failure=FAILURE))
+    failed = [(failed_pod(1, started=-3), PodStatus(state=PodState.FAILED))]
+    found = judge_activity(
+        job, make_view(), failed, Budget(restarts=Restarts(total=restarts), limit=9, last_failure=FAILURE)
+    )
     assert found.restarting_message.endswith(words)
 
 
 def test_failed_worker_is_told_with_the_first_line_of_its_error() -> None:
     failure = FAILURE.model_copy(update={"message": "ValueError: bad shape\nTraceback ..."})
-    found = judge_activity(make_job(max_restarts=3, status=TRAINED), BROKEN, live(4), Budget(limit=3, last_failure=failure))
-    assert "failed (ApplicationError, exit code 1: ValueError: bad shape); its group restarts" in found.restarting_message
+    found = judge_activity(
+        make_job(max_restarts=3, status=TRAINED), BROKEN, live(4), Budget(limit=3, last_failure=failure)
+    )
+    assert (
+        "failed (ApplicationError, exit code 1: ValueError: bad shape); its group restarts" in found.restarting_message
+    )

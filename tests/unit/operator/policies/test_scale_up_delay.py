@@ -24,9 +24,16 @@ from tests.unit.operator.builders import NOW, at, make_job
     ],
 )
 def test_wish_for_more_workers_is_met_after_the_delay(
-    wish: int, aimed_at: int | None, scale_up: float | None, delay: int, after: float, expected: tuple[int, float | None]
+    wish: int,
+    aimed_at: int | None,
+    scale_up: float | None,
+    delay: int,
+    after: float,
+    expected: tuple[int, float | None],
 ) -> None:
-    status = Status(desired_replicas=aimed_at, scale_up_time=at(scale_up) if scale_up is not None else None, start_time=NOW)
+    status = Status(
+        desired_replicas=aimed_at, scale_up_time=at(scale_up) if scale_up is not None else None, start_time=NOW
+    )
     found = settle(make_job(replicas=wish, spec={"scaling": {"scaleUpDelaySeconds": delay}}, status=status), at(after))
     replicas, again = expected
     assert (found.replicas, found.scale_up_at, found.wish) == (replicas, at(again) if again is not None else None, wish)
@@ -35,8 +42,12 @@ def test_wish_for_more_workers_is_met_after_the_delay(
 @pytest.mark.parametrize(
     "job",
     [
-        pytest.param({"spec": {"lifecycle": {"suspend": True}, "scaling": {"scaleUpDelaySeconds": 10}}}, id="suspended"),
-        pytest.param({"min": 5, "spec": {"scaling": {"scaleUpDelaySeconds": 10}}}, id="what was aimed at is no longer enough"),
+        pytest.param(
+            {"spec": {"lifecycle": {"suspend": True}, "scaling": {"scaleUpDelaySeconds": 10}}}, id="suspended"
+        ),
+        pytest.param(
+            {"min": 5, "spec": {"scaling": {"scaleUpDelaySeconds": 10}}}, id="what was aimed at is no longer enough"
+        ),
     ],
 )
 def test_nothing_is_put_off(job: dict[str, Any]) -> None:

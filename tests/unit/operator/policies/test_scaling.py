@@ -3,17 +3,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from elasticjob_operator.policies.pod_state import Standing
+from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.policies.scaling import scale
 from elasticjob_operator.state import PodPhase
 
 from tests.unit.operator.builders import make_pod
 
-LIVE, LEAVING, LOST, FAILED, ENDED = Standing.LIVE, Standing.LEAVING, Standing.LOST, Standing.FAILED, Standing.SUCCEEDED
+LIVE, LEAVING, LOST, FAILED, ENDED = PodState.LIVE, PodState.LEAVING, PodState.LOST, PodState.FAILED, PodState.SUCCEEDED
 PENDING = "pending"
 
 
-def run(*indices: int) -> dict[int, Standing | str]:
+def run(*indices: int) -> dict[int, PodState | str]:
     return dict.fromkeys(indices, LIVE)
 
 
@@ -28,23 +28,48 @@ def run(*indices: int) -> dict[int, Standing | str]:
         pytest.param(2, {**run(1, 2), 0: FAILED}, (), [1, 2], [], [0], id="shrinks by the failed one first"),
         pytest.param(2, {**run(1, 2), 0: LOST}, (), [1, 2], [], [0], id="shrinks by the lost one first"),
         pytest.param(2, {**run(1, 2), 0: PENDING}, (), [1, 2], [], [0], id="shrinks by what does not run yet first"),
-        pytest.param(2, {**run(0, 1), 2: LEAVING, 3: LEAVING}, (), [0, 1], [], [3, 2], id="shrinking: the ones on their way are enough"),
-        pytest.param(4, {**run(0, 1), 2: LEAVING, 3: LEAVING}, (), [0, 1, 2, 3], [], [], id="4 -> 2 -> 4: indices are held until free"),
-        pytest.param(3, {**run(0, 1), 2: LEAVING}, (), [0, 1, 2], [], [], id="deleted by hand: same index once it is gone"),
-        pytest.param(3, {**run(0, 1), 2: FAILED}, (), [0, 1, 2], [], [], id="a failed pod holds its index until replaced"),
+        pytest.param(
+            2,
+            {**run(0, 1), 2: LEAVING, 3: LEAVING},
+            (),
+            [0, 1],
+            [],
+            [3, 2],
+            id="shrinking: the ones on their way are enough",
+        ),
+        pytest.param(
+            4,
+            {**run(0, 1), 2: LEAVING, 3: LEAVING},
+            (),
+            [0, 1, 2, 3],
+            [],
+            [],
+            id="4 -> 2 -> 4: indices are held until free",
+        ),
+        pytest.param(
+            3, {**run(0, 1), 2: LEAVING}, (), [0, 1, 2], [], [], id="deleted by hand: same index once it is gone"
+        ),
+        pytest.param(
+            3, {**run(0, 1), 2: FAILED}, (), [0, 1, 2], [], [], id="a failed pod holds its index until replaced"
+        ),
         pytest.param(3, run(0), (1,), [0, 1, 2], [2], [], id="a name of an earlier job: waits for it"),
         pytest.param(2, {0: ENDED, 1: LIVE}, (), [0, 1], [], [], id="an ended one is no reason for another"),
     ],
 )
 def test_who_stays_who_leaves_who_comes(
-    wanted: int, there: Mapping[int, Standing | str], taken: tuple[int, ...], members: list[int], create: list[int], surplus: list[int]
+    wanted: int,
+    there: Mapping[int, PodState | str],
+    taken: tuple[int, ...],
+    members: list[int],
+    create: list[int],
+    surplus: list[int],
 ) -> None:
     pods = {
         index: (
-            make_pod(index, PodPhase.PENDING if standing == PENDING else PodPhase.RUNNING),
-            standing if isinstance(standing, Standing) else LIVE,
+            make_pod(index, PodPhase.PENDING if state == PENDING else PodPhase.RUNNING),
+            state if isinstance(state, PodState) else LIVE,
         )
-        for index, standing in there.items()
+        for index, state in there.items()
     }
     found = scale(wanted, pods, taken=frozenset(taken))
     assert (list(found.members), list(found.create), [pod.index for pod in found.surplus]) == (members, create, surplus)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from elasticjob_operator.api import ConditionType, Progress
 from elasticjob_operator.policies.stalling import judge_stall
-from elasticjob_operator.state import Reach
+from elasticjob_operator.state import Connectivity
 from elasticjob_runtime.contract import ProgressValue
 
 from tests.unit.operator.builders import NOW, at, make_job, make_plan, make_status, make_view
@@ -12,22 +12,24 @@ from tests.unit.operator.builders import NOW, at, make_job, make_plan, make_stat
 @pytest.mark.parametrize(
     ("seen", "speed", "round_number", "reach", "running", "expected"),
     [
-        pytest.param(-59, 1.0, 2, Reach.REACHABLE, True, False, id="a step a minute ago"),
-        pytest.param(-60, 1.0, 2, Reach.REACHABLE, True, True, id="none for a minute"),
-        pytest.param(-60, 0.1, 2, Reach.REACHABLE, True, False, id="steps of ten seconds"),
-        pytest.param(-300, 0.1, 2, Reach.REACHABLE, True, True, id="... for thirty of them"),
-        pytest.param(-300, 0.0, 2, Reach.REACHABLE, True, True, id="no speed known"),
-        pytest.param(-300, 1.0, 2, Reach.UNREACHABLE, True, None, id="etcd is away: who knows"),
-        pytest.param(-300, 1.0, 1, Reach.REACHABLE, True, None, id="a new round has not reported yet"),
-        pytest.param(-300, 1.0, 2, Reach.REACHABLE, False, None, id="does not run"),
-        pytest.param(None, 1.0, 2, Reach.REACHABLE, True, None, id="never reported a step"),
+        pytest.param(-59, 1.0, 2, Connectivity.REACHABLE, True, False, id="a step a minute ago"),
+        pytest.param(-60, 1.0, 2, Connectivity.REACHABLE, True, True, id="none for a minute"),
+        pytest.param(-60, 0.1, 2, Connectivity.REACHABLE, True, False, id="steps of ten seconds"),
+        pytest.param(-300, 0.1, 2, Connectivity.REACHABLE, True, True, id="... for thirty of them"),
+        pytest.param(-300, 0.0, 2, Connectivity.REACHABLE, True, True, id="no speed known"),
+        pytest.param(-300, 1.0, 2, Connectivity.UNREACHABLE, True, None, id="etcd is away: who knows"),
+        pytest.param(-300, 1.0, 1, Connectivity.REACHABLE, True, None, id="a new round has not reported yet"),
+        pytest.param(-300, 1.0, 2, Connectivity.REACHABLE, False, None, id="does not run"),
+        pytest.param(None, 1.0, 2, Connectivity.REACHABLE, True, None, id="never reported a step"),
     ],
 )
 def test_training_that_stands_still_is_said(
-    seen: float | None, speed: float, round_number: int, reach: Reach, running: bool, expected: bool | None
+    seen: float | None, speed: float, round_number: int, reach: Connectivity, running: bool, expected: bool | None
 ) -> None:
     progress = Progress(step=7, steps_per_second=speed, observed_at=at(seen)) if seen is not None else None
-    view = make_view(reach, plan=make_plan(2), progress=ProgressValue(step=7, round=round_number) if seen is not None else None)
+    view = make_view(
+        reach, plan=make_plan(2), progress=ProgressValue(step=7, round=round_number) if seen is not None else None
+    )
     found = judge_stall(make_job(), view, progress, running=running, now=NOW)
     assert (found.stalled if found else None) is expected
 
@@ -38,7 +40,7 @@ def test_silence_counts_from_when_etcd_was_back() -> None:
     view = make_view(plan=make_plan(2), progress=ProgressValue(step=7, round=2))
     found = judge_stall(job, view, Progress(step=7, observed_at=at(-600)), running=True, now=at(59))
     assert found is not None
-    assert (found.stalled, found.look_again) == (False, at(60))
+    assert (found.stalled, found.requeue_at) == (False, at(60))
 
 
 def test_restart_ends_the_stall() -> None:

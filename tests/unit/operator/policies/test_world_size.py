@@ -8,7 +8,7 @@ from elasticjob_operator.planning import plan as plan_job
 from elasticjob_operator.policies.world_size import counted
 from elasticjob_operator.resources.pods import template_hash
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import World
+from elasticjob_operator.state import JobState
 from elasticjob_runtime.contract import PlanValue
 
 from tests.unit.operator.builders import NOW, make_job, make_plan, make_pod, make_status, make_view
@@ -29,7 +29,9 @@ def test_world_size_of_a_plan(plan: PlanValue, procs: int | str, expected: int) 
 
 
 def test_torchrun_trains_with_no_processes() -> None:
-    job = make_job(workers={"procsPerWorker": 2}, status=make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, round=3))
+    job = make_job(
+        workers={"procsPerWorker": 2}, status=make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, round=3)
+    )
     pods = tuple(dataclasses.replace(make_pod(index), template_hash=template_hash(job)) for index in range(4))
-    world = World(pods=pods, nodes={}, rendezvous=make_view(plan=OF_TORCHRUN))
+    world = JobState(pods=pods, nodes={}, rendezvous=make_view(plan=OF_TORCHRUN))
     assert plan_job(job, world, Settings(), NOW).status.world_size == 8

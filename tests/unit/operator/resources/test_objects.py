@@ -74,11 +74,21 @@ def test_everything_goes_with_the_job(build: Any) -> None:
         pytest.param({"l": [{"a": 1}]}, {"l": [{"a": 1, "default": 2}]}, {}, id="lists, element by element"),
         pytest.param({"l": [1]}, {"l": [1, 2]}, {"l": [1]}, id="list grew"),
         pytest.param(
-            {"selector": {"a": "1"}}, {"selector": {"a": "1", "b": "2"}}, {"selector": {"b": None}}, id="a selector that selects less"
+            {"selector": {"a": "1"}},
+            {"selector": {"a": "1", "b": "2"}},
+            {"selector": {"b": None}},
+            id="a selector that selects less",
         ),
         pytest.param({"labels": {"a": "1"}}, {"labels": {"a": "1", "b": "2"}}, {}, id="somebody's label"),
-        pytest.param({"requests": {"cpu": "0.5"}}, {"requests": {"cpu": "500m"}}, {}, id="the same quantity, spelled canonically"),
-        pytest.param({"requests": {"cpu": "0.5"}}, {"requests": {"cpu": "600m"}}, {"requests": {"cpu": "0.5"}}, id="another quantity"),
+        pytest.param(
+            {"requests": {"cpu": "0.5"}}, {"requests": {"cpu": "500m"}}, {}, id="the same quantity, spelled canonically"
+        ),
+        pytest.param(
+            {"requests": {"cpu": "0.5"}},
+            {"requests": {"cpu": "600m"}},
+            {"requests": {"cpu": "0.5"}},
+            id="another quantity",
+        ),
         pytest.param({"name": "0.5"}, {"name": "500m"}, {"name": "0.5"}, id="no quantity"),
     ],
 )
@@ -87,7 +97,11 @@ def test_edits_by_hand_are_put_right(desired: Any, observed: Any, patch: Any) ->
 
 
 def test_etcd_goes_where_the_job_says_and_else_where_the_operator_does() -> None:
-    defaults = {"tolerations": [{"key": "infra", "operator": "Exists"}], "nodeSelector": {"pool": "infra"}, "priorityClassName": "low"}
+    defaults = {
+        "tolerations": [{"key": "infra", "operator": "Exists"}],
+        "nodeSelector": {"pool": "infra"},
+        "priorityClassName": "low",
+    }
     plain = etcd_stateful_set(make_job(), "x", defaults)["spec"]["template"]["spec"]
     assert {field: plain[field] for field in defaults} == defaults
     said = {
@@ -98,6 +112,8 @@ def test_etcd_goes_where_the_job_says_and_else_where_the_operator_does() -> None
     mine = etcd_stateful_set(make_job(spec={"rendezvous": {"etcd": said}}), "x", defaults)["spec"]["template"]["spec"]
     assert {field: mine[field] for field in said} == said
     assert mine["nodeSelector"] == {"pool": "infra"}
-    none = etcd_stateful_set(make_job(spec={"rendezvous": {"etcd": {"tolerations": []}}}), "x", defaults)["spec"]["template"]["spec"]
+    none = etcd_stateful_set(make_job(spec={"rendezvous": {"etcd": {"tolerations": []}}}), "x", defaults)["spec"][
+        "template"
+    ]["spec"]
     assert "tolerations" not in none, "an empty list is the job's word, too"
     assert "tolerations" not in etcd_stateful_set(make_job(), "x")["spec"]["template"]["spec"]

@@ -86,7 +86,11 @@ def test_names_and_ownership() -> None:
     assert pod["spec"]["restartPolicy"] == "Never"
     assert [(owner["uid"], owner["controller"]) for owner in metadata["ownerReferences"]] == [(UID, True)]
     labels = metadata["labels"]
-    assert (labels["elasticjob.dev/job-name"], labels["elasticjob.dev/worker-index"], labels["elasticjob.dev/run"]) == ("digits", "2", "1")
+    assert (labels["elasticjob.dev/job-name"], labels["elasticjob.dev/worker-index"], labels["elasticjob.dev/run"]) == (
+        "digits",
+        "2",
+        "1",
+    )
 
 
 def test_template_hash_is_of_the_users_part_alone() -> None:
@@ -144,15 +148,22 @@ def test_two_volumes_at_the_checkpoint_directory() -> None:
         pytest.param(None, 10, None, "10", id="fits into Kubernetes' own"),
     ],
 )
-def test_time_to_save_before_a_pod_is_killed(of_pod: int | None, wanted: int | None, pod_gets: int | None, workers_get: str) -> None:
-    template = {"spec": {**TEMPLATE["spec"], **({"terminationGracePeriodSeconds": of_pod} if of_pod is not None else {})}}
+def test_time_to_save_before_a_pod_is_killed(
+    of_pod: int | None, wanted: int | None, pod_gets: int | None, workers_get: str
+) -> None:
+    template = {
+        "spec": {**TEMPLATE["spec"], **({"terminationGracePeriodSeconds": of_pod} if of_pod is not None else {})}
+    }
     lifecycle = {"gracefulShutdownSeconds": wanted} if wanted is not None else {}
     pod = worker_pod(make_job(template=template, spec={"lifecycle": lifecycle}), index=0, run=1, endpoint="etcd:2379")
     assert pod["spec"].get("terminationGracePeriodSeconds") == pod_gets
     assert environment(pod)["PET_SHUTDOWN_TIMEOUT"] == workers_get
 
 
-REQUIRED, PREFERRED = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
+REQUIRED, PREFERRED = (
+    "requiredDuringSchedulingIgnoredDuringExecution",
+    "preferredDuringSchedulingIgnoredDuringExecution",
+)
 
 
 def test_nodes_that_keep_failing_are_a_preference_beside_the_users_own() -> None:
@@ -174,13 +185,21 @@ PRIORITIES = [("", "high", "high"), ("high", "high", "high"), ("low", "", "low")
 @pytest.mark.parametrize(("of_template", "wanted", "given"), PRIORITIES)
 def test_priority_class(of_template: str, wanted: str, given: str | None) -> None:
     template = {"spec": {**TEMPLATE["spec"], **({"priorityClassName": of_template} if of_template else {})}}
-    pod = worker_pod(make_job(template=template, spec={"scheduling": {"priorityClassName": wanted}}), index=0, run=1, endpoint="e:1")
+    pod = worker_pod(
+        make_job(template=template, spec={"scheduling": {"priorityClassName": wanted}}), index=0, run=1, endpoint="e:1"
+    )
     assert pod["spec"].get("priorityClassName") == given
 
 
 def test_two_priority_classes_are_refused() -> None:
-    job = make_job(template={"spec": {**TEMPLATE["spec"], "priorityClassName": "low"}}, spec={"scheduling": {"priorityClassName": "high"}})
-    with pytest.raises(InvalidTemplateError, match=r"priorityClassName is 'low', but spec.scheduling.priorityClassName is 'high': remove"):
+    job = make_job(
+        template={"spec": {**TEMPLATE["spec"], "priorityClassName": "low"}},
+        spec={"scheduling": {"priorityClassName": "high"}},
+    )
+    with pytest.raises(
+        InvalidTemplateError,
+        match=r"priorityClassName is 'low', but spec.scheduling.priorityClassName is 'high': remove",
+    ):
         worker_pod(job, index=0, run=1, endpoint="e:1")
 
 
@@ -190,12 +209,17 @@ def test_settings_of_c10d_are_put_before_those_of_the_user() -> None:
         {"name": "PET_RDZV_CONF", "value": "timeout=60,read_timeout=5"},
         {"name": "A", "value": "1"},
     ]
-    names = [each["name"] for each in build(template=template, spec={"rendezvous": {"backend": "c10d"}})["spec"]["containers"][0]["env"]]
+    names = [
+        each["name"]
+        for each in build(template=template, spec={"rendezvous": {"backend": "c10d"}})["spec"]["containers"][0]["env"]
+    ]
     assert names.count("PET_RDZV_CONF") == 1
     assert environment(build(template=template, spec={"rendezvous": {"backend": "c10d"}}))["PET_RDZV_CONF"] == (
         "is_host=false,timeout=60,read_timeout=5"
     )
     assert environment(build(template=template))["PET_RDZV_CONF"] == "timeout=60,read_timeout=5"
-    template["spec"]["containers"][0]["env"] = [{"name": "PET_RDZV_CONF", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
+    template["spec"]["containers"][0]["env"] = [
+        {"name": "PET_RDZV_CONF", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    ]
     with pytest.raises(InvalidTemplateError, match="PET_RDZV_CONF"):
         build(template=template, spec={"rendezvous": {"backend": "c10d"}})

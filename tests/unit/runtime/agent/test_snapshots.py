@@ -23,7 +23,14 @@ def snapshot(round_number: int, step: int, *fds: int) -> Snapshot:
         (snapshot(1, 20), snapshot(2, 10), True),
         (snapshot(2, 10), snapshot(1, 20), False),
     ],
-    ids=["the first", "a later step", "the same again", "an earlier step", "a successor that went back", "who should be gone"],
+    ids=[
+        "the first",
+        "a later step",
+        "the same again",
+        "an earlier step",
+        "a successor that went back",
+        "who should be gone",
+    ],
 )
 def test_which_snapshot_is_kept(kept: Snapshot | None, offered: Snapshot, answer: bool) -> None:
     assert replaces(kept, offered) is answer

@@ -10,7 +10,9 @@ from elasticjob_runtime.contract import Env, OutcomeState, OutcomeValue
 
 def test_a_failed_job_tells_its_first_failure() -> None:
     failure = {"traceback": "Traceback ...\nRuntimeError: boom"}
-    outcome = OutcomeValue(state=OutcomeState.FAILED, reason="NoProgress", message="rank 0 failed: boom", failure=failure)
+    outcome = OutcomeValue(
+        state=OutcomeState.FAILED, reason="NoProgress", message="rank 0 failed: boom", failure=failure
+    )
     assert termination.message("the job failed", outcome) == "rank 0 failed: boom\nTraceback ...\nRuntimeError: boom"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from elasticjob_runtime.agent.worker_server import READS_AT_ONCE, RateMeter, ReportSocket
+from elasticjob_runtime.agent.worker_server import READS_AT_ONCE, RateMeter, WorkerServer
 from elasticjob_runtime.contract import ProgressValue
 from elasticjob_runtime.event_loop import EventLoop
 
@@ -23,7 +23,7 @@ class Desk:
     def __init__(self) -> None:
         self.heard: list[ProgressValue] = []
         self.event_loop = EventLoop()
-        self.reports = ReportSocket(self.event_loop, self.heard.append)
+        self.reports = WorkerServer(self.event_loop, self.heard.append)
 
     def worker(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -66,9 +66,22 @@ def test_only_rank_0_counts(desk: Desk) -> None:
 
 @pytest.mark.parametrize(
     "nonsense",
-    [b"", b"{", b"\xff\xfe", b"[]", b"3", b'{"type": "progress"}', report(step="many"), report(step=1e999), report(metrics=[1]),
-     report(metrics={"loss": "low"}), report(rank="first"), report(time=None), b'{"type": "gossip"}'],
-)  # fmt: skip
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"3",
+        b'{"type": "progress"}',
+        report(step="many"),
+        report(step=1e999),
+        report(metrics=[1]),
+        report(metrics={"loss": "low"}),
+        report(rank="first"),
+        report(time=None),
+        b'{"type": "gossip"}',
+    ],
+)
 def test_a_worker_that_talks_nonsense_does_not_end_its_agent(desk: Desk, nonsense: bytes) -> None:
     desk.worker().send(nonsense)
     desk.worker().send(report(step=2))

@@ -86,7 +86,10 @@ def test_flags_of_our_own_are_those_we_take_out_before_handing_over_to_torchrun(
 
 
 def test_positional_arguments_come_in_the_same_order() -> None:
-    positional = [[action.dest for action in parser._actions if not action.option_strings] for parser in (torch_parser(), build_parser())]
+    positional = [
+        [action.dest for action in parser._actions if not action.option_strings]
+        for parser in (torch_parser(), build_parser())
+    ]
     assert positional[0] == positional[1] == ["training_script", "training_script_args"]
 
 
@@ -100,7 +103,9 @@ def test_the_same_variables_stand_for_flags(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.delenv(variable)
         assert getattr(ours, name) == getattr(theirs, name), f"{name} by {variable}"
         unset = build_parser().parse_args(["train.py"])
-        assert (getattr(ours, name) == getattr(unset, name)) == (name in WITHOUT_VARIABLE), f"{variable} must have its effect"
+        assert (getattr(ours, name) == getattr(unset, name)) == (name in WITHOUT_VARIABLE), (
+            f"{variable} must have its effect"
+        )
 
 
 @pytest.mark.parametrize("value", ["0", "1", "2"])
@@ -136,7 +141,15 @@ def test_the_same_line_means_the_same(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["", "--nnodes", "--max-restarts many train.py", "--start-method thread train.py", "--unknown 1 train.py", "--rdzv 1 train.py"]
+    "line",
+    [
+        "",
+        "--nnodes",
+        "--max-restarts many train.py",
+        "--start-method thread train.py",
+        "--unknown 1 train.py",
+        "--rdzv 1 train.py",
+    ],
 )
 def test_what_torchrun_refuses_is_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     for parser in (torch_parser(), build_parser()):
@@ -150,11 +163,16 @@ def test_what_torchrun_refuses_is_refused(line: str, capsys: pytest.CaptureFixtu
     ("line", "says"),
     [
         ("--max-restrats=3 train.py", "unrecognized arguments: --max-restrats=3 (did you mean --max-restarts?) (see"),
-        ("--zzz --max_restrat train.py", "unrecognized arguments: --zzz --max_restrat (did you mean --max_restarts?) (see"),
+        (
+            "--zzz --max_restrat train.py",
+            "unrecognized arguments: --zzz --max_restrat (did you mean --max_restarts?) (see",
+        ),
         ("--zzz train.py", "unrecognized arguments: --zzz (see"),
     ],
 )
-def test_a_flag_with_a_slip_gets_the_one_that_was_meant(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_with_a_slip_gets_the_one_that_was_meant(
+    line: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         build_parser().parse_args(line.split())
     assert says in capsys.readouterr().err

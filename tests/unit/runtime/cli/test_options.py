@@ -104,7 +104,10 @@ def test_scripts_that_cannot_be_run(flags: Sequence[str], says: str, capsys: pyt
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--max-restarts=many", "train.py"), "argument --max-restarts/--max_restarts: invalid int value: 'many' (see elasticrun --help)"),
+        (
+            ("--max-restarts=many", "train.py"),
+            "argument --max-restarts/--max_restarts: invalid int value: 'many' (see elasticrun --help)",
+        ),
         (("--metrics-port=http", "train.py"), "argument --metrics-port/--metrics_port: invalid int value: 'http'"),
         (("--start-method=magic", "train.py"), "invalid choice: 'magic'"),
         ((), "the following arguments are required: training_script"),
@@ -145,8 +148,16 @@ def test_nnodes(text: str, expected: tuple[int, int]) -> None:
 
 
 def test_rdzv_conf() -> None:
-    conf = options.run_conf("prefix=/team,lease_ttl=10,join_timeout=50,start_grace=0,join_delay=3,user=me,password=p=q,timeout=900")
-    assert (conf.prefix, conf.lease_ttl, conf.join_timeout, conf.start_grace, conf.join_delay) == ("/team", 10.0, 50.0, 0.0, 3.0)
+    conf = options.run_conf(
+        "prefix=/team,lease_ttl=10,join_timeout=50,start_grace=0,join_delay=3,user=me,password=p=q,timeout=900"
+    )
+    assert (conf.prefix, conf.lease_ttl, conf.join_timeout, conf.start_grace, conf.join_delay) == (
+        "/team",
+        10.0,
+        50.0,
+        0.0,
+        3.0,
+    )
     assert conf.connection == {"user": "me", "password": "p=q"}
 
 
@@ -220,9 +231,15 @@ def test_only_the_zygote_preloads() -> None:
         (["train.py"], ["train.py"]),
         (["--max-st", "2", "--hang_f=3", "--deb", "train.py"], ["train.py"]),
         (["--start-method", "zygote", "--start_method=zygote", "train.py"], ["train.py"]),
-        (["--start-method", "fork", "--rdzv-id", "", "train.py", ""], ["--start-method", "fork", "--rdzv-id", "", "train.py", ""]),
+        (
+            ["--start-method", "fork", "--rdzv-id", "", "train.py", ""],
+            ["--start-method", "fork", "--rdzv-id", "", "train.py", ""],
+        ),
         (["--role", "train.py", "--debug", "train.py"], ["--role", "train.py", "train.py"]),
-        (["-r3", "-t", "0:1", "--debug", "--", "train.py", "--", "x"], ["-r3", "-t", "0:1", "--", "train.py", "--", "x"]),
+        (
+            ["-r3", "-t", "0:1", "--debug", "--", "train.py", "--", "x"],
+            ["-r3", "-t", "0:1", "--", "train.py", "--", "x"],
+        ),
     ],
 )
 def test_torchrun_gets_its_own_flags_only(monkeypatch: pytest.MonkeyPatch, given: list[str], passed: list[str]) -> None:

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime import contract
-from elasticjob_runtime.contract import CONSISTENT, MemberState, MemberValue, Neighbour, PlanReason, PlanValue, RankValue, SpecValue, Value
+from elasticjob_runtime.contract import (
+    CONSISTENT,
+    MemberState,
+    MemberValue,
+    Neighbour,
+    PlanReason,
+    PlanValue,
+    RankValue,
+    SpecValue,
+    Value,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,9 +27,19 @@ VALUES = sorted(
     key=lambda one: one.__name__,
 )
 PLAN: dict[str, Any] = {
-    "round": 2, "attempt": "00000002.a.1", "size": 2, "world_size": 4, "master_addr": "10.0.0.1", "master_port": 1234, "leader": "a",
-    "nproc": 2, "restart_count": 1, "reason": "Start", "gone": [1], "store_generation": 3,
-}  # fmt: skip
+    "round": 2,
+    "attempt": "00000002.a.1",
+    "size": 2,
+    "world_size": 4,
+    "master_addr": "10.0.0.1",
+    "master_port": 1234,
+    "leader": "a",
+    "nproc": 2,
+    "restart_count": 1,
+    "reason": "Start",
+    "gone": [1],
+    "store_generation": 3,
+}
 MEMBER: dict[str, Any] = {"address": "10.0.0.1", "ports": [1, 2], "nproc": 1, "incarnation": "ia"}
 SPEC: dict[str, Any] = {"min": 1, "max": 3}
 RANK: dict[str, Any] = {"group_rank": 1, "incarnation": "ia"}
@@ -56,7 +76,10 @@ def test_what_is_written_is_read_as_it_was() -> None:
 def test_a_spec_of_an_older_operator_has_the_defaults() -> None:
     spec = SpecValue.from_json(json.dumps(SPEC))
     assert (spec.on_partition, spec.store_generation, spec.max_restarts) == ("Available", 0, None)
-    assert SpecValue.from_json(json.dumps(SPEC | {"on_partition": CONSISTENT, "store_generation": 2})).store_generation == 2
+    assert (
+        SpecValue.from_json(json.dumps(SPEC | {"on_partition": CONSISTENT, "store_generation": 2})).store_generation
+        == 2
+    )
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
@@ -85,9 +108,13 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
         pytest.param(SpecValue, SPEC | {"members": "ab"}, "members", id="a string for a list of names"),
         pytest.param(SpecValue, SPEC | {"on_partition": "Maybe"}, "on_partition", id="no such policy"),
         pytest.param(SpecValue, {"min": 3, "max": 2}, "max", id="max below min"),
-        pytest.param(RankValue, RANK | {"neighbours": [{"name": "b"}]}, "neighbours", id="a neighbour without an address"),
+        pytest.param(
+            RankValue, RANK | {"neighbours": [{"name": "b"}]}, "neighbours", id="a neighbour without an address"
+        ),
         pytest.param(RankValue, RANK | {"neighbours": [1]}, "neighbours", id="a number for a neighbour"),
-        pytest.param(RankValue, RANK | {"neighbours": [NEIGHBOUR | {"peer_port": "7"}]}, "neighbours", id="inside a neighbour"),
+        pytest.param(
+            RankValue, RANK | {"neighbours": [NEIGHBOUR | {"peer_port": "7"}]}, "neighbours", id="inside a neighbour"
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_fields_name(kind: type[Value], data: Any, field: str) -> None:

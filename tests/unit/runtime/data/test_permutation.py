@@ -36,7 +36,8 @@ def test_outside_is_an_index_error() -> None:
 
 
 def test_the_order_never_changes_between_versions() -> None:
-    """A checkpoint of an older version goes on in the same order: a change here loses and repeats samples of running jobs."""
+    """A checkpoint of an older version goes on in the same order: a change here loses and repeats samples of running
+    jobs."""
     assert list(Permutation(12, "0:0")) == [11, 10, 8, 1, 2, 7, 6, 5, 3, 4, 9, 0]
     assert Permutation(1_281_167, "7:3")[:4] == [301427, 154807, 296751, 970017]
 
@@ -50,7 +51,8 @@ def test_keys_give_unrelated_orders() -> None:
 
 @pytest.mark.parametrize("size", [1000, 1437, 50_000])
 def test_batches_are_as_mixed_as_those_of_a_shuffle(size: int) -> None:
-    """Chi-square of ten classes in batches of 64, on data sorted by class: mean 9 for random draws, a little less without replacement."""
+    """Chi-square of ten classes in batches of 64, on data sorted by class: mean 9 for random draws, a little less
+    without replacement."""
     values = []
     for epoch in range(10):
         order = Permutation(size, f"0:{epoch}")

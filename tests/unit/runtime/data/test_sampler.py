@@ -1,4 +1,5 @@
-"""The elastic sampler. Ends the complaint: after a resize in the middle of an epoch, data is lost, repeated or reordered."""
+"""The elastic sampler. Ends the complaint: after a resize in the middle of an epoch, data is lost, repeated or
+reordered."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ resizes = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 6)), max_size=12)
 """World sizes, and how many steps each takes before the next resize."""
 
 
-def world(size: int, dataset: range, state: dict[str, int] | None = None, **options: bool) -> list[ElasticDistributedSampler]:
+def world(
+    size: int, dataset: range, state: dict[str, int] | None = None, **options: bool
+) -> list[ElasticDistributedSampler]:
     """The samplers of all ranks, fresh as after a restart."""
     samplers = [ElasticDistributedSampler(dataset, size, rank, **options) for rank in range(size)]
     for sampler in samplers:
@@ -31,7 +34,13 @@ def same_state(samplers: list[ElasticDistributedSampler]) -> dict[str, int]:
 
 
 class TestFixedGlobalBatch:
-    @given(size=st.integers(0, 300), global_batch=st.integers(1, 40), worlds=resizes, seed=st.integers(0, 5), shuffle=st.booleans())
+    @given(
+        size=st.integers(0, 300),
+        global_batch=st.integers(1, 40),
+        worlds=resizes,
+        seed=st.integers(0, 5),
+        shuffle=st.booleans(),
+    )
     def test_each_sample_exactly_once_over_any_resizes(
         self, size: int, global_batch: int, worlds: list[tuple[int, int]], seed: int, shuffle: bool
     ) -> None:
@@ -41,7 +50,9 @@ class TestFixedGlobalBatch:
         batches: list[set[int]] = []
         for world_size, steps in [*worlds, (3, size + 1)]:
             samplers = world(world_size, dataset, state, shuffle=shuffle)
-            for _, shares in zip(range(steps), zip(*(sampler.batches(global_batch) for sampler in samplers), strict=True), strict=False):
+            for _, shares in zip(
+                range(steps), zip(*(sampler.batches(global_batch) for sampler in samplers), strict=True), strict=False
+            ):
                 counts = [len(share) for share in shares]
                 assert max(counts) - min(counts) <= 1
                 batches.append({index for share in shares for index in share})
@@ -51,7 +62,9 @@ class TestFixedGlobalBatch:
             state = same_state(samplers)
         assert sorted(seen) == list(dataset)
         alone = world(1, dataset, {**state, "consumed": 0}, shuffle=shuffle)[0]
-        assert batches == [set(batch) for batch in alone.batches(global_batch)], "the batches do not depend on the world"
+        assert batches == [set(batch) for batch in alone.batches(global_batch)], (
+            "the batches do not depend on the world"
+        )
 
     def test_a_batch_that_was_not_trained_on_comes_again(self) -> None:
         """Killed between the batch and the end of the optimizer step: the state does not count it."""
@@ -128,7 +141,8 @@ class TestEpochs:
         assert list(ElasticDistributedSampler(range(100), 1, 0, seed=1)) != first
 
     def test_the_classic_loop_goes_on_in_the_middle_of_an_epoch(self) -> None:
-        """`for epoch in range(sampler.epoch, n): sampler.set_epoch(epoch)`: the first call after a resume changes nothing."""
+        """`for epoch in range(sampler.epoch, n): sampler.set_epoch(epoch)`: the first call after a resume changes
+        nothing."""
         sampler = ElasticDistributedSampler(range(100), 1, 0)
         sampler.set_epoch(3)
         sampler.advance(40)
@@ -189,7 +203,12 @@ class TestWorldOfTheProcess:
     def run(self, **variables: str) -> str:
         environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
         result = subprocess.run(
-            [sys.executable, "-c", self.SCRIPT], env=environment | variables, capture_output=True, text=True, check=True, timeout=60
+            [sys.executable, "-c", self.SCRIPT],
+            env=environment | variables,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
         )
         return result.stdout.strip()
 

@@ -35,7 +35,9 @@ def test_a_data_loader_with_workers_fetches_ahead_and_nothing_is_lost() -> None:
 
 def test_torchs_own_sampler_loses_and_repeats_a_quarter() -> None:
     """The figure in our documents: four ranks that become three after 500 of 1000 samples."""
-    from torch.distributed.elastic.utils.data.elastic_distributed_sampler import ElasticDistributedSampler as TorchSampler
+    from torch.distributed.elastic.utils.data.elastic_distributed_sampler import (
+        ElasticDistributedSampler as TorchSampler,
+    )
 
     dataset: Any = range(1000)
     before = [list(TorchSampler[int](dataset, 4, rank))[:125] for rank in range(4)]
@@ -51,7 +53,9 @@ def test_the_world_is_that_of_the_process_group(tmp_path: pathlib.Path, monkeypa
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert ElasticDistributedSampler(range(10)).rank == 3
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1, timeout=datetime.timedelta(seconds=30))
+    dist.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1, timeout=datetime.timedelta(seconds=30)
+    )
     try:
         sampler = ElasticDistributedSampler(range(10))
         assert (sampler.rank, sampler.num_replicas) == (0, 1)

@@ -132,7 +132,8 @@ class Refusing:
 
 
 def test_a_refused_login_is_not_tried_again_at_once(tmp_path: Path) -> None:
-    """etcd takes a tenth of a second for each, and every agent of a job has a lease, a watch and calls that want one."""
+    """etcd takes a tenth of a second for each, and every agent of a job has a lease, a watch and calls that want
+    one."""
     file = tmp_path / "password"
     file.write_text("old")
     now = [1000.0]

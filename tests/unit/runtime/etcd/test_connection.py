@@ -48,13 +48,16 @@ def peer() -> Iterator[Peer]:
 PLAIN = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 13\r\n\r\n{"answer":42}'
 CHUNKED = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7\r\n{"answe\r\n6;note=1\r\nr":42}\r\n0\r\n\r\n'
 TRAILERS = (
-    b'HTTP/1.1 404 Not Found\r\nTrailer: Grpc-X\r\nTransfer-Encoding: chunked\r\n\r\nd\r\n{"answer":42}\r\n0\r\nGrpc-X: y\r\nB: c\r\n\r\n'
+    b"HTTP/1.1 404 Not Found\r\nTrailer: Grpc-X\r\nTransfer-Encoding: "
+    b'chunked\r\n\r\nd\r\n{"answer":42}\r\n0\r\nGrpc-X: y\r\nB: c\r\n\r\n'
 )
 CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 7])
-@pytest.mark.parametrize("answer", [PLAIN, CHUNKED, TRAILERS, CONTINUED], ids=["length", "chunks", "trailers", "continue"])
+@pytest.mark.parametrize(
+    "answer", [PLAIN, CHUNKED, TRAILERS, CONTINUED], ids=["length", "chunks", "trailers", "continue"]
+)
 def test_answers_arrive_in_any_pieces_one_after_the_other(peer: Peer, answer: bytes, size: int) -> None:
     for _ in range(2):
         peer.connection.send("POST", "/v3/kv/range", b"{}", "Authorization: t\r\n", soon())
@@ -104,7 +107,13 @@ def test_a_server_that_says_close_is_not_used_again(peer: Peer) -> None:
     assert not peer.connection.reusable
 
 
-NOT_HTTP = [b"SSH-2.0-x\r\n", b"HTTP/2 200\r\n\r\n", b"HTTP/1.1 ok\r\n\r\n", b"\x16\x03", b"HTTP/1.1 200\r\nContent-Length: -1\r\n\r\n"]
+NOT_HTTP = [
+    b"SSH-2.0-x\r\n",
+    b"HTTP/2 200\r\n\r\n",
+    b"HTTP/1.1 ok\r\n\r\n",
+    b"\x16\x03",
+    b"HTTP/1.1 200\r\nContent-Length: -1\r\n\r\n",
+]
 
 
 @pytest.mark.parametrize("data", NOT_HTTP)

@@ -1,4 +1,5 @@
-"""The cursor against a paper etcd that sends what the real one may send: backlogs late, in batches, in fragments, twice."""
+"""The cursor against a paper etcd that sends what the real one may send: backlogs late, in batches, in fragments,
+twice."""
 
 from __future__ import annotations
 
@@ -26,12 +27,24 @@ def created(number: int, revision: int, **more: Any) -> Json:
 
 
 def put(key: str, revision: int) -> Json:
-    return {"kv": {"key": encode(key), "value": encode(str(revision)), "create_revision": "1", "mod_revision": str(revision)}}
+    return {
+        "kv": {
+            "key": encode(key),
+            "value": encode(str(revision)),
+            "create_revision": "1",
+            "mod_revision": str(revision),
+        }
+    }
 
 
 def message(number: int, *revisions: int, key: str = "", **more: Any) -> Json:
     name = key or "?ab"[number]
-    return {"header": header(max(revisions)), "watch_id": str(number), "events": [put(name, r) for r in revisions], **more}
+    return {
+        "header": header(max(revisions)),
+        "watch_id": str(number),
+        "events": [put(name, r) for r in revisions],
+        **more,
+    }
 
 
 def revisions(update: WatchUpdate | None) -> list[int]:
@@ -102,8 +115,24 @@ def test_all_watchers_stand_when_all_are_created() -> None:
     ("answer", "kind"),
     [
         ({"watch_id": "1", "canceled": True, "compact_revision": "15"}, HistoryGone),
-        ({"watch_id": "-1", "created": True, "canceled": True, "cancel_reason": "... desc = etcdserver: permission denied"}, Denied),
-        ({"watch_id": "-1", "created": True, "canceled": True, "cancel_reason": "... desc = etcdserver: invalid auth token"}, TokenRefused),
+        (
+            {
+                "watch_id": "-1",
+                "created": True,
+                "canceled": True,
+                "cancel_reason": "... desc = etcdserver: permission denied",
+            },
+            Denied,
+        ),
+        (
+            {
+                "watch_id": "-1",
+                "created": True,
+                "canceled": True,
+                "cancel_reason": "... desc = etcdserver: invalid auth token",
+            },
+            TokenRefused,
+        ),
         ({"watch_id": "1", "canceled": True, "cancel_reason": "etcdserver: no leader"}, Unavailable),
         (created(1, 8), Behind),
     ],
@@ -147,8 +176,8 @@ def test_ranges_are_merged_where_they_overlap(spans: list[KeyRange], expected: l
 
 
 class PaperEtcd:
-    """Keeps a history of puts and sends it over one connection as etcd does: each watcher is taken up some time after it was created,
-    in batches, and goes in step from then on."""
+    """Keeps a history of puts and sends it over one connection as etcd does: each watcher is taken up some time after
+    it was created, in batches, and goes in step from then on."""
 
     def __init__(self, rng: random.Random, count: int) -> None:
         self.rng = rng

@@ -27,7 +27,12 @@ PIECES = [
         b"HTTP/1.1 999 \r\n",
         b"HTTP/1.1 204\r\n",
     ),
-    *(b"Content-Length: 13\r\n", b"Content-Length: 99999999999999999999\r\n", b"Content-Length: -1\r\n", b"Content-Length: \xb2\r\n"),
+    *(
+        b"Content-Length: 13\r\n",
+        b"Content-Length: 99999999999999999999\r\n",
+        b"Content-Length: -1\r\n",
+        b"Content-Length: \xb2\r\n",
+    ),
     *(
         b"Transfer-Encoding: chunked\r\n",
         b"Connection: close\r\n",
@@ -62,19 +67,51 @@ def test_any_stream_is_read_or_refused(data: bytes, size: int) -> None:
 
 
 NAMES = [
-    *("error", "code", "grpc_code", "message", "result", "header", "revision", "raft_term", "cluster_id", "kvs", "key", "value", "count"),
-    *("mod_revision", "create_revision", "responses", "response_range", "succeeded", "watch_id", "created", "canceled", "cancel_reason"),
+    *(
+        "error",
+        "code",
+        "grpc_code",
+        "message",
+        "result",
+        "header",
+        "revision",
+        "raft_term",
+        "cluster_id",
+        "kvs",
+        "key",
+        "value",
+        "count",
+    ),
+    *(
+        "mod_revision",
+        "create_revision",
+        "responses",
+        "response_range",
+        "succeeded",
+        "watch_id",
+        "created",
+        "canceled",
+        "cancel_reason",
+    ),
     *("compact_revision", "events", "kv", "type", "fragment", "etcdserver", "version", "lease", "TTL", "token"),
 ]
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["5", "-1", "YQ==", "a", "DELETE", ""]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["5", "-1", "YQ==", "a", "DELETE", ""]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),
     max_leaves=12,
 )
 objects = st.dictionaries(st.sampled_from(NAMES), json_values, max_size=6)
 
 
-@given(st.sampled_from([200, 400, 401, 404, 429, 500, 503]), objects.map(lambda data: json.dumps(data).encode()) | st.binary(max_size=80))
+@given(
+    st.sampled_from([200, 400, 401, 404, 429, 500, 503]),
+    objects.map(lambda data: json.dumps(data).encode()) | st.binary(max_size=80),
+)
 @example(500, b'{"error": {"code": 1, "message": null}}')
 @example(200, b"[" * 100_000)
 @example(200, b'{"a": ' + b"9" * 5000 + b"}")
@@ -116,7 +153,9 @@ def test_a_watch_takes_any_message_or_gives_the_stream_up(messages: list[dict[st
 
 @given(
     st.text(max_size=40)
-    | st.lists(st.sampled_from(["http://", "[", "]", "::1", ":", "2379", "a", ",", "/", "@", "٣"]), max_size=8).map("".join)
+    | st.lists(st.sampled_from(["http://", "[", "]", "::1", ":", "2379", "a", ",", "/", "@", "٣"]), max_size=8).map(
+        "".join
+    )
 )
 @example("a:²")
 @example("[::1]:٣")

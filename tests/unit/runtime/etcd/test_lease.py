@@ -112,7 +112,16 @@ def test_after_stop_a_lost_lease_is_nobodys_business() -> None:
         raise LeaseLost("revoked by myself")
 
     ended = threading.Event()
-    keeper = KeptLease(7, 0.03, time.monotonic(), renew, lambda: None, lost.append, interrupt=lambda: None, on_end=lambda _: ended.set())
+    keeper = KeptLease(
+        7,
+        0.03,
+        time.monotonic(),
+        renew,
+        lambda: None,
+        lost.append,
+        interrupt=lambda: None,
+        on_end=lambda _: ended.set(),
+    )
     blocked.wait(10)
     keeper.revoke()
     leave.set()
@@ -138,18 +147,30 @@ def test_a_callback_that_fails_harms_nobody() -> None:
     def on_lost(_reason: str) -> None:
         raise RuntimeError("the owner has a bug")
 
-    KeptLease(7, 0.03, time.monotonic(), renew, lambda: None, on_lost, interrupt=lambda: None, on_end=lambda _: ended.set())
+    KeptLease(
+        7, 0.03, time.monotonic(), renew, lambda: None, on_lost, interrupt=lambda: None, on_end=lambda _: ended.set()
+    )
     assert ended.wait(10)
 
 
 def test_a_keeper_that_fails_of_a_bug_gives_the_lease_up_where_its_owner_hears_of_it() -> None:
-    """A thread that ends without a word would let the lease run out, and the member be missed for no reason that anybody told."""
+    """A thread that ends without a word would let the lease run out, and the member be missed for no reason that
+    anybody told."""
     lost: list[str] = []
     ended = threading.Event()
 
     def renew() -> float:
         raise TimeoutError("not an error of the port")
 
-    KeptLease(7, 0.03, time.monotonic(), renew, lambda: None, lost.append, interrupt=lambda: None, on_end=lambda _: ended.set())
+    KeptLease(
+        7,
+        0.03,
+        time.monotonic(),
+        renew,
+        lambda: None,
+        lost.append,
+        interrupt=lambda: None,
+        on_end=lambda _: ended.set(),
+    )
     assert ended.wait(10)
     assert lost == ["its keeper failed: TimeoutError('not an error of the port')"]

@@ -1,4 +1,5 @@
-"""What the state machine adds to etcd's semantics (those are checked by the contract suite): time, history and purity."""
+"""What the state machine adds to etcd's semantics (those are checked by the contract suite): time, history and
+purity."""
 
 from __future__ import annotations
 

@@ -16,7 +16,10 @@ def test_text_survives(text: str) -> None:
 def test_a_transaction_as_etcd_documents_it() -> None:
     request = protocol.txn_request(
         [Compare("k", create_revision=0, mod_revision=5)],
-        [Put("k", "v", lease=7), Get(KeyRange("k", "l"), limit=1, by_creation=True, max_create_revision=9, keys_only=True)],
+        [
+            Put("k", "v", lease=7),
+            Get(KeyRange("k", "l"), limit=1, by_creation=True, max_create_revision=9, keys_only=True),
+        ],
         [Delete(KeyRange("k")), Get(KeyRange("k"), descending=True)],
     )
     key = {"key": "aw=="}
@@ -45,7 +48,10 @@ def test_a_transaction_as_etcd_documents_it() -> None:
 
 def test_an_answer_leaves_out_what_is_zero() -> None:
     """proto3's JSON: recorded from etcd 3.6, a key with an empty value and no lease."""
-    answer = {"header": {"revision": "5"}, "kvs": [{"key": "L2EveA==", "create_revision": "5", "mod_revision": "5", "version": "1"}]}
+    answer = {
+        "header": {"revision": "5"},
+        "kvs": [{"key": "L2EveA==", "create_revision": "5", "mod_revision": "5", "version": "1"}],
+    }
     assert protocol.key_values(answer) == (KeyValue("/a/x", "", 5, 5, 1, 0),)
     assert protocol.key_values({"header": {}}) == ()
     assert protocol.revision_of({"header": {}}) == 0

@@ -1,4 +1,5 @@
-"""What etcd 3.4 and 3.6 (and things in front of them) answer, and which error it is. Bodies are recorded from the real ones."""
+"""What etcd 3.4 and 3.6 (and things in front of them) answer, and which error it is. Bodies are recorded from the real
+ones."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def new(code: int, message: str) -> bytes:
         (400, 3, "etcdserver: duplicate key given in txn request", StoreError),
     ],
 )
-def test_errors(style: Callable[[int, str], bytes], status: int, code: int, message: str, kind: type[StoreError]) -> None:
+def test_errors(
+    style: Callable[[int, str], bytes], status: int, code: int, message: str, kind: type[StoreError]
+) -> None:
     error = http_error(status, {}, style(code, message))
     assert type(error) is kind
     assert str(error).startswith(message.removeprefix("etcdserver: ")), "what etcd says, and perhaps what to do"
@@ -62,12 +65,20 @@ def test_errors(style: Callable[[int, str], bytes], status: int, code: int, mess
         (200, {}, b"hello", NotEtcd, "'hello'"),
         (502, {}, b"bad gateway", Unavailable, "HTTP 502 bad gateway"),
         (504, {}, b"", Unavailable, "HTTP 504"),
-        (400, {}, b"CommonName of client sending a request against gateway will be ignored and not used as expected", Denied, "without"),
+        (
+            400,
+            {},
+            b"CommonName of client sending a request against gateway will be ignored and not used as expected",
+            Denied,
+            "without",
+        ),
         (418, {}, b"[]", NotEtcd, "418"),
         (404, {}, b'{"code": "x"}', NotEtcd, "404"),
     ],
 )
-def test_answers_of_something_else(status: int, headers: dict[str, str], body: bytes, kind: type[StoreError], words: str) -> None:
+def test_answers_of_something_else(
+    status: int, headers: dict[str, str], body: bytes, kind: type[StoreError], words: str
+) -> None:
     with pytest.raises(kind, match=words):
         parse_answer(status, headers, body)
 
@@ -80,7 +91,8 @@ def test_a_streamed_answer_is_its_last_message() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b'{"error":{"grpc_code":14,"http_code":503,"message":"etcdserver: no leader","http_status":"Service Unavailable"}}',
+        b'{"error":{"grpc_code":14,"http_code":503,"message":"etcdserver: no leader","http_status":"Service '
+        b'Unavailable"}}',
         b'{"error":{"code":14,"message":"etcdserver: no leader"}}',
     ],
     ids=["3.4", "3.6"],

@@ -55,7 +55,8 @@ PLAN_REVISION = 100
 
 
 def make_member(name: str, **fields: Any) -> Member:
-    """Registered in the order of the letters, long ago. `create`, `seen_at`, `ready_at` and all fields of MemberValue."""
+    """Registered in the order of the letters, long ago. `create`, `seen_at`, `ready_at` and all fields of
+    MemberValue."""
     create = fields.pop("create", 10 + ord(name[0]) - ord("a"))
     seen_at = fields.pop("seen_at", NOW - 100)
     ready_at = fields.pop("ready_at", seen_at)
@@ -67,7 +68,9 @@ def make_member(name: str, **fields: Any) -> Member:
         "state": MemberState.READY,
         "peer_port": 7,
     }
-    return Member(name=name, create_revision=create, value=MemberValue(**{**value, **fields}), seen_at=seen_at, ready_at=ready_at)
+    return Member(
+        name=name, create_revision=create, value=MemberValue(**{**value, **fields}), seen_at=seen_at, ready_at=ready_at
+    )
 
 
 def members(names: str, **changed: Mapping[str, Any]) -> dict[str, Member]:
@@ -76,8 +79,8 @@ def members(names: str, **changed: Mapping[str, Any]) -> dict[str, Member]:
 
 
 def make_plan(names: str, *, round_number: int = 1, me: str = "a", **fields: Any) -> Plan:
-    """The plan with these members in rank order, as the planner sees it. `restarts`, `revision`, `size`, `ranks`, `nproc`, `attempt`;
-    what is remembered of crashes."""
+    """The plan with these members in rank order, as the planner sees it. `restarts`, `revision`, `size`, `ranks`,
+    `nproc`, `attempt`; what is remembered of crashes."""
     size = fields.get("size", len(names))
     ring = names * 2
     ranks = {
@@ -113,9 +116,18 @@ def runs(plan: Plan, state: WorkersState = WorkersState.RUNNING, **fields: Any) 
     return Workers(state=state, round=plan.round, plan=plan, changed_at=fields.pop("changed_at", NOW - 50), **fields)
 
 
-def make_failure(member: str, *, round_number: int = 1, rank: int = 0, time: float = 0.0, message: str = "boom") -> FailureValue:
+def make_failure(
+    member: str, *, round_number: int = 1, rank: int = 0, time: float = 0.0, message: str = "boom"
+) -> FailureValue:
     return FailureValue(
-        member=member, round=round_number, rank=rank, local_rank=0, exit_code=1, reason="ApplicationError", message=message, time=time
+        member=member,
+        round=round_number,
+        rank=rank,
+        local_rank=0,
+        exit_code=1,
+        reason="ApplicationError",
+        message=message,
+        time=time,
     )
 
 
@@ -124,9 +136,13 @@ def fails(plan: Plan, member: str = "a", *, ago: float = 0.0) -> Workers:
     return runs(plan, WorkersState.FAILED, failure=failure, changed_at=NOW - ago)
 
 
-def answers(names: str, *, ago: float = 0.0, reachable: bool = True, incarnation: str = "1", round_number: int = 0) -> dict[str, Probe]:
+def answers(
+    names: str, *, ago: float = 0.0, reachable: bool = True, incarnation: str = "1", round_number: int = 0
+) -> dict[str, Probe]:
     return {
-        name: Probe(incarnation=name + incarnation, reachable=reachable, asked_at=NOW - ago, at=NOW - ago, round=round_number)
+        name: Probe(
+            incarnation=name + incarnation, reachable=reachable, asked_at=NOW - ago, at=NOW - ago, round=round_number
+        )
         for name in names
     }
 
@@ -136,7 +152,9 @@ def suspicion(suspect: str, by: str, *, round_number: int = 1, ago: float = 0.0)
 
 
 def make_stop(plan: Plan, reason: PlanReason = PlanReason.MEMBER_JOINED, *, ago: float = 1.0) -> Stop:
-    return Stop(value=StopValue(attempt=plan.value.attempt, reason=reason, message="d joined", caused_at=7.0), seen_at=NOW - ago)
+    return Stop(
+        value=StopValue(attempt=plan.value.attempt, reason=reason, message="d joined", caused_at=7.0), seen_at=NOW - ago
+    )
 
 
 def make_view(
@@ -153,7 +171,8 @@ def make_view(
     store: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> View:
-    """What agent `me` sees: by default the planner of a job of 2 to 3 members. `store`: further fields of StoreView; `fields`: of View."""
+    """What agent `me` sees: by default the planner of a job of 2 to 3 members. `store`: further fields of StoreView;
+    `fields`: of View."""
     present = members(there) if isinstance(there, str) else there
     own = {"me": me, "incarnation": f"{me}1", "nproc": 1, "min": 2, "max": 3, "max_restarts": 3, **(settings or {})}
     seen = {
@@ -168,17 +187,24 @@ def make_view(
         "failed_at": NOW - 10 if failures else 0.0,
         **(store or {}),
     }
-    return View(settings=Settings(**own), store=StoreView(**seen), workers=workers or (runs(plan) if plan else Workers()), **fields)
+    return View(
+        settings=Settings(**own),
+        store=StoreView(**seen),
+        workers=workers or (runs(plan) if plan else Workers()),
+        **fields,
+    )
 
 
 _WORDS: dict[type[Action], Callable[[Any], str]] = {
     ProposePlan: lambda it: (
-        f"plan {it.round}: {' '.join(member.name for member in it.members)}, {it.plan_reason.value}, {it.restart_count} restarts"
+        f"plan {it.round}: {' '.join(member.name for member in it.members)}, {it.plan_reason.value}, "
+        f"{it.restart_count} restarts"
     ),
     AskOutside: lambda _it: "ask outside",
     ProbePeers: lambda it: "ask " + " ".join(member.name for member in it.members),
     PublishOutcome: lambda it: (
-        f"outcome {it.outcome.state.value}" + (f" because of {it.outcome.failure['member']}" if it.outcome.failure else "")
+        f"outcome {it.outcome.state.value}"
+        + (f" because of {it.outcome.failure['member']}" if it.outcome.failure else "")
     ),
     RestorePlan: lambda it: f"restore plan {it.plan.round}",
     StartWorkers: lambda it: f"start plan {it.plan.round}",

@@ -6,7 +6,16 @@ import dataclasses
 
 import pytest
 from elasticjob_runtime.contract import PEER_LOST, FailureValue
-from elasticjob_runtime.membership.crash_loop import Crash, History, Limits, Verdict, delay, judge, kind_of, longest_delay
+from elasticjob_runtime.membership.crash_loop import (
+    Crash,
+    History,
+    Limits,
+    Verdict,
+    delay,
+    judge,
+    kind_of,
+    longest_delay,
+)
 from elasticjob_runtime.membership.planner import next_plan
 
 from tests.unit.runtime.membership.builders import NOW, Case, answers, make_failure, make_plan, make_view, members, told
@@ -39,7 +48,10 @@ DELAYS = {
     "all that is known is that peers were lost": ([crash(PEER_LOST), crash(PEER_LOST), crash()], 2.0),
     "a step further: at once": ([crash(step=5), crash(step=6)], 0.0),
     "after progress the count starts anew": ([crash(step=5)] * 4 + [crash(step=6)] * 2, 1.0),
-    "the steps of an old checkpoint done again are no progress": ([crash(step=100), crash(step=90), crash(step=99)], 2.0),
+    "the steps of an old checkpoint done again are no progress": (
+        [crash(step=100), crash(step=90), crash(step=99)],
+        2.0,
+    ),
     "no step since the restart": ([crash(step=100), crash()], 1.0),
     "it crashes before its first step is reported": ([crash(), crash(step=1)], 0.0),
     "a script that reports nothing, and ran for a while": ([crash(), crash(ran=20.0)], 0.0),
@@ -60,10 +72,18 @@ def test_a_crash_that_comes_back_waits_longer_every_time(crashes: list[Crash], s
 ENDS = {
     "four restarts did not help": ([crash(step=7)] * 5, None, ""),
     "five restarts did not help": ([crash(step=7)] * 6, None, "5 restarts without progress (no step beyond 7)"),
-    "five crashes, each another one": ([crash(kind, 7) for kind in "ABCDEF"], None, "5 restarts without progress (no step beyond 7)"),
+    "five crashes, each another one": (
+        [crash(kind, 7) for kind in "ABCDEF"],
+        None,
+        "5 restarts without progress (no step beyond 7)",
+    ),
     "progress between": ([*[crash(step=7)] * 5, crash(step=8), *[crash(step=8)] * 4], None, ""),
     "a script that reports nothing is not ended by itself": ([crash()] * 50, None, ""),
-    "a script that reports nothing, and a limit asked for": ([crash()] * 4, 3, "3 restarts without progress (no group ran for 20 s)"),
+    "a script that reports nothing, and a limit asked for": (
+        [crash()] * 4,
+        3,
+        "3 restarts without progress (no group ran for 20 s)",
+    ),
     "a lower limit": ([crash(step=7)] * 2, 1, "1 restarts without progress (no step beyond 7)"),
     "no limit": ([crash(step=7)] * 50, 0, ""),
 }

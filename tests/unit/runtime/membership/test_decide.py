@@ -38,20 +38,29 @@ END = {
     "the job succeeded: they are being stopped": Case(
         make_view(plan=PLAN, workers=runs(PLAN, STOPPING), store={"outcome": SUCCEEDED}), "wait"
     ),
-    "the job succeeded": Case(make_view(plan=PLAN, workers=runs(PLAN, DONE), store={"outcome": SUCCEEDED}), "exit SUCCEEDED"),
+    "the job succeeded": Case(
+        make_view(plan=PLAN, workers=runs(PLAN, DONE), store={"outcome": SUCCEEDED}), "exit SUCCEEDED"
+    ),
     "the job failed": Case(make_view(plan=PLAN, workers=fails(PLAN), store={"outcome": FAILED}), "exit WORKERS_FAILED"),
-    "the job succeeded without this spare": Case(make_view(plan=SPARE, workers=Workers(), store={"outcome": SUCCEEDED}), "exit SUCCEEDED"),
-    "it was over before I came": Case(make_view(there="", role=None, workers=Workers(), store={"outcome": SUCCEEDED}), "exit SUCCEEDED"),
+    "the job succeeded without this spare": Case(
+        make_view(plan=SPARE, workers=Workers(), store={"outcome": SUCCEEDED}), "exit SUCCEEDED"
+    ),
+    "it was over before I came": Case(
+        make_view(there="", role=None, workers=Workers(), store={"outcome": SUCCEEDED}), "exit SUCCEEDED"
+    ),
     "it had failed before I came": Case(
         make_view(there="", role=None, workers=Workers(), store={"outcome": FAILED}), "exit WORKERS_FAILED"
     ),
     "the outcome wins over leaving": Case(
-        make_view(plan=PLAN, workers=runs(PLAN, DONE), store={"outcome": SUCCEEDED}, leaving_since=NOW), "exit SUCCEEDED"
+        make_view(plan=PLAN, workers=runs(PLAN, DONE), store={"outcome": SUCCEEDED}, leaving_since=NOW),
+        "exit SUCCEEDED",
     ),
 }
 
 LEAVE = {
-    "leaving tells the others before it stops its workers": Case(make_view(plan=PLAN, leaving_since=NOW), "say leaving of round 1"),
+    "leaving tells the others before it stops its workers": Case(
+        make_view(plan=PLAN, leaving_since=NOW), "say leaving of round 1"
+    ),
     "the others know: the workers get time to save": Case(
         make_view(there=members("abc", a=LEAVING), plan=PLAN, leaving_since=NOW), "stop, 30 s to save"
     ),
@@ -59,19 +68,27 @@ LEAVE = {
         make_view(there=members("abc", a=LEAVING), plan=PLAN, workers=runs(PLAN, STOPPING), leaving_since=NOW), "wait"
     ),
     "the workers have saved": Case(
-        make_view(there=members("abc", a=LEAVING), plan=PLAN, workers=runs(PLAN, GONE), leaving_since=NOW), "exit TERMINATED"
+        make_view(there=members("abc", a=LEAVING), plan=PLAN, workers=runs(PLAN, GONE), leaving_since=NOW),
+        "exit TERMINATED",
     ),
-    "the store cannot be told: it is tried for a while": Case(make_view(plan=PLAN, leaving_since=NOW - 1), "say leaving of round 1"),
+    "the store cannot be told: it is tried for a while": Case(
+        make_view(plan=PLAN, leaving_since=NOW - 1), "say leaving of round 1"
+    ),
     "the store cannot be told, and time is up": Case(make_view(plan=PLAN, leaving_since=NOW - 3), "stop, 30 s to save"),
     "never registered: there is nobody to tell": Case(
         make_view(there="", role=None, workers=Workers(), leaving_since=NOW), "exit TERMINATED"
     ),
     "a new plan does not matter any more": Case(
-        make_view(there=members("abc", a=LEAVING), plan=NEXT, workers=runs(PLAN, GONE), leaving_since=NOW), "exit TERMINATED"
+        make_view(there=members("abc", a=LEAVING), plan=NEXT, workers=runs(PLAN, GONE), leaving_since=NOW),
+        "exit TERMINATED",
     ),
     "Ctrl-C": Case(
         make_view(
-            there=members("abc", a=LEAVING), plan=PLAN, workers=runs(PLAN, GONE), leaving_since=NOW, leaving_code=ExitCode.INTERRUPTED
+            there=members("abc", a=LEAVING),
+            plan=PLAN,
+            workers=runs(PLAN, GONE),
+            leaving_since=NOW,
+            leaving_code=ExitCode.INTERRUPTED,
         ),
         "exit INTERRUPTED",
     ),
@@ -79,25 +96,34 @@ LEAVE = {
 
 IDENTITY = {
     "another agent took this name: its workers win": Case(make_view(plan=PLAN, store={"replaced_by": "a2"}), "stop"),
-    "another agent took this name": Case(make_view(plan=PLAN, workers=runs(PLAN, GONE), store={"replaced_by": "a2"}), "exit RESTARTABLE"),
+    "another agent took this name": Case(
+        make_view(plan=PLAN, workers=runs(PLAN, GONE), store={"replaced_by": "a2"}), "exit RESTARTABLE"
+    ),
     "first of all: register": Case(make_view(there="", role=None), "register ready of round 0"),
     "register while still importing": Case(make_view(there="", role=None, warm=False), "register warming of round 0"),
     "the store lost this member while it trains": Case(
         make_view(there="bc", plan=PLAN, store={"registered": False}), "register ready of round 1"
     ),
     "the store lost this member after it succeeded": Case(
-        make_view(there="bc", plan=PLAN, workers=runs(PLAN, DONE), store={"registered": False}), "register succeeded of round 1"
+        make_view(there="bc", plan=PLAN, workers=runs(PLAN, DONE), store={"registered": False}),
+        "register succeeded of round 1",
     ),
-    "the imports are done": Case(make_view(there=members("abc", a={"state": MemberState.WARMING}), plan=None), "say ready of round 0"),
+    "the imports are done": Case(
+        make_view(there=members("abc", a={"state": MemberState.WARMING}), plan=None), "say ready of round 0"
+    ),
     "the imports are done before it is known who was here first": Case(
         make_view(there=members("a", a={"state": MemberState.WARMING}), role=None, plan=None), "watch as follower"
     ),
     "the process that held my stores has died: nobody may be sent there": Case(
         make_view(there=members("abc", a={"stores": True, "round": 1}), plan=PLAN), "say ready of round 1"
     ),
-    "my stores listen again": Case(make_view(there=members("abc", a={"round": 1}), plan=PLAN, stores=True), "say ready of round 1"),
+    "my stores listen again": Case(
+        make_view(there=members("abc", a={"round": 1}), plan=PLAN, stores=True), "say ready of round 1"
+    ),
     "who leaves is sent nobody": Case(
-        make_view(there=members("abc", a={**LEAVING, "stores": True}), plan=PLAN, workers=runs(PLAN, GONE), leaving_since=NOW),
+        make_view(
+            there=members("abc", a={**LEAVING, "stores": True}), plan=PLAN, workers=runs(PLAN, GONE), leaving_since=NOW
+        ),
         "exit TERMINATED",
     ),
     "the imports are not done": Case(
@@ -110,7 +136,13 @@ MISFITS = {
         make_view(plan=SPARE, workers=Workers(), settings={"nproc": 2}), "exit CONFIG"
     ),
     "misfits are refused: another number of workers than the first member's": Case(
-        make_view(me="b", there="ab", role=Role.FOLLOWER, predecessor="a", store={"founder": make_member("a", nproc=2).value}),
+        make_view(
+            me="b",
+            there="ab",
+            role=Role.FOLLOWER,
+            predecessor="a",
+            store={"first_member": make_member("a", nproc=2).value},
+        ),
         "exit CONFIG",
     ),
     "the one before me is the misfit, not I": Case(
@@ -119,7 +151,7 @@ MISFITS = {
             there=members("bc", b={"nproc": 2}),
             role=Role.FOLLOWER,
             predecessor="b",
-            store={"founder": make_member("a").value},
+            store={"first_member": make_member("a").value},
         ),
         "wait",
     ),
@@ -128,7 +160,13 @@ MISFITS = {
     ),
     "the first fits itself": Case(make_view(there=members("abc", c={"nproc": 2})), "plan 1: a b, Start, 0 restarts"),
     "a first member that is leaving sets no rule": Case(
-        make_view(me="b", there="ab", role=Role.FOLLOWER, predecessor="a", store={"founder": make_member("a", nproc=2, **LEAVING).value}),
+        make_view(
+            me="b",
+            there="ab",
+            role=Role.FOLLOWER,
+            predecessor="a",
+            store={"first_member": make_member("a", nproc=2, **LEAVING).value},
+        ),
         "wait",
     ),
     "another contract version than the leader's": Case(
@@ -148,12 +186,13 @@ MISFITS = {
             there="ab",
             role=Role.FOLLOWER,
             predecessor="a",
-            store={"founder": make_member("a", contract=CONTRACT_VERSION + 1).value},
+            store={"first_member": make_member("a", contract=CONTRACT_VERSION + 1).value},
         ),
         "exit CONFIG",
     ),
     "a leader that has gone sets no rule": Case(
-        make_view(there="a", plan=SPARE, workers=Workers(), role=Role.FOLLOWER, predecessor="c"), "watch as follower of b"
+        make_view(there="a", plan=SPARE, workers=Workers(), role=Role.FOLLOWER, predecessor="c"),
+        "watch as follower of b",
     ),
     "who trains already fits": Case(make_view(plan=PLAN, settings={"nproc": 2}), "nothing to do"),
 }
@@ -183,7 +222,9 @@ FOLLOW = {
         make_view(there=members("abc", a={"round": 2}), plan=PLAN, workers=runs(NEXT, GONE), store={"last_round": 2}),
         "plan 3: a b c, Start, 0 restarts",
     ),
-    "a plan that I was stopped for already": Case(make_view(plan=PLAN, workers=runs(PLAN, GONE)), "say ready of round 2"),
+    "a plan that I was stopped for already": Case(
+        make_view(plan=PLAN, workers=runs(PLAN, GONE)), "say ready of round 2"
+    ),
 }
 
 REPORT = {
@@ -191,11 +232,15 @@ REPORT = {
     "a failure while the others of the group end": Case(
         make_view(plan=AS_B, workers=runs(AS_B, STOPPING, failure=make_failure("b")), **FOLLOWER), "report b"
     ),
-    "a failure, reported": Case(make_view(plan=AS_B, workers=fails(AS_B, "b"), reported_failure=1, **FOLLOWER), "wait 0.15 s"),
+    "a failure, reported": Case(
+        make_view(plan=AS_B, workers=fails(AS_B, "b"), reported_failure=1, **FOLLOWER), "wait 0.15 s"
+    ),
     "the planner believes only what it sees: a store that came back empty forgot it": Case(
         make_view(plan=PLAN, workers=fails(PLAN), reported_failure=1), "report a"
     ),
-    "the planner sees it": Case(make_view(plan=PLAN, workers=fails(PLAN), reported_failure=1, failures=[make_failure("a")]), "ask b c"),
+    "the planner sees it": Case(
+        make_view(plan=PLAN, workers=fails(PLAN), reported_failure=1, failures=[make_failure("a")]), "ask b c"
+    ),
     "success": Case(make_view(plan=PLAN, workers=runs(PLAN, DONE)), "say succeeded of round 1"),
     "success, and an earlier one was said": Case(
         make_view(

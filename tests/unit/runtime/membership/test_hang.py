@@ -30,20 +30,36 @@ def resumed(times: StepTimes, step: int, at: float) -> StepTimes:
 
 
 DEADLINES = {
-    "an evaluation that was announced: then the usual": (paused(timed(*[1.0] * 10), 10.5, 600.0), LIMITS, 10.5 + 600.0 + 10.0),
+    "an evaluation that was announced: then the usual": (
+        paused(timed(*[1.0] * 10), 10.5, 600.0),
+        LIMITS,
+        10.5 + 600.0 + 10.0,
+    ),
     "the longest of several ranks' words": (paused(timed(*[1.0] * 10), 10.5, 5.0, 600.0, 60.0), LIMITS, 620.5),
     "a short pause takes nothing away": (paused(timed(*[1.0] * 10), 8.0, 1.0), LIMITS, 20.0),
     "a pause without end": (paused(timed(*[1.0] * 10), 10.5, float("inf")), LIMITS, None),
     "the next step ends it": (resumed(paused(timed(*[1.0] * 10), 10.0, 600.0), 11, 300.0), LIMITS, 310.0),
-    "a late report of the same step does not": (resumed(paused(timed(*[1.0] * 10), 10.0, 600.0), 10, 11.0), LIMITS, 620.0),
-    "steps with a pause in each are not the usual": (resumed(paused(timed(*[1.0] * 4), 4.0, 600.0), 5, 300.0), LIMITS, None),
+    "a late report of the same step does not": (
+        resumed(paused(timed(*[1.0] * 10), 10.0, 600.0), 10, 11.0),
+        LIMITS,
+        620.0,
+    ),
+    "steps with a pause in each are not the usual": (
+        resumed(paused(timed(*[1.0] * 4), 4.0, 600.0), 5, 300.0),
+        LIMITS,
+        None,
+    ),
     "ten times the median after the last step": (timed(*[1.0] * 10), LIMITS, 20.0),
     "not before the least": (timed(*[0.1] * 10), LIMITS, 6.0),
     "a slow first step does not move the median": (timed(60.0, *[1.0] * 8), LIMITS, 78.0),
     "too few steps to tell": (timed(*[1.0] * 4), LIMITS, None),
     "no steps": (StepTimes(), LIMITS, None),
     "nobody asked": (timed(*[1.0] * 10), HangLimits(), None),
-    "steps that get slower are remembered, old ones forgotten": (timed(*[1.0] * 200, *[2.0] * REMEMBERED), LIMITS, 402.0 + 20.0),
+    "steps that get slower are remembered, old ones forgotten": (
+        timed(*[1.0] * 200, *[2.0] * REMEMBERED),
+        LIMITS,
+        402.0 + 20.0,
+    ),
 }
 
 
@@ -61,7 +77,9 @@ def test_what_is_said_of_it() -> None:
 def test_what_is_said_of_a_pause_that_took_too_long() -> None:
     times = paused(timed(*[0.4] * 10), 4.0, 60.0)
     assert times.hang(LIMITS, 68.9) == ""
-    assert times.hang(LIMITS, 70.0) == "hang: no step for 66 s, median 0.4 s, though only 60 s were asked for (evaluation)"
+    assert (
+        times.hang(LIMITS, 70.0) == "hang: no step for 66 s, median 0.4 s, though only 60 s were asked for (evaluation)"
+    )
 
 
 def test_several_ranks_report_the_same_step() -> None:

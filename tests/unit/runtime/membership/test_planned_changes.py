@@ -80,7 +80,8 @@ PLANNER = {
     "all have saved": Case(stopped(there=joins(a=SAVED, b=SAVED)), "plan 2: a b c d, MemberJoined, 0 restarts"),
     "the grace is over": Case(stopped(there=joins(b=SAVES), ago=32.0), "plan 2: a b c d, MemberJoined, 0 restarts"),
     "who leaves is waited for": Case(stopped(there=members("abc", b=LEAVES)), "wait 31 s"),
-    "who left has gone, and is no lost member": Case(stopped(there=members("ac")), "plan 2: a c, MemberJoined, 0 restarts"),
+    "who left has gone, and is no lost "
+    "member": Case(stopped(there=members("ac")), "plan 2: a c, MemberJoined, 0 restarts"),
     "who died while it saved is not waited for": Case(
         stopped(there=joins(b=SAVES), probes=NOT_HEARD), "plan 2: a c d, MemberJoined, 0 restarts"
     ),
@@ -102,7 +103,8 @@ PLANNER = {
 
 
 def member(**fields: Any) -> Any:
-    """What b sees, a member whose workers run. `mine`: fields of its member key; `told`: the store says that a change is planned."""
+    """What b sees, a member whose workers run. `mine`: fields of its member key; `told`: the store says that a change
+    is planned."""
     there = {name: made for name, made in members("abc", b=fields.pop("mine", {})).items() if name in "ab"}
     store = fields.pop("store", {})
     if fields.pop("told", True):
@@ -118,25 +120,45 @@ CAN = runs(AS_B, saves=True)
 AT_IT = runs(AS_B, STOPPING, saves=True, saving=True)
 
 MEMBER = {
-    "its workers handle SIGTERM: the others are told, once": Case(member(workers=CAN, told=False), "say ready of round 0, saves"),
+    "its workers handle SIGTERM: the others are told, once": Case(
+        member(workers=CAN, told=False), "say ready of round 0, saves"
+    ),
     "the others know": Case(member(workers=CAN, mine=SAVES, told=False), "wait"),
     "a change is planned: its workers get time": Case(member(workers=CAN, mine=SAVES), "stop, 30 s to save"),
     "they save": Case(member(workers=AT_IT, mine=SAVES), "wait"),
     "they have saved": Case(member(workers=runs(AS_B, NONE), mine=SAVES), "say ready of round 0, saved 1"),
-    "that is said once, and the workers stay where they are": Case(member(workers=runs(AS_B, NONE), mine=SAVED), "wait"),
+    "that is said once, and the workers stay where they are": Case(
+        member(workers=runs(AS_B, NONE), mine=SAVED), "wait"
+    ),
     "no handler in these workers yet: nobody need wait": Case(member(mine=SAVES), "say ready of round 0, saved 1"),
     "workers that cannot save train on for those that do": Case(member(), "wait"),
     "they fail when their peers have gone: that is no failure": Case(member(workers=fails(AS_B, "b")), "wait"),
-    "the plan comes: the old workers are gone": Case(member(workers=runs(AS_B, NONE), mine=SAVED, plan=AFTER, told=False), "start plan 2"),
-    "the plan comes: workers that cannot save are killed": Case(member(workers=runs(AS_B), plan=AFTER, told=False), "stop"),
-    "the plan comes at the grace's end: nobody saves any longer": Case(member(workers=AT_IT, mine=SAVES, plan=AFTER, told=False), "stop"),
-    "the plan comes unannounced: who can save, may": Case(member(workers=CAN, mine=SAVES, plan=AFTER, told=False), "stop, 30 s to save"),
-    "who is not in the plan may save, too": Case(member(workers=CAN, mine=SAVES, plan=WITHOUT, told=False), "stop, 30 s to save"),
+    "the plan comes: the old workers are gone": Case(
+        member(workers=runs(AS_B, NONE), mine=SAVED, plan=AFTER, told=False), "start plan 2"
+    ),
+    "the plan comes: workers that cannot save are killed": Case(
+        member(workers=runs(AS_B), plan=AFTER, told=False), "stop"
+    ),
+    "the plan comes at the grace's end: nobody saves any longer": Case(
+        member(workers=AT_IT, mine=SAVES, plan=AFTER, told=False), "stop"
+    ),
+    "the plan comes unannounced: who can save, may": Case(
+        member(workers=CAN, mine=SAVES, plan=AFTER, told=False), "stop, 30 s to save"
+    ),
+    "who is not in the plan may save, too": Case(
+        member(workers=CAN, mine=SAVES, plan=WITHOUT, told=False), "stop, 30 s to save"
+    ),
     "a failure's plan: at once": Case(member(workers=CAN, mine=SAVES, plan=CRASHED, told=False), "stop"),
     "a plan was missed: at once": Case(member(workers=CAN, mine=SAVES, plan=LATER, told=False), "stop"),
-    "the store forgot that a change was planned": Case(member(workers=runs(AS_B, NONE), mine=SAVED, told=False), "say ready of round 2"),
-    "the job ends meanwhile: its workers may save": Case(member(workers=AT_IT, mine=SAVES, store={"outcome": SUCCEEDED}), "wait"),
-    "another agent has its name: nobody saves any longer": Case(member(workers=AT_IT, mine=SAVES, store={"replaced_by": "b2"}), "stop"),
+    "the store forgot that a change was planned": Case(
+        member(workers=runs(AS_B, NONE), mine=SAVED, told=False), "say ready of round 2"
+    ),
+    "the job ends meanwhile: its workers may save": Case(
+        member(workers=AT_IT, mine=SAVES, store={"outcome": SUCCEEDED}), "wait"
+    ),
+    "another agent has its name: nobody saves any longer": Case(
+        member(workers=AT_IT, mine=SAVES, store={"replaced_by": "b2"}), "stop"
+    ),
 }
 
 

@@ -40,28 +40,36 @@ FIRST_PLAN = {
     "enough, but not all: a moment for the rest": Case(make_view(there=members("ab", b=JUST)), "wait 1.8 s"),
     "enough, and nobody came for a while": Case(make_view(there="ab"), "plan 1: a b, Start, 0 restarts"),
     "all the operator names are there: no waiting": Case(
-        make_view(there=members("ab", b=JUST), spec=SpecValue(min=2, max=3, members=["a", "b"])), "plan 1: a b, Start, 0 restarts"
+        make_view(there=members("ab", b=JUST), spec=SpecValue(min=2, max=3, members=["a", "b"])),
+        "plan 1: a b, Start, 0 restarts",
     ),
     "allowed sizes: nobody waits for one who would be a spare": Case(
-        make_view(there=members("abcd", d=JUST), spec=SpecValue(min=2, max=5, allowed=[2, 4])), "plan 1: a b c d, Start, 0 restarts"
+        make_view(there=members("abcd", d=JUST), spec=SpecValue(min=2, max=5, allowed=[2, 4])),
+        "plan 1: a b c d, Start, 0 restarts",
     ),
-    "allowed sizes: the third is a spare": Case(make_view(spec=SpecValue(min=2, max=3, allowed=[2])), "plan 1: a b, Start, 0 restarts"),
+    "allowed sizes: the third is a spare": Case(
+        make_view(spec=SpecValue(min=2, max=3, allowed=[2])), "plan 1: a b, Start, 0 restarts"
+    ),
     "one is still importing: it is waited for": Case(
         make_view(there=members("abc", c={"state": MemberState.WARMING, "seen_at": NOW - 20})), "wait 100 s"
     ),
     "one imports for ever: it is not waited for": Case(
-        make_view(there=members("abc", c={"state": MemberState.WARMING, "seen_at": NOW - 130})), "plan 1: a b, Start, 0 restarts"
+        make_view(there=members("abc", c={"state": MemberState.WARMING, "seen_at": NOW - 130})),
+        "plan 1: a b, Start, 0 restarts",
     ),
     "the job ran before, its plan is lost, and one is still importing: not for long": Case(
         make_view(there=members("abc", a={"round": 4}, c={**WARMING, "seen_at": NOW - 1})), "wait 2 s"
     ),
     "the job ran before, and one imports for longer: those that are ready go on": Case(
-        make_view(there=members("abc", a={"round": 4}, c={**WARMING, "seen_at": NOW - 3})), "plan 5: a b, Start, 0 restarts"
+        make_view(there=members("abc", a={"round": 4}, c={**WARMING, "seen_at": NOW - 3})),
+        "plan 5: a b, Start, 0 restarts",
     ),
     "two are still importing: the later one is waited for": Case(
         make_view(
             there=members(
-                "abcd", c={"state": MemberState.WARMING, "seen_at": NOW - 20}, d={"state": MemberState.WARMING, "seen_at": NOW - 5}
+                "abcd",
+                c={"state": MemberState.WARMING, "seen_at": NOW - 20},
+                d={"state": MemberState.WARMING, "seen_at": NOW - 5},
             ),
             spec=SpecValue(min=2, max=4),
         ),
@@ -73,7 +81,9 @@ FIRST_PLAN = {
     "newcomers stand in the operator's order": Case(
         make_view(spec=SpecValue(min=2, max=3, members=["c", "a", "b"])), "plan 1: c a b, Start, 0 restarts"
     ),
-    "misfits are not planned": Case(make_view(there=members("abcd", b={"nproc": 2})), "plan 1: a c d, Start, 0 restarts"),
+    "misfits are not planned": Case(
+        make_view(there=members("abcd", b={"nproc": 2})), "plan 1: a c d, Start, 0 restarts"
+    ),
     "draining members are not planned": Case(
         make_view(there="abcd", spec=SpecValue(min=2, max=3, draining=["a"])), "plan 1: b c d, Start, 0 restarts"
     ),
@@ -87,7 +97,8 @@ FIRST_PLAN = {
         make_view(there=members("abc", c={"round": 4, "seen_at": NOW - 1})), "wait 4 s"
     ),
     "the store came back empty: the time runs from the first who knew the plan": Case(
-        make_view(there=members("abc", b={"round": 4, "seen_at": NOW - 3}, c={"round": 4, "seen_at": NOW - 1})), "wait 2 s"
+        make_view(there=members("abc", b={"round": 4, "seen_at": NOW - 3}, c={"round": 4, "seen_at": NOW - 1})),
+        "wait 2 s",
     ),
     "the store came back empty, and I saw a plan before": Case(
         make_view(there=members("abc", a={"seen_at": NOW - 1}), store={"last_round": 4}), "wait 4 s"
@@ -103,16 +114,23 @@ FIRST_PLAN = {
 REPAIR = {
     "nothing is wrong": Case(make_view(plan=PLAN), "nothing"),
     "a lost member: the others are asked first": Case(make_view(there="abd", plan=PLAN), "ask b"),
-    "a lost member is free": Case(make_view(there="ab", plan=USED_UP, probes=answers("b")), "plan 2: a b, MemberLost, 3 restarts"),
+    "a lost member is free": Case(
+        make_view(there="ab", plan=USED_UP, probes=answers("b")), "plan 2: a b, MemberLost, 3 restarts"
+    ),
     "a lost member and a failure: the loss was the cause, so it is free": Case(
-        make_view(there="ab", plan=USED_UP, probes=answers("b"), failures=[make_failure("b")]), "plan 2: a b, MemberLost, 3 restarts"
+        make_view(there="ab", plan=USED_UP, probes=answers("b"), failures=[make_failure("b")]),
+        "plan 2: a b, MemberLost, 3 restarts",
     ),
     "a failure: are all still there?": Case(make_view(plan=PLAN, failures=[make_failure("b")]), "ask b c"),
     "a failure: an answer from before it does not count": Case(
-        make_view(plan=PLAN, failures=[make_failure("b")], probes=answers("bc", ago=0.9), store={"failed_at": NOW - 0.5}), "ask b c"
+        make_view(
+            plan=PLAN, failures=[make_failure("b")], probes=answers("bc", ago=0.9), store={"failed_at": NOW - 0.5}
+        ),
+        "ask b c",
     ),
     "a failure, and all are there: it counts": Case(
-        make_view(plan=PLAN, failures=[make_failure("b")], probes=answers("bc")), "plan 2: a b c, WorkerFailed, 1 restarts"
+        make_view(plan=PLAN, failures=[make_failure("b")], probes=answers("bc")),
+        "plan 2: a b c, WorkerFailed, 1 restarts",
     ),
     "a failure, and one does not answer: a loss": Case(
         make_view(plan=PLAN, failures=[make_failure("b")], probes={**answers("b"), **answers("c", reachable=False)}),
@@ -127,7 +145,8 @@ REPAIR = {
         "outcome failed because of b",
     ),
     "a failure beyond the budget: the others may have failed earlier": Case(
-        make_view(plan=USED_UP, failures=[make_failure("b")], probes=answers("bc"), store={"failed_at": NOW - 0.25}), "wait 0.75 s"
+        make_view(plan=USED_UP, failures=[make_failure("b")], probes=answers("bc"), store={"failed_at": NOW - 0.25}),
+        "wait 0.75 s",
     ),
     "the operator's budget counts, not the flag": Case(
         make_view(
@@ -141,11 +160,18 @@ REPAIR = {
     "a leaving member: nobody is asked, the others go on at once": Case(
         make_view(there=members("abc", c=LEAVING), plan=USED_UP), "plan 2: a b, MemberLeft, 3 restarts"
     ),
-    "a leaving leader": Case(make_view(there=members("abc", a=LEAVING), plan=PLAN, me="b"), "plan 2: b c, MemberLeft, 0 restarts"),
-    "draining is leaving": Case(make_view(plan=PLAN, spec=SpecValue(min=2, max=3, draining=["b"])), "plan 2: a c, MemberLeft, 0 restarts"),
-    "a spare is promoted": Case(make_view(there="abd", plan=PLAN, probes=answers("b")), "plan 2: a b d, MemberLost, 0 restarts"),
+    "a leaving leader": Case(
+        make_view(there=members("abc", a=LEAVING), plan=PLAN, me="b"), "plan 2: b c, MemberLeft, 0 restarts"
+    ),
+    "draining is leaving": Case(
+        make_view(plan=PLAN, spec=SpecValue(min=2, max=3, draining=["b"])), "plan 2: a c, MemberLeft, 0 restarts"
+    ),
+    "a spare is promoted": Case(
+        make_view(there="abd", plan=PLAN, probes=answers("b")), "plan 2: a b d, MemberLost, 0 restarts"
+    ),
     "a spare that does not answer is not": Case(
-        make_view(there="abd", plan=PLAN, probes={**answers("b"), **answers("d", reachable=False)}), "plan 2: a b, MemberLost, 0 restarts"
+        make_view(there="abd", plan=PLAN, probes={**answers("b"), **answers("d", reachable=False)}),
+        "plan 2: a b, MemberLost, 0 restarts",
     ),
     "a newcomer under an old name is a newcomer": Case(
         make_view(
@@ -164,10 +190,15 @@ REPAIR = {
         ),
         "ask b",
     ),
-    "who registered again in the same life was not lost": Case(make_view(there=members("abc", b={"create": 200}), plan=PLAN), "nothing"),
+    "who registered again in the same life was not lost": Case(
+        make_view(there=members("abc", b={"create": 200}), plan=PLAN), "nothing"
+    ),
     "ranks are stable: survivors keep their order": Case(
         make_view(
-            there=members("bca", c={"create": 1}), plan=make_plan("bdca", me="a"), probes=answers("bc"), spec=SpecValue(min=2, max=4)
+            there=members("bca", c={"create": 1}),
+            plan=make_plan("bdca", me="a"),
+            probes=answers("bc"),
+            spec=SpecValue(min=2, max=4),
         ),
         "plan 2: b c a, MemberLost, 0 restarts",
     ),
@@ -176,11 +207,17 @@ REPAIR = {
         make_view(there="ab", plan=TWO, probes=answers("b", ago=3.0, reachable=False)), "ask b"
     ),
     "allowed sizes: five of eight train as four": Case(
-        make_view(there="abcde", plan=make_plan("abcdefgh"), spec=SpecValue(min=2, max=8, allowed=[2, 4, 8]), probes=answers("bcde")),
+        make_view(
+            there="abcde",
+            plan=make_plan("abcdefgh"),
+            spec=SpecValue(min=2, max=8, allowed=[2, 4, 8]),
+            probes=answers("bcde"),
+        ),
         "plan 2: a b c d, MemberLost, 0 restarts",
     ),
     "the store lost some ranks": Case(
-        make_view(plan=make_plan("ab", size=3, ranks=make_plan("ab").ranks), probes=answers("b")), "plan 2: a b c, MemberLost, 0 restarts"
+        make_view(plan=make_plan("ab", size=3, ranks=make_plan("ab").ranks), probes=answers("b")),
+        "plan 2: a b c, MemberLost, 0 restarts",
     ),
     "the store lost its members a moment ago: they may register again": Case(
         make_view(there=members("a", a={"round": 1, "seen_at": NOW - 2}), plan=PLAN), "wait 3 s"
@@ -193,15 +230,23 @@ REPAIR = {
         make_view(there=members("abc", a={"round": 1, "seen_at": NOW - 1}), plan=PLAN), "nothing"
     ),
     "the store was set back: the restarts stay counted": Case(
-        make_view(there=members("abc", b={"round": 7}), plan=PLAN, workers=runs(make_plan("abc", round_number=7, restarts=2))),
+        make_view(
+            there=members("abc", b={"round": 7}), plan=PLAN, workers=runs(make_plan("abc", round_number=7, restarts=2))
+        ),
         "plan 8: a b c, Start, 2 restarts",
     ),
     "the store was set back: members know later plans": Case(
         make_view(there=members("abc", b={"round": 7}), plan=PLAN), "plan 8: a b c, Start, 0 restarts"
     ),
-    "who answered some time ago is not asked without a reason": Case(make_view(plan=PLAN, probes=answers("bc", ago=60.0)), "nothing"),
+    "who answered some time ago is not asked without a reason": Case(
+        make_view(plan=PLAN, probes=answers("bc", ago=60.0)), "nothing"
+    ),
     "two fell silent: the one asked longer ago is asked first": Case(
-        make_view(there="abcd", plan=TWO, probes={**answers("c", ago=0.75, reachable=False), **answers("d", ago=0.25, reachable=False)}),
+        make_view(
+            there="abcd",
+            plan=TWO,
+            probes={**answers("c", ago=0.75, reachable=False), **answers("d", ago=0.25, reachable=False)},
+        ),
         "wait 0.25 s",
     ),
     "a neighbour does not hear one: the planner asks for itself": Case(
@@ -211,7 +256,11 @@ REPAIR = {
         make_view(plan=PLAN, store={"suspicions": (suspicion("c", "b"),)}, probes=answers("c", ago=0.4)), "wait 0.6 s"
     ),
     "a neighbour does not hear one, nor does the planner": Case(
-        make_view(plan=PLAN, store={"suspicions": (suspicion("c", "b"),)}, probes={**answers("b"), **answers("c", reachable=False)}),
+        make_view(
+            plan=PLAN,
+            store={"suspicions": (suspicion("c", "b"),)},
+            probes={**answers("b"), **answers("c", reachable=False)},
+        ),
         "plan 2: a b, MemberLost, 0 restarts",
     ),
 }
@@ -224,30 +273,41 @@ SUCCESS = {
     ),
     "while some have succeeded, nobody joins": Case(make_view(there=members("abc", a=DONE), plan=TWO), "nothing"),
     "a member is lost after others have succeeded: they train again from the last checkpoint": Case(
-        make_view(there=members("ab", a=DONE, b=DONE), plan=PLAN, probes=answers("b")), "plan 2: a b, MemberLost, 0 restarts"
+        make_view(there=members("ab", a=DONE, b=DONE), plan=PLAN, probes=answers("b")),
+        "plan 2: a b, MemberLost, 0 restarts",
     ),
 }
 
 RESIZE = {
     "a newcomer is asked before it is planned": Case(make_view(plan=TWO), "ask c"),
     "a newcomer joins at the end": Case(
-        make_view(there=members("abc", c={"create": 1}), plan=TWO, probes=answers("c")), "plan 2: a b c, MemberJoined, 0 restarts"
+        make_view(there=members("abc", c={"create": 1}), plan=TWO, probes=answers("c")),
+        "plan 2: a b c, MemberJoined, 0 restarts",
     ),
     "a join does not cost a restart": Case(
         make_view(plan=make_plan("ab", restarts=3), probes=answers("c")), "plan 2: a b c, MemberJoined, 3 restarts"
     ),
     "joins are batched": Case(
-        make_view(there=members("abc", c={"seen_at": NOW - 0.25}), plan=TWO, spec=SpecValue(min=2, max=5)), "wait 0.75 s"
+        make_view(there=members("abc", c={"seen_at": NOW - 0.25}), plan=TWO, spec=SpecValue(min=2, max=5)),
+        "wait 0.75 s",
     ),
     "joins are batched from when they are ready, not from when they came": Case(
-        make_view(there=members("abc", c={"seen_at": NOW - 5, "ready_at": NOW - 0.25}), plan=TWO, spec=SpecValue(min=2, max=5)),
+        make_view(
+            there=members("abc", c={"seen_at": NOW - 5, "ready_at": NOW - 0.25}), plan=TWO, spec=SpecValue(min=2, max=5)
+        ),
         "wait 0.75 s",
     ),
     "one is ready, another still imports: one restart for both": Case(
-        make_view(there=members("abcd", c={"ready_at": NOW - 1}, d=WARMING), plan=TWO, spec=SpecValue(min=2, max=5)), "wait 2 s"
+        make_view(there=members("abcd", c={"ready_at": NOW - 1}, d=WARMING), plan=TWO, spec=SpecValue(min=2, max=5)),
+        "wait 2 s",
     ),
     "one still imports, for too long: the other joins": Case(
-        make_view(there=members("abcd", c={"ready_at": NOW - 3}, d=WARMING), plan=TWO, spec=SpecValue(min=2, max=5), probes=answers("c")),
+        make_view(
+            there=members("abcd", c={"ready_at": NOW - 3}, d=WARMING),
+            plan=TWO,
+            spec=SpecValue(min=2, max=5),
+            probes=answers("c"),
+        ),
         "plan 2: a b c, MemberJoined, 0 restarts",
     ),
     "both are ready, and all wanted are there: nobody is waited for": Case(
@@ -261,7 +321,10 @@ RESIZE = {
     ),
     "who imports would make no larger group": Case(
         make_view(
-            there=members("abcde", d=WARMING, e=WARMING), plan=TWO, spec=SpecValue(min=2, max=8, allowed=[2, 3, 8]), probes=answers("c")
+            there=members("abcde", d=WARMING, e=WARMING),
+            plan=TWO,
+            spec=SpecValue(min=2, max=8, allowed=[2, 3, 8]),
+            probes=answers("c"),
         ),
         "plan 2: a b c, MemberJoined, 0 restarts",
     ),
@@ -275,18 +338,25 @@ RESIZE = {
         "plan 2: a b c, MemberJoined, 0 restarts",
     ),
     "after a loss nobody is waited for": Case(
-        make_view(there=members("abd", d=WARMING), plan=PLAN, probes=answers("b")), "plan 2: a b, MemberLost, 0 restarts"
+        make_view(there=members("abd", d=WARMING), plan=PLAN, probes=answers("b")),
+        "plan 2: a b, MemberLost, 0 restarts",
     ),
     "joins are not batched when everybody wanted is there": Case(
-        make_view(there=members("abc", c={"seen_at": NOW - 0.25}), plan=TWO, probes=answers("c")), "plan 2: a b c, MemberJoined, 0 restarts"
+        make_view(there=members("abc", c={"seen_at": NOW - 0.25}), plan=TWO, probes=answers("c")),
+        "plan 2: a b c, MemberJoined, 0 restarts",
     ),
     "allowed sizes: the last one that fits is not waited for": Case(
         make_view(
-            there=members("abcd", d={"seen_at": NOW - 0.25}), plan=TWO, spec=SpecValue(min=2, max=5, allowed=[2, 4]), probes=answers("cd")
+            there=members("abcd", d={"seen_at": NOW - 0.25}),
+            plan=TWO,
+            spec=SpecValue(min=2, max=5, allowed=[2, 4]),
+            probes=answers("cd"),
         ),
         "plan 2: a b c d, MemberJoined, 0 restarts",
     ),
-    "allowed sizes: one more does not fit": Case(make_view(plan=TWO, spec=SpecValue(min=2, max=4, allowed=[2, 4])), "nothing"),
+    "allowed sizes: one more does not fit": Case(
+        make_view(plan=TWO, spec=SpecValue(min=2, max=4, allowed=[2, 4])), "nothing"
+    ),
     "a newcomer that is still importing stops nobody": Case(
         make_view(there=members("abc", c={"state": MemberState.WARMING}), plan=TWO), "nothing"
     ),
@@ -304,7 +374,8 @@ RESIZE = {
         make_view(plan=PLAN, spec=SpecValue(min=2, max=3, wanted=2)), "plan 2: a b, Resized, 0 restarts"
     ),
     "fewer are wanted, and the operator says who stays": Case(
-        make_view(plan=PLAN, spec=SpecValue(min=2, max=3, wanted=2, members=["b", "c"])), "plan 2: b c, Resized, 0 restarts"
+        make_view(plan=PLAN, spec=SpecValue(min=2, max=3, wanted=2, members=["b", "c"])),
+        "plan 2: b c, Resized, 0 restarts",
     ),
     "more are wanted: the spare joins": Case(
         make_view(there="abcd", plan=PLAN, spec=SpecValue(min=2, max=4, wanted=4), probes=answers("d")),
@@ -365,7 +436,8 @@ def test_the_first_plan_follows_none() -> None:
     ],
 )
 def test_a_later_plan_never_has_a_smaller_store_generation(spec: SpecValue | None, generation: int) -> None:
-    """Else the group's own checkpoints would refuse it: its fencing token would be smaller than the one they were saved under."""
+    """Else the group's own checkpoints would refuse it: its fencing token would be smaller than the one they were saved
+    under."""
     ran = dataclasses.replace(PLAN, value=dataclasses.replace(PLAN.value, store_generation=3))
     action = next_plan(make_view(spec=spec, workers=runs(ran)), NOW)
     assert isinstance(action, ProposePlan)
@@ -413,7 +485,8 @@ def test_nothing_is_told_of_a_lost_member_that_the_plan_does_without(ago: float)
 
 def test_what_a_job_below_its_minimum_waits_for_is_said_once() -> None:
     reasons = {
-        decide(make_view(there="ab", plan=make_plan("ab"), probes=answers("b", reachable=False, ago=ago)), NOW).reason for ago in (0.5, 2.0)
+        decide(make_view(there="ab", plan=make_plan("ab"), probes=answers("b", reachable=False, ago=ago)), NOW).reason
+        for ago in (0.5, 2.0)
     }
     assert len(reasons) == 1, reasons
     assert "at least 2 needed" in reasons.pop()

@@ -18,7 +18,11 @@ def test_a_rank_that_is_carried_over_is_the_one_that_was_written(seed: int) -> N
     size = draw.choice([1, 2, 3, 4, 5, 8, 12, 40])
     old = [make_member(f"m{number:02}") for number in range(size)]
     before = {member.name: rank_of(old, place) for place, member in enumerate(old)}
-    lost = set(draw.sample(range(size), draw.choice([0, 0, 1, 1, 2, size // 2, min(size, 35)]) % size)) if size > 1 else set()
+    lost = (
+        set(draw.sample(range(size), draw.choice([0, 0, 1, 1, 2, size // 2, min(size, 35)]) % size))
+        if size > 1
+        else set()
+    )
     back = [make_member(old[place].name, incarnation="again") for place in sorted(lost) if draw.random() < 0.3]
     new = [
         *(one for place, one in enumerate(old) if place not in lost),

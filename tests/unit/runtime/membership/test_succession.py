@@ -1,4 +1,5 @@
-"""Who is before whom in line: whom an agent watches and hears, when it plans, when it gives way to nobody being there."""
+"""Who is before whom in line: whom an agent watches and hears, when it plans, when it gives way to nobody being
+there."""
 
 from __future__ import annotations
 
@@ -36,8 +37,12 @@ STOPPING, GONE = WorkersState.STOPPING, WorkersState.NONE
 WATCH = {
     "nothing is known": Case(make_view(role=None), "watch as follower"),
     "registered first": Case(make_view(role=Role.FOLLOWER, plan=None), "watch as planner"),
-    "another registered before me": Case(make_view(me="b", there="ab", role=Role.FOLLOWER, predecessor="a"), "nothing to do"),
-    "the one before me has gone": Case(make_view(me="b", there="b", role=Role.FOLLOWER, predecessor="a"), "watch as planner"),
+    "another registered before me": Case(
+        make_view(me="b", there="ab", role=Role.FOLLOWER, predecessor="a"), "nothing to do"
+    ),
+    "the one before me has gone": Case(
+        make_view(me="b", there="b", role=Role.FOLLOWER, predecessor="a"), "watch as planner"
+    ),
     "the one before me is leaving": Case(
         make_view(me="b", there=members("ab", a=LEAVING), role=Role.FOLLOWER, predecessor="a"), "watch as planner"
     ),
@@ -53,10 +58,12 @@ WATCH = {
     "rank 0 has gone": Case(make_view(there="bc", plan=AS_B, **FOLLOWER), "watch as planner"),
     "rank 0 is leaving": Case(make_view(there=members("abc", a=LEAVING), plan=AS_B, **FOLLOWER), "watch as planner"),
     "rank 0 came back under its name: it is another": Case(
-        make_view(there=members("abc", a={"incarnation": "a2", "create": 200}), plan=AS_B, **FOLLOWER), "watch as planner"
+        make_view(there=members("abc", a={"incarnation": "a2", "create": 200}), plan=AS_B, **FOLLOWER),
+        "watch as planner",
     ),
     "a spare follows the leader": Case(
-        make_view(there="ab", plan=SPARE, workers=Workers(), role=Role.FOLLOWER, predecessor="c"), "watch as follower of b"
+        make_view(there="ab", plan=SPARE, workers=Workers(), role=Role.FOLLOWER, predecessor="c"),
+        "watch as follower of b",
     ),
     "a newcomer under the leader's name does not follow itself": Case(
         make_view(
@@ -134,7 +141,8 @@ FENCE = {
         make_view(plan=PLAN, lease_expires_at=NOW - 0.1, silent=frozenset("bc")), "stop"
     ),
     "cut off: stopped": Case(
-        make_view(plan=PLAN, workers=runs(PLAN, GONE), lease_expires_at=NOW - 0.1, silent=frozenset("bc")), "exit RESTARTABLE"
+        make_view(plan=PLAN, workers=runs(PLAN, GONE), lease_expires_at=NOW - 0.1, silent=frozenset("bc")),
+        "exit RESTARTABLE",
     ),
     "the whole etcd is away, the neighbours are there: training goes on": Case(
         make_view(plan=AS_B, lease_expires_at=NOW - 60, **FOLLOWER), "nothing to do"
@@ -146,7 +154,12 @@ FENCE = {
         make_view(plan=AS_B, lease_expires_at=NOW - 1, silent=frozenset("a"), **FOLLOWER), "suspect a"
     ),
     "a new plan that does not run yet: its neighbours are not heard yet": Case(
-        make_view(plan=make_plan("abc", round_number=2), workers=runs(PLAN, GONE), lease_expires_at=NOW - 1, silent=frozenset("bc")),
+        make_view(
+            plan=make_plan("abc", round_number=2),
+            workers=runs(PLAN, GONE),
+            lease_expires_at=NOW - 1,
+            silent=frozenset("bc"),
+        ),
         "start plan 2",
     ),
     "a spare that trained once has nothing to stop: it waits for etcd": Case(
@@ -168,13 +181,17 @@ FENCE = {
         make_view(plan=AS_B, heard_round=2, heard_at=NOW - 1, lease_expires_at=NOW + 3, **FOLLOWER), "stop"
     ),
     "stopped for a later plan: wait for the store to tell": Case(
-        make_view(plan=AS_B, workers=runs(AS_B, GONE), heard_round=2, heard_at=NOW - 1, lease_expires_at=NOW - 9, **FOLLOWER), "wait"
+        make_view(
+            plan=AS_B, workers=runs(AS_B, GONE), heard_round=2, heard_at=NOW - 1, lease_expires_at=NOW - 9, **FOLLOWER
+        ),
+        "wait",
     ),
     "a neighbour has not seen this plan yet": Case(
         make_view(there="abc", plan=make_plan("abc", round_number=2), heard_round=1, heard_at=NOW - 9), "nothing to do"
     ),
     "the later plan has come": Case(
-        make_view(plan=make_plan("abc", round_number=2), workers=runs(PLAN, GONE), heard_round=2, heard_at=NOW - 9), "start plan 2"
+        make_view(plan=make_plan("abc", round_number=2), workers=runs(PLAN, GONE), heard_round=2, heard_at=NOW - 9),
+        "start plan 2",
     ),
 }
 
@@ -317,17 +334,37 @@ ISLAND = {
 LISTEN = {
     "a neighbour fell silent": Case(make_view(plan=AS_B, silent=frozenset("c"), **FOLLOWER), "suspect c"),
     "said already": Case(
-        make_view(plan=AS_B, silent=frozenset("c"), store={"suspicions": (suspicion("c", "b"),)}, **FOLLOWER), "nothing to do"
+        make_view(plan=AS_B, silent=frozenset("c"), store={"suspicions": (suspicion("c", "b"),)}, **FOLLOWER),
+        "nothing to do",
     ),
-    "it is heard again": Case(make_view(plan=AS_B, store={"suspicions": (suspicion("c", "b"),)}, **FOLLOWER), "clear c"),
-    "what others say is theirs": Case(make_view(plan=AS_B, store={"suspicions": (suspicion("c", "a"),)}, **FOLLOWER), "nothing to do"),
+    "it is heard again": Case(
+        make_view(plan=AS_B, store={"suspicions": (suspicion("c", "b"),)}, **FOLLOWER), "clear c"
+    ),
+    "what others say is theirs": Case(
+        make_view(plan=AS_B, store={"suspicions": (suspicion("c", "a"),)}, **FOLLOWER), "nothing to do"
+    ),
     "workers of an earlier plan: their neighbours do not matter": Case(
-        make_view(there="abcd", plan=WITHOUT_ME, workers=runs(PLAN, GONE), silent=frozenset("b"), role=Role.FOLLOWER, predecessor="b"),
+        make_view(
+            there="abcd",
+            plan=WITHOUT_ME,
+            workers=runs(PLAN, GONE),
+            silent=frozenset("b"),
+            role=Role.FOLLOWER,
+            predecessor="b",
+        ),
         "wait",
     ),
 }
 
-TABLES = {"watch": WATCH, "restore": RESTORE, "lead": LEAD, "fence": FENCE, "alone": ALONE, "island": ISLAND, "listen": LISTEN}
+TABLES = {
+    "watch": WATCH,
+    "restore": RESTORE,
+    "lead": LEAD,
+    "fence": FENCE,
+    "alone": ALONE,
+    "island": ISLAND,
+    "listen": LISTEN,
+}
 
 
 @pytest.mark.parametrize(("rule", "name"), [(rule, name) for rule, cases in TABLES.items() for name in cases])

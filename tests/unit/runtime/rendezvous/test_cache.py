@@ -17,13 +17,16 @@ from elasticjob_runtime.contract import (
 )
 from elasticjob_runtime.etcd.interface import Event, KeyValue, WatchUpdate
 from elasticjob_runtime.membership.model import Role, StoreView
-from elasticjob_runtime.rendezvous.cache import Mirror, watched_ranges
+from elasticjob_runtime.rendezvous.cache import StoreCache, watched_ranges
 
 from tests.unit.runtime.membership.builders import make_failure, make_member, make_plan
 
 KEYS = Keys("/p", "run")
 PLAN = make_plan("ab", round_number=3).value
-RANKS = {"a": RankValue(group_rank=0, incarnation="a1"), "b": RankValue(group_rank=1, incarnation="b1", predecessor="a")}
+RANKS = {
+    "a": RankValue(group_rank=0, incarnation="a1"),
+    "b": RankValue(group_rank=1, incarnation="b1", predecessor="a"),
+}
 
 
 def kv(key: str, value: Value | str, mod: int = 5, create: int = 5) -> KeyValue:
@@ -34,15 +37,16 @@ def member(name: str, mod: int = 5, create: int = 5, **fields: object) -> KeyVal
     return kv(KEYS.member(name), make_member(name, **fields).value, mod, create)
 
 
-def mirror(*kvs: KeyValue, now: float = 10.0) -> Mirror:
-    made = Mirror(KEYS)
+def mirror(*kvs: KeyValue, now: float = 10.0) -> StoreCache:
+    made = StoreCache(KEYS)
     made.replace(kvs, 9, now)
     return made
 
 
 def test_what_a_watch_brings_once_more_is_no_news() -> None:
-    """It may go back further than what was read, for another key's sake: a spec that was set and withdrawn in between stays withdrawn."""
-    made = Mirror(KEYS)
+    """It may go back further than what was read, for another key's sake: a spec that was set and withdrawn in between
+    stays withdrawn."""
+    made = StoreCache(KEYS)
     made.replace([member("a")], 9, 10.0, watched_ranges(KEYS, Role.FOLLOWER, "a", ""))
     made.add(member("b", mod=6, create=6), 10.0)
     made.apply(change(KEYS.spec, SpecValue(min=1, max=2), 7), 11.0)
@@ -53,7 +57,7 @@ def test_what_a_watch_brings_once_more_is_no_news() -> None:
     assert seen(made).spec is not None
 
 
-def seen(of: Mirror, me: str = "a", role: Role = Role.PLANNER, incarnation: str = "a1") -> StoreView:
+def seen(of: StoreCache, me: str = "a", role: Role = Role.PLANNER, incarnation: str = "a1") -> StoreView:
     return of.view(me=me, incarnation=incarnation, role=role, predecessor="", ranks=RANKS)
 
 
@@ -104,7 +108,7 @@ def test_a_snapshot_replaces_everything_and_may_go_back_in_revisions() -> None:
 
 
 def test_news_of_one_range_say_nothing_of_another() -> None:
-    of = Mirror(KEYS)
+    of = StoreCache(KEYS)
     of.replace([], 10, 0.0, watched_ranges(KEYS, Role.FOLLOWER, "a", "b"))
     assert of.shows(KEYS.plan, 10)
     assert not of.shows(KEYS.plan, 11)
@@ -198,7 +202,9 @@ def test_a_suspicion_is_taken_back() -> None:
     [kv(KEYS.spec, "{"), kv(KEYS.member("x"), '{"state": "dancing"}'), kv(KEYS.plan, "[]"), kv(KEYS.outcome, "{}"),
      kv(KEYS.failure(3, "x"), "3"), kv(KEYS.suspicion(3, "x", "y"), "null")],
 )  # fmt: skip
-def test_a_value_that_nobody_can_read_is_ignored_with_one_warning(bad: KeyValue, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_value_that_nobody_can_read_is_ignored_with_one_warning(
+    bad: KeyValue, caplog: pytest.LogCaptureFixture
+) -> None:
     logging.getLogger("elasticjob_runtime").propagate = True
     of = mirror(member("a"), bad)
     of.replace([member("a"), bad], 10, 11.0)
@@ -218,14 +224,23 @@ def test_views_are_not_changed_behind_the_loops_back() -> None:
 def test_followers_watch_little() -> None:
     watched = watched_ranges(KEYS, Role.FOLLOWER, "b", "a")
     found = [
-        key for key in (KEYS.member("a"), KEYS.member("b"), KEYS.member("c"), KEYS.failure(1, "a")) if any(key in one for one in watched)
+        key
+        for key in (KEYS.member("a"), KEYS.member("b"), KEYS.member("c"), KEYS.failure(1, "a"))
+        if any(key in one for one in watched)
     ]
     assert found == [KEYS.member("a"), KEYS.member("b")]
 
 
 def test_the_planner_watches_all_but_the_ranks() -> None:
     watched = watched_ranges(KEYS, Role.PLANNER, "b", "")
-    everything = [KEYS.plan, KEYS.outcome, KEYS.spec, KEYS.member("z"), KEYS.failure(1, "z"), KEYS.suspicion(1, "z", "y")]
+    everything = [
+        KEYS.plan,
+        KEYS.outcome,
+        KEYS.spec,
+        KEYS.member("z"),
+        KEYS.failure(1, "z"),
+        KEYS.suspicion(1, "z", "y"),
+    ]
     assert all(any(key in one for one in watched) for key in everything)
     assert not any(KEYS.rank("x", "a") in one for one in watched)
     assert not any(KEYS.progress in one for one in watched)

@@ -8,7 +8,7 @@ import pytest
 from elasticjob_runtime.contract import ExitCode, FailureValue
 from elasticjob_runtime.etcd import Denied, Full, NotEtcd, StoreError, Unavailable
 from elasticjob_runtime.membership.model import PublishFailure
-from elasticjob_runtime.rendezvous.executor import StoreDesk, retry_pause, what_it_means
+from elasticjob_runtime.rendezvous.executor import StoreExecutor, retry_pause, what_it_means
 
 FAILURE = FailureValue(member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="", message="")
 ACTION = PublishFailure(reason="", failure=FAILURE)
@@ -27,7 +27,7 @@ ACTION = PublishFailure(reason="", failure=FAILURE)
 def test_trouble_is_told_as_what_it_is(caplog: pytest.LogCaptureFixture, error: StoreError, words: str) -> None:
     with caplog.at_level(logging.INFO):
         told: list[str] = []
-        desk = StoreDesk(lambda _action: None, told.append)
+        desk = StoreExecutor(lambda _action: None, told.append)
         for _ in range(3):
             desk.done(ACTION, error, started=True)
     assert desk.fatal is None, "workers run"
@@ -42,7 +42,7 @@ def test_a_store_that_is_away_is_asked_soon_and_one_that_refuses_seldom() -> Non
 
 
 def test_before_the_start_a_refusal_is_the_end() -> None:
-    desk = StoreDesk(lambda _action: None, lambda _trouble: None)
+    desk = StoreExecutor(lambda _action: None, lambda _trouble: None)
     desk.done(ACTION, Denied("no"), started=False)
     assert desk.fatal is not None
     assert desk.fatal.code is ExitCode.DENIED

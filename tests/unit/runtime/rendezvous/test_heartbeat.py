@@ -127,7 +127,9 @@ def test_who_was_held_up_itself_suspects_nobody(pair: Pair) -> None:
 
 def test_another_agent_at_that_address_is_not_the_neighbour(pair: Pair) -> None:
     stranger = Agent(pair.loop, "c")
-    pair.a.heartbeats.follow([Neighbour(name="b", incarnation="b1", address="127.0.0.1", peer_port=stranger.server.port)], pair.loop.at)
+    pair.a.heartbeats.follow(
+        [Neighbour(name="b", incarnation="b1", address="127.0.0.1", peer_port=stranger.server.port)], pair.loop.at
+    )
     pair.sees(lambda: pair.silent, stranger)
 
 

@@ -30,7 +30,9 @@ def routed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("routed")
-@pytest.mark.parametrize("endpoint", ["10.0.0.1", "10.0.0.1:2379", "http://10.0.0.1", "https://10.0.0.1:2379", "10.0.0.1,10.0.0.2"])
+@pytest.mark.parametrize(
+    "endpoint", ["10.0.0.1", "10.0.0.1:2379", "http://10.0.0.1", "https://10.0.0.1:2379", "10.0.0.1,10.0.0.2"]
+)
 def test_every_way_to_write_an_endpoint_gives_the_address_of_its_route(endpoint: str) -> None:
     assert own_address(parse_endpoints(endpoint), several=True) == OUTSIDE
 
@@ -42,7 +44,9 @@ def test_several_machines_are_never_told_to_reach_a_member_at_its_loopback(endpo
     assert own_address(parse_endpoints(endpoint), several=False).startswith("127."), "one machine alone needs no other"
 
 
-def test_a_machine_with_nothing_but_loopback_says_so(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_machine_with_nothing_but_loopback_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(network, "_route", lambda _family, address: "127.0.0.1" if address.startswith("127.") else "")
     monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
     assert own_address([Endpoint("127.0.0.1")], several=True) == "127.0.0.1"

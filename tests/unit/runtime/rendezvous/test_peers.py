@@ -113,15 +113,24 @@ def test_the_answer_comes_even_when_nobody_can_be_asked(monkeypatch: pytest.Monk
 def test_more_members_than_descriptors_are_all_asked(server: PeerServer) -> None:
     """The default limit of a pod is 1,024: a planner of a larger group must not be without an answer for ever."""
     (closed,) = free_ports(1)
-    members = [at(server.port, f"m{number}", incarnation="a1") if number % 3 else at(closed, f"m{number}") for number in range(300)]
+    members = [
+        at(server.port, f"m{number}", incarnation="a1") if number % 3 else at(closed, f"m{number}")
+        for number in range(300)
+    ]
     found = probe(members, timeout=60.0, at_once=7)
-    assert {name for name, one in found.items() if one.reachable} == {f"m{number}" for number in range(300) if number % 3}
+    assert {name for name, one in found.items() if one.reachable} == {
+        f"m{number}" for number in range(300) if number % 3
+    }
 
 
 def test_who_answers_does_not_wait_for_who_is_silent(server: PeerServer) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=64) as frozen:
         silent = [at(frozen.getsockname()[1], f"s{number}") for number in range(6)]
-        found = probe([*silent, *(at(server.port, f"m{number}", incarnation="a1") for number in range(20))], timeout=0.5, at_once=4)
+        found = probe(
+            [*silent, *(at(server.port, f"m{number}", incarnation="a1") for number in range(20))],
+            timeout=0.5,
+            at_once=4,
+        )
     assert sorted(name for name, one in found.items() if one.reachable) == sorted(f"m{number}" for number in range(20))
 
 
@@ -143,7 +152,9 @@ assert all(one.reachable for one in found.values()), sum(one.reachable for one i
 
 
 def test_descriptors_that_run_out_on_the_way_only_make_it_slower() -> None:
-    done = subprocess.run([sys.executable, "-c", OUT_OF_DESCRIPTORS], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", OUT_OF_DESCRIPTORS], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

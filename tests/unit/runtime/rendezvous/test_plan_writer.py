@@ -6,11 +6,26 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 
 import pytest
-from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, OutcomeState, OutcomeValue, PlanReason, PlanValue, RankValue
+from elasticjob_runtime.contract import (
+    PEER_LOST,
+    FailureValue,
+    Keys,
+    OutcomeState,
+    OutcomeValue,
+    PlanReason,
+    PlanValue,
+    RankValue,
+)
 from elasticjob_runtime.etcd import MemoryStore
 from elasticjob_runtime.etcd.interface import Delete, Get, KeyRange
 from elasticjob_runtime.membership.model import Member, ProposePlan, PublishOutcome
-from elasticjob_runtime.rendezvous.plan_writer import BATCH, CONSEQUENCE_BYTES, PlanOutdatedError, PlanWriter, for_the_store
+from elasticjob_runtime.rendezvous.plan_writer import (
+    BATCH,
+    CONSEQUENCE_BYTES,
+    PlanOutdatedError,
+    PlanWriter,
+    for_the_store,
+)
 
 from tests.unit.runtime.membership.builders import make_member
 
@@ -60,7 +75,14 @@ def test_head_and_ranks(store: MemoryStore, batch: int) -> None:
     revision = writer(store, batch=batch).propose(proposal(members, round_number=5), nproc=2)
     plan = plan_in(store)
     assert plan is not None
-    assert (plan.round, plan.size, plan.world_size, plan.leader, plan.restart_count, plan.agent_store) == (5, 3, 6, "a", 2, True)
+    assert (plan.round, plan.size, plan.world_size, plan.leader, plan.restart_count, plan.agent_store) == (
+        5,
+        3,
+        6,
+        "a",
+        2,
+        True,
+    )
     assert (plan.master_addr, plan.master_port) == (members[0].value.address, members[0].value.ports[5 % 4])
     ranks = ranks_in(store, plan.attempt)
     assert {name: (rank.group_rank, rank.predecessor, rank.incarnation) for name, rank in ranks.items()} == {
@@ -244,7 +266,9 @@ def test_fifty_failures_of_a_large_group_stay_within_a_few_megabytes(store: Memo
     planner, revision, most = writer(store), 0, 0
     for round_number in range(1, 51):
         kept = KEYS.failure(round_number - 1, members[0].name)
-        revision = planner.propose(proposal(members, round_number=round_number, after=revision), nproc=1, kept_failure=kept)
+        revision = planner.propose(
+            proposal(members, round_number=round_number, after=revision), nproc=1, kept_failure=kept
+        )
         for member in members:
             fail(store, round_number, member.name, reason="ApplicationError" if member is members[0] else PEER_LOST)
         most = max(most, sum(len(kv.value) for kv in store.range(Get(KeyRange.prefix(KEYS.failures))).kvs))
@@ -254,7 +278,14 @@ def test_fifty_failures_of_a_large_group_stay_within_a_few_megabytes(store: Memo
 
 def test_only_a_cause_is_told_at_length() -> None:
     cause = FailureValue(
-        member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="ApplicationError", message="m", traceback="t" * 4096
+        member="a",
+        round=1,
+        rank=0,
+        local_rank=0,
+        exit_code=1,
+        reason="ApplicationError",
+        message="m",
+        traceback="t" * 4096,
     )
     assert for_the_store(cause) is cause
     assert len(for_the_store(dataclasses.replace(cause, reason=PEER_LOST)).traceback) == CONSEQUENCE_BYTES

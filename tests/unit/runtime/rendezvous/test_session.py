@@ -20,7 +20,16 @@ from elasticjob_runtime.contract import (
     SuspicionValue,
 )
 from elasticjob_runtime.etcd import MemoryStore
-from elasticjob_runtime.etcd.interface import Denied, Full, KeyRange, LeaseLost, StoreError, TxnResult, Unavailable, WatchFailure
+from elasticjob_runtime.etcd.interface import (
+    Denied,
+    Full,
+    KeyRange,
+    LeaseLost,
+    StoreError,
+    TxnResult,
+    Unavailable,
+    WatchFailure,
+)
 from elasticjob_runtime.etcd.memory_state import Revoke, StateOperation
 from elasticjob_runtime.membership.model import (
     PublishFailure,
@@ -90,15 +99,19 @@ class Core:
         self.inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         member = make_member(me, incarnation=me + incarnation, nproc=nproc).value
         self.core = RendezvousCore(
-            store, KEYS, me, member,
+            store,
+            KEYS,
+            me,
+            member,
             Callbacks(
                 on_view=self.views.append,
                 on_done=lambda action, error: self.done.append((action, error)),
                 on_trouble=self.trouble.append,
                 post=self.inbox.put,
             ),
-            lease_ttl=30.0, clock=lambda: self.now,
-        )  # fmt: skip
+            lease_ttl=30.0,
+            clock=lambda: self.now,
+        )
 
     def does(self, action: StoreAction) -> StoreError | None:
         """Executes it to its end; its error."""
@@ -162,7 +175,7 @@ def test_who_registered_before_me(store: Flaky) -> None:
         core = Core(store, name)
         core.joins(Role.FOLLOWER)
     assert core.view.predecessor == "b"
-    assert core.view.founder is None, "each fits the one before, so all fit the first"
+    assert core.view.first_member is None, "each fits the one before, so all fit the first"
     assert set(core.view.members) == {"b", "c"}, "a follower sees as little as it can"
 
 
@@ -170,8 +183,8 @@ def test_who_does_not_fit_the_one_before_learns_who_was_first(store: Flaky) -> N
     for name, nproc in (("a", 2), ("b", 1), ("c", 2)):
         core = Core(store, name, nproc=nproc)
         core.joins(Role.FOLLOWER)
-        assert core.view.founder is None or core.view.founder.incarnation == "a1"
-    assert (core.view.predecessor, core.view.founder is not None) == ("b", True)
+        assert core.view.first_member is None or core.view.first_member.incarnation == "a1"
+    assert (core.view.predecessor, core.view.first_member is not None) == ("b", True)
 
 
 def test_the_one_before_me_has_gone(store: Flaky) -> None:
@@ -238,7 +251,7 @@ def test_who_registered_long_ago_is_read(store: Flaky) -> None:
 def test_the_first_has_nobody_before_it(store: Flaky) -> None:
     core = Core(store)
     core.joins(Role.FOLLOWER)
-    assert (core.view.predecessor, core.view.founder) == ("", None)
+    assert (core.view.predecessor, core.view.first_member) == ("", None)
 
 
 def test_an_earlier_agent_of_this_name_sees_that_it_was_replaced(store: Flaky) -> None:
@@ -444,9 +457,15 @@ class Shell:
         self.done: list[tuple[StoreAction, StoreError | None]] = []
         member: MemberValue = make_member("a").value
         self.rendezvous = Rendezvous(
-            store, KEYS, "a", member, lease_ttl=30.0,
-            on_view=self.views.append, on_done=lambda action, error: self.done.append((action, error)), on_trouble=lambda _: None,
-        )  # fmt: skip
+            store,
+            KEYS,
+            "a",
+            member,
+            lease_ttl=30.0,
+            on_view=self.views.append,
+            on_done=lambda action, error: self.done.append((action, error)),
+            on_trouble=lambda _: None,
+        )
         self.rendezvous.start()
 
 
@@ -505,8 +524,11 @@ def test_after_it_was_closed_it_says_nothing() -> None:
     assert (shell.views, shell.done) == ([], [])
 
 
-def test_a_store_that_takes_no_writes_is_not_told_as_back_because_it_brings_news(store: Flaky, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At NOSPACE etcd still serves watches: log and metrics would change their mind with every change that somebody else makes."""
+def test_a_store_that_takes_no_writes_is_not_told_as_back_because_it_brings_news(
+    store: Flaky, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At NOSPACE etcd still serves watches: log and metrics would change their mind with every change that somebody
+    else makes."""
     core = Core(store)
     core.joins()
     real, full = store.put, Full("database space exceeded")

@@ -73,4 +73,7 @@ def test_in_a_pod_the_api_server_tells_elsewhere_etcds_host() -> None:
     pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
     assert witnesses(pod, [("etcd", 2379)]) == (Witness("10.96.0.1", 6443, must_speak=True),)
     assert witnesses(pod | {"KUBERNETES_SERVICE_PORT": "tcp://1"}, ()) == (Witness("10.96.0.1", 443, must_speak=True),)
-    assert witnesses({}, [("e1", 2379), ("e2", 2380)]) == (Witness("e1", 2379, must_speak=False), Witness("e2", 2380, must_speak=False))
+    assert witnesses({}, [("e1", 2379), ("e2", 2380)]) == (
+        Witness("e1", 2379, must_speak=False),
+        Witness("e2", 2380, must_speak=False),
+    )

@@ -1,4 +1,5 @@
-"""An agent of the simulation: the real `decide` and the real RendezvousCore; loop, workers and peers as agent/agent.py has them."""
+"""An agent of the simulation: the real `decide` and the real RendezvousCore; loop, workers and peers as agent/agent.py
+has them."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ class Agent:
         self.no_descriptors = False
         """It can make no connection of its own."""
         self.out_since: float | None = None
-        """When it was cut off from the store, by the world's clock; None: it is not, or only as the store is away for all."""
+        """When it was cut off from the store, by the world's clock; None: it is not, or only as the store is away for
+        all."""
         self.alone_since: float | None = None
         """The same, or since the store is away."""
         self.awake_since = 0.0

@@ -1,4 +1,5 @@
-"""Virtual time: events in a heap, actors that handle one message at a time, and calls that take time while others go on."""
+"""Virtual time: events in a heap, actors that handle one message at a time, and calls that take time while others go
+on."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class Clock:
 
 
 class Actor:
-    """A thread of an agent: handles its messages one after the other, in the order in which they came; none while `stopped()`."""
+    """A thread of an agent: handles its messages one after the other, in the order in which they came; none while
+    `stopped()`."""
 
     def __init__(self, clock: Clock, stopped: Callable[[], bool], after: Call) -> None:
         self._clock = clock

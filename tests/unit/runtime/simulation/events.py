@@ -24,7 +24,8 @@ class Kind(enum.Enum):
     PARTITION = enum.auto()
     """Both of these."""
     ISLAND = enum.auto()
-    """The agents whose bits are set in `arg`, counted from `who`, reach each other, and neither the others nor the store nor a witness."""
+    """The agents whose bits are set in `arg`, counted from `who`, reach each other, and neither the others nor the
+    store nor a witness."""
     SUSPEND = enum.auto()
     """Its machine stands still, and its monotonic clock with it."""
     NO_DESCRIPTORS = enum.auto()
@@ -52,10 +53,25 @@ class Kind(enum.Enum):
     """The training has done its last step."""
 
 
-UNCLEAR = frozenset({
-    Kind.FREEZE, Kind.CUT_STORE, Kind.CUT_PEERS, Kind.CUT_LINK, Kind.PARTITION, Kind.LOSE_ANSWERS, Kind.LOSE_LEASE, Kind.STORE_DOWN,
-    Kind.STORE_EMPTIED, Kind.STORE_SET_BACK, Kind.SLOW, Kind.ISLAND, Kind.SUSPEND, Kind.NO_DESCRIPTORS, Kind.STORE_FULL,
-})  # fmt: skip
+UNCLEAR = frozenset(
+    {
+        Kind.FREEZE,
+        Kind.CUT_STORE,
+        Kind.CUT_PEERS,
+        Kind.CUT_LINK,
+        Kind.PARTITION,
+        Kind.LOSE_ANSWERS,
+        Kind.LOSE_LEASE,
+        Kind.STORE_DOWN,
+        Kind.STORE_EMPTIED,
+        Kind.STORE_SET_BACK,
+        Kind.SLOW,
+        Kind.ISLAND,
+        Kind.SUSPEND,
+        Kind.NO_DESCRIPTORS,
+        Kind.STORE_FULL,
+    }
+)
 """After these a loss may look like a failure: somebody did not answer, and then did."""
 
 

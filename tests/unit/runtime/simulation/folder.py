@@ -1,4 +1,5 @@
-"""The checkpoint folder that all groups share, whatever else is cut: the rules of claims.py, and that history is one."""
+"""The checkpoint folder that all groups share, whatever else is cut: the rules of claims.py, and that history is
+one."""
 
 from __future__ import annotations
 
@@ -45,11 +46,17 @@ class Folder:
         """The rename: nothing keeps a writer that was frozen after its check from it."""
         made = Commit(Found(claim.number, step), after)
         before = self._commits.get(made.found)
-        require(before is None or claim.number < self._claim.number, f"{made.found} was committed twice, by two groups of one claim")
+        require(
+            before is None or claim.number < self._claim.number,
+            f"{made.found} was committed twice, by two groups of one claim",
+        )
         self._commits[made.found] = made
         if self.check(claim):
             if self._newest is not None and self._newest.found.number == claim.number:
-                require(after is self._newest, f"{made.found} does not follow {self._newest.found}: two histories under one claim")
+                require(
+                    after is self._newest,
+                    f"{made.found} does not follow {self._newest.found}: two histories under one claim",
+                )
             self._newest = made
             for old in claims.valid(self._listing())[KEPT:]:
                 del self._commits[old]
@@ -60,7 +67,9 @@ class Folder:
     def restore(self) -> Commit | None:
         history = claims.valid(self._listing())
         found = self._commits[history[0]] if history else None
-        require(found is self._newest, f"{found and found.found} is restored, and not {self._newest and self._newest.found}")
+        require(
+            found is self._newest, f"{found and found.found} is restored, and not {self._newest and self._newest.found}"
+        )
         return found
 
     def _listing(self) -> Listing:

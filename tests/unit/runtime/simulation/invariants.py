@@ -45,7 +45,8 @@ def fits(spec: SpecValue, size: int) -> bool:
 
 
 class Invariants:
-    """`crashes`: workers that the walk crashed. `certain`: so far nothing happened after which a loss can look like a failure."""
+    """`crashes`: workers that the walk crashed. `certain`: so far nothing happened after which a loss can look like a
+    failure."""
 
     def __init__(self, keys: Keys) -> None:
         self._plan_key = keys.plan
@@ -85,7 +86,10 @@ class Invariants:
                 member = server.read(self._members + name)
                 incarnation = MemberValue.from_json(member.value).incarnation if member else "nobody"
                 planned = RankValue.from_json(kv.value).incarnation
-                require(incarnation == planned, f"{attempt} gives {name}/{planned} a rank, but {incarnation} is registered as {name}")
+                require(
+                    incarnation == planned,
+                    f"{attempt} gives {name}/{planned} a rank, but {incarnation} is registered as {name}",
+                )
 
     def _check_plan(self, server: Server) -> None:
         kv = server.read(self._plan_key)
@@ -102,7 +106,10 @@ class Invariants:
             require(before is None, f"plan {plan.round} was put back over another")
             return
         self._known[plan.attempt] = server.lifetime
-        require(before is None or plan.round > before.round, f"plan {plan.round} came after plan {before.round if before else 0}")
+        require(
+            before is None or plan.round > before.round,
+            f"plan {plan.round} came after plan {before.round if before else 0}",
+        )
         require(any(fits(spec, plan.size) for spec in self.specs), f"{plan.size} members are not in {self.specs}")
         self._check_ranks(server, plan)
         self._check_restarts(before, plan)
@@ -125,7 +132,10 @@ class Invariants:
             )
         require(plan.restart_count <= self.max_restarts, f"{plan.restart_count} of {self.max_restarts} restarts")
         self.counted += failed
-        require(not self.certain or self.counted <= self.crashes, f"{self.counted} restarts are counted for {self.crashes} failures")
+        require(
+            not self.certain or self.counted <= self.crashes,
+            f"{self.counted} restarts are counted for {self.crashes} failures",
+        )
 
     def _check_outcome(self, server: Server) -> None:
         kv = server.read(self._outcome_key)
@@ -135,13 +145,16 @@ class Invariants:
             self._outcome = (kv.create_revision, kv.value)
             outcome = OutcomeValue.from_json(kv.value)
             if outcome.state is OutcomeState.FAILED:
-                require(self._plan and self._plan.restart_count == self.max_restarts, "the job failed with restarts left")
+                require(
+                    self._plan and self._plan.restart_count == self.max_restarts, "the job failed with restarts left"
+                )
                 require(not self.certain or self.crashes > self.max_restarts, "the job failed of losses")
 
     # -- the agents
 
     def bounded(self, agent: Agent, spec: SpecValue | None, now: float) -> None:
-        """An island trains for as long as the policy says. What the leader of a plan does, its group does: it stops as a whole.
+        """An island trains for as long as the policy says. What the leader of a plan does, its group does: it stops as
+        a whole.
 
         Assumed: who is cut off reaches no witness; who was frozen has a moment to find out.
         """
@@ -151,8 +164,15 @@ class Invariants:
             return
         lately = now - agent.awake_since
         if spec is not None and spec.on_partition == CONSISTENT and agent.alone_since is not None:
-            require(min(now - agent.alone_since, lately) < LEASE + SLACK, f"{agent} trains without a lease, though Consistent")
-        if agent.out_since is None or plan.rank.group_rank != 0 or (spec is None and limit(agent.view().spec) <= plan.value.size):
+            require(
+                min(now - agent.alone_since, lately) < LEASE + SLACK,
+                f"{agent} trains without a lease, though Consistent",
+            )
+        if (
+            agent.out_since is None
+            or plan.rank.group_rank != 0
+            or (spec is None and limit(agent.view().spec) <= plan.value.size)
+        ):
             return
         out = min(now - agent.out_since, lately)
         require(out < LEASE + PARTITION_GRACE + SLACK, f"{agent} leads a group that trains on an island for {out:g} s")
@@ -173,17 +193,29 @@ class Invariants:
                 if member.name in plan.ranks and plan.ranks[member.name].incarnation == member.value.incarnation
             ]
             require(stay == sorted(stay), f"{agent} changes the order of the ranks: {stay}")
-            require([rank for _, rank in stay] == list(range(len(stay))), f"{agent} puts a newcomer before a survivor: {names}")
+            require(
+                [rank for _, rank in stay] == list(range(len(stay))),
+                f"{agent} puts a newcomer before a survivor: {names}",
+            )
 
     def starts(self, agent: Agent, plan: Plan) -> None:
         assert plan.rank is not None
         incarnation = agent.settings.incarnation
-        require(plan.round > self._started[incarnation], f"{agent} goes from round {self._started[incarnation]} to {plan.round}")
+        require(
+            plan.round > self._started[incarnation],
+            f"{agent} goes from round {self._started[incarnation]} to {plan.round}",
+        )
         self._started[incarnation] = plan.round
         place = (plan.value.attempt, plan.rank.group_rank)
-        require(self._placed.setdefault(place, incarnation) == incarnation, f"{agent} has rank {place} of {self._placed[place]} too")
+        require(
+            self._placed.setdefault(place, incarnation) == incarnation,
+            f"{agent} has rank {place} of {self._placed[place]} too",
+        )
         written = agent.world.server.read(f"{self._ranks}{plan.value.attempt}/{agent.name}")  # a later plan deletes it
-        require(not written or RankValue.from_json(written.value) == plan.rank, f"{agent} takes {plan.rank} for its rank, not {written}")
+        require(
+            not written or RankValue.from_json(written.value) == plan.rank,
+            f"{agent} takes {plan.rank} for its rank, not {written}",
+        )
         require(plan.rank.group_rank < plan.value.size, f"{agent} has rank {plan.rank.group_rank} of {plan.value.size}")
         for other in agent.world.agents:
             theirs = other.workers.view.plan

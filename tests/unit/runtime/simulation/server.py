@@ -22,7 +22,16 @@ from elasticjob_runtime.etcd.interface import (
     WatchCallback,
     WatchUpdate,
 )
-from elasticjob_runtime.etcd.memory_state import Compact, Compacted, Grant, KeepAlive, Revoke, State, StateOperation, Txn
+from elasticjob_runtime.etcd.memory_state import (
+    Compact,
+    Compacted,
+    Grant,
+    KeepAlive,
+    Revoke,
+    State,
+    StateOperation,
+    Txn,
+)
 
 from tests.unit.runtime.simulation.clock import Clock, Killed
 
@@ -133,7 +142,9 @@ def _writes(operation: StateOperation) -> bool:
 class Watch:
     """port.Watch: a stream for each range, as etcd gives no order between them."""
 
-    def __init__(self, server: Server, owner: Owner, ranges: Sequence[KeyRange], start: int, callback: WatchCallback) -> None:
+    def __init__(
+        self, server: Server, owner: Owner, ranges: Sequence[KeyRange], start: int, callback: WatchCallback
+    ) -> None:
         self._server = server
         self._ranges = merge(ranges)
         self._callback = callback
@@ -163,7 +174,13 @@ class Stream:
     """Wakes up after every change, delivers what is new."""
 
     def __init__(
-        self, server: Server, owner: Owner, span: KeyRange, start: int, callback: WatchCallback, start_over: Callable[[], None]
+        self,
+        server: Server,
+        owner: Owner,
+        span: KeyRange,
+        start: int,
+        callback: WatchCallback,
+        start_over: Callable[[], None],
     ) -> None:
         self._server = server
         self._owner = owner

@@ -100,7 +100,12 @@ WALKS = {
         events=[Event(after=0.0, kind=Kind.RESIZE, who=4, seconds=0.382, arg=2)],
     ),
     "after an etcd came back empty, an action never ends, because revisions start over": Walk(
-        agents=2, least=2, most=4, max_restarts=3, seed=184, events=[Event(after=0.8, kind=Kind.STORE_EMPTIED, who=2, seconds=0.034, arg=5)]
+        agents=2,
+        least=2,
+        most=4,
+        max_restarts=3,
+        seed=184,
+        events=[Event(after=0.8, kind=Kind.STORE_EMPTIED, who=2, seconds=0.034, arg=5)],
     ),
     "a plan is missed when its ranks cannot be read at once": Walk(
         agents=1,
@@ -140,7 +145,12 @@ WALKS = {
         ],
     ),
     "a lost node costs a restart": Walk(
-        agents=5, least=5, most=6, max_restarts=1, seed=211, events=[Event(after=7.4, kind=Kind.CRASH_AGENT, who=2, seconds=0.024, arg=2)]
+        agents=5,
+        least=5,
+        most=6,
+        max_restarts=1,
+        seed=211,
+        events=[Event(after=7.4, kind=Kind.CRASH_AGENT, who=2, seconds=0.024, arg=2)],
     ),
     "an agent that lost its lease never registers again": Walk(
         agents=4,

@@ -27,7 +27,9 @@ def _quiet() -> Iterator[None]:
 class Story(World):
     """A world whose events are told one by one."""
 
-    def __init__(self, *, agents: int = 4, least: int = 2, most: int = 3, seed: int = 0, max_restarts: int = 0, **more: Any) -> None:
+    def __init__(
+        self, *, agents: int = 4, least: int = 2, most: int = 3, seed: int = 0, max_restarts: int = 0, **more: Any
+    ) -> None:
         super().__init__(Walk(agents=agents, least=least, most=most, seed=seed, max_restarts=max_restarts, **more))
         self.wait(10.0)
 
@@ -49,7 +51,11 @@ class Story(World):
         """Who runs the current plan, in rank order."""
         attempt = self.plan.attempt
         running = [(agent.workers.view.plan, agent) for agent in self.agents if agent.workers.alive]
-        ranked = [(plan.rank.group_rank, agent) for plan, agent in running if plan and plan.rank and plan.value.attempt == attempt]
+        ranked = [
+            (plan.rank.group_rank, agent)
+            for plan, agent in running
+            if plan and plan.rank and plan.value.attempt == attempt
+        ]
         return [agent for _, agent in sorted(ranked, key=lambda one: one[0])]
 
     @property

@@ -1,7 +1,8 @@
 """Random walks: many agents with the real decisions and the real rendezvous, and everything that can befall them.
 
-The default run is a fixed set of walks. `ELASTICJOB_WALKS=20000 pytest tests/unit/runtime/simulation` takes as many others, new ones each
-time. A walk that fails is made smaller and printed with its trace: keep it in test_regressions.py, named after the complaint.
+The default run is a fixed set of walks. `ELASTICJOB_WALKS=20000 pytest tests/unit/runtime/simulation` takes as many
+others, new ones each time. A walk that fails is made smaller and printed with its trace: keep it in
+test_regressions.py, named after the complaint.
 """
 
 from __future__ import annotations

@@ -161,7 +161,9 @@ class Workforce:
             time=self._clock.now + self._agent.wall_offset,
         )
         self._clock.note(self._agent.name, f"worker of plan {round_number} fails: {why}")
-        self.view = dataclasses.replace(self.view, failure=failure, state=WorkersState.STOPPING, changed_at=self._agent.now)
+        self.view = dataclasses.replace(
+            self.view, failure=failure, state=WorkersState.STOPPING, changed_at=self._agent.now
+        )
         self._left()
         self._ends_in(self._clock.random.uniform(0.0, 0.02))
         self._agent.wake()

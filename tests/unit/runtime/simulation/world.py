@@ -1,7 +1,8 @@
 """All agents, the store and what happens to them: one random walk.
 
-A `Walk` says how many agents there are, what befalls them and when; the seed decides everything else (latencies, who is quicker). After
-the last trouble everything heals, and the walk has to end well: everybody trains or is a spare, and the job succeeds.
+A `Walk` says how many agents there are, what befalls them and when; the seed decides everything else (latencies, who is
+quicker). After the last trouble everything heals, and the walk has to end well: everybody trains or is a spare, and the
+job succeeds.
 """
 
 from __future__ import annotations
@@ -10,7 +11,16 @@ import copy
 import dataclasses
 from collections.abc import Sequence
 
-from elasticjob_runtime.contract import AVAILABLE, CONSISTENT, ExitCode, OutcomeState, OutcomeValue, PlanValue, RankValue, SpecValue
+from elasticjob_runtime.contract import (
+    AVAILABLE,
+    CONSISTENT,
+    ExitCode,
+    OutcomeState,
+    OutcomeValue,
+    PlanValue,
+    RankValue,
+    SpecValue,
+)
 from elasticjob_runtime.etcd.interface import Operation, Put
 from elasticjob_runtime.etcd.memory_state import Revoke, State, Txn
 from elasticjob_runtime.membership.model import Exit, Member, Plan, Settings, WorkersState
@@ -114,7 +124,9 @@ class World:
         able = self._able()
         size = group_size(self.spec, len(able))
         if plan.size != size or len(ranks) != size:
-            return f"plan {plan.round} has {plan.size} members and {len(ranks)} ranks; {size} of {len(able)} should train"
+            return (
+                f"plan {plan.round} has {plan.size} members and {len(ranks)} ranks; {size} of {len(able)} should train"
+            )
         for agent in (agent for agent in self.agents if agent.live):
             rank = ranks.get(agent.name)
             workers = agent.workers.view
@@ -124,7 +136,9 @@ class World:
             elif agent.workers.alive:
                 return f"{agent} is not planned, but its workers are {workers.state} in round {workers.round}"
         named = {agent.name for agent in able}
-        return "" if ranks.keys() <= named else f"plan {plan.round} names {sorted(ranks.keys() - named)}, who cannot train"
+        return (
+            "" if ranks.keys() <= named else f"plan {plan.round} names {sorted(ranks.keys() - named)}, who cannot train"
+        )
 
     def _able(self) -> list[Agent]:
         return [agent for agent in self.agents if agent.live and agent.name not in self.spec.draining]
@@ -307,7 +321,9 @@ class World:
     def answers(self, asking: Agent, member: Member) -> bool:
         """Whether this member greets who asks."""
         there = self.incarnation(member.value.incarnation)
-        return there is not None and not there.stopped and there.exit is None and not self.is_cut(asking.name, member.name)
+        return (
+            there is not None and not there.stopped and there.exit is None and not self.is_cut(asking.name, member.name)
+        )
 
     def refuses(self, asking: Agent, member: Member) -> bool:
         """Whether the host says at once that nobody listens."""
@@ -333,6 +349,9 @@ class World:
         outcome = self._outcome()
         if outcome is not None and exit_.code in (ExitCode.SUCCEEDED, ExitCode.WORKERS_FAILED):
             succeeded = outcome.state is OutcomeState.SUCCEEDED
-            require(succeeded == (exit_.code is ExitCode.SUCCEEDED), f"{agent} exits with {exit_.code.name}, the job {outcome.state.value}")
+            require(
+                succeeded == (exit_.code is ExitCode.SUCCEEDED),
+                f"{agent} exits with {exit_.code.name}, the job {outcome.state.value}",
+            )
         if exit_.code is ExitCode.RESTARTABLE:
             self.clock.later(2.5, lambda: self._come_back(agent.name))

@@ -7,13 +7,13 @@ import json
 import os
 from pathlib import Path
 
-from elasticjob_runtime.telemetry.event_log import Timeline
+from elasticjob_runtime.telemetry.event_log import EventLog
 
 from hack.support import eventually
 
 
 def test_events_are_json_lines_that_can_be_read_at_once(tmp_path: Path) -> None:
-    timeline = Timeline("w0", tmp_path / "events")
+    timeline = EventLog("w0", tmp_path / "events")
     timeline.event("plan", round=1, size=3)
     (line,) = eventually(lambda: (tmp_path / "events").read_text().splitlines())
     event = json.loads(line)
@@ -23,20 +23,20 @@ def test_events_are_json_lines_that_can_be_read_at_once(tmp_path: Path) -> None:
 
 def test_a_second_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        timeline = Timeline(name, tmp_path / "events")
+        timeline = EventLog(name, tmp_path / "events")
         timeline.event("plan")
         timeline.close()
     assert len((tmp_path / "events").read_text().splitlines()) == 2
 
 
 def test_without_a_file_nothing_is_written() -> None:
-    timeline = Timeline("w0")
+    timeline = EventLog("w0")
     timeline.event("plan")
     timeline.close()
 
 
 def test_a_full_disk_does_not_end_the_training() -> None:
-    timeline = Timeline("w0", Path("/dev/full"))
+    timeline = EventLog("w0", Path("/dev/full"))
     timeline.event("plan", round=1)
     timeline.event("plan", round=2)
     timeline.close()
@@ -45,7 +45,7 @@ def test_a_full_disk_does_not_end_the_training() -> None:
 def test_a_disk_that_hangs_does_not_keep_the_agent_and_gets_all_events_in_order_when_it_is_back(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "events")
     reading = os.open(tmp_path / "events", os.O_RDONLY | os.O_NONBLOCK)
-    timeline = Timeline("w0", tmp_path / "events")
+    timeline = EventLog("w0", tmp_path / "events")
     for number in range(3_000):  # more than a pipe holds; this would hang
         timeline.event("plan", round=number, message="x" * 100)
     seen = b""

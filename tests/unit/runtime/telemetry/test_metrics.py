@@ -27,7 +27,9 @@ def values(text: str) -> dict[tuple[str, ...], float]:
 
 
 def test_all_that_is_known_can_be_parsed() -> None:
-    metrics = Metrics(state=State.TRAINING, round=3, world_size=8, rank=2, step=120, steps_per_second=2.5, last_checkpoint_step=100)
+    metrics = Metrics(
+        state=State.TRAINING, round=3, world_size=8, rank=2, step=120, steps_per_second=2.5, last_checkpoint_step=100
+    )
     metrics.restarted("WorkerFailed")
     metrics.restarted("WorkerFailed")
     metrics.changed("WorkerFailed", {"detect": {"since": 0.01, "seconds": 0.01}, "stop": None}, 3)
@@ -38,8 +40,15 @@ def test_all_that_is_known_can_be_parsed() -> None:
     assert found["rank",] == 2
     assert (found["state", "training"], found["state", "spare"]) == (1, 0)
     assert found["restarts_total", "WorkerFailed"] == 2
-    assert (found["step",], found["steps_per_second",], found["last_checkpoint_step",], found["steps_lost_total",]) == (120, 2.5, 100, 3)
-    buckets = [found["phase_seconds_bucket", "WorkerFailed", "detect", bound] for bound in ("0.005", "0.01", "120.0", "+Inf")]
+    assert (found["step",], found["steps_per_second",], found["last_checkpoint_step",], found["steps_lost_total",]) == (
+        120,
+        2.5,
+        100,
+        3,
+    )
+    buckets = [
+        found["phase_seconds_bucket", "WorkerFailed", "detect", bound] for bound in ("0.005", "0.01", "120.0", "+Inf")
+    ]
     assert buckets == [0, 1, 1, 2]
     assert found["phase_seconds_count", "WorkerFailed", "detect"] == 2
     assert found["phase_seconds_sum", "WorkerFailed", "detect"] == 300.01

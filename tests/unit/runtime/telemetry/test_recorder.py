@@ -13,9 +13,9 @@ from elasticjob_runtime.contract import PlanReason
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.model import Plan, Suspicion, View, Workers, WorkersState
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
-from elasticjob_runtime.telemetry.event_log import Timeline
+from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics, State
-from elasticjob_runtime.telemetry.recorder import Chronicle
+from elasticjob_runtime.telemetry.recorder import Recorder
 from elasticjob_runtime.telemetry.report import Report
 
 from tests.unit.runtime.membership.builders import fails, make_failure, make_plan, make_view, runs, suspicion
@@ -31,8 +31,8 @@ class Desk:
         self.metrics = Metrics()
         self._path = path
         self._event_loop = EventLoop()
-        self._timeline = Timeline("a", path)
-        self.chronicle = Chronicle(self._timeline, self.metrics, Heartbeats(self._event_loop), 1, lambda: self.now)
+        self._timeline = EventLog("a", path)
+        self.chronicle = Recorder(self._timeline, self.metrics, Heartbeats(self._event_loop), 1, lambda: self.now)
 
     def sees(self, view: View, at: float) -> None:
         self.now = at
@@ -92,7 +92,10 @@ def test_a_member_that_fell_silent_is_not_one_whose_connection_was_closed(desk: 
 def test_a_closed_connection_is_a_lost_member(desk: Desk) -> None:
     train(desk)
     desk.sees(make_view(plan=FIRST, store={"suspicions": (silent_since(START + 10, closed=True),)}), START + 10.1)
-    desk.sees(make_view(there="ac", plan=planned(2, PlanReason.MEMBER_LOST, START + 10, "ac"), workers=runs(FIRST)), START + 10.2)
+    desk.sees(
+        make_view(there="ac", plan=planned(2, PlanReason.MEMBER_LOST, START + 10, "ac"), workers=runs(FIRST)),
+        START + 10.2,
+    )
     assert desk.phases()[-2:] == [("detect", "MemberLost"), ("plan", "MemberLost")]
 
 
@@ -105,11 +108,16 @@ def test_a_member_that_is_heard_again_was_a_false_alarm(desk: Desk) -> None:
 
 def test_the_first_failure_of_the_job_is_told_by_who_knows_all(desk: Desk) -> None:
     train(desk)
-    own, first = make_failure("a", time=START + 10.2, message="lost a peer"), make_failure("b", rank=1, time=START + 10.0)
+    own, first = (
+        make_failure("a", time=START + 10.2, message="lost a peer"),
+        make_failure("b", rank=1, time=START + 10.0),
+    )
     failed = dataclasses.replace(fails(FIRST), failure=own)
     desk.sees(make_view(plan=FIRST, workers=failed, failures=[own, first]), START + 10.3)
     desk.sees(make_view(plan=planned(2, PlanReason.WORKER_FAILED, START + 10.0), workers=failed), START + 10.4)
-    told = [(event["scope"], event["failed_member"], event["rank"], event["exit_code"]) for event in desk.events("failure")]
+    told = [
+        (event["scope"], event["failed_member"], event["rank"], event["exit_code"]) for event in desk.events("failure")
+    ]
     assert told == [("member", "a", 0, 1), ("job", "b", 1, 1)]
     assert [event["time"] for event in desk.events("failure")] == [START + 10.2, START + 10.0]
 

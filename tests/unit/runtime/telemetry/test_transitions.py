@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import PlanReason
-from elasticjob_runtime.telemetry.transitions import Cause, Changes, Record, cause_of
+from elasticjob_runtime.telemetry.transitions import Cause, Record, Transitions, cause_of
 
 
 def phases(records: list[Record]) -> list[tuple[str, float, float]]:
@@ -19,9 +19,9 @@ def summary(records: list[Record]) -> dict[str, Any]:
     return fields
 
 
-def trained() -> Changes:
+def trained() -> Transitions:
     """An agent whose first world has done steps up to 100."""
-    changes = Changes()
+    changes = Transitions()
     changes.caused(Cause.START, 0.0, 0.0)
     changes.planned(1, Cause.START, None, 5.0)
     changes.starting(1, 5.0)
@@ -31,7 +31,7 @@ def trained() -> Changes:
 
 
 def test_a_start() -> None:
-    changes = Changes()
+    changes = Transitions()
     records = changes.caused(Cause.START, 100.0, 100.0)
     records += changes.planned(1, Cause.START, None, 105.0, size=3)
     records += changes.starting(2, 105.0)
@@ -83,7 +83,7 @@ def test_a_peer_of_a_lost_member_thinks_first_that_its_own_worker_failed() -> No
 
 
 def test_a_newcomer_is_ready_before_its_change_begins() -> None:
-    changes = Changes()
+    changes = Transitions()
     changes.caused(Cause.START, 0.0, 0.0)
     records = changes.planned(7, Cause.MEMBER_JOINED, 30.0, 30.2)
     assert phases(records) == [("plan", 0.2, 0.2)]
@@ -99,7 +99,7 @@ def test_a_false_alarm() -> None:
 
 
 def test_a_script_that_tells_nothing_leaves_what_is_not_known_open() -> None:
-    changes = Changes()
+    changes = Transitions()
     changes.caused(Cause.START, 0.0, 0.0)
     changes.planned(1, Cause.START, None, 1.0)
     changes.starting(4, 1.0)

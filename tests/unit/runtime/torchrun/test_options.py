@@ -14,12 +14,22 @@ from elasticjob_runtime.torchrun.options import UNCOUNTED, MemberConfig, member_
 
 
 def config(conf: dict[str, Any] | None = None, **options: Any) -> MemberConfig:
-    given = {"endpoints": [Endpoint("127.0.0.1")], "run_id": "run", "least": 2, "most": 4, "local_addr": None, "environment": {}, **options}
+    given = {
+        "endpoints": [Endpoint("127.0.0.1")],
+        "run_id": "run",
+        "least": 2,
+        "most": 4,
+        "local_addr": None,
+        "environment": {},
+        **options,
+    }
     return member_config(read_conf(conf or {}), **given)
 
 
 def test_keys_are_sorted_out() -> None:
-    conf = read_conf({"prefix": "/jobs", "lease_ttl": "3", "join_timeout": 60, "user": "me", "password": "a,b=c", "timeout": 900})
+    conf = read_conf(
+        {"prefix": "/jobs", "lease_ttl": "3", "join_timeout": 60, "user": "me", "password": "a,b=c", "timeout": 900}
+    )
     assert (conf.prefix, conf.lease_ttl, conf.join_timeout) == ("/jobs", 3.0, 60.0)
     assert conf.connection == {"user": "me", "password": "a,b=c"}, "a password may have commas where a program gives it"
 

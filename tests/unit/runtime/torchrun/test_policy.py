@@ -39,19 +39,33 @@ from elasticjob_runtime.torchrun.policy import COME_BACK, Phase, TorchAgent, clo
 
 NOW = 1000.0
 FAILED = OutcomeValue(state=OutcomeState.FAILED, reason="MaxRestartsExceeded", message="rank 0 on a failed")
-STOPPED = FailureValue(member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="WorkersStopped", message="stopped")
+STOPPED = FailureValue(
+    member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="WorkersStopped", message="stopped"
+)
 
 
-def member(name: str, *, state: MemberState = MemberState.READY, nproc: int = 0, round_number: int = 0, revision: int = 0) -> Member:
-    value = MemberValue(address="127.0.0.1", ports=[1], nproc=nproc, incarnation=f"{name}1", state=state, round=round_number)
+def member(
+    name: str, *, state: MemberState = MemberState.READY, nproc: int = 0, round_number: int = 0, revision: int = 0
+) -> Member:
+    value = MemberValue(
+        address="127.0.0.1", ports=[1], nproc=nproc, incarnation=f"{name}1", state=state, round=round_number
+    )
     return Member(name=name, create_revision=revision or ord(name), value=value)
 
 
 def plan(round_number: int, *names: str, me: str = "a", nproc: int = 0, reason: PlanReason = PlanReason.START) -> Plan:
     value = PlanValue(
-        round=round_number, attempt=f"{round_number}.x", size=len(names), world_size=0, master_addr="127.0.0.1", master_port=1,
-        leader=names[0], nproc=nproc, restart_count=0, reason=reason,
-    )  # fmt: skip
+        round=round_number,
+        attempt=f"{round_number}.x",
+        size=len(names),
+        world_size=0,
+        master_addr="127.0.0.1",
+        master_port=1,
+        leader=names[0],
+        nproc=nproc,
+        restart_count=0,
+        reason=reason,
+    )
     ranks = {
         name: RankValue(group_rank=rank, incarnation=f"{name}1", predecessor=names[rank - 1] if rank else "")
         for rank, name in enumerate(names)
@@ -59,13 +73,17 @@ def plan(round_number: int, *names: str, me: str = "a", nproc: int = 0, reason: 
     return Plan(value=value, mod_revision=round_number, rank=ranks.get(me), ranks=ranks)
 
 
-def agent(phase: Phase, given: Plan | None = None, *, since: float = NOW, failure: FailureValue | None = None) -> TorchAgent:
+def agent(
+    phase: Phase, given: Plan | None = None, *, since: float = NOW, failure: FailureValue | None = None
+) -> TorchAgent:
     return TorchAgent(phase=phase, plan=given, changed_at=since, failure=failure)
 
 
 def view(torch: TorchAgent, *members: Member, **store: Any) -> View:
     """As member `a` sees it, which plans."""
-    known = StoreView(**{"registered": True, "role": Role.PLANNER, "members": {one.name: one for one in members}, **store})
+    known = StoreView(
+        **{"registered": True, "role": Role.PLANNER, "members": {one.name: one for one in members}, **store}
+    )
     settings = Settings(me="a", incarnation="a1", nproc=0, min=1, max=2, max_restarts=9)
     return View(settings=settings, store=known, workers=torch.workers)
 
@@ -165,7 +183,9 @@ class TestLaunchers:
 
     def test_the_first_member_of_elasticrun_is_refused_before_there_is_a_plan(self) -> None:
         torch = agent(Phase.WAITING)
-        action = act(torch, view(torch, A, role=Role.FOLLOWER, predecessor="b", founder=member("b", nproc=2).value))
+        action = act(
+            torch, view(torch, A, role=Role.FOLLOWER, predecessor="b", first_member=member("b", nproc=2).value)
+        )
         assert isinstance(action, Exit)
 
     def test_a_plan_that_elasticrun_left_behind_binds_nobody(self) -> None:
@@ -202,7 +222,9 @@ class TestTimeToComeBack:
 
     def test_a_signal_is_for_good(self) -> None:
         torch = agent(Phase.WAITING, plan(1, "a", "b"))
-        leaving = dataclasses.replace(view(torch, member("a", state=MemberState.LEAVING), B, **self.seen), leaving_since=NOW)
+        leaving = dataclasses.replace(
+            view(torch, member("a", state=MemberState.LEAVING), B, **self.seen), leaving_since=NOW
+        )
         assert isinstance(act(torch, leaving), Exit)
 
 
@@ -252,7 +274,15 @@ class TestFailure:
             ({"plan": plan(1, "a", "b"), "suspicions": (suspicion,)}, False),
             ({}, False),
         ],
-        ids=["its own", "others failed too", "one was lost", "one left", "they went on without", "one fell silent", "no plan"],
+        ids=[
+            "its own",
+            "others failed too",
+            "one was lost",
+            "one left",
+            "they went on without",
+            "one fell silent",
+            "no plan",
+        ],
     )
     def test_whose(self, store: dict[str, Any], closed: bool) -> None:
         seen = view(self.torch, A, B, **store)

@@ -45,13 +45,23 @@ def test_an_operator_has_the_last_word() -> None:
 
 def test_a_job_whose_prefix_is_the_ended_ones_folder_keeps_its_keys() -> None:
     inner = Keys(KEYS.root, "job1")
-    both = store(KEYS.outcome, KEYS.plan, KEYS.progress, KEYS.failure(1, "a"), KEYS.rank("1.a", "a"), inner.plan, inner.member("w0"))
+    both = store(
+        KEYS.outcome,
+        KEYS.plan,
+        KEYS.progress,
+        KEYS.failure(1, "a"),
+        KEYS.rank("1.a", "a"),
+        inner.plan,
+        inner.member("w0"),
+    )
     assert clear_ended_run(both, KEYS)
     assert left(both) == [inner.member("w0"), inner.plan]
 
 
 def test_no_key_of_a_run_is_forgotten() -> None:
     named = {
-        getattr(KEYS, name) for name, kind in vars(Keys).items() if isinstance(kind, property) and name not in ("root", "single", "folders")
+        getattr(KEYS, name)
+        for name, kind in vars(Keys).items()
+        if isinstance(kind, property) and name not in ("root", "single", "folders")
     }
     assert named == {*KEYS.single, *KEYS.folders}

@@ -142,7 +142,12 @@ def test_no_torch_is_needed_or_imported(agent: Agent) -> None:
 def test_a_pause_is_announced(agent: Agent) -> None:
     expect_pause(1800, "evaluation")
     message = agent.receive()
-    assert (message["type"], message["phase"], message["seconds"], message["why"]) == ("phase", "pause", 1800.0, "evaluation")
+    assert (message["type"], message["phase"], message["seconds"], message["why"]) == (
+        "phase",
+        "pause",
+        1800.0,
+        "evaluation",
+    )
     assert (message["rank"], message["round"]) == (2, 5)
     expect_pause(float("inf"))
     assert agent.receive()["seconds"] == float("inf")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from elasticjob_runtime.workers.async_writer import Outlet
+from elasticjob_runtime.workers.async_writer import AsyncWriter
 
 from hack.support import eventually
 
@@ -19,7 +19,7 @@ LINE = b"x" * 999 + b"\n"
 class Console:
     """A pipe as the console."""
 
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, outlet: AsyncWriter) -> None:
         self.outlet = outlet
         self.reading, self.writing = os.pipe()
         os.set_blocking(self.reading, False)
@@ -36,7 +36,7 @@ class Console:
 
 @pytest.fixture
 def console() -> Iterator[Console]:
-    made = Console(Outlet(patience=0.2, limit=200_000))
+    made = Console(AsyncWriter(patience=0.2, limit=200_000))
     yield made
     eventually(lambda: (made.read(), not made.outlet._queue)[1])
     os.close(made.writing)
@@ -86,7 +86,7 @@ def test_a_slow_console_loses_nothing(console: Console) -> None:
 
 
 def test_files_are_waited_for_however_long_they_take() -> None:
-    console = Console(Outlet(patience=None, limit=1000))
+    console = Console(AsyncWriter(patience=None, limit=1000))
     for _ in range(100):
         console.put(LINE)
     time.sleep(0.1)

@@ -1,4 +1,5 @@
-"""Descriptors that run out: nothing dies of it, nothing spins, and people are told what to do. Each in a process of its own."""
+"""Descriptors that run out: nothing dies of it, nothing spins, and people are told what to do. Each in a process of its
+own."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ assert resource.getrlimit(resource.RLIMIT_NOFILE) == (4096, 4096)
 show = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE), flush=True)"
 command = Command(program=[sys.executable], arguments=["-c", show])
 spec = WorkerSpec(
-    command=command, environment=dict(os.environ), local_rank=0, rank=0, error_file=Path("/nowhere"), stdout=None, stderr=None
+    command=command, environment=dict(os.environ), local_rank=0, rank=0, error_file=Path("x"), stdout=None, stderr=None
 )
 pids = []
 SpawnLauncher().start(spec, pids.append)
@@ -83,7 +84,8 @@ door.close()
 
 
 @pytest.mark.parametrize(
-    ("number", "says"), [(errno.EMFILE, r"raise the hard limit: `ulimit -Hn`"), (errno.ENFILE, "fs.file-max"), (errno.EPIPE, "Broken")]
+    ("number", "says"),
+    [(errno.EMFILE, r"raise the hard limit: `ulimit -Hn`"), (errno.ENFILE, "fs.file-max"), (errno.EPIPE, "Broken")],
 )
 def test_the_error_says_what_to_do(number: int, says: str) -> None:
     error = OSError(number, "Broken pipe")

@@ -10,20 +10,43 @@ from elasticjob_runtime.contract import Env, PlanReason, PlanValue
 from elasticjob_runtime.workers.environment import GroupSpec, fencing_token, worker_environment
 
 PLAN = PlanValue(
-    round=7, attempt="a", size=3, world_size=6, master_addr="10.0.0.1", master_port=4000, leader="w", nproc=2, restart_count=2,
+    round=7,
+    attempt="a",
+    size=3,
+    world_size=6,
+    master_addr="10.0.0.1",
+    master_port=4000,
+    leader="w",
+    nproc=2,
+    restart_count=2,
     reason=PlanReason.START,
-)  # fmt: skip
+)
 
 
-def environment(base: dict[str, str] | None = None, *, group_rank: int = 1, local_rank: int = 1, libuv: bool = True, **group: Any) -> Any:
+def environment(
+    base: dict[str, str] | None = None, *, group_rank: int = 1, local_rank: int = 1, libuv: bool = True, **group: Any
+) -> Any:
     spec = GroupSpec(**{"run_id": "run", "role": "trainer", "nproc": 2, "max_restarts": 5, **group})
-    return worker_environment(base or {}, spec, PLAN, group_rank, local_rank, error_file="/e", agent_socket="/s", without_libuv=not libuv)
+    return worker_environment(
+        base or {}, spec, PLAN, group_rank, local_rank, error_file="/e", agent_socket="/s", without_libuv=not libuv
+    )
 
 
 def test_ranks_and_sizes() -> None:
     found = environment()
-    names = ("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE")
-    assert {name: found[name] for name in names} == dict(zip(names, ("3", "1", "1", "3", "6", "2", "3", "6"), strict=True))
+    names = (
+        "RANK",
+        "LOCAL_RANK",
+        "GROUP_RANK",
+        "ROLE_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_WORLD_SIZE",
+        "ROLE_WORLD_SIZE",
+    )
+    assert {name: found[name] for name in names} == dict(
+        zip(names, ("3", "1", "1", "3", "6", "2", "3", "6"), strict=True)
+    )
 
 
 def test_restart_count_is_the_jobs_not_the_agents() -> None:
@@ -39,7 +62,12 @@ def test_the_store_is_where_the_plan_says_or_the_user() -> None:
 
 def test_what_the_user_set_passes_but_for_what_is_ours() -> None:
     found = environment({"HOME": "/home", "RANK": "99", "OMP_NUM_THREADS": "8", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"})
-    assert (found["HOME"], found["RANK"], found["OMP_NUM_THREADS"], found["TORCH_NCCL_ASYNC_ERROR_HANDLING"]) == ("/home", "3", "8", "3")
+    assert (found["HOME"], found["RANK"], found["OMP_NUM_THREADS"], found["TORCH_NCCL_ASYNC_ERROR_HANDLING"]) == (
+        "/home",
+        "3",
+        "8",
+        "3",
+    )
 
 
 def test_threads_are_limited_where_several_workers_share_a_machine() -> None:

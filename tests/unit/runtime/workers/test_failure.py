@@ -11,7 +11,14 @@ import pytest
 from elasticjob_runtime.contract import PEER_LOST, FailureValue
 from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.workers import error_file
-from elasticjob_runtime.workers.failure import TRACEBACK_BYTES, describe, exit_code_of, happened_at, last_traceback, lost_peer
+from elasticjob_runtime.workers.failure import (
+    TRACEBACK_BYTES,
+    describe,
+    exit_code_of,
+    happened_at,
+    last_traceback,
+    lost_peer,
+)
 
 TRACEBACK = """\
 Traceback (most recent call last):
@@ -33,7 +40,12 @@ def record(path: Path, message: object) -> Path:
         (1, TRACEBACK, "ApplicationError", "ValueError: loss is nan"),
         (1, "starting\n" + TRACEBACK, "ApplicationError", "ValueError: loss is nan"),
         (1, "", "ApplicationError", "exit code 1"),
-        (3, "usage: train.py [-h]\ntrain.py: error: no data\n", "ApplicationError", "exit code 3: train.py: error: no data"),
+        (
+            3,
+            "usage: train.py [-h]\ntrain.py: error: no data\n",
+            "ApplicationError",
+            "exit code 3: train.py: error: no data",
+        ),
         (-signal.SIGSEGV, "", "Signal", "killed by SIGSEGV"),
         (-signal.SIGKILL, "", "Signal", "killed by SIGKILL (out of memory? the kernel kills with it)"),
         (-63, "", "Signal", "killed by signal 63"),
@@ -58,12 +70,19 @@ def test_no_traceback() -> None:
 
 
 def test_what_record_wrote_is_trusted_more_than_stderr(tmp_path: Path) -> None:
-    file = record(tmp_path / "error.json", {"message": "RuntimeError: NCCL timeout\nmore", "extraInfo": {"py_callstack": "the stack"}})
+    file = record(
+        tmp_path / "error.json",
+        {"message": "RuntimeError: NCCL timeout\nmore", "extraInfo": {"py_callstack": "the stack"}},
+    )
     assert describe(1, file, TRACEBACK) == ("ApplicationError", "RuntimeError: NCCL timeout", "the stack")
 
 
 def test_record_may_write_a_plain_message(tmp_path: Path) -> None:
-    assert describe(1, record(tmp_path / "error.json", "out of luck"), "") == ("ApplicationError", "out of luck", "out of luck")
+    assert describe(1, record(tmp_path / "error.json", "out of luck"), "") == (
+        "ApplicationError",
+        "out of luck",
+        "out of luck",
+    )
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"message": 3}', '{"message": {}}', '{"message": null}'])
@@ -75,7 +94,13 @@ def test_an_error_file_that_cannot_be_read_is_not_there(tmp_path: Path, text: st
 
 @pytest.mark.parametrize(
     ("exit_code", "out_of_memory", "reason"),
-    [(-9, True, "OutOfMemory"), (137, True, "OutOfMemory"), (-9, False, "Signal"), (-15, True, "Signal"), (1, True, "ApplicationError")],
+    [
+        (-9, True, "OutOfMemory"),
+        (137, True, "OutOfMemory"),
+        (-9, False, "Signal"),
+        (-15, True, "Signal"),
+        (1, True, "ApplicationError"),
+    ],
 )
 def test_only_a_kill_is_one_for_lack_of_memory(exit_code: int, out_of_memory: bool, reason: str) -> None:
     told, message, _ = describe(exit_code, None, "loading", out_of_memory=out_of_memory)
@@ -133,11 +158,23 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] "
         (f"RuntimeError: {GLOO}Read error [127.0.0.1]:4711: Connection reset by peer", True),
         (f"RuntimeError: {GLOO}writev [127.0.0.1]:4711: Broken pipe", True),
         (f"RuntimeError: {GLOO}Application timeout caused pair closure", True),
-        ("RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete", True),
-        ("torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error, NCCL version 2.21", True),
+        (
+            "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation "
+            "to complete",
+            True,
+        ),
+        (
+            "torch.distributed.DistBackendError: NCCL error: remote process exited or there was a network error, NCCL "
+            "version 2.21",
+            True,
+        ),
         ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)", True),
         ("torch.distributed.DistNetworkError: failed to recv, got 0 bytes", True),
-        ("requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))", False),
+        (
+            "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset "
+            "by peer'))",
+            False,
+        ),
         ("BrokenPipeError: [Errno 32] Broken pipe", False),
         ("TimeoutError: Timed out waiting for the data server", False),
         ("ValueError: loss is nan", False),
@@ -150,14 +187,21 @@ def test_who_lost_a_peer(text: str, expected: bool) -> None:
 def test_a_worker_that_lost_a_peer_is_told_so_however_it_ended(tmp_path: Path) -> None:
     message = f"RuntimeError: {GLOO}Connection closed by peer [127.0.0.1]:4711"
     assert describe(1, None, TRACEBACK.replace("ValueError: loss is nan", message))[:2] == (PEER_LOST, message)
-    assert describe(1, record(tmp_path / "e", {"message": message, "extraInfo": {"py_callstack": "stack"}}), "")[0] == PEER_LOST
+    assert (
+        describe(1, record(tmp_path / "e", {"message": message, "extraInfo": {"py_callstack": "stack"}}), "")[0]
+        == PEER_LOST
+    )
     watchdog = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)\nterminate called\n"
     assert describe(-signal.SIGABRT, None, watchdog)[0] == PEER_LOST
     assert describe(-signal.SIGKILL, None, watchdog)[0] == "Signal"
 
 
 def test_an_earlier_traceback_in_stderr_does_not_make_a_victim_of_a_cause() -> None:
-    chained = TRACEBACK.replace("loss is nan", f"{GLOO}Connection closed by peer [::1]:1") + "\nDuring handling ...\n" + TRACEBACK
+    chained = (
+        TRACEBACK.replace("loss is nan", f"{GLOO}Connection closed by peer [::1]:1")
+        + "\nDuring handling ...\n"
+        + TRACEBACK
+    )
     assert describe(1, None, chained)[0] == "ApplicationError"
 
 

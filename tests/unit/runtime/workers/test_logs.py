@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from elasticjob_runtime.workers import logs
-from elasticjob_runtime.workers.async_writer import CONSOLES, FILES, File, Outlet
+from elasticjob_runtime.workers.async_writer import CONSOLES, FILES, AsyncWriter, File
 from elasticjob_runtime.workers.logs import (
     STDERR,
     STDOUT,
@@ -50,11 +50,13 @@ class Pipe:
     def __init__(self, *, prefix: bytes = b"", words: tuple[bytes, ...] = (), file: Path | None = None) -> None:
         reading, self.writing = os.pipe()
         self._console, self._filtered = os.memfd_create("console"), os.memfd_create("filtered")
-        self.outlet = Outlet()
+        self.outlet = AsyncWriter()
         self.filtered_file = File(Path(f"/proc/self/fd/{self._filtered}"))
         filtered = (Destination(self.outlet, self.filtered_file), words) if words else None
         files = [Destination.of_file(file)] if file else []
-        self.sink = Sink(reading, [Destination(self.outlet, self._console)], prefix=prefix, filtered=filtered, files=files)
+        self.sink = Sink(
+            reading, [Destination(self.outlet, self._console)], prefix=prefix, filtered=filtered, files=files
+        )
 
     def says(self, data: bytes) -> None:
         view = memoryview(data)
@@ -169,7 +171,9 @@ def test_folders_as_torchrun_has_them(tmp_path: Path) -> None:
     assert directory.path.name.startswith("team_run_1_")
     assert directory.worker(3, 1) == directory.path / "attempt_3" / "1"
     error_file = directory.error_file(3, 1)
-    assert (tmp_path / "own") in error_file.parents, "the agent reads it: its disk must not be that of the logs, which may hang"
+    assert (tmp_path / "own") in error_file.parents, (
+        "the agent reads it: its disk must not be that of the logs, which may hang"
+    )
     error_file.write_text("{}")
     directory.keep(error_file)
     assert FILES.flush(10)
@@ -211,7 +215,12 @@ def test_a_folder_of_logs_that_nobody_named_outlives_the_agent_only_where_there_
     ],
 )
 def test_flags(
-    settings: LogSettings, stream: int, console: bytes, file: bytes | None, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+    settings: LogSettings,
+    stream: int,
+    console: bytes,
+    file: bytes | None,
+    tmp_path: Path,
+    capfdbinary: pytest.CaptureFixture[bytes],
 ) -> None:
     (tmp_path / "1").mkdir()
     sink, end = open_sink(settings, tmp_path / "1", stream, local_rank=1, rank=5, role="trainer")

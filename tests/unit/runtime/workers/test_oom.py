@@ -17,11 +17,19 @@ FILES = {
     "v1, the whole tree": (V1, V1_OTHER + V1_MOUNT, "/sys/fs/cgroup/memory/kubepods/pod1/c1/memory.oom_control"),
     "v1, a container's part of it": (V1, V1_OWN_PART, "/sys/fs/cgroup/memory/memory.oom_control"),
     "v1, in a namespace of its own": ("4:memory:/\n", V1_MOUNT, "/sys/fs/cgroup/memory/memory.oom_control"),
-    "v1, the mount is of another part": (V1, V1_OWN_PART.replace("pod1/c1", "pod2"), "/sys/fs/cgroup/memory/memory.oom_control"),
+    "v1, the mount is of another part": (
+        V1,
+        V1_OWN_PART.replace("pod1/c1", "pod2"),
+        "/sys/fs/cgroup/memory/memory.oom_control",
+    ),
     "v1, several controllers in one": ("4:cpu,memory:/a\n", V1_MOUNT, "/sys/fs/cgroup/memory/a/memory.oom_control"),
     "v1, not mounted": (V1, V1_OTHER, None),
     "v2": ("0::/\n", V2_MOUNT, "/sys/fs/cgroup/memory.events"),
-    "v2, not in a namespace": ("0::/system.slice/x.service\n", V2_MOUNT, "/sys/fs/cgroup/system.slice/x.service/memory.events"),
+    "v2, not in a namespace": (
+        "0::/system.slice/x.service\n",
+        V2_MOUNT,
+        "/sys/fs/cgroup/system.slice/x.service/memory.events",
+    ),
     "v2, out of the namespace": ("0::/../other\n", V2_MOUNT, "/sys/fs/cgroup/memory.events"),
     "none": ("", "", None),
 }

@@ -18,7 +18,10 @@ PORTS = [100, 101, 102, 103]
 TURNS = {
     "leads for the first time": ([(1, True)], [[]]),
     "leads again at once: the store before is stale": ([(1, True), (2, True)], [[], [101]]),
-    "another leads: renewed then, long before it is needed again": ([(1, True), (2, False), (5, True)], [[], [101], []]),
+    "another leads: renewed then, long before it is needed again": (
+        [(1, True), (2, False), (5, True)],
+        [[], [101], []],
+    ),
     "fell silent, and leads again with the same port": ([(1, True), (5, True)], [[], [101]]),
     "told of the same round again": ([(1, True), (1, True)], [[], []]),
     "only ever follows": ([(1, False), (2, False)], [[], []]),

@@ -34,7 +34,9 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 def ask(path: str, pid: int, at: float, scope: str = "step", number: int = signal.SIGKILL) -> None:
     """As torch's FileTimerClient does."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "w") as file:
-        file.write(json.dumps({"version": 1, "pid": pid, "scope_id": scope, "expiration_time": at, "signal": number}) + "\n")
+        file.write(
+            json.dumps({"version": 1, "pid": pid, "scope_id": scope, "expiration_time": at, "signal": number}) + "\n"
+        )
 
 
 def server(event_loop: EventLoop, folder: Path, *ours: int, **environment: str) -> TimerServer:
@@ -49,7 +51,9 @@ def test_nobody_asked_for_it(event_loop: EventLoop, tmp_path: Path) -> None:
     timers.close()
 
 
-def test_a_worker_that_is_too_late_is_ended(event_loop: EventLoop, tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_worker_that_is_too_late_is_ended(
+    event_loop: EventLoop, tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
     timers = server(event_loop, tmp_path, sleeper.pid)
     path = timers.environment[FILE]
     ask(path, sleeper.pid, time.time() + 0.05)
@@ -62,7 +66,9 @@ def test_a_worker_that_is_too_late_is_ended(event_loop: EventLoop, tmp_path: Pat
     assert not os.path.exists(path)
 
 
-def test_who_is_done_in_time_is_left_alone(event_loop: EventLoop, tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_who_is_done_in_time_is_left_alone(
+    event_loop: EventLoop, tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
     timers = server(event_loop, tmp_path, sleeper.pid)
     ask(timers.environment[FILE], sleeper.pid, time.time() - 1)
     ask(timers.environment[FILE], sleeper.pid, -1)
@@ -73,7 +79,9 @@ def test_who_is_done_in_time_is_left_alone(event_loop: EventLoop, tmp_path: Path
     timers.close()
 
 
-def test_only_workers_are_ended_and_only_with_a_signal(event_loop: EventLoop, tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+def test_only_workers_are_ended_and_only_with_a_signal(
+    event_loop: EventLoop, tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
     timers = server(event_loop, tmp_path, 1)
     ask(timers.environment[FILE], sleeper.pid, time.time() - 1)
     ask(timers.environment[FILE], 1, time.time() - 1, number=0)
@@ -84,7 +92,8 @@ def test_only_workers_are_ended_and_only_with_a_signal(event_loop: EventLoop, tm
 
 
 @pytest.mark.parametrize(
-    "line", ["", "{", "[]", '{"pid": "x"}', "null", '{"pid": 1, "scope_id": "s", "expiration_time": "soon", "signal": 9}']
+    "line",
+    ["", "{", "[]", '{"pid": "x"}', "null", '{"pid": 1, "scope_id": "s", "expiration_time": "soon", "signal": 9}'],
 )
 def test_what_nobody_understands_is_ignored(event_loop: EventLoop, tmp_path: Path, line: str) -> None:
     timers = server(event_loop, tmp_path)

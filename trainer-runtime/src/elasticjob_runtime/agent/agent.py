@@ -1,7 +1,7 @@
 """The agent: observes, lets `membership.decide` decide, executes. One loop on one thread.
 
-Observations come from the store (rendezvous.py, its own thread), the workers (pidfds), signals, peers (peers.py) and the workers' reports.
-Each wakes the loop; the loop asks `decide` until the answer is to wait.
+Observations come from the store (rendezvous.py, its own thread), the workers (pidfds), signals, peers (peers.py) and
+the workers' reports. Each wakes the loop; the loop asks `decide` until the answer is to wait.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from elasticjob_runtime.membership.model import (
     Wait,
     WorkersState,
 )
-from elasticjob_runtime.rendezvous.executor import StoreDesk
+from elasticjob_runtime.rendezvous.executor import StoreExecutor
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.rendezvous.peers import PeerServer, probe_in_background
 from elasticjob_runtime.rendezvous.session import Rendezvous
 from elasticjob_runtime.rendezvous.witnesses import ask_in_background
-from elasticjob_runtime.telemetry.event_log import Timeline
+from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics
-from elasticjob_runtime.telemetry.recorder import Chronicle
+from elasticjob_runtime.telemetry.recorder import Recorder
 from elasticjob_runtime.telemetry.report import Report
 from elasticjob_runtime.workers import async_writer
 
@@ -58,7 +58,7 @@ class Agent:
         config: AgentConfig,
         store: Store,
         environment: Mapping[str, str],
-        timeline: Timeline,
+        timeline: EventLog,
         metrics: Metrics | None = None,
     ) -> None:
         """`metrics`: where to keep them; None: nobody looks."""
@@ -67,7 +67,7 @@ class Agent:
         self._event_loop = EventLoop()
         self._peers = PeerServer(settings.me, settings.incarnation, config.port_range)
         self._heartbeats = Heartbeats(self._event_loop)
-        self._chronicle = Chronicle(timeline, metrics or Metrics(), self._heartbeats, config.group.nproc)
+        self._recorder = Recorder(timeline, metrics or Metrics(), self._heartbeats, config.group.nproc)
         self._processes = Processes(
             config,
             self._event_loop,
@@ -92,12 +92,14 @@ class Agent:
             lease_ttl=config.lease_ttl,
             on_view=lambda view: self._event_loop.call_soon(lambda: self._saw(view)),
             on_done=lambda action, error: self._event_loop.call_soon(
-                lambda: self._desk.done(action, error, started=self._processes.workers.round > 0)
+                lambda: self._executor.done(action, error, started=self._processes.workers.round > 0)
             ),
-            on_trouble=lambda error: self._event_loop.call_soon(lambda: self._desk.tell_trouble(error)),
-            on_imports=lambda imports, running: self._event_loop.call_soon(lambda: self._processes.tell_imports(imports, running=running)),
+            on_trouble=lambda error: self._event_loop.call_soon(lambda: self._executor.tell_trouble(error)),
+            on_imports=lambda imports, running: self._event_loop.call_soon(
+                lambda: self._processes.tell_imports(imports, running=running)
+            ),
         )
-        self._desk = StoreDesk(self._rendezvous.submit, self._chronicle.store_trouble)
+        self._executor = StoreExecutor(self._rendezvous.submit, self._recorder.store_trouble)
         self._progress = Progress(config.hang_limits, self._rendezvous.publish_progress)
         self._store_view = StoreView()
         self._published_imports: ImportsValue | None = None
@@ -130,8 +132,8 @@ class Agent:
         self._rendezvous.start()
         try:
             exit_ = self._loop()
-            self._chronicle.observe(self.view(), time.monotonic())
-            self._chronicle.close(exit_.code, exit_.reason, self.outcome)
+            self._recorder.observe(self.view(), time.monotonic())
+            self._recorder.close(exit_.code, exit_.reason, self.outcome)
             return exit_
         finally:
             self._processes.end()
@@ -159,7 +161,7 @@ class Agent:
             heard_at=heard[1],
             warm=self._processes.warm,
             stores=self._processes.stores,
-            reported_failure=self._desk.reported_failure,
+            reported_failure=self._executor.reported_failure,
             step=self._progress.step,
             leaving_since=leaving[0] if leaving else None,
             leaving_code=signals.LEAVE[leaving[1]] if leaving else ExitCode.TERMINATED,
@@ -172,8 +174,8 @@ class Agent:
             self._heartbeats.tick(now)
             self._tick_progress(now)
             view = self.view()
-            self._chronicle.observe(view, now)
-            action = self._desk.fatal or self._gave_up(now) or self._decide(view, now)
+            self._recorder.observe(view, now)
+            action = self._executor.fatal or self._gave_up(now) or self._decide(view, now)
             self._say(action)
             if isinstance(action, Exit):
                 return action
@@ -183,7 +185,7 @@ class Agent:
                     self._processes.deadline,
                     self._heartbeats.deadline,
                     self._progress.deadline,
-                    self._chronicle.deadline,
+                    self._recorder.deadline,
                     self._join_deadline(),
                 )
                 deadlines = [wait_until, *timers]
@@ -191,8 +193,8 @@ class Agent:
                 self._event_loop.wait(None if until == _NEVER else max(0.0, until - time.monotonic()))
 
     def _decide(self, view: View, now: float) -> Action:
-        """Where nothing has changed, nothing has to be thought over: with thousands of members that costs milliseconds, and beats and
-        workers' reports wake the loop many times a second."""
+        """Where nothing has changed, nothing has to be thought over: with thousands of members that costs milliseconds,
+        and beats and workers' reports wake the loop many times a second."""
         seen = dataclasses.replace(view, step=None) if view.workers.state is WorkersState.RUNNING else view
         said = self._decided
         if said is not None and said[0] == seen and (said[1].until is None or now < said[1].until):
@@ -216,7 +218,9 @@ class Agent:
             case ProbePeers():
                 if not self._probing:
                     self._probing = True
-                    probe_in_background(action.members, lambda found: self._event_loop.call_soon(lambda: self._probed(found)))
+                    probe_in_background(
+                        action.members, lambda found: self._event_loop.call_soon(lambda: self._probed(found))
+                    )
                 return until
             case AskOutside():
                 self._ask_outside(now)
@@ -227,17 +231,21 @@ class Agent:
     def _start(self, action: StartWorkers, now: float) -> None:
         self._progress.starting(now)
         self._starting = True
-        self._chronicle.starting()
+        self._recorder.starting()
         self._processes.start(action.plan, now)
 
     def _to_store(self, action: Action, now: float, until: float) -> float:
         if isinstance(action, PublishFailure):
             ran = self._progress.ran_seconds(now)
-            action = dataclasses.replace(action, failure=dataclasses.replace(action.failure, step=self._progress.step, ran_seconds=ran))
+            action = dataclasses.replace(
+                action, failure=dataclasses.replace(action.failure, step=self._progress.step, ran_seconds=ran)
+            )
         elif isinstance(action, PublishSuspicion) and (heard := self._heartbeats.last_heard(action.suspicion.suspect)):
             at = round(time.time() - (now - heard[0]), 4)
-            action = dataclasses.replace(action, suspicion=dataclasses.replace(action.suspicion, heard_at=at, closed=heard[1]))
-        return self._desk.execute(action, now, until)  # type: ignore[arg-type]  # everything else is handled above
+            action = dataclasses.replace(
+                action, suspicion=dataclasses.replace(action.suspicion, heard_at=at, closed=heard[1])
+            )
+        return self._executor.execute(action, now, until)  # type: ignore[arg-type]  # everything else is handled above
 
     # -- observations, all on the loop's thread
 
@@ -260,7 +268,8 @@ class Agent:
             self._heartbeats.follow(rank.neighbours, self._event_loop.now())
 
     def _publish_imports(self) -> None:
-        """Rank 0's agent tells what the script imports: all members learn the same, and one is enough to tell those to come."""
+        """Rank 0's agent tells what the script imports: all members learn the same, and one is enough to tell those to
+        come."""
         plan, imports = self._store_view.plan, self._processes.imports
         if plan is None or plan.value.leader != self._config.settings.me or imports in (None, self._published_imports):
             return
@@ -286,12 +295,12 @@ class Agent:
 
     def _progressed(self, progress: ProgressValue) -> None:
         self._progress.told(progress, self._processes.workers.round)
-        self._chronicle.progressed(progress)
+        self._recorder.progressed(progress)
 
     def _reported(self, report: Report) -> None:
         if report.round in (0, self._processes.workers.round):  # not of workers that are gone
             self._progress.reported(report, time.monotonic())
-            self._chronicle.reported(report)
+            self._recorder.reported(report)
 
     def _tick_progress(self, now: float) -> None:
         running = self._processes.workers.state is WorkersState.RUNNING
@@ -303,7 +312,7 @@ class Agent:
         self._progress.publish(now, at_once=not running)
         if self._starting and self._processes.all_spawned:
             self._starting = False
-            self._chronicle.started()
+            self._recorder.started()
 
     # -- the start: how long to try
 
@@ -315,8 +324,10 @@ class Agent:
         deadline = self._join_deadline()
         if deadline is None or now < deadline:
             return None
-        why = self._desk.trouble or self._said
-        return Exit(code=ExitCode.UNAVAILABLE, reason=f"no training after {self._config.join_timeout:g} s (join_timeout): {why}")
+        why = self._executor.trouble or self._said
+        return Exit(
+            code=ExitCode.UNAVAILABLE, reason=f"no training after {self._config.join_timeout:g} s (join_timeout): {why}"
+        )
 
     # -- signals
 
@@ -324,7 +335,7 @@ class Agent:
         """The first signal lets the workers save, who get the same; a second one does not wait."""
         if self._leaving is None:
             self._leaving = (time.monotonic(), number)
-            self._chronicle.leaving()
+            self._recorder.leaving()
         else:
             self._processes.group.signal(signal.SIGKILL)
 

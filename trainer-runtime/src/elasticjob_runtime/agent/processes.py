@@ -1,4 +1,5 @@
-"""The processes of one agent, and what belongs to them: workers, zygote, warden, the socket they report on, the ports of their stores."""
+"""The processes of one agent, and what belongs to them: workers, zygote, warden, the socket they report on, the ports
+of their stores."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from elasticjob_runtime.agent.config import AgentConfig
-from elasticjob_runtime.agent.worker_server import ReportSocket
+from elasticjob_runtime.agent.worker_server import WorkerServer
 from elasticjob_runtime.contract import Env, ImportsValue, PlanValue, ProgressValue
 from elasticjob_runtime.contract.values import LONGEST_IMPORT, MOST_IMPORTS
 from elasticjob_runtime.event_loop import EventLoop
@@ -19,8 +20,8 @@ from elasticjob_runtime.telemetry.report import Report
 from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.environment import worker_environment
 from elasticjob_runtime.workers.group import WorkerGroup
-from elasticjob_runtime.workers.reaper import MARK, Warden
-from elasticjob_runtime.workers.spawn import PlainLauncher
+from elasticjob_runtime.workers.reaper import MARK, Reaper
+from elasticjob_runtime.workers.spawn import SpawningLauncher
 from elasticjob_runtime.workers.zygote import imports_file
 from elasticjob_runtime.workers.zygote.launcher import ZygoteLauncher
 from elasticjob_runtime.workers.zygote.preload import Verdicts
@@ -47,9 +48,9 @@ class Processes:
         self._held = hold_ports(config.port_range)
         self.ports = [holder.getsockname()[1] for holder in self._held]
         """TCP ports for the stores of coming rounds."""
-        self._warden = Warden(event_loop)
-        environment = {**environment, MARK: self._warden.mark}
-        self._reports = ReportSocket(event_loop, on_progress, on_report, folder=self._warden.folder)
+        self._reaper = Reaper(event_loop)
+        environment = {**environment, MARK: self._reaper.mark}
+        self._reports = WorkerServer(event_loop, on_progress, on_report, folder=self._reaper.folder)
         linux.become_subreaper()
         self._environment = environment
         self._launcher = self._new_launcher(environment)
@@ -61,7 +62,7 @@ class Processes:
             member=config.settings.me,
             log_settings=config.log_settings,
             agent_socket=self._reports.path,
-            folder=self._warden.folder,
+            folder=self._reaper.folder,
             base_environment=environment,
         )
 
@@ -112,7 +113,7 @@ class Processes:
 
     def reap_orphans(self) -> None:
         """What a worker left behind became this process's child: its exit status is nobody's but ours."""
-        known = {*self.group.pids.values(), *self._launcher.pids, self._warden.pid}
+        known = {*self.group.pids.values(), *self._launcher.pids, self._reaper.pid}
         for pid in linux.children():
             if pid not in known:
                 with contextlib.suppress(ChildProcessError):
@@ -132,7 +133,7 @@ class Processes:
         self._reports.close()
         for holder in self._held:
             holder.close()
-        self._warden.close()
+        self._reaper.close()
 
     @property
     def imports(self) -> ImportsValue | None:
@@ -146,7 +147,8 @@ class Processes:
         return ImportsValue(fit=fit[: max(0, MOST_IMPORTS - len(late) - len(reads))], late=late, reads=reads)
 
     def tell_imports(self, imports: ImportsValue | None, *, running: bool) -> None:
-        """What other members have found out. `running`: the others train, and are not to wait for imports of this one."""
+        """What other members have found out. `running`: the others train, and are not to wait for imports of this
+        one."""
         if isinstance(self._launcher, ZygoteLauncher):
             self._launcher.tell_imports(_verdicts(imports) if imports is not None else None, wait=running)
 
@@ -162,7 +164,9 @@ class Processes:
         group = self._config.group
         joined = dataclasses.replace(plan, size=plan.size + 1, world_size=plan.world_size + group.nproc)
         self._launcher.expect({
-            local_rank: worker_environment(self._environment, group, joined, plan.size, local_rank, error_file="", agent_socket="")
+            local_rank: worker_environment(
+                self._environment, group, joined, plan.size, local_rank, error_file="", agent_socket=""
+            )
             for local_rank in range(group.nproc)
         })  # fmt: skip
 
@@ -174,9 +178,9 @@ class Processes:
         if self._folder:
             imports_file.load(self._folder, found)
 
-    def _new_launcher(self, environment: Mapping[str, str]) -> ZygoteLauncher | PlainLauncher:
+    def _new_launcher(self, environment: Mapping[str, str]) -> ZygoteLauncher | SpawningLauncher:
         if self._config.preload is None:
-            return PlainLauncher(self._event_loop)
+            return SpawningLauncher(self._event_loop)
         launcher = ZygoteLauncher(
             self._config.command,
             self._config.group.nproc,

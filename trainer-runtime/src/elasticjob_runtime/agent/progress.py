@@ -1,4 +1,5 @@
-"""How far the local workers are: for the store (rank 0's word), for crash loops (the highest step), for the hang rule (when they came)."""
+"""How far the local workers are: for the store (rank 0's word), for crash loops (the highest step), for the hang rule
+(when they came)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ PUBLISH_SECONDS = 1.0
 """s between two progress writes in the first minute of a round: people watch."""
 
 PUBLISH_SECONDS_MAX = 10.0
-"""s between two of them in a long round. Every write is a revision of a store that others may share: 86,400 a day at one a second."""
+"""s between two of them in a long round. Every write is a revision of a store that others may share: 86,400 a day at
+one a second."""
 
 
 def publish_pause(age: float) -> float:

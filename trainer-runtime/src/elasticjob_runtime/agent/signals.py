@@ -28,7 +28,8 @@ def take(
     on_forward: Callable[[int], None],
     on_child: Callable[[], None],
 ) -> Callable[[], None]:
-    """Installs the handlers, which run on the main thread; every signal also wakes `wakeup_fd`. Returns what puts the old ones back.
+    """Installs the handlers, which run on the main thread; every signal also wakes `wakeup_fd`. Returns what puts the
+    old ones back.
 
     `leave_on`: those of LEAVE that are wanted. A hangup that is ignored stays so: that is what nohup is for.
     """

@@ -1,6 +1,7 @@
 """Snapshots that workers leave with their agent: file descriptors of memory that outlives them, SIGKILL included.
 
-What is in the memory is the workers' business; the agent only holds it open, and hands it to who trains next on that local rank.
+What is in the memory is the workers' business; the agent only holds it open, and hands it to who trains next on that
+local rank.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ class Snapshot:
 
 
 def replaces(kept: Snapshot | None, offered: Snapshot) -> bool:
-    """A worker of an earlier round that is late must not undo what its successor has left; a successor may have gone back some steps."""
+    """A worker of an earlier round that is late must not undo what its successor has left; a successor may have gone
+    back some steps."""
     return kept is None or offered.round > kept.round or (offered.round == kept.round and offered.step >= kept.step)
 
 

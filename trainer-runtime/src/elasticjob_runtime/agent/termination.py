@@ -1,4 +1,5 @@
-"""The pod's termination message: why this agent ended, for `kubectl describe pod`. Of a failed job, its first failure."""
+"""The pod's termination message: why this agent ended, for `kubectl describe pod`. Of a failed job, its first
+failure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The socket on which workers speak to their agent: one Unix socket per agent, messages of JSON (SOCK_SEQPACKET).
 
-A worker reports progress and the phases of its start on it, leaves snapshots here and fetches those of its predecessor; who says hello is
-told of every plan, before this agent's workers are stopped for it. The messages are described in elasticjob_runtime.training.channel.
+A worker reports progress and the phases of its start on it, leaves snapshots here and fetches those of its predecessor;
+who says hello is told of every plan, before this agent's workers are stopped for it. The messages are described in
+elasticjob_runtime.training.channel.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from elasticjob_runtime.workers import descriptors
 logger = logging.getLogger(__name__)
 
 READS_AT_ONCE = 128
-"""Messages taken from one worker before the loop has its turn: one that reports without end must not keep it from its heartbeats."""
+"""Messages taken from one worker before the loop has its turn: one that reports without end must not keep it from its
+heartbeats."""
 
 LAST_WORDS = 2000
 """Most messages of one connection that are read when its worker has ended: the kernel holds a few hundred."""
 
 
-class ReportSocket:
+class WorkerServer:
     """Listens at `path`; `on_progress` gets the progress of rank 0, `on_report` what all ranks say."""
 
     def __init__(
@@ -66,7 +68,8 @@ class ReportSocket:
         event_loop.add_reader(self._listener.fileno(), self._accept)
 
     def tell_plan(self, plan: PlanValue, group_rank: int | None) -> None:
-        """To all workers that want to know; later ones are told when they ask. `group_rank` None: this agent is not in it."""
+        """To all workers that want to know; later ones are told when they ask. `group_rank` None: this agent is not in
+        it."""
         told = ("round", "size", "world_size", "master_addr", "master_port", "restart_count", "reason", "message")
         self._plan = {"type": "plan", "group_rank": group_rank, **{name: getattr(plan, name) for name in told}}
         for fd in list(self._followers):
@@ -137,7 +140,11 @@ class ReportSocket:
         if snapshot is None:
             _send(self._connections[fd], {"type": "snapshot", "step": None})
         else:
-            _send(self._connections[fd], {"type": "snapshot", "round": snapshot.round, "step": snapshot.step}, snapshot.fds)
+            _send(
+                self._connections[fd],
+                {"type": "snapshot", "round": snapshot.round, "step": snapshot.step},
+                snapshot.fds,
+            )
 
     def _progress(self, message: dict[str, Any]) -> ProgressValue:
         at = float(message.get("time", 0.0))
@@ -182,7 +189,8 @@ def _report(message: dict[str, Any]) -> Report:
 
 
 class RateMeter:
-    """Steps per second over the last reports, about ten seconds of them. Starts over when the step or the clock goes back."""
+    """Steps per second over the last reports, about ten seconds of them. Starts over when the step or the clock goes
+    back."""
 
     WINDOW = 10.0
     GRAIN = 0.1

@@ -1,7 +1,7 @@
 """torchrun's command line, flag by flag, and a few flags of our own.
 
-Source: torch/distributed/run.py (`get_args_parser`) and argparse_util.py of torch 2.15. Every flag can also be given as `PET_<FLAG>` in the
-environment. A test compares this parser with the one of the torch installed.
+Source: torch/distributed/run.py (`get_args_parser`) and argparse_util.py of torch 2.15. Every flag can also be given as
+`PET_<FLAG>` in the environment. A test compares this parser with the one of the torch installed.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ class _Parser(argparse.ArgumentParser):
 class _Env(argparse.Action):
     """A flag whose default comes from `PET_<FLAG>`."""
 
-    def __init__(self, option_strings: Sequence[str], dest: str, default: Any = None, required: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, option_strings: Sequence[str], dest: str, default: Any = None, required: bool = False, **kwargs: Any
+    ) -> None:
         default = os.environ.get(f"PET_{dest.upper()}", default)
         super().__init__(option_strings, dest, default=default, required=required and not default, **kwargs)
 
@@ -72,7 +74,9 @@ class _EnvFlag(argparse.Action):
         text = os.environ.get(f"PET_{dest.upper()}", "1" if default else "0")
         super().__init__(option_strings, dest, nargs=0, const=True, default=text not in ("", "0"), **kwargs)
 
-    def __call__(self, _parser: object, namespace: argparse.Namespace, _values: Any, _option: str | None = None) -> None:
+    def __call__(
+        self, _parser: object, namespace: argparse.Namespace, _values: Any, _option: str | None = None
+    ) -> None:
         setattr(namespace, self.dest, self.const)
 
 
@@ -85,7 +89,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of `elasticrun`. Reads `PET_*` variables when it is built."""
     parser = _Parser(
         prog="elasticrun",
-        description="Elastic launcher for PyTorch. Takes torchrun's flags; with --rdzv-backend=etcd-v3 (or --standalone) workers come "
+        description="Elastic launcher for PyTorch. Takes torchrun's flags; with --rdzv-backend=etcd-v3 (or "
+        "--standalone) workers come "
         "back in place after any change. Other backends are handed to torchrun.",
     )
     _size_flags(parser)
@@ -94,7 +99,9 @@ def build_parser() -> argparse.ArgumentParser:
     _output_flags(parser)
     _static_flags(parser)
     _own_flags(parser)
-    parser.add_argument("training_script", type=str, help="Script, module (-m) or program (--no-python) that every worker runs.")
+    parser.add_argument(
+        "training_script", type=str, help="Script, module (-m) or program (--no-python) that every worker runs."
+    )
     parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="Its arguments.")
     return parser
 
@@ -116,12 +123,16 @@ def _rendezvous_flags(parser: argparse.ArgumentParser) -> None:
         "--rdzv-endpoint", "--rdzv_endpoint", action=_Env, type=str, default="",
         help="host:port of the rendezvous service; several etcd members separated by commas.",
     )  # fmt: skip
-    parser.add_argument("--rdzv-id", "--rdzv_id", action=_Env, type=str, default="none", help="Id of the job, the same for all members.")
+    parser.add_argument(
+        "--rdzv-id", "--rdzv_id", action=_Env, type=str, default="none", help="Id of the job, the same for all members."
+    )
     parser.add_argument(
         "--rdzv-conf", "--rdzv_conf", action=_Env, type=str, default="",
         help="Settings of the rendezvous: key=value,key=value (see docs/elasticrun.md).",
     )  # fmt: skip
-    parser.add_argument("--standalone", action=_EnvFlag, help="One member alone on this machine; no rendezvous service.")
+    parser.add_argument(
+        "--standalone", action=_EnvFlag, help="One member alone on this machine; no rendezvous service."
+    )
 
 
 def _launch_flags(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +147,8 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--start-method", "--start_method", action=_Env, type=str, default="zygote",
         choices=["zygote", "spawn", "fork", "forkserver"],
-        help="zygote: workers are forked from a process that has imported torch already. The others: every worker is a new interpreter.",
+        help="zygote: workers are forked from a process that has imported torch already. The others: every worker is "
+            "a new interpreter.",
     )  # fmt: skip
     parser.add_argument(
         "--event-log-handler", "--event_log_handler", action=_Env, type=str, default="null",
@@ -145,10 +157,13 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--role", action=_Env, type=str, default="default", help="Name of the workers' role.")
     parser.add_argument("-m", "--module", action=_EnvFlag, help="Run a module, as `python -m` does.")
     parser.add_argument("--no-python", "--no_python", action=_EnvFlag, help="The script is a program: run it as it is.")
-    parser.add_argument("--run-path", "--run_path", action=_EnvFlag, help="Taken for torchrun's sake: the script is run by Python.")
+    parser.add_argument(
+        "--run-path", "--run_path", action=_EnvFlag, help="Taken for torchrun's sake: the script is run by Python."
+    )
     parser.add_argument(
         "--signals-to-handle", "--signals_to_handle", action=_Env, type=str, default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        help="Those of SIGTERM, SIGINT, SIGHUP and SIGQUIT that make this member leave; its workers get the same signal. "
+        help="Those of SIGTERM, SIGINT, SIGHUP and SIGQUIT that make this member leave; its workers get the same "
+            "signal. "
         "SIGUSR1 and SIGUSR2 are passed on to the workers in any case.",
     )  # fmt: skip
     parser.add_argument(
@@ -156,21 +171,27 @@ def _launch_flags(parser: argparse.ArgumentParser) -> None:
         help="Seconds workers get to save between SIGTERM and SIGKILL when this member leaves (30).",
     )  # fmt: skip
     parser.add_argument(
-        "--virtual-local-rank", "--virtual_local_rank", action=_EnvFlag, help="Every worker sees its one GPU as device 0.",
+        "--virtual-local-rank", "--virtual_local_rank", action=_EnvFlag,
+        help="Every worker sees its one GPU as device 0.",
     )  # fmt: skip
     parser.add_argument(
-        "--numa-binding", "--numa_binding", type=str, default=None, choices=["node", "socket", "exclusive", "core-complex"],
+        "--numa-binding", "--numa_binding", type=str, default=None,
+        choices=["node", "socket", "exclusive", "core-complex"],
         help="Not supported here; use torchrun.",
     )  # fmt: skip
 
 
 def _output_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log-dir", "--log_dir", action=_Env, type=str, default=None, help="Folder for the workers' log files.")
+    parser.add_argument(
+        "--log-dir", "--log_dir", action=_Env, type=str, default=None, help="Folder for the workers' log files."
+    )
     parser.add_argument(
         "-r", "--redirects", action=_Env, type=str, default="0",
         help="Output that goes to files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:1,1:3.",
     )  # fmt: skip
-    parser.add_argument("-t", "--tee", action=_Env, type=str, default="0", help="Output that goes to files and the console, as above.")
+    parser.add_argument(
+        "-t", "--tee", action=_Env, type=str, default="0", help="Output that goes to files and the console, as above."
+    )
     parser.add_argument(
         "--log-line-prefix-template", "--log_line_prefix_template", action=_Env, type=str, default="",
         help="Prefix of each teed line; ${role_name}, ${local_rank}, ${rank}, ${hostname} are filled in.",
@@ -181,17 +202,27 @@ def _output_flags(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     for stream in ("stdout", "stderr"):
         parser.add_argument(
-            f"--duplicate-{stream}-filters", f"--duplicate_{stream}_filters", action=_Env, type=comma_separated, default=[],
+            f"--duplicate-{stream}-filters", f"--duplicate_{stream}_filters", action=_Env,
+            type=comma_separated, default=[],
             help=f"Copy lines of {stream} with one of these words to a file of their own.",
         )  # fmt: skip
-    parser.add_argument("--logs-specs", "--logs_specs", type=str, default=None, help="`default`, torchrun's own; no other here.")
+    parser.add_argument(
+        "--logs-specs", "--logs_specs", type=str, default=None, help="`default`, torchrun's own; no other here."
+    )
 
 
 def _static_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node-rank", "--node_rank", type=int, action=_Env, default=0, help="For the static backend.")
-    parser.add_argument("--master-addr", "--master_addr", type=str, action=_Env, default="127.0.0.1", help="For the static backend.")
     parser.add_argument(
-        "--master-port", "--master_port", type=int, action=_Env, default=None, help="For the static backend; see --port-range."
+        "--master-addr", "--master_addr", type=str, action=_Env, default="127.0.0.1", help="For the static backend."
+    )
+    parser.add_argument(
+        "--master-port",
+        "--master_port",
+        type=int,
+        action=_Env,
+        default=None,
+        help="For the static backend; see --port-range.",
     )
     parser.add_argument(
         "--local-addr", "--local_addr", type=str, action=_Env, default=None,
@@ -201,7 +232,13 @@ def _static_flags(parser: argparse.ArgumentParser) -> None:
 
 def _own_flags(parser: argparse.ArgumentParser) -> None:
     ours = parser.add_argument_group("elasticrun only")
-    ours.add_argument("--events", action=_Env, type=str, default=None, help="File that gets every phase of every change, as JSON lines.")
+    ours.add_argument(
+        "--events",
+        action=_Env,
+        type=str,
+        default=None,
+        help="File that gets every phase of every change, as JSON lines.",
+    )
     ours.add_argument(
         "--preload", action=_Env, type=str, default="auto",
         help="Modules the zygote imports, separated by commas; auto: what the script imported in its first run.",
@@ -212,11 +249,13 @@ def _own_flags(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     ours.add_argument(
         "--port-range", "--port_range", action=_Env, type=str, default=None,
-        help="TCP ports that this agent listens on, LOW-HIGH (any). It takes five; give twice as many for each agent of a host.",
+        help="TCP ports that this agent listens on, LOW-HIGH (any). It takes five; give twice as many for each agent "
+            "of a host.",
     )  # fmt: skip
     ours.add_argument(
         "--max-stalled-restarts", "--max_stalled_restarts", action=_Env, type=int, default=None,
-        help="Restarts in a row without progress that end the job; 0: no such end (5 where the script reports steps, else 0).",
+        help="Restarts in a row without progress that end the job; 0: no such end (5 where the script reports steps, "
+            "else 0).",
     )  # fmt: skip
     ours.add_argument(
         "--hang-factor", "--hang_factor", action=_Env, type=float, default=0.0,

@@ -23,7 +23,7 @@ from elasticjob_runtime.etcd import EtcdClient, MemoryStore, Store, connect
 from elasticjob_runtime.membership.model import Exit, Settings
 from elasticjob_runtime.rendezvous import network
 from elasticjob_runtime.rendezvous.witnesses import witnesses
-from elasticjob_runtime.telemetry.event_log import Timeline
+from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics
 from elasticjob_runtime.workers import async_writer, descriptors
 from elasticjob_runtime.workers.environment import RES_OPTIONS, GroupSpec
@@ -70,7 +70,10 @@ def _alone(args: argparse.Namespace) -> bool:
 
 def _hand_over(args: argparse.Namespace, argv: Sequence[str]) -> int:
     """Becomes torchrun. Returns only where that is not possible."""
-    logger.warning("--rdzv-backend=%s is torchrun's own: handing over to torchrun, without elasticrun's recovery", args.rdzv_backend)
+    logger.warning(
+        "--rdzv-backend=%s is torchrun's own: handing over to torchrun, without elasticrun's recovery",
+        args.rdzv_backend,
+    )
     async_writer.flush()
     script = len(argv) - 1 - len(args.training_script_args)
     command = [sys.executable, "-m", "torch.distributed.run", *without_our_flags(argv, script)]
@@ -82,7 +85,7 @@ def _run(args: argparse.Namespace) -> int:
     metrics = Metrics()
     server = options.metrics_server(args, metrics)
     try:
-        timeline = Timeline(config.settings.me, Path(args.events) if args.events else None)
+        timeline = EventLog(config.settings.me, Path(args.events) if args.events else None)
     except OSError as error:
         raise options.UsageError(f"--events={args.events}: {error.strerror}") from error
     descriptors.raise_limit()  # before anything is opened or started; workers get back what this process was given
@@ -90,7 +93,11 @@ def _run(args: argparse.Namespace) -> int:
     try:
         agent = Agent(config, store, environment, timeline, metrics)
     except OSError as error:  # no room in the temporary folder, no descriptors left, an interpreter that may not be run
-        hint = "; TMPDIR names another temporary folder" if error.errno in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT) else ""
+        hint = (
+            "; TMPDIR names another temporary folder"
+            if error.errno in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT)
+            else ""
+        )
         reason = f"this machine does not let the agent start: {descriptors.explain(error)}{hint}"
         raise options.UsageError(reason, ExitCode.UNAVAILABLE) from error
     if server is not None:
@@ -145,7 +152,9 @@ def _configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
         join_timeout=conf.join_timeout,
         leave_on=options.leave_on(args.signals_to_handle),
         hang_limits=options.hang_limits(args, conf),
-        witnesses=witnesses(os.environ, [(one.host, one.port) for one in store.endpoints] if isinstance(store, EtcdClient) else []),
+        witnesses=witnesses(
+            os.environ, [(one.host, one.port) for one in store.endpoints] if isinstance(store, EtcdClient) else []
+        ),
     )
     return config, store
 

@@ -48,7 +48,8 @@ RUN_KEYS = {
     "start_grace": "s without a further join before the first plan has fewer members than wanted",
     "join_delay": "s over which joins of a running job are batched",
     "port_range": "TCP ports that the agent listens on, LOW-HIGH; --port-range says the same",
-    "restart_backoff": "s before the same crash is restarted a fourth time without progress; doubles each time; 0: never waits",
+    "restart_backoff": "s before the same crash is restarted a fourth time without progress; doubles each time; 0: "
+    "never waits",
     "restart_backoff_max": "s, the longest such wait",
     "stable_time": "s that workers which report no steps must run for it to count as progress",
     "hang_min": "s: with --hang-factor, nothing shorter is a hang",
@@ -57,12 +58,19 @@ RUN_KEYS = {
 
 IGNORED_KEYS = frozenset(
     {
-        *("timeout", "last_call_timeout", "close_timeout", "keep_alive_interval", "keep_alive_max_attempt", "heartbeat_timeout"),
+        *(
+            "timeout",
+            "last_call_timeout",
+            "close_timeout",
+            "keep_alive_interval",
+            "keep_alive_max_attempt",
+            "heartbeat_timeout",
+        ),
         *("is_host", "store_type", "use_libuv"),
     }
 )
-"""Keys of torch's backends without a meaning here: there is no last call to wait for, failures are noticed otherwise, and no node hosts the
-rendezvous."""
+"""Keys of torch's backends without a meaning here: there is no last call to wait for, failures are noticed otherwise,
+and no node hosts the rendezvous."""
 
 
 class UsageError(Exception):
@@ -100,31 +108,46 @@ def run_conf(text: str) -> RunConf:
     ports = port_range(pairs.pop("port_range", None), "--rdzv-conf: port_range")
     for key in [key for key in pairs if key in RUN_KEYS]:
         own[key] = _seconds(key, pairs.pop(key))
-    if own.get("join_timeout", 600.0) < 10.0 and "read_timeout" not in pairs:  # else the time is up before a call can say what is wrong
+    if (
+        own.get("join_timeout", 600.0) < 10.0 and "read_timeout" not in pairs
+    ):  # else the time is up before a call can say what is wrong
         pairs["read_timeout"] = str(max(0.1, own["join_timeout"] / 2))
     unknown = sorted(set(pairs) - CONF_KEYS - IGNORED_KEYS)
     if unknown:
         known = sorted({*RUN_KEYS, *CONF_KEYS})
-        raise UsageError(f"--rdzv-conf: unknown key {unknown[0]!r}{did_you_mean(unknown[0], known)}; known are {', '.join(known)}")
-    return RunConf(prefix=prefix, port_range=ports, connection={key: value for key, value in pairs.items() if key in CONF_KEYS}, **own)
+        raise UsageError(
+            f"--rdzv-conf: unknown key {unknown[0]!r}{did_you_mean(unknown[0], known)}; known are {', '.join(known)}"
+        )
+    return RunConf(
+        prefix=prefix,
+        port_range=ports,
+        connection={key: value for key, value in pairs.items() if key in CONF_KEYS},
+        **own,
+    )
 
 
 def run_id(text: str, prefix: str, *, several: bool) -> str:
     """--rdzv-id. `several`: the group may have more than one member."""
     if not text.strip() or "/" in text:
-        raise UsageError(f"--rdzv-id={text}: must be a name without a slash: the keys of a job are below <prefix>/<rdzv-id>/")
+        raise UsageError(
+            f"--rdzv-id={text}: must be a name without a slash: the keys of a job are below <prefix>/<rdzv-id>/"
+        )
     if text != "none":
         return text
     if several and prefix == DEFAULT_PREFIX:
         raise UsageError(
-            "no --rdzv-id: every job without one would meet in the same place of this etcd. Give each job an id of its own, the same for "
-            "all its members; who starts the launcher cannot (accelerate launch) gives --rdzv-conf=prefix=/NAME, or PET_RDZV_ID"
+            "no --rdzv-id: every job without one would meet in the same place of this etcd. Give each job an id of "
+            "its own, the same for "
+            "all its members; who starts the launcher cannot (accelerate launch) gives --rdzv-conf=prefix=/NAME, or "
+            "PET_RDZV_ID"
         )
     logger.warning("no --rdzv-id: every job without one meets in the same place of this etcd")
     return text
 
 
-def address(local_addr: str | None, environment: Mapping[str, str], endpoints: Sequence[Endpoint], *, several: bool) -> str:
+def address(
+    local_addr: str | None, environment: Mapping[str, str], endpoints: Sequence[Endpoint], *, several: bool
+) -> str:
     """At which the others reach this member: --local-addr, else what the operator has set, else found out."""
     given = local_addr or environment.get(Env.ADDRESS)
     if not given:
@@ -150,14 +173,19 @@ def refuse_unsupported(args: argparse.Namespace) -> None:
     if args.numa_binding is not None:
         raise UsageError("--numa-binding is not supported by elasticrun; leave it out, or use torchrun")
     if args.logs_specs not in (None, "default"):
-        raise UsageError(f"--logs-specs={args.logs_specs}: elasticrun has torchrun's `default` only; leave it out, or use torchrun")
+        raise UsageError(
+            f"--logs-specs={args.logs_specs}: elasticrun has torchrun's `default` only; leave it out, or use torchrun"
+        )
     if args.master_port is None:
         return
     if args.standalone:
-        logger.warning("--master-port has no effect with --standalone: the port is any free one, or one of --port-range")
+        logger.warning(
+            "--master-port has no effect with --standalone: the port is any free one, or one of --port-range"
+        )
     else:
         raise UsageError(
-            f"--master-port={args.master_port}: is for the static backend. With etcd-v3 every restart has a port of its own, so that no "
+            f"--master-port={args.master_port}: is for the static backend. With etcd-v3 every restart has a port of "
+            "its own, so that no "
             "worker meets an old store; --port-range=LOW-HIGH says from where they are taken"
         )
 
@@ -168,7 +196,9 @@ def _seconds(key: str, text: str) -> float:
     except ValueError:
         value = -1.0
     if not (math.isfinite(value) and value >= 0) or (key == "lease_ttl" and value < 2):
-        raise UsageError(f"--rdzv-conf: {key}={text} is not a number of seconds" + (" of at least 2" if key == "lease_ttl" else ""))
+        raise UsageError(
+            f"--rdzv-conf: {key}={text} is not a number of seconds" + (" of at least 2" if key == "lease_ttl" else "")
+        )
     return value
 
 
@@ -176,7 +206,12 @@ def crash_limits(args: argparse.Namespace, conf: RunConf) -> Limits:
     most: int | None = args.max_stalled_restarts
     if most is not None and most < 0:
         raise UsageError(f"--max-stalled-restarts={most}: must be 0 or more")
-    return Limits(backoff=conf.restart_backoff, backoff_max=conf.restart_backoff_max, stable_time=conf.stable_time, max_stalled=most)
+    return Limits(
+        backoff=conf.restart_backoff,
+        backoff_max=conf.restart_backoff_max,
+        stable_time=conf.stable_time,
+        max_stalled=most,
+    )
 
 
 def hang_limits(args: argparse.Namespace, conf: RunConf) -> HangLimits:
@@ -191,7 +226,9 @@ def metrics_server(args: argparse.Namespace, metrics: Metrics) -> MetricsServer 
     port: int = args.metrics_port
     if not port:
         return None
-    from elasticjob_runtime.telemetry.metrics_server import MetricsServer  # only where it is asked for: http.server costs 4 MB and 17 ms
+    from elasticjob_runtime.telemetry.metrics_server import (
+        MetricsServer,  # only where it is asked for: http.server costs 4 MB and 17 ms
+    )
 
     try:
         return MetricsServer(port, metrics.text)
@@ -252,7 +289,9 @@ def command(args: argparse.Namespace) -> Command:
     script: str = args.training_script
     if args.no_python:
         if args.module:
-            raise UsageError("--no-python and --module cannot be used together: the first runs a program, the second a Python module")
+            raise UsageError(
+                "--no-python and --module cannot be used together: the first runs a program, the second a Python module"
+            )
         if shutil.which(script) is None:
             raise UsageError(f"{script}: no such program, or it may not be executed", ExitCode.NO_SCRIPT)
         return Command(arguments=[script, *args.training_script_args])

@@ -1,7 +1,7 @@
 """The contract between operator and runtime: every name that both programs use.
 
-Environment variables, etcd keys and their values, exit codes, the contract version. Both sides import this module, so that neither
-has to hope that the other spells a name the same way. Standard library only; no I/O.
+Environment variables, etcd keys and their values, exit codes, the contract version. Both sides import this module, so
+that neither has to hope that the other spells a name the same way. Standard library only; no I/O.
 
 Keys of one run, all under `<prefix>/<run-id>/` (see docs/design/rendezvous.md):
 
@@ -9,7 +9,7 @@ Keys of one run, all under `<prefix>/<run-id>/` (see docs/design/rendezvous.md):
     members/<member>          leased: who is there            each agent, its own
     assigned-ranks/<attempt>/<member>  ranks of a plan        the planner, before the plan
     plan                      the current plan's head         the planner, one compare-and-swap
-    stop                      that plan's workers may save    the planner, before a planned change; goes with the next plan
+    stop                      that plan's workers may save    the planner, before a planned change, until the next plan
     failures/<round>/<member> first failure of a round       each agent, its own
     suspects/<round>/<suspect>/<by>  no heartbeat any more    each agent, of its neighbours
     training-progress         step and rate of the training   rank 0's agent, every 1 to 10 s

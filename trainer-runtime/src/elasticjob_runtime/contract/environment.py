@@ -22,8 +22,8 @@ class Env:
     JOB_UID = "ELASTICJOB_UID"
     """uid of the job: the same for all its runs, while the rendezvous id is `<uid>-<run>`."""
     RUN = "ELASTICJOB_RUN"
-    """Number of the job's run, an integer that only grows; the first is 1. Not set: no operator; then the agents take the
-    Unix time of the run's first plan."""
+    """Number of the job's run, an integer that only grows; the first is 1. Not set: no operator; then the agents take
+    the Unix time of the run's first plan."""
     MEMBER_ID = "ELASTICJOB_MEMBER_ID"
     """Name of this member: the pod's name. A host name and a random part where it is not set."""
     ADDRESS = "ELASTICJOB_ADDRESS"
@@ -42,8 +42,9 @@ class Env:
     """Unix socket (SOCK_SEQPACKET) on which a worker reports to its agent."""
     ROUND = "ELASTICJOB_ROUND"
     FENCE = "ELASTICJOB_FENCE"
-    """Fencing token of a worker group: `<run>.<store generation>.<round>`, three integers, ordered (see `Fence`). What is shared with other
-    groups, a checkpoint folder above all, refuses a writer whose token is smaller than one it has seen."""
+    """Fencing token of a worker group: `<run>.<store generation>.<round>`, three integers, ordered (see `Fence`). What
+    is shared with other groups, a checkpoint folder above all, refuses a writer whose token is smaller than one it has
+    seen."""
 
     SET_BY_OPERATOR = (
         NNODES, NPROC_PER_NODE, RDZV_ID, RDZV_BACKEND, RDZV_ENDPOINT, MAX_RESTARTS, SHUTDOWN_TIMEOUT,
@@ -53,11 +54,12 @@ class Env:
     SET_BY_AGENT = (
         "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
         "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME",
-        "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+        "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_USE_AGENT_STORE",
         "TORCHELASTIC_ERROR_FILE",
         AGENT_SOCKET, ROUND, FENCE,
     )  # fmt: skip
     """For its workers, whatever was there before."""
     RESERVED = (*SET_BY_OPERATOR, *SET_BY_AGENT)
-    """What users may not set in a pod template: it would be overridden, or break the job. By name: whatever else torchrun, elasticrun and
-    torch read can be set there."""
+    """What users may not set in a pod template: it would be overridden, or break the job. By name: whatever else
+    torchrun, elasticrun and torch read can be set there."""

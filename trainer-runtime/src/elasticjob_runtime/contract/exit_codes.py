@@ -6,7 +6,8 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of the agent. 1 is torchrun's for failed workers; the others follow sysexits.h where it has a fitting one."""
+    """Exit codes of the agent. 1 is torchrun's for failed workers; the others follow sysexits.h where it has a fitting
+    one."""
 
     SUCCEEDED = 0
     WORKERS_FAILED = 1

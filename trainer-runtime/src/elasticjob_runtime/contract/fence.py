@@ -10,7 +10,8 @@ _TEXT = re.compile(r"(\d{1,18})\.(\d{1,18})\.(\d{1,18})")
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class Fence:
-    """Ordered: the later group has the larger one. Its text is `<run>.<store generation>.<round>`, as in ELASTICJOB_FENCE.
+    """Ordered: the later group has the larger one. Its text is `<run>.<store generation>.<round>`, as in
+    ELASTICJOB_FENCE.
 
     >>> Fence.parse("2.1.7") > Fence.parse("2.0.40")
     True

@@ -10,7 +10,8 @@ DEFAULT_PREFIX = "/elasticjob"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one run. Their order matters: what every agent watches, and the planner beside it, is one range each (cache.py).
+    """The keys of one run. Their order matters: what every agent watches, and the planner beside it, is one range each
+    (cache.py).
 
     >>> Keys("/elasticjob", "1234-1").member("digits-worker-0")
     '/elasticjob/1234-1/members/digits-worker-0'

@@ -1,4 +1,5 @@
-"""Readers of JSON values, one per annotated type: each returns the value in the type that is annotated, or raises ValueError.
+"""Readers of JSON values, one per annotated type: each returns the value in the type that is annotated, or raises
+ValueError.
 
 What is in etcd was written by another program, of another version, or by a person: no field is taken at its word. Pure.
 """
@@ -22,7 +23,8 @@ _LARGEST = 2**63
 
 @functools.cache
 def readers(cls: type) -> dict[str, Reader]:
-    """A reader for every field of a dataclass. Raises TypeError for an annotation that it cannot read: a mistake in our own code."""
+    """A reader for every field of a dataclass. Raises TypeError for an annotation that it cannot read: a mistake in our
+    own code."""
     hints = typing.get_type_hints(cls)
     return {field.name: reader(hints[field.name]) for field in dataclasses.fields(cls)}
 

@@ -47,8 +47,9 @@ ON_PARTITION = (AVAILABLE, CONSISTENT)
 """What a group does that loses etcd (`spec.rendezvous.onPartition`): train on within bounds, or stop with its lease."""
 
 PARTITION_GRACE = 30.0
-"""s after its lease ended for which a group on an island may train on under `Available`. The operator replaces what is behind a silent node
-only after it: Kubernetes calls a node NotReady after 40 s, and the lease ended 5 s after the cut at the latest."""
+"""s after its lease ended for which a group on an island may train on under `Available`. The operator replaces what is
+behind a silent node only after it: Kubernetes calls a node NotReady after 40 s, and the lease ended 5 s after the cut
+at the latest."""
 
 T = TypeVar("T", bound="Value")
 
@@ -67,7 +68,8 @@ class Value:
 
     @classmethod
     def from_json(cls: type[T], text: str | bytes) -> T:
-        """Raises ValueError, which names the field, where `text` is not an object with the required fields, each of its type and range."""
+        """Raises ValueError, which names the field, where `text` is not an object with the required fields, each of its
+        type and range."""
         try:
             value = cls(**typed.read(cls, json.loads(text)))
             value.check()
@@ -80,7 +82,8 @@ class Value:
         return value
 
     def check(self) -> None:
-        """Raises ValueError where a field is of the right type and still makes no sense. Called on what is read, not on what is written."""
+        """Raises ValueError where a field is of the right type and still makes no sense. Called on what is read, not on
+        what is written."""
 
 
 def _at_least(lowest: int, **fields: int) -> None:
@@ -118,7 +121,8 @@ class SpecValue(Value):
     on_partition: str = AVAILABLE
     """`Available` or `Consistent`: whether a group that loses etcd trains on within bounds, or stops with its lease."""
     store_generation: int = 0
-    """Number of the etcd of this run: set by the operator, grows when it replaces a managed etcd by force; 0: not known."""
+    """Number of the etcd of this run: set by the operator, grows when it replaces a managed etcd by force; 0: not
+    known."""
 
     def check(self) -> None:
         _at_least(1, min=self.min, max=self.max)
@@ -135,15 +139,16 @@ class MemberValue(Value):
 
     address: str
     ports: list[int]
-    """Free TCP ports that the agent holds for the worker store; round n uses ports[n % len(ports)]: no world meets an old store."""
+    """Free TCP ports that the agent holds for the worker store; round n uses ports[n % len(ports)]: no world meets an
+    old store."""
     nproc: int
     """Workers this member starts."""
     incarnation: str
     """Random, new for every start of the agent."""
     state: MemberState = MemberState.WARMING
     round: int = 0
-    """The round of its last workers when this was written. With state `succeeded`: the round that succeeded. A store that came back
-    empty learns from it that rounds go on from there."""
+    """The round of its last workers when this was written. With state `succeeded`: the round that succeeded. A store
+    that came back empty learns from it that rounds go on from there."""
     contract: int = CONTRACT_VERSION
     peer_port: int = 0
     """TCP port at which the agent answers its peers; 0: none."""
@@ -162,7 +167,9 @@ class MemberValue(Value):
         object.__setattr__(self, "state", MemberState(self.state))
 
     def check(self) -> None:
-        _at_least(0, nproc=self.nproc, round=self.round, saved=self.saved)  # nproc 0: torchrun's, whose agents count among themselves
+        _at_least(
+            0, nproc=self.nproc, round=self.round, saved=self.saved
+        )  # nproc 0: torchrun's, whose agents count among themselves
         if not self.ports:
             raise ValueError("ports: expected at least one")
         for port in (*self.ports, self.peer_port):
@@ -171,7 +178,8 @@ class MemberValue(Value):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TailValue(Value):
-    """`tail`: the member that registered last. Each reads it as it registers, and so learns who came before without reading them all."""
+    """`tail`: the member that registered last. Each reads it as it registers, and so learns who came before without
+    reading them all."""
 
     member: str
     value: str = ""
@@ -185,7 +193,8 @@ class PlanValue(Value):
     round: int
     """1, 2, 3 ...; only grows."""
     attempt: str
-    """Where the ranks of this plan are: `assigned-ranks/<attempt>/`. Names the planner, so that two planners never mix."""
+    """Where the ranks of this plan are: `assigned-ranks/<attempt>/`. Names the planner, so that two planners never
+    mix."""
     size: int
     """Members in the plan."""
     world_size: int
@@ -203,8 +212,8 @@ class PlanValue(Value):
     reason: PlanReason
     message: str = ""
     follows: str = ""
-    """Attempt of the plan before, where this one can be told by what changed: then few members have to read their new rank. Empty: it
-    cannot."""
+    """Attempt of the plan before, where this one can be told by what changed: then few members have to read their new
+    rank. Empty: it cannot."""
     gone: tuple[int, ...] = ()
     """Ranks of that plan that are not in this one; the others close up."""
     stayed: int = 0
@@ -212,8 +221,8 @@ class PlanValue(Value):
     created_at: float = 0.0
     """Unix time, s."""
     caused_at: float = 0.0
-    """When what it answers to happened, Unix time, s: the first failure, the last sign of a lost member, the word of one that leaves or is
-    ready to join; 0: nobody knows."""
+    """When what it answers to happened, Unix time, s: the first failure, the last sign of a lost member, the word of
+    one that leaves or is ready to join; 0: nobody knows."""
     crash: str = ""
     """Kind of the last crash that was restarted; empty: none yet."""
     same_crashes: int = 0
@@ -230,7 +239,13 @@ class PlanValue(Value):
     def check(self) -> None:
         _at_least(1, round=self.round, size=self.size)
         _at_least(0, world_size=self.world_size, nproc=self.nproc)  # 0: torchrun's
-        _at_least(0, restart_count=self.restart_count, stayed=self.stayed, store_generation=self.store_generation, run_began=self.run_began)
+        _at_least(
+            0,
+            restart_count=self.restart_count,
+            stayed=self.stayed,
+            store_generation=self.store_generation,
+            run_began=self.run_began,
+        )
         _port(master_port=self.master_port)
 
     def __post_init__(self) -> None:
@@ -349,7 +364,8 @@ LONGEST_IMPORT = 200
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ImportsValue(Value):
-    """`worker-imports`: what the script's workers import, as rank 0's agent has found out: who joins imports it before it is ready."""
+    """`worker-imports`: what the script's workers import, as rank 0's agent has found out: who joins imports it before
+    it is ready."""
 
     fit: list[str]
     """Modules that a process which is forked later may import, in order."""

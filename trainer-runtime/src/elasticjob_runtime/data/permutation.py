@@ -1,11 +1,12 @@
 """A pseudo-random order of `range(size)` that is computed index by index instead of shuffled in memory.
 
-A restart must not pay for the whole data set again: a shuffled list of ImageNet's 1.28 million indices costs every rank 0.6 s and 50 MB
-before its first batch, this costs 2 us per index that the rank really uses. And it depends on nothing but `key`: not on the version of
-torch, numpy or Python, so that a job goes on in the same order in a newer image.
+A restart must not pay for the whole data set again: a shuffled list of ImageNet's 1.28 million indices costs every rank
+0.6 s and 50 MB before its first batch, this costs 2 us per index that the rank really uses. And it depends on nothing
+but `key`: not on the version of torch, numpy or Python, so that a job goes on in the same order in a newer image.
 
-The construction is a Feistel network over two numbers modulo `a` and `b` with a * b just above `size` (Black and Rogaway, "Ciphers with
-arbitrary finite domains", 2002); results outside the range go through once more. It shuffles; it keeps no secrets.
+The construction is a Feistel network over two numbers modulo `a` and `b` with a * b just above `size` (Black and
+Rogaway, "Ciphers with arbitrary finite domains", 2002); results outside the range go through once more. It shuffles; it
+keeps no secrets.
 """
 
 from __future__ import annotations

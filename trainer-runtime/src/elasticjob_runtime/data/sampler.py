@@ -1,4 +1,5 @@
-"""`ElasticDistributedSampler`: which rank reads which sample, in a world that changes its size. Used in training scripts."""
+"""`ElasticDistributedSampler`: which rank reads which sample, in a world that changes its size. Used in training
+scripts."""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from elasticjob_runtime.data.permutation import Permutation
 class ElasticDistributedSampler:
     """A distributed sampler whose state is one number: how many samples of the epoch all ranks together have consumed.
 
-    Every rank sees the same order of the whole data set, named by (seed, epoch). Ranks take turns in it: rank r of W gets the indices at
-    consumed + r, consumed + r + W, ... So whatever the ranks have consumed in step with each other is a prefix of the order, and the
-    rest can be dealt to any number of ranks. torch's sampler of the same name shuffles the rest anew: 4 -> 3 ranks after 500 of 1000
-    samples, and 252 of them are lost and 252 come twice.
+    Every rank sees the same order of the whole data set, named by (seed, epoch). Ranks take turns in it: rank r of W
+    gets the indices at consumed + r, consumed + r + W, ... So whatever the ranks have consumed in step with each other
+    is a prefix of the order, and the rest can be dealt to any number of ranks. torch's sampler of the same name
+    shuffles the rest anew: 4 -> 3 ranks after 500 of 1000 samples, and 252 of them are lost and 252 come twice.
 
-    Two ways to use it. Both count with `advance(samples)`, the number of samples that ALL ranks trained on, once the optimizer step is
-    done: what a data loader has fetched ahead does not count.
+    Two ways to use it. Both count with `advance(samples)`, the number of samples that ALL ranks trained on, once the
+    optimizer step is done: what a data loader has fetched ahead does not count.
 
     With a fixed global batch, for a trajectory that does not depend on the number of ranks:
 
@@ -36,20 +37,21 @@ class ElasticDistributedSampler:
 
     The last, partial turn of an epoch:
 
-    - `batches` deals out what is left, be it less than a batch or less than one sample per rank: every sample comes exactly once, all
-      ranks take the same number of steps, and a rank may get an empty list in the last one. Weigh the loss by the global batch, not by
-      the rank's share.
-    - iteration (DataLoader) gives all ranks the same number of samples, as torch does, because DDP hangs otherwise: with
-      drop_last=False the last turn is filled up with at most W - 1 samples from the start of the order, with drop_last=True at most
-      W - 1 samples are left out.
+    - `batches` deals out what is left, be it less than a batch or less than one sample per rank: every sample comes
+      exactly once, all ranks take the same number of steps, and a rank may get an empty list in the last one. Weigh the
+      loss by the global batch, not by the rank's share.
+    - iteration (DataLoader) gives all ranks the same number of samples, as torch does, because DDP hangs otherwise:
+      with drop_last=False the last turn is filled up with at most W - 1 samples from the start of the order, with
+      drop_last=True at most W - 1 samples are left out.
 
-    `advance` stops at the end of the epoch; `set_epoch(n)` begins epoch n, or goes on in it where n is the current one. After the end of
-    an epoch there is nothing left until `set_epoch` names the next.
+    `advance` stops at the end of the epoch; `set_epoch(n)` begins epoch n, or goes on in it where n is the current one.
+    After the end of an epoch there is nothing left until `set_epoch` names the next.
 
     Arguments, as torch's:
 
     - dataset: anything with a length.
-    - num_replicas, rank: default torch.distributed's where it is initialised, else WORLD_SIZE and RANK from the environment, else 1 and 0.
+    - num_replicas, rank: default torch.distributed's where it is initialised, else WORLD_SIZE and RANK from the
+      environment, else 1 and 0.
     - start_index: samples already consumed of epoch 0, for scripts that keep this number themselves.
     - shuffle: False gives 0, 1, 2 ... in every epoch.
     - seed: the same on all ranks.
@@ -73,7 +75,10 @@ class ElasticDistributedSampler:
         self.num_replicas = there_are if num_replicas is None else num_replicas
         self.rank = here if rank is None else rank
         if not 0 <= self.rank < self.num_replicas:
-            raise ValueError(f"rank {self.rank} is outside of 0 ... {self.num_replicas - 1}, the ranks of num_replicas={self.num_replicas}")
+            raise ValueError(
+                f"rank {self.rank} is outside of 0 ... {self.num_replicas - 1}, the ranks of "
+                f"num_replicas={self.num_replicas}"
+            )
         if not 0 <= start_index <= len(dataset):
             raise ValueError(f"start_index {start_index} is outside of 0 ... {len(dataset)}, the size of the data set")
         self.shuffle = shuffle
@@ -106,7 +111,8 @@ class ElasticDistributedSampler:
     def batches(self, global_batch_size: int) -> Iterator[list[int]]:
         """This rank's share of each global batch in the rest of the epoch.
 
-        The shares of a batch differ by one sample at most. Give `advance` the same `global_batch_size` after each optimizer step.
+        The shares of a batch differ by one sample at most. Give `advance` the same `global_batch_size` after each
+        optimizer step.
         """
         if global_batch_size < 1:
             raise ValueError(f"global_batch_size must be 1 or more: got {global_batch_size}")
@@ -116,7 +122,8 @@ class ElasticDistributedSampler:
             yield list(order[start + self.rank : end : self.num_replicas])
 
     def advance(self, samples: int) -> None:
-        """Counts `samples` that all ranks together have trained on; what goes past the end of the epoch does not count."""
+        """Counts `samples` that all ranks together have trained on; what goes past the end of the epoch does not
+        count."""
         if samples < 0:
             raise ValueError(f"cannot go back by {-samples} samples")
         self._consumed = min(self._consumed + samples, len(self.dataset))
@@ -135,7 +142,8 @@ class ElasticDistributedSampler:
         """Goes on where `state` was taken, with its seed: the rest of its epoch is the rest of its order."""
         if state["dataset_size"] != len(self.dataset):
             raise ValueError(
-                f"The checkpoint is of a data set of {state['dataset_size']} samples, this one has {len(self.dataset)}: "
+                f"The checkpoint is of a data set of {state['dataset_size']} samples, this one has "
+                f"{len(self.dataset)}: "
                 "the rest of the epoch cannot be told. Begin a new epoch with a new sampler."
             )
         self.seed = state["seed"]

@@ -1,4 +1,5 @@
-"""etcd v3: the port that the rendezvous uses, the client for a real etcd, and a store in memory with the same semantics."""
+"""etcd v3: the port that the rendezvous uses, the client for a real etcd, and a store in memory with the same
+semantics."""
 
 from elasticjob_runtime.etcd.client import EtcdClient, connect
 from elasticjob_runtime.etcd.config import CONF_KEYS, Credentials, TlsConfig

@@ -18,12 +18,13 @@ Login = Callable[[str, str], str]
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""s between two logins with a password that was refused: doubles each time. etcd checks a password with bcrypt, and all agents of a job
-whose password was changed would keep it busy."""
+"""s between two logins with a password that was refused: doubles each time. etcd checks a password with bcrypt, and all
+agents of a job whose password was changed would keep it busy."""
 
 
 class TokenKeeper:
-    """Shared by all connections of a client: etcd's members accept each other's tokens. Thread-safe; one login at a time."""
+    """Shared by all connections of a client: etcd's members accept each other's tokens. Thread-safe; one login at a
+    time."""
 
     def __init__(self, credentials: Credentials | None, clock: Callable[[], float] = time.time) -> None:
         self._credentials = credentials
@@ -88,8 +89,8 @@ class TokenKeeper:
 def renewal_time(token: str, now: float) -> float:
     """Unix time at which to log in anew, before the token expires.
 
-    A JWT says when it ends, and cannot be prolonged: renewed after 4/5 of what is left. etcd's simple tokens say nothing, and live on as
-    long as they are used; logging in without need would be costly (bcrypt on the server).
+    A JWT says when it ends, and cannot be prolonged: renewed after 4/5 of what is left. etcd's simple tokens say
+    nothing, and live on as long as they are used; logging in without need would be costly (bcrypt on the server).
     """
     parts = token.split(".")
     if len(parts) != 3:

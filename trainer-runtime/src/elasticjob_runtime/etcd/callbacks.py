@@ -13,7 +13,8 @@ log = logging.getLogger(__name__)
 class Delivery:
     def __init__(self, callback: WatchCallback) -> None:
         self._callback = callback
-        # Held during the callback, so that stop() waits for one that runs; reentrant, so that the callback itself may cancel.
+        # Held during the callback, so that stop() waits for one that runs; reentrant, so that the callback itself may
+        # cancel.
         self._lock = threading.RLock()
         self._stopped = False
 

@@ -72,12 +72,16 @@ class EtcdClient:
 
     def range(self, get: Get, *, timeout: float | None = None) -> RangeResult:
         protocol.check_key(get.range.key)
-        answer = self._call("/v3/kv/range", protocol.range_request(get), timeout, f"read {get.range.key}", idempotent=True)
+        answer = self._call(
+            "/v3/kv/range", protocol.range_request(get), timeout, f"read {get.range.key}", idempotent=True
+        )
         return RangeResult(protocol.key_values(answer), protocol.revision_of(answer))
 
     def put(self, key: str, value: str, *, lease: int = 0, timeout: float | None = None) -> int:
         protocol.check_key(key)
-        answer = self._call("/v3/kv/put", protocol.put_request(Put(key, value, lease)), timeout, f"write {key}", idempotent=False)
+        answer = self._call(
+            "/v3/kv/put", protocol.put_request(Put(key, value, lease)), timeout, f"write {key}", idempotent=False
+        )
         return protocol.revision_of(answer)
 
     def txn(
@@ -121,7 +125,9 @@ class EtcdClient:
         """Returns the TTL that was granted. The number is ours, so a grant whose answer was lost may be sent again."""
         wanted = max(1, math.ceil(ttl))
         try:
-            answer = self._call("/v3/lease/grant", {"TTL": str(wanted), "ID": str(lease_id)}, None, "grant a lease", idempotent=True)
+            answer = self._call(
+                "/v3/lease/grant", {"TTL": str(wanted), "ID": str(lease_id)}, None, "grant a lease", idempotent=True
+            )
         except responses.Exists:
             return float(wanted)
         return protocol.ttl_of(answer) or float(wanted)
@@ -139,7 +145,9 @@ class EtcdClient:
             watch.cancel()
         self._transport.close()
 
-    def _call(self, path: str, request: protocol.Json, timeout: float | None, what: str, *, idempotent: bool) -> protocol.Json:
+    def _call(
+        self, path: str, request: protocol.Json, timeout: float | None, what: str, *, idempotent: bool
+    ) -> protocol.Json:
         limit = self._timeout if timeout is None else timeout
         try:
             return self._transport.call(path, request, limit, idempotent=idempotent)
@@ -148,7 +156,8 @@ class EtcdClient:
 
 
 def connect(endpoint: str, conf: Mapping[str, str] | None = None) -> EtcdClient:
-    """A client from --rdzv-endpoint and --rdzv-conf: host:port[,host:port], URLs, IPv6; of conf, the keys in CONF_KEYS are read.
+    """A client from --rdzv-endpoint and --rdzv-conf: host:port[,host:port], URLs, IPv6; of conf, the keys in CONF_KEYS
+    are read.
 
     Nothing is sent yet. Raises ValueError, in one sentence for people: a setting is wrong or a file cannot be used.
     """

@@ -12,19 +12,22 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 5.0
 """Seconds that a call may take."""
 
-# Names of torch's `etcd` backend; torch's `etcd-v2` calls the same things otherwise, and a --rdzv-conf written for it goes on working.
+# Names of torch's `etcd` backend; torch's `etcd-v2` calls the same things otherwise, and a --rdzv-conf written for it
+# goes on working.
 _ALIASES = {"cacert": "ca_cert", "cert": "ssl_cert", "key": "ssl_cert_key"}
 
 CONF_KEYS = frozenset({"protocol", "user", "password", "password_file", "read_timeout", *_ALIASES, *_ALIASES.values()})
-"""Keys of --rdzv-conf that `connect` reads. `read_timeout` is the deadline of a call in seconds, as in torch's etcd-v2 backend
-(`timeout` is no key of ours: torch means the whole rendezvous by it)."""
+"""Keys of --rdzv-conf that `connect` reads. `read_timeout` is the deadline of a call in seconds, as in torch's etcd-v2
+backend (`timeout` is no key of ours: torch means the whole rendezvous by it)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """Files in PEM. Empty `cacert`: the system's CAs. `cert` and `key`: the client's certificate; `key` may be in the `cert` file.
+    """Files in PEM. Empty `cacert`: the system's CAs. `cert` and `key`: the client's certificate; `key` may be in the
+    `cert` file.
 
-    etcd's gateway refuses client certificates with a common name: issue them without one, and authorise by user and password.
+    etcd's gateway refuses client certificates with a common name: issue them without one, and authorise by user and
+    password.
     """
 
     cacert: str = ""
@@ -62,7 +65,8 @@ def _reason(error: OSError) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Credentials:
-    """User and password of etcd's own authentication. `password_file` is read again at every login, so that it may be rotated."""
+    """User and password of etcd's own authentication. `password_file` is read again at every login, so that it may be
+    rotated."""
 
     user: str
     password: str = dataclasses.field(default="", repr=False)

@@ -1,7 +1,8 @@
 """One HTTP/1.1 connection: just what etcd's gateway needs, with a deadline on everything.
 
-Why not http.client: it always imports ssl and email (4.6 MB and 24 ms that every agent would pay), costs 110 us more CPU a call, bounds
-each read but not the call, and a read that timed out cannot be taken up again, which a watch needs. Deadlines (`end`): time.monotonic().
+Why not http.client: it always imports ssl and email (4.6 MB and 24 ms that every agent would pay), costs 110 us more
+CPU a call, bounds each read but not the call, and a read that timed out cannot be taken up again, which a watch needs.
+Deadlines (`end`): time.monotonic().
 """
 
 from __future__ import annotations
@@ -109,7 +110,9 @@ class Connection:
         except OSError as error:
             explained = _explain(error, NotSent)
             if isinstance(explained, NotSent):
-                raise NotSent(f"the TLS handshake broke off: {explained} (if it speaks no TLS: protocol=http)") from error
+                raise NotSent(
+                    f"the TLS handshake broke off: {explained} (if it speaks no TLS: protocol=http)"
+                ) from error
             raise explained from error
 
     def _use(self, sock: socket.socket) -> None:
@@ -126,7 +129,8 @@ class Connection:
             self._socket.close()
 
     def wake(self) -> None:
-        """Called by any thread: makes the one that connects or reads here fail at once, and it closes the connection then."""
+        """Called by any thread: makes the one that connects or reads here fail at once, and it closes the connection
+        then."""
         with self._lock:
             self._closed = True
             sock = self._socket
@@ -144,7 +148,8 @@ class Connection:
         return bool(poll.poll(0))
 
     def send(self, method: str, path: str, body: bytes, headers: str, end: float) -> None:
-        """`headers`: further header lines, each ending in CRLF. Raises NotSent: etcd never acts on a part of a request."""
+        """`headers`: further header lines, each ending in CRLF. Raises NotSent: etcd never acts on a part of a
+        request."""
         request = (
             f"{method} {path} HTTP/1.1\r\nHost: {self.endpoint.authority}\r\nUser-Agent: {_USER_AGENT}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
@@ -161,7 +166,8 @@ class Connection:
             raise _explain(self._last_word() or error, NotSent) from error
 
     def _last_word(self) -> OSError | None:
-        """Why the server has closed. In TLS 1.3 it refuses a certificate only after the handshake, and may be gone before we write."""
+        """Why the server has closed. In TLS 1.3 it refuses a certificate only after the handshake, and may be gone
+        before we write."""
         if self._context is None or self._socket is None:
             return None
         try:
@@ -219,7 +225,8 @@ class Connection:
     def read_part(self, end: float) -> bytes:
         """What there is of a chunked body; empty when it has ended.
 
-        Raises TimeoutError when nothing came until `end`; the next call goes on where this one stopped. Raises AnswerLost.
+        Raises TimeoutError when nothing came until `end`; the next call goes on where this one stopped. Raises
+        AnswerLost.
         """
         while self._chunk_open:
             if self._chunk_left:
@@ -233,7 +240,8 @@ class Connection:
         return b""
 
     def _next_chunk(self, end: float) -> None:
-        """Reads a chunk's size; the last one is followed by trailers. The CRLF that ends a chunk's data is read with the next size."""
+        """Reads a chunk's size; the last one is followed by trailers. The CRLF that ends a chunk's data is read with
+        the next size."""
         start = 2 if self._buffer.startswith(b"\r\n") else 0
         at = self._buffer.find(b"\r\n", start)
         if at < 0 or self._buffer == b"\r\n":
@@ -261,8 +269,9 @@ class Connection:
         self._fill(end, resumable=True)
 
     def _ready(self, end: float) -> socket.socket:
-        """The socket, to be used until `end` at the latest: its own timeout may end before, and is no reason to give up then. (To set it
-        costs a call of the system each time, and a thread's turn: one does for several.) Raises TimeoutError."""
+        """The socket, to be used until `end` at the latest: its own timeout may end before, and is no reason to give up
+        then. (To set it costs a call of the system each time, and a thread's turn: one does for several.) Raises
+        TimeoutError."""
         left = end - time.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -303,7 +312,9 @@ def _parse_head(raw: bytes) -> Head:
         headers[name.strip().lower()] = value.strip()
     length = headers.get("content-length", "")
     numbers = length or "0", rest[:3]
-    if not (version.startswith("HTTP/1.") and all(text.isascii() and text.isdigit() and len(text) < 10 for text in numbers)):
+    if not (
+        version.startswith("HTTP/1.") and all(text.isascii() and text.isdigit() and len(text) < 10 for text in numbers)
+    ):
         raise NotHttp(f"answers {_quote(raw)}, which is not HTTP")
     if version == "HTTP/1.0":
         headers.setdefault("connection", "close")

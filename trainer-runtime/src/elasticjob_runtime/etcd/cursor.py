@@ -1,8 +1,9 @@
 """Where a watch stands: turns the messages of one stream after another into updates, each change once. Pure.
 
-etcd orders the changes of one watcher (one range), and so does this. Between the ranges of a stream it does not: etcd takes up watchers
-that start in the past one by one, up to 0.1 s apart, and does not say when it has. To put their changes in order means to hold them back
-for that long, or to ask with every change. Who needs an order of two keys watches them in one range.
+etcd orders the changes of one watcher (one range), and so does this. Between the ranges of a stream it does not: etcd
+takes up watchers that start in the past one by one, up to 0.1 s apart, and does not say when it has. To put their
+changes in order means to hold them back for that long, or to ask with every change. Who needs an order of two keys
+watches them in one range.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Cursor:
 
     @protocol.understood
     def feed(self, message: protocol.Json) -> WatchUpdate | None:
-        """What is new in it. Raises HistoryGone, Behind, TokenRefused, Denied, NotEtcd or Unavailable: this connection is over."""
+        """What is new in it. Raises HistoryGone, Behind, TokenRefused, Denied, NotEtcd or Unavailable: this connection
+        is over."""
         if message.get("canceled"):
             if message.get("compact_revision"):
                 raise HistoryGone(f"compacted up to revision {message['compact_revision']}")
@@ -74,7 +76,8 @@ class Cursor:
         return self._on_events(index, tuple(e for e in events if e.mod_revision >= self.next[index]))
 
     def _on_created(self, header: protocol.Json) -> None:
-        # Changes of one range may come before another's watcher is told to stand: it knew of no more than was known then.
+        # Changes of one range may come before another's watcher is told to stand: it knew of no more than was known
+        # then.
         if self._is_before(header, self._asked_for):
             raise Behind("the member does not know what this watch has seen")
         self._store = header.get("cluster_id", "")
@@ -91,7 +94,8 @@ class Cursor:
         return WatchUpdate(events[-1].mod_revision, events)
 
     def misses(self, index: int, count: int) -> bool:
-        """Whether the range `index`, which has `count` keys now, is not what this watch has brought: a deletion leaves no newer key.
+        """Whether the range `index`, which has `count` keys now, is not what this watch has brought: a deletion leaves
+        no newer key.
 
         The first count is believed.
         """
@@ -107,8 +111,8 @@ class Cursor:
     def is_rewound(self, header: protocol.Json) -> bool:
         """Whether a member with this header is at an earlier point than the watch, or in another cluster.
 
-        A member may just be late; but if it says so in answer to a linearizable read, the store has lost its data. (A new store that has
-        overtaken the old one's revision and raft term cannot be told from it.)
+        A member may just be late; but if it says so in answer to a linearizable read, the store has lost its data. (A
+        new store that has overtaken the old one's revision and raft term cannot be told from it.)
         """
         return self._is_before(header, self._known)
 

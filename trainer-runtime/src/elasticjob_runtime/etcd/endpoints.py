@@ -27,9 +27,11 @@ class Endpoint:
 
 
 def parse_endpoints(text: str, *, protocol: str = "", default_port: int = DEFAULT_PORT) -> tuple[Endpoint, ...]:
-    """Parses "host:port[,host:port]"; each may be a URL (http:// or https://), a name, an IPv4 or an IPv6 address ([::1]:2379 or ::1).
+    """Parses "host:port[,host:port]"; each may be a URL (http:// or https://), a name, an IPv4 or an IPv6 address
+    ([::1]:2379 or ::1).
 
-    `protocol` ("http" or "https") holds for those without one; empty: http. Raises ValueError where nothing sensible can be read.
+    `protocol` ("http" or "https") holds for those without one; empty: http. Raises ValueError where nothing sensible
+    can be read.
     """
     if protocol not in {"", "http", "https"}:
         raise ValueError(f"protocol is {protocol!r}; it must be http or https")
@@ -45,7 +47,9 @@ def _parse_endpoint(text: str, protocol: str, default_port: int) -> Endpoint:
         scheme, rest = protocol or "http", text
     scheme = scheme.lower()
     if "@" in rest:
-        raise ValueError("an etcd endpoint must not carry user or password; give them as user and password (or password_file)")
+        raise ValueError(
+            "an etcd endpoint must not carry user or password; give them as user and password (or password_file)"
+        )
     if scheme not in {"http", "https"}:
         raise ValueError(f"etcd endpoint {text!r} starts with {scheme}://; expected http:// or https://")
     if separator and protocol and scheme != protocol:

@@ -1,8 +1,8 @@
 """The port to the coordination store: the few operations of etcd v3 that the rendezvous needs, and its errors.
 
-Two implementations: `EtcdClient` (client.py) speaks to a real etcd; `MemoryStore` (memory.py) serves one process (`--standalone`, tests),
-or, behind `EmbeddedServer` (embedded.py), the `EtcdClient`s of one machine. One contract suite (tests/contract) runs on all of them. No
-wider than this on purpose: whatever is added must exist on both.
+Two implementations: `EtcdClient` (client.py) speaks to a real etcd; `MemoryStore` (memory.py) serves one process
+(`--standalone`, tests), or, behind `EmbeddedServer` (embedded.py), the `EtcdClient`s of one machine. One contract suite
+(tests/contract) runs on all of them. No wider than this on purpose: whatever is added must exist on both.
 
 All calls are blocking, bounded by a deadline, and may be made from any thread.
 
@@ -11,11 +11,12 @@ Errors (all derive from StoreError; library errors are chained):
     StoreError
       Unavailable        no endpoint answered within the deadline; worth trying again
       Denied             credentials refused, or no permission on the key; not worth trying again with the same ones
-      NotEtcd            the endpoint answers, but it is not an etcd we can use (other service, version < 3.4); says what it is
+      NotEtcd            the endpoint answers, but is no etcd of use (another service, version < 3.4); says what it is
       LeaseLost          the lease is expired or revoked
       Full               the store takes no writes, until its owner has made room
 
-A StoreError of no subclass: the store does not take the request, whoever sends it and however often (too large, malformed).
+A StoreError of no subclass: the store does not take the request, whoever sends it and however often (too large,
+malformed).
 """
 
 from __future__ import annotations
@@ -148,8 +149,8 @@ class Event:
 class WatchUpdate:
     """What a watch delivers: changes of one range in revision order, each once. `revision` is that of the last.
 
-    `snapshot` is set when the watch had to start over (history compacted): it then holds *all* keys of the watched ranges at `revision`,
-    to replace whatever the receiver knew; `events` is empty.
+    `snapshot` is set when the watch had to start over (history compacted): it then holds *all* keys of the watched
+    ranges at `revision`, to replace whatever the receiver knew; `events` is empty.
     """
 
     revision: int
@@ -159,7 +160,8 @@ class WatchUpdate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WatchFailure:
-    """The watch could not go on for now (`Unavailable`: it retries by itself, and this is only news) or at all (`Denied`, `NotEtcd`)."""
+    """The watch could not go on for now (`Unavailable`: it retries by itself, and this is only news) or at all
+    (`Denied`, `NotEtcd`)."""
 
     error: StoreError
 
@@ -170,7 +172,8 @@ WatchCallback = Callable[[WatchUpdate | WatchFailure], None]
 
 class Watch(Protocol):
     def cancel(self) -> None:
-        """Stops it; no callback starts after this returns. Idempotent; may be called from any thread but the callback."""
+        """Stops it; no callback starts after this returns. Idempotent; may be called from any thread but the
+        callback."""
 
 
 class LeaseKeeper(Protocol):
@@ -181,10 +184,12 @@ class LeaseKeeper(Protocol):
 
     @property
     def expires_at(self) -> float:
-        """time.monotonic() until which the store certainly holds the lease: start of the last successful renewal + TTL."""
+        """time.monotonic() until which the store certainly holds the lease: start of the last successful renewal +
+        TTL."""
 
     def revoke(self) -> None:
-        """Stops renewing and ends the lease, with all its keys, at once; best effort when the store is away. Idempotent."""
+        """Stops renewing and ends the lease, with all its keys, at once; best effort when the store is away.
+        Idempotent."""
 
     def stop(self) -> None:
         """Stops renewing and leaves the lease to expire. Idempotent."""
@@ -208,23 +213,25 @@ class Store(Protocol):
         *,
         timeout: float | None = None,
     ) -> TxnResult:
-        """Atomic. At most 100 operations a side. A call whose answer was lost is *not* sent again (it may have happened): Unavailable is
-        raised, and the caller reads before it decides."""
+        """Atomic. At most 100 operations a side. A call whose answer was lost is *not* sent again (it may have
+        happened): Unavailable is raised, and the caller reads before it decides."""
 
     def lease(self, ttl: float, on_lost: Callable[[str], None]) -> LeaseKeeper:
-        """Grants a lease of `ttl` seconds (etcd: whole ones, at least 2) and renews it every ttl/3 on its own thread, with its own
-        connection.
+        """Grants a lease of `ttl` seconds (etcd: whole ones, at least 2) and renews it every ttl/3 on its own thread,
+        with its own connection.
 
-        `on_lost(reason)` is called once, from the keeper's thread, when the store says that the lease is gone. When the store cannot be
-        reached, nothing is called: `expires_at` stops growing, and the owner decides (self-fencing is a decision, not I/O).
+        `on_lost(reason)` is called once, from the keeper's thread, when the store says that the lease is gone. When the
+        store cannot be reached, nothing is called: `expires_at` stops growing, and the owner decides (self-fencing is a
+        decision, not I/O).
         """
 
     def watch(self, ranges: Sequence[KeyRange], start_revision: int, callback: WatchCallback) -> Watch:
-        """Delivers every change of the ranges from `start_revision` on, over one connection, across reconnects and endpoint changes.
+        """Delivers every change of the ranges from `start_revision` on, over one connection, across reconnects and
+        endpoint changes.
 
-        `start_revision` is at most one past what the store has told; a later one means that the store has lost its data since, and the
-        watch begins with a snapshot. Changes of one range come in order. Those of two ranges need not, right after a connection: who needs
-        that watches one range (cursor.py).
+        `start_revision` is at most one past what the store has told; a later one means that the store has lost its data
+        since, and the watch begins with a snapshot. Changes of one range come in order. Those of two ranges need not,
+        right after a connection: who needs that watches one range (cursor.py).
         """
 
     def close(self) -> None:

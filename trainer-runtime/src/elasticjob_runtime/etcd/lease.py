@@ -21,9 +21,10 @@ def new_lease_id() -> int:
 class KeptLease:
     """Implements port.LeaseKeeper.
 
-    `renew` prolongs the lease and returns its TTL in seconds; it raises LeaseLost when the store says that it is gone, another StoreError
-    when the store cannot be asked. `interrupt` makes a renewal under way fail, and those after it; `on_end` is called by the thread when it
-    has ended. `expires_at` counts from the moment *before* a renewal was sent: the store cannot have counted from earlier.
+    `renew` prolongs the lease and returns its TTL in seconds; it raises LeaseLost when the store says that it is gone,
+    another StoreError when the store cannot be asked. `interrupt` makes a renewal under way fail, and those after it;
+    `on_end` is called by the thread when it has ended. `expires_at` counts from the moment *before* a renewal was sent:
+    the store cannot have counted from earlier.
     """
 
     def __init__(

@@ -93,7 +93,15 @@ class MemoryStore:
             self.apply(Revoke(number))
 
         keeper = KeptLease(
-            number, ttl, started, renew, revoke, on_lost, interrupt=lambda: None, on_end=self._leases.discard, clock=self._clock
+            number,
+            ttl,
+            started,
+            renew,
+            revoke,
+            on_lost,
+            interrupt=lambda: None,
+            on_end=self._leases.discard,
+            clock=self._clock,
         )
         self._leases.add(keeper)
         return keeper
@@ -158,9 +166,11 @@ class MemoryStore:
     def wait_changes(
         self, ranges: Sequence[KeyRange], revision: int, cancelled: Callable[[], bool], timeout: float | None = None
     ) -> tuple[list[Event], int]:
-        """Waits for the store to pass `revision` - 1; returns the ranges' changes (maybe none) and the revision they reach to.
+        """Waits for the store to pass `revision` - 1; returns the ranges' changes (maybe none) and the revision they
+        reach to.
 
-        Returns nothing new after `timeout` seconds or when `cancelled`. Raises Compacted, and Unavailable once the store is closed.
+        Returns nothing new after `timeout` seconds or when `cancelled`. Raises Compacted, and Unavailable once the
+        store is closed.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or cancelled() or self._state.revision != revision - 1, timeout)

@@ -1,6 +1,8 @@
-"""etcd's key-value semantics as a state machine: revisions, leases, history. Pure: what it does depends on the operations and times given.
+"""etcd's key-value semantics as a state machine: revisions, leases, history. Pure: what it does depends on the
+operations and times given.
 
-`State.apply(operation, now)` does one operation; every change is in `changes_since` afterwards. Not thread-safe: MemoryStore adds the lock.
+`State.apply(operation, now)` does one operation; every change is in `changes_since` afterwards. Not thread-safe:
+MemoryStore adds the lock.
 """
 
 from __future__ import annotations
@@ -92,9 +94,11 @@ class State:
         self._limit = history
 
     def apply(self, operation: StateOperation, now: float) -> TxnResult:
-        """Ends the leases that have expired by `now` (seconds, any clock that does not go back), then does the operation.
+        """Ends the leases that have expired by `now` (seconds, any clock that does not go back), then does the
+        operation.
 
-        Raises StoreError, and has done nothing then. The result of anything but a transaction carries the revision only.
+        Raises StoreError, and has done nothing then. The result of anything but a transaction carries the revision
+        only.
         """
         self.expire(now)
         match operation:

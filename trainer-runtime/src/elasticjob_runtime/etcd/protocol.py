@@ -39,7 +39,9 @@ def decode(text: str) -> str:
     return binascii.a2b_base64(text).decode("utf-8", "surrogateescape")
 
 
-_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode  # json.dumps would make one for every message
+_to_json = json.JSONEncoder(
+    separators=(",", ":"), check_circular=False
+).encode  # json.dumps would make one for every message
 
 
 def dump(data: Json) -> bytes:
@@ -88,7 +90,8 @@ def txn_request(compare: Sequence[Compare], success: Sequence[Operation], failur
 
 
 def watch_request(ranges: Sequence[KeyRange], start_revisions: Sequence[int]) -> bytes:
-    """One body that creates a watcher for each range, numbered from 1: the gateway reads JSON objects until the body ends."""
+    """One body that creates a watcher for each range, numbered from 1: the gateway reads JSON objects until the body
+    ends."""
     requests = [
         {**_span(span), "start_revision": str(start), "watch_id": str(number), "fragment": True}
         for number, (span, start) in enumerate(zip(ranges, start_revisions, strict=True), 1)
@@ -97,8 +100,8 @@ def watch_request(ranges: Sequence[KeyRange], start_revisions: Sequence[int]) ->
 
 
 def news_request(ranges: Sequence[KeyRange], since: Sequence[int]) -> Json:
-    """A read of at most one key a range that was written at or after the revision in `since`. etcd tells too how many keys each range has,
-    newer or not."""
+    """A read of at most one key a range that was written at or after the revision in `since`. etcd tells too how many
+    keys each range has, newer or not."""
     return {
         "success": [
             {"request_range": {**_span(span), "min_mod_revision": str(revision), "limit": "1", "keys_only": True}}
@@ -137,7 +140,8 @@ def _guards(compare: Compare) -> list[Json]:
 
 
 def understood(read: Callable[P, T]) -> Callable[P, T]:
-    """What etcd never sends is a NotEtcd, whatever it is that does not fit: a field that is missing, of another type, or no number."""
+    """What etcd never sends is a NotEtcd, whatever it is that does not fit: a field that is missing, of another type,
+    or no number."""
 
     @functools.wraps(read)
     def checked(*arguments: P.args, **options: P.kwargs) -> T:

@@ -69,7 +69,8 @@ def http_error(status: int, headers: dict[str, str], body: bytes) -> StoreError:
 
 
 def cancel_error(reason: str) -> StoreError:
-    """The error for the reason with which a watcher was cancelled: "rpc error: code = PermissionDenied desc = etcdserver: ..."."""
+    """The error for the reason with which a watcher was cancelled: "rpc error: code = PermissionDenied desc =
+    etcdserver: ..."."""
     text = reason.rpartition("desc = ")[2].removeprefix("etcdserver: ")
     if any(words in text for words in _LOGIN_AGAIN):
         return TokenRefused(text)

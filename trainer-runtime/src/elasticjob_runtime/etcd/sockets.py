@@ -1,4 +1,5 @@
-"""TCP connections with a deadline, name resolution included (getaddrinfo has none, and a DNS outage must not hang an agent)."""
+"""TCP connections with a deadline, name resolution included (getaddrinfo has none, and a DNS outage must not hang an
+agent)."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# A dead peer is found after these seconds (the last: milliseconds) when nothing else is under way; a call has its own deadline.
+# A dead peer is found after these seconds (the last: milliseconds) when nothing else is under way; a call has its own
+# deadline.
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 
 Address = tuple[socket.AddressFamily, Any]
@@ -50,7 +52,8 @@ class _Lookup:
 
 
 class Resolver:
-    """Names to addresses, one lookup of a name at a time; and the last address of each that was connected to. Thread-safe.
+    """Names to addresses, one lookup of a name at a time; and the last address of each that was connected to.
+    Thread-safe.
 
     A Service keeps its address while DNS is away: what was good a moment ago is tried when no answer comes.
     """
@@ -61,7 +64,8 @@ class Resolver:
         self._under_way: dict[tuple[str, int], _Lookup] = {}
 
     def candidates(self, host: str, port: int, end: float) -> Iterator[tuple[list[Address], float]]:
-        """(addresses to try, the part of the time left that they may take), one group after the other, until `end` (time.monotonic()).
+        """(addresses to try, the part of the time left that they may take), one group after the other, until `end`
+        (time.monotonic()).
 
         Raises OSError where there is none (any more).
         """
@@ -98,7 +102,9 @@ RESOLVER = Resolver()
 """The process's own: what one connection has learned serves the others."""
 
 
-def connect(host: str, port: int, end: float, use: Callable[[socket.socket], None], resolver: Resolver = RESOLVER) -> None:
+def connect(
+    host: str, port: int, end: float, use: Callable[[socket.socket], None], resolver: Resolver = RESOLVER
+) -> None:
     """Connects to the first address of `host` that answers until `end` (time.monotonic()). Raises OSError.
 
     `use` gets every socket before it connects, so that another thread can shut it down; the last one is connected.

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from elasticjob_runtime.etcd import protocol, responses
 from elasticjob_runtime.etcd.auth import TokenKeeper
-from elasticjob_runtime.etcd.connection import AnswerLost, Connection, NotHttp, NotSent, TlsRefused, TooLate, TransportError
+from elasticjob_runtime.etcd.connection import (
+    AnswerLost,
+    Connection,
+    NotHttp,
+    NotSent,
+    TlsRefused,
+    TooLate,
+    TransportError,
+)
 from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation
 from elasticjob_runtime.etcd.interface import Denied, NotEtcd, StoreError, Unavailable
 
@@ -53,8 +61,11 @@ class Transport:
         other._checked = self._checked
         return other
 
-    def call(self, path: str, request: protocol.Json, timeout: float, *, idempotent: bool, attempt: float = float("inf")) -> protocol.Json:
-        """One call, on whichever endpoint answers within `timeout` seconds; `attempt` bounds the time given to one endpoint.
+    def call(
+        self, path: str, request: protocol.Json, timeout: float, *, idempotent: bool, attempt: float = float("inf")
+    ) -> protocol.Json:
+        """One call, on whichever endpoint answers within `timeout` seconds; `attempt` bounds the time given to one
+        endpoint.
 
         What is not idempotent is sent again only if it certainly did not happen. Raises StoreError.
         """
@@ -68,7 +79,9 @@ class Transport:
             share = max((end - time.monotonic()) / untried, _SHORTEST_ATTEMPT)
             attempt_end = min(end, time.monotonic() + min(share, attempt))
             try:
-                return self.call_at(endpoint, path, body, attempt_end, None if idempotent else end, idempotent=idempotent)
+                return self.call_at(
+                    endpoint, path, body, attempt_end, None if idempotent else end, idempotent=idempotent
+                )
             except (Unavailable, NotEtcd, Untrusted) as error:
                 self.rotation.failed(endpoint)
                 if endpoint not in faults or not isinstance(error, NoTime):
@@ -94,12 +107,20 @@ class Transport:
         return kind(summary(faults))
 
     def call_at(
-        self, endpoint: Endpoint, path: str, body: bytes, end: float, answer_end: float | None = None, *, idempotent: bool = False
+        self,
+        endpoint: Endpoint,
+        path: str,
+        body: bytes,
+        end: float,
+        answer_end: float | None = None,
+        *,
+        idempotent: bool = False,
     ) -> protocol.Json:
-        """One attempt at one endpoint: everything up to sending until `end`, the answer until `answer_end`. Raises StoreError.
+        """One attempt at one endpoint: everything up to sending until `end`, the answer until `answer_end`. Raises
+        StoreError.
 
-        No write and no password goes to an endpoint that has not shown yet that it is an etcd we can use. What is idempotent needs no
-        question before it: its own answer shows that.
+        No write and no password goes to an endpoint that has not shown yet that it is an etcd we can use. What is
+        idempotent needs no question before it: its own answer shows that.
         """
         answer_end = end if answer_end is None else answer_end
 
@@ -153,7 +174,8 @@ class Transport:
         raise AssertionError
 
     def open_stream(self, endpoint: Endpoint, end: float, *, check: bool = True) -> Connection:
-        """A new connection; the caller gives it back with `release`. With `check`, to what is certainly an etcd we can use."""
+        """A new connection; the caller gives it back with `release`. With `check`, to what is certainly an etcd we can
+        use."""
         connection = Connection(endpoint, self._context if endpoint.tls else None)
         with self._lock:
             if self._closed:
@@ -245,7 +267,9 @@ class _Borrowed:
             raise store_error(error) from error
 
 
-def _exchange(connection: Connection, path: str, body: bytes, token: str, end: float, answer_end: float) -> protocol.Json:
+def _exchange(
+    connection: Connection, path: str, body: bytes, token: str, end: float, answer_end: float
+) -> protocol.Json:
     connection.send("POST", path, body, f"Authorization: {token}\r\n" if token else "", end)
     head = connection.read_head(answer_end)
     return responses.parse_answer(head.status, head.headers, connection.read_body(head, answer_end))
@@ -274,7 +298,8 @@ def summary(faults: dict[Endpoint, StoreError]) -> str:
 
 
 def pause_before(failures: int, endpoints: int) -> float:
-    """Seconds before the next attempt: none until every endpoint had its turn, then 0.05 doubling to 0.5, with jitter."""
+    """Seconds before the next attempt: none until every endpoint had its turn, then 0.05 doubling to 0.5, with
+    jitter."""
     rounds, rest = divmod(failures, endpoints)
     if rest or not rounds:
         return 0.0

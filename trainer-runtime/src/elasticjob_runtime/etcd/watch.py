@@ -34,16 +34,17 @@ _STALL_GRACE = 1.0
 _LONGEST_MESSAGE = 1 << 26
 # Asks the member to end the stream when it has lost its cluster's leader, instead of falling silent.
 _HEADERS = "Grpc-Metadata-hasleader: true\r\nConnection: close\r\n"
-# Without `close`, etcd's HTTP server may throw away what it has not read of the body when it begins to answer: some of the ranges of
-# about one watch in a hundred, on a busy server.
+# Without `close`, etcd's HTTP server may throw away what it has not read of the body when it begins to answer: some of
+# the ranges of about one watch in a hundred, on a busy server.
 
 
 class EtcdWatch:
     """Implements port.Watch.
 
-    A stream on which nothing came for about `probe_interval` seconds is probed: the same member must answer a linearizable read within 3 s,
-    and must not know of changes that the stream does not bring. That finds what TCP cannot see: a frozen server, a member cut off
-    from its cluster, a stream lost in a proxy. `transport` is the watch's own; `on_end` is called by its thread when it has ended.
+    A stream on which nothing came for about `probe_interval` seconds is probed: the same member must answer a
+    linearizable read within 3 s, and must not know of changes that the stream does not bring. That finds what TCP
+    cannot see: a frozen server, a member cut off from its cluster, a stream lost in a proxy. `transport` is the watch's
+    own; `on_end` is called by its thread when it has ended.
     """
 
     def __init__(
@@ -164,12 +165,15 @@ class EtcdWatch:
         return time.monotonic() + self._probe_interval * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load
 
     def _probe(self, endpoint: Endpoint) -> _Stall | None:
-        """Raises Unavailable when the member does not answer. Returns what the stream should have brought and has not yet."""
+        """Raises Unavailable when the member does not answer. Returns what the stream should have brought and has not
+        yet."""
         since = list(self._cursor.next)
         request = protocol.dump(protocol.news_request(self._cursor.ranges, since))
         answer = self._transport.call_at(endpoint, "/v3/kv/txn", request, time.monotonic() + _PROBE_TIMEOUT)
         # In this order: with news on the way, a count is no measure yet.
-        news = [written or self._cursor.misses(index, count) for index, (written, count) in enumerate(protocol.news(answer))]
+        news = [
+            written or self._cursor.misses(index, count) for index, (written, count) in enumerate(protocol.news(answer))
+        ]
         return _Stall(since, news, time.monotonic() + _STALL_GRACE) if any(news) else None
 
     def _start_over(self, endpoint: Endpoint, reason: StoreError) -> None:
@@ -266,7 +270,8 @@ class _Lines:
         self._rest = bytearray()
 
     def read(self, end: float) -> list[protocol.Json]:
-        """What there is. Raises TimeoutError when there is nothing until `end`, StoreError when the stream ends or says so."""
+        """What there is. Raises TimeoutError when there is nothing until `end`, StoreError when the stream ends or says
+        so."""
         part = self._stream.read_part(end)
         if not part:
             raise Unavailable("the watch stream ended")

@@ -1,9 +1,9 @@
 """Restarts that do not help: how long to wait before the next, and when to stop. Pure.
 
-A crash after progress is restarted at once. So are the first few of one kind without progress between; further ones wait 1, 2, 4 ... s.
-Restarts in a row that bring no progress end the job, whatever crashes. Progress is a training step beyond any known at an earlier crash,
-where the script reports steps; of a script that reports none, workers that ran for a while. What has to be remembered is in the plan, so
-a new planner knows it.
+A crash after progress is restarted at once. So are the first few of one kind without progress between; further ones
+wait 1, 2, 4 ... s. Restarts in a row that bring no progress end the job, whatever crashes. Progress is a training step
+beyond any known at an earlier crash, where the script reports steps; of a script that reports none, workers that ran
+for a while. What has to be remembered is in the plan, so a new planner knows it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import dataclasses
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, PlanValue
 
 AUTO_STALLED_RESTARTS = 5
-"""Restarts without progress that end the job of a script that reports steps, where --max-stalled-restarts is not given."""
+"""Restarts without progress that end the job of a script that reports steps, where --max-stalled-restarts is not
+given."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +30,8 @@ class Limits:
     stable_time: float = 5.0
     """s that workers which report no steps must run for it to count as progress."""
     max_stalled: int | None = 0
-    """Restarts in a row without progress that end the job; 0: no end; None: AUTO_STALLED_RESTARTS where the script reports steps."""
+    """Restarts in a row without progress that end the job; 0: no end; None: AUTO_STALLED_RESTARTS where the script
+    reports steps."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,7 +81,8 @@ def judge(history: History, crash: Crash, limits: Limits) -> Verdict:
 
 
 def delay(same_crashes: int, limits: Limits) -> float:
-    """s before the restart after this many crashes of one kind in a row: 0 for the first few, then 1, 2, 4 ... times the backoff."""
+    """s before the restart after this many crashes of one kind in a row: 0 for the first few, then 1, 2, 4 ... times
+    the backoff."""
     further = same_crashes - limits.at_once
     return min(limits.backoff_max, limits.backoff * 2.0 ** min(further - 1, 30)) if further > 0 else 0.0
 
@@ -92,11 +95,17 @@ def longest_delay(history: History, limits: Limits) -> float:
 def history_of(plan: PlanValue | None) -> History:
     if plan is None:
         return History()
-    return History(crash=plan.crash, same_crashes=plan.same_crashes, stalled_restarts=plan.stalled_restarts, best_step=plan.best_step)
+    return History(
+        crash=plan.crash,
+        same_crashes=plan.same_crashes,
+        stalled_restarts=plan.stalled_restarts,
+        best_step=plan.best_step,
+    )
 
 
 def kind_of(failure: FailureValue) -> str:
-    """Two crashes of one kind count as the same: how it ended, and the exception without its text, which may name anything."""
+    """Two crashes of one kind count as the same: how it ended, and the exception without its text, which may name
+    anything."""
     if failure.reason == PEER_LOST:
         return PEER_LOST
     return f"{failure.reason} {failure.exit_code} {failure.message.partition(':')[0]}"[:100]
@@ -114,5 +123,9 @@ def _end(known: History, limits: Limits) -> str:
         most = AUTO_STALLED_RESTARTS if known.best_step is not None else 0
     if not most or known.stalled_restarts < most:
         return ""
-    reached = f"no step beyond {known.best_step}" if known.best_step is not None else f"no group ran for {limits.stable_time:g} s"
+    reached = (
+        f"no step beyond {known.best_step}"
+        if known.best_step is not None
+        else f"no group ran for {limits.stable_time:g} s"
+    )
     return f"{known.stalled_restarts} restarts without progress ({reached})"

@@ -1,7 +1,8 @@
 """What an agent does next: `decide(view, now) -> Action`, pure.
 
-The rules stand in order of precedence; the first that has something to do wins. Each compares what *is* with what the store says, so any
-number of calls with the same view give the same action, and an agent that was killed in between goes on from wherever it left.
+The rules stand in order of precedence; the first that has something to do wins. Each compares what *is* with what the
+store says, so any number of calls with the same view give the same action, and an agent that was killed in between goes
+on from wherever it left.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def decide(view: View, now: float) -> Action:
 
 def _first_of_the_rules(view: View, now: float) -> Action:
     rules: tuple[Callable[[View, float], Action | None], ...] = (
-        _end, _leave, _give_way, fence, _register, _misfit, _warm_up, make_way, _follow, _report, _listen, _watch, _restore, _lead,
+        _end, _leave, _yield_name, fence, _register, _incompatible, _warm_up, make_way,
+        _follow, _report, _listen, _watch, _restore, _lead,
     )  # fmt: skip
     for rule in rules:
         if (action := rule(view, now)) is not None:
@@ -74,7 +76,11 @@ def _end(view: View, _now: float) -> Action | None:
         why = f"the job {outcome.state.value}: {outcome.message}"
         return Wait(reason=f"stopping the workers: {why}") if view.workers.saving else stop(view, why)
     code = ExitCode.SUCCEEDED if outcome.state is OutcomeState.SUCCEEDED else ExitCode.WORKERS_FAILED
-    late = "" if view.store.registered or view.workers.round else " before this agent came; take another --rdzv-id to run it again"
+    late = (
+        ""
+        if view.store.registered or view.workers.round
+        else " before this agent came; take another --rdzv-id to run it again"
+    )
     return Exit(code=code, reason=f"the job {outcome.state.value}{late}: {outcome.message}")
 
 
@@ -87,7 +93,9 @@ def _leave(view: View, now: float) -> Action | None:
     told = not view.store.registered or (me is not None and me.value.state is MemberState.LEAVING)
     give_up = since + view.settings.leave_timeout
     if not told and now < give_up:
-        return PublishState(state=MemberState.LEAVING, round=view.workers.round, until=give_up, reason="leaving the job")
+        return PublishState(
+            state=MemberState.LEAVING, round=view.workers.round, until=give_up, reason="leaving the job"
+        )
     if view.workers.state is WorkersState.RUNNING:
         return StopWorkers(grace=view.settings.shutdown_grace, reason="leaving: workers get time to save")
     if view.workers.state is WorkersState.STOPPING:
@@ -95,7 +103,7 @@ def _leave(view: View, now: float) -> Action | None:
     return Exit(code=view.leaving_code, reason="left the job")
 
 
-def _give_way(view: View, _now: float) -> Action | None:
+def _yield_name(view: View, _now: float) -> Action | None:
     """Another agent has this member's name: two would write the same key and the same checkpoint."""
     if not view.store.replaced_by:
         return None
@@ -130,7 +138,8 @@ def _register(view: View, _now: float) -> Action | None:
 
 
 def _warm_up(view: View, _now: float) -> Action | None:
-    """Ready to start workers: say so; and whether there are stores for them, which their host process may have taken with it."""
+    """Ready to start workers: say so; and whether there are stores for them, which their host process may have taken
+    with it."""
     me = view.me
     if me is None or view.store.role is None:  # nothing is watched yet that would show what is said
         return None
@@ -139,10 +148,12 @@ def _warm_up(view: View, _now: float) -> Action | None:
             return None
         reason = "the stores of coming rounds listen" if view.stores else "the stores of coming rounds are gone"
         return PublishState(state=me.value.state, round=me.value.round, stores=view.stores, reason=reason)
-    return PublishState(state=MemberState.READY, round=view.workers.round, stores=view.stores, reason="ready to start workers")
+    return PublishState(
+        state=MemberState.READY, round=view.workers.round, stores=view.stores, reason="ready to start workers"
+    )
 
 
-def _misfit(view: View, _now: float) -> Action | None:
+def _incompatible(view: View, _now: float) -> Action | None:
     """A member of another contract version, or that starts another number of workers, cannot train with the rest."""
     if view.workers.round or view.me is None:
         return None
@@ -151,7 +162,8 @@ def _misfit(view: View, _now: float) -> Action | None:
     version = norm.contract if norm else CONTRACT_VERSION
     theirs = plan.value.nproc if plan else norm.nproc if norm else nproc
     if version != CONTRACT_VERSION:
-        return _misfitting(f"this agent speaks version {CONTRACT_VERSION} of the contract, the others version {version}: "
+        return _misfitting(
+            f"this agent speaks version {CONTRACT_VERSION} of the contract, the others version {version}: "
                            "use one version of elasticjob-runtime in all images of a job")  # fmt: skip
     if theirs != nproc:
         return _misfitting(f"this agent starts {nproc} workers, the job's other members start {theirs} each: "
@@ -160,13 +172,14 @@ def _misfit(view: View, _now: float) -> Action | None:
 
 
 def _norm(view: View) -> MemberValue | None:
-    """The member to which all others have to fit: who leads the plan, or was there first. Any other may be a misfit itself."""
+    """The member to which all others have to fit: who leads the plan, or was there first. Any other may be a misfit
+    itself."""
     plan = view.store.plan
     if plan is not None:
         leader = view.store.members.get(plan.value.leader)
         return leader.value if leader is not None and leader.name != view.settings.me else None
-    founder = view.store.founder or _earliest_other(view)
-    return founder if founder is not None and founder.state is not MemberState.LEAVING else None
+    first_member = view.store.first_member or _earliest_other(view)
+    return first_member if first_member is not None and first_member.state is not MemberState.LEAVING else None
 
 
 def _earliest_other(view: View) -> MemberValue | None:
@@ -223,7 +236,10 @@ def _report(view: View, _now: float) -> Action | None:
         said = me.value.state is MemberState.SUCCEEDED and me.value.round == workers.round
         if not said:
             return PublishState(
-                state=MemberState.SUCCEEDED, round=workers.round, stores=view.stores, reason="all local workers exited with 0"
+                state=MemberState.SUCCEEDED,
+                round=workers.round,
+                stores=view.stores,
+                reason="all local workers exited with 0",
             )
     return None
 
@@ -244,9 +260,16 @@ def _watch(view: View, now: float) -> Action | None:
 
 
 def _restore(view: View, now: float) -> Action | None:
-    """The store came back empty while the job went on: the member that leads puts its plan back; without it, a new one is made."""
+    """The store came back empty while the job went on: the member that leads puts its plan back; without it, a new one
+    is made."""
     plan, me = view.workers.plan, view.me
-    if view.store.plan is not None or plan is None or view.store.role is None or me is None or plan.round < view.store.last_round:
+    if (
+        view.store.plan is not None
+        or plan is None
+        or view.store.role is None
+        or me is None
+        or plan.round < view.store.last_round
+    ):
         return None
     if plan.rank is not None and plan.rank.group_rank == 0:
         return RestorePlan(plan=plan, reason=f"the store lost plan {plan.round}: writing it again")
@@ -266,7 +289,9 @@ def _lead(view: View, now: float) -> Action | None:
         return next_plan(view, now)
     unasked = tuple(member for member in before if not _fresh(view, member, now))
     if trouble_since(view) is not None and unasked:
-        return ProbePeers(members=unasked, reason=f"asking {len(unasked)} members before me in line whether they are there")
+        return ProbePeers(
+            members=unasked, reason=f"asking {len(unasked)} members before me in line whether they are there"
+        )
     return Wait(
         until=now + view.settings.probe_age if trouble_since(view) is not None else None,
         reason=f"{before[0].name} is before me in line",

@@ -11,10 +11,13 @@ PRESENT = (MemberState.READY, MemberState.SUCCEEDED)
 
 
 def candidates(view: View) -> list[Member]:
-    """Members that can be planned, survivors of the current plan first in rank order, then newcomers: ranks stay stable."""
+    """Members that can be planned, survivors of the current plan first in rank order, then newcomers: ranks stay
+    stable."""
     ranks = ranks_of(view.store.plan)
     wanted = {name: index for index, name in enumerate(view.spec.members)}
-    present = [member for member in fitting(view) if member.value.state in PRESENT and not known_unreachable(view, member)]
+    present = [
+        member for member in fitting(view) if member.value.state in PRESENT and not known_unreachable(view, member)
+    ]
 
     def order(member: Member) -> tuple[int, int, int]:
         rank = ranks.get(member.name)
@@ -39,9 +42,15 @@ def chosen(view: View, among: Sequence[Member], size: int) -> tuple[Member, ...]
 
 
 def fitting(view: View) -> list[Member]:
-    """Members against which nothing speaks for ever: not about to be taken away, and with as many workers as the others."""
-    draining, nproc = frozenset(view.spec.draining), view.settings.nproc  # once: a planner looks at a thousand members a thousand times
-    return [member for member in view.store.members.values() if member.name not in draining and member.value.nproc == nproc]
+    """Members against which nothing speaks for ever: not about to be taken away, and with as many workers as the
+    others."""
+    draining, nproc = (
+        frozenset(view.spec.draining),
+        view.settings.nproc,
+    )  # once: a planner looks at a thousand members a thousand times
+    return [
+        member for member in view.store.members.values() if member.name not in draining and member.value.nproc == nproc
+    ]
 
 
 def unasked(view: View, plan: Plan, now: float, since: float) -> tuple[Member, ...]:

@@ -11,8 +11,8 @@ from elasticjob_runtime.membership.model import Action, Plan, PublishOutcome, Vi
 
 
 def first_failure(failures: Iterable[FailureValue]) -> FailureValue:
-    """The earliest, but rather a cause than who lost a peer by it. A peer of the failed worker fails too, a little later: by its own clock,
-    which is close enough on one network."""
+    """The earliest, but rather a cause than who lost a peer by it. A peer of the failed worker fails too, a little
+    later: by its own clock, which is close enough on one network."""
     return min(failures, key=lambda failure: (failure.reason == PEER_LOST, failure.time))
 
 

@@ -1,8 +1,9 @@
 """When an agent has to stop its workers because the others train without it, or may. Pure.
 
-A store that is away must stop nobody, and two groups must not train for long: both would write checkpoints. An agent tells the two apart
-by whom it still hears: neighbours, whose heartbeats carry the round of the plan that they know; those it knew outside its group; and the
-world outside (rendezvous/witnesses.py). docs/design/rendezvous.md has the table of what is cut from what.
+A store that is away must stop nobody, and two groups must not train for long: both would write checkpoints. An agent
+tells the two apart by whom it still hears: neighbours, whose heartbeats carry the round of the plan that they know;
+those it knew outside its group; and the world outside (rendezvous/witnesses.py). docs/design/rendezvous.md has the
+table of what is cut from what.
 """
 
 from __future__ import annotations
@@ -26,25 +27,29 @@ def fence(view: View, now: float) -> Action | None:
 def fence_due(view: View, now: float) -> float | None:
     """When `fence` has something new to say, though nothing was observed; None: never."""
     settings, expires = view.settings, view.lease_expires_at
-    times = [view.heard_at + settings.hearsay_grace] if superseded(view) else []
+    times = [view.heard_at + settings.peer_plan_grace] if superseded(view) else []
     if expires is not None and _trains(view):
         times += [expires, _since(expires, view.silent_since) + settings.partition_grace]
         if now >= expires and _leads(view):
             asked = [view.probes[member.name].at for member in _asked(_outsiders(view)) if member.name in view.probes]
             times += [at + settings.probe_age for at in asked]
             times.append(_since(expires, view.outside_at) + settings.partition_grace)
-            times += [(view.outside_asked_at or 0.0) + wait for wait in (settings.outside_age, settings.outside_patience)]
+            times += [
+                (view.outside_asked_at or 0.0) + wait for wait in (settings.outside_age, settings.outside_patience)
+            ]
     return min((at for at in times if at > now), default=None)
 
 
 def superseded(view: View) -> bool:
-    """A neighbour knows a later plan than the one that runs here. That it is not seen here means that the store is not."""
+    """A neighbour knows a later plan than the one that runs here. That it is not seen here means that the store is
+    not."""
     return view.runs_plan and view.heard_round > view.workers.round
 
 
 def _overtaken(view: View, now: float) -> Action | None:
-    """The others have gone on, with this member or without. Its workers cannot; it waits for the store to tell its new place."""
-    if not superseded(view) or view.workers.state not in ALIVE or now < view.heard_at + view.settings.hearsay_grace:
+    """The others have gone on, with this member or without. Its workers cannot; it waits for the store to tell its new
+    place."""
+    if not superseded(view) or view.workers.state not in ALIVE or now < view.heard_at + view.settings.peer_plan_grace:
         return None
     return stop(view, f"a neighbour follows plan {view.heard_round}, which the store does not tell here")
 
@@ -73,12 +78,15 @@ def _on_an_island(view: View, now: float) -> Action | None:
 
 
 def _cut_through(view: View, now: float) -> Action | None:
-    """Some of the group are not heard either: the cut goes through it, or they are lost. It cannot train; no use in holding on."""
+    """Some of the group are not heard either: the cut goes through it, or they are lost. It cannot train; no use in
+    holding on."""
     expires, grace = view.lease_expires_at or 0.0, view.settings.partition_grace
     if not view.silent or now < _since(expires, view.silent_since) + grace:
         return None
     who = ", ".join(sorted(view.silent))
-    return stop(view, f"neither the store nor {who} can be reached for {grace:g} s: the others may train without this member")
+    return stop(
+        view, f"neither the store nor {who} can be reached for {grace:g} s: the others may train without this member"
+    )
 
 
 def _ask_around(view: View, now: float) -> Action | None:
@@ -90,18 +98,28 @@ def _ask_around(view: View, now: float) -> Action | None:
     if any(probe.round > view.workers.round for probe in fresh):
         return stop(view, "another member follows a later plan, and the lease has run out")
     if len(fresh) < len(asked):
-        return ProbePeers(members=asked, reason=f"the store is out of reach: asking {len(asked)} others whether they go on without")
+        return ProbePeers(
+            members=asked, reason=f"the store is out of reach: asking {len(asked)} others whether they go on without"
+        )
     silent = _extrapolated(sum(not probe.reachable for probe in fresh), asked, others)
-    if silent and group_size(view.spec, silent) is not None and (silent == len(others) or now >= expires + settings.partition_grace):
+    if (
+        silent
+        and group_size(view.spec, silent) is not None
+        and (silent == len(others) or now >= expires + settings.partition_grace)
+    ):
         return stop(view, f"neither the store nor {silent} others can be reached, enough to train without this group")
     if not _others_may_come(view):
         return None
     if view.outside_asked_at is None or now >= max(expires, view.outside_asked_at + settings.outside_age):
         return AskOutside(reason=doing(view))  # every few seconds: no news
-    if now < max(_since(expires, view.outside_at) + settings.partition_grace, view.outside_asked_at + settings.outside_patience):
+    if now < max(
+        _since(expires, view.outside_at) + settings.partition_grace, view.outside_asked_at + settings.outside_patience
+    ):
         return None  # who was frozen meanwhile asks first, too
     grace = f"{settings.partition_grace:g} s"
-    return stop(view, f"neither the store nor anything else outside answers for {grace}: somebody else may train by now")
+    return stop(
+        view, f"neither the store nor anything else outside answers for {grace}: somebody else may train by now"
+    )
 
 
 def _is_out(view: View, now: float) -> bool:
@@ -120,9 +138,12 @@ def _leads(view: View) -> bool:
 
 
 def _outsiders(view: View) -> tuple[Member, ...]:
-    """Those outside the plan that were there when the store was last seen, and can be asked: spares, and who was about to join."""
+    """Those outside the plan that were there when the store was last seen, and can be asked: spares, and who was about
+    to join."""
     inside = _names_of(view.store.plan) | {view.settings.me}
-    return tuple(member for member in view.store.members.values() if member.name not in inside and member.value.peer_port)
+    return tuple(
+        member for member in view.store.members.values() if member.name not in inside and member.value.peer_port
+    )
 
 
 def _names_of(plan: Plan | None) -> frozenset[str]:
@@ -140,7 +161,8 @@ def _extrapolated(silent: int, asked: Sequence[Member], others: Sequence[Member]
 
 
 def _others_may_come(view: View) -> bool:
-    """An operator replaces a node that it does not hear of; without one, further members come only where there is room for them."""
+    """An operator replaces a node that it does not hear of; without one, further members come only where there is room
+    for them."""
     plan = view.store.plan
     return view.store.spec is not None or limit(view.spec) > (plan.value.size if plan else 1)
 

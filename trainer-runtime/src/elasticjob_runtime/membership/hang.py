@@ -32,8 +32,8 @@ class StepTimes:
         """(until when, s, for what): the script has said that no step comes meanwhile."""
 
     def pause(self, seconds: float, why: str, now: float) -> None:
-        """The next step may begin as late as so many seconds from now: an evaluation, a checkpoint. Of several the longest counts; the next
-        step ends it."""
+        """The next step may begin as late as so many seconds from now: an evaluation, a checkpoint. Of several the
+        longest counts; the next step ends it."""
         if self._pause is None or now + seconds > self._pause[0]:
             self._pause = (now + seconds, seconds, why)
 

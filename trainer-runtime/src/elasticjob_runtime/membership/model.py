@@ -1,7 +1,8 @@
 """The data that membership decisions are made from, and the actions they return.
 
-A `View` is everything one agent knows at one moment. `decide(view, now)` (decide.py) turns it into one `Action`; the agent executes the
-action, which changes the view, and asks again. Nothing here does I/O or reads a clock; times are monotonic seconds.
+A `View` is everything one agent knows at one moment. `decide(view, now)` (decide.py) turns it into one `Action`; the
+agent executes the action, which changes the view, and asks again. Nothing here does I/O or reads a clock; times are
+monotonic seconds.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ class Settings:
     max: int
     max_restarts: int
     start_grace: float = 2.0
-    """s without a further join before the first plan is made from fewer members than wanted. Longer: fewer restarts right after the
-    start; shorter: an earlier first step where a member never comes."""
+    """s without a further join before the first plan is made from fewer members than wanted. Longer: fewer restarts
+    right after the start; shorter: an earlier first step where a member never comes."""
     warm_timeout: float = 120.0
-    """s that the very first plan waits for a member that is there but still importing. Longer: a slow import costs no restart; shorter: a
-    member that never gets ready holds up the start for less long."""
+    """s that the very first plan waits for a member that is there but still importing. Longer: a slow import costs no
+    restart; shorter: a member that never gets ready holds up the start for less long."""
     join_delay: float = 1.0
     """s over which joins of a running job are batched while not everybody wanted is there."""
     takeover_delay: float = 0.15
@@ -71,18 +72,22 @@ class Settings:
     probe_age: float = 1.0
     """s for which the answer of a probe is taken as true."""
     shutdown_grace: float = 30.0
-    """s that workers which handle SIGTERM get to save at a planned change, and all workers of a member that leaves. 0: none."""
+    """s that workers which handle SIGTERM get to save at a planned change, and all workers of a member that leaves. 0:
+    none."""
     reregister_grace: float = 5.0
     """s that a planner which had to register again (the store lost everything) gives the others to do so too."""
     verdict_grace: float = 1.0
-    """s to hear of the other members' failures before the job is given up: what is reported first need not have happened first."""
+    """s to hear of the other members' failures before the job is given up: what is reported first need not have
+    happened first."""
     warming_delay: float = 3.0
-    """s that joins which are ready wait for members that are there but still importing: one restart instead of two. Never after a loss."""
-    hearsay_grace: float = 1.0
+    """s that joins which are ready wait for members that are there but still importing: one restart instead of two.
+    Never after a loss."""
+    peer_plan_grace: float = 1.0
     """s to see a plan that a neighbour already follows, before the workers are stopped."""
     partition_grace: float = PARTITION_GRACE
-    """s after its lease ended, and after the last sign of life from outside, that a group may train on while the store is away. Longer:
-    longer partitions stop nothing; shorter: what replaces it elsewhere finds it stopped, however soon it starts."""
+    """s after its lease ended, and after the last sign of life from outside, that a group may train on while the store
+    is away. Longer: longer partitions stop nothing; shorter: what replaces it elsewhere finds it stopped, however soon
+    it starts."""
     outside_age: float = 5.0
     """s between two questions whether anything outside the group answers, while the store is away."""
     outside_patience: float = 2.0
@@ -147,7 +152,7 @@ class StoreView:
     """The role subscribed for; None: not subscribed."""
     predecessor: str = ""
     """The member watched as predecessor; empty: first in line."""
-    founder: MemberValue | None = None
+    first_member: MemberValue | None = None
     """The very first member, as it was when this one came; None: not known, or this one is it."""
     spec: SpecValue | None = None
     plan: Plan | None = None
@@ -240,7 +245,8 @@ class View:
 
     @property
     def runs_plan(self) -> bool:
-        """The last workers were started for the store's plan. Rounds may repeat in a store that came back empty, attempts do not."""
+        """The last workers were started for the store's plan. Rounds may repeat in a store that came back empty,
+        attempts do not."""
         plan, mine = self.store.plan, self.workers.plan
         return plan is not None and mine is not None and mine.value.attempt == plan.value.attempt
 
@@ -361,7 +367,8 @@ class ProbePeers(Action):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class AskOutside(Action):
-    """Find out whether anything outside the group answers: then it is the store that is away, and not this group that is cut off."""
+    """Find out whether anything outside the group answers: then it is the store that is away, and not this group that
+    is cut off."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -372,8 +379,8 @@ class StartWorkers(Action):
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StopWorkers(Action):
     grace: float = 0.0
-    """s between SIGTERM and SIGKILL; 0: SIGKILL at once (their state is lost anyway, or saved in the last checkpoint), also of workers
-    that had time left."""
+    """s between SIGTERM and SIGKILL; 0: SIGKILL at once (their state is lost anyway, or saved in the last checkpoint),
+    also of workers that had time left."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -382,7 +389,15 @@ class Exit(Action):
 
 
 StoreAction = (
-    Register | Subscribe | PublishState | PublishFailure | PublishSuspicion | PublishOutcome | ProposeStop | ProposePlan | RestorePlan
+    Register
+    | Subscribe
+    | PublishState
+    | PublishFailure
+    | PublishSuspicion
+    | PublishOutcome
+    | ProposeStop
+    | ProposePlan
+    | RestorePlan
 )
 """Actions that go to the store: one at a time, retried with backoff while it is out of reach."""
 

@@ -1,10 +1,11 @@
 """Planned changes: a join, a resize, a leave. Workers that handle SIGTERM save before the next plan is made. Pure.
 
-A script that saves together (all ranks meet at the end of a step) needs the signal everywhere while everybody still runs; and nobody may
-read the checkpoint that another one is still writing. So where any member of the plan has such workers, the planner first writes `stop`:
+A script that saves together (all ranks meet at the end of a step) needs the signal everywhere while everybody still
+runs; and nobody may read the checkpoint that another one is still writing. So where any member of the plan has such
+workers, the planner first writes `stop`:
 
-1. Every member whose workers handle SIGTERM sends it to them, and kills them when its grace is over. The others train on meanwhile: who
-   saves may need them for the rest of its step. What fails of it is no failure.
+1. Every member whose workers handle SIGTERM sends it to them, and kills them when its grace is over. The others train
+   on meanwhile: who saves may need them for the rest of its step. What fails of it is no failure.
 2. A member in whose workers nothing is left to save says so (`saved`). One that leaves just goes.
 3. When nobody is left to wait for, or the grace is over, the next plan is made, from those who are there then.
 
@@ -15,7 +16,17 @@ from __future__ import annotations
 
 from elasticjob_runtime.contract import PlanReason, PlanValue, StopValue
 from elasticjob_runtime.membership.eligibility import known_unreachable, ranks_of
-from elasticjob_runtime.membership.model import ALIVE, Action, Plan, ProposeStop, PublishState, Stop, StopWorkers, View, WorkersState
+from elasticjob_runtime.membership.model import (
+    ALIVE,
+    Action,
+    Plan,
+    ProposeStop,
+    PublishState,
+    Stop,
+    StopWorkers,
+    View,
+    WorkersState,
+)
 
 PLANNED = (PlanReason.MEMBER_JOINED, PlanReason.MEMBER_LEFT, PlanReason.RESIZED)
 """Reasons of plans before which the workers were well, and have a state that is worth saving."""
@@ -35,12 +46,16 @@ def make_way(view: View, _now: float) -> Action | None:
     if me is None or plan is None or not view.runs_plan or view.store.role is None:
         return None
     if workers.saves and not me.value.saves:
-        return _say(view, saves=True, reason="the workers handle SIGTERM: they get it, and time, before a planned change")
+        return _say(
+            view, saves=True, reason="the workers handle SIGTERM: they get it, and time, before a planned change"
+        )
     stop = view.stop
     if stop is None:
         return None
     if workers.state is WorkersState.RUNNING and workers.saves:
-        return StopWorkers(grace=view.settings.shutdown_grace, reason=f"{stop.value.message}: the workers get time to save")
+        return StopWorkers(
+            grace=view.settings.shutdown_grace, reason=f"{stop.value.message}: the workers get time to save"
+        )
     still_saving = workers.state in ALIVE and workers.state is not WorkersState.RUNNING
     if me.value.saves and me.value.saved < plan.round and not still_saving:
         return _say(view, saved=plan.round, reason=f"{stop.value.message}: nothing is left to save here")
@@ -50,7 +65,9 @@ def make_way(view: View, _now: float) -> Action | None:
 def _say(view: View, *, reason: str, saves: bool | None = None, saved: int | None = None) -> PublishState:
     assert view.me is not None
     value = view.me.value
-    return PublishState(state=value.state, round=value.round, stores=view.stores, saves=saves, saved=saved, reason=reason)
+    return PublishState(
+        state=value.state, round=value.round, stores=view.stores, saves=saves, saved=saved, reason=reason
+    )
 
 
 def let_save(view: View, plan: Plan, reason: PlanReason, message: str, caused_at: float) -> ProposeStop | None:

@@ -2,15 +2,16 @@
 
 Called by `decide` on the agent that leads. Rules, in this order:
 
-1. Nobody planned yet: plan as soon as everybody wanted is there, or a short grace after the last join once there are enough.
-2. The plan is broken (a member lost or leaving, a worker failed): ask the others whether they are there (an answer takes a millisecond, a
-   lease takes seconds), then plan from those who are. A failure beyond the budget ends the job, one that came again without progress waits
-   (crash_loop.py); a loss is free.
+1. Nobody planned yet: plan as soon as everybody wanted is there, or a short grace after the last join once there are
+   enough.
+2. The plan is broken (a member lost or leaving, a worker failed): ask the others whether they are there (an answer
+   takes a millisecond, a lease takes seconds), then plan from those who are. A failure beyond the budget ends the job,
+   one that came again without progress waits (crash_loop.py); a loss is free.
 3. Everybody succeeded: so has the job.
 4. More members, or fewer wanted: plan, joins batched.
 
-Before a planned change (a leave, a join, a resize), workers that handle SIGTERM get time to save; only then is the plan made
-(planned_changes.py).
+Before a planned change (a leave, a join, a resize), workers that handle SIGTERM get time to save; only then is the plan
+made (planned_changes.py).
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def next_plan(view: View, now: float) -> Action | None:
         return _repair(view, plan, broken, now)
     if _all_succeeded(view, plan):
         message = f"all {plan.value.world_size} workers exited with 0"
-        outcome = OutcomeValue(state=OutcomeState.SUCCEEDED, reason="WorkersSucceeded", message=message, round=plan.round)
+        outcome = OutcomeValue(
+            state=OutcomeState.SUCCEEDED, reason="WorkersSucceeded", message=message, round=plan.round
+        )
         return PublishOutcome(outcome=outcome, expected_mod_revision=plan.mod_revision, reason=message)
     if stop is not None:
         return _after_saving(view, plan, stop, now)
@@ -69,7 +72,8 @@ def next_plan(view: View, now: float) -> Action | None:
 
 
 def _after_saving(view: View, plan: Plan, stop: Stop, now: float) -> Action:
-    """A planned change, from whoever is there when all have saved. Nothing else shortens it: a worker may be writing."""
+    """A planned change, from whoever is there when all have saved. Nothing else shortens it: a worker may be
+    writing."""
     until, why = patience(view, stop), stop.value.message
     if now < until and (names_saving := saving(view, plan)):
         return Wait(until=until, reason=f"{why}; the workers of {names(names_saving)} save")
@@ -91,12 +95,16 @@ def _first_plan(view: View, now: float) -> Action:
             return Wait(until=until, reason=f"{names([member.name for member in warming])} warm up")
         due = _latest_arrival(there) + view.settings.start_grace
         if now < due:
-            return Wait(until=due, reason=f"{len(there)} of {largest(view.spec)} wanted members are there; a moment for the rest")
+            return Wait(
+                until=due,
+                reason=f"{len(there)} of {largest(view.spec)} wanted members are there; a moment for the rest",
+            )
     return _propose(view, there, size, PlanReason.START)
 
 
 def _what_broke(view: View, plan: Plan) -> tuple[PlanReason, str] | None:
-    """The cause that makes the current plan impossible, the free ones first: who lost a peer also sees its own workers fail."""
+    """The cause that makes the current plan impossible, the free ones first: who lost a peer also sees its own workers
+    fail."""
     members = view.store.members
     lost: list[str] = []
     left: list[str] = []
@@ -113,7 +121,10 @@ def _what_broke(view: View, plan: Plan) -> tuple[PlanReason, str] | None:
     if left:
         return PlanReason.MEMBER_LEFT, f"{names(left)} left"
     if ahead := [name for name in ranks_of(plan) if members[name].value.round > plan.round]:
-        return PlanReason.START, f"{names(ahead)} cannot go on with it: their workers were stopped, or the store was set back"
+        return (
+            PlanReason.START,
+            f"{names(ahead)} cannot go on with it: their workers were stopped, or the store was set back",
+        )
     if view.store.failures:
         return PlanReason.WORKER_FAILED, said(first_failure(view.store.failures))
     return None
@@ -122,13 +133,20 @@ def _what_broke(view: View, plan: Plan) -> tuple[PlanReason, str] | None:
 def _being_restored(view: View, now: float) -> Action | None:
     """There was a job before the store lost everything: its leader puts the plan back, if it can."""
     me = view.settings.me
-    witnesses = [member for member in view.store.members.values() if member.value.round or (member.name == me and view.store.last_round)]
+    witnesses = [
+        member
+        for member in view.store.members.values()
+        if member.value.round or (member.name == me and view.store.last_round)
+    ]
     if not witnesses:
         return None
     until = min(member.seen_at for member in witnesses) + view.settings.reregister_grace
     if now >= until:
         return None
-    return Wait(until=until, reason=f"the store lost the plan that {names([member.name for member in witnesses])} knew: it may be put back")
+    return Wait(
+        until=until,
+        reason=f"the store lost the plan that {names([member.name for member in witnesses])} knew: it may be put back",
+    )
 
 
 def _still_registering(view: View, plan: Plan, now: float) -> list[str]:
@@ -187,28 +205,37 @@ def _resize(view: View, plan: Plan, now: float) -> Action | None:
 
 
 def _plan_change(view: View, plan: Plan, there: Sequence[Member], size: int, reason: PlanReason, why: str) -> Action:
-    return let_save(view, plan, reason, why, _caused_at(view, plan, reason, there)) or _propose(view, there, size, reason, why)
+    return let_save(view, plan, reason, why, _caused_at(view, plan, reason, there)) or _propose(
+        view, there, size, reason, why
+    )
 
 
 def _more_may_join(view: View, there: Sequence[Member], new: Sequence[Member], now: float) -> Action | None:
-    """Joins are batched, from when they are ready: each plan stops everybody. Those that still import are waited for, but not for long."""
+    """Joins are batched, from when they are ready: each plan stops everybody. Those that still import are waited for,
+    but not for long."""
     settings, first = view.settings, min(member.ready_at for member in new)
     warming = [member for member in fitting(view) if _warms_up(view, member, now)]
     larger = (group_size(view.spec, len(there) + len(warming)) or 0) > (group_size(view.spec, len(there)) or 0)
     joined = f"{names([member.name for member in new])} joined"
     if larger and now < first + settings.warming_delay:
-        reason = f"{joined}; {names([member.name for member in warming])} warm up: a moment, so that one restart is for all"
+        reason = (
+            f"{joined}; {names([member.name for member in warming])} warm up: a moment, so that one restart is for all"
+        )
         return Wait(until=first + settings.warming_delay, reason=reason)
     due = max(member.ready_at for member in new) + settings.join_delay
     return Wait(until=due, reason=f"{joined}; a moment for others") if now < due else None
 
 
 def _ask_again(view: View, now: float, why: str = "") -> Action | None:
-    """A member that did not answer once may be back: ask again while its lease lives. Nothing to tell of where it is not missed: `why`, or
-    what goes on anyway, stays what is said."""
+    """A member that did not answer once may be back: ask again while its lease lives. Nothing to tell of where it is
+    not missed: `why`, or what goes on anyway, stays what is said."""
     named = {one.value.suspect for one in view.store.suspicions} - {view.settings.me}
     members = view.store.members.values()
-    silent = [member for member in members if known_unreachable(view, member) or (member.name in named and member.name in view.probes)]
+    silent = [
+        member
+        for member in members
+        if known_unreachable(view, member) or (member.name in named and member.name in view.probes)
+    ]
     if not silent:
         return None
     missed = [member.name for member in silent if member.name in ranks_of(view.store.plan)]
@@ -219,7 +246,9 @@ def _ask_again(view: View, now: float, why: str = "") -> Action | None:
     return Wait(until=next_time, reason=said or f"{names(missed)} fell silent; asking again soon")
 
 
-def _propose(view: View, there: Sequence[Member], size: int, plan_reason: PlanReason, why: str = "everybody is there") -> ProposePlan:
+def _propose(
+    view: View, there: Sequence[Member], size: int, plan_reason: PlanReason, why: str = "everybody is there"
+) -> ProposePlan:
     plan = view.store.plan
     rounds = [member.value.round for member in view.store.members.values()]
     last = max(plan.round if plan else 0, view.workers.round, view.store.last_round, *rounds)
@@ -266,7 +295,9 @@ def _suspects(view: View, plan: Plan, now: float) -> tuple[Member, ...]:
 def _all_succeeded(view: View, plan: Plan) -> bool:
     members = view.store.members
     return all(
-        name in members and members[name].value.state is MemberState.SUCCEEDED and members[name].value.round == plan.round
+        name in members
+        and members[name].value.state is MemberState.SUCCEEDED
+        and members[name].value.round == plan.round
         for name in ranks_of(plan)
     )
 
@@ -276,8 +307,8 @@ def _warms_up(view: View, member: Member, now: float) -> bool:
 
 
 def _patience(view: View) -> float:
-    """s for which those that are ready wait for one that imports: long before the very first plan, for nobody trains yet and the first step
-    would be taken twice; short where a job goes on."""
+    """s for which those that are ready wait for one that imports: long before the very first plan, for nobody trains
+    yet and the first step would be taken twice; short where a job goes on."""
     began = view.store.last_round or any(member.value.round for member in view.store.members.values())
     return view.settings.warming_delay if began and view.store.plan is None else view.settings.warm_timeout
 

@@ -1,6 +1,7 @@
 """Who plans: the line of members, and this one's place in it. Pure.
 
-Before the first plan it is the order of registration, then that of the ranks. Each watches the member before it; only the first plans.
+Before the first plan it is the order of registration, then that of the ranks. Each watches the member before it; only
+the first plans.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from elasticjob_runtime.membership.eligibility import known_unreachable
 from elasticjob_runtime.membership.model import Member, Plan, Role, View
 
 TAKE_OVER_BY_RANK = 8
-"""Ranks that take over one after the other. Should all of them be gone, the others come in no order, at the pace of LATE_TAKEOVER: each
-that plans reads all members, so a thousand at once would be a storm."""
+"""Ranks that take over one after the other. Should all of them be gone, the others come in no order, at the pace of
+LATE_TAKEOVER: each that plans reads all members, so a thousand at once would be a storm."""
 
 LATE_TAKEOVER = 0.1
 """s between two of the others, on average."""
@@ -45,8 +46,16 @@ def _first_in_line(view: View, predecessor: str) -> tuple[Role, str, str]:
     watched = view.store.role is Role.PLANNER or view.store.predecessor == predecessor
     if watched and (member is None or member.value.state is MemberState.LEAVING):
         return Role.PLANNER, "", f"{predecessor}, before me in line, is gone: looking for myself"
-    if plan is not None and member is not None and (member.create_revision > plan.mod_revision or predecessor == view.settings.me):
-        return Role.PLANNER, "", f"{predecessor}, before me in line, registered after plan {plan.round}: looking for myself"
+    if (
+        plan is not None
+        and member is not None
+        and (member.create_revision > plan.mod_revision or predecessor == view.settings.me)
+    ):
+        return (
+            Role.PLANNER,
+            "",
+            f"{predecessor}, before me in line, registered after plan {plan.round}: looking for myself",
+        )
     return Role.FOLLOWER, predecessor, f"following; {predecessor} is before me in line"
 
 
@@ -63,15 +72,21 @@ def trouble_since(view: View) -> float | None:
 
 
 def takeover_delay(view: View) -> float:
-    """Grows with the rank, so that the planner's successor comes first and the others need not come at all; and as long as the planner may
-    wait before it restarts the same crash once more, unless it is the planner who is not heard."""
+    """Grows with the rank, so that the planner's successor comes first and the others need not come at all; and as long
+    as the planner may wait before it restarts the same crash once more, unless it is the planner who is not heard."""
     plan = view.store.plan
     rank = plan.rank.group_rank if plan and plan.rank else TAKE_OVER_BY_RANK
     silent = plan is not None and any(one.value.suspect == plan.value.leader for one in view.store.suspicions)
     history = crash_loop.history_of(plan.value if plan and not silent else None)
-    late = _jitter(view.settings.me) * LATE_TAKEOVER * (plan.value.size if plan else 1) if rank >= TAKE_OVER_BY_RANK else 0.0
+    late = (
+        _jitter(view.settings.me) * LATE_TAKEOVER * (plan.value.size if plan else 1)
+        if rank >= TAKE_OVER_BY_RANK
+        else 0.0
+    )
     return (
-        view.settings.takeover_delay * min(rank, TAKE_OVER_BY_RANK) + late + crash_loop.longest_delay(history, view.settings.crash_limits)
+        view.settings.takeover_delay * min(rank, TAKE_OVER_BY_RANK)
+        + late
+        + crash_loop.longest_delay(history, view.settings.crash_limits)
     )
 
 

@@ -30,15 +30,17 @@ logger = logging.getLogger(__name__)
 
 
 def common_range(keys: Keys) -> KeyRange:
-    """What every agent wants to know: outcome, plan, spec, stop and suspects. One range, since each costs the store; nothing else sorts
-    between these names."""
+    """What every agent wants to know: outcome, plan, spec, stop and suspects. One range, since each costs the store;
+    nothing else sorts between these names."""
     return KeyRange(keys.outcome, KeyRange.prefix(keys.suspects).end)
 
 
 def watched_ranges(keys: Keys, role: Role | None, me: str, predecessor: str) -> list[KeyRange]:
     """What an agent in `role` watches."""
     common = common_range(keys)
-    if role is Role.PLANNER:  # failures and members in the same one: so no plan is seen before the members that it names
+    if (
+        role is Role.PLANNER
+    ):  # failures and members in the same one: so no plan is seen before the members that it names
         return [KeyRange(keys.failures, common.end)]
     names = [me, predecessor] if predecessor else [me]
     return [common, *(KeyRange(keys.member(name)) for name in names)]
@@ -51,8 +53,9 @@ class _Failure:
     seen_at: float
 
 
-class Mirror:
-    """Keys and values at one revision, moved on by watch updates. Every value is parsed once: a planner sees a thousand members come."""
+class StoreCache:
+    """Keys and values at one revision, moved on by watch updates. Every value is parsed once: a planner sees a thousand
+    members come."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -86,7 +89,8 @@ class Mirror:
         return next((key for key, value in keys.items() if value is first), "")
 
     def replace(self, kvs: Iterable[KeyValue], revision: int, now: float, ranges: Sequence[KeyRange] = ()) -> None:
-        """These are all keys of `ranges` (empty: those of before), at `revision`. `now`: when (monotonic s) what is new was first seen."""
+        """These are all keys of `ranges` (empty: those of before), at `revision`. `now`: when (monotonic s) what is new
+        was first seen."""
         fresh = {kv.key: kv for kv in kvs}
         for key in self._kvs.keys() - fresh.keys():
             self._remove(key)
@@ -96,7 +100,8 @@ class Mirror:
         self.replaced += 1
 
     def shows(self, key: str, revision: int) -> bool:
-        """Whether what was written to `key` at `revision` would be known by now. Nobody waits for a key that is not watched."""
+        """Whether what was written to `key` at `revision` would be known by now. Nobody waits for a key that is not
+        watched."""
         return all(seen >= revision for span, seen in self._seen.items() if key in span)
 
     def add(self, kv: KeyValue, now: float) -> None:
@@ -128,7 +133,7 @@ class Mirror:
         role: Role | None,
         predecessor: str,
         ranks: Mapping[str, RankValue],
-        founder: MemberValue | None = None,
+        first_member: MemberValue | None = None,
     ) -> StoreView:
         """`ranks`: those of the current plan that were read; my own, or all where this agent plans."""
         mine = self._members.get(me)
@@ -139,7 +144,7 @@ class Mirror:
             replaced_by=other,
             role=role,
             predecessor=predecessor,
-            founder=founder,
+            first_member=first_member,
             spec=self._spec,
             plan=self._plan(me, incarnation, role, ranks),
             stop=self._stop,
@@ -199,12 +204,18 @@ class Mirror:
         value = self.parse(kv, MemberValue)
         known = self._members.pop(name, None)
         if value is not None:
-            same = known is not None and known.create_revision == kv.create_revision and known.value.incarnation == value.incarnation
+            same = (
+                known is not None
+                and known.create_revision == kv.create_revision
+                and known.value.incarnation == value.incarnation
+            )
             seen_at = known.seen_at if known is not None and same else now
             ready_at = known.ready_at if known is not None and same else 0.0
             if not ready_at and value.state is MemberState.READY:
                 ready_at = now
-            self._members[name] = Member(name=name, create_revision=kv.create_revision, value=value, seen_at=seen_at, ready_at=ready_at)
+            self._members[name] = Member(
+                name=name, create_revision=kv.create_revision, value=value, seen_at=seen_at, ready_at=ready_at
+            )
 
     def _remove(self, key: str) -> None:
         self._kvs.pop(key, None)

@@ -1,8 +1,9 @@
 """What an agent does with the store, one step after the other; no thread of its own, so that a simulation can drive it.
 
-The owner (rendezvous.py) calls one method at a time: `execute` for the agent's actions, whatever `post` was given, `tick` when `due` has
-come, and `flush` when there is nothing else to do. What the store says goes to the agent as `StoreView`s, the end of each action as
-(action, error). An action is over only when the mirror shows its effect: so a decision never sees the world before its own last deed.
+The owner (rendezvous.py) calls one method at a time: `execute` for the agent's actions, whatever `post` was given,
+`tick` when `due` has come, and `flush` when there is nothing else to do. What the store says goes to the agent as
+`StoreView`s, the end of each action as (action, error). An action is over only when the mirror shows its effect: so a
+decision never sees the world before its own last deed.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from elasticjob_runtime.membership.model import (
     StoreView,
     Subscribe,
 )
-from elasticjob_runtime.rendezvous.cache import Mirror, watched_ranges
+from elasticjob_runtime.rendezvous.cache import StoreCache, watched_ranges
 from elasticjob_runtime.rendezvous.plan_writer import BATCH, PlanOutdatedError, PlanWriter, for_the_store
 from elasticjob_runtime.rendezvous.rank_reader import RankReader
-from elasticjob_runtime.rendezvous.registration import Arrival, Registration
+from elasticjob_runtime.rendezvous.registration import JoinResult, Registration
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +69,8 @@ class Callbacks:
     on_trouble: Callable[[StoreError | None], None]
     """The store cannot be reached, or refuses; None: it answers again."""
     on_imports: Callable[[ImportsValue | None, bool], None] = lambda _imports, _runs: None
-    """Told with each registration: what the run's workers import, where that is known; and whether the run has a plan already."""
+    """Told with each registration: what the run's workers import, where that is known; and whether the run has a plan
+    already."""
     post: Callable[[Callable[[], None]], None]
     """Takes calls from the threads of watch and lease keeper, to be made by the owner."""
 
@@ -105,11 +107,11 @@ class RendezvousCore:
         self._me = me
         self._tell = callbacks
         self._clock = clock
-        self._mirror = Mirror(keys)
+        self._cache = StoreCache(keys)
         self._registration = Registration(store, keys, me, member, lease_ttl)
         self._plans = PlanWriter(store, keys, f"{me}.{member.incarnation}", batch=batch, wall_clock=wall_clock)
-        self._founder: MemberValue | None = None
-        self._arrival: Arrival | None = None
+        self._first_member: MemberValue | None = None
+        self._arrival: JoinResult | None = None
         """What the mirror holds is what was read as this member registered, and nothing is watched yet."""
         self._watch: Watch | None = None
         self._watches = 0
@@ -154,7 +156,8 @@ class RendezvousCore:
             self.flush()
 
     def flush(self) -> None:
-        """Tells the agent what is new. What needs an answer of the store first, and does not get it, is tried again by `tick`."""
+        """Tells the agent what is new. What needs an answer of the store first, and does not get it, is tried again by
+        `tick`."""
         if self._retry_at is not None and self._clock() < self._retry_at:
             return
         try:
@@ -167,7 +170,7 @@ class RendezvousCore:
             self._tell.on_trouble(error)
             return
         self._retry_at = None
-        if self._awaited is not None and self._mirror.shows(self._awaited.key, self._awaited.revision):
+        if self._awaited is not None and self._cache.shows(self._awaited.key, self._awaited.revision):
             self._finish_awaited(None)
 
     def tick(self) -> None:
@@ -217,7 +220,9 @@ class RendezvousCore:
                 self._subscribe(action.role, action.predecessor)
                 return "", 0
             case PublishState():
-                written = self._registration.write(action.state, action.round, action.stores, action.saves, action.saved)
+                written = self._registration.write(
+                    action.state, action.round, action.stores, action.saves, action.saved
+                )
                 return keys.member(self._me), written
             case PublishFailure():
                 key = keys.failure(action.failure.round, action.failure.member)
@@ -235,8 +240,8 @@ class RendezvousCore:
     def _propose(self, action: ProposeStop | ProposePlan) -> tuple[str, int]:
         if isinstance(action, ProposeStop):
             return self._keys.stop, self._plans.propose_stop(action)
-        known = self._mirror.plan if self._mirror.plan_revision == action.expected_mod_revision else None
-        nproc, kept = self._registration.member.nproc, self._mirror.last_failure
+        known = self._cache.plan if self._cache.plan_revision == action.expected_mod_revision else None
+        nproc, kept = self._registration.member.nproc, self._cache.last_failure
         return self._keys.plan, self._plans.propose(action, nproc, known.attempt if known else "", kept)
 
     def _publish_suspicion(self, action: PublishSuspicion) -> tuple[str, int]:
@@ -268,10 +273,12 @@ class RendezvousCore:
             self._tell.post(lambda: self._lost(number, reason))
 
         self._arrival = arrival = self._registration.register(action.state, action.round, action.stores, on_lost)
-        self._mirror.replace(arrival.kvs, arrival.revision, self._clock(), watched_ranges(self._keys, None, self._me, ""))
+        self._cache.replace(
+            arrival.kvs, arrival.revision, self._clock(), watched_ranges(self._keys, None, self._me, "")
+        )
         self._stale, self._changed = self._role is not None, True
-        imports = self._mirror.parse(arrival.imports, ImportsValue) if arrival.imports is not None else None
-        self._tell.on_imports(imports, self._mirror.plan is not None)
+        imports = self._cache.parse(arrival.imports, ImportsValue) if arrival.imports is not None else None
+        self._tell.on_imports(imports, self._cache.plan is not None)
         if self._role is not None:
             self._subscribe(self._role, self._predecessor)
 
@@ -285,7 +292,7 @@ class RendezvousCore:
 
     def _subscribe(self, role: Role, predecessor: str) -> None:
         arrival = self._arrival
-        if role is Role.FOLLOWER and not predecessor and not self._mirror.plan_revision:
+        if role is Role.FOLLOWER and not predecessor and not self._cache.plan_revision:
             predecessor = self._who_came_before()
         elif arrival is not None and role is Role.FOLLOWER and predecessor:
             self._meet(predecessor)
@@ -300,8 +307,8 @@ class RendezvousCore:
         self._watch_from(since + 1, watched_ranges(self._keys, role, self._me, predecessor))
 
     def _who_came_before(self) -> str:
-        """The member that registered just before this one. Notes the very first, to which all others have to fit, where that is in doubt:
-        while each fits the one before, all fit the first."""
+        """The member that registered just before this one. Notes the very first, to which all others have to fit, where
+        that is in doubt: while each fits the one before, all fit the first."""
         if self._arrival is not None:
             before, mine = self._arrival.before, self._registration.member
             if not before:
@@ -311,7 +318,7 @@ class RendezvousCore:
                 return before
         self._arrival = None
         before, first = self._registration.neighbours()
-        self._founder = self._mirror.parse(first, MemberValue) if first else None
+        self._first_member = self._cache.parse(first, MemberValue) if first else None
         return before
 
     def _meet(self, name: str) -> MemberValue | None:
@@ -321,8 +328,8 @@ class RendezvousCore:
         kv = told or self._store.get(self._keys.member(name))
         if kv is None:
             return None
-        self._mirror.add(kv, self._clock())
-        return self._mirror.parse(kv, MemberValue)
+        self._cache.add(kv, self._clock())
+        return self._cache.parse(kv, MemberValue)
 
     def _read_again(self) -> None:
         """Reads all watched keys at one revision and watches from there; does not watch before there is a role."""
@@ -330,7 +337,7 @@ class RendezvousCore:
         ranges = watched_ranges(self._keys, self._role, self._me, self._predecessor)
         result = self._store.txn([], [Get(wanted) for wanted in ranges])
         kvs: list[KeyValue] = [kv for read in result.reads for kv in read]
-        self._mirror.replace(kvs, result.revision, self._clock(), ranges)
+        self._cache.replace(kvs, result.revision, self._clock(), ranges)
         self._stale, self._changed, self._retry_at = False, True, None
         if self._role is not None:
             self._watch_from(result.revision + 1, ranges)
@@ -340,7 +347,9 @@ class RendezvousCore:
             self._watch.cancel()
         self._watches += 1
         number = self._watches
-        self._watch = self._store.watch(ranges, revision, lambda update: self._tell.post(lambda: self._take(number, update)))
+        self._watch = self._store.watch(
+            ranges, revision, lambda update: self._tell.post(lambda: self._take(number, update))
+        )
 
     def _take(self, watch: int, update: WatchUpdate | WatchFailure) -> None:
         if watch != self._watches:
@@ -351,21 +360,21 @@ class RendezvousCore:
                 self._stale = True
                 self._retry_at = self._clock() + RETRY_REFUSED
             return
-        self._mirror.apply(update, self._clock())
+        self._cache.apply(update, self._clock())
         self._changed = True
         if not self._refused:
             self._tell.on_trouble(None)
 
     def _publish(self) -> None:
-        self._ranks.load(self._mirror, self._registration.member.incarnation, everybody=self._role is Role.PLANNER)
+        self._ranks.load(self._cache, self._registration.member.incarnation, everybody=self._role is Role.PLANNER)
         self._tell.on_view(
-            self._mirror.view(
+            self._cache.view(
                 me=self._me,
                 incarnation=self._registration.member.incarnation,
                 role=self._role,
                 predecessor=self._predecessor,
                 ranks=self._ranks.known,
-                founder=self._founder,
+                first_member=self._first_member,
             )
         )
         self._changed = False

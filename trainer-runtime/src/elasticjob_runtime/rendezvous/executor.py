@@ -1,4 +1,5 @@
-"""The agent's way to the store: one action at a time, tried again with growing pauses while the store is out of reach."""
+"""The agent's way to the store: one action at a time, tried again with growing pauses while the store is out of
+reach."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def what_it_means(error: StoreError) -> str:
             return "etcd does not take what this member writes" if is_final(error) else "rendezvous out of reach"
 
 
-class StoreDesk:
+class StoreExecutor:
     """On the agent's loop only."""
 
     def __init__(self, submit: Callable[[StoreAction], None], on_trouble: Callable[[str], None]) -> None:

@@ -1,10 +1,11 @@
 """Heartbeats between neighbours in rank order: how a silent member is noticed.
 
-Every agent listens to the next two ranks (the plan names them), so every agent is heard by two others, and the cost stays linear. A
-closed connection is noticed at once, silence after a second. What is heard here is a suspicion only: the planner asks for itself.
+Every agent listens to the next two ranks (the plan names them), so every agent is heard by two others, and the cost
+stays linear. A closed connection is noticed at once, silence after a second. What is heard here is a suspicion only:
+the planner asks for itself.
 
-A beat is a line `.<round>`: the round of the plan that the sender knows. So an agent that does not reach the store hears that the others
-have gone on. Before the beats comes the greeting (peers.py), a line too.
+A beat is a line `.<round>`: the round of the plan that the sender knows. So an agent that does not reach the store
+hears that the others have gone on. Before the beats comes the greeting (peers.py), a line too.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ BEAT = 0.25
 """s between two beats."""
 
 SILENT = 1.0
-"""s without a beat after which a neighbour is suspected. Longer: fewer false alarms on a machine that is busy; shorter: earlier."""
+"""s without a beat after which a neighbour is suspected. Longer: fewer false alarms on a machine that is busy; shorter:
+earlier."""
 
 CALL_AGAIN = 2.0
-"""s without a beat after which a line is made anew: after a partition, TCP may take a minute to go on with the old one."""
+"""s without a beat after which a line is made anew: after a partition, TCP may take a minute to go on with the old
+one."""
 
 _LONGEST_LINE = 1024
 
@@ -51,7 +54,8 @@ class _Line:
 
 
 class Heartbeats:
-    """Both directions: beats to whoever listens to this agent, and an ear for its neighbours. All on the agent's loop."""
+    """Both directions: beats to whoever listens to this agent, and an ear for its neighbours. All on the agent's
+    loop."""
 
     def __init__(self, event_loop: EventLoop) -> None:
         self._event_loop = event_loop
@@ -82,7 +86,8 @@ class Heartbeats:
         return latest, min((line.round_at for line in self._lines.values() if line.round == latest), default=0.0)
 
     def last_heard(self, name: str) -> tuple[float, bool] | None:
-        """(monotonic time of the neighbour's last beat or of its connection's end, whether that was closed); None: no neighbour."""
+        """(monotonic time of the neighbour's last beat or of its connection's end, whether that was closed); None: no
+        neighbour."""
         line = self._lines.get(name)
         return None if line is None else (line.heard_at, line.closed)
 

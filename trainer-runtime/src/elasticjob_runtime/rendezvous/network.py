@@ -25,7 +25,8 @@ RESOLVE_TIMEOUT = 5.0
 """s that a name may take to be resolved as the agent starts."""
 
 _OUTSIDE = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))
-"""Addresses of documentation networks (RFC 5737, RFC 3849): reached, if at all, by the default route. No packet is sent to them."""
+"""Addresses of documentation networks (RFC 5737, RFC 3849): reached, if at all, by the default route. No packet is sent
+to them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,8 +74,9 @@ def bind(bound: socket.socket, ports: PortRange | None) -> int:
 
 
 def hold_ports(ports: PortRange | None = None, count: int = STORE_PORTS) -> list[socket.socket]:
-    """Sockets that keep `count` TCP ports for this host's worker stores: bound but not listening, with SO_REUSEADDR, so that a worker
-    which sets it too (torch does) can listen there, and nobody is given the port by chance. Raises OSError."""
+    """Sockets that keep `count` TCP ports for this host's worker stores: bound but not listening, with SO_REUSEADDR, so
+    that a worker which sets it too (torch does) can listen there, and nobody is given the port by chance. Raises
+    OSError."""
     held: list[socket.socket] = []
     try:
         for _ in range(count):
@@ -95,8 +97,9 @@ def hold_ports(ports: PortRange | None = None, count: int = STORE_PORTS) -> list
 def own_address(endpoints: Sequence[Endpoint], *, several: bool) -> str:
     """The address of this host from which the rendezvous endpoint is reached.
 
-    `several`: the group may have members on other machines. Then the address is no loopback one, if this host has any other: with an etcd
-    on this very host (or a name that /etc/hosts maps to 127.0.1.1, as Debian does) it is the one of the default route.
+    `several`: the group may have members on other machines. Then the address is no loopback one, if this host has any
+    other: with an etcd on this very host (or a name that /etc/hosts maps to 127.0.1.1, as Debian does) it is the one of
+    the default route.
     """
     found = next((address for endpoint in endpoints if (address := _towards(endpoint))), "")
     if found and not (several and is_loopback(found)):
@@ -104,23 +107,31 @@ def own_address(endpoints: Sequence[Endpoint], *, several: bool) -> str:
     found = (_outgoing() if several else "") or found or LOOPBACK
     if several and is_loopback(found):
         logger.warning(
-            "the others are told to reach this member at %s, since this machine shows no other address: members on other machines "
+            "the others are told to reach this member at %s, since this machine shows no other address: members on "
+            "other machines "
             "will not; give its address with --local-addr", found,
         )  # fmt: skip
     return found
 
 
 def given_address(text: str, *, several: bool) -> str:
-    """The address that --local-addr (or ELASTICJOB_ADDRESS) means: names are resolved here, once, and not by every member at every restart.
+    """The address that --local-addr (or ELASTICJOB_ADDRESS) means: names are resolved here, once, and not by every
+    member at every restart.
 
     Raises OSError where the name is not known.
     """
     addresses = [str(address[0]) for _, address in sockets.resolve(text, 0, time.monotonic() + RESOLVE_TIMEOUT)]
     if text in addresses:
         return text
-    chosen = next((address for address in addresses if not is_loopback(address)), "") or (_outgoing() if several else "") or addresses[0]
+    chosen = (
+        next((address for address in addresses if not is_loopback(address)), "")
+        or (_outgoing() if several else "")
+        or addresses[0]
+    )
     if several and is_loopback(chosen):
-        logger.warning("%s is %s here, where members on other machines will not reach this one; give its address", text, chosen)
+        logger.warning(
+            "%s is %s here, where members on other machines will not reach this one; give its address", text, chosen
+        )
     return chosen
 
 

@@ -1,8 +1,8 @@
 """Asking peers directly whether they are there.
 
-Every agent listens on a TCP port that is in its member key and greets whoever connects with its name, its incarnation and the round of the
-plan that it knows. A dead process
-refuses at once, where its lease would live on for seconds; a frozen or cut-off one does not answer in time.
+Every agent listens on a TCP port that is in its member key and greets whoever connects with its name, its incarnation
+and the round of the plan that it knows. A dead process refuses at once, where its lease would live on for seconds; a
+frozen or cut-off one does not answer in time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from elasticjob_runtime.workers import descriptors
 logger = logging.getLogger(__name__)
 
 PROBE_TIMEOUT = 1.5
-"""s for an answer. A live agent answers in about a millisecond, a dead one is refused as quickly; only silence takes this long.
-Shorter: a machine with ten processes per core loses members that are alive (seen at 0.5 s)."""
+"""s for an answer. A live agent answers in about a millisecond, a dead one is refused as quickly; only silence takes
+this long. Shorter: a machine with ten processes per core loses members that are alive (seen at 0.5 s)."""
 
 
 BACKLOG = 1024
@@ -64,7 +64,9 @@ class PeerServer:
         greeted = self._door.accept()
         if self._door.turned_away > before and time.monotonic() >= self._told_at:
             self._told_at = time.monotonic() + TELL_SECONDS
-            logger.warning("peers are answered, but get no heartbeats: %s", descriptors.explain(OSError(errno.EMFILE, "")))
+            logger.warning(
+                "peers are answered, but get no heartbeats: %s", descriptors.explain(OSError(errno.EMFILE, ""))
+            )
         return greeted
 
     def close(self) -> None:
@@ -94,8 +96,8 @@ def probe_in_background(
 
 
 def probe(members: Sequence[Member], timeout: float = PROBE_TIMEOUT, at_once: int | None = None) -> dict[str, Probe]:
-    """Asks all `members`, `at_once` of them at a time (None: as many as descriptors allow). Reachable: the incarnation we know has answered
-    within `timeout` seconds of being asked.
+    """Asks all `members`, `at_once` of them at a time (None: as many as descriptors allow). Reachable: the incarnation
+    we know has answered within `timeout` seconds of being asked.
 
     Raises OSError where this process cannot ask anybody.
     """
@@ -117,9 +119,12 @@ class _Question:
 
 
 class _Asking:
-    """Asks a row of members, so many at a time: who answers, or refuses, makes room for the next. Only silence takes the whole time-out."""
+    """Asks a row of members, so many at a time: who answers, or refuses, makes room for the next. Only silence takes
+    the whole time-out."""
 
-    def __init__(self, members: Sequence[Member], timeout: float, at_once: int, selector: selectors.BaseSelector) -> None:
+    def __init__(
+        self, members: Sequence[Member], timeout: float, at_once: int, selector: selectors.BaseSelector
+    ) -> None:
         self._members = members
         self._timeout = timeout
         self._at_once = at_once

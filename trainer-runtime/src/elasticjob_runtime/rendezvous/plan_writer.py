@@ -1,7 +1,8 @@
 """Writing plans: the ranks in batches, then the head in one compare-and-swap; and the outcome.
 
-Every batch is guarded by the registrations it names and by the plan before it, so a plan never names a dead registration and two planners
-never both win. A planner that dies between a batch and the head leaves ranks that no head names.
+Every batch is guarded by the registrations it names and by the plan before it, so a plan never names a dead
+registration and two planners never both win. A planner that dies between a batch and the head leaves ranks that no head
+names.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ BATCH = 96
 
 
 CONSEQUENCE_BYTES = 600
-"""Most of the traceback of a failure that is only the consequence of another: in a group of thousands nearly all are."""
+"""Most of the traceback of a failure that is only the consequence of another: in a group of thousands nearly all
+are."""
 
 
 def for_the_store(failure: FailureValue) -> FailureValue:
-    """What is published of `failure`. Each member writes one in each round that fails, so a consequence is told in a few hundred bytes."""
+    """What is published of `failure`. Each member writes one in each round that fails, so a consequence is told in a
+    few hundred bytes."""
     if failure.reason != PEER_LOST or len(failure.traceback) <= CONSEQUENCE_BYTES:
         return failure
     return dataclasses.replace(failure, traceback="..." + failure.traceback[3 - CONSEQUENCE_BYTES :])
@@ -37,8 +40,11 @@ class PlanOutdatedError(StoreError):
 class PlanWriter:
     """Raises StoreError from every call; PlanOutdatedError where the store has moved on."""
 
-    def __init__(self, store: Store, keys: Keys, planner: str, *, batch: int = BATCH, wall_clock: Callable[[], float] = time.time) -> None:
-        """`planner`: unique for every start of an agent, so that ranks of two planners never mix. `wall_clock`: Unix time, s."""
+    def __init__(
+        self, store: Store, keys: Keys, planner: str, *, batch: int = BATCH, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        """`planner`: unique for every start of an agent, so that ranks of two planners never mix. `wall_clock`: Unix
+        time, s."""
         self._wall_clock = wall_clock
         self._store = store
         self._keys = keys
@@ -56,12 +62,16 @@ class PlanWriter:
         return self._known[1] if self._known[0] == attempt else None
 
     def propose(self, action: ProposePlan, nproc: int, follows: str = "", kept_failure: str = "") -> int:
-        """Returns the revision of the new plan. `follows`: attempt of the plan before. `kept_failure`: key of the one failure that stays
-        when the plan clears those of earlier rounds, for who asks later what failed last; empty: none does."""
+        """Returns the revision of the new plan. `follows`: attempt of the plan before. `kept_failure`: key of the one
+        failure that stays when the plan clears those of earlier rounds, for who asks later what failed last; empty:
+        none does."""
         self._tries += 1  # ranks of an earlier try that failed half-way must not count for this one
         plan = self._plan_of(action, nproc, follows)
         ranks = {member.name: rank_of(action.members, rank) for rank, member in enumerate(action.members)}
-        guards = [Compare(self._keys.plan, mod_revision=action.expected_mod_revision), Compare(self._keys.outcome, create_revision=0)]
+        guards = [
+            Compare(self._keys.plan, mod_revision=action.expected_mod_revision),
+            Compare(self._keys.outcome, create_revision=0),
+        ]
         older = KeyRange(self._keys.ranks, self._keys.rank(self._keys.attempt(max(0, action.round - 1), ""), ""))
         suspicions = KeyRange(self._keys.suspects, self._keys.suspicion(action.round, "", ""))
         head: list[Operation] = [
@@ -83,14 +93,18 @@ class PlanWriter:
 
     def propose_stop(self, action: ProposeStop) -> int:
         """Returns the revision of `stop`."""
-        guards = [Compare(self._keys.plan, mod_revision=action.expected_mod_revision), Compare(self._keys.outcome, create_revision=0)]
+        guards = [
+            Compare(self._keys.plan, mod_revision=action.expected_mod_revision),
+            Compare(self._keys.outcome, create_revision=0),
+        ]
         result = self._store.txn(guards, [Put(self._keys.stop, action.stop.to_json())])
         if not result.succeeded:
             raise PlanOutdatedError("the planned change is outdated: another plan came first, or the job is over")
         return result.revision
 
     def restore(self, value: PlanValue, me: str, rank: RankValue) -> int:
-        """Puts back the head and the ranks that this agent knows, at least its own; the others keep running meanwhile."""
+        """Puts back the head and the ranks that this agent knows, at least its own; the others keep running
+        meanwhile."""
         ranks = self.known(value.attempt) or {me: rank}
         guard = Compare(self._keys.plan, create_revision=0)
         names = list(ranks)

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from elasticjob_runtime.contract import Keys, PlanValue, RankValue
 from elasticjob_runtime.etcd.interface import Get, KeyRange, Store
 from elasticjob_runtime.membership.ranks import carried_over
-from elasticjob_runtime.rendezvous.cache import Mirror
+from elasticjob_runtime.rendezvous.cache import StoreCache
 from elasticjob_runtime.rendezvous.plan_writer import PlanWriter
 
 
 class RankReader:
-    """Ranks never change once written, so they are read once for each plan, and most members need not read theirs even then."""
+    """Ranks never change once written, so they are read once for each plan, and most members need not read theirs even
+    then."""
 
     def __init__(self, store: Store, keys: Keys, me: str, plans: PlanWriter) -> None:
         """`plans`: remembers all ranks of the last plan that this agent wrote or read."""
@@ -25,7 +26,7 @@ class RankReader:
         self._everybody = False
         self.known: Mapping[str, RankValue] = {}
 
-    def load(self, mirror: Mirror, incarnation: str, *, everybody: bool) -> None:
+    def load(self, mirror: StoreCache, incarnation: str, *, everybody: bool) -> None:
         """Sees to it that `known` is of the mirror's plan. Raises StoreError."""
         plan = mirror.plan
         if plan is None:
@@ -49,7 +50,7 @@ class RankReader:
         rank = carried_over(mine, plan)
         return {self._me: rank} if rank is not None else None
 
-    def _fetch(self, plan: PlanValue, mirror: Mirror, *, everybody: bool) -> Mapping[str, RankValue]:
+    def _fetch(self, plan: PlanValue, mirror: StoreCache, *, everybody: bool) -> Mapping[str, RankValue]:
         start = self._keys.rank(plan.attempt, "")
         wanted = KeyRange.prefix(start) if everybody else KeyRange(start + self._me)
         found = ((kv.key[len(start) :], mirror.parse(kv, RankValue)) for kv in self._store.range(Get(wanted)).kvs)

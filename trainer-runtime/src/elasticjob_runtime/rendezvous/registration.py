@@ -8,18 +8,29 @@ import time
 from collections.abc import Callable, Sequence
 
 from elasticjob_runtime.contract import Keys, MemberState, MemberValue, TailValue
-from elasticjob_runtime.etcd.interface import Compare, Delete, Get, KeyRange, KeyValue, LeaseKeeper, LeaseLost, Put, Store, Unavailable
+from elasticjob_runtime.etcd.interface import (
+    Compare,
+    Delete,
+    Get,
+    KeyRange,
+    KeyValue,
+    LeaseKeeper,
+    LeaseLost,
+    Put,
+    Store,
+    Unavailable,
+)
 from elasticjob_runtime.rendezvous.cache import common_range
 
 logger = logging.getLogger(__name__)
 
 RECENT = 100
-"""Revisions that a watch may go back for what the member before has done since it registered: to read its key costs a call, to go back
-costs the store one look at each revision."""
+"""Revisions that a watch may go back for what the member before has done since it registered: to read its key costs a
+call, to go back costs the store one look at each revision."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Arrival:
+class JoinResult:
     """What the transaction that registered this member has read and written."""
 
     revision: int
@@ -28,7 +39,8 @@ class Arrival:
     before: str
     """The member that registered just before; empty: nobody has."""
     before_key: KeyValue | None = None
-    """Its key as it registered; what happened to it since is to be watched from that revision on. None: longer ago, or not told."""
+    """Its key as it registered; what happened to it since is to be watched from that revision on. None: longer ago, or
+    not told."""
     imports: KeyValue | None = None
     """What the run's workers import, where somebody has found out."""
 
@@ -51,7 +63,9 @@ class Registration:
     def expires_at(self) -> float | None:
         return self._lease.expires_at if self._lease else None
 
-    def register(self, state: MemberState, round_number: int, stores: bool, on_lost: Callable[[int, str], None]) -> Arrival:
+    def register(
+        self, state: MemberState, round_number: int, stores: bool, on_lost: Callable[[int, str], None]
+    ) -> JoinResult:
         """A new lease and a new key, whose create revision is this registration's identity: two calls.
 
         `on_lost(number, reason)` is called from the lease keeper's thread; see `is_current`.
@@ -69,7 +83,7 @@ class Registration:
             self._lease = None
         return arrival
 
-    def _arrive(self, lease: int) -> Arrival | None:
+    def _arrive(self, lease: int) -> JoinResult | None:
         """None: the key was there, of an earlier registration, and is not any more."""
         keys, value = self._keys, self.member.to_json()
         guards = [Compare(self._key, create_revision=0), Compare(keys.outcome, create_revision=0)]
@@ -84,26 +98,35 @@ class Registration:
             arrival = self._arrival(result.revision, (*kvs, own), first)
             return dataclasses.replace(arrival, imports=next(iter(imports[0]), None))
         if any(kv.key == keys.outcome for kv in kvs):
-            return Arrival(result.revision, kvs, "")
-        self._store.txn([Compare(self._key, mod_revision=kv.mod_revision) for kv in first], [Delete(KeyRange(self._key))])
+            return JoinResult(result.revision, kvs, "")
+        self._store.txn(
+            [Compare(self._key, mod_revision=kv.mod_revision) for kv in first], [Delete(KeyRange(self._key))]
+        )
         return None
 
-    def _arrival(self, revision: int, kvs: tuple[KeyValue, ...], tail: Sequence[KeyValue]) -> Arrival:
+    def _arrival(self, revision: int, kvs: tuple[KeyValue, ...], tail: Sequence[KeyValue]) -> JoinResult:
         try:
             last = TailValue.from_json(tail[0].value) if tail else None
         except ValueError:
             last = None
         if last is None:
-            return Arrival(revision, kvs, "")
+            return JoinResult(revision, kvs, "")
         at = tail[0].mod_revision
         told = last.value and revision - at <= RECENT
-        return Arrival(revision, kvs, last.member, KeyValue(self._keys.member(last.member), last.value, at, at, 1) if told else None)
+        return JoinResult(
+            revision,
+            kvs,
+            last.member,
+            KeyValue(self._keys.member(last.member), last.value, at, at, 1) if told else None,
+        )
 
     def is_current(self, number: int) -> bool:
         """Whether news of registration `number` still matter."""
         return number == self._count and self._lease is not None
 
-    def write(self, state: MemberState, round_number: int, stores: bool, saves: bool | None = None, saved: int | None = None) -> int:
+    def write(
+        self, state: MemberState, round_number: int, stores: bool, saves: bool | None = None, saved: int | None = None
+    ) -> int:
         """Returns the revision. `saves`, `saved` None: as before."""
         if self._lease is None:
             raise LeaseLost("not registered")
@@ -119,7 +142,8 @@ class Registration:
         return dataclasses.replace(self.member, state=state, round=round_number, stores=stores, changed_at=since)
 
     def neighbours(self) -> tuple[str, KeyValue | None]:
-        """(the member that registered just before this one and is still there, or empty; the key of the very first, where that is another).
+        """(the member that registered just before this one and is still there, or empty; the key of the very first,
+        where that is another).
 
         The store sorts all members for it: only for who cannot believe its Arrival.
         """

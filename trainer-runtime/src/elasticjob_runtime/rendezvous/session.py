@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 
 
 class Rendezvous:
-    """Start it with `start()`, give it actions with `submit()`, end it with `close()`. Callbacks are called from its thread."""
+    """Start it with `start()`, give it actions with `submit()`, end it with `close()`. Callbacks are called from its
+    thread."""
 
     def __init__(
         self,

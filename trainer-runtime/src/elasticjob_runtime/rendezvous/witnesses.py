@@ -1,10 +1,11 @@
-"""Does anything outside the group answer? Asked while etcd does not, to tell "etcd is away" from "this group is cut off".
+"""Does anything outside the group answer? Asked while etcd does not, to tell "etcd is away" from "this group is cut
+off".
 
 Only a sign that has crossed the network counts:
 
-- In a pod, bytes from the Kubernetes API server. While it is reached from here, its node is most likely not silent to it either, and the
-  operator replaces nobody. A refused or even an accepted connection proves nothing: kube-proxy answers for a Service without endpoints,
-  and a mesh's sidecar for everybody. Nor does etcd's own Service.
+- In a pod, bytes from the Kubernetes API server. While it is reached from here, its node is most likely not silent to
+  it either, and the operator replaces nobody. A refused or even an accepted connection proves nothing: kube-proxy
+  answers for a Service without endpoints, and a mesh's sidecar for everybody. Nor does etcd's own Service.
 - Elsewhere, etcd's own host: it accepts a connection (etcd hangs), or refuses it (etcd has ended).
 """
 
@@ -62,7 +63,8 @@ def ask_in_background(asked: Sequence[Witness], on_result: Callable[[bool], None
 
 
 def answers(asked: Sequence[Witness], timeout: float = TIMEOUT) -> bool:
-    """Whether any of them answers within `timeout` s. Names are looked up first, which may take longer. Raises OSError."""
+    """Whether any of them answers within `timeout` s. Names are looked up first, which may take longer. Raises
+    OSError."""
     end = time.monotonic() + timeout
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as connections:
         for witness in asked:

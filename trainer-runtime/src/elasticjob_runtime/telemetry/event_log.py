@@ -1,4 +1,5 @@
-"""The --events file: what happened when, as JSON lines, for people and machines. The schema is in docs/elasticrun.md."""
+"""The --events file: what happened when, as JSON lines, for people and machines. The schema is in
+docs/elasticrun.md."""
 
 from __future__ import annotations
 
@@ -10,20 +11,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from elasticjob_runtime.workers.async_writer import File, Outlet
+from elasticjob_runtime.workers.async_writer import AsyncWriter, File
 
 logger = logging.getLogger(__name__)
 
 
-class Timeline:
-    """Used from the agent's loop only, which never waits for the file: a thread of its own writes it. Raises OSError where it cannot be
-    opened."""
+class EventLog:
+    """Used from the agent's loop only, which never waits for the file: a thread of its own writes it. Raises OSError
+    where it cannot be opened."""
 
     def __init__(self, member: str, path: Path | None = None) -> None:
         self._member = member
         self._path = path
         self._file = File(path, self._failed) if path else None
-        self._outlet = Outlet(patience=None)
+        self._outlet = AsyncWriter(patience=None)
         if path is not None and not path.parent.is_dir():  # a slip in the flag must not make folders
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         if self._file is not None:

@@ -1,4 +1,5 @@
-"""What an agent shows to Prometheus. Written by the agent's loop, read by the server's thread (metrics_server.py): numbers only."""
+"""What an agent shows to Prometheus. Written by the agent's loop, read by the server's thread (metrics_server.py):
+numbers only."""
 
 from __future__ import annotations
 
@@ -73,14 +74,25 @@ class Metrics:
         states = [(_labels(state=one.value), int(one is self.state)) for one in State]
         lines += _family("state", "gauge", "1 for what this agent is doing.", states)
         restarts = [(_labels(cause=cause), count) for cause, count in sorted(self.restarts.items())]
-        lines += _family("restarts_total", "counter", "Starts of the local workers after the first, by the cause of the plan.", restarts)
+        lines += _family(
+            "restarts_total",
+            "counter",
+            "Starts of the local workers after the first, by the cause of the plan.",
+            restarts,
+        )
         lines += self._phases()
-        lines += _family("steps_lost_total", "counter", "Training steps done again after changes.", [("", self.steps_lost)])
+        lines += _family(
+            "steps_lost_total", "counter", "Training steps done again after changes.", [("", self.steps_lost)]
+        )
         lines += _family("step", "gauge", "Last training step that rank 0 reported here.", [("", self.step)])
         lines += _family("steps_per_second", "gauge", "Rate of the training.", [("", self.steps_per_second)])
         checkpoint = [("", self.last_checkpoint_step)]
-        lines += _family("last_checkpoint_step", "gauge", "Step of the newest checkpoint that rank 0 reported here.", checkpoint)
-        lines += _family("heartbeats_missed_total", "counter", "Times that a neighbour fell silent.", [("", self.heartbeats_missed)])
+        lines += _family(
+            "last_checkpoint_step", "gauge", "Step of the newest checkpoint that rank 0 reported here.", checkpoint
+        )
+        lines += _family(
+            "heartbeats_missed_total", "counter", "Times that a neighbour fell silent.", [("", self.heartbeats_missed)]
+        )
         lines += _family("store_up", "gauge", "1: the rendezvous store answers.", [("", int(self.store_up))])
         return "\n".join(lines) + "\n"
 

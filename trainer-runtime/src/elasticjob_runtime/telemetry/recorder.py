@@ -1,6 +1,7 @@
 """Keeps the chronicle of one agent: compares what it sees with what it saw, and writes phases, failures and metrics.
 
-The agent calls `observe` before every decision, and tells what no state shows. Nothing here influences what the agent does.
+The agent calls `observe` before every decision, and tells what no state shows. Nothing here influences what the agent
+does.
 """
 
 from __future__ import annotations
@@ -14,28 +15,33 @@ from elasticjob_runtime.contract import FailureValue, OutcomeState, OutcomeValue
 from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.membership.model import StoreView, Suspicion, View, Workers, WorkersState
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
-from elasticjob_runtime.telemetry.event_log import Timeline
+from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics, State
 from elasticjob_runtime.telemetry.report import Report
-from elasticjob_runtime.telemetry.transitions import Cause, Changes, Record, cause_of
+from elasticjob_runtime.telemetry.transitions import Cause, Record, Transitions, cause_of
 
 logger = logging.getLogger(__name__)
 
 _ALIVE = (WorkersState.RUNNING, WorkersState.STOPPING)
 
 
-class Chronicle:
+class Recorder:
     """On the agent's loop only. Times in its arguments are monotonic, s; what it writes is Unix time."""
 
     def __init__(
-        self, timeline: Timeline, metrics: Metrics, heartbeats: Heartbeats, nproc: int, clock: Callable[[], float] = time.time
+        self,
+        timeline: EventLog,
+        metrics: Metrics,
+        heartbeats: Heartbeats,
+        nproc: int,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._timeline = timeline
         self._metrics = metrics
         self._heartbeats = heartbeats
         self._nproc = nproc
         self._clock = clock
-        self._changes = Changes()
+        self._changes = Transitions()
         self._store = StoreView()
         self._workers = Workers()
         self._warm = False
@@ -90,7 +96,9 @@ class Chronicle:
             if report.step is not None:
                 self._write(self._changes.progressed(report.step, report.at))
         else:
-            self._write(self._changes.reported(report.phase, local_rank, report.at, began=report.began, step=report.step))
+            self._write(
+                self._changes.reported(report.phase, local_rank, report.at, began=report.began, step=report.step)
+            )
 
     def progressed(self, progress: ProgressValue) -> None:
         """Rank 0's word."""
@@ -107,7 +115,9 @@ class Chronicle:
         self._write(self._changes.closed(self._clock()))
         if outcome is not None and outcome.state is OutcomeState.FAILED and outcome.failure:
             known = {field.name for field in dataclasses.fields(FailureValue)}
-            self._tell_failure(FailureValue(**{name: value for name, value in outcome.failure.items() if name in known}), "job")
+            self._tell_failure(
+                FailureValue(**{name: value for name, value in outcome.failure.items() if name in known}), "job"
+            )
         self._timeline.event("exit", code=int(code), reason=reason, outcome=outcome.state.value if outcome else None)
 
     # -- comparisons
@@ -190,7 +200,9 @@ class Chronicle:
                 self._metrics.changed(fields["cause"], fields["phases"], fields["steps_lost"])
             elif fields["phase"] == "first-step":
                 step = f" is {fields['step']}" if "step" in fields else ""
-                logger.info("plan %s: first step%s, %.2f s after %s", fields["round"], step, fields["since"], fields["cause"])
+                logger.info(
+                    "plan %s: first step%s, %.2f s after %s", fields["round"], step, fields["since"], fields["cause"]
+                )
 
     def _tell_failure(self, failure: FailureValue, scope: str) -> None:
         if scope == "job" and self._said == failure:

@@ -15,7 +15,8 @@ class Report:
     at: float
     """Unix time, s."""
     phase: str
-    """fork, connect, restore, first-step, checkpoint; `step`: a step is done; `pause`: none is to be expected for a while."""
+    """fork, connect, restore, first-step, checkpoint; `step`: a step is done; `pause`: none is to be expected for a
+    while."""
     began: float | None = None
     step: int | None = None
     seconds: float = 0.0

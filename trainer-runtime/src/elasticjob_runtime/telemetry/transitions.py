@@ -1,6 +1,8 @@
-"""The phases of every change of the world, as one agent lives through them. Pure: moments go in, records for the timeline come out.
+"""The phases of every change of the world, as one agent lives through them. Pure: moments go in, records for the
+timeline come out.
 
-A change begins with its cause and ends with the first step of the new world. Its phases, in the usual order (stop and plan overlap):
+A change begins with its cause and ends with the first step of the new world. Its phases, in the usual order (stop and
+plan overlap):
 
     detect      cause -> this agent knows (not of its own start)
     stop        first word to stop -> the old workers are gone
@@ -88,7 +90,7 @@ class _Change:
         return max(earlier, default=self.zero)
 
 
-class Changes:
+class Transitions:
     """One agent's changes, one after the other. Each method returns what there is to tell."""
 
     def __init__(self) -> None:
@@ -130,14 +132,18 @@ class Changes:
     def stopped(self, now: float) -> list[Record]:
         return self._told("stop", now)
 
-    def planned(self, round_number: int, cause: Cause, caused_at: float | None, now: float, **fields: Any) -> list[Record]:
+    def planned(
+        self, round_number: int, cause: Cause, caused_at: float | None, now: float, **fields: Any
+    ) -> list[Record]:
         """This agent has seen a new plan. What it says of the cause goes before what this agent thought."""
         records: list[Record] = []
         if self._open is None or self._open.round is not None:
             records = [*self._supersede(now), *self._begin(cause, caused_at, now)]
         change = self._open
         assert change is not None
-        if change.cause is Cause.START is not cause and caused_at is not None:  # a newcomer: its warming up was nobody's business
+        if (
+            change.cause is Cause.START is not cause and caused_at is not None
+        ):  # a newcomer: its warming up was nobody's business
             change.known_at = max(change.known_at, caused_at)
         change.round, change.cause = round_number, cause
         change.caused_at = caused_at if caused_at is not None else change.caused_at
@@ -163,7 +169,9 @@ class Changes:
         """All workers are new programs, which tell nothing of themselves."""
         return self._told("fork", now)
 
-    def reported(self, phase: str, local_rank: int, at: float, *, began: float | None = None, step: int | None = None) -> list[Record]:
+    def reported(
+        self, phase: str, local_rank: int, at: float, *, began: float | None = None, step: int | None = None
+    ) -> list[Record]:
         """A worker says that it is through `phase`: `fork`, `connect`, `restore` or `first-step`."""
         change = self._open
         if change is None or not self._forking:
@@ -228,7 +236,13 @@ class Changes:
             (
                 "change",
                 now,
-                {**_head(change), "end": end.value, "caused_at": change.caused_at, "steps_lost": _steps_lost(change), "phases": phases},
+                {
+                    **_head(change),
+                    "end": end.value,
+                    "caused_at": change.caused_at,
+                    "steps_lost": _steps_lost(change),
+                    "phases": phases,
+                },
             )
         ]
 

@@ -1,9 +1,10 @@
 """Level 0: etcd v3 rendezvous for torchrun itself, `torchrun --rdzv-backend=etcd-v3 --rdzv-endpoint=... train.py`.
 
-torch finds `rendezvous_handlers` by the entry point `torchrun.handlers`; everything else is imported when a job asks for this backend.
+torch finds `rendezvous_handlers` by the entry point `torchrun.handlers`; everything else is imported when a job asks
+for this backend.
 
     options.py   what --rdzv-endpoint and --rdzv-conf say
-    policy.py    what to do next: membership.decide, and what is different where torch's agent starts and stops the workers (pure)
+    policy.py    what to do next: membership.decide, where torch's agent starts and stops the workers (pure)
     member.py    one member of the job: the thread that observes, decides and executes
     stale_run.py what a job of the same run id left behind
     round_store.py the fresh TCPStore of each round, and the meeting of all members in it

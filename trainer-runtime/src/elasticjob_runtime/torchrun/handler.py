@@ -1,7 +1,7 @@
 """torch's RendezvousHandler over etcd v3.
 
-torch's agent calls next_rendezvous for every round, asks num_nodes_waiting() ten times a second whether to start over, and calls shutdown()
-when it ends by itself; a signal ends it without.
+torch's agent calls next_rendezvous for every round, asks num_nodes_waiting() ten times a second whether to start over,
+and calls shutdown() when it ends by itself; a signal ends it without.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from elasticjob_runtime.workers.environment import RES_OPTIONS, fencing_token
 logger = logging.getLogger(__name__)
 
 CONFIRM_FAILURE = 1.0
-"""s between the last failure here and the job's: a lost member, which makes the workers of all others fail, is noticed in less."""
+"""s between the last failure here and the job's: a lost member, which makes the workers of all others fail, is noticed
+in less."""
 
 TELL_END = 5.0
 """s to tell the others how the job ended."""
@@ -93,15 +94,16 @@ class EtcdRendezvousHandler(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether MASTER_ADDR and MASTER_PORT are those of this round's store, or the worker of rank 0 opens one there."""
+        """Whether MASTER_ADDR and MASTER_PORT are those of this round's store, or the worker of rank 0 opens one
+        there."""
         return self._shared
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Returns when all members of a plan that names this one are here.
 
-        Raises RendezvousClosedError: the job has failed; RendezvousTimeoutError: after join_timeout; RendezvousConnectionError: etcd
-        refuses this member, or it has lost its place. SystemExit(0): the job succeeded without it (torch 2.6 to 2.15 stumble over
-        RendezvousGracefulExitError).
+        Raises RendezvousClosedError: the job has failed; RendezvousTimeoutError: after join_timeout;
+        RendezvousConnectionError: etcd refuses this member, or it has lost its place. SystemExit(0): the job succeeded
+        without it (torch 2.6 to 2.15 stumble over RendezvousGracefulExitError).
         """
         member, stores = self._joined()
         member.come_back()
@@ -121,7 +123,8 @@ class EtcdRendezvousHandler(RendezvousHandler):
         return RendezvousInfo(self._round, plan.rank.group_rank, plan.value.size, where)
 
     def num_nodes_waiting(self) -> int:
-        """1 where the workers are to start over: a member came, left or was lost, workers of another failed, or the job is over."""
+        """1 where the workers are to start over: a member came, left or was lost, workers of another failed, or the job
+        is over."""
         return int(self._member is not None and self._member.wants_restart())
 
     def is_closed(self) -> bool:
@@ -134,11 +137,13 @@ class EtcdRendezvousHandler(RendezvousHandler):
             self._member.conclude(verdict, gone=False)
 
     def shutdown(self) -> bool:
-        """The end of torch's agent. Only success or failure of the workers is the job's; an agent's own trouble is nobody else's."""
+        """The end of torch's agent. Only success or failure of the workers is the job's; an agent's own trouble is
+        nobody else's."""
         error = sys.exc_info()[1]  # torch calls this from a `finally`
         member, done = self._member, True
         if error is None and self._round is not None and not self._round.finished:
-            return True  # torch 2.6 calls this too when it stops the last workers, before it says that they failed: it calls again
+            # torch 2.6 calls this too when it stops the last workers, before it says that they failed: it calls again
+            return True
         if member is not None:
             if isinstance(error, ChildFailedError):
                 done = self._fail(member, error)
@@ -207,7 +212,9 @@ def _failed(me: str, round_number: int, rank: int, failure: ProcessFailure) -> O
     )
     message = f"rank {rank} on {me} failed: {said.message}; torchrun has no restarts left (--max-restarts)"
     values = {field: getattr(said, field) for field in FailureValue.__dataclass_fields__}
-    return OutcomeValue(state=OutcomeState.FAILED, reason="MaxRestartsExceeded", message=message, round=round_number, failure=values)
+    return OutcomeValue(
+        state=OutcomeState.FAILED, reason="MaxRestartsExceeded", message=message, round=round_number, failure=values
+    )
 
 
 def _said(failure: ProcessFailure) -> Mapping[str, Any]:
@@ -241,7 +248,8 @@ def _error(end: Ended) -> BaseException:
 
 
 class _SignalPipe:
-    """Tells the member's thread of signals at once, while torch's handlers deal with them. Only where nobody else listens this way."""
+    """Tells the member's thread of signals at once, while torch's handlers deal with them. Only where nobody else
+    listens this way."""
 
     def __init__(self) -> None:
         self.read: int | None = None
@@ -283,7 +291,8 @@ def _leaving_on_signals() -> Iterator[None]:
 
 
 def _set_up_logging() -> None:
-    """Membership changes on stderr, as torchrun's own log; LOGLEVEL, torch's variable, says how much. And errors in one sentence."""
+    """Membership changes on stderr, as torchrun's own log; LOGLEVEL, torch's variable, says how much. And errors in one
+    sentence."""
     root = logging.getLogger("elasticjob_runtime")
     if not root.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler(sys.stderr)
@@ -296,7 +305,8 @@ def _set_up_logging() -> None:
 
 
 def _one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """sys.excepthook of a process whose rendezvous is ours: an error for the person at the terminal, without torch's frames."""
+    """sys.excepthook of a process whose rendezvous is ours: an error for the person at the terminal, without torch's
+    frames."""
     if isinstance(error, RendezvousError | SignalException):
         print(f"torchrun: {error}", file=sys.stderr)  # noqa: T201 - a command line tool's own error
     else:

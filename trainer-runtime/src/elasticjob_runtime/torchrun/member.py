@@ -1,7 +1,7 @@
 """One member of a job under torchrun: a thread that observes, lets `policy.next_action` decide, and executes.
 
-torch's agent has the main thread and calls the public methods; they never wait for a network. The lease, the store's watch and the calls
-to the store have threads of their own, so heartbeats go on whatever torch's agent does.
+torch's agent has the main thread and calls the public methods; they never wait for a network. The lease, the store's
+watch and the calls to the store have threads of their own, so heartbeats go on whatever torch's agent does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from elasticjob_runtime.membership.model import (
     StoreView,
     Wait,
 )
-from elasticjob_runtime.rendezvous.executor import StoreDesk
+from elasticjob_runtime.rendezvous.executor import StoreExecutor
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.rendezvous.peers import PeerServer, probe_in_background
 from elasticjob_runtime.rendezvous.session import Rendezvous
@@ -78,10 +78,12 @@ class Member:
             member,
             lease_ttl=config.lease_ttl,
             on_view=lambda view: self._event_loop.call_soon(lambda: self._saw(view)),
-            on_done=lambda action, error: self._event_loop.call_soon(lambda: self._desk.done(action, error, started=self._agent.round > 0)),
-            on_trouble=lambda error: self._event_loop.call_soon(lambda: self._desk.tell_trouble(error)),
+            on_done=lambda action, error: self._event_loop.call_soon(
+                lambda: self._executor.done(action, error, started=self._agent.round > 0)
+            ),
+            on_trouble=lambda error: self._event_loop.call_soon(lambda: self._executor.tell_trouble(error)),
         )
-        self._desk = StoreDesk(self._rendezvous.submit, lambda _trouble: None)
+        self._executor = StoreExecutor(self._rendezvous.submit, lambda _trouble: None)
         # Shared with the threads that call in; guarded by `_changed`.
         self._changed = threading.Condition()
         self._agent = TorchAgent()
@@ -113,11 +115,14 @@ class Member:
     def come_back(self) -> None:
         """It is in next_rendezvous, and has no workers."""
         with self._changed:
-            self._agent = self._agent.come_back(self._failure("torchrun restarts its workers; see its log for the cause"), time.monotonic())
+            self._agent = self._agent.come_back(
+                self._failure("torchrun restarts its workers; see its log for the cause"), time.monotonic()
+            )
         self.wake()
 
     def next_plan(self) -> Plan:
-        """Waits for a plan with this member in it. Raises Ended, and TimeoutError after `join_timeout`; spares wait as long as it takes."""
+        """Waits for a plan with this member in it. Raises Ended, and TimeoutError after `join_timeout`; spares wait as
+        long as it takes."""
         deadline = time.monotonic() + self._config.join_timeout
         with self._changed:
             while True:
@@ -128,7 +133,7 @@ class Member:
                     return plan
                 left = None if is_spare(self._view()) else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    why = self._desk.trouble or self._said
+                    why = self._executor.trouble or self._said
                     raise TimeoutError(f"no training after {self._config.join_timeout:g} s (join_timeout): {why}")
                 self._changed.wait(left)
 
@@ -167,7 +172,8 @@ class Member:
         self.wake()
 
     def wait_while(self, round_number: int, until: Callable[[], bool]) -> bool:
-        """Waits until `until()` is true (call `wake` when it may be), or the round of `round` is over. Returns `until()`."""
+        """Waits until `until()` is true (call `wake` when it may be), or the round of `round` is over. Returns
+        `until()`."""
         with self._changed:
             self._changed.wait_for(lambda: until() or self._is_over(round_number))
             return until()
@@ -227,7 +233,7 @@ class Member:
             with self._changed:
                 if self._closing:
                     return Exit(code=ExitCode.SUCCEEDED, reason="closed")
-                action = self._desk.fatal or next_action(self._view(), self._agent, self._verdict, now)
+                action = self._executor.fatal or next_action(self._view(), self._agent, self._verdict, now)
                 self._say(action)
             if isinstance(action, Exit):
                 return action
@@ -252,7 +258,7 @@ class Member:
             heard_round=heard[0],
             heard_at=heard[1],
             stores=self._shared,
-            reported_failure=self._desk.reported_failure,
+            reported_failure=self._executor.reported_failure,
             leaving_since=self._leaving,
         )
 
@@ -268,13 +274,15 @@ class Member:
             case ProbePeers():
                 if not self._probing:
                     self._probing = True
-                    probe_in_background(action.members, lambda found: self._event_loop.call_soon(lambda: self._probed(found)))
+                    probe_in_background(
+                        action.members, lambda found: self._event_loop.call_soon(lambda: self._probed(found))
+                    )
                 return until
             case AskOutside():
                 self._ask_outside(now)
                 return until
             case _:
-                return self._desk.execute(action, now, until)  # type: ignore[arg-type]  # everything else is handled above
+                return self._executor.execute(action, now, until)  # type: ignore[arg-type]  # everything else is handled above
 
     def _command(self, action: StartWorkers | StopWorkers, now: float) -> None:
         with self._changed:
@@ -346,6 +354,9 @@ LEAVE_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def ends_the_agent(handler: object) -> bool:
-    """Is it torch's handler, Python's own for Ctrl-C, or ours? Whoever has another one decides for himself what a signal means."""
+    """Is it torch's handler, Python's own for Ctrl-C, or ours? Whoever has another one decides for himself what a
+    signal means."""
     module = getattr(handler, "__module__", "") or ""
-    return handler is signal.default_int_handler or module.startswith(("torch.distributed.elastic.", "elasticjob_runtime."))
+    return handler is signal.default_int_handler or module.startswith(
+        ("torch.distributed.elastic.", "elasticjob_runtime.")
+    )

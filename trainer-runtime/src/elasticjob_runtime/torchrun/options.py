@@ -21,8 +21,9 @@ from elasticjob_runtime.rendezvous.witnesses import Witness, witnesses
 logger = logging.getLogger(__name__)
 
 UNCOUNTED = 0
-"""`nproc` of a member under torchrun: torch's agents tell each other how many workers they start. No member of elasticrun says 0, and no
-plan has members of different `nproc`, so the two launchers never train together by accident."""
+"""`nproc` of a member under torchrun: torch's agents tell each other how many workers they start. No member of
+elasticrun says 0, and no plan has members of different `nproc`, so the two launchers never train together by
+accident."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,7 +1,9 @@
-"""What a member under torchrun does next: `membership.decide`, and what is different where torch's agent starts and stops the workers.
+"""What a member under torchrun does next: `membership.decide`, and what is different where torch's agent starts and
+stops the workers.
 
-To the rendezvous, torch's agent is a worker group that cannot be commanded: it is asked to stop (num_nodes_waiting() says 1, and torch
-looks ten times a second), and shows by calling next_rendezvous() that it has. Pure: no I/O, no clock, no torch.
+To the rendezvous, torch's agent is a worker group that cannot be commanded: it is asked to stop (num_nodes_waiting()
+says 1, and torch looks ten times a second), and shows by calling next_rendezvous() that it has. Pure: no I/O, no clock,
+no torch.
 """
 
 from __future__ import annotations
@@ -11,11 +13,21 @@ import enum
 
 from elasticjob_runtime.contract import ExitCode, FailureValue, MemberState, OutcomeValue, PlanReason
 from elasticjob_runtime.membership import View, decide
-from elasticjob_runtime.membership.model import Action, Exit, Plan, PublishOutcome, PublishState, Role, Wait, Workers, WorkersState
+from elasticjob_runtime.membership.model import (
+    Action,
+    Exit,
+    Plan,
+    PublishOutcome,
+    PublishState,
+    Role,
+    Wait,
+    Workers,
+    WorkersState,
+)
 
 COME_BACK = 45.0
-"""s that torch's agent gets to stop its workers, 30 of which it gives to the workers. Longer: the others wait longer for one that hangs;
-shorter: a member with slow workers is left out of a plan, and causes another when it comes back."""
+"""s that torch's agent gets to stop its workers, 30 of which it gives to the workers. Longer: the others wait longer
+for one that hangs; shorter: a member with slow workers is left out of a plan, and causes another when it comes back."""
 
 
 class Phase(enum.Enum):
@@ -43,7 +55,8 @@ _WORKERS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TorchAgent:
-    """torch's agent, as this member sees it. Each method returns the agent after it; what does not fit the phase changes nothing."""
+    """torch's agent, as this member sees it. Each method returns the agent after it; what does not fit the phase
+    changes nothing."""
 
     phase: Phase = Phase.WAITING
     plan: Plan | None = None
@@ -113,13 +126,19 @@ def next_action(view: View, agent: TorchAgent, verdict: OutcomeValue | None, now
 
 
 def _refuse(view: View) -> Action | None:
-    """Members of elasticrun and members of torchrun cannot train together: they wait for each other in different ways."""
+    """Members of elasticrun and members of torchrun cannot train together: they wait for each other in different
+    ways."""
     if view.workers.round:
         return None
-    known = [member.value for member in view.store.members.values()] + ([view.store.founder] if view.store.founder else [])
+    known = [member.value for member in view.store.members.values()] + (
+        [view.store.first_member] if view.store.first_member else []
+    )
     if all(member.nproc == view.settings.nproc for member in known):
         return None
-    reason = "the job with this --rdzv-id is elasticrun's: start all members with one launcher, or take another --rdzv-id for torchrun"
+    reason = (
+        "the job with this --rdzv-id is elasticrun's: start all members with one launcher, or take another "
+        "--rdzv-id for torchrun"
+    )
     return Exit(code=ExitCode.CONFIG, reason=reason)
 
 
@@ -140,7 +159,9 @@ def _conclude(view: View, verdict: OutcomeValue | None) -> Action | None:
     if plan is None or not closes(view):
         return Exit(code=ExitCode.WORKERS_FAILED, reason=f"{verdict.message}; the others may go on")
     return PublishOutcome(
-        outcome=dataclasses.replace(verdict, round=plan.round), expected_mod_revision=plan.mod_revision, reason=verdict.message
+        outcome=dataclasses.replace(verdict, round=plan.round),
+        expected_mod_revision=plan.mod_revision,
+        reason=verdict.message,
     )
 
 
@@ -160,7 +181,9 @@ def _bow_out(view: View, agent: TorchAgent) -> Action | None:
     if agent.phase is not Phase.FINISHED or plan is None or (plan.round <= agent.round and not _is_broken(view, plan)):
         return None
     if view.me is not None and view.me.value.state is not MemberState.LEAVING:
-        return PublishState(state=MemberState.LEAVING, round=agent.round, reason="the workers here are done; the others go on without")
+        return PublishState(
+            state=MemberState.LEAVING, round=agent.round, reason="the workers here are done; the others go on without"
+        )
     return Exit(code=ExitCode.SUCCEEDED, reason="the workers here are done; what is left to do is for the others")
 
 
@@ -169,7 +192,9 @@ def _is_broken(view: View, plan: Plan) -> bool:
     if view.store.role is not Role.PLANNER or plan.ranks is None:
         return False
     there = {
-        (member.name, member.value.incarnation) for member in view.store.members.values() if member.value.state is not MemberState.LEAVING
+        (member.name, member.value.incarnation)
+        for member in view.store.members.values()
+        if member.value.state is not MemberState.LEAVING
     }
     return bool(view.store.failures) or any((name, rank.incarnation) not in there for name, rank in plan.ranks.items())
 
@@ -184,7 +209,9 @@ def _keep_time(view: View, agent: TorchAgent, now: float) -> Action | None:
         reason = f"the workers have not stopped within {COME_BACK:g} s: the others go on without"
         return PublishState(state=MemberState.LEAVING, round=agent.round, reason=reason)
     if agent.phase is Phase.WAITING and state is MemberState.LEAVING:
-        return PublishState(state=MemberState.READY, round=agent.round, stores=view.stores, reason="the workers have stopped at last")
+        return PublishState(
+            state=MemberState.READY, round=agent.round, stores=view.stores, reason="the workers have stopped at last"
+        )
     return None
 
 

@@ -1,8 +1,8 @@
 """The store of each round, and how its members meet in it.
 
-Every member keeps fresh TCPStores listening on the ports in its member key; the plan says whose is the round's. All members meet there
-before torch's agents go on, so that none starts workers for a world that another does not join, and a member lost meanwhile costs a new
-plan instead of a timeout. No round ever sees an older one's store.
+Every member keeps fresh TCPStores listening on the ports in its member key; the plan says whose is the round's. All
+members meet there before torch's agents go on, so that none starts workers for a world that another does not join, and
+a member lost meanwhile costs a new plan instead of a timeout. No round ever sees an older one's store.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _CALLS: Any = TCPStore
 """torch's own methods. Its type stubs know half of them."""
 
 EXIT_BARRIER = "torchelastic/agent/terminal_state"
-"""Where torch's agents count those whose workers have all exited with 0 (torch.distributed.elastic.agent.server.api)."""
+"""Where torch's agents count those whose workers have all exited with 0
+(torch.distributed.elastic.agent.server.api)."""
 
 STORE_TIMEOUT = datetime.timedelta(seconds=300)
 """torch's default. Ours end by the round's end, long before."""
@@ -44,7 +45,8 @@ NOTICE = 15.0
 """s within which a lost leader is noticed, even if only by the end of its lease."""
 
 RETRY = 0.5
-"""s until a store that could not be reached is tried again: it is as long as torch's client sleeps between its own tries."""
+"""s until a store that could not be reached is tried again: it is as long as torch's client sleeps between its own
+tries."""
 
 
 class RoundOver(Exception):
@@ -65,14 +67,16 @@ class StoreHost:
             self.libuv = False  # Debian's torch, and some vendors'
         self._stores = {port: self._listen(port) for port in self.ports}
         self._use = PortUse(self.ports)
-        # A client of the agent's store asks for libuv (torch 2.6): without it, the worker of rank 0 opens the workers' store.
+        # A client of the agent's store asks for libuv (torch 2.6): without it, the worker of rank 0 opens the workers'
+        # store.
         self.shared = self.libuv and os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1"
         self._worker_ports: list[socket.socket] = [] if self.shared else hold_ports(ports)
         if not self.libuv:
             os.environ.setdefault("USE_LIBUV", "0")
 
     def prepare(self, round_number: int) -> None:
-        """Stores that an earlier round used get fresh. Whoever still waits at one is told so by the broken connection."""
+        """Stores that an earlier round used get fresh. Whoever still waits at one is told so by the broken
+        connection."""
         for port in self._use.enter(round_number, leads=True):  # as if it led: one renewal too many costs nothing
             del self._stores[port]
             self._stores[port] = self._listen(port)
@@ -90,13 +94,16 @@ class StoreHost:
 class RoundStore(TCPStore):
     """A client of the round's store, for torch's agent. Nothing in it outlasts the round.
 
-    Every call is made on a thread of its own: torch's would keep signals waiting, and wait for a member that was lost for minutes. When
-    the round is over, calls answer with what starts workers that wait for each other until torch's agent stops them, at its next look.
+    Every call is made on a thread of its own: torch's would keep signals waiting, and wait for a member that was lost
+    for minutes. When the round is over, calls answer with what starts workers that wait for each other until torch's
+    agent stops them, at its next look.
     """
 
     def __init__(self, plan: Plan, member: Member, *, libuv: bool) -> None:
         """Connects. Raises RuntimeError (torch's DistError) where that fails."""
-        super().__init__(plan.value.master_addr, plan.value.master_port, is_master=False, timeout=STORE_TIMEOUT, use_libuv=libuv)
+        super().__init__(
+            plan.value.master_addr, plan.value.master_port, is_master=False, timeout=STORE_TIMEOUT, use_libuv=libuv
+        )
         assert plan.rank is not None
         self._plan = plan
         self.round = plan.round
@@ -111,7 +118,8 @@ class RoundStore(TCPStore):
         """All agents have come to torch's exit barrier."""
 
     def meet(self, worker_port: int) -> None:
-        """Waits for all members of the plan. `worker_port`: the leader's word on where the workers' store is. May be called again."""
+        """Waits for all members of the plan. `worker_port`: the leader's word on where the workers' store is. May be
+        called again."""
         base = f"elasticjob/{self._plan.value.attempt}/"
         _CALLS.set(self, f"{base}arrived/{self._rank}", "1")
         if self._rank == 0:
@@ -146,7 +154,8 @@ class RoundStore(TCPStore):
         if not self.finished:
             self._do(lambda: _CALLS.wait(self, keys, *timeout), None)
             return
-        # torch gives the others five minutes. An agent that then left would be missed as a lost member: it waits for the job's end.
+        # torch gives the others five minutes. An agent that then left would be missed as a lost member: it waits for
+        # the job's end.
         try:
             self._do(lambda: _CALLS.wait(self, keys, FOREVER), None)
             self.all_finished = not self._over
@@ -176,7 +185,8 @@ class RoundStore(TCPStore):
 
 
 def is_timeout(error: RuntimeError) -> bool:
-    """The store answered, but the key did not come in time: there is no lost leader to wait for. An older torch has one word for both."""
+    """The store answered, but the key did not come in time: there is no lost leader to wait for. An older torch has one
+    word for both."""
     kind: type[RuntimeError] | None = getattr(torch.distributed, "DistStoreError", None)
     return kind is not None and isinstance(error, kind)
 
@@ -199,7 +209,8 @@ def _connect_and_meet(member: Member, host: StoreHost, plan: Plan) -> RoundStore
 
 
 def in_background(member: Member, round_number: int, call: Callable[[], T]) -> T:
-    """Makes a call that may block on a thread of its own, and leaves it there when the round of `round` is over: then RoundOver."""
+    """Makes a call that may block on a thread of its own, and leaves it there when the round of `round` is over: then
+    RoundOver."""
     result: Future[T] = Future()
 
     def run() -> None:

@@ -7,11 +7,16 @@ from elasticjob_runtime.etcd.interface import Compare, Delete, Get, KeyRange, St
 
 
 def clear_ended_run(store: Store, keys: Keys) -> bool:
-    """Removes what a job left behind that has ended and whose agents have all gone; says whether there was one. Raises StoreError.
+    """Removes what a job left behind that has ended and whose agents have all gone; says whether there was one. Raises
+    StoreError.
 
     While one of them is there, its outcome is news for whoever comes late. With an operator (spec), the outcome stands.
     """
-    reads = [Get(KeyRange(keys.outcome)), Get(KeyRange(keys.spec)), Get(KeyRange.prefix(keys.members), limit=1, keys_only=True)]
+    reads = [
+        Get(KeyRange(keys.outcome)),
+        Get(KeyRange(keys.spec)),
+        Get(KeyRange.prefix(keys.members), limit=1, keys_only=True),
+    ]
     outcome, spec, members = store.txn([], reads).reads
     if not outcome or spec or members:
         return False

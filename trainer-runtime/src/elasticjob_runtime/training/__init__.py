@@ -5,7 +5,8 @@
     report_progress(step, loss=loss)                # shows in `kubectl get elasticjob`
     expect_pause(1800, "evaluation")                # with --hang-factor: no step for a while is no hang
 
-The only part of the runtime that imports torch, and only inside the functions that need it: `report_progress` works in any Python script.
+The only part of the runtime that imports torch, and only inside the functions that need it: `report_progress` works in
+any Python script.
 """
 
 from elasticjob_runtime.training.checkpoint import CheckpointError

@@ -2,12 +2,13 @@
 
 The agent listens on a Unix socket (SOCK_SEQPACKET) that the environment names; each message is one JSON object:
 
-    {"type": "progress", "rank": 0, "round": 2, "time": 1767225600.0, "step": 120, "last_checkpoint_step": 100, "metrics": {"loss": 0.12}}
-    {"type": "phase", "rank": 0, "round": 2, "time": 1767225600.0, "phase": "restore", "began": 1767225599.5, "step": 100}
-    {"type": "phase", "rank": 0, "round": 2, "time": 1767225600.0, "phase": "pause", "seconds": 1800, "why": "evaluation"}
+    {"type": "progress", "rank": 0, "round": 2, "time": 1767225600.0, "step": 120, "last_checkpoint_step": 100,
+    "metrics": {"loss": 0.12}} {"type": "phase", "rank": 0, "round": 2, "time": 1767225600.0, "phase": "restore",
+    "began": 1767225599.5, "step": 100} {"type": "phase", "rank": 0, "round": 2, "time": 1767225600.0, "phase": "pause",
+    "seconds": 1800, "why": "evaluation"}
 
-What is told is news, not data: a message that cannot be sent at once is dropped, for the next one says more. For `hello`, `snapshot` and
-`fetch`, and for what the agent sends, see elasticjob_runtime.training.link.
+What is told is news, not data: a message that cannot be sent at once is dropped, for the next one says more. For
+`hello`, `snapshot` and `fetch`, and for what the agent sends, see elasticjob_runtime.training.link.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class _Channel:
     def _connection_to(self, path: str) -> socket.socket:
         if self.connection is None or self.connected_to != (path, os.getpid()):
             self._close()
-            self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            self.connection = socket.socket(
+                socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+            )
             self.connection.connect(path)
             self.connected_to = (path, os.getpid())
         return self.connection
@@ -64,7 +67,8 @@ _channel = _Channel()
 
 
 def tell(kind: str, *, wait: float = 0.0, **fields: Any) -> None:
-    """Sends one message; does nothing where there is no agent (plain python, torchrun). `wait`: s for an agent that is busy."""
+    """Sends one message; does nothing where there is no agent (plain python, torchrun). `wait`: s for an agent that is
+    busy."""
     path = os.environ.get(Env.AGENT_SOCKET)
     if path:
         rank, round_number = number("RANK"), number(Env.ROUND)

@@ -3,10 +3,13 @@
 On the socket of `channel`; one JSON object per message (SOCK_SEQPACKET), file descriptors beside it:
 
     worker: {"type": "hello"}                                                 wants to be told of plans
-    agent:  {"type": "plan", "round": 3, "world_size": 4, "group_rank": 0, "reason": "MemberJoined", ...}   the current and every later one
-    worker: {"type": "snapshot", "local_rank": 0, "round": 2, "step": 120}    with descriptors of memory that the agent is to hold
+    agent:  {"type": "plan", "round": 3, "world_size": 4, "group_rank": 0, "reason": "MemberJoined", ...}
+            the current and every later one
+    worker: {"type": "snapshot", "local_rank": 0, "round": 2, "step": 120}
+            with descriptors of memory that the agent is to hold
     worker: {"type": "fetch", "local_rank": 0}
-    agent:  {"type": "snapshot", "round": 2, "step": 120}                     with the descriptors; step null: there is none
+    agent:  {"type": "snapshot", "round": 2, "step": 120}
+            with the descriptors; step null: there is none
 """
 
 from __future__ import annotations
@@ -44,7 +47,8 @@ class AgentLink:
     """Not thread-safe. Raises NoAgentError where there is no agent (any more)."""
 
     def __init__(self, path: str | None = None, *, timeout: float = 5.0) -> None:
-        """`path`: of the agent's socket, by default the one in the environment; `timeout`: s that an answer may take."""
+        """`path`: of the agent's socket, by default the one in the environment; `timeout`: s that an answer may
+        take."""
         found = path or os.environ.get(Env.AGENT_SOCKET, "")
         if not found:
             raise NoAgentError("no agent: this process was not started by elasticrun")
@@ -74,13 +78,16 @@ class AgentLink:
         return self._plans.popleft()
 
     def keep(self, step: int, fds: Sequence[int]) -> None:
-        """Leaves the state after `step` with the agent, which drops the one before. The caller may close its descriptors.
+        """Leaves the state after `step` with the agent, which drops the one before. The caller may close its
+        descriptors.
 
         Raises ValueError for no descriptors, or more than MOST_FDS.
         """
         if not 0 < len(fds) <= MOST_FDS:
             raise ValueError(f"a snapshot has 1 to {MOST_FDS} file descriptors, not {len(fds)}")
-        self._send({"type": "snapshot", "local_rank": number("LOCAL_RANK"), "round": number(Env.ROUND), "step": step}, fds)
+        self._send(
+            {"type": "snapshot", "local_rank": number("LOCAL_RANK"), "round": number(Env.ROUND), "step": step}, fds
+        )
 
     def fetch(self) -> Kept | None:
         """The newest that was kept for this local rank; None: there is none. Raises TimeoutError."""

@@ -1,4 +1,5 @@
-"""`report_progress`, `expect_pause`: tell the agent how far the training is, and when it rests. Standard library only."""
+"""`report_progress`, `expect_pause`: tell the agent how far the training is, and when it rests. Standard library
+only."""
 
 from __future__ import annotations
 
@@ -22,14 +23,17 @@ _state = _State()
 
 
 def report_progress(step: int, **metrics: float) -> None:
-    """Tells the agent that `step` steps are done, with metrics of your choice: `report_progress(step, loss=loss, accuracy=accuracy)`.
+    """Tells the agent that `step` steps are done, with metrics of your choice: `report_progress(step, loss=loss,
+    accuracy=accuracy)`.
 
-    Any rank may call it, as often as it likes (about 20 us); rank 0's is what the job shows. Metrics are anything that float() takes; a
-    tensor on a GPU waits for the GPU here. Values that are not finite are left out, as JSON has no word for them.
+    Any rank may call it, as often as it likes (about 20 us); rank 0's is what the job shows. Metrics are anything that
+    float() takes; a tensor on a GPU waits for the GPU here. Values that are not finite are left out, as JSON has no
+    word for them.
 
     The agent goes by it where it looks for progress: a crash loop (--max-stalled-restarts), a hang (--hang-factor).
 
-    Does nothing where there is no agent (plain python, torchrun), and never waits for one: what cannot be sent at once is dropped.
+    Does nothing where there is no agent (plain python, torchrun), and never waits for one: what cannot be sent at once
+    is dropped.
 
     Raises TypeError or ValueError for a metric that is no number, whether there is an agent or not.
     """
@@ -45,14 +49,15 @@ def report_progress(step: int, **metrics: float) -> None:
 
 
 def expect_pause(seconds: float, why: str = "") -> None:
-    """Tells the agent that the next step may begin as late as `seconds` from now: before an evaluation, a checkpoint, a download.
+    """Tells the agent that the next step may begin as late as `seconds` from now: before an evaluation, a checkpoint, a
+    download.
 
         expect_pause(1800, "evaluation")
         evaluate(model)
 
-    For --hang-factor, which else takes it for a hang. Call it on every rank, also where one alone has something to do: the others wait for
-    that one. The next `report_progress` with a new step ends the pause, so there is no harm in asking for more than it takes; what hangs
-    in it is found that much later. `float("inf")`: for however long.
+    For --hang-factor, which else takes it for a hang. Call it on every rank, also where one alone has something to do:
+    the others wait for that one. The next `report_progress` with a new step ends the pause, so there is no harm in
+    asking for more than it takes; what hangs in it is found that much later. `float("inf")`: for however long.
 
     Does nothing where there is no agent. Raises ValueError where `seconds` is negative or no number.
     """

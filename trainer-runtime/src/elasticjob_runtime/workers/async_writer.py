@@ -1,8 +1,9 @@
 """Output that never makes the agent wait: each outlet writes on a thread of its own.
 
-A terminal or a log collector that is merely slow loses nothing: who reads the workers' pipes sees that the outlet is `full` and reads no
-further until there is room, so the workers wait, as they would if they wrote there themselves. One that takes nothing at all for a while
-must not stop the training: then new output is dropped, and a notice says how much once it takes some again.
+A terminal or a log collector that is merely slow loses nothing: who reads the workers' pipes sees that the outlet is
+`full` and reads no further until there is room, so the workers wait, as they would if they wrote there themselves. One
+that takes nothing at all for a while must not stop the training: then new output is dropped, and a notice says how much
+once it takes some again.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _PIECE = 4096
 
 
 class File:
-    """A file that is only ever touched by the thread that writes it, its folder and its opening included: each may take minutes where a
-    disk hangs."""
+    """A file that is only ever touched by the thread that writes it, its folder and its opening included: each may take
+    minutes where a disk hangs."""
 
     def __init__(self, path: Path, on_error: Callable[[OSError], None] | None = None) -> None:
         """`on_error` is told, once and on that thread, what keeps it from being written; None: the log is."""
@@ -79,7 +80,7 @@ Target = int | File
 """A descriptor, or a file."""
 
 
-class Outlet:
+class AsyncWriter:
     """Writes to descriptors and files in order, from one thread. `put` may be called from any thread."""
 
     def __init__(self, *, patience: float | None = PATIENCE, limit: int = LIMIT) -> None:
@@ -122,7 +123,8 @@ class Outlet:
         call()
 
     def flush(self, timeout: float) -> bool:
-        """Waits until all is written, or nothing was taken for `timeout` s; not long for one that is stalled. Returns whether all is."""
+        """Waits until all is written, or nothing was taken for `timeout` s; not long for one that is stalled. Returns
+        whether all is."""
         timeout = min(timeout, 0.5) if self._stalled else timeout
         end = time.monotonic() + timeout
         with self._changed:
@@ -190,7 +192,10 @@ class Outlet:
                 self._stalled = False
                 dropped, self._dropped = self._dropped, 0
                 if dropped:
-                    text = f"[elasticrun] {dropped} lines of output are missing here: nobody took any for {self._patience or 0:g} s"
+                    text = (
+                        f"[elasticrun] {dropped} lines of output are missing here: nobody took any for "
+                        f"{self._patience or 0:g} s"
+                    )
                     notice = f"\n{text}\n".encode()
             room = bool(self._on_room) and self._size <= self._limit // 2
         if notice:
@@ -205,10 +210,10 @@ class Outlet:
             call()
 
 
-CONSOLES = {1: Outlet(), 2: Outlet()}
+CONSOLES = {1: AsyncWriter(), 2: AsyncWriter()}
 """The agent's own standard output and error: its log and its workers' output, each whole and in order."""
 
-FILES = Outlet(patience=None)
+FILES = AsyncWriter(patience=None)
 """All log files. A disk that hangs makes workers wait, as it does when they write themselves."""
 
 

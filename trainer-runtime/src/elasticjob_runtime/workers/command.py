@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
-    """`program` (an interpreter with its flags; empty: the script is a program) and the script or module with its arguments."""
+    """`program` (an interpreter with its flags; empty: the script is a program) and the script or module with its
+    arguments."""
 
     program: Sequence[str] = ()
     module: bool = False

@@ -1,7 +1,8 @@
 """File descriptors: how many this process may have open, and what becomes of the agent when there are none left.
 
-Many container runtimes give a process 1,024. An agent needs a handful, but a planner asks every member of its job, and a store host has a
-connection to every worker. So the agent raises its own limit as far as it may, and its workers get back the one that the user has set.
+Many container runtimes give a process 1,024. An agent needs a handful, but a planner asks every member of its job, and
+a store host has a connection to every worker. So the agent raises its own limit as far as it may, and its workers get
+back the one that the user has set.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _given: list[int] = []
 
 
 def raise_limit(wanted: int = WANTED) -> int:
-    """Raises the soft limit of this process to `wanted`, or to the hard limit where that is lower. Returns the soft limit now."""
+    """Raises the soft limit of this process to `wanted`, or to the hard limit where that is lower. Returns the soft
+    limit now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft == resource.RLIM_INFINITY or soft >= target:
@@ -77,7 +79,8 @@ def explain(error: OSError) -> str:
         return "this machine has no file descriptor left; raise the sysctl fs.file-max"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
-        f"this process has no file descriptor left (limit {soft}, hard limit {hard}); raise the hard limit: `ulimit -Hn`, "
+        f"this process has no file descriptor left (limit {soft}, hard limit {hard}); raise the hard limit: `ulimit "
+        "-Hn`, "
         "LimitNOFILE= of the container runtime's service, or `--ulimit nofile` of the container"
     )
 
@@ -85,11 +88,13 @@ def explain(error: OSError) -> str:
 class Door:
     """Accepts connections on a listening socket that does not block.
 
-    Where no descriptor is left for a connection, it is taken with a spare one, greeted and closed: one that nobody takes would keep an
-    event loop awake for ever.
+    Where no descriptor is left for a connection, it is taken with a spare one, greeted and closed: one that nobody
+    takes would keep an event loop awake for ever.
     """
 
-    def __init__(self, listener: socket.socket, greet: Callable[[socket.socket], object] = lambda _connection: None) -> None:
+    def __init__(
+        self, listener: socket.socket, greet: Callable[[socket.socket], object] = lambda _connection: None
+    ) -> None:
         """`greet` gets every connection as it comes; its OSErrors are ignored."""
         self._listener = listener
         self._greet = greet

@@ -1,7 +1,7 @@
 """The environment of a worker: torchrun's, name by name, and our own.
 
-Source: torch/distributed/elastic/agent/server/local_elastic_agent.py (`_start_workers`) and elastic/multiprocessing/api.py of torch 2.15.
-A test compares the two on the torch installed.
+Source: torch/distributed/elastic/agent/server/local_elastic_agent.py (`_start_workers`) and
+elastic/multiprocessing/api.py of torch 2.15. A test compares the two on the torch installed.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from elasticjob_runtime.contract import Env, Fence, PlanValue
 
 RES_OPTIONS = "timeout:1 attempts:2"
-"""For glibc's resolver (resolv.conf(5)) in zygote, store host and workers, where nobody else has set it. torch asks DNS for the name of
-the store that it connects to, only for its log: while DNS is silent, every restart would stand still for the resolver's own 10 s."""
+"""For glibc's resolver (resolv.conf(5)) in zygote, store host and workers, where nobody else has set it. torch asks DNS
+for the name of the store that it connects to, only for its log: while DNS is silent, every restart would stand still
+for the resolver's own 10 s."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,13 +79,15 @@ def worker_environment(
 
 
 def fencing_token(base: Mapping[str, str], plan: PlanValue) -> Fence:
-    """Larger than that of any earlier group of the run. Without an operator that numbers the runs, the time of the first plan does."""
+    """Larger than that of any earlier group of the run. Without an operator that numbers the runs, the time of the
+    first plan does."""
     run = base.get(Env.RUN, "")
     return Fence(int(run) if run.isascii() and run.isdigit() else plan.run_began, plan.store_generation, plan.round)
 
 
 def _virtual_local_rank(base: Mapping[str, str], local_rank: int) -> dict[str, str]:
-    """Every worker sees one GPU, as device 0. Raises ValueError where fewer GPUs are visible than workers are wanted."""
+    """Every worker sees one GPU, as device 0. Raises ValueError where fewer GPUs are visible than workers are
+    wanted."""
     variable = "HIP_VISIBLE_DEVICES" if base.get("HIP_VISIBLE_DEVICES") else "CUDA_VISIBLE_DEVICES"
     visible = base.get(variable)
     device = str(local_rank)

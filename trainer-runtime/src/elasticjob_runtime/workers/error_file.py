@@ -1,7 +1,9 @@
-"""torchelastic's error file: what a worker says of the exception that ended it, written at that moment and not when the process is gone.
+"""torchelastic's error file: what a worker says of the exception that ended it, written at that moment and not when the
+process is gone.
 
-torch writes it for functions with `@record` only; a worker that was forked from the zygote always does. The format is torch's (torch 2.15,
-distributed/elastic/multiprocessing/errors/error_handler.py), so its tools read it; the time in fractions of a second is the file's own.
+torch writes it for functions with `@record` only; a worker that was forked from the zygote always does. The format is
+torch's (torch 2.15, distributed/elastic/multiprocessing/errors/error_handler.py), so its tools read it; the time in
+fractions of a second is the file's own.
 """
 
 from __future__ import annotations

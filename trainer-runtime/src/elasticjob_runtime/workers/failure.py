@@ -1,7 +1,7 @@
 """What a failed worker says of itself: exit code, signal, traceback.
 
-In order of trust: the error file that `torch.distributed.elastic.multiprocessing.errors.record` writes, the traceback at the end of its
-stderr, the exit code.
+In order of trust: the error file that `torch.distributed.elastic.multiprocessing.errors.record` writes, the traceback
+at the end of its stderr, the exit code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _LOST_PEER = re.compile(
     r"Connection closed by peer \[|Application timeout caused pair closure|gloo.{0,300}Connection reset by peer"
     r"|gloo.{0,300}Broken pipe|gloo.{0,300}Timed out waiting"
     r"|ncclRemoteError|remote process exited|NCCL communicator was aborted|Watchdog caught collective operation timeout"
-    r"|recvValue failed|sendBytes failed|recvBytes failed|failed to recv, got 0 bytes|Did the remote server shutdown or crash",
+    r"|recvValue failed|sendBytes failed|recvBytes failed|failed to recv, got 0 bytes|Did the remote server shutdown "
+    r"or crash",
     re.DOTALL,
 )
 """What gloo, NCCL and TCPStore say of a peer that went away (torch 2.4 to 2.15)."""
@@ -36,9 +37,11 @@ OUT_OF_MEMORY = "OutOfMemory"
 """Reason of a failure: the operator's word for a container that ended so."""
 
 
-def describe(exit_code: int, error_file: Path | None, stderr_tail: str, *, out_of_memory: bool = False) -> tuple[str, str, str]:
-    """(reason, message of one line, traceback) of a worker that ended with `exit_code` (negative: by that signal). `out_of_memory`: the
-    kernel has killed for lack of memory meanwhile."""
+def describe(
+    exit_code: int, error_file: Path | None, stderr_tail: str, *, out_of_memory: bool = False
+) -> tuple[str, str, str]:
+    """(reason, message of one line, traceback) of a worker that ended with `exit_code` (negative: by that signal).
+    `out_of_memory`: the kernel has killed for lack of memory meanwhile."""
     if out_of_memory and exit_code in KILLED:
         how = "killed by SIGKILL, out of memory: raise the container's memory limit, or let the script use less"
         return OUT_OF_MEMORY, how, _tail(stderr_tail)
@@ -69,8 +72,8 @@ def _described(exit_code: int, error_file: Path | None, stderr_tail: str) -> tup
 
 
 def happened_at(exit_code: int, error_file: Path | None, traceback_at: float | None, ended_at: float) -> float:
-    """Unix time of the failure itself. Python takes a while from the exception to its end, in which peers notice and fail too:
-    by the ends alone, the wrong rank would be the first.
+    """Unix time of the failure itself. Python takes a while from the exception to its end, in which peers notice and
+    fail too: by the ends alone, the wrong rank would be the first.
 
     `traceback_at`: when a traceback last came out of its stderr; `ended_at`: when the process was seen to have ended.
     """

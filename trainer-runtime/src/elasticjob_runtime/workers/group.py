@@ -1,7 +1,7 @@
 """The local worker group: start, stop, and how it ended.
 
-Event-driven: it registers file descriptors with a event_loop (the agent's loop), which decides anew after every event. One call at a
-time, all on the loop's thread.
+Event-driven: it registers file descriptors with a event_loop (the agent's loop), which decides anew after every event.
+One call at a time, all on the loop's thread.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ from elasticjob_runtime.workers.zygote import hooks
 from elasticjob_runtime.workers.zygote.launcher import GroupLauncher
 
 CAUSE_GRACE = 0.3
-"""s for which the failure of a worker that lost a peer is kept back: that peer's own failure, here or elsewhere, is the one to be told."""
+"""s for which the failure of a worker that lost a peer is kept back: that peer's own failure, here or elsewhere, is the
+one to be told."""
 
 FIRST_LOOK, LONGEST_LOOK = 0.25, 4.0
-"""s after a start, and at most between two looks, at whether a worker handles SIGTERM. A look costs 0.02 ms per worker."""
+"""s after a start, and at most between two looks, at whether a worker handles SIGTERM. A look costs 0.02 ms per
+worker."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,7 +95,8 @@ class WorkerGroup:
         return min((at for at in times if at is not None), default=None)
 
     def start(self, plan: Plan, now: float) -> None:
-        """Starts all workers of this plan, at once or when their forks are ready. A command that cannot be started is a failed worker."""
+        """Starts all workers of this plan, at once or when their forks are ready. A command that cannot be started is a
+        failed worker."""
         assert plan.rank is not None
         assert not self._workers
         self._stopping = False
@@ -115,8 +118,8 @@ class WorkerGroup:
     def stop(self, grace: float, now: float, number: int = signal.SIGTERM) -> None:
         """SIGKILL at once, or the signal `number` and SIGKILL after `grace` seconds (by `tick`).
 
-        Where only some of the workers handle that signal, only they get it; the others, whom they may need to get to the end of a step,
-        are killed when they have ended.
+        Where only some of the workers handle that signal, only they get it; the others, whom they may need to get to
+        the end of a step, are killed when they have ended.
         """
         self._forget_starts()
         self._forget_failures()
@@ -140,7 +143,9 @@ class WorkerGroup:
             for worker in self._workers:
                 hooks.ask_for_stacks(worker.pid, worker.spec.error_file)
             spec = self._workers[0].spec
-            self._failures.append(self._failure_value(spec.rank, spec.local_rank, -signal.SIGKILL, hooks.HANG, message, "", time.time()))
+            self._failures.append(
+                self._failure_value(spec.rank, spec.local_rank, -signal.SIGKILL, hooks.HANG, message, "", time.time())
+            )
             self._verdict_at = now + hooks.STACKS_SECONDS
 
     def signal(self, number: int) -> None:
@@ -161,7 +166,9 @@ class WorkerGroup:
         if self._look_at is not None and now >= self._look_at:
             self.look_for_handlers()
             self._look_after = min(2 * self._look_after, LONGEST_LOOK)
-            self._look_at = now + self._look_after if self.view.state is WorkersState.RUNNING and not self.view.saves else None
+            self._look_at = (
+                now + self._look_after if self.view.state is WorkersState.RUNNING and not self.view.saves else None
+            )
         if self._verdict_at is not None and now >= self._verdict_at:
             self._failures += self._written()
             self._fail(now)
@@ -187,7 +194,9 @@ class WorkerGroup:
         sinks: list[logs.Sink] = []
         writing: dict[int, BinaryIO] = {}
         for stream in (logs.STDOUT, logs.STDERR):
-            sink, end = logs.open_sink(self._log_settings, directory, stream, local_rank=local_rank, rank=rank, role=self.group.role)
+            sink, end = logs.open_sink(
+                self._log_settings, directory, stream, local_rank=local_rank, rank=rank, role=self.group.role
+            )
             if sink is not None and end is not None:
                 sinks.append(sink)
                 writing[stream] = end
@@ -290,7 +299,9 @@ class WorkerGroup:
         """The first failure counts; the others of this group are ended: they could not go on without it."""
         failure = first_failure(self._failures)
         if failure.reason == hooks.HANG:
-            failure = dataclasses.replace(failure, traceback=hooks.stacks({w.spec.local_rank: w.spec.error_file for w in self._workers}))
+            failure = dataclasses.replace(
+                failure, traceback=hooks.stacks({w.spec.local_rank: w.spec.error_file for w in self._workers})
+            )
         self._forget_failures()
         self._forget_starts()
         self._stopping = True
@@ -319,7 +330,9 @@ class WorkerGroup:
 
     def _failure(self, worker: Worker, code: int) -> FailureValue:
         out_of_memory = code in KILLED and self._oom_kills.happened()
-        reason, message, traceback = describe(code, worker.spec.error_file, worker.stderr_tail, out_of_memory=out_of_memory)
+        reason, message, traceback = describe(
+            code, worker.spec.error_file, worker.stderr_tail, out_of_memory=out_of_memory
+        )
         at = happened_at(code, worker.spec.error_file, worker.traceback_at, time.time())
         return self._failure_value(worker.spec.rank, worker.spec.local_rank, code, reason, message, traceback, at)
 
@@ -328,12 +341,15 @@ class WorkerGroup:
         assert self.view.plan.rank is not None
         rank = self.view.plan.rank.group_rank * self.group.nproc + local_rank
         message = (
-            f"cannot start {self._command.for_rank(local_rank)[0]}: {descriptors.explain(error) if isinstance(error, OSError) else error}"
+            f"cannot start {self._command.for_rank(local_rank)[0]}: "
+            f"{descriptors.explain(error) if isinstance(error, OSError) else error}"
         )
         self._failures.append(self._failure_value(rank, local_rank, 127, "CannotStart", message, "", time.time()))
         self._fail(time.monotonic())
 
-    def _failure_value(self, rank: int, local_rank: int, code: int, reason: str, message: str, traceback: str, at: float) -> FailureValue:
+    def _failure_value(
+        self, rank: int, local_rank: int, code: int, reason: str, message: str, traceback: str, at: float
+    ) -> FailureValue:
         return FailureValue(
             member=self._member,
             round=self.view.round,

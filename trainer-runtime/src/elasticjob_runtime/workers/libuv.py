@@ -1,7 +1,8 @@
 """Does the installed torch have libuv?
 
-torch asks for a libuv TCPStore by default and raises where it was built without (Debian's, some vendors'). Importing torch to find out
-costs seconds, so this looks into its library instead: libuv reads UV_THREADPOOL_SIZE, so the name is in every build that contains it.
+torch asks for a libuv TCPStore by default and raises where it was built without (Debian's, some vendors'). Importing
+torch to find out costs seconds, so this looks into its library instead: libuv reads UV_THREADPOOL_SIZE, so the name is
+in every build that contains it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent: int) -> None:
-    """The kernel kills this process when `parent` (its parent now) dies, however that dies. Exits at once where it is dead already."""
+    """The kernel kills this process when `parent` (its parent now) dies, however that dies. Exits at once where it is
+    dead already."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
@@ -92,13 +93,14 @@ def living_children() -> list[int]:
 
 
 def maps_semaphores() -> bool:
-    """Whether this process has a POSIX semaphore: glibc keeps each in a file of shared memory, which may have no name any more."""
+    """Whether this process has a POSIX semaphore: glibc keeps each in a file of shared memory, which may have no name
+    any more."""
     return "/dev/shm/sem." in Path("/proc/self/maps").read_text()  # noqa: S108 - looked at, not used
 
 
 def set_command_line(command: Sequence[str]) -> None:
-    """What `ps`, `pgrep -f` and /proc/PID/cmdline show of this process, as setproctitle(3) does it: one text over the arguments it was
-    started with, cut to their length. The kernel takes it for one when the last byte is not 0."""
+    """What `ps`, `pgrep -f` and /proc/PID/cmdline show of this process, as setproctitle(3) does it: one text over the
+    arguments it was started with, cut to their length. The kernel takes it for one when the last byte is not 0."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
         start, end = int(fields[45]), int(fields[46])

@@ -1,7 +1,7 @@
 """Where the output of workers goes: torchrun's --redirects, --tee, --log-dir, --local-ranks-filter, line prefixes.
 
-Standard error always passes through the agent, so that a script without `@record` has its traceback reported too; standard output only
-where it is to be copied. The agent's loop only reads; outlets (async_writer.py) write.
+Standard error always passes through the agent, so that a script without `@record` has its traceback reported too;
+standard output only where it is to be copied. The agent's loop only reads; outlets (async_writer.py) write.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from elasticjob_runtime.workers.async_writer import CONSOLES, FILES, File, Outlet, Target
+from elasticjob_runtime.workers.async_writer import CONSOLES, FILES, AsyncWriter, File, Target
 from elasticjob_runtime.workers.failure import TRACEBACK
 
 TAIL_BYTES = 16384
@@ -36,7 +36,8 @@ _TRACEBACK = TRACEBACK.encode()
 
 
 def parse_std(text: str) -> dict[int, int] | int:
-    """torchrun's syntax of --redirects and --tee: one value for all local ranks, or `rank:value,rank:value`; 0 none, 1 out, 2 err, 3 both.
+    """torchrun's syntax of --redirects and --tee: one value for all local ranks, or `rank:value,rank:value`; 0 none, 1
+    out, 2 err, 3 both.
 
     Raises ValueError for anything else.
 
@@ -69,12 +70,13 @@ class LogSettings:
 class LogDirectory:
     """`<base>/<run-id>_<random>/attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json}`, as torchrun lays it out.
 
-    The disk of the logs may hang, and the agent must not: after the start only the outlet's thread touches it. So workers write their error
-    files, which the agent reads, in the agent's own folder, and the logs get copies.
+    The disk of the logs may hang, and the agent must not: after the start only the outlet's thread touches it. So
+    workers write their error files, which the agent reads, in the agent's own folder, and the logs get copies.
     """
 
     def __init__(self, settings: LogSettings, run_id: str, private: str) -> None:
-        """`private`: the agent's own folder, for error files where nobody asked for logs. It goes when the agent goes."""
+        """`private`: the agent's own folder, for error files where nobody asked for logs. It goes when the agent
+        goes."""
         keeps = bool(settings.redirects or settings.tee or settings.stdout_filters or settings.stderr_filters)
         base = settings.directory or (tempfile.mkdtemp(prefix="elasticrun_") if keeps else private)
         Path(base).mkdir(parents=True, exist_ok=True)
@@ -108,7 +110,7 @@ class LogDirectory:
 class Destination:
     """A console, or a log file of one sink's own."""
 
-    outlet: Outlet
+    outlet: AsyncWriter
     target: Target
 
     @staticmethod
@@ -126,7 +128,8 @@ class Destination:
 
 
 class Sink:
-    """One stream of one worker: a pipe's reading end, and where its bytes go. Never waits, neither to read nor to write."""
+    """One stream of one worker: a pipe's reading end, and where its bytes go. Never waits, neither to read nor to
+    write."""
 
     def __init__(
         self,
@@ -154,7 +157,7 @@ class Sink:
         return self._tail.decode(errors="replace")
 
     @property
-    def full(self) -> Outlet | None:
+    def full(self) -> AsyncWriter | None:
         """What takes no more at present. The worker's output stays in its pipe until then."""
         outlets = [destination.outlet for destination in (*self._consoles, *self._files)]
         return next((outlet for outlet in outlets if outlet.full), None)
@@ -174,7 +177,8 @@ class Sink:
         return True
 
     def close(self) -> None:
-        """Takes what is left, then closes. A grandchild may still hold the writing end: its later output is lost, as its parent is."""
+        """Takes what is left, then closes. A grandchild may still hold the writing end: its later output is lost, as
+        its parent is."""
         self.closed = True
         self._take_rest()
         if self._line:
@@ -220,7 +224,8 @@ class Sink:
 def open_sink(
     settings: LogSettings, directory: Path, stream: int, *, local_rank: int, rank: int, role: str
 ) -> tuple[Sink | None, BinaryIO | None]:
-    """(sink, the writing end to give to the worker) of one stream; (None, None): the worker inherits the agent's own."""
+    """(sink, the writing end to give to the worker) of one stream; (None, None): the worker inherits the agent's
+    own."""
     name = "stdout" if stream == STDOUT else "stderr"
     redirected, teed = (wants(std, local_rank, stream) for std in (settings.redirects, settings.tee))
     hidden = settings.ranks_filter is not None and local_rank not in settings.ranks_filter
@@ -232,7 +237,10 @@ def open_sink(
     prefix = _prefix(settings, local_rank, rank, role) if teed else b""
     filtered: tuple[Destination, tuple[bytes, ...]] | None = None
     if filters:
-        filtered = (Destination.of_file(directory.parent / f"filtered_{name}.log"), tuple(word.encode() for word in filters))
+        filtered = (
+            Destination.of_file(directory.parent / f"filtered_{name}.log"),
+            tuple(word.encode() for word in filters),
+        )
     reading, writing = os.pipe()
     return Sink(reading, consoles, prefix=prefix, filtered=filtered, files=files), os.fdopen(writing, "wb")
 

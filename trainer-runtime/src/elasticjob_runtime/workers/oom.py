@@ -47,9 +47,11 @@ def kills(text: str) -> int | None:
 
 
 def counting_file(cgroups: str, mounts: str) -> Path | None:
-    """The file that counts for a process with these /proc/PID/cgroup and /proc/PID/mountinfo; None: no memory controller is to be seen.
+    """The file that counts for a process with these /proc/PID/cgroup and /proc/PID/mountinfo; None: no memory
+    controller is to be seen.
 
-    A container sees its own cgroup at the root of the mount, or, without a cgroup namespace, a mount of that part of the tree only.
+    A container sees its own cgroup at the root of the mount, or, without a cgroup namespace, a mount of that part of
+    the tree only.
     """
     version_1 = _path(cgroups, "memory")
     if version_1 is not None:

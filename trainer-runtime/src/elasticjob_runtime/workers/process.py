@@ -76,7 +76,8 @@ class Worker:
         self.exit_code: int | None = None
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the worker; SIGKILL, or any to a program that may be a shell, to everything it started in its session too.
+        """Sends a signal to the worker; SIGKILL, or any to a program that may be a shell, to everything it started in
+        its session too.
 
         A script's data loaders must not die of what asks the script to save: torch then raises in the midst of it.
         """
@@ -90,7 +91,8 @@ class Worker:
         return self.exit_code is None and linux.catches(self.pid, number)
 
     def reap(self) -> int:
-        """Takes the exit code of a worker that ended. What it left behind (data loaders) ends first, while its id is still its own."""
+        """Takes the exit code of a worker that ended. What it left behind (data loaders) ends first, while its id is
+        still its own."""
         self.signal(signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
         self.exit_code = exit_code_of(status)

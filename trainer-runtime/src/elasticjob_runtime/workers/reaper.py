@@ -1,8 +1,9 @@
 """The warden: ends everything an agent started when the agent itself was killed, and removes its folder.
 
-Workers die with their agent by the kernel's doing, but not what *they* started (data loaders, a shell's children). The warden, a process of
-its own, waits at the end of a pipe that only the agent holds open; when it closes, it kills every process that carries this agent's mark,
-and what those started. When the warden itself is killed, the agent starts another one.
+Workers die with their agent by the kernel's doing, but not what *they* started (data loaders, a shell's children). The
+warden, a process of its own, waits at the end of a pipe that only the agent holds open; when it closes, it kills every
+process that carries this agent's mark, and what those started. When the warden itself is killed, the agent starts
+another one.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ MOST_LIVES = 20
 _BOOTSTRAP = f"import sys; sys.path.insert(0, {ROOT!r}); from elasticjob_runtime.workers.reaper import main; main()"
 
 
-class Warden:
-    """The agent's side. `mark` belongs into the environment of all its children; `folder` is its own, removed by `close` or the warden."""
+class Reaper:
+    """The agent's side. `mark` belongs into the environment of all its children; `folder` is its own, removed by
+    `close` or the warden."""
 
     def __init__(self, event_loop: EventLoop) -> None:
         self.mark = secrets.token_hex(8)
@@ -63,7 +65,12 @@ class Warden:
         command = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, self.mark, self.folder]
         environment = {name: value for name, value in os.environ.items() if name != MARK}
         self._process = subprocess.Popen(
-            command, stdin=reading, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, start_new_session=True
+            command,
+            stdin=reading,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
         )
         os.close(reading)
         self._lives += 1
@@ -73,7 +80,10 @@ class Warden:
     def _died(self) -> None:
         self._event_loop.remove_reader(self._pidfd)
         if self._lives >= MOST_LIVES:
-            logger.warning("the warden was killed again and again: what the workers started may outlive this agent if it is killed too")
+            logger.warning(
+                "the warden was killed again and again: what the workers started may outlive this agent if it is "
+                "killed too"
+            )
             return
         logger.warning("the warden was killed; another one takes its place")
         os.close(self._pidfd)
@@ -98,7 +108,8 @@ def main() -> None:
 
 
 def sweep(mark: str, rounds: int = 50) -> None:
-    """Kills all marked processes and what they started, again and again until none is left: they may be starting others."""
+    """Kills all marked processes and what they started, again and again until none is left: they may be starting
+    others."""
     for _ in range(rounds):
         found = family(marked(mark)) - {os.getpid()}
         if not found:
@@ -121,10 +132,13 @@ def marked(mark: str) -> set[int]:
 
 
 def family(pids: set[int]) -> set[int]:
-    """Also their descendants, and who shares a session with them, workers having one each: a process may hide its environment."""
+    """Also their descendants, and who shares a session with them, workers having one each: a process may hide its
+    environment."""
     found, everybody = set(pids), relations()
     sessions = {session for pid, (_, session) in everybody.items() if pid in pids}
-    while more := {pid for pid, (parent, session) in everybody.items() if parent in found or session in sessions} - found:
+    while (
+        more := {pid for pid, (parent, session) in everybody.items() if parent in found or session in sessions} - found
+    ):
         found |= more
     return found
 

@@ -11,7 +11,7 @@ from elasticjob_runtime.workers.process import SpawnLauncher, Started, WorkerSpe
 from elasticjob_runtime.workers.store_host import StoreHost
 
 
-class PlainLauncher:
+class SpawningLauncher:
     """Spawns every worker: `--start-method=spawn`, and commands that are not Python."""
 
     def __init__(self, event_loop: EventLoop) -> None:

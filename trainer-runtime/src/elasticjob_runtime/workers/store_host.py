@@ -1,4 +1,5 @@
-"""The agent's side of its store host: the process that keeps the TCPStores of coming rounds listening (zygote/server.py)."""
+"""The agent's side of its store host: the process that keeps the TCPStores of coming rounds listening
+(zygote/server.py)."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ class PortUse:
         self._used: dict[int, int] = {}
 
     def enter(self, round_number: int, *, leads: bool) -> list[int]:
-        """The ports whose stores have to be replaced now. To be called for every round that this member sees, whoever leads it: so they are
-        fresh long before it leads again."""
+        """The ports whose stores have to be replaced now. To be called for every round that this member sees, whoever
+        leads it: so they are fresh long before it leads again."""
         stale = [port for port, used_by in self._used.items() if used_by != round_number]
         for port in stale:
             del self._used[port]
@@ -106,7 +107,9 @@ class StoreHost:
     def _renewed(self, port: int, problem: str) -> None:
         """What is claimed must be there: the workers of a plan that counts on it would wait for minutes."""
         if problem:
-            logger.warning("no store listens on port %d (%s): until one does, rank 0's worker hosts the store", port, problem)
+            logger.warning(
+                "no store listens on port %d (%s): until one does, rank 0's worker hosts the store", port, problem
+            )
             self._broken.add(port)
         else:
             self._broken.discard(port)

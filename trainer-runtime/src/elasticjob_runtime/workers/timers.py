@@ -1,8 +1,10 @@
-"""torchelastic's watchdog: ends a worker that asked to be ended if it is not done in time (`torch.distributed.elastic.timer.expires`).
+"""torchelastic's watchdog: ends a worker that asked to be ended if it is not done in time
+(`torch.distributed.elastic.timer.expires`).
 
-The environment is torchrun's: TORCHELASTIC_ENABLE_FILE_TIMER=1 turns it on, TORCHELASTIC_TIMER_FILE is the named pipe on which workers ask
-(torch 2.15, distributed/elastic/timer/file_based_local_timer.py: a line of JSON for each request, a negative time takes one back). Unlike
-torchrun, which then ends itself too, only the worker is ended; the group restarts as after any failure.
+The environment is torchrun's: TORCHELASTIC_ENABLE_FILE_TIMER=1 turns it on, TORCHELASTIC_TIMER_FILE is the named pipe
+on which workers ask (torch 2.15, distributed/elastic/timer/file_based_local_timer.py: a line of JSON for each request,
+a negative time takes one back). Unlike torchrun, which then ends itself too, only the worker is ended; the group
+restarts as after any failure.
 """
 
 from __future__ import annotations
@@ -24,9 +26,12 @@ _LONGEST = 65536
 
 
 class TimerServer:
-    """Reads requests from the pipe; `tick` ends whoever's time is over. Does nothing unless the environment asks for it."""
+    """Reads requests from the pipe; `tick` ends whoever's time is over. Does nothing unless the environment asks for
+    it."""
 
-    def __init__(self, environment: Mapping[str, str], folder: str, event_loop: EventLoop, is_ours: Callable[[int], bool]) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], folder: str, event_loop: EventLoop, is_ours: Callable[[int], bool]
+    ) -> None:
         """`is_ours`: may this process be ended? Raises OSError where the pipe cannot be made."""
         self._event_loop = event_loop
         self._is_ours = is_ours
@@ -39,7 +44,9 @@ class TimerServer:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
             os.mkfifo(self._path)
-            self._fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)  # writing too: else every client that closes would be the pipe's end
+            self._fd = os.open(
+                self._path, os.O_RDWR | os.O_NONBLOCK
+            )  # writing too: else every client that closes would be the pipe's end
             event_loop.add_reader(self._fd, self._read)
 
     @property

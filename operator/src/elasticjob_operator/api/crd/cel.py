@@ -1,10 +1,13 @@
-"""How the CEL rules of the CRD are written: expression, message with values, field. The rules are in `rules` and `worker_rules`.
+"""How the CEL rules of the CRD are written: expression, message with values, field. The rules are in `rules` and
+`worker_rules`.
 
-Each says in its message which field is wrong, its value, and what to do. Two things about CEL in a CRD shape the expressions:
+Each says in its message which field is wrong, its value, and what to do. Two things about CEL in a CRD shape the
+expressions:
 
-- It sees declared fields alone (`elasticjob_operator.api.template`), but `==` on an object compares the undeclared ones too.
-- The API server estimates a rule's cost from the bounds of lists and strings, and refuses the CRD above a limit. `string(number)` has no
-  bound and can be joined to nothing; `format` can, and came with Kubernetes 1.30.
+- It sees declared fields alone (`elasticjob_operator.api.template`), but `==` on an object compares the undeclared ones
+  too.
+- The API server estimates a rule's cost from the bounds of lists and strings, and refuses the CRD above a limit.
+  `string(number)` has no bound and can be joined to nothing; `format` can, and came with Kubernetes 1.30.
 
 https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#validation-rules
 """
@@ -22,7 +25,8 @@ def rules(*each: Rule) -> dict[str, Any]:
 
 
 def message(text: str, *values: str) -> Rule:
-    """`text` with a %d or %s for the value of each expression. In the rule's message a value that is missing is an error: ask first."""
+    """`text` with a %d or %s for the value of each expression. In the rule's message a value that is missing is an
+    error: ask first."""
     if not values:
         return {"message": text}
     return {"messageExpression": f"{literal(text)}.format([{', '.join(values)}])"}
@@ -46,26 +50,31 @@ def immutable(field: str) -> Rule:
     name = field.rpartition(".")[2]
     return {
         "rule": same(field),
-        **message(f"{name} cannot be changed once the job exists: delete the job and apply it again, or create one under a new name"),
+        **message(
+            f"{name} cannot be changed once the job exists: delete the job and apply it again, or create one under a "
+            "new name"
+        ),
         "fieldPath": f".{field}",
         "reason": "FieldValueForbidden",
     }
 
 
 _SUSPENDED = " || ".join(
-    f"(has({which}.lifecycle) && has({which}.lifecycle.suspend) && {which}.lifecycle.suspend)" for which in ("oldSelf", "self")
+    f"(has({which}.lifecycle) && has({which}.lifecycle.suspend) && {which}.lifecycle.suspend)"
+    for which in ("oldSelf", "self")
 )
 
 
 def fixed_while_it_runs(field: str, within: str = "") -> Rule:
-    """`field` of the spec may change only while the job is suspended; also in the very update that suspends or resumes it, as queues do.
-    `within`: an object that may be missing, but then on both sides, because it has a default."""
+    """`field` of the spec may change only while the job is suspended; also in the very update that suspends or resumes
+    it, as queues do. `within`: an object that may be missing, but then on both sides, because it has a default."""
     name = field.rpartition(".")[2]
     there = f"!has(self.{within}) || !has(oldSelf.{within}) || " if within else ""
     return {
         "rule": f"{_SUSPENDED} || {there}({same(field)})",
         **message(
-            f"{name} cannot be changed while the job runs: set lifecycle.suspend to true first, then change it and set suspend to false"
+            f"{name} cannot be changed while the job runs: set lifecycle.suspend to true first, then change it and "
+            "set suspend to false"
         ),
         "fieldPath": f".{field}",
         "reason": "FieldValueForbidden",

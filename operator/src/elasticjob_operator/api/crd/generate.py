@@ -1,7 +1,9 @@
-"""Writes what is made from the models: `python -m elasticjob_operator.api.crd.generate [--check]`, in the root of the repository.
+"""Writes what is made from the models: `python -m elasticjob_operator.api.crd.generate [--check]`, in the root of the
+repository.
 
-Files: the CRD for kubectl in crds/, and the same CRD as a template of the Helm chart. Helm never upgrades what lies in a chart's own
-crds/ folder; a template it does, and the annotation `helm.sh/resource-policy: keep` stops an uninstall from deleting all jobs with the CRD.
+Files: the CRD for kubectl in crds/, and the same CRD as a template of the Helm chart. Helm never upgrades what lies in
+a chart's own crds/ folder; a template it does, and the annotation `helm.sh/resource-policy: keep` stops an uninstall
+from deleting all jobs with the CRD.
 
 --check writes nothing and exits with 1 where a file is not up to date.
 """
@@ -67,9 +69,15 @@ def files() -> dict[Path, str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m elasticjob_operator.api.crd.generate", description="Write the CRD from the models.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 where a file is not up to date")
-    parser.add_argument("--root", type=Path, default=Path(), help="root of the repository (default: the current directory)")
+    parser = argparse.ArgumentParser(
+        prog="python -m elasticjob_operator.api.crd.generate", description="Write the CRD from the models."
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit with 1 where a file is not up to date"
+    )
+    parser.add_argument(
+        "--root", type=Path, default=Path(), help="root of the repository (default: the current directory)"
+    )
     options = parser.parse_args(arguments)
     stale = [path for path, text in files().items() if _read(options.root / path) != text]
     if options.check:

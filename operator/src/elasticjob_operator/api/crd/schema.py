@@ -1,7 +1,8 @@
 """Pydantic model -> structural schema of a CRD. Used by `make generate` only, never while the operator runs.
 
-Pydantic writes JSON Schema 2020-12; the API server wants OpenAPI v3.0 without references, null types and titles, and with each type
-stated once (https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema).
+Pydantic writes JSON Schema 2020-12; the API server wants OpenAPI v3.0 without references, null types and titles, and
+with each type stated once
+(https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema).
 What has no structural form is refused here rather than at `kubectl apply`.
 """
 
@@ -77,7 +78,9 @@ class _Inliner:
             result.update(self._keyword(key, value, source, path, open_refs))
         return dict(sorted(result.items(), key=lambda item: ORDER.get(item[0], ORDER["*"])))
 
-    def _keyword(self, key: str, value: Any, source: Schema, path: tuple[str, ...], open_refs: tuple[str, ...]) -> Schema:
+    def _keyword(
+        self, key: str, value: Any, source: Schema, path: tuple[str, ...], open_refs: tuple[str, ...]
+    ) -> Schema:
         if key in COPIED or key.startswith("x-kubernetes-"):
             return {key: value}
         if key in DROPPED:

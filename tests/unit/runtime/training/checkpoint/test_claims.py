@@ -1,4 +1,5 @@
-"""One history in a directory of checkpoints, however many groups save there: what an older group adds is refused, and never loaded."""
+"""One history in a directory of checkpoints, however many groups save there: what an older group adds is refused, and
+never loaded."""
 
 from __future__ import annotations
 
@@ -13,7 +14,16 @@ import pytest
 from elasticjob_runtime.contract import Env, Fence
 from elasticjob_runtime.training import checkpoint
 from elasticjob_runtime.training.checkpoint import FencedError, claims
-from elasticjob_runtime.training.checkpoint.claims import NOBODY, Claim, Found, Listing, Writer, refusal, valid, writer_of
+from elasticjob_runtime.training.checkpoint.claims import (
+    NOBODY,
+    Claim,
+    Found,
+    Listing,
+    Writer,
+    refusal,
+    valid,
+    writer_of,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,7 +76,9 @@ def test_a_newer_group_takes_over(tmp_path: pathlib.Path, act_as: Callable[..., 
     assert load(tmp_path) == ("new", 20)
 
 
-def test_a_write_that_a_newer_group_overtakes_is_refused_before_it_commits(tmp_path: pathlib.Path, act_as: Callable[..., None]) -> None:
+def test_a_write_that_a_newer_group_overtakes_is_refused_before_it_commits(
+    tmp_path: pathlib.Path, act_as: Callable[..., None]
+) -> None:
     act_as("1.0.1")
     save(tmp_path, 10, "old")
 
@@ -105,7 +117,9 @@ def test_a_writer_that_is_frozen_right_before_its_rename_changes_nothing(
     assert checkpoint.steps(tmp_path) == [10, 15, 16]
 
 
-def test_a_newer_group_that_saved_less_far_is_what_is_restored(tmp_path: pathlib.Path, act_as: Callable[..., None]) -> None:
+def test_a_newer_group_that_saved_less_far_is_what_is_restored(
+    tmp_path: pathlib.Path, act_as: Callable[..., None]
+) -> None:
     act_as("1.0.1")
     for step in (10, 20, 90):
         save(tmp_path, step, "old")
@@ -117,7 +131,9 @@ def test_a_newer_group_that_saved_less_far_is_what_is_restored(tmp_path: pathlib
     assert checkpoint.steps(tmp_path) == [21, 22, 23]
 
 
-def test_a_corrupt_newest_is_skipped_for_what_the_group_before_left(tmp_path: pathlib.Path, act_as: Callable[..., None]) -> None:
+def test_a_corrupt_newest_is_skipped_for_what_the_group_before_left(
+    tmp_path: pathlib.Path, act_as: Callable[..., None]
+) -> None:
     act_as("1.0.1")
     save(tmp_path, 10, "old")
     act_as("1.0.2")
@@ -158,7 +174,9 @@ def test_of_two_runs_by_hand_the_later_one_wins_and_the_earlier_one_does_not_tak
     assert load(tmp_path) == ("second", 3)
 
 
-def test_the_same_run_id_typed_again_starts_over_though_its_rounds_do(tmp_path: pathlib.Path, act_as: Callable[..., None]) -> None:
+def test_the_same_run_id_typed_again_starts_over_though_its_rounds_do(
+    tmp_path: pathlib.Path, act_as: Callable[..., None]
+) -> None:
     act_as("1700000000.0.8", run_id="mine", operator=False)
     save(tmp_path, 10, "first")
     act_as("1700900000.0.1", run_id="mine", operator=False)
@@ -209,9 +227,12 @@ def test_a_file_system_without_links_is_good_enough(
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{", b"[]", b'{"owner":1,"fence":"1.1.1","earlier":[],"kept":[]}', b'{"owner":"a","fence":"x"}', b"\xff"]
+    "text",
+    [b"", b"{", b"[]", b'{"owner":1,"fence":"1.1.1","earlier":[],"kept":[]}', b'{"owner":"a","fence":"x"}', b"\xff"],
 )
-def test_a_claim_that_cannot_be_read_loses_no_checkpoint(tmp_path: pathlib.Path, act_as: Callable[..., None], text: bytes) -> None:
+def test_a_claim_that_cannot_be_read_loses_no_checkpoint(
+    tmp_path: pathlib.Path, act_as: Callable[..., None], text: bytes
+) -> None:
     act_as("1.0.1")
     save(tmp_path, 10, "old")
     (tmp_path / ".claim-000000000005.json").write_bytes(text)
@@ -222,7 +243,9 @@ def test_a_claim_that_cannot_be_read_loses_no_checkpoint(tmp_path: pathlib.Path,
     assert json.loads((tmp_path / newest).read_text())["kept"] == ["step-000000000010-1.ckpt"]
 
 
-def test_a_save_says_which_token_it_does_not_understand(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_says_which_token_it_does_not_understand(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(Env.FENCE, "seven")
     with pytest.raises(ValueError, match="seven"):
         save(tmp_path, 1)
@@ -232,7 +255,9 @@ numbers = st.integers(0, 3)
 writers = st.builds(Writer, owner=st.sampled_from(["", "a", "b"]), fence=st.builds(Fence, numbers, numbers, numbers))
 listings = st.builds(
     Listing,
-    st.builds(Claim, number=numbers, writer=writers, kept=st.just(("step-000000000001.ckpt", "step-000000000002-1.ckpt"))),
+    st.builds(
+        Claim, number=numbers, writer=writers, kept=st.just(("step-000000000001.ckpt", "step-000000000002-1.ckpt"))
+    ),
     st.lists(st.builds(Found, numbers, numbers), unique=True).map(tuple),
     st.just(()),
 )
@@ -259,4 +284,6 @@ def test_who_the_agent_says_one_is() -> None:
     assert writer_of({}) == NOBODY
     operator = {Env.FENCE: "2.1.3", Env.JOB_UID: "u", Env.RUN: "2", "TORCHELASTIC_RUN_ID": "u-2"}
     assert writer_of(operator) == Writer(owner="u", fence=Fence(2, 1, 3))
-    assert writer_of({Env.FENCE: "17.0.3", "TORCHELASTIC_RUN_ID": "mine"}) == Writer(owner="mine@17", fence=Fence(17, 0, 3))
+    assert writer_of({Env.FENCE: "17.0.3", "TORCHELASTIC_RUN_ID": "mine"}) == Writer(
+        owner="mine@17", fence=Fence(17, 0, 3)
+    )

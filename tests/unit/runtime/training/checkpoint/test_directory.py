@@ -90,14 +90,29 @@ class TestTornAndCorruptFiles:
         path = save(tmp_path, 2)
         content = path.read_bytes()
         footer = len(content) - 56
-        for length in {0, 1, 55, 56, 57, footer // 2, footer - 1, footer, footer + 1, footer + 8, len(content) - 8, len(content) - 1}:
+        for length in {
+            0,
+            1,
+            55,
+            56,
+            57,
+            footer // 2,
+            footer - 1,
+            footer,
+            footer + 1,
+            footer + 8,
+            len(content) - 8,
+            len(content) - 1,
+        }:
             path.write_bytes(content[:length])
             assert load_step(tmp_path) == 1, f"cut after {length} bytes"
         path.write_bytes(content)
         assert load_step(tmp_path) == 2
 
     @given(data=st.data())
-    def test_a_flipped_bit_anywhere_is_noticed(self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    def test_a_flipped_bit_anywhere_is_noticed(
+        self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    ) -> None:
         directory = tmp_path_factory.mktemp("flip")
         save(directory, 1)
         path = save(directory, 2)
@@ -186,7 +201,9 @@ class TestFailedWrites:
             save(tmp_path, 1, keep=0)
         assert files_in(tmp_path) == []
 
-    def test_content_is_on_the_disk_before_its_name(self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_content_is_on_the_disk_before_its_name(
+        self, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         events: list[str] = []
         fsync, rename = os.fsync, pathlib.Path.rename
 
@@ -230,13 +247,17 @@ class TestStorage:
         save(tmp_path, 3)
         assert checkpoint.steps(tmp_path) == [1, 2, 3], "what cannot be read now may be readable later"
 
-    def test_a_failing_file_server_is_no_reason_to_start_anew(self, tmp_path: pathlib.Path, fail_to_open: dict[str, int]) -> None:
+    def test_a_failing_file_server_is_no_reason_to_start_anew(
+        self, tmp_path: pathlib.Path, fail_to_open: dict[str, int]
+    ) -> None:
         for step in (1, 2):
             fail_to_open[save(tmp_path, step).name] = errno.EIO
         with pytest.raises(checkpoint.CheckpointError, match="Input/output error"):
             load_step(tmp_path)
 
-    def test_missing_permission_is_an_error_and_no_silent_step_back(self, tmp_path: pathlib.Path, fail_to_open: dict[str, int]) -> None:
+    def test_missing_permission_is_an_error_and_no_silent_step_back(
+        self, tmp_path: pathlib.Path, fail_to_open: dict[str, int]
+    ) -> None:
         save(tmp_path, 1)
         fail_to_open[save(tmp_path, 2).name] = errno.EACCES
         with pytest.raises(checkpoint.CheckpointError, match="Permission denied"):

@@ -97,7 +97,9 @@ def test_the_step_comes_from_the_argument_the_state_or_the_count(tmp_path: pathl
     assert [path.name for path in sorted(tmp_path.iterdir())] == [f"step-00000000000{step}.ckpt" for step in (5, 6, 7)]
 
 
-def test_objects_are_refused_by_default_and_said_when_saved(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_objects_are_refused_by_default_and_said_when_saved(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Ends the complaint: that the state cannot be loaded again showed at the first restart, hours later."""
     state = {"history": collections.Counter(a=1), "path": pathlib.PurePosixPath("x")}
     save_checkpoint(tmp_path, state, step=1)
@@ -122,7 +124,11 @@ def test_a_path_to_a_file_is_named(tmp_path: pathlib.Path) -> None:
 def test_a_full_disk_is_said_whatever_torch_makes_of_it(tmp_path: pathlib.Path) -> None:
     save_checkpoint(tmp_path, {"step": 1})
     process = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path)], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
     )
     assert "Cannot write the checkpoint" in process.stdout
     assert "File too large" in process.stdout

@@ -30,7 +30,9 @@ def test_a_variable_changes_when_it_is_set_unset_or_another() -> None:
     assert changed({"A": "1", "B": "1", "C": "1"}, {"B": "2", "C": "1", "D": "1"}) == {"A", "B", "D"}
 
 
-@pytest.mark.parametrize("how", ["import json.decoder", "from json import loads", "import importlib; importlib.import_module('json')"])
+@pytest.mark.parametrize(
+    "how", ["import json.decoder", "from json import loads", "import importlib; importlib.import_module('json')"]
+)
 def test_the_first_import_is_seen_once_and_nothing_stays_behind(how: str) -> None:
     before = builtins.__import__, importlib.import_module
     seen: list[str] = []

@@ -60,7 +60,19 @@ def test_verdicts_survive_the_way_between_processes() -> None:
 
 
 def test_names_from_outside_may_be_anything() -> None:
-    names = ["pandas.core", "_x", "json.decoder", "__main__", "", ".", "a.", "a b", "../a", "a" * 300, "elasticjob_runtime.agent"]
+    names = [
+        "pandas.core",
+        "_x",
+        "json.decoder",
+        "__main__",
+        "",
+        ".",
+        "a.",
+        "a b",
+        "../a",
+        "a" * 300,
+        "elasticjob_runtime.agent",
+    ]
     assert [name for name in names if is_worth_trying(name)] == ["pandas.core", "_x"]
 
 
@@ -119,7 +131,9 @@ def test_nothing_is_learned_where_the_user_named_all_modules() -> None:
     assert learning.due is None
 
 
-def test_only_what_is_installed_and_not_here_yet_is_tried(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_is_installed_and_not_here_yet_is_tried(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """lightning asks for sixty packages, most of which came with others or are not there; each trial is a fork."""
     package = tmp_path / "site-packages" / "only_here"
     package.mkdir(parents=True)

@@ -1,13 +1,16 @@
-"""Who may commit checkpoints in a directory: the newest of all groups that ever saved there. Called by `directory` only.
+"""Who may commit checkpoints in a directory: the newest of all groups that ever saved there. Called by `directory`
+only.
 
     .claim-000000000007.json     the seventh group to save here: who it is, and which checkpoints it found
 
-A group that was cut off, frozen or replaced without knowing it must not write a history of its own over that of its successor. So a group
-claims the directory before its first save, under the fencing token that its agent gave it (ELASTICJOB_FENCE). Claims are numbered; link(2)
-gives each number to one group only, without a lock that a dead writer could keep. A writer whose claim is not the newest is refused.
+A group that was cut off, frozen or replaced without knowing it must not write a history of its own over that of its
+successor. So a group claims the directory before its first save, under the fencing token that its agent gave it
+(ELASTICJOB_FENCE). Claims are numbered; link(2) gives each number to one group only, without a lock that a dead writer
+could keep. A writer whose claim is not the newest is refused.
 
-Refusing is the courtesy; what holds in any case is what `valid` says. A checkpoint's name carries the number of its claim, so no late
-rename replaces a newer group's file; and a claim lists what it found, so what an older group adds afterwards does not count.
+Refusing is the courtesy; what holds in any case is what `valid` says. A checkpoint's name carries the number of its
+claim, so no late rename replaces a newer group's file; and a claim lists what it found, so what an older group adds
+afterwards does not count.
 """
 
 from __future__ import annotations
@@ -116,12 +119,16 @@ def refusal(claim: Claim, writer: Writer) -> str:
         if writer.fence >= theirs.fence:
             return ""
         return (
-            f"this group is round {writer.fence.round} (fencing token {writer.fence}), and a newer one, round {theirs.fence.round} "
+            f"this group is round {writer.fence.round} (fencing token {writer.fence}), and a newer one, round "
+            f"{theirs.fence.round} "
             f"({theirs.fence}), has taken over. It was replaced while it was cut off or frozen"
         )
     if writer.owner in claim.earlier:
         who = f"run {theirs.owner}" if theirs.owner else "a process without an agent"
-        return f"{who} has saved there since, and the newest claim wins. To give the directory back to this run, remove its .claim-* files"
+        return (
+            f"{who} has saved there since, and the newest claim wins. To give the directory back to this run, "
+            "remove its .claim-* files"
+        )
     return ""
 
 
@@ -157,7 +164,9 @@ def look(folder: pathlib.Path) -> Listing:
     """Raises OSError."""
     for _ in range(_TRIES):
         names = os.listdir(folder)
-        checkpoints = tuple(Found(int(match[2] or 0), int(match[1])) for match in map(_CHECKPOINT.fullmatch, names) if match)
+        checkpoints = tuple(
+            Found(int(match[2] or 0), int(match[1])) for match in map(_CHECKPOINT.fullmatch, names) if match
+        )
         numbers = tuple(sorted(int(match[1]) for match in map(_CLAIM.fullmatch, names) if match))
         try:
             claim = _read(folder, numbers[-1]) if numbers else UNCLAIMED
@@ -232,12 +241,15 @@ def _reserve_and_rename(aside: pathlib.Path, target: pathlib.Path) -> bool:
 
 
 def _read(folder: pathlib.Path, number: int) -> Claim:
-    """Raises FileNotFoundError, OSError. A file that makes no sense is a claim of nobody, under which everything counts."""
+    """Raises FileNotFoundError, OSError. A file that makes no sense is a claim of nobody, under which everything
+    counts."""
     try:
         data = json.loads(_path(folder, number).read_bytes())
         writer = Writer(owner=_text(data["owner"]), fence=Fence.parse(_text(data["fence"])))
         earlier, kept = _texts(data["earlier"]), _texts(data["kept"])
-        return Claim(number=number, writer=writer, earlier=earlier, kept=kept, claimed_at=float(data.get("claimed_at", 0.0)))
+        return Claim(
+            number=number, writer=writer, earlier=earlier, kept=kept, claimed_at=float(data.get("claimed_at", 0.0))
+        )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Claim(number=number, writer=NOBODY, kept=None)
 

@@ -1,7 +1,7 @@
 """A directory of checkpoints: save, load the newest whole one, keep the last few. The public functions of this package.
 
     step-000000000120.ckpt                                    a checkpoint (see `format`)
-    step-000000000130-7.ckpt                                  one that was committed under the seventh claim (see `claims`)
+    step-000000000130-7.ckpt                              one that was committed under the seventh claim (see `claims`)
     .step-000000000130.ckpt.<kernel>.<pid>.<random>.tmp       one that is being written (see `files`)
     .claim-000000000007.json                                  the seventh group that saved here
 
@@ -30,7 +30,8 @@ T = TypeVar("T")
 PathLike = str | os.PathLike[str]
 
 DEFAULT_KEEP = 3
-"""Checkpoints kept in a directory. More than one, so that there is one to go back to when the newest turns out corrupt."""
+"""Checkpoints kept in a directory. More than one, so that there is one to go back to when the newest turns out
+corrupt."""
 
 _SCANS = 3
 """How often `load` lists the directory while another process prunes what it found."""
@@ -41,7 +42,8 @@ class CheckpointError(Exception):
 
 
 class FencedError(CheckpointError):
-    """A newer group saves in this directory: what this one would add must not count. The message says which; this group has to end."""
+    """A newer group saves in this directory: what this one would add must not count. The message says which; this group
+    has to end."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,15 +57,16 @@ class Checkpoint(Generic[T]):
 def save(directory: PathLike, step: int, write: Callable[[BinaryIO], Any], *, keep: int = DEFAULT_KEEP) -> pathlib.Path:
     """Writes the checkpoint of `step` and returns its path. When this returns, the checkpoint survives a power loss.
 
-    `write` gets a binary file (write only, no seek) and puts the state into it: `lambda file: pickle.dump(state, file)`. An exception in
-    it passes through, and leaves everything as it was. A checkpoint of the same step is replaced. Of the checkpoints up to this step
-    the newest `keep` stay. Those of later steps are left alone: this run did not write them, and replaces them when it gets there.
+    `write` gets a binary file (write only, no seek) and puts the state into it: `lambda file: pickle.dump(state,
+    file)`. An exception in it passes through, and leaves everything as it was. A checkpoint of the same step is
+    replaced. Of the checkpoints up to this step the newest `keep` stay. Those of later steps are left alone: this run
+    did not write them, and replaces them when it gets there.
 
-    A worker of an agent (ELASTICJOB_FENCE is set) claims the directory for its group with the first save. From then on no older group
-    commits there, and nothing that one adds is ever loaded.
+    A worker of an agent (ELASTICJOB_FENCE is set) claims the directory for its group with the first save. From then on
+    no older group commits there, and nothing that one adds is ever loaded.
 
-    Raises CheckpointError where the directory cannot be written, FencedError where a newer group saves there, ValueError for a negative
-    step or a `keep` below 1.
+    Raises CheckpointError where the directory cannot be written, FencedError where a newer group saves there,
+    ValueError for a negative step or a `keep` below 1.
     """
     if step < 0 or keep < 1:
         raise ValueError(f"a step is 0 or more and keep is 1 or more: got step={step}, keep={keep}")
@@ -94,14 +97,17 @@ def save(directory: PathLike, step: int, write: Callable[[BinaryIO], Any], *, ke
 def load(directory: PathLike, read: Callable[[BinaryIO], T]) -> Checkpoint[T] | None:
     """The newest checkpoint that is whole, or None where there is none.
 
-    `read` gets a binary file (read only, seekable) that holds what `write` wrote: `pickle.load`. It is called only on a file whose checksum
-    is right, so an exception in it means that state and reader do not fit, and passes through: going back to an older checkpoint would
-    not help. Corrupt and half-written checkpoints are skipped, each with one warning in the log.
+    `read` gets a binary file (read only, seekable) that holds what `write` wrote: `pickle.load`. It is called only on a
+    file whose checksum is right, so an exception in it means that state and reader do not fit, and passes through:
+    going back to an older checkpoint would not help. Corrupt and half-written checkpoints are skipped, each with one
+    warning in the log.
 
-    Every caller looks for itself. In a shared folder with a cache, two ranks may find different steps: let rank 0 load, and broadcast.
+    Every caller looks for itself. In a shared folder with a cache, two ranks may find different steps: let rank 0 load,
+    and broadcast.
 
-    Raises CheckpointError where the directory or a file in it may not be read, and where no checkpoint is left because of errors of the
-    disk or the file server: they may pass, and starting from the beginning would be the wrong answer to them.
+    Raises CheckpointError where the directory or a file in it may not be read, and where no checkpoint is left because
+    of errors of the disk or the file server: they may pass, and starting from the beginning would be the wrong answer
+    to them.
     """
     folder = pathlib.Path(directory)
     skipped: dict[Found, Exception] = {}
@@ -127,7 +133,8 @@ def load(directory: PathLike, read: Callable[[BinaryIO], T]) -> Checkpoint[T] | 
 
 
 def steps(directory: PathLike) -> list[int]:
-    """Steps of the checkpoints in a directory, whole or not, in ascending order. Raises CheckpointError where it may not be read."""
+    """Steps of the checkpoints in a directory, whole or not, in ascending order. Raises CheckpointError where it may
+    not be read."""
     return sorted({found.step for found in _history(pathlib.Path(directory))})
 
 
@@ -151,7 +158,8 @@ class _FaultyStorageError(Exception):
 
 @contextlib.contextmanager
 def _sorting_errors(path: pathlib.Path) -> Iterator[None]:
-    """Turns an OSError on a checkpoint into what it means: pruned meanwhile, faulty storage, or a matter for a person."""
+    """Turns an OSError on a checkpoint into what it means: pruned meanwhile, faulty storage, or a matter for a
+    person."""
     try:
         yield
     except OSError as error:

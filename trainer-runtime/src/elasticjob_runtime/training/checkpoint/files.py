@@ -1,8 +1,9 @@
 """Files that appear whole or not at all, on local and on shared file systems. Called by `directory` only.
 
-A file is written under a temporary name in the same folder, flushed to the disk, renamed, and the folder flushed. The temporary name
-tells the kernel, the process and a random part, so that two writers never share one. The writer holds a lock on its temporary file:
-the kernel drops the lock when the writer dies, however it dies, which is how the next writer tells an abandoned file from one in use.
+A file is written under a temporary name in the same folder, flushed to the disk, renamed, and the folder flushed. The
+temporary name tells the kernel, the process and a random part, so that two writers never share one. The writer holds a
+lock on its temporary file: the kernel drops the lock when the writer dies, however it dies, which is how the next
+writer tells an abandoned file from one in use.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 ABANDONED_AFTER_SECONDS = 3600.0
-"""Age at which a temporary file is abandoned where its lock proves nothing: written on another machine, or the file system has no locks.
-Far longer than the pause between two writes to one file, which is what keeps a file young."""
+"""Age at which a temporary file is abandoned where its lock proves nothing: written on another machine, or the file
+system has no locks. Far longer than the pause between two writes to one file, which is what keeps a file young."""
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<kernel>[0-9a-f]+)\.\d+\.[0-9a-f]+\.tmp")
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
@@ -72,15 +73,17 @@ def sync_directory(path: pathlib.Path) -> None:
 def remove_abandoned(directory: pathlib.Path, reference: float) -> list[pathlib.Path]:
     """Removes the temporary files of writers that are dead, and returns them.
 
-    `reference`: time of the file system, s: the modification time of a file just written there. The clocks of a file server and its
-    clients differ.
+    `reference`: time of the file system, s: the modification time of a file just written there. The clocks of a file
+    server and its clients differ.
     """
     removed = []
     for path in directory.iterdir():
         match = _TEMPORARY.fullmatch(path.name)
         if match is None:
             continue
-        with contextlib.suppress(OSError):  # another writer was quicker, or it is not ours to remove: a later save tries again
+        with contextlib.suppress(
+            OSError
+        ):  # another writer was quicker, or it is not ours to remove: a later save tries again
             if path.stat().st_mtime < reference - ABANDONED_AFTER_SECONDS:
                 path.unlink()
                 removed.append(path)
@@ -121,13 +124,15 @@ def _removed_unlocked(path: pathlib.Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        path.unlink()  # under the lock: a writer that opened it and waits for the lock will find it gone, and take another
+        # under the lock: a writer that opened it and waits for the lock will find it gone, and take another
+        path.unlink()
         return True
 
 
 @functools.cache
 def _kernel() -> str:
-    """Names the running kernel: the same in all containers of a machine, another after each boot. Locks are sure within one kernel."""
+    """Names the running kernel: the same in all containers of a machine, another after each boot. Locks are sure within
+    one kernel."""
     try:
         return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().replace("-", "").strip()[:12]
     except OSError:  # not Linux

@@ -6,8 +6,8 @@
     SHA-256      32 bytes        over payload, step and payload size
     magic         8 bytes        last, so that a file cut anywhere lacks it
 
-One file, so that one rename commits it: a manifest beside it could be torn away from it. At the end and not at the start, so that
-`torch.load` and other readers of ZIP files also open the file as it is, without this package.
+One file, so that one rename commits it: a manifest beside it could be torn away from it. At the end and not at the
+start, so that `torch.load` and other readers of ZIP files also open the file as it is, without this package.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Footer:
 
 
 class PayloadWriter(io.BufferedIOBase):
-    """What the serializer writes to: passes bytes on to `file` and keeps their checksum. Cannot seek, so the checksum is always right."""
+    """What the serializer writes to: passes bytes on to `file` and keeps their checksum. Cannot seek, so the checksum
+    is always right."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -1,6 +1,7 @@
 """`load_checkpoint` and `save_checkpoint`, the classic pair, with torch's serializer on a directory of checkpoints.
 
-Each checkpoint is a file that plain `torch.load` opens too; see `elasticjob_runtime.training.checkpoint` for what makes it safe.
+Each checkpoint is a file that plain `torch.load` opens too; see `elasticjob_runtime.training.checkpoint` for what makes
+it safe.
 """
 
 from __future__ import annotations
@@ -26,19 +27,25 @@ _checked_content: set[pathlib.Path] = set()
 """Directories whose first checkpoint of this process was looked at for objects that a safe load refuses."""
 
 
-def load_checkpoint(path: PathLike, map_location: str | torch.device | None = "cpu", *, weights_only: bool = True) -> Any | None:
+def load_checkpoint(
+    path: PathLike, map_location: str | torch.device | None = "cpu", *, weights_only: bool = True
+) -> Any | None:
     """The state in the newest whole checkpoint in the directory `path`, or None where there is none yet.
 
     Corrupt and half-written checkpoints are skipped for the one before, each with one warning in the log.
 
-    - map_location: as torch.load's. The default keeps the ranks of a machine from loading all their states onto its first GPU.
-    - weights_only: as torch.load's. With True a checkpoint is data: tensors, numbers, strings, and dicts, lists and tuples of them. With
-      False it may hold any Python object, and loading it runs whatever code its writer put in: only for directories you trust.
+    - map_location: as torch.load's. The default keeps the ranks of a machine from loading all their states onto its
+      first GPU.
+    - weights_only: as torch.load's. With True a checkpoint is data: tensors, numbers, strings, and dicts, lists and
+      tuples of them. With False it may hold any Python object, and loading it runs whatever code its writer put in:
+      only for directories you trust.
 
-    Each rank may call it. Ranks on different machines can find different steps (a shared folder with a cache, a local disk); where that
-    matters, load on rank 0 and send the state to the others: `torch.distributed.broadcast_object_list`.
+    Each rank may call it. Ranks on different machines can find different steps (a shared folder with a cache, a local
+    disk); where that matters, load on rank 0 and send the state to the others:
+    `torch.distributed.broadcast_object_list`.
 
-    Raises CheckpointError where the newest whole checkpoint cannot be read, or holds other objects than `weights_only` allows.
+    Raises CheckpointError where the newest whole checkpoint cannot be read, or holds other objects than `weights_only`
+    allows.
     """
 
     def read(file: BinaryIO) -> Any:
@@ -61,19 +68,23 @@ def load_checkpoint(path: PathLike, map_location: str | torch.device | None = "c
     return found.state
 
 
-def save_checkpoint(path: PathLike, state: Any, *, step: int | None = None, keep: int = checkpoint.DEFAULT_KEEP) -> None:
+def save_checkpoint(
+    path: PathLike, state: Any, *, step: int | None = None, keep: int = checkpoint.DEFAULT_KEEP
+) -> None:
     """Saves `state` as a checkpoint in the directory `path`, which is made where it is missing.
 
-    The rank that calls writes: call it on rank 0, all other ranks may go on. When it returns, the checkpoint is on the disk. A process that
-    dies in the middle leaves the checkpoints before it as they were.
+    The rank that calls writes: call it on rank 0, all other ranks may go on. When it returns, the checkpoint is on the
+    disk. A process that dies in the middle leaves the checkpoints before it as they were.
 
-    - state: what torch.save takes. Keep to tensors, numbers, strings, dicts, lists and tuples (`state_dict()` gives nothing else), and
-      `load_checkpoint` reads it without trusting it; a warning names what goes beyond.
-    - step: names the checkpoint; the highest is the newest. Default: state["step"] where there is one, else one more than the newest.
+    - state: what torch.save takes. Keep to tensors, numbers, strings, dicts, lists and tuples (`state_dict()` gives
+      nothing else), and `load_checkpoint` reads it without trusting it; a warning names what goes beyond.
+    - step: names the checkpoint; the highest is the newest. Default: state["step"] where there is one, else one more
+      than the newest.
     - keep: how many checkpoints stay.
 
-    A group that was replaced while it was cut off or frozen cannot commit any more: its save raises FencedError, a CheckpointError. Let it
-    pass: the group has to end. The first save of a group claims the directory; see docs/design/rendezvous.md.
+    A group that was replaced while it was cut off or frozen cannot commit any more: its save raises FencedError, a
+    CheckpointError. Let it pass: the group has to end. The first save of a group claims the directory; see
+    docs/design/rendezvous.md.
 
     Raises CheckpointError where the directory cannot be written, FencedError where a newer group saves there.
     """

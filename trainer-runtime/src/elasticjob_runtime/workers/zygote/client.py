@@ -41,17 +41,19 @@ ROOT = str(Path(__file__).resolve().parents[2])
 """The folder that this package lies in."""
 
 _BOOTSTRAP = (
-    f"import sys; sys.path[: not sys.flags.safe_path] = [{ROOT!r}]; from elasticjob_runtime.workers.zygote.server import main; main()"
+    f"import sys; sys.path[: not sys.flags.safe_path] = [{ROOT!r}]; from "
+    "elasticjob_runtime.workers.zygote.server import main; main()"
 )
 
 
 def start_command(python: str, fd: int, modules: Sequence[str]) -> list[str]:
-    """The command line of a zygote that talks on `fd`. Unbuffered, as torchrun's workers are: its children keep its streams."""
+    """The command line of a zygote that talks on `fd`. Unbuffered, as torchrun's workers are: its children keep its
+    streams."""
     return [python, "-u", "-c", _BOOTSTRAP, str(fd), str(os.getpid()), *modules]
 
 
 @dataclasses.dataclass(slots=True)
-class Parked:
+class Preforked:
     """A process that waits for its command."""
 
     pid: int
@@ -93,9 +95,12 @@ class Callbacks:
 
 
 class Zygote:
-    """One zygote process and the children it has parked. Those outlive it: they can be taken even when it was killed."""
+    """One zygote process and the children it has parked. Those outlive it: they can be taken even when it was
+    killed."""
 
-    def __init__(self, connection: socket.socket, process: subprocess.Popen[bytes] | None, event_loop: EventLoop, tell: Callbacks) -> None:
+    def __init__(
+        self, connection: socket.socket, process: subprocess.Popen[bytes] | None, event_loop: EventLoop, tell: Callbacks
+    ) -> None:
         """See `start` and `successor`."""
         self._connection = connection
         self._process = process
@@ -107,7 +112,7 @@ class Zygote:
         self._coming: list[Guess] = []
         self.pid = process.pid if process is not None else 0
         """0: it has not said yet."""
-        self.parked: list[Parked] = []
+        self.parked: list[Preforked] = []
         self.ready = False
         self.seconds = 0.0
         self.verdicts: Verdicts | None = None
@@ -120,7 +125,9 @@ class Zygote:
         return self._process.pid if self._process is not None else 0
 
     @classmethod
-    def start(cls, python: str, modules: Sequence[str], environment: Mapping[str, str], event_loop: EventLoop, tell: Callbacks) -> Zygote:
+    def start(
+        cls, python: str, modules: Sequence[str], environment: Mapping[str, str], event_loop: EventLoop, tell: Callbacks
+    ) -> Zygote:
         """A fresh interpreter. Raises OSError."""
         ours, theirs = socket.socketpair()
         process = subprocess.Popen(
@@ -131,7 +138,9 @@ class Zygote:
         descriptors.give_back_limit(process.pid)  # to the workers, which inherit it
         return cls(ours, process, event_loop, tell)
 
-    def successor(self, names: Sequence[str], verdicts: Verdicts, tell: Callbacks, on_forked: Callable[[Zygote], None]) -> None:
+    def successor(
+        self, names: Sequence[str], verdicts: Verdicts, tell: Callbacks, on_forked: Callable[[Zygote], None]
+    ) -> None:
         """Forks one that imports `names` too."""
         message = {"names": list(names), "verdicts": verdicts.to_message()}
         self._fork("successor", lambda connection: on_forked(Zygote(connection, None, self._event_loop, tell)), message)
@@ -153,15 +162,19 @@ class Zygote:
             self._event_loop.add_reader(connection.fileno(), lambda: self._said(connection))
 
         self._coming.append(guess)
-        self._fork("worker", forked, {"late": list(guess.late), "environment": dict(guess.environment) if guess.late else {}})
+        self._fork(
+            "worker", forked, {"late": list(guess.late), "environment": dict(guess.environment) if guess.late else {}}
+        )
 
     def fork_stores(self, on_socket: Callable[[socket.socket], None]) -> None:
         self._fork("stores", on_socket, {})
 
-    def take(self, local_rank: int, environment: Mapping[str, str]) -> Parked | None:
-        """A parked worker that is right for it, which is the caller's from now on; None: there is none at present (`on_parked` tells when
-        there is). One that was meant for it and has become wrong is dropped."""
-        for wrong in [one for one in self.parked if one.local_rank == local_rank and not matches(one.seen, environment)]:
+    def take(self, local_rank: int, environment: Mapping[str, str]) -> Preforked | None:
+        """A parked worker that is right for it, which is the caller's from now on; None: there is none at present
+        (`on_parked` tells when there is). One that was meant for it and has become wrong is dropped."""
+        for wrong in [
+            one for one in self.parked if one.local_rank == local_rank and not matches(one.seen, environment)
+        ]:
             self._drop(wrong)
         right = [one for one in self.parked if matches(one.seen, environment)]
         if not right:
@@ -190,7 +203,7 @@ class Zygote:
         self._newborn.clear()
         self._end()
 
-    def _drop(self, parked: Parked) -> None:
+    def _drop(self, parked: Preforked) -> None:
         self._event_loop.remove_reader(parked.connection.fileno())
         parked.connection.close()
         self.parked.remove(parked)
@@ -239,7 +252,9 @@ class Zygote:
         if kind == "worker":
             self._coming.pop(0)
         else:
-            self._gone(End(why="its store host cannot be reached" if kind == "stores" else "its successor cannot be reached"))
+            self._gone(
+                End(why="its store host cannot be reached" if kind == "stores" else "its successor cannot be reached")
+            )
 
     def _started(self, message: dict[str, Any]) -> None:
         self.ready = True
@@ -264,12 +279,12 @@ class Zygote:
             connection.close()
             self._tell.on_unparked(guess)
             return
-        parked = Parked(message["pid"], connection, guess.local_rank, message["seen"])
+        parked = Preforked(message["pid"], connection, guess.local_rank, message["seen"])
         self.parked.append(parked)
         self._event_loop.add_reader(connection.fileno(), lambda: self._lost(parked, guess))
         self._tell.on_parked()
 
-    def _lost(self, parked: Parked, guess: Guess) -> None:
+    def _lost(self, parked: Preforked, guess: Guess) -> None:
         """A parked worker was killed."""
         self._drop(parked)
         self.park(guess)
@@ -315,7 +330,8 @@ class ImportLog:
         elif isinstance(told, list) and not self._warned:
             self._warned = True
             logger.warning(
-                "the script sets %s, which its libraries had read already when they were preloaded: set it outside of the script, or use "
+                "the script sets %s, which its libraries had read already when they were preloaded: set it outside of "
+                "the script, or use "
                 "--start-method=spawn",
                 ", ".join(map(str, told)),
             )

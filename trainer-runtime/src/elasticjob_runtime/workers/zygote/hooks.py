@@ -1,8 +1,11 @@
-"""Inside a forked worker: tells the agent of the start's phases, without a change to the script; and shows stacks when it hangs.
+"""Inside a forked worker: tells the agent of the start's phases, without a change to the script; and shows stacks when
+it hangs.
 
 - `fork`: the script is about to run.
-- `connect`: the first `torch.distributed.init_process_group` has returned (NCCL connects later, at the first collective).
-- `first-step`: the first `step()` of any `torch.optim.Optimizer` has returned. After that the hook is one comparison per step.
+- `connect`: the first `torch.distributed.init_process_group` has returned (NCCL connects later, at the first
+  collective).
+- `first-step`: the first `step()` of any `torch.optim.Optimizer` has returned. After that the hook is one comparison
+  per step.
 
 Each is one datagram. Where torch is too old for a hook, or the script does it some other way, the agent is not told.
 """
@@ -23,7 +26,8 @@ from typing import Any
 from elasticjob_runtime.training import channel
 
 STACKS_SIGNAL = signal.SIGRTMIN + 9
-"""Makes a worker write the stacks of all its threads, even while one of them holds the interpreter. Not a signal that scripts use."""
+"""Makes a worker write the stacks of all its threads, even while one of them holds the interpreter. Not a signal that
+scripts use."""
 
 
 STACKS_SECONDS = 0.3
@@ -79,7 +83,9 @@ def _show_stacks() -> None:
 
 def _watch_connect(distributed: Any) -> None:
     """Both names of the function get a wrapper, until its first success."""
-    homes: list[Any] = [home for home in (distributed, sys.modules.get("torch.distributed.distributed_c10d")) if home is not None]
+    homes: list[Any] = [
+        home for home in (distributed, sys.modules.get("torch.distributed.distributed_c10d")) if home is not None
+    ]
     original: Callable[..., Any] | None = getattr(distributed, "init_process_group", None)
     if original is None:  # torch without distributed
         return

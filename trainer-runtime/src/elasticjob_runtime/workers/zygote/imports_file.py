@@ -1,7 +1,9 @@
-"""What the script's workers import, kept beside the checkpoints: the next run with the same packages knows it from its start.
+"""What the script's workers import, kept beside the checkpoints: the next run with the same packages knows it from its
+start.
 
-One small file per set of installed packages. Best effort: it is read and written on threads of their own, since the folder may be on a
-disk that answers late, and whatever is wrong with it costs no more than that the imports are learned again.
+One small file per set of installed packages. Best effort: it is read and written on threads of their own, since the
+folder may be on a disk that answers late, and whatever is wrong with it costs no more than that the imports are learned
+again.
 """
 
 from __future__ import annotations
@@ -59,6 +61,8 @@ def save(directory: str, imports: ImportsValue) -> None:
 
 def _path(directory: str) -> Path:
     """Another image has other packages, and a file of its own. Raises OSError."""
-    installed = sorted(name for name in os.listdir(sysconfig.get_path("purelib")) if name.endswith((".dist-info", ".egg-info")))
+    installed = sorted(
+        name for name in os.listdir(sysconfig.get_path("purelib")) if name.endswith((".dist-info", ".egg-info"))
+    )
     told = "\n".join([sys.version, *installed])
     return Path(directory) / f".elasticjob-imports-{hashlib.sha256(told.encode()).hexdigest()[:16]}.json"

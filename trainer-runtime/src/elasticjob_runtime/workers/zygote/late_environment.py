@@ -1,7 +1,9 @@
-"""What libraries read from the environment when they are loaded, read again in a forked worker, whose libraries were loaded by the zygote.
+"""What libraries read from the environment when they are loaded, read again in a forked worker, whose libraries were
+loaded by the zygote.
 
-Twice: when the worker gets its environment (the launcher itself sets OMP_NUM_THREADS), and when the script imports torch for the first
-time, since a script may set variables in its first lines. What a loaded library cannot be told any more is named in the agent's log.
+Twice: when the worker gets its environment (the launcher itself sets OMP_NUM_THREADS), and when the script imports
+torch for the first time, since a script may set variables in its first lines. What a loaded library cannot be told any
+more is named in the agent's log.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from typing import Any
 from elasticjob_runtime.workers.zygote import blas
 
 THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS")
-"""What torch takes its number of intra-op threads from; the first one counts. The number of inter-op threads comes from no variable."""
+"""What torch takes its number of intra-op threads from; the first one counts. The number of inter-op threads comes from
+no variable."""
 
 CONFIGS = (
     "torch._dynamo.config",
@@ -32,7 +35,15 @@ CONFIGS = (
 )
 """torch's modules of settings whose defaults come from the environment."""
 
-LOADED_ONCE = ("KMP_", "GOMP_", "OMP_", "TORCH_CPP_LOG_LEVEL", "TORCH_DEVICE_BACKEND_AUTOLOAD", "PYTORCH_JIT", "OPENBLAS_CORETYPE")
+LOADED_ONCE = (
+    "KMP_",
+    "GOMP_",
+    "OMP_",
+    "TORCH_CPP_LOG_LEVEL",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD",
+    "PYTORCH_JIT",
+    "OPENBLAS_CORETYPE",
+)
 """Variables, or how their names begin, that a library reads while it is loaded and never again."""
 
 DISTRIBUTED_DEBUG, LOGS = "TORCH_DISTRIBUTED_DEBUG", ("TORCH_LOGS", "TORCH_LOGS_OUT", "TORCH_LOGS_FORMAT")
@@ -41,8 +52,10 @@ DISTRIBUTED_DEBUG, LOGS = "TORCH_DISTRIBUTED_DEBUG", ("TORCH_LOGS", "TORCH_LOGS_
 def threads(environment: Mapping[str, str]) -> int | None:
     """The number of threads that `environment` asks torch for; None: it asks for none.
 
-    >>> threads({"OMP_NUM_THREADS": "4,2"}), threads({"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "3"}), threads({"OMP_NUM_THREADS": "x"})
-    (4, 3, None)
+    >>> threads({"OMP_NUM_THREADS": "4,2"}), threads({"OMP_NUM_THREADS": "x"})
+    (4, None)
+    >>> threads({"OMP_NUM_THREADS": "4", "MKL_NUM_THREADS": "3"})
+    3
     """
     for name in THREADS:
         first = environment.get(name, "").split(",")[0].strip()
@@ -61,14 +74,15 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
 
 
 def apply_threads(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-    """Gives the loaded libraries the threads that they would have taken from `after`, where they were loaded under `before`. False: `after`
-    asks for no number, and what torch would choose by itself is not known any more."""
+    """Gives the loaded libraries the threads that they would have taken from `after`, where they were loaded under
+    `before`. False: `after` asks for no number, and what torch would choose by itself is not known any more."""
     blas.restore_threads(after)
     return _set_threads(threads(before), threads(after))
 
 
 def apply(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Tells the loaded libraries what is in `after` and was not in `before`, which they know. Returns the names that came too late."""
+    """Tells the loaded libraries what is in `after` and was not in `before`, which they know. Returns the names that
+    came too late."""
     names = changed(before, after)
     late = {name for name in names if name.startswith(LOADED_ONCE) and name not in THREADS}
     if names & {*THREADS, blas.VARIABLE} and not apply_threads(before, after):
@@ -134,11 +148,15 @@ def _set_logs() -> None:
 
 
 def reread_config(config: Any) -> None:
-    """Runs the source of one of torch's config modules again, aside, and takes over every default that came out different."""
+    """Runs the source of one of torch's config modules again, aside, and takes over every default that came out
+    different."""
     name: str = config.__name__
     fresh: Any = types.ModuleType(name)
     fresh.__dict__.update(
-        __file__=config.__file__, __package__=name.rpartition(".")[0], __spec__=config.__spec__, __loader__=config.__loader__
+        __file__=config.__file__,
+        __package__=name.rpartition(".")[0],
+        __spec__=config.__spec__,
+        __loader__=config.__loader__,
     )
     parent, _, own_name = name.rpartition(".")
     sys.modules[name] = fresh
@@ -157,8 +175,8 @@ def reread_config(config: Any) -> None:
 
 
 class FirstImport:
-    """Calls `then`, once, before the script's first import of one of `packages`. All of them are loaded, so no finder would be asked:
-    the functions that import are wrapped until then."""
+    """Calls `then`, once, before the script's first import of one of `packages`. All of them are loaded, so no finder
+    would be asked: the functions that import are wrapped until then."""
 
     def __init__(self, packages: Collection[str], then: Callable[[], None]) -> None:
         self._packages = frozenset(packages)
@@ -198,5 +216,7 @@ def users_of_torch() -> set[str]:
     if torch is None:
         return set()
     loaded = list(sys.modules.items())
-    found = {name.partition(".")[0] for name, module in loaded if vars(module).get("torch") is torch} if torch else set()
+    found = (
+        {name.partition(".")[0] for name, module in loaded if vars(module).get("torch") is torch} if torch else set()
+    )
     return {"torch", *found} - {"elasticjob_runtime", "__main__"}

@@ -17,10 +17,10 @@ from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.libuv import libuv_is_lacking
 from elasticjob_runtime.workers.process import SpawnLauncher, Started, WorkerSpec
-from elasticjob_runtime.workers.spawn import PlainLauncher
+from elasticjob_runtime.workers.spawn import SpawningLauncher
 from elasticjob_runtime.workers.store_host import StoreHost
 from elasticjob_runtime.workers.zygote import ipc
-from elasticjob_runtime.workers.zygote.client import PRELOAD, Callbacks, End, Guess, ImportLog, Parked, Zygote
+from elasticjob_runtime.workers.zygote.client import PRELOAD, Callbacks, End, Guess, ImportLog, Preforked, Zygote
 from elasticjob_runtime.workers.zygote.learning import Learning
 from elasticjob_runtime.workers.zygote.preload import AUTO, Modules, Verdicts, matches
 
@@ -30,7 +30,8 @@ PATIENCE = 3.0
 """s that a start waits for a fork. A fork takes milliseconds, a spawned worker seconds."""
 
 LATE_PATIENCE = 60.0
-"""s that a start waits for a fork that is importing already what the script would import: beginning anew would take longer."""
+"""s that a start waits for a fork that is importing already what the script would import: beginning anew would take
+longer."""
 
 WARM_SECONDS = 300.0
 """s that a newcomer takes at most to import what the others' scripts import, before it is ready all the same."""
@@ -99,7 +100,9 @@ class ZygoteLauncher:
         """Monotonic time of the next `tick` that has something to do."""
         warm = self._warm_until if self._warm_until not in (0.0, float("inf")) else None
         learn = None if self._succeeding or self._next is not None else self._learning.due
-        return min((at for at in (learn, warm, *(request.until for request in self._requests)) if at is not None), default=None)
+        return min(
+            (at for at in (learn, warm, *(request.until for request in self._requests)) if at is not None), default=None
+        )
 
     @property
     def without_libuv(self) -> bool:
@@ -110,7 +113,9 @@ class ZygoteLauncher:
     def pids(self) -> list[int]:
         """Children of this process that somebody here waits for."""
         zygotes = [zygote for zygote in (self._zygote, self._next) if zygote is not None]
-        return [pid for zygote in zygotes for pid in (zygote.waited_for, *(parked.pid for parked in zygote.parked)) if pid]
+        return [
+            pid for zygote in zygotes for pid in (zygote.waited_for, *(parked.pid for parked in zygote.parked)) if pid
+        ]
 
     @property
     def imports(self) -> Verdicts:
@@ -140,7 +145,8 @@ class ZygoteLauncher:
                 self._park(zygote)
 
     def tell_imports(self, known: Verdicts | None, *, wait: bool) -> None:
-        """What scripts like this one import, as another member or an earlier run has found out. `wait`: be ready only when it is done."""
+        """What scripts like this one import, as another member or an earlier run has found out. `wait`: be ready only
+        when it is done."""
         if known is not None:
             self._learning.told(known)
         if not self.ready:
@@ -155,7 +161,9 @@ class ZygoteLauncher:
 
     def tick(self, now: float) -> None:
         for request in [request for request in self._requests if now >= request.until]:
-            logger.info("no fork within %g s: a worker is spawned", LATE_PATIENCE if self._is_coming(request.spec) else PATIENCE)
+            logger.info(
+                "no fork within %g s: a worker is spawned", LATE_PATIENCE if self._is_coming(request.spec) else PATIENCE
+            )
             self._spawn_one(request)
         if now >= self._warm_until:
             self._check_ready()
@@ -204,7 +212,7 @@ class ZygoteLauncher:
         self._requests.remove(request)
         self._spawn.start(request.spec, request.started)
 
-    def _hand_over(self, parked: Parked, spec: WorkerSpec) -> bool:
+    def _hand_over(self, parked: Preforked, spec: WorkerSpec) -> bool:
         """False: it was killed while it waited."""
         stdin = 0 if linux.is_open(0) else None
         given = {target: fd for target, fd in ((0, stdin), (1, spec.stdout), (2, spec.stderr)) if fd is not None}
@@ -229,11 +237,16 @@ class ZygoteLauncher:
     # -- zygotes
 
     def _new_zygote(self) -> Zygote:
-        return Zygote.start(self._command.program[0], self._modules.named(), self._environment, self._event_loop, self._callbacks())
+        return Zygote.start(
+            self._command.program[0], self._modules.named(), self._environment, self._event_loop, self._callbacks()
+        )
 
     def _callbacks(self) -> Callbacks:
         return Callbacks(
-            on_ready=self._zygote_ready, on_parked=self._parked, on_gone=self._zygote_gone, on_unparked=self._late_import_failed
+            on_ready=self._zygote_ready,
+            on_parked=self._parked,
+            on_gone=self._zygote_gone,
+            on_unparked=self._late_import_failed,
         )
 
     def _guesses(self) -> list[Guess]:
@@ -268,7 +281,9 @@ class ZygoteLauncher:
         self._next = successor
 
     def _zygote_ready(self, zygote: Zygote) -> None:
-        logger.debug("%s is ready (%.1f s)", "the zygote" if zygote is self._zygote else "another zygote", zygote.seconds)
+        logger.debug(
+            "%s is ready (%.1f s)", "the zygote" if zygote is self._zygote else "another zygote", zygote.seconds
+        )
         if zygote.verdicts is not None:
             self._found_out(zygote.verdicts)
         self._park(zygote)
@@ -286,9 +301,14 @@ class ZygoteLauncher:
         known.add(found)
 
     def _promote(self) -> None:
-        """The next zygote takes over once it has parked its workers: until then those of the one before are there for a restart."""
+        """The next zygote takes over once it has parked its workers: until then those of the one before are there for a
+        restart."""
         successor = self._next
-        if successor is not None and successor.ready and {parked.local_rank for parked in successor.parked} >= set(range(self._nproc)):
+        if (
+            successor is not None
+            and successor.ready
+            and {parked.local_rank for parked in successor.parked} >= set(range(self._nproc))
+        ):
             self._take_over()
 
     def _take_over(self) -> None:
@@ -303,10 +323,14 @@ class ZygoteLauncher:
         self._learn(self._event_loop.now())
 
     def _late_import_failed(self, guess: Guess) -> None:
-        """A fork ended while it imported what asks for its rank, or it may not go on: from now on the script imports that itself."""
+        """A fork ended while it imported what asks for its rank, or it may not go on: from now on the script imports
+        that itself."""
         verdicts = self._modules.verdicts
         if guess.late and verdicts.late:
-            logger.info("%s: not imported ahead of the workers: the import ends a process, or leaves it unfit", ", ".join(guess.late[:3]))
+            logger.info(
+                "%s: not imported ahead of the workers: the import ends a process, or leaves it unfit",
+                ", ".join(guess.late[:3]),
+            )
             verdicts.refused.update(dict.fromkeys(verdicts.late, "importing it ahead of the script ends the process"))
             verdicts.late.clear()
         for zygote in (self._zygote, self._next):
@@ -315,7 +339,13 @@ class ZygoteLauncher:
 
     def _stores_ready(self, _listening: bool) -> None:
         again, self._stores_told = self._stores_told, True
-        if again and not self.stores.attached and self._zygote is not None and self._zygote.ready and not self.stores.hopeless:
+        if (
+            again
+            and not self.stores.attached
+            and self._zygote is not None
+            and self._zygote.ready
+            and not self.stores.hopeless
+        ):
             self._zygote.fork_stores(self.stores.attach)  # the host was killed
         self._check_ready()
 
@@ -378,7 +408,7 @@ class ZygoteLauncher:
         logger.warning("%s is not preloaded, every worker imports it itself: %s", name, why)
 
 
-GroupLauncher = ZygoteLauncher | PlainLauncher
+GroupLauncher = ZygoteLauncher | SpawningLauncher
 
 
 def can_fork(command: Command) -> str:

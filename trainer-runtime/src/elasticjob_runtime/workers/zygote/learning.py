@@ -1,7 +1,9 @@
-"""When a zygote learns: soon after a script has imported something new, and less and less often. Pure bookkeeping; times are monotonic, s.
+"""When a zygote learns: soon after a script has imported something new, and less and less often. Pure bookkeeping;
+times are monotonic, s.
 
-A script's imports come one after the other, over seconds. The first of them are learned while it still imports the last: then a crash in
-its first minute finds them. Each further time costs a fork of the zygote and of every parked worker, so the pauses grow.
+A script's imports come one after the other, over seconds. The first of them are learned while it still imports the
+last: then a crash in its first minute finds them. Each further time costs a fork of the zygote and of every parked
+worker, so the pauses grow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Which modules a zygote imports: those of nearly every script, those the user named, those scripts were seen to import. Pure."""
+"""Which modules a zygote imports: those of nearly every script, those the user named, those scripts were seen to
+import. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ AUTO = "auto"
 """Value of --preload: learn from what the scripts import."""
 
 PREDICTABLE = frozenset({
-    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
+    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
+    "ROLE_WORLD_SIZE",
     "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_MAX_RESTARTS",
 })  # fmt: skip
 """Variables whose values in the next worker are known before its plan, most likely: a survivor keeps its rank."""
@@ -33,7 +35,8 @@ class Verdicts:
     fit: list[str] = dataclasses.field(default_factory=list)
     """Modules that a zygote may import, in order; without those that another one brings along."""
     late: dict[str, list[str]] = dataclasses.field(default_factory=dict)
-    """Modules that each preforked worker imports itself, since they ask for its rank when they are imported -> the variables."""
+    """Modules that each preforked worker imports itself, since they ask for its rank when they are imported -> the
+    variables."""
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
     """Modules that nobody imports before the script does -> why."""
 

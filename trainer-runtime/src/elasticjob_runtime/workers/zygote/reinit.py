@@ -1,7 +1,8 @@
-"""`init_process_group` a second time in one process, after `destroy_process_group`: each time in a part of the agent's store of its own.
+"""`init_process_group` a second time in one process, after `destroy_process_group`: each time in a part of the agent's
+store of its own.
 
-With a store that the agent keeps, torch (2.6 to 2.15, torchrun too) finds there what the group before left: gloo then connects to ports
-that are closed, and waits for its timeout. Where rank 0 opens the store, each group has a new one.
+With a store that the agent keeps, torch (2.6 to 2.15, torchrun too) finds there what the group before left: gloo then
+connects to ports that are closed, and waits for its timeout. Where rank 0 opens the store, each group has a new one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 
 def watch(environment: Mapping[str, str]) -> None:
     """`environment`: the worker's. All ranks count alike, since each group is made by all of them."""
-    distributed, c10d, rendezvous = (sys.modules.get(f"torch.distributed{name}") for name in ("", ".distributed_c10d", ".rendezvous"))
+    distributed, c10d, rendezvous = (
+        sys.modules.get(f"torch.distributed{name}") for name in ("", ".distributed_c10d", ".rendezvous")
+    )
     function: Callable[..., Any] | None = getattr(distributed, "init_process_group", None)
     create: Callable[..., Any] | None = getattr(rendezvous, "_create_c10d_store", None)
     if function is None or create is None or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":

@@ -1,8 +1,8 @@
 """Lets Python's resource tracker outlive a worker that is killed, by as long as it takes to clean up.
 
-The tracker (multiprocessing) removes the semaphores and shared memory of DataLoaders that are spawned or come from a fork server, once all
-who use them have ended. It would be killed with the worker's process group; so it gets a session of its own. It ends by itself: it reads
-a pipe that closes with the last process of the worker.
+The tracker (multiprocessing) removes the semaphores and shared memory of DataLoaders that are spawned or come from a
+fork server, once all who use them have ended. It would be killed with the worker's process group; so it gets a session
+of its own. It ends by itself: it reads a pipe that closes with the last process of the worker.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Runs a user's script in a process that already has a history (a fork of the zygote), so that the script cannot tell.
 
-What `python -u script.py` or `python -u -m module` sets up is set up again: environment, stdio, signals, `sys.argv`, `sys.path[0]`, a fresh
-`__main__`, random numbers seeded anew. An exception that ends the script goes to torchelastic's error file too, `@record` or not. What the
-script imports beyond the zygote is reported, so that the next zygote has it.
+What `python -u script.py` or `python -u -m module` sets up is set up again: environment, stdio, signals, `sys.argv`,
+`sys.path[0]`, a fresh `__main__`, random numbers seeded anew. An exception that ends the script goes to torchelastic's
+error file too, `@record` or not. What the script imports beyond the zygote is reported, so that the next zygote has it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ INTERRUPTED = -2
 
 
 def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> None:
-    """Becomes the worker that `message` describes: {"environment", "command", "arguments", "module": bool, "stdio": [0, 1, 2]}; `fds` are
-    for stdio."""
+    """Becomes the worker that `message` describes: {"environment", "command", "arguments", "module": bool, "stdio": [0,
+    1, 2]}; `fds` are for stdio."""
     loaded_under = dict(os.environ)
     set_environment(message["environment"])
     set_stdio(dict(zip(message["stdio"], fds, strict=True)))
@@ -55,7 +55,8 @@ def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> No
     reporter = ImportReporter(agent)
     sys.meta_path.insert(0, reporter)
     late_environment.FirstImport(
-        late_environment.users_of_torch(), lambda: reporter.tell_too_late(late_environment.apply(message["environment"], dict(os.environ)))
+        late_environment.users_of_torch(),
+        lambda: reporter.tell_too_late(late_environment.apply(message["environment"], dict(os.environ))),
     ).watch()
     error_file.write_for(os.getpid(), message["environment"].get(error_file.VARIABLE))
     main = types.ModuleType("__main__")
@@ -88,14 +89,18 @@ def exit_code_of(module: bool, script: str, main: types.ModuleType) -> int:
 
 
 def leave(code: int) -> None:
-    """Ends as an interpreter does: waits for threads, runs exit functions, lets go of what the script holds, flushes what it left open.
+    """Ends as an interpreter does: waits for threads, runs exit functions, lets go of what the script holds, flushes
+    what it left open.
 
-    But for the teardown of all modules, which here would touch what belongs to the zygote (and takes longer than a restart may).
+    But for the teardown of all modules, which here would touch what belongs to the zygote (and takes longer than a
+    restart may).
     """
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter itself calls
         atexit._run_exitfuncs()
-        if len(sys._current_frames()) == 1:  # a daemon thread, which the interpreter would halt here, would look for what is gone
+        if (
+            len(sys._current_frames()) == 1
+        ):  # a daemon thread, which the interpreter would halt here, would look for what is gone
             sys.modules["__main__"].__dict__.clear()
             gc.collect()
         for thing in gc.get_objects():
@@ -144,8 +149,8 @@ def set_environment(environment: dict[str, str]) -> None:
 
 
 def set_stdio(descriptors: dict[int, int]) -> None:
-    """From and to the given descriptors, output without one to where the agent's own goes. Python's streams are those of the zygote, which
-    was started with `-u` and these variables; but for one that was closed then."""
+    """From and to the given descriptors, output without one to where the agent's own goes. Python's streams are those
+    of the zygote, which was started with `-u` and these variables; but for one that was closed then."""
     for target, fd in descriptors.items():
         os.dup2(fd, target)
         os.close(fd)
@@ -174,7 +179,8 @@ def reseed() -> None:
 
 
 def ask_for_no_libuv(environment: dict[str, str]) -> None:
-    """torch 2.6 ignores USE_LIBUV for a store that the agent hosts (rendezvous._create_c10d_store), and fails where it has no libuv."""
+    """torch 2.6 ignores USE_LIBUV for a store that the agent hosts (rendezvous._create_c10d_store), and fails where it
+    has no libuv."""
     rendezvous = sys.modules.get("torch.distributed.rendezvous")
     if environment.get("USE_LIBUV") == "0" and rendezvous is not None:
         store = rendezvous.TCPStore
@@ -182,8 +188,8 @@ def ask_for_no_libuv(environment: dict[str, str]) -> None:
 
 
 class ImportReporter:
-    """Tells the agent the name of every module that is looked for, once each. Finds nothing itself. Each line is JSON: a name, or a list of
-    variables that the script has set too late for a library that was loaded before."""
+    """Tells the agent the name of every module that is looked for, once each. Finds nothing itself. Each line is JSON:
+    a name, or a list of variables that the script has set too late for a library that was loaded before."""
 
     def __init__(self, agent: socket.socket) -> None:
         self._agent = agent

@@ -1,10 +1,12 @@
 """The zygote: a process that has imported torch once, and forks a worker whenever one is needed.
 
-Started by the agent with arguments FD AGENT_PID MODULE ... (see zygote.py). It stays single-threaded and never touches a GPU, so that its
-children are as good as fresh interpreters. Three kinds of process leave it: parked workers, which wait for their command and environment;
-one store host per agent, which keeps the TCPStores of coming rounds listening; a successor, which has imported more (trial_imports.py).
+Started by the agent with arguments FD AGENT_PID MODULE ... (see zygote.py). It stays single-threaded and never touches
+a GPU, so that its children are as good as fresh interpreters. Three kinds of process leave it: parked workers, which
+wait for their command and environment; one store host per agent, which keeps the TCPStores of coming rounds listening;
+a successor, which has imported more (trial_imports.py).
 
-Every child that stays is forked twice, so that the agent (a subreaper) becomes its parent and waits for it as for any child.
+Every child that stays is forked twice, so that the agent (a subreaper) becomes its parent and waits for it as for any
+child.
 """
 
 from __future__ import annotations
@@ -32,10 +34,17 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     started = time.monotonic()
     blas.start_single_threaded()
-    # `torch.cuda.is_available()`, which many modules ask when they are imported, must not initialise CUDA. Workers get the user's value.
+    # `torch.cuda.is_available()`, which many modules ask when they are imported, must not initialise CUDA. Workers get
+    # the user's value.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     failed, module, problem = preload(sys.argv[3:])
-    told = {"ready": not problem, "failed": failed, "module": module, "problem": problem, "seconds": time.monotonic() - started}
+    told = {
+        "ready": not problem,
+        "failed": failed,
+        "module": module,
+        "problem": problem,
+        "seconds": time.monotonic() - started,
+    }
     ipc.send(connection, told)
     if problem:
         os._exit(0)  # nothing of whatever was started needs to end well
@@ -44,7 +53,8 @@ def main() -> None:
 
 
 def preload(modules: Sequence[str]) -> tuple[dict[str, str], str, str]:
-    """Imports what can be imported. Returns (module -> what went wrong, the module after which this process must not be forked, why)."""
+    """Imports what can be imported. Returns (module -> what went wrong, the module after which this process must not be
+    forked, why)."""
     failed: dict[str, str] = {}
     for name in modules:
         if error := trial_imports.import_one(name, anywhere=True):
@@ -62,7 +72,11 @@ def freeze() -> None:
 
 def serve(connection: socket.socket, agent: int) -> None:
     """Forks a child for each request until the agent closes the connection."""
-    kinds: dict[str, Callable[[socket.socket, dict[str, Any], int], None]] = {"worker": park, "stores": host_stores, "successor": succeed}
+    kinds: dict[str, Callable[[socket.socket, dict[str, Any], int], None]] = {
+        "worker": park,
+        "stores": host_stores,
+        "successor": succeed,
+    }
     while True:
         try:
             message, _ = ipc.receive(connection)
@@ -94,7 +108,8 @@ def become_child_of(agent: int) -> None:
 
 
 def park(ours: socket.socket, message: dict[str, Any], _agent: int) -> None:
-    """Waits for a command, then becomes that worker. Before, it imports what only a worker can: {"late", "environment"}."""
+    """Waits for a command, then becomes that worker. Before, it imports what only a worker can: {"late",
+    "environment"}."""
     from elasticjob_runtime.workers.zygote import script
 
     os.setsid()
@@ -127,8 +142,8 @@ def succeed(ours: socket.socket, message: dict[str, Any], agent: int) -> None:
 
 
 def host_stores(ours: socket.socket, _message: dict[str, Any], _agent: int) -> None:
-    """Keeps one fresh TCPStore listening on each port, so that a new world finds its store at once (a client that comes too early waits
-    half a second). `renew` replaces the store of a port that was used."""
+    """Keeps one fresh TCPStore listening on each port, so that a new world finds its store at once (a client that comes
+    too early waits half a second). `renew` replaces the store of a port that was used."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,10 +1,13 @@
-"""Trial imports: a zygote imports what was learned in a fork of itself, package by package, and the fork takes its place.
+"""Trial imports: a zygote imports what was learned in a fork of itself, package by package, and the fork takes its
+place.
 
-Where a package leaves the fork fit to be forked, the fork goes on as the zygote, and the process before it ends. Where it does not, the
-fork ends, and the process before it goes on without that module. So nothing is imported twice, and nothing unfit stays.
+Where a package leaves the fork fit to be forked, the fork goes on as the zygote, and the process before it ends. Where
+it does not, the fork ends, and the process before it goes on without that module. So nothing is imported twice, and
+nothing unfit stays.
 
-Imports run on a thread of lower priority, beside the training. On Linux priority is a thread's, and a fork has that of the thread that
-forks: the main one, whose priority nobody lowered. A process without privileges could not raise its own again.
+Imports run on a thread of lower priority, beside the training. On Linux priority is a thread's, and a fork has that of
+the thread that forks: the main one, whose priority nobody lowered. A process without privileges could not raise its own
+again.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.zygote.preload import WORKER_VARIABLES, Verdicts, by_package, within
 
 NICE = 5
-"""Of the thread that imports, beside whatever trains on this machine: a quarter of a core where that takes all of two. Lower priority would
-not save work, and on a busy machine would put it off beyond a job's first minute."""
+"""Of the thread that imports, beside whatever trains on this machine: a quarter of a core where that takes all of two.
+Lower priority would not save work, and on a busy machine would put it off beyond a job's first minute."""
 
 STACK_BYTES = 64 << 20
 """Of that thread: the main one's is 8 MB and grows."""
@@ -38,7 +41,8 @@ THREAD_END_SECONDS = 1.0
 
 
 class Asked(dict[bytes, bytes]):
-    """`os.environ`'s own dictionary, which notes what was asked that has another answer in every worker, and the answer."""
+    """`os.environ`'s own dictionary, which notes what was asked that has another answer in every worker, and the
+    answer."""
 
     VARIABLES = frozenset(name.encode() for name in WORKER_VARIABLES)
 
@@ -141,7 +145,8 @@ def unfit() -> str:
 
 
 def open_device(files: Iterable[str]) -> str:
-    """A file that a process has open once its CUDA or ROCm driver is initialised, which no fork survives. Asking NVML does not open these.
+    """A file that a process has open once its CUDA or ROCm driver is initialised, which no fork survives. Asking NVML
+    does not open these.
 
     >>> open_device(["/dev/null", "/dev/nvidiactl", "/dev/nvidia-uvm"])
     '/dev/nvidia-uvm'
@@ -173,7 +178,8 @@ class Refusal:
 
 
 def take(names: Sequence[str], verdicts: Verdicts, adopt: Callable[[], None]) -> None:
-    """Imports them in forks of this process. Returns in the last one that is fit, which is this process or a fork of it.
+    """Imports them in forks of this process. Returns in the last one that is fit, which is this process or a fork of
+    it.
 
     `adopt`: makes the process that goes on a child of the agent.
     """
@@ -191,8 +197,8 @@ def take(names: Sequence[str], verdicts: Verdicts, adopt: Callable[[], None]) ->
 
 
 def to_try(names: Sequence[str]) -> list[str]:
-    """Of one package: what a trial would tell something about. Not what came with another package, and nothing that is not installed:
-    libraries ask for dozens of those, and on a busy machine each fork takes a moment.
+    """Of one package: what a trial would tell something about. Not what came with another package, and nothing that is
+    not installed: libraries ask for dozens of those, and on a busy machine each fork takes a moment.
 
     >>> to_try(["os", "os.path"]), to_try(["not_installed_here", "not_installed_here.at_all"])
     ([], [])
@@ -233,8 +239,9 @@ def _try(names: Sequence[str], verdicts: Verdicts, adopt: Callable[[], None]) ->
 
 
 def _import_all(names: Sequence[str], verdicts: Verdicts) -> list[Refusal]:
-    """In the fork, on the thread aside. Returns the first one that is unfit, if there is one, and the packages that it brought along and
-    whose own imports ask for a worker's variables: trying each of them too could take as long again."""
+    """In the fork, on the thread aside. Returns the first one that is unfit, if there is one, and the packages that it
+    brought along and whose own imports ask for a worker's variables: trying each of them too could take as long
+    again."""
     for name in names:
         listen_to_environ(on=True)
         before = set(sys.modules)
@@ -243,7 +250,11 @@ def _import_all(names: Sequence[str], verdicts: Verdicts) -> list[Refusal]:
         listen_to_environ(on=False)
         if reads:
             new = sys.modules.keys() - before
-            readers = [_reader(package, asks, new) for package, asks in others.items() if package in new and not within(name, package)]
+            readers = [
+                _reader(package, asks, new)
+                for package, asks in others.items()
+                if package in new and not within(name, package)
+            ]
             return [_reader(name, reads), *readers]
         if (problem := _unfit_but_for_this_thread()) != "":
             return [Refusal(name, problem, [])]
@@ -276,12 +287,16 @@ def _wait(names: Sequence[str], child: int, reading: int) -> list[Refusal]:
 
 
 def import_for(names: Sequence[str], environment: Mapping[str, str]) -> dict[str, str | None]:
-    """In a preforked worker: imports what has another answer in every worker, under the environment that it will most likely have.
+    """In a preforked worker: imports what has another answer in every worker, under the environment that it will most
+    likely have.
 
-    Returns the variables that were asked for, and the answers: the worker can be used for any environment that gives the same.
+    Returns the variables that were asked for, and the answers: the worker can be used for any environment that gives
+    the same.
     """
     before = dict(os.environ)
-    kept: dict[str, str] = {name: before[name] for name in ("PYTORCH_NVML_BASED_CUDA_CHECK", "OPENBLAS_NUM_THREADS") if name in before}
+    kept: dict[str, str] = {
+        name: before[name] for name in ("PYTORCH_NVML_BASED_CUDA_CHECK", "OPENBLAS_NUM_THREADS") if name in before
+    }
     seen: dict[str, str | None] = {}
 
     def run() -> None:
