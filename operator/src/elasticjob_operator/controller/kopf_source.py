@@ -1,7 +1,7 @@
 """What kopf does for us: it watches ElasticJobs. No handler here decides or writes anything.
 
 `on.event` alone: change handlers keep state in annotations and cost two patches a change, daemons and on.delete add a
-finalizer (see docs/design/no-finalizer.md). kopf ends where it meets what it takes for the end of the world;
+finalizer (see docs/design/0006-no-finalizer.md). kopf ends where it meets what it takes for the end of the world;
 `follow_jobs` begins anew.
 """
 

@@ -2,7 +2,7 @@
 
 Requests and the meaning of answers are those of the runtime's client (`elasticjob_runtime.etcd`); the I/O differs: an
 operator follows a thousand etcds at once, an agent one. Why not a thread for each, and what bounds each:
-docs/design/operator-scale.md.
+docs/design/0009-operator-scale.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ clock, no I/O.
 
 A job's owner chooses the endpoint, so what answers there is judged as an attacker's. The bounds are far above what an
 etcd needs, and what goes beyond them costs that endpoint's jobs a condition, and others nothing. Where each is applied:
-docs/design/operator-scale.md.
+docs/design/0009-operator-scale.md.
 """
 
 from __future__ import annotations

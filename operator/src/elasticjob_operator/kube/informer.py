@@ -1,5 +1,5 @@
 """A raw list-watch of one resource into a store: what client-go calls a reflector. Why our own:
-docs/design/informer.md.
+docs/design/0005-informer.md.
 
     list in pages -> replace -> watch from there -> (stream ends) watch from the last version seen -> (410) list again
 

@@ -120,7 +120,7 @@ def with_store(rendezvous: Rendezvous, before: RendezvousStatus | None, etcd: It
 def unknown_end(job: ElasticJob, rendezvous: Rendezvous, view: RendezvousView, pods: Iterable[Pod]) -> Held | None:
     """Whether `job` may have ended while no operator looked: it had trained, and none of its worker pods is left to
     say. The etcd of that time knows, if it is still there. `pods`: of workers and etcd. See
-    docs/design/no-finalizer.md."""
+    docs/design/0006-no-finalizer.md."""
     known = list(pods)
     if (
         not job.has_plans

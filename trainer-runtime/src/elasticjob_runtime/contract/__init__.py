@@ -3,7 +3,7 @@
 Environment variables, etcd keys and their values, exit codes, the contract version. Both sides import this module, so
 that neither has to hope that the other spells a name the same way. Standard library only; no I/O.
 
-Keys of one run, all under `<prefix>/<run-id>/` (see docs/design/rendezvous.md):
+Keys of one run, all under `<prefix>/<run-id>/` (see docs/design/0002-rendezvous.md):
 
     spec                      wanted membership               operator, or the first agent from its flags
     members/<member>          leased: who is there            each agent, its own

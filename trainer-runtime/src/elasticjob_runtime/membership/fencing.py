@@ -2,7 +2,7 @@
 
 A store that is away must stop nobody, and two groups must not train for long: both would write checkpoints. An agent
 tells the two apart by whom it still hears: neighbours, whose heartbeats carry the round of the plan that they know;
-those it knew outside its group; and the world outside (rendezvous/witnesses.py). docs/design/rendezvous.md has the
+those it knew outside its group; and the world outside (rendezvous/witnesses.py). docs/design/0002-rendezvous.md has the
 table of what is cut from what.
 """
 

@@ -84,7 +84,7 @@ def save_checkpoint(
 
     A group that was replaced while it was cut off or frozen cannot commit any more: its save raises FencedError, a
     CheckpointError. Let it pass: the group has to end. The first save of a group claims the directory; see
-    docs/design/rendezvous.md.
+    docs/design/0002-rendezvous.md.
 
     Raises CheckpointError where the directory cannot be written, FencedError where a newer group saves there.
     """
