@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import elasticjob_runtime
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.workers import descriptors
 from elasticjob_runtime.workers.zygote import ipc
@@ -37,7 +38,7 @@ PRELOAD = (
 )
 """What nearly every training script imports."""
 
-ROOT = str(Path(__file__).resolve().parents[2])
+ROOT = str(Path(elasticjob_runtime.__file__).resolve().parents[1])
 """The folder that this package lies in."""
 
 _BOOTSTRAP = (
