@@ -12,12 +12,12 @@ from elasticjob_runtime.etcd.interface import Store, StoreError, Unavailable
 from elasticjob_runtime.membership import View, decide
 from elasticjob_runtime.membership.model import (
     Action,
-    AskOutside,
     Exit,
+    MemberSettings,
     Probe,
     ProbePeers,
+    ProbeWitnesses,
     Role,
-    Settings,
     StartWorkers,
     StopWorkers,
     StoreAction,
@@ -58,7 +58,7 @@ class Member:
         self._ranked = ranked
         self._inbox: collections.deque[Callable[[], None]] = collections.deque()
         incarnation = secrets.token_hex(6)
-        self._settings = Settings(
+        self._settings = MemberSettings(
             me=name, incarnation=incarnation, nproc=1, min=1, max=total, max_restarts=0, start_grace=30.0
         )
         self.peers = PeerServer(name, incarnation)
@@ -119,7 +119,7 @@ class Member:
     def _execute(self, action: Action, now: float) -> bool:
         """Whether to decide again at once."""
         match action:
-            case Wait() | AskOutside():  # the store of a benchmark is never away
+            case Wait() | ProbeWitnesses():  # the store of a benchmark is never away
                 return False
             case StartWorkers():
                 self._workers = Workers(

@@ -117,9 +117,9 @@ objects = st.dictionaries(st.sampled_from(NAMES), json_values, max_size=6)
 @example(200, b'{"a": ' + b"9" * 5000 + b"}")
 @example(200, b'\xff\xfe{"a"')
 def test_any_body_is_an_answer_or_an_error_of_the_port(status: int, body: bytes) -> None:
-    for judge in (parse_answer, check_version):
+    for check in (parse_answer, check_version):
         with contextlib.suppress(StoreError):
-            judge(status, {}, body)
+            check(status, {}, body)
     assert isinstance(http_error(status, {}, body), StoreError)
 
 

@@ -22,12 +22,13 @@ from elasticjob_runtime.contract import (
 )
 from elasticjob_runtime.membership.model import (
     Action,
-    AskOutside,
     Exit,
     Member,
+    MemberSettings,
     Plan,
     Probe,
     ProbePeers,
+    ProbeWitnesses,
     ProposePlan,
     ProposeStop,
     PublishFailure,
@@ -37,7 +38,6 @@ from elasticjob_runtime.membership.model import (
     Register,
     RestorePlan,
     Role,
-    Settings,
     StartWorkers,
     Stop,
     StopWorkers,
@@ -188,7 +188,7 @@ def make_view(
         **(store or {}),
     }
     return View(
-        settings=Settings(**own),
+        settings=MemberSettings(**own),
         store=StoreView(**seen),
         workers=workers or (runs(plan) if plan else Workers()),
         **fields,
@@ -200,7 +200,7 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
         f"plan {it.round}: {' '.join(member.name for member in it.members)}, {it.plan_reason.value}, "
         f"{it.restart_count} restarts"
     ),
-    AskOutside: lambda _it: "ask outside",
+    ProbeWitnesses: lambda _it: "ask outside",
     ProbePeers: lambda it: "ask " + " ".join(member.name for member in it.members),
     PublishOutcome: lambda it: (
         f"outcome {it.outcome.state.value}"

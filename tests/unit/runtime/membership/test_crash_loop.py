@@ -8,11 +8,11 @@ import pytest
 from elasticjob_runtime.contract import PEER_LOST, FailureValue
 from elasticjob_runtime.membership.crash_loop import (
     Crash,
-    History,
-    Limits,
-    Verdict,
+    CrashAssessment,
+    CrashHistory,
+    CrashLimits,
+    assess,
     delay,
-    judge,
     kind_of,
     longest_delay,
 )
@@ -20,18 +20,18 @@ from elasticjob_runtime.membership.planner import next_plan
 
 from tests.unit.runtime.membership.builders import NOW, Case, answers, make_failure, make_plan, make_view, members, told
 
-LIMITS = Limits(at_once=1, backoff=1.0, backoff_max=10.0, stable_time=20.0, max_stalled=None)
+LIMITS = CrashLimits(at_once=1, backoff=1.0, backoff_max=10.0, stable_time=20.0, max_stalled=None)
 
 
 def crash(kind: str = "A", step: int | None = None, ran: float = 1.0) -> Crash:
     return Crash(kind=kind, step=step, ran_seconds=ran)
 
 
-def after(*crashes: Crash, limits: Limits = LIMITS) -> Verdict:
+def after(*crashes: Crash, limits: CrashLimits = LIMITS) -> CrashAssessment:
     """What is made of the last of these."""
-    verdict = Verdict(history=History())
+    verdict = CrashAssessment(history=CrashHistory())
     for one in crashes:
-        verdict = judge(verdict.history, one, limits)
+        verdict = assess(verdict.history, one, limits)
     return verdict
 
 
@@ -61,7 +61,7 @@ DELAYS = {
 
 
 def test_a_few_of_a_kind_are_restarted_at_once() -> None:
-    assert [delay(times, Limits(backoff=1.0)) for times in range(1, 8)] == [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0]
+    assert [delay(times, CrashLimits(backoff=1.0)) for times in range(1, 8)] == [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0]
 
 
 @pytest.mark.parametrize(("crashes", "seconds"), DELAYS.values(), ids=DELAYS)
@@ -95,12 +95,12 @@ def test_restarts_that_bring_no_progress_end_the_job(crashes: list[Crash], most:
 
 
 def test_without_a_backoff_nothing_waits() -> None:
-    assert [delay(times, Limits()) for times in range(9)] == [0.0] * 9
-    assert after(*[crash()] * 9, limits=Limits()).delay == 0.0
+    assert [delay(times, CrashLimits()) for times in range(9)] == [0.0] * 9
+    assert after(*[crash()] * 9, limits=CrashLimits()).delay == 0.0
 
 
 def test_others_wait_for_a_new_plan_as_long_as_the_planner_may() -> None:
-    assert longest_delay(History(), LIMITS) == 0.0
+    assert longest_delay(CrashHistory(), LIMITS) == 0.0
     assert longest_delay(after(crash(), crash()).history, LIMITS) == after(*[crash()] * 3).delay
 
 
@@ -162,10 +162,10 @@ def test_the_planner_waits_and_ends(case: Case) -> None:
 def test_what_is_remembered_goes_from_plan_to_plan() -> None:
     again = next_plan(make_view(plan=make_plan("abc"), probes=answers("bc"), failures=[BOOM], step=3), NOW)
     assert again is not None
-    assert again.crashes == History(crash=kind_of(BOOM), same_crashes=1, stalled_restarts=0, best_step=3)  # type: ignore[attr-defined]
+    assert again.crashes == CrashHistory(crash=kind_of(BOOM), same_crashes=1, stalled_restarts=0, best_step=3)  # type: ignore[attr-defined]
     lost = next_plan(LEFT, NOW)
     assert lost is not None
-    assert lost.crashes == History(crash=kind_of(BOOM), same_crashes=2, stalled_restarts=4, best_step=10)  # type: ignore[attr-defined]
+    assert lost.crashes == CrashHistory(crash=kind_of(BOOM), same_crashes=2, stalled_restarts=4, best_step=10)  # type: ignore[attr-defined]
 
 
 def test_why_a_job_without_progress_ended() -> None:

@@ -6,7 +6,7 @@ import dataclasses
 import random
 
 import pytest
-from elasticjob_runtime.membership.ranks import MOST_GONE, carried_over, changed, rank_of
+from elasticjob_runtime.membership.ranks import MOST_GONE, assign_rank, carry_over_rank, changed
 
 from tests.unit.runtime.membership.builders import make_member, make_plan
 
@@ -17,7 +17,7 @@ def test_a_rank_that_is_carried_over_is_the_one_that_was_written(seed: int) -> N
     draw = random.Random(seed)
     size = draw.choice([1, 2, 3, 4, 5, 8, 12, 40])
     old = [make_member(f"m{number:02}") for number in range(size)]
-    before = {member.name: rank_of(old, place) for place, member in enumerate(old)}
+    before = {member.name: assign_rank(old, place) for place, member in enumerate(old)}
     lost = (
         set(draw.sample(range(size), draw.choice([0, 0, 1, 1, 2, size // 2, min(size, 35)]) % size))
         if size > 1
@@ -35,11 +35,11 @@ def test_a_rank_that_is_carried_over_is_the_one_that_was_written(seed: int) -> N
         return
     assert change == (tuple(sorted(lost)), size - len(lost))
     head = dataclasses.replace(make_plan("ab").value, size=len(new), follows="1", gone=change[0], stayed=change[1])
-    carried = {name: carried_over(rank, head) for name, rank in before.items()}
+    carried = {name: carry_over_rank(rank, head) for name, rank in before.items()}
     for place, member in enumerate(new):
         mine = carried.get(member.name)
         if mine is not None and member.value.incarnation == before[member.name].incarnation:
-            assert mine == rank_of(new, place)
+            assert mine == assign_rank(new, place)
     if len(lost) <= 2 and size == 40:
         assert sum(rank is None for rank in carried.values()) <= 4 * len(lost) + 2, "few have to read"
     assert all(carried[old[place].name] is None for place in lost)
@@ -47,7 +47,7 @@ def test_a_rank_that_is_carried_over_is_the_one_that_was_written(seed: int) -> N
 
 def test_members_in_another_order_read_their_ranks() -> None:
     old = [make_member(name) for name in "abc"]
-    before = {member.name: rank_of(old, place) for place, member in enumerate(old)}
+    before = {member.name: assign_rank(old, place) for place, member in enumerate(old)}
     assert changed(before, [old[1], old[0], old[2]]) is None
     assert changed(before, [make_member("d"), *old]) is None
     assert changed({}, old) is None

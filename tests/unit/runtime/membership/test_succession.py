@@ -175,22 +175,34 @@ FENCE = {
         "wait",
     ),
     "a neighbour follows a later plan: it will show here in a moment": Case(
-        make_view(plan=AS_B, heard_round=2, heard_at=NOW - 0.25, **FOLLOWER), "wait 0.75 s"
+        make_view(plan=AS_B, peer_round=2, peer_round_at=NOW - 0.25, **FOLLOWER), "wait 0.75 s"
     ),
     "a neighbour follows a later plan, and the store does not tell here: stop, lease or not": Case(
-        make_view(plan=AS_B, heard_round=2, heard_at=NOW - 1, lease_expires_at=NOW + 3, **FOLLOWER), "stop"
+        make_view(plan=AS_B, peer_round=2, peer_round_at=NOW - 1, lease_expires_at=NOW + 3, **FOLLOWER),
+        "stop",
     ),
     "stopped for a later plan: wait for the store to tell": Case(
         make_view(
-            plan=AS_B, workers=runs(AS_B, GONE), heard_round=2, heard_at=NOW - 1, lease_expires_at=NOW - 9, **FOLLOWER
+            plan=AS_B,
+            workers=runs(AS_B, GONE),
+            peer_round=2,
+            peer_round_at=NOW - 1,
+            lease_expires_at=NOW - 9,
+            **FOLLOWER,
         ),
         "wait",
     ),
     "a neighbour has not seen this plan yet": Case(
-        make_view(there="abc", plan=make_plan("abc", round_number=2), heard_round=1, heard_at=NOW - 9), "nothing to do"
+        make_view(there="abc", plan=make_plan("abc", round_number=2), peer_round=1, peer_round_at=NOW - 9),
+        "nothing to do",
     ),
     "the later plan has come": Case(
-        make_view(plan=make_plan("abc", round_number=2), workers=runs(PLAN, GONE), heard_round=2, heard_at=NOW - 9),
+        make_view(
+            plan=make_plan("abc", round_number=2),
+            workers=runs(PLAN, GONE),
+            peer_round=2,
+            peer_round_at=NOW - 9,
+        ),
         "start plan 2",
     ),
 }
@@ -199,7 +211,7 @@ ONE = make_plan("a")
 AWAY = NOW - 2
 """The lease ended 2 s ago."""
 
-HEARD: dict[str, Any] = {"outside_asked_at": NOW - 2.5, "outside_at": NOW - 2.5}
+HEARD: dict[str, Any] = {"witnesses_probed_at": NOW - 2.5, "witness_answered_at": NOW - 2.5}
 """Something outside answered a moment ago."""
 
 ALONE = {
@@ -239,20 +251,20 @@ ALONE = {
         make_view(there="a", plan=ONE, lease_expires_at=AWAY, settings={"min": 1}), "ask outside"
     ),
     "alone, and nobody is known, nor answers: a moment for etcd to come back": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=AWAY, settings={"min": 1}, outside_asked_at=NOW - 2.5), "wait 2.5 s"
+        make_view(there="a", plan=ONE, lease_expires_at=AWAY, settings={"min": 1}, witnesses_probed_at=NOW - 2.5), "wait 2.5 s"
     ),
     "alone, nobody is known, etcd does not come back: somebody may have come": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=NOW - 30, settings={"min": 1}, outside_asked_at=NOW - 2.5), "stop"
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 30, settings={"min": 1}, witnesses_probed_at=NOW - 2.5), "stop"
     ),
     "alone, nobody is known, but an operator may have replaced this node": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=NOW - 30, spec=SpecValue(min=1, max=1), outside_asked_at=NOW - 2.5), "stop"
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 30, spec=SpecValue(min=1, max=1), witnesses_probed_at=NOW - 2.5), "stop"
     ),
     "alone, and frozen for long: it asks before it gives up": Case(
         make_view(there="a", plan=ONE, lease_expires_at=NOW - 3000, spec=SpecValue(min=1, max=1),
-                  outside_asked_at=NOW - 2990), "ask outside"
+                  witnesses_probed_at=NOW - 2990), "ask outside"
     ),
     "alone, and frozen for long: it waits for the answer": Case(
-        make_view(there="a", plan=ONE, lease_expires_at=NOW - 3000, spec=SpecValue(min=1, max=1), outside_asked_at=NOW - 0.5), "wait 1.5 s"
+        make_view(there="a", plan=ONE, lease_expires_at=NOW - 3000, spec=SpecValue(min=1, max=1), witnesses_probed_at=NOW - 0.5), "wait 1.5 s"
     ),
     "alone, and the world answers: etcd is away, and nobody replaces anybody": Case(
         make_view(there="a", plan=ONE, lease_expires_at=NOW - 3000, spec=SpecValue(min=1, max=1), **HEARD), "wait 2.5 s"
@@ -296,10 +308,10 @@ ISLAND = {
         make_view(there="abcd", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 3000, probes=answers("cd"), **HEARD), "wait 1 s"
     ),
     "all are here, nothing outside answers: not for longer than the grace": Case(
-        make_view(there="ab", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 30, outside_asked_at=NOW - 2.5), "stop"
+        make_view(there="ab", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 30, witnesses_probed_at=NOW - 2.5), "stop"
     ),
     "all are here, nothing outside answers, within the grace": Case(
-        make_view(there="ab", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 20, outside_asked_at=NOW - 2.5), "wait 2.5 s"
+        make_view(there="ab", plan=GROUP, spec=EXACTLY_TWO, lease_expires_at=NOW - 20, witnesses_probed_at=NOW - 2.5), "wait 2.5 s"
     ),
     "all are here, by hand, and there is no room for others: it trains on": Case(
         make_view(there="ab", plan=GROUP, settings={"max": 2}, lease_expires_at=NOW - 3000), "nothing to do"

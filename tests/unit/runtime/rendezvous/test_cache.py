@@ -134,7 +134,7 @@ def test_what_is_watched(role: Role | None, count: int) -> None:
     assert len(ranges) == count
     wanted = [KEYS.plan, KEYS.outcome, KEYS.spec, KEYS.suspicion(1, "b", "a"), KEYS.member("a")]
     assert all(any(key in span for span in ranges) for key in wanted)
-    others = [KEYS.progress, KEYS.rank("1", "a"), KEYS.tail]
+    others = [KEYS.progress, KEYS.rank("1", "a"), KEYS.last_joined]
     assert not any(key in span for key in others for span in ranges)
     everybody = [KEYS.member("c"), KEYS.failure(1, "c")]
     assert all(any(key in span for span in ranges) == (role is Role.PLANNER) for key in everybody)

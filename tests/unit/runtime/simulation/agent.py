@@ -11,13 +11,13 @@ from elasticjob_runtime.etcd.interface import Operation, StoreError
 from elasticjob_runtime.membership import View, decide
 from elasticjob_runtime.membership.model import (
     Action,
-    AskOutside,
     Exit,
     Member,
+    MemberSettings,
     Probe,
     ProbePeers,
+    ProbeWitnesses,
     PublishFailure,
-    Settings,
     StartWorkers,
     StopWorkers,
     StoreAction,
@@ -47,7 +47,7 @@ BATCH = 2
 class Agent:
     """One incarnation. Owner (server.py) of its connection."""
 
-    def __init__(self, world: World, settings: Settings, *, warm_after: float) -> None:
+    def __init__(self, world: World, settings: MemberSettings, *, warm_after: float) -> None:
         self.world = world
         self.clock = world.clock
         self.settings = settings
@@ -68,8 +68,8 @@ class Agent:
         """The same, or since the store is away."""
         self.awake_since = 0.0
         """When it last went on after a freeze."""
-        self.outside_asked_at: float | None = None
-        self.outside_at: float | None = None
+        self.witnesses_probed_at: float | None = None
+        self.witness_answered_at: float | None = None
         self.exit: Exit | None = None
         self.leaving_since: float | None = None
         self.warm = False
@@ -156,10 +156,10 @@ class Agent:
             lease_expires_at=self._core.lease_expires_at,
             silent=self.hearing.silent(self.now),
             silent_since=self.hearing.silent_since(self.now),
-            outside_asked_at=self.outside_asked_at,
-            outside_at=self.outside_at,
-            heard_round=heard[0],
-            heard_at=heard[1],
+            witnesses_probed_at=self.witnesses_probed_at,
+            witness_answered_at=self.witness_answered_at,
+            peer_round=heard[0],
+            peer_round_at=heard[1],
             warm=self.warm,
             reported_failure=self._reported_failure,
             leaving_since=self.leaving_since,
@@ -202,8 +202,8 @@ class Agent:
                     self._probing = True
                     self._probe(action.members)
                 return until
-            case AskOutside():
-                self._ask_outside()
+            case ProbeWitnesses():
+                self._probe_witnesses()
                 return until
             case _:
                 return self._to_store(action, view, until)
@@ -275,13 +275,13 @@ class Agent:
         silent = any(not answers[member.name] and not self.world.refuses(self, member) for member in members)
         self.clock.later(PROBE_TIMEOUT if silent else self.clock.latency(), ended)
 
-    def _ask_outside(self) -> None:
-        asked_at = self.outside_asked_at = self.now
+    def _probe_witnesses(self) -> None:
+        asked_at = self.witnesses_probed_at = self.now
         answered = not self.cut_off and not self.no_descriptors
 
         def told() -> None:
             if answered:
-                self.outside_at = asked_at
+                self.witness_answered_at = asked_at
 
         self.clock.later(self.clock.latency() if answered else OUTSIDE_TIMEOUT, lambda: self._loop.post(told))
 

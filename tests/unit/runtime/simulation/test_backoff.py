@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from elasticjob_runtime.contract import PlanReason
-from elasticjob_runtime.membership.crash_loop import Limits
+from elasticjob_runtime.membership.crash_loop import CrashLimits
 
 from tests.unit.runtime.simulation.agent import LEASE_TTL
 from tests.unit.runtime.simulation.events import Kind
@@ -16,7 +16,7 @@ from tests.unit.runtime.simulation.test_scenarios import Story
 
 SEEDS = range(8)
 
-WAITING = Limits(at_once=1, backoff=30.0, backoff_max=30.0)
+WAITING = CrashLimits(at_once=1, backoff=30.0, backoff_max=30.0)
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def story(seed: int, limits: Limits) -> Story:
+def story(seed: int, limits: CrashLimits) -> Story:
     """Three train; all have these limits."""
     told = Story(agents=3, least=2, most=3, seed=seed, max_restarts=99)
     for agent in told.agents:

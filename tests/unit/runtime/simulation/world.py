@@ -23,7 +23,7 @@ from elasticjob_runtime.contract import (
 )
 from elasticjob_runtime.etcd.interface import Operation, Put
 from elasticjob_runtime.etcd.memory_state import Revoke, State, Txn
-from elasticjob_runtime.membership.model import Exit, Member, Plan, Settings, WorkersState
+from elasticjob_runtime.membership.model import Exit, Member, MemberSettings, Plan, WorkersState
 from elasticjob_runtime.membership.sizes import group_size
 
 from tests.unit.runtime.simulation.agent import KEYS, Agent
@@ -287,7 +287,7 @@ class World:
     def _start(self, name: str) -> None:
         self._incarnations += 1
         walk = self.walk
-        settings = Settings(
+        settings = MemberSettings(
             me=name,
             incarnation=f"i{self._incarnations}",
             nproc=1,

@@ -21,12 +21,12 @@ from elasticjob_runtime.contract import (
 from elasticjob_runtime.membership.model import (
     Exit,
     Member,
+    MemberSettings,
     Plan,
     PublishFailure,
     PublishOutcome,
     PublishState,
     Role,
-    Settings,
     StartWorkers,
     StopWorkers,
     StoreView,
@@ -84,7 +84,7 @@ def view(torch: TorchAgent, *members: Member, **store: Any) -> View:
     known = StoreView(
         **{"registered": True, "role": Role.PLANNER, "members": {one.name: one for one in members}, **store}
     )
-    settings = Settings(me="a", incarnation="a1", nproc=0, min=1, max=2, max_restarts=9)
+    settings = MemberSettings(me="a", incarnation="a1", nproc=0, min=1, max=2, max_restarts=9)
     return View(settings=settings, store=known, workers=torch.workers)
 
 

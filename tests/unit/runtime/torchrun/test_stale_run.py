@@ -22,7 +22,7 @@ def left(store: MemoryStore) -> list[str]:
 
 
 def test_a_run_id_is_used_again_after_its_job_has_ended() -> None:
-    ended = store(KEYS.outcome, KEYS.plan, KEYS.tail)
+    ended = store(KEYS.outcome, KEYS.plan, KEYS.last_joined)
     assert clear_ended_run(ended, KEYS)
     assert left(ended) == []
     assert ended.get(Keys("/jobs", "one-more").outcome), "another job's"

@@ -22,10 +22,10 @@ from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership import View, decide
 from elasticjob_runtime.membership.model import (
     Action,
-    AskOutside,
     Exit,
     Probe,
     ProbePeers,
+    ProbeWitnesses,
     PublishFailure,
     PublishSuspicion,
     StartWorkers,
@@ -105,8 +105,8 @@ class Agent:
         self._published_imports: ImportsValue | None = None
         self._probes: dict[str, Probe] = {}
         self._probing = False
-        self._outside_asked_at: float | None = None
-        self._outside_at: float | None = None
+        self._witnesses_probed_at: float | None = None
+        self._witness_answered_at: float | None = None
         self._leaving: tuple[float, signal.Signals] | None = None
         self._said = ""
         self._decided: tuple[View, Action] | None = None
@@ -155,10 +155,10 @@ class Agent:
             lease_expires_at=self._rendezvous.lease_expires_at,
             silent=self._heartbeats.silent(self._event_loop.now()),
             silent_since=self._heartbeats.silent_since(self._event_loop.now()),
-            outside_asked_at=self._outside_asked_at,
-            outside_at=self._outside_at,
-            heard_round=heard[0],
-            heard_at=heard[1],
+            witnesses_probed_at=self._witnesses_probed_at,
+            witness_answered_at=self._witness_answered_at,
+            peer_round=heard[0],
+            peer_round_at=heard[1],
             warm=self._processes.warm,
             stores=self._processes.stores,
             reported_failure=self._executor.reported_failure,
@@ -222,8 +222,8 @@ class Agent:
                         action.members, lambda found: self._event_loop.call_soon(lambda: self._probed(found))
                     )
                 return until
-            case AskOutside():
-                self._ask_outside(now)
+            case ProbeWitnesses():
+                self._probe_witnesses(now)
                 return until
             case _:
                 return self._to_store(action, now, until)
@@ -277,12 +277,12 @@ class Agent:
         self._rendezvous.publish_imports(imports)
         self._processes.keep_imports(imports)
 
-    def _ask_outside(self, now: float) -> None:
-        self._outside_asked_at = now
+    def _probe_witnesses(self, now: float) -> None:
+        self._witnesses_probed_at = now
 
         def told(answered: bool) -> None:
             if answered:
-                self._outside_at = now
+                self._witness_answered_at = now
 
         ask_in_background(self._config.witnesses, lambda answered: self._event_loop.call_soon(lambda: told(answered)))
 

@@ -20,7 +20,7 @@ from elasticjob_runtime.cli import options
 from elasticjob_runtime.cli.arguments import build_parser, without_our_flags
 from elasticjob_runtime.contract import Env, ExitCode, Keys, OutcomeState, OutcomeValue
 from elasticjob_runtime.etcd import EtcdClient, MemoryStore, Store, connect
-from elasticjob_runtime.membership.model import Exit, Settings
+from elasticjob_runtime.membership.model import Exit, MemberSettings
 from elasticjob_runtime.rendezvous import network
 from elasticjob_runtime.rendezvous.witnesses import witnesses
 from elasticjob_runtime.telemetry.event_log import EventLog
@@ -123,7 +123,7 @@ def _configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
     me = options.member_id(os.environ)
     nproc = options.workers_per_member(args.nproc_per_node)
     config = AgentConfig(
-        settings=Settings(
+        settings=MemberSettings(
             me=me,
             incarnation=secrets.token_hex(6),
             nproc=nproc,

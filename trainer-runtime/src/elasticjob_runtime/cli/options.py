@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from elasticjob_runtime.cli.arguments import did_you_mean, parse_pairs
 from elasticjob_runtime.contract import DEFAULT_PREFIX, Env, ExitCode
 from elasticjob_runtime.etcd import CONF_KEYS, Endpoint
-from elasticjob_runtime.membership.crash_loop import Limits
+from elasticjob_runtime.membership.crash_loop import CrashLimits
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.rendezvous import network
 from elasticjob_runtime.rendezvous.network import PortRange
@@ -202,11 +202,11 @@ def _seconds(key: str, text: str) -> float:
     return value
 
 
-def crash_limits(args: argparse.Namespace, conf: RunConf) -> Limits:
+def crash_limits(args: argparse.Namespace, conf: RunConf) -> CrashLimits:
     most: int | None = args.max_stalled_restarts
     if most is not None and most < 0:
         raise UsageError(f"--max-stalled-restarts={most}: must be 0 or more")
-    return Limits(
+    return CrashLimits(
         backoff=conf.restart_backoff,
         backoff_max=conf.restart_backoff_max,
         stable_time=conf.stable_time,

@@ -14,7 +14,7 @@ Keys of one run, all under `<prefix>/<run-id>/` (see docs/design/0002-rendezvous
     suspects/<round>/<suspect>/<by>  no heartbeat any more    each agent, of its neighbours
     training-progress         step and rate of the training   rank 0's agent, every 1 to 10 s
     outcome                   succeeded or failed, and why    the planner, once
-    tail                      who registered last             each agent, as it registers
+    worker-last-joined        who registered last             each agent, as it registers
     worker-imports            what the script imports         rank 0's agent, when it has learned more
 """
 
@@ -31,6 +31,7 @@ from elasticjob_runtime.contract.values import (
     PEER_LOST,
     FailureValue,
     ImportsValue,
+    LastJoinedValue,
     MemberState,
     MemberValue,
     Neighbour,
@@ -43,7 +44,6 @@ from elasticjob_runtime.contract.values import (
     SpecValue,
     StopValue,
     SuspicionValue,
-    TailValue,
     Value,
 )
 
@@ -63,6 +63,7 @@ __all__ = [
     "Fence",
     "ImportsValue",
     "Keys",
+    "LastJoinedValue",
     "MemberState",
     "MemberValue",
     "Neighbour",
@@ -75,7 +76,6 @@ __all__ = [
     "SpecValue",
     "StopValue",
     "SuspicionValue",
-    "TailValue",
     "Value",
 ]
 

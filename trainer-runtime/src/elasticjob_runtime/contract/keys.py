@@ -45,8 +45,9 @@ class Keys:
         return self.root + "training-progress"
 
     @property
-    def tail(self) -> str:
-        return self.root + "tail"
+    def last_joined(self) -> str:
+        """Sorts after the watched range, like `imports`."""
+        return self.root + "worker-last-joined"
 
     @property
     def imports(self) -> str:
@@ -56,7 +57,7 @@ class Keys:
     @property
     def single(self) -> tuple[str, ...]:
         """Every key of this run that is not in one of `folders`."""
-        return self.spec, self.plan, self.stop, self.outcome, self.progress, self.tail, self.imports
+        return self.spec, self.plan, self.stop, self.outcome, self.progress, self.last_joined, self.imports
 
     @property
     def folders(self) -> tuple[str, ...]:

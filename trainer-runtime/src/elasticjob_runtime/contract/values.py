@@ -177,9 +177,9 @@ class MemberValue(Value):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class TailValue(Value):
-    """`tail`: the member that registered last. Each reads it as it registers, and so learns who came before without
-    reading them all."""
+class LastJoinedValue(Value):
+    """`worker-last-joined`: the member that registered last. A member reads it as it registers, and so learns its
+    predecessor without listing all members."""
 
     member: str
     value: str = ""

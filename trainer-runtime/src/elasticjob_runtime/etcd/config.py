@@ -84,7 +84,7 @@ class Credentials:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Settings:
+class ConnectionSettings:
     """What --rdzv-conf says about the connection."""
 
     protocol: str = ""
@@ -93,13 +93,13 @@ class Settings:
     timeout: float = DEFAULT_TIMEOUT
 
 
-def parse_conf(conf: Mapping[str, str]) -> Settings:
+def parse_conf(conf: Mapping[str, str]) -> ConnectionSettings:
     """Reads the keys in CONF_KEYS; others are not looked at. Raises ValueError, naming key and remedy."""
     protocol = conf.get("protocol", "").strip().lower()
     if protocol not in {"", "http", "https"}:
         raise ValueError(f"protocol is {protocol!r}; it must be http or https")
     tls = TlsConfig(**{name: _either(conf, name, alias) for name, alias in _ALIASES.items()})
-    return Settings(protocol, tls, _credentials(conf), _timeout(conf))
+    return ConnectionSettings(protocol, tls, _credentials(conf), _timeout(conf))
 
 
 def _either(conf: Mapping[str, str], name: str, alias: str) -> str:

@@ -18,7 +18,7 @@ given."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class CrashLimits:
     """From the agent's flags."""
 
     at_once: int = 3
@@ -35,7 +35,7 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class History:
+class CrashHistory:
     """What the plan remembers of earlier crashes."""
 
     crash: str = ""
@@ -55,8 +55,8 @@ class Crash:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    history: History
+class CrashAssessment:
+    history: CrashHistory
     """For the next plan."""
     delay: float = 0.0
     """s to wait after the failure."""
@@ -64,38 +64,38 @@ class Verdict:
     """Why the job ends instead; empty: it does not."""
 
 
-def judge(history: History, crash: Crash, limits: Limits) -> Verdict:
+def assess(history: CrashHistory, crash: Crash, limits: CrashLimits) -> CrashAssessment:
     """What a crash means, after those before it."""
     progressed = _progressed(history, crash, limits)
     first = not history.crash
     consequence = PEER_LOST in (crash.kind, history.crash)  # of a crash that nobody told in time: as good as the same
     again = not progressed and not first and (crash.kind == history.crash or consequence)
     steps = [step for step in (history.best_step, crash.step) if step is not None]
-    known = History(
+    known = CrashHistory(
         crash=history.crash if again and crash.kind == PEER_LOST else crash.kind,
         same_crashes=history.same_crashes + 1 if again else 1,
         stalled_restarts=0 if progressed or first else history.stalled_restarts + 1,
         best_step=max(steps, default=None),
     )
-    return Verdict(history=known, delay=delay(known.same_crashes, limits), end=_end(known, limits))
+    return CrashAssessment(history=known, delay=delay(known.same_crashes, limits), end=_end(known, limits))
 
 
-def delay(same_crashes: int, limits: Limits) -> float:
+def delay(same_crashes: int, limits: CrashLimits) -> float:
     """s before the restart after this many crashes of one kind in a row: 0 for the first few, then 1, 2, 4 ... times
     the backoff."""
     further = same_crashes - limits.at_once
     return min(limits.backoff_max, limits.backoff * 2.0 ** min(further - 1, 30)) if further > 0 else 0.0
 
 
-def longest_delay(history: History, limits: Limits) -> float:
+def longest_delay(history: CrashHistory, limits: CrashLimits) -> float:
     """s that the planner may take before it restarts the next crash, whatever it is."""
     return delay(history.same_crashes + 1, limits) if history.crash else 0.0
 
 
-def history_of(plan: PlanValue | None) -> History:
+def history_of(plan: PlanValue | None) -> CrashHistory:
     if plan is None:
-        return History()
-    return History(
+        return CrashHistory()
+    return CrashHistory(
         crash=plan.crash,
         same_crashes=plan.same_crashes,
         stalled_restarts=plan.stalled_restarts,
@@ -111,13 +111,13 @@ def kind_of(failure: FailureValue) -> str:
     return f"{failure.reason} {failure.exit_code} {failure.message.partition(':')[0]}"[:100]
 
 
-def _progressed(history: History, crash: Crash, limits: Limits) -> bool:
+def _progressed(history: CrashHistory, crash: Crash, limits: CrashLimits) -> bool:
     if crash.step is None and history.best_step is None:
         return crash.ran_seconds >= limits.stable_time
     return crash.step is not None and (history.best_step is None or crash.step > history.best_step)
 
 
-def _end(known: History, limits: Limits) -> str:
+def _end(known: CrashHistory, limits: CrashLimits) -> str:
     most = limits.max_stalled
     if most is None:
         most = AUTO_STALLED_RESTARTS if known.best_step is not None else 0

@@ -200,7 +200,7 @@ def _follow(view: View, _now: float) -> Action | None:
     if plan is None or (view.runs_plan and (view.stop is not None or workers.state is not WorkersState.NONE)):
         return None
     if view.runs_plan and superseded(view):
-        return Wait(reason=f"plan {view.heard_round} is not to be seen yet")
+        return Wait(reason=f"plan {view.peer_round} is not to be seen yet")
     why = f"plan {plan.round}: {plan.value.message or plan.value.reason.value}"
     if workers.state in ALIVE:
         return _stop_for(view, plan, why)

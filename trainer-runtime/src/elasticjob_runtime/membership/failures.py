@@ -22,7 +22,7 @@ def said(failure: FailureValue) -> str:
 
 def delay_or_end(view: View, plan: Plan, now: float) -> Action | None:
     """None: restart now. Else the end of the job, or a wait."""
-    verdict = judge(view)
+    verdict = assess_crash(view)
     used = f"{plan.value.restart_count} of {view.max_restarts} restarts used"
     if plan.value.restart_count >= view.max_restarts:
         return _hear_all(view, plan, now) or _give_up(view, plan, "MaxRestartsExceeded", used)
@@ -36,7 +36,7 @@ def delay_or_end(view: View, plan: Plan, now: float) -> Action | None:
     return None
 
 
-def judge(view: View) -> crash_loop.Verdict:
+def assess_crash(view: View) -> crash_loop.CrashAssessment:
     failures = view.store.failures
     steps = [step for step in (view.step, *(failure.step for failure in failures)) if step is not None]
     crash = crash_loop.Crash(
@@ -44,10 +44,10 @@ def judge(view: View) -> crash_loop.Verdict:
         step=max(steps, default=None),
         ran_seconds=max(failure.ran_seconds for failure in failures),
     )
-    return crash_loop.judge(crashes(view), crash, view.settings.crash_limits)
+    return crash_loop.assess(crashes(view), crash, view.settings.crash_limits)
 
 
-def crashes(view: View) -> crash_loop.History:
+def crashes(view: View) -> crash_loop.CrashHistory:
     """A store that lost its plan does not make crashes forgotten."""
     plan = view.store.plan or view.workers.plan
     return crash_loop.history_of(plan.value if plan else None)

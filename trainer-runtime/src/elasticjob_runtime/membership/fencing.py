@@ -13,7 +13,17 @@ from collections.abc import Sequence
 
 from elasticjob_runtime.contract import CONSISTENT, ExitCode
 from elasticjob_runtime.membership.eligibility import doing
-from elasticjob_runtime.membership.model import ALIVE, Action, AskOutside, Exit, Member, Plan, ProbePeers, View, stop
+from elasticjob_runtime.membership.model import (
+    ALIVE,
+    Action,
+    Exit,
+    Member,
+    Plan,
+    ProbePeers,
+    ProbeWitnesses,
+    View,
+    stop,
+)
 from elasticjob_runtime.membership.sizes import group_size, limit
 
 MOST_ASKED = 16
@@ -27,15 +37,16 @@ def fence(view: View, now: float) -> Action | None:
 def fence_due(view: View, now: float) -> float | None:
     """When `fence` has something new to say, though nothing was observed; None: never."""
     settings, expires = view.settings, view.lease_expires_at
-    times = [view.heard_at + settings.peer_plan_grace] if superseded(view) else []
+    times = [view.peer_round_at + settings.peer_plan_grace] if superseded(view) else []
     if expires is not None and _trains(view):
         times += [expires, _since(expires, view.silent_since) + settings.partition_grace]
         if now >= expires and _leads(view):
             asked = [view.probes[member.name].at for member in _asked(_outsiders(view)) if member.name in view.probes]
             times += [at + settings.probe_age for at in asked]
-            times.append(_since(expires, view.outside_at) + settings.partition_grace)
+            times.append(_since(expires, view.witness_answered_at) + settings.partition_grace)
             times += [
-                (view.outside_asked_at or 0.0) + wait for wait in (settings.outside_age, settings.outside_patience)
+                (view.witnesses_probed_at or 0.0) + wait
+                for wait in (settings.witness_probe_interval, settings.witness_timeout)
             ]
     return min((at for at in times if at > now), default=None)
 
@@ -43,15 +54,19 @@ def fence_due(view: View, now: float) -> float | None:
 def superseded(view: View) -> bool:
     """A neighbour knows a later plan than the one that runs here. That it is not seen here means that the store is
     not."""
-    return view.runs_plan and view.heard_round > view.workers.round
+    return view.runs_plan and view.peer_round > view.workers.round
 
 
 def _overtaken(view: View, now: float) -> Action | None:
     """The others have gone on, with this member or without. Its workers cannot; it waits for the store to tell its new
     place."""
-    if not superseded(view) or view.workers.state not in ALIVE or now < view.heard_at + view.settings.peer_plan_grace:
+    if (
+        not superseded(view)
+        or view.workers.state not in ALIVE
+        or now < view.peer_round_at + view.settings.peer_plan_grace
+    ):
         return None
-    return stop(view, f"a neighbour follows plan {view.heard_round}, which the store does not tell here")
+    return stop(view, f"a neighbour follows plan {view.peer_round}, which the store does not tell here")
 
 
 def _consistent(view: View, now: float) -> Action | None:
@@ -110,10 +125,13 @@ def _ask_around(view: View, now: float) -> Action | None:
         return stop(view, f"neither the store nor {silent} others can be reached, enough to train without this group")
     if not _others_may_come(view):
         return None
-    if view.outside_asked_at is None or now >= max(expires, view.outside_asked_at + settings.outside_age):
-        return AskOutside(reason=doing(view))  # every few seconds: no news
+    if view.witnesses_probed_at is None or now >= max(
+        expires, view.witnesses_probed_at + settings.witness_probe_interval
+    ):
+        return ProbeWitnesses(reason=doing(view))  # every few seconds: no news
     if now < max(
-        _since(expires, view.outside_at) + settings.partition_grace, view.outside_asked_at + settings.outside_patience
+        _since(expires, view.witness_answered_at) + settings.partition_grace,
+        view.witnesses_probed_at + settings.witness_timeout,
     ):
         return None  # who was frozen meanwhile asks first, too
     grace = f"{settings.partition_grace:g} s"

@@ -50,7 +50,7 @@ ALIVE = (WorkersState.RUNNING, WorkersState.STOPPING)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
+class MemberSettings:
     """One agent's own settings, from its flags."""
 
     me: str
@@ -88,13 +88,13 @@ class Settings:
     """s after its lease ended, and after the last sign of life from outside, that a group may train on while the store
     is away. Longer: longer partitions stop nothing; shorter: what replaces it elsewhere finds it stopped, however soon
     it starts."""
-    outside_age: float = 5.0
+    witness_probe_interval: float = 5.0
     """s between two questions whether anything outside the group answers, while the store is away."""
-    outside_patience: float = 2.0
+    witness_timeout: float = 2.0
     """s to wait for the answer; no shorter than rendezvous/witnesses.py's TIMEOUT."""
     leave_timeout: float = 2.0
     """s that a leaving agent tries to tell the others before it leaves without."""
-    crash_limits: crash_loop.Limits = dataclasses.field(default_factory=crash_loop.Limits)
+    crash_limits: crash_loop.CrashLimits = dataclasses.field(default_factory=crash_loop.CrashLimits)
     """When restarts wait, and when they stop because they do not help."""
 
 
@@ -203,7 +203,7 @@ class Probe:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    settings: Settings
+    settings: MemberSettings
     store: StoreView = dataclasses.field(default_factory=StoreView)
     workers: Workers = dataclasses.field(default_factory=Workers)
     probes: Mapping[str, Probe] = dataclasses.field(default_factory=dict)
@@ -213,13 +213,13 @@ class View:
     """Neighbours in rank order whose heartbeat is not heard."""
     silent_since: float | None = None
     """When the first of them was last heard; None: all are heard."""
-    outside_asked_at: float | None = None
+    witnesses_probed_at: float | None = None
     """When it was last asked whether anything outside the group answers; None: never."""
-    outside_at: float | None = None
+    witness_answered_at: float | None = None
     """When something outside last answered; None: never."""
-    heard_round: int = 0
+    peer_round: int = 0
     """The latest plan that a neighbour says it knows."""
-    heard_at: float = 0.0
+    peer_round_at: float = 0.0
     """When a neighbour first said so."""
     warm: bool = True
     """Workers can be started at once: the zygote is ready, or there will not be one."""
@@ -337,7 +337,7 @@ class ProposePlan(Action):
     """mod_revision of the plan that this one follows; 0: none."""
     caused_at: float = 0.0
     """When the cause happened, Unix time, s; 0: not known."""
-    crashes: crash_loop.History = dataclasses.field(default_factory=crash_loop.History)
+    crashes: crash_loop.CrashHistory = dataclasses.field(default_factory=crash_loop.CrashHistory)
     store_generation: int = 0
     """Of the etcd that this plan is written to, as the spec says; 0: not known."""
     run_began: int = 0
@@ -366,7 +366,7 @@ class ProbePeers(Action):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class AskOutside(Action):
+class ProbeWitnesses(Action):
     """Find out whether anything outside the group answers: then it is the store that is away, and not this group that
     is cut off."""
 

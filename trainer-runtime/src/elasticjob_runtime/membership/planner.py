@@ -30,7 +30,7 @@ from elasticjob_runtime.membership.eligibility import (
     ranks_of,
     unasked,
 )
-from elasticjob_runtime.membership.failures import crashes, delay_or_end, first_failure, judge, said
+from elasticjob_runtime.membership.failures import assess_crash, crashes, delay_or_end, first_failure, said
 from elasticjob_runtime.membership.model import (
     Action,
     Member,
@@ -263,7 +263,7 @@ def _propose(
         message=why,
         expected_mod_revision=plan.mod_revision if plan else 0,
         caused_at=view.stop.value.caused_at if view.stop else _caused_at(view, plan, plan_reason, there),
-        crashes=judge(view).history if plan_reason is PlanReason.WORKER_FAILED else crashes(view),
+        crashes=assess_crash(view).history if plan_reason is PlanReason.WORKER_FAILED else crashes(view),
         store_generation=max([view.spec.store_generation, *(one.value.store_generation for one in followed)]),
         run_began=max((one.value.run_began for one in followed), default=0),
         reason=f"{why}; plan {last + 1} with {size} of {len(there)} members",

@@ -13,7 +13,7 @@ MOST_GONE = 32
 """Ranks that a plan's head names as gone, at most: it stays small."""
 
 
-def rank_of(members: Sequence[Member], rank: int) -> RankValue:
+def assign_rank(members: Sequence[Member], rank: int) -> RankValue:
     """The place of `members[rank]` among all."""
     size = len(members)
     neighbours = [members[(rank + distance) % size] for distance in (1, 2) if distance < size]
@@ -49,7 +49,7 @@ def changed(before: Mapping[str, RankValue], members: Sequence[Member]) -> tuple
     return gone, len(stayed)
 
 
-def carried_over(rank: RankValue, plan: PlanValue) -> RankValue | None:
+def carry_over_rank(rank: RankValue, plan: PlanValue) -> RankValue | None:
     """The place in `plan` of who had `rank` in the plan that it follows; None: some of it is new, so it is to be
     read."""
     mine, gone = rank.group_rank, set(plan.gone)

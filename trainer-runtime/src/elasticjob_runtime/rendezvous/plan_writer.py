@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, PlanValue, RankValue
 from elasticjob_runtime.etcd.interface import Compare, Delete, KeyRange, Operation, Put, Store, StoreError
 from elasticjob_runtime.membership.model import Member, ProposePlan, ProposeStop, PublishOutcome
-from elasticjob_runtime.membership.ranks import changed, rank_of
+from elasticjob_runtime.membership.ranks import assign_rank, changed
 
 BATCH = 96
 """Ranks written in one transaction: etcd allows 128 operations."""
@@ -67,7 +67,7 @@ class PlanWriter:
         none does."""
         self._tries += 1  # ranks of an earlier try that failed half-way must not count for this one
         plan = self._plan_of(action, nproc, follows)
-        ranks = {member.name: rank_of(action.members, rank) for rank, member in enumerate(action.members)}
+        ranks = {member.name: assign_rank(action.members, rank) for rank, member in enumerate(action.members)}
         guards = [
             Compare(self._keys.plan, mod_revision=action.expected_mod_revision),
             Compare(self._keys.outcome, create_revision=0),

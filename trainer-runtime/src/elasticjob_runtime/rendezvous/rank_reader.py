@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from elasticjob_runtime.contract import Keys, PlanValue, RankValue
 from elasticjob_runtime.etcd.interface import Get, KeyRange, Store
-from elasticjob_runtime.membership.ranks import carried_over
+from elasticjob_runtime.membership.ranks import carry_over_rank
 from elasticjob_runtime.rendezvous.cache import StoreCache
 from elasticjob_runtime.rendezvous.plan_writer import PlanWriter
 
@@ -47,7 +47,7 @@ class RankReader:
         mine = self.known.get(self._me)
         if not plan.follows or self._read[0] != plan.follows or mine is None or mine.incarnation != incarnation:
             return None
-        rank = carried_over(mine, plan)
+        rank = carry_over_rank(mine, plan)
         return {self._me: rank} if rank is not None else None
 
     def _fetch(self, plan: PlanValue, mirror: StoreCache, *, everybody: bool) -> Mapping[str, RankValue]:

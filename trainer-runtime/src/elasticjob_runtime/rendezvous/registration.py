@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from elasticjob_runtime.contract import Keys, MemberState, MemberValue, TailValue
+from elasticjob_runtime.contract import Keys, LastJoinedValue, MemberState, MemberValue
 from elasticjob_runtime.etcd.interface import (
     Compare,
     Delete,
@@ -88,9 +88,9 @@ class Registration:
         keys, value = self._keys, self.member.to_json()
         guards = [Compare(self._key, create_revision=0), Compare(keys.outcome, create_revision=0)]
         known = Get(common_range(keys))
-        tail = TailValue(member=self._me, value=value).to_json()
-        puts = [Put(self._key, value, lease), Put(keys.tail, tail)]
-        reads = [Get(KeyRange(keys.tail)), known, Get(KeyRange(keys.imports))]
+        tail = LastJoinedValue(member=self._me, value=value).to_json()
+        puts = [Put(self._key, value, lease), Put(keys.last_joined, tail)]
+        reads = [Get(KeyRange(keys.last_joined)), known, Get(KeyRange(keys.imports))]
         result = self._store.txn(guards, [*reads, *puts], [Get(KeyRange(self._key)), known])
         first, kvs, *imports = (tuple(read) for read in result.reads)
         if result.succeeded:
@@ -106,7 +106,7 @@ class Registration:
 
     def _arrival(self, revision: int, kvs: tuple[KeyValue, ...], tail: Sequence[KeyValue]) -> JoinResult:
         try:
-            last = TailValue.from_json(tail[0].value) if tail else None
+            last = LastJoinedValue.from_json(tail[0].value) if tail else None
         except ValueError:
             last = None
         if last is None:

@@ -19,11 +19,11 @@ from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership import View
 from elasticjob_runtime.membership.model import (
     Action,
-    AskOutside,
     Exit,
     Plan,
     Probe,
     ProbePeers,
+    ProbeWitnesses,
     StartWorkers,
     StopWorkers,
     StoreView,
@@ -97,8 +97,8 @@ class Member:
         self._signals: int | None = None
         self._probes: dict[str, Probe] = {}
         self._probing = False
-        self._outside_asked_at: float | None = None
-        self._outside_at: float | None = None
+        self._witnesses_probed_at: float | None = None
+        self._witness_answered_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="etcd-v3-member", daemon=True)
 
     def start(self, signals: int | None = None) -> None:
@@ -253,10 +253,10 @@ class Member:
             lease_expires_at=self._rendezvous.lease_expires_at,
             silent=self._heartbeats.silent(self._event_loop.now()),
             silent_since=self._heartbeats.silent_since(self._event_loop.now()),
-            outside_asked_at=self._outside_asked_at,
-            outside_at=self._outside_at,
-            heard_round=heard[0],
-            heard_at=heard[1],
+            witnesses_probed_at=self._witnesses_probed_at,
+            witness_answered_at=self._witness_answered_at,
+            peer_round=heard[0],
+            peer_round_at=heard[1],
             stores=self._shared,
             reported_failure=self._executor.reported_failure,
             leaving_since=self._leaving,
@@ -278,8 +278,8 @@ class Member:
                         action.members, lambda found: self._event_loop.call_soon(lambda: self._probed(found))
                     )
                 return until
-            case AskOutside():
-                self._ask_outside(now)
+            case ProbeWitnesses():
+                self._probe_witnesses(now)
                 return until
             case _:
                 return self._executor.execute(action, now, until)  # type: ignore[arg-type]  # everything else is handled above
@@ -325,12 +325,12 @@ class Member:
         if rank is not None:
             self._heartbeats.follow(rank.neighbours, self._event_loop.now())
 
-    def _ask_outside(self, now: float) -> None:
-        self._outside_asked_at = now
+    def _probe_witnesses(self, now: float) -> None:
+        self._witnesses_probed_at = now
 
         def told(answered: bool) -> None:
             if answered:
-                self._outside_at = now
+                self._witness_answered_at = now
 
         ask_in_background(self._config.witnesses, lambda answered: self._event_loop.call_soon(lambda: told(answered)))
 

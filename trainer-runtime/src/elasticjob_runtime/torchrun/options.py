@@ -14,7 +14,7 @@ from elasticjob_runtime.cli import options
 from elasticjob_runtime.cli.options import RunConf, UsageError, member_id, run_conf
 from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.etcd import CONF_KEYS, Endpoint, EtcdClient, connect
-from elasticjob_runtime.membership.model import Settings
+from elasticjob_runtime.membership.model import MemberSettings
 from elasticjob_runtime.rendezvous.network import PortRange
 from elasticjob_runtime.rendezvous.witnesses import Witness, witnesses
 
@@ -30,7 +30,7 @@ accident."""
 class MemberConfig:
     """What one member is told."""
 
-    settings: Settings
+    settings: MemberSettings
     keys: Keys
     run_id: str
     address: str
@@ -72,7 +72,7 @@ def member_config(
     """`least`, `most`: --nnodes."""
     run_id = options.run_id(run_id, conf.prefix, several=most > 1)
     return MemberConfig(
-        settings=Settings(
+        settings=MemberSettings(
             me=member_id(environment),
             incarnation=secrets.token_hex(6),
             nproc=UNCOUNTED,
