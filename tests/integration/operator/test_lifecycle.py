@@ -99,7 +99,7 @@ def test_startup_deadline_fails_a_job_whose_workers_stay_pending(
     operator.restart()
     eventually(lambda: ns.is_true("digits", "Failed"), what="Failed")
     assert ns.condition("digits", "Failed")["reason"] == "StartupDeadlineExceeded"
-    assert "startupDeadlineSeconds (3 s): 0 of 2 workers are ready" in ns.condition("digits", "Failed")["message"]
+    assert "startupDeadlineSeconds (3 s): 0 of 2 worker pods are ready" in ns.condition("digits", "Failed")["message"]
     eventually(lambda: not ns.workers(), what="its pods hold nothing any more")
     ended = ns.status("digits")["completionTime"]
     assert seconds_between(started, ended) >= 3

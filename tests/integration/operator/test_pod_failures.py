@@ -60,7 +60,7 @@ REPLACED = {
     "signal": Row(
         ends(139),
         {"Signal": 1},
-        f"{WORKER} failed (Signal, exit code -11: ended by signal 11); restart 1 of at most 10.",
+        f"{WORKER} failed (Signal, exit code -11: killed by signal 11); restart 1 of at most 10.",
     ),
     "OOMKilled": Row(
         ends(137, "OOMKilled"),
@@ -68,11 +68,11 @@ REPLACED = {
         f"{WORKER} failed (OutOfMemory, exit code 137: out of memory: raise the container's memory limit",
     ),
     "SIGTERM that Kubernetes knows nothing of": Row(
-        ends(143), {"Terminated": 1}, "ended by SIGTERM, though nobody deleted the pod"
+        ends(143), {"Terminated": 1}, "SIGTERM, although the pod was not deleted"
     ),
     "lost its membership": Row(ends(75), {}, "lost its membership"),
-    "container vanished with a reboot": Row(ends(137, "ContainerStatusUnknown"), {}, "the container vanished"),
-    "the same, as containerd has it": Row(ends(255, "Unknown"), {}, "the container vanished"),
+    "container vanished with a reboot": Row(ends(137, "ContainerStatusUnknown"), {}, "the container disappeared"),
+    "the same, as containerd has it": Row(ends(255, "Unknown"), {}, "the container disappeared"),
     "evicted for its own storage": Row(
         fails(reason="Evicted", message="Usage of EmptyDir volume exceeds the limit"),
         {"Evicted": 1},
@@ -82,7 +82,7 @@ REPLACED = {
     "preempted by the scheduler": Row(disrupted("PreemptionByScheduler"), {}, "by the cluster"),
     "drained (eviction API)": Row(disrupted("EvictionByEvictionAPI"), {}, "by the cluster"),
     "node shut down": Row(disrupted("TerminationByKubelet"), {}, "by the cluster"),
-    "deleted by hand": Row(deleted, {}, "is gone"),
+    "deleted by hand": Row(deleted, {}, f"Lost {WORKER}"),
 }
 
 
@@ -129,9 +129,9 @@ def test_worker_in_a_crash_loop_waits_and_status_says_until_when(
     degraded = ns.condition("digits", "Degraded")
     assert (degraded["status"], degraded["reason"]) == ("True", "WorkerFailed")
     assert degraded["message"].startswith(
-        f"1 of 2 workers train. {WORKER} failed (ApplicationError, exit code 1); restart 2 of at most 10."
+        f"1 of 2 worker pods are training. {WORKER} failed (ApplicationError, exit code 1); restart 2 of at most 10."
     )
-    assert "Its successor comes at 20" in degraded["message"]
+    assert "Its replacement is created at 20" in degraded["message"]
     ns.scale("digits", 3)
     eventually(lambda: "digits-worker-2" in ns.workers(), what="a third pod: the operator has looked")
     assert uid_of(ns, WORKER) == before, "its log can be read"
@@ -152,7 +152,10 @@ def test_worker_refused_by_its_kubelet_is_free_and_waits(ns: Namespace, training
     eventually(
         lambda: "enough cpu" in ns.condition("digits", "Restarting").get("message", ""), what="the kubelet's words"
     )
-    assert "this restart is free. Its successor comes at 20" in ns.condition("digits", "Restarting")["message"]
+    assert (
+        "this does not count towards maxRestarts. Its replacement is created at 20"
+        in ns.condition("digits", "Restarting")["message"]
+    )
     assert uid_of(ns, WORKER) == before
     assert ns.status("digits")["restarts"]["total"] == 0
 

@@ -136,7 +136,7 @@ def test_queued_job_holds_nothing_goes_where_it_is_admitted_and_returns_from_pre
     eventually(queue.hears_of_the_end, LONG, what="the queue hears of the end")
     assert ns.condition("digits", "Accepted")["lastTransitionTime"] == accepted_at, "it was so all the time"
     assert_whole(ns.job("digits"))
-    assert queue.finished == ("All workers ended well.", True)
+    assert queue.finished == ("All worker processes exited successfully.", True)
     assert not queue.holds_quota()
 
 

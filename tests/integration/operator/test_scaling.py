@@ -35,7 +35,7 @@ def test_resize_shows_from_the_wish_to_the_training(ns: Namespace, training: Cal
     assert ns.condition("digits", "Degraded")["status"] == "False"
     ns.patch("pods", "digits-worker-2", {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, "status")
     eventually(lambda: ns.is_true("digits", "Degraded"), what="Degraded")
-    assert "2 of 3 workers train" in ns.condition("digits", "Degraded")["message"]
+    assert "2 of 3 worker pods are training" in ns.condition("digits", "Degraded")["message"]
     assert resizing(ns) == ("False", "Resized"), "a worker that is lost is no change of size"
 
 

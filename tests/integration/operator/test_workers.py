@@ -116,8 +116,8 @@ def test_dead_node_pod_terminating_forever_is_forced_out_and_replaced(
         ("WorkerDeleted", f"Deleted digits-worker-2: node {bad} is not ready"),
         (
             "WorkerLost",
-            f"On the way to 3 workers; 2 train. digits-worker-2 is gone (node {bad} is not ready); this restart is "
-            "free.",
+            f"Scaling up to 3 worker pods; 2 are training. Lost digits-worker-2 (node {bad} is not ready); this does "
+            "not count towards maxRestarts.",
         ),
     ]
 
@@ -172,14 +172,14 @@ def test_quota_is_shown_in_the_servers_words_and_growth_goes_on_when_it_is_lifte
     resizing = ns.condition("digits", "Resizing")
     assert (resizing["status"], resizing["reason"]) == ("True", "PodRefused")
     assert resizing["message"].startswith(
-        "On the way to 3 workers; 2 train. The API server refuses further worker pods, tried again: "
+        "Scaling up to 3 worker pods; 2 are training. Cannot create worker pods, retrying: "
     )
 
     def told(reason: str) -> list[str]:
         return [each["message"] for each in ns.events("digits") if each["reason"] == reason]
 
     eventually(lambda: len(told("PodRefused")) == 1, what="one Event")
-    assert told("WorkerCreated") == ["Created 2 workers, digits-worker-0 to digits-worker-1."], (
+    assert told("WorkerCreated") == ["Created 2 worker pods, digits-worker-0 to digits-worker-1."], (
         "what was refused did not happen"
     )
     ns.scale("digits", 2)
@@ -190,7 +190,7 @@ def test_quota_is_shown_in_the_servers_words_and_growth_goes_on_when_it_is_lifte
     ns.patch("resourcequotas", "small", {"status": {"hard": {"pods": "3"}, "used": {"pods": "2"}}}, "status")
     eventually(lambda: len(ns.workers()) == 3, 60, what="the third pod")
     eventually(lambda: "quota" not in ns.condition("digits", "Running")["message"], what="it is forgotten")
-    created = ["Created 2 workers, digits-worker-0 to digits-worker-1.", "Created digits-worker-2."]
+    created = ["Created 2 worker pods, digits-worker-0 to digits-worker-1.", "Created digits-worker-2."]
     eventually(lambda: sorted(told("WorkerCreated")) == created, what="told when it came")
     assert ns.status("digits")["restarts"]["total"] == 0
 
@@ -221,7 +221,7 @@ def test_pod_stuck_on_a_ready_node_is_forced_out_in_the_end(
     ns.delete("pods", "digits-worker-1", gracePeriodSeconds=1)
     successor(ns, "digits-worker-1", before)
     assert ns.status("digits")["restarts"]["total"] == 0
-    words = f"Deleted digits-worker-1: stuck in termination on node {nodes[0]}"
+    words = f"Deleted digits-worker-1: stuck in Terminating on node {nodes[0]}"
     eventually(lambda: words in [each["message"] for each in ns.events("digits")], what="the operator says so")
 
 

@@ -1,6 +1,16 @@
 """The ElasticJob API, elasticjob.dev/v1alpha1: typed objects for the operator, and the source of the CRD."""
 
 from elasticjob_operator.api.checkpoint import Checkpoint
+from elasticjob_operator.api.conditions import (
+    MESSAGES,
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Reason,
+    message,
+    set_condition,
+    summary_of,
+)
 from elasticjob_operator.api.job import (
     API_VERSION,
     GROUP,
@@ -13,7 +23,6 @@ from elasticjob_operator.api.job import (
     InvalidJobError,
     Metadata,
 )
-from elasticjob_operator.api.reasons import MESSAGES, ConditionType, Reason, message
 from elasticjob_operator.api.rendezvous import ManagedEtcd, OnPartition, Rendezvous, RendezvousBackend, Resources
 from elasticjob_operator.api.spec import (
     Backoff,
@@ -28,16 +37,12 @@ from elasticjob_operator.api.spec import (
     Workers,
 )
 from elasticjob_operator.api.status import (
-    Condition,
-    ConditionStatus,
     FailingNode,
     Failure,
     Progress,
     RendezvousStatus,
     Restarts,
     Status,
-    set_condition,
-    summary_of,
 )
 
 __all__ = [

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
-import enum
-from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import Field
 
+from elasticjob_operator.api.conditions import Condition, ConditionStatus, ConditionType
 from elasticjob_operator.api.fields import (
     Causes,
-    ConditionMessage,
     FailureMessage,
     Int32,
     Int64,
@@ -20,35 +17,8 @@ from elasticjob_operator.api.fields import (
     Rate,
     Time,
 )
-from elasticjob_operator.api.reasons import ConditionType, Reason
 
 Count = Annotated[Int32, Field(ge=0)]
-
-
-class ConditionStatus(str, enum.Enum):
-    TRUE = "True"
-    FALSE = "False"
-    UNKNOWN = "Unknown"
-
-    __str__ = str.__str__
-
-
-class Condition(Model, frozen=True):
-    """One aspect of the job's state, as metav1.Condition."""
-
-    type: Annotated[str, Field(max_length=316)]
-    """Aspect: Accepted, RendezvousReady, Running, Stalled, Restarting, Resizing, Degraded, Suspended, Succeeded or
-    Failed."""
-    status: ConditionStatus
-    """Whether the condition holds: True, False or Unknown."""
-    reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
-    """Why, in one word, for programs."""
-    message: ConditionMessage = ""
-    """Why, in a sentence, for people."""
-    observed_generation: Int64 | None = None
-    """metadata.generation of the spec that this condition speaks of."""
-    last_transition_time: Time
-    """When status last changed."""
 
 
 class Restarts(Model, frozen=True):
@@ -208,82 +178,3 @@ class Status(Model, frozen=True):
     def is_finished(self) -> bool:
         """Succeeded or failed: terminal, never left again."""
         return self.is_true(ConditionType.SUCCEEDED) or self.is_true(ConditionType.FAILED)
-
-
-def set_condition(
-    conditions: Iterable[Condition],
-    *,
-    type: ConditionType,  # noqa: A002 the field's own word
-    status: bool | None,
-    reason: Reason,
-    message: str,
-    generation: int | None,
-    now: datetime.datetime,
-) -> tuple[Condition, ...]:
-    """`conditions` with that one set, in place or at the end. None: Unknown.
-
-    last_transition_time moves only where the status changes: an unchanged world gives equal conditions, and no write.
-    """
-    conditions = tuple(conditions)
-    value = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}[status]
-    old = next((condition for condition in conditions if condition.type == type), None)
-    new = Condition(
-        type=type.value,
-        status=value,
-        reason=reason.value,
-        message=message,
-        observed_generation=generation,
-        last_transition_time=old.last_transition_time if old is not None and old.status == value else now,
-    )
-    if old is None:
-        return (*conditions, new)
-    return tuple(new if condition is old else condition for condition in conditions)
-
-
-_IN_THE_WAY = frozenset(
-    {
-        Reason.POD_REFUSED,
-        Reason.OBJECT_REFUSED,
-        Reason.IMAGE_UNAVAILABLE,
-        Reason.CONTAINER_CONFIG_ERROR,
-        Reason.UNSCHEDULABLE,
-        Reason.NODE_SILENT,
-        Reason.NODES_UNHEALTHY,
-    }
-)
-_NO_ETCD = frozenset({Reason.ETCD_UNREACHABLE, Reason.ETCD_DENIED})
-
-
-def summary_of(conditions: Iterable[Condition]) -> str:
-    """What a person asks first, in one word, for `status.summary`: how the job ended, that it rests or runs, or why it
-    does not."""
-    known: dict[str, Condition] = {each.type: each for each in conditions}
-
-    def is_true(type_: ConditionType) -> bool:
-        return type_ in known and known[type_].status is ConditionStatus.TRUE
-
-    def reason(type_: ConditionType) -> str:
-        return known[type_].reason if type_ in known else ""
-
-    for type_ in (ConditionType.SUCCEEDED, ConditionType.FAILED, ConditionType.SUSPENDED):
-        if is_true(type_):
-            return str(type_)
-    accepted = known.get(ConditionType.ACCEPTED)
-    if accepted is None or accepted.status is ConditionStatus.FALSE:
-        return accepted.reason if accepted else ""
-    if is_true(ConditionType.RUNNING):
-        return next(
-            (
-                each.value
-                for each in (ConditionType.STALLED, ConditionType.DEGRADED, ConditionType.RESIZING)
-                if is_true(each)
-            ),
-            ConditionType.RUNNING.value,
-        )
-    waits = reason(ConditionType.RUNNING)
-    if waits in _IN_THE_WAY or waits == Reason.SUSPENDING:
-        return waits
-    if is_true(ConditionType.RESTARTING):
-        return ConditionType.RESTARTING.value
-    unreachable = reason(ConditionType.RENDEZVOUS_READY)
-    return unreachable if unreachable in _NO_ETCD else waits or ConditionType.ACCEPTED.value

@@ -113,7 +113,7 @@ class Target:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class JobEvent:
-    """An Event, in the words of api.reasons."""
+    """An Event, with the reasons and messages of api.conditions."""
 
     reason: Reason
     message: str

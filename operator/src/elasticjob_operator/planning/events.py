@@ -109,4 +109,4 @@ def _deeds(done: Sequence[Action]) -> Iterator[JobEvent]:
 
 def _together(names: Sequence[str]) -> str:
     """A job of a thousand workers is not told of in a thousand Events."""
-    return names[0] if len(names) == 1 else f"{len(names)} workers, {names[0]} to {names[-1]}"
+    return names[0] if len(names) == 1 else f"{len(names)} worker pods, {names[0]} to {names[-1]}"

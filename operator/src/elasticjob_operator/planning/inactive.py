@@ -30,7 +30,7 @@ def suspended(
     pods = (*observed.workers, *observed.stale)
     actions: list[Action] = []
     if verdict.ask:
-        actions += dry_run_create(job, observed, why="asking again after a refusal")
+        actions += dry_run_create(job, observed, why="retrying after a rejection")
     for pod, stand in pods:
         if stand.state is PodState.LOST:
             actions.append(delete_pod(pod, stand.why, force=True))
@@ -59,7 +59,9 @@ def suspended(
 
 
 def _heartbeats(observed: Classified) -> list[Action]:
-    return [ReadHeartbeat(node=node, why="its pods are given up if it does not answer") for node in observed.to_ask]
+    return [
+        ReadHeartbeat(node=node, why="its pods are lost if its kubelet does not respond") for node in observed.to_ask
+    ]
 
 
 def _keys_left(world: JobState, observed: Classified) -> bool:
@@ -83,7 +85,7 @@ def finished(job: ElasticJob, world: JobState, observed: Classified, now: dateti
     pods = (*observed.workers, *observed.stale)
     expiry = lifecycle.expiry(job, now)
     if expiry.delete:
-        why = f"ended {job.spec.lifecycle.ttl_seconds_after_finished} s ago"
+        why = f"finished {job.spec.lifecycle.ttl_seconds_after_finished} s ago"
         return Plan(
             status=job.status, actions=(DeleteJob(name=job.name, uid=job.uid, why=why),), target=target_of(observed)
         )
@@ -91,12 +93,12 @@ def finished(job: ElasticJob, world: JobState, observed: Classified, now: dateti
     failed = job.status.is_true(ConditionType.FAILED)
     standings = [(pod, stand.state) for pod, stand in pods]
     rest = clean_up(job.spec.lifecycle.clean_pods, standings, completed, now, job_failed=failed)
-    actions: list[Action] = [delete_pod(pod, "the job has ended") for pod in rest.delete]
-    actions += [delete_pod(pod, "the job has ended, and the node is gone", force=True) for pod in rest.force]
+    actions: list[Action] = [delete_pod(pod, "the job has finished") for pod in rest.delete]
+    actions += [delete_pod(pod, "the job has finished, and the node is gone", force=True) for pod in rest.force]
     actions += _heartbeats(observed)
     keys_left = _keys_left(world, observed)
     if rest.all_ended:
-        actions += _release(world, keys_left, "the job has ended")
+        actions += _release(world, keys_left, "the job has finished")
     followed = not rest.all_ended or keys_left
     return Plan(
         status=finished_status(job, observed),

@@ -33,7 +33,9 @@ def missing_objects(job: ElasticJob, world: JobState, settings: Settings, rendez
             if (kind.value, name) not in world.taken:
                 actions.append(CreateObject(kind=kind, body=body, why="the job needs it"))
         elif not known.terminating and (patch := _correction(body, known.body)):
-            actions.append(PatchObject(kind=kind, name=name, uid=known.uid, patch=patch, why="somebody changed it"))
+            actions.append(
+                PatchObject(kind=kind, name=name, uid=known.uid, patch=patch, why="differs from the desired state")
+            )
     return actions
 
 

@@ -103,9 +103,11 @@ def _active(
         return _ended(job, world, observed, verdict, budget, done.end, now)
     replacements, timers = _replacements(job, world, observed, budget, now)
     actions = [*creations, *_removals(job, world, observed, budget), *replacements]
-    actions += [ReadHeartbeat(node=node, why="its pods are given up if it does not answer") for node in observed.to_ask]
+    actions += [
+        ReadHeartbeat(node=node, why="its pods are lost if its kubelet does not respond") for node in observed.to_ask
+    ]
     if verdict.ask:
-        actions += dry_run_create(job, observed, why="asking again after a refusal")
+        actions += dry_run_create(job, observed, why="retrying after a rejection")
     if verdict.accepted or observed.workers:
         actions += _publication(job, world, observed, budget)
     status = status_of(job, world, observed, verdict, budget, activity, now).model_copy(
@@ -214,7 +216,7 @@ def _pods(job: ElasticJob, observed: Classified, failing: Sequence[FailingNode])
     return [
         CreatePod(
             body=worker_pod(job, index=index, run=rendezvous.run, endpoint=rendezvous.endpoint, avoid=avoid),
-            why=f"{job.replicas} workers wanted",
+            why=f"{job.replicas} worker pods are requested",
         )
         for index in observed.scaling.create
     ]
@@ -234,7 +236,7 @@ def _removals(job: ElasticJob, world: JobState, observed: Classified, budget: Bu
         if state is PodState.LOST:
             actions += _force_out(pod, stands[pod.uid].why, world)
         elif state not in (PodState.LEAVING, PodState.STRANDED) and _may_leave(job, pod, state, world, budget):
-            actions.append(delete_pod(pod, "fewer workers wanted"))
+            actions.append(delete_pod(pod, "fewer worker pods are requested"))
     for pod, stand in observed.stale:
         if stand.state is PodState.LOST:
             actions.append(delete_pod(pod, stand.why, force=True))

@@ -35,7 +35,9 @@ def judge(
     if before and job.status.is_true(ConditionType.ACCEPTED) and before.observed_generation == job.generation:
         return yes
     if admission is None or admission.template_hash != template_hash:
-        return Verdict(accepted=None, reason=Reason.ACCEPTED, message="Asking the API server.", ask=True)
+        return Verdict(
+            accepted=None, reason=Reason.ACCEPTED, message="Validating a worker pod with the API server.", ask=True
+        )
     if not admission.refusal:
         return yes
     due = admission.at + datetime.timedelta(seconds=admission.retry_seconds)
@@ -59,4 +61,4 @@ def refused_endpoint(endpoint: str) -> Verdict:
 def refused_template(error: Exception) -> Verdict:
     """The template cannot even become a pod to ask about."""
     reason = Reason.INVALID_POD_TEMPLATE
-    return Verdict(accepted=False, reason=reason, message=f"spec.workers.template cannot become worker pods: {error}")
+    return Verdict(accepted=False, reason=reason, message=message(reason, error=error))

@@ -46,8 +46,8 @@ _DISRUPTED = frozenset({"Preempting", "Preempted", "NodeLost", "NodeShutdown", "
 """Values of status.reason with which the kubelet and the node controller take pods away, whatever these did."""
 
 _STOPPED = {
-    ExitCode.TERMINATED: "ended by SIGTERM, though nobody deleted the pod: a liveness probe, or a process in the pod",
-    ExitCode.INTERRUPTED: "ended by SIGINT, though nobody deleted the pod: a process in the pod",
+    ExitCode.TERMINATED: "SIGTERM, although the pod was not deleted: from a liveness probe or a process in the pod",
+    ExitCode.INTERRUPTED: "SIGINT, although the pod was not deleted: from a process in the pod",
 }
 _SIGNAL_BASE, _LAST_SIGNAL = 128, 64
 
@@ -113,7 +113,7 @@ def _judge(pod: Pod) -> PodFailure:
     if pod.reason == "Evicted":
         # Under the node's pressure the kubelet sets DisruptionTarget; without it, the pod was above a limit of its own.
         return PodFailure(
-            reason="Evicted", detail=pod.message or "above a limit of its own", cost=Cost.COUNTS, time=time
+            reason="Evicted", detail=pod.message or "exceeded a limit of its own", cost=Cost.COUNTS, time=time
         )
     if end is None:
         return _without_end(pod, time)
@@ -136,10 +136,10 @@ def _of_container(pod: Pod, end: ContainerEnd, time: datetime.datetime) -> PodFa
     code = end.exit_code
     if end.reason == _VANISHED or (code == _UNKNOWN_CODE and end.reason in _UNKNOWN_REASONS):
         return PodFailure(
-            reason=_VANISHED, detail="the container vanished, as when a node restarts", cost=Cost.FREE, time=time
+            reason=_VANISHED, detail="the container disappeared, as when its node restarts", cost=Cost.FREE, time=time
         )
     if end.reason == _OOM_KILLED:
-        detail = "out of memory: raise the container's memory limit, or use less"
+        detail = "out of memory: raise the container's memory limit or use less memory"
         return PodFailure(reason="OutOfMemory", detail=detail, cost=Cost.COUNTS, time=time, exit_code=code)
     if code in _STOPPED:
         return PodFailure(
@@ -156,7 +156,7 @@ def _of_container(pod: Pod, end: ContainerEnd, time: datetime.datetime) -> PodFa
     if _SIGNAL_BASE < code <= _SIGNAL_BASE + _LAST_SIGNAL:
         signal = code - _SIGNAL_BASE
         return PodFailure(
-            reason="Signal", detail=f"ended by signal {signal}", cost=Cost.COUNTS, time=time, exit_code=-signal
+            reason="Signal", detail=f"killed by signal {signal}", cost=Cost.COUNTS, time=time, exit_code=-signal
         )
     reason = end.reason if end.reason not in ("", "Error") else "ApplicationError"
     return PodFailure(reason=reason, detail=f"exit code {code}", cost=Cost.COUNTS, time=time, exit_code=code)

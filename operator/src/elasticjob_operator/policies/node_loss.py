@@ -146,7 +146,7 @@ def _missing(
         return Loss(ask=True)
     if heartbeat.exists:  # the watch is behind
         return Loss(requeue_at=heartbeat.read_at + _seconds(FRESH_SECONDS + 1))
-    return Loss(lost=True, why=f"node {name} does not exist any more")
+    return Loss(lost=True, why=f"node {name} no longer exists")
 
 
 def _fresh(nodes: Nodes, name: str, now: datetime.datetime) -> Heartbeat | None:

@@ -54,12 +54,12 @@ def pod_state_of(pod: Pod, nodes: Nodes | None, rules: LossRules, now: datetime.
     if otherwise.state in (PodState.FAILED, PodState.SUCCEEDED) and not pod.terminating:
         return otherwise
     if nodes is None:
-        return _late(pod, otherwise, STUCK_SECONDS, "stuck in termination", now)
+        return _late(pod, otherwise, STUCK_SECONDS, "stuck in Terminating", now)
     if not pod.node:
         return otherwise
     node = nodes.by_name.get(pod.node)
     if node is not None and node.ready:
-        return _late(pod, otherwise, rules.stuck_seconds, f"stuck in termination on node {pod.node}", now)
+        return _late(pod, otherwise, rules.stuck_seconds, f"stuck in Terminating on node {pod.node}", now)
     if node is not None and node.health is NodeHealth.NOT_READY and not node.out_of_service:
         return _on_unready(pod, node, nodes, rules, otherwise, now)
     return _with(otherwise, judge_node(pod.node, pod.scheduled_at or pod.created_at, nodes, rules, now), pod.node)
@@ -95,7 +95,7 @@ def _on_unready(
         due = pod.delete_by + datetime.timedelta(seconds=STRANDED_SECONDS)
         if now < due:
             return dataclasses.replace(otherwise, requeue_at=due)
-        return PodStatus(state=PodState.STRANDED, why=f"{why}, and its kubelet does not end it")
+        return PodStatus(state=PodState.STRANDED, why=f"{why}, and its kubelet does not terminate the pod")
     due = node.seen_at + datetime.timedelta(seconds=rules.lost_seconds)
     if now < due:
         return dataclasses.replace(otherwise, requeue_at=due)

@@ -164,12 +164,12 @@ def needs_publishing(view: RendezvousView, wanted: SpecValue) -> str:
     if view.reach is not Connectivity.REACHABLE:
         return ""
     if view.spec is None:
-        return "the store has no spec of this run"
+        return "etcd has no spec of this run"
     if view.spec == wanted:
         return ""
     if view.spec.draining != wanted.draining:
-        return f"draining {', '.join(wanted.draining) or 'nobody'}"
-    return "the wanted membership changed"
+        return f"draining {', '.join(wanted.draining) or 'no members'}"
+    return "the desired membership changed"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,7 +209,7 @@ def readiness(
     silent = silent_since(rendezvous, view, etcd_pods) if was_ready and view.reach is Connectivity.REACHABLE else None
     if silent is not None and now - silent >= datetime.timedelta(seconds=SILENT_SECONDS):
         text = message(
-            Reason.ETCD_UNREACHABLE, endpoint=endpoint, error="its pod is not ready, and it has fallen silent"
+            Reason.ETCD_UNREACHABLE, endpoint=endpoint, error="its pod is not ready, and it stopped responding"
         )
         return Readiness(status=False, reason=Reason.ETCD_UNREACHABLE, message=text)
     if view.reach is Connectivity.REACHABLE:

@@ -82,8 +82,8 @@ def judge_activity(
         )
         if not job.has_plans:
             text = (
-                f"{ready} of {job.replicas} workers are ready; more is not known with backend "
-                f"{job.spec.rendezvous.backend}."
+                f"{ready} of {job.replicas} worker pods are ready; backend {job.spec.rendezvous.backend} does not "
+                "report the state of training."
             )
         text = f"{text} {missing.message}" if missing and missing.needs_help else text
     elif left is not None and (missing is None or not missing.needs_help):
@@ -221,7 +221,7 @@ def _restarting(
     return (
         True,
         Reason.WORKER_LOST,
-        message(Reason.WORKER_LOST, worker=f"{missing} of {job.replicas} workers", detail="being replaced"),
+        message(Reason.WORKER_LOST, worker=f"{missing} of {job.replicas} worker pods", detail="being replaced"),
     )
 
 
@@ -256,7 +256,7 @@ def _agents_decide(job: ElasticJob, budget: Budget) -> str:
     worker, detail = _described(budget.last_failure)
     limit = job.spec.restart_policy.max_restarts
     return (
-        f"{worker} failed ({detail}); its group restarts unless the agents give up. Restarts so far: "
+        f"{worker} failed ({detail}); the worker group restarts unless the agents give up. Restarts so far: "
         f"{budget.total} of at most {limit}."
     )
 
@@ -264,7 +264,7 @@ def _agents_decide(job: ElasticJob, budget: Budget) -> str:
 def _described(failure: Failure | None) -> tuple[str, str]:
     """(worker, what happened to it)"""
     if failure is None:
-        return "a worker", "unknown"
+        return "A worker process", "unknown"
     line = failure.message.splitlines()[0] if failure.message else ""
     more = f": {line}" if line and not line.startswith("exit code") else ""
     return failure.worker, f"{failure.reason}, exit code {failure.exit_code}{more}"
@@ -273,4 +273,4 @@ def _described(failure: Failure | None) -> tuple[str, str]:
 def _successor(pod: Pod, failure: PodFailure, policy: RestartPolicy, budget: Budget) -> str:
     """When it comes, where that is not at once."""
     pause = wait(pod, failure, policy, budget.total)
-    return f" Its successor comes at {format_time(failure.time + pause)}." if pause else ""
+    return f" Its replacement is created at {format_time(failure.time + pause)}." if pause else ""

@@ -189,6 +189,6 @@ def test_every_reason_has_a_sentence_and_is_a_valid_condition_reason() -> None:
 
 
 def test_a_sentence_without_its_values_is_a_bug() -> None:
-    assert message(Reason.ETCD_CREATED, name="digits-etcd") == "Created the job's etcd digits-etcd."
+    assert message(Reason.ETCD_CREATED, name="digits-etcd") == "Created StatefulSet digits-etcd for the job's etcd."
     with pytest.raises(KeyError):
         message(Reason.ETCD_CREATED)

@@ -78,7 +78,7 @@ def test_the_story_is_told_once(before: Status, after: Status, told: list[tuple[
 def test_many_pods_are_one_event() -> None:
     created = [CreatePod(body={"metadata": {"name": f"digits-worker-{index}"}}, why="") for index in range(1000)]
     (story,) = events_of_actions(created)
-    assert story.message == "Created 1000 workers, digits-worker-0 to digits-worker-999."
+    assert story.message == "Created 1000 worker pods, digits-worker-0 to digits-worker-999."
 
 
 def test_a_deletion_says_why() -> None:
@@ -89,7 +89,7 @@ def test_a_deletion_says_why() -> None:
 def test_many_deletions_for_one_cause_are_one_event() -> None:
     gone = [DeletePod(name=f"digits-worker-{index}", uid="u", why="the job is suspended") for index in range(1000)]
     (story,) = events_of_actions(gone)
-    assert story.message == "Deleted 1000 workers, digits-worker-0 to digits-worker-999: the job is suspended"
+    assert story.message == "Deleted 1000 worker pods, digits-worker-0 to digits-worker-999: the job is suspended"
 
 
 @pytest.mark.parametrize(

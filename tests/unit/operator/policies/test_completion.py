@@ -151,5 +151,6 @@ def test_message_of_a_rule_says_who_failed_of_what() -> None:
     end = judge(make_job(), make_view(), [failed_pod(2)], FATAL, NOW).end
     assert end is not None
     assert (
-        "digits-worker-2 failed in a way that ends the job by spec.restartPolicy.rules: ApplicationError" in end.message
+        "A rule in spec.restartPolicy.rules with action Fail matches the failure of digits-worker-2: ApplicationError"
+        in end.message
     )

@@ -123,10 +123,10 @@ def test_deadlines(
 
 def test_deadline_names_field_value_and_what_was_missing() -> None:
     end = deadlines(
-        job({"startupDeadlineSeconds": 5}), trained=False, waiting="No node takes digits-worker-3", now=at(9)
+        job({"startupDeadlineSeconds": 5}), trained=False, waiting="digits-worker-3 is unschedulable", now=at(9)
     ).end
     assert end is not None
-    assert "spec.lifecycle.startupDeadlineSeconds (5 s): No node takes digits-worker-3" in end.message
+    assert "spec.lifecycle.startupDeadlineSeconds (5 s): digits-worker-3 is unschedulable" in end.message
 
 
 @pytest.mark.parametrize(

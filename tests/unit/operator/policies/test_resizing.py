@@ -13,7 +13,7 @@ RESIZING = ConditionType.RESIZING
 UP, DOWN, DELAYED, DONE = Reason.SCALING_UP, Reason.SCALING_DOWN, Reason.SCALE_UP_DELAYED, Reason.RESIZED
 
 
-MISSING = Missing(reason=Reason.UNSCHEDULABLE, message="No node takes digits-worker-3.")
+MISSING = Missing(reason=Reason.UNSCHEDULABLE, message="digits-worker-3 is unschedulable.")
 
 
 def planned(size: int) -> RendezvousView:
@@ -57,7 +57,7 @@ def test_growth_that_is_put_off_says_until_when() -> None:
     found = resizing(make_job(replicas=4), growth, planned(4), ready=4, leaving=0, trained=True)
     assert found is not None
     assert (found.status, found.reason) == (True, DELAYED)
-    assert "6 workers from 2026-01-01T12:00:10Z on" in found.message
+    assert "6 worker pods at 2026-01-01T12:00:10Z" in found.message
 
 
 def test_job_that_never_trained_has_nothing_to_resize() -> None:
@@ -77,7 +77,7 @@ def test_job_that_never_trained_has_nothing_to_resize() -> None:
 def test_degraded(size: int, ready: int, runs: bool, resizes: bool, expected: tuple[bool, Reason]) -> None:
     found = degraded(make_job(), planned(size), ready=ready, runs=runs, resizing=resizes, missing=MISSING)
     assert (found.status, found.reason) == expected
-    assert ("No node takes digits-worker-3." in found.message) is expected[0]
+    assert ("digits-worker-3 is unschedulable." in found.message) is expected[0]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_degraded(size: int, ready: int, runs: bool, resizes: bool, expected: tu
 def test_the_reason_is_what_keeps_the_missing_ones_from_coming(missing: Missing | None, reason: Reason) -> None:
     found = degraded(make_job(), planned(3), ready=3, runs=True, resizing=False, missing=missing)
     assert (found.status, found.reason) == (True, reason)
-    assert found.message.startswith("3 of 4 workers train.")
+    assert found.message.startswith("3 of 4 worker pods are training.")
     growing = make_job(status=make_status(desired_replicas=2))
     resized = resizing(
         growing, Growth(replicas=4, wish=4), planned(3), ready=3, leaving=0, trained=True, missing=missing

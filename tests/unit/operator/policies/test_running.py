@@ -171,7 +171,7 @@ def test_nothing_trains_once_etcd_and_a_member_are_gone(
     found = judge_activity(make_job(status=TRAINED), make_view(reach, plan=make_plan(2)), workers, CALM)
     assert found.running is running
     if not running:
-        assert found.running_message.startswith("3 of the 4 workers of round 2 are left, and etcd does not answer")
+        assert found.running_message.startswith("3 of 4 worker pods of round 2 are ready and etcd is unreachable")
 
 
 def test_successor_that_no_plan_knows_trains_nothing_while_etcd_is_away() -> None:
@@ -186,7 +186,7 @@ def test_lost_worker_is_named_with_its_node() -> None:
     found = judge_activity(
         make_job(status=make_status(round=2)), PLANNED, live(1) + gone(PodState.LOST, "node n1 is not ready"), CALM
     )
-    assert found.restarting_message.startswith("digits-worker-5 is gone (node n1 is not ready)")
+    assert found.restarting_message.startswith("Lost digits-worker-5 (node n1 is not ready)")
 
 
 def test_cause_of_a_failed_worker_is_not_replaced_by_our_own_deletion_of_it() -> None:
@@ -216,7 +216,7 @@ def test_refused_autoscaler_is_not_told_as_refused_pods() -> None:
     found = judge_activity(make_job(), make_view(), live(1), CALM, refusal=refusal)
     assert found.running_reason is Reason.OBJECT_REFUSED
     assert found.running_message.startswith(
-        "1 of 4 workers are ready; training needs at least 2. The API server refuses what the job needs"
+        "1 of 4 worker pods are ready; training needs at least 2. Cannot create the job's Services"
     )
 
 
@@ -225,7 +225,7 @@ def test_restart_is_not_announced_before_the_agents_have_decided_on_it() -> None
     view = make_view(plan=make_plan(2, restart_count=1), failure=make_failure(1, round_number=2))
     found = judge_activity(make_job(max_restarts=3, status=TRAINED), view, live(4), budget)
     assert found.restarting_message == (
-        "digits-worker-1 failed (ApplicationError, exit code 1); its group restarts unless the agents give up. "
+        "digits-worker-1 failed (ApplicationError, exit code 1); the worker group restarts unless the agents give up. "
         "Restarts so far: 1 of at most 3."
     )
 
@@ -234,7 +234,9 @@ def test_restart_is_not_announced_before_the_agents_have_decided_on_it() -> None
     ("restarts", "words"),
     [
         pytest.param(1, "restart 1 of at most 9.", id="replaced at once"),
-        pytest.param(3, "restart 3 of at most 9. Its successor comes at 2026-01-01T12:00:20Z.", id="in a crash loop"),
+        pytest.param(
+            3, "restart 3 of at most 9. Its replacement is created at 2026-01-01T12:00:20Z.", id="in a crash loop"
+        ),
     ],
 )
 def test_wait_for_a_failed_workers_successor_is_told(restarts: int, words: str) -> None:
@@ -253,5 +255,6 @@ def test_failed_worker_is_told_with_the_first_line_of_its_error() -> None:
         make_job(max_restarts=3, status=TRAINED), BROKEN, live(4), Budget(limit=3, last_failure=failure)
     )
     assert (
-        "failed (ApplicationError, exit code 1: ValueError: bad shape); its group restarts" in found.restarting_message
+        "failed (ApplicationError, exit code 1: ValueError: bad shape); the worker group restarts"
+        in found.restarting_message
     )

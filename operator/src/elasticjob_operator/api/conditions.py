@@ -1,0 +1,301 @@
+"""Conditions of an ElasticJob: types, reasons, and the message of each reason. Events and logs use the same words."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+from collections.abc import Iterable
+from typing import Annotated
+
+from pydantic import Field
+
+from elasticjob_operator.api.fields import ConditionMessage, Int64, Model, Time
+
+
+class ConditionType(str, enum.Enum):
+    """Aspects of a job's state, in the order in which a job goes through them."""
+
+    ACCEPTED = "Accepted"
+    """The spec is valid and the API server accepts its worker pods."""
+    RENDEZVOUS_READY = "RendezvousReady"
+    """The etcd used for the rendezvous is reachable."""
+    RUNNING = "Running"
+    """A worker group is training."""
+    STALLED = "Stalled"
+    """Worker processes are running, but report no progress."""
+    RESTARTING = "Restarting"
+    """Training has started before, is interrupted now, and will continue."""
+    RESIZING = "Resizing"
+    """The worker group is changing to a new size."""
+    DEGRADED = "Degraded"
+    """Training continues with fewer worker pods than requested."""
+    SUSPENDED = "Suspended"
+    """spec.lifecycle.suspend is true, and no pods are left."""
+    SUCCEEDED = "Succeeded"
+    """All worker processes exited successfully. Terminal."""
+    FAILED = "Failed"
+    """The job failed and is not retried. Terminal."""
+
+    __str__ = str.__str__
+
+
+class Reason(str, enum.Enum):
+    """Why a condition has its status, or what an Event reports."""
+
+    # Accepted
+    ACCEPTED = "Accepted"
+    INVALID_SPEC = "InvalidSpec"
+    INVALID_POD_TEMPLATE = "InvalidPodTemplate"
+    POD_REFUSED = "PodRefused"
+    """The API server rejected a pod for a cause outside the template: quota or admission."""
+    ENDPOINT_NOT_ALLOWED = "EndpointNotAllowed"
+    """spec.rendezvous.endpoint is not among the endpoints that the operator allows. Also of RendezvousReady."""
+    OBJECT_REFUSED = "ObjectRefused"
+    """The API server rejected a Service, the etcd or the autoscaler of the job."""
+
+    # RendezvousReady
+    ETCD_READY = "EtcdReady"
+    ETCD_STARTING = "EtcdStarting"
+    ETCD_UNREACHABLE = "EtcdUnreachable"
+    ETCD_DENIED = "EtcdDenied"
+    VALUE_NOT_UNDERSTOOD = "ValueNotUnderstood"
+    """etcd is reachable, but a value of the run is invalid."""
+    STORE_READY = "StoreReady"
+    """With c10d: worker pod 0, which hosts the store, is running."""
+    STORE_STARTING = "StoreStarting"
+    """With c10d: worker pod 0, which hosts the store, is not running yet."""
+
+    # Running
+    TRAINING = "Training"
+    WAITING_FOR_RENDEZVOUS = "WaitingForRendezvous"
+    WAITING_FOR_WORKERS = "WaitingForWorkers"
+    IMAGE_UNAVAILABLE = "ImageUnavailable"
+    CONTAINER_CONFIG_ERROR = "ContainerConfigError"
+    UNSCHEDULABLE = "Unschedulable"
+    """Like the two above: a worker pod does not start. The message quotes the kubelet or the scheduler."""
+    NODE_SILENT = "NodeSilent"
+    """A worker pod or the etcd is on an unreachable node, and spec.rendezvous.onPartition keeps it there."""
+    NODES_UNHEALTHY = "NodesUnhealthy"
+    """So many nodes are not ready that none of their pods are replaced."""
+    OUTCOME_UNKNOWN = "OutcomeUnknown"
+    """No worker pod is left of a job that has trained: whether it has ended must be read from etcd first."""
+    RENDEZVOUS_LOST = "RendezvousLost"
+    """etcd is unreachable and a member of the last round is gone, so no new round can be agreed on."""
+    FINISHED = "Finished"
+
+    # Stalled
+    NO_PROGRESS = "NoProgress"
+    PROGRESSING = "Progressing"
+
+    # Restarting
+    WORKER_FAILED = "WorkerFailed"
+    WORKER_LOST = "WorkerLost"
+    RESUMED = "Resumed"
+
+    # Resizing
+    SCALING_UP = "ScalingUp"
+    SCALE_UP_DELAYED = "ScaleUpDelayed"
+    SCALING_DOWN = "ScalingDown"
+    RESIZED = "Resized"
+
+    # Degraded
+    WORKERS_MISSING = "WorkersMissing"
+    COMPLETE = "Complete"
+    NOT_TRAINING = "NotTraining"
+    RESIZING = "Resizing"
+
+    # Suspended. While a job is suspended, the other conditions have reason Suspended too.
+    SUSPENDED = "Suspended"
+    SUSPENDING = "Suspending"
+    JOB_RESUMED = "JobResumed"
+
+    # Succeeded, Failed
+    WORKERS_SUCCEEDED = "WorkersSucceeded"
+    WORKERS_FAILED = "WorkersFailed"
+    """The agents gave up for a cause other than the restart budget."""
+    MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
+    FAILED_BY_RULE = "FailedByRule"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    STARTUP_DEADLINE_EXCEEDED = "StartupDeadlineExceeded"
+    NOT_FINISHED = "NotFinished"
+
+    # Events only
+    WORKER_CREATED = "WorkerCreated"
+    WORKER_DELETED = "WorkerDeleted"
+    ETCD_CREATED = "EtcdCreated"
+
+    __str__ = str.__str__
+
+
+MESSAGES: dict[Reason, str] = {
+    Reason.ACCEPTED: "The job is accepted.",
+    Reason.INVALID_SPEC: "This version of the operator cannot read the spec: {error}",
+    Reason.INVALID_POD_TEMPLATE: "spec.workers.template is invalid: {error}",
+    Reason.POD_REFUSED: "Cannot create worker pods, retrying: {error}",
+    Reason.ENDPOINT_NOT_ALLOWED: "spec.rendezvous.endpoint {endpoint} is not allowed. Use an allowed endpoint, leave "
+    "the field empty, or ask your cluster administrator to add it to the operator's rendezvous.allowedEndpoints.",
+    Reason.OBJECT_REFUSED: "Cannot create the job's Services, etcd or autoscaler, retrying: {error}",
+    Reason.ETCD_READY: "etcd is reachable at {endpoint}.",
+    Reason.ETCD_STARTING: "Waiting for the job's etcd at {endpoint} to start.",
+    Reason.ETCD_UNREACHABLE: "etcd is unreachable at {endpoint}: {error}",
+    Reason.ETCD_DENIED: "etcd at {endpoint} rejects the operator's requests: {error}",
+    Reason.VALUE_NOT_UNDERSTOOD: "etcd at {endpoint} holds an invalid value for this run, which is ignored: {error}",
+    Reason.STORE_READY: "Worker pod 0 is running and hosts the c10d store at {endpoint}.",
+    Reason.STORE_STARTING: "Waiting for worker pod 0, which hosts the c10d store at {endpoint}.",
+    Reason.TRAINING: "Round {round}: {world_size} processes are training; {ready} of {wanted} worker pods are ready.",
+    Reason.WAITING_FOR_RENDEZVOUS: "{ready} of {wanted} worker pods are ready, but have not completed a rendezvous. "
+    "Check their logs.",
+    Reason.WAITING_FOR_WORKERS: "{ready} of {wanted} worker pods are ready; training needs at least {min}.",
+    Reason.IMAGE_UNAVAILABLE: "Cannot pull the image of {worker}, created at {since}: {detail}",
+    Reason.CONTAINER_CONFIG_ERROR: "Cannot start {worker}, created at {since}: {detail}",
+    Reason.UNSCHEDULABLE: "{worker} has been unschedulable since {since}: {detail}",
+    Reason.NODE_SILENT: "Node {node} has been unreachable since {since}. With spec.rendezvous.onPartition: Consistent, "
+    "its pods are not replaced until the node is back. If the node is certainly shut down, delete it or run: "
+    "kubectl taint node {node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute",
+    Reason.NODES_UNHEALTHY: "{count} of {total} nodes are not ready. The nodes themselves are probably not at fault, "
+    "so their pods are not replaced until most nodes are ready again. To replace the pods of a node that is shut "
+    "down, delete the node or add the taint node.kubernetes.io/out-of-service.",
+    Reason.OUTCOME_UNKNOWN: "No worker pod is left, and the job may have ended. New worker pods are created once etcd "
+    "at {endpoint} confirms that it has not.",
+    Reason.RENDEZVOUS_LOST: "{left} of {size} worker pods of round {round} are ready and etcd is unreachable. Training "
+    "continues once etcd is back.",
+    Reason.NO_PROGRESS: "No step has been reported since step {step} at {since}. Saving a checkpoint or evaluating "
+    "may take this long; otherwise check the logs and stack traces of the worker processes.",
+    Reason.PROGRESSING: "Training is not stalled.",
+    Reason.FINISHED: "The job has finished.",
+    Reason.WORKER_FAILED: "{worker} failed ({detail}); restart {restarts} of at most {max_restarts}.",
+    Reason.WORKER_LOST: "Lost {worker} ({detail}); this does not count towards maxRestarts.",
+    Reason.RESUMED: "Training resumed in round {round}.",
+    Reason.SCALING_UP: "Scaling up to {wanted} worker pods; {there} are training.",
+    Reason.SCALE_UP_DELAYED: "Scaling up to {wanted} worker pods at {time} (spec.scaling.scaleUpDelaySeconds).",
+    Reason.SCALING_DOWN: "Scaling down to {wanted} worker pods; {leaving} are leaving.",
+    Reason.RESIZED: "No resize is in progress; {wanted} worker pods are requested.",
+    Reason.WORKERS_MISSING: "{there} of {wanted} worker pods are training.",
+    Reason.NOT_TRAINING: "The job is not training.",
+    Reason.RESIZING: "A resize is in progress; see the Resizing condition.",
+    Reason.COMPLETE: "All requested worker pods are training.",
+    Reason.SUSPENDED: "The job is suspended (spec.lifecycle.suspend is true).",
+    Reason.SUSPENDING: "The job is being suspended; {count} worker pods are left.",
+    Reason.JOB_RESUMED: "The job was resumed with run {run}.",
+    Reason.WORKERS_SUCCEEDED: "All worker processes exited successfully.",
+    Reason.WORKERS_FAILED: "The worker pods gave up: {detail}",
+    Reason.MAX_RESTARTS_EXCEEDED: "Failed {restarts} times{window}, more than spec.restartPolicy.maxRestarts "
+    "({max_restarts}) allows. Last failure: {detail}",
+    Reason.FAILED_BY_RULE: "A rule in spec.restartPolicy.rules with action Fail matches the failure of {worker}: "
+    "{detail}",
+    Reason.DEADLINE_EXCEEDED: "The job was active longer than spec.lifecycle.activeDeadlineSeconds ({seconds} s).",
+    Reason.STARTUP_DEADLINE_EXCEEDED: "Training did not start within spec.lifecycle.startupDeadlineSeconds ({seconds} "
+    "s): {detail}",
+    Reason.NOT_FINISHED: "The job has not finished.",
+    Reason.WORKER_CREATED: "Created {worker}.",
+    Reason.WORKER_DELETED: "Deleted {worker}: {detail}",
+    Reason.ETCD_CREATED: "Created StatefulSet {name} for the job's etcd.",
+}
+
+
+def message(reason: Reason, **values: object) -> str:
+    """The message of `reason`. Raises KeyError if a value is missing."""
+    return MESSAGES[reason].format(**values)
+
+
+class ConditionStatus(str, enum.Enum):
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+    __str__ = str.__str__
+
+
+class Condition(Model, frozen=True):
+    """One aspect of the job's state (metav1.Condition)."""
+
+    type: Annotated[str, Field(max_length=316)]
+    """Accepted, RendezvousReady, Running, Stalled, Restarting, Resizing, Degraded, Suspended, Succeeded or Failed."""
+    status: ConditionStatus
+    """Whether the condition holds: True, False or Unknown."""
+    reason: Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
+    """Why the condition has this status, as one CamelCase word for programs."""
+    message: ConditionMessage = ""
+    """Why the condition has this status, as a human-readable message."""
+    observed_generation: Int64 | None = None
+    """metadata.generation of the spec that the condition was set for."""
+    last_transition_time: Time
+    """When the condition last changed from one status to another."""
+
+
+def set_condition(
+    conditions: Iterable[Condition],
+    *,
+    type: ConditionType,  # noqa: A002 the field's own word
+    status: bool | None,
+    reason: Reason,
+    message: str,
+    generation: int | None,
+    now: datetime.datetime,
+) -> tuple[Condition, ...]:
+    """A copy of `conditions` with this one replaced or appended. `status`: None means Unknown.
+
+    last_transition_time changes only with the status, so setting the same condition again results in no write.
+    """
+    conditions = tuple(conditions)
+    value = {True: ConditionStatus.TRUE, False: ConditionStatus.FALSE, None: ConditionStatus.UNKNOWN}[status]
+    old = next((condition for condition in conditions if condition.type == type), None)
+    new = Condition(
+        type=type.value,
+        status=value,
+        reason=reason.value,
+        message=message,
+        observed_generation=generation,
+        last_transition_time=old.last_transition_time if old is not None and old.status == value else now,
+    )
+    if old is None:
+        return (*conditions, new)
+    return tuple(new if condition is old else condition for condition in conditions)
+
+
+_BLOCKING = frozenset(
+    {
+        Reason.POD_REFUSED,
+        Reason.OBJECT_REFUSED,
+        Reason.IMAGE_UNAVAILABLE,
+        Reason.CONTAINER_CONFIG_ERROR,
+        Reason.UNSCHEDULABLE,
+        Reason.NODE_SILENT,
+        Reason.NODES_UNHEALTHY,
+    }
+)
+_ETCD_PROBLEMS = frozenset({Reason.ETCD_UNREACHABLE, Reason.ETCD_DENIED})
+
+
+def summary_of(conditions: Iterable[Condition]) -> str:
+    """`status.summary`, one word: how the job ended, that it is running or suspended, or why it is not running."""
+    known: dict[str, Condition] = {each.type: each for each in conditions}
+
+    def is_true(type_: ConditionType) -> bool:
+        return type_ in known and known[type_].status is ConditionStatus.TRUE
+
+    def reason(type_: ConditionType) -> str:
+        return known[type_].reason if type_ in known else ""
+
+    for type_ in (ConditionType.SUCCEEDED, ConditionType.FAILED, ConditionType.SUSPENDED):
+        if is_true(type_):
+            return str(type_)
+    accepted = known.get(ConditionType.ACCEPTED)
+    if accepted is None or accepted.status is ConditionStatus.FALSE:
+        return accepted.reason if accepted else ""
+    if is_true(ConditionType.RUNNING):
+        return next(
+            (
+                each.value
+                for each in (ConditionType.STALLED, ConditionType.DEGRADED, ConditionType.RESIZING)
+                if is_true(each)
+            ),
+            ConditionType.RUNNING.value,
+        )
+    waiting_for = reason(ConditionType.RUNNING)
+    if waiting_for in _BLOCKING or waiting_for == Reason.SUSPENDING:
+        return waiting_for
+    if is_true(ConditionType.RESTARTING):
+        return ConditionType.RESTARTING.value
+    rendezvous = reason(ConditionType.RENDEZVOUS_READY)
+    return rendezvous if rendezvous in _ETCD_PROBLEMS else waiting_for or ConditionType.ACCEPTED.value
