@@ -10,19 +10,21 @@ from collections.abc import Callable, Mapping
 from elasticjob_runtime.contract import Keys, MemberValue
 from elasticjob_runtime.etcd.interface import Store, StoreError, Unavailable
 from elasticjob_runtime.membership import View, decide
-from elasticjob_runtime.membership.model import (
+from elasticjob_runtime.membership.actions import (
     Action,
     Exit,
-    MemberSettings,
-    Probe,
     ProbePeers,
     ProbeWitnesses,
-    Role,
     StartWorkers,
     StopWorkers,
     StoreAction,
-    StoreView,
     Wait,
+)
+from elasticjob_runtime.membership.view import (
+    MemberSettings,
+    Probe,
+    Role,
+    StoreView,
     Workers,
     WorkersState,
 )

@@ -20,13 +20,9 @@ from elasticjob_runtime.contract import (
     StopValue,
     SuspicionValue,
 )
-from elasticjob_runtime.membership.model import (
+from elasticjob_runtime.membership.actions import (
     Action,
     Exit,
-    Member,
-    MemberSettings,
-    Plan,
-    Probe,
     ProbePeers,
     ProbeWitnesses,
     ProposePlan,
@@ -37,15 +33,21 @@ from elasticjob_runtime.membership.model import (
     PublishSuspicion,
     Register,
     RestorePlan,
-    Role,
     StartWorkers,
-    Stop,
     StopWorkers,
-    StoreView,
     Subscribe,
+    Wait,
+)
+from elasticjob_runtime.membership.view import (
+    Member,
+    MemberSettings,
+    Plan,
+    Probe,
+    Role,
+    Stop,
+    StoreView,
     Suspicion,
     View,
-    Wait,
     Workers,
     WorkersState,
 )

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 from elasticjob_runtime.contract import CONTRACT_VERSION, ExitCode, MemberState
 from elasticjob_runtime.membership import decide
-from elasticjob_runtime.membership.model import Role, StoreView, Workers, WorkersState
+from elasticjob_runtime.membership.view import (
+    Role,
+    StoreView,
+    Workers,
+    WorkersState,
+)
 
 from tests.unit.runtime.membership.builders import (
     FAILED,

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 from elasticjob_runtime.contract import MemberState, PlanReason, SpecValue
 from elasticjob_runtime.membership import decide
-from elasticjob_runtime.membership.model import ProposePlan, ProposeStop, Role, WorkersState
+from elasticjob_runtime.membership.actions import (
+    ProposePlan,
+    ProposeStop,
+)
+from elasticjob_runtime.membership.view import (
+    Role,
+    WorkersState,
+)
 
 from tests.unit.runtime.membership.builders import (
     NOW,

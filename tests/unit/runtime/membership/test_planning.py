@@ -7,10 +7,15 @@ import dataclasses
 import pytest
 from elasticjob_runtime.contract import MemberState, SpecValue
 from elasticjob_runtime.membership import decide
+from elasticjob_runtime.membership.actions import (
+    ProposePlan,
+)
 from elasticjob_runtime.membership.eligibility import candidates, chosen
 from elasticjob_runtime.membership.failures import first_failure
-from elasticjob_runtime.membership.model import ProposePlan, WorkersState
 from elasticjob_runtime.membership.planner import next_plan
+from elasticjob_runtime.membership.view import (
+    WorkersState,
+)
 
 from tests.unit.runtime.membership.builders import (
     NOW,

@@ -9,8 +9,12 @@ from typing import Any
 import pytest
 from elasticjob_runtime.contract import CONSISTENT, MemberState, SpecValue
 from elasticjob_runtime.membership import decide
-from elasticjob_runtime.membership.model import Role, Workers, WorkersState
 from elasticjob_runtime.membership.succession import takeover_delay
+from elasticjob_runtime.membership.view import (
+    Role,
+    Workers,
+    WorkersState,
+)
 
 from tests.unit.runtime.membership.builders import (
     NOW,

@@ -16,7 +16,10 @@ from elasticjob_runtime.contract import (
     Value,
 )
 from elasticjob_runtime.etcd.interface import Event, KeyValue, WatchUpdate
-from elasticjob_runtime.membership.model import Role, StoreView
+from elasticjob_runtime.membership.view import (
+    Role,
+    StoreView,
+)
 from elasticjob_runtime.rendezvous.cache import StoreCache, watched_ranges
 
 from tests.unit.runtime.membership.builders import make_failure, make_member, make_plan

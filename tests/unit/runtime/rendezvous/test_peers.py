@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from elasticjob_runtime.membership.model import Member
+from elasticjob_runtime.membership.view import (
+    Member,
+)
 from elasticjob_runtime.rendezvous import peers
 from elasticjob_runtime.rendezvous.peers import PeerServer, probe, probe_in_background
 

@@ -18,7 +18,13 @@ from elasticjob_runtime.contract import (
 )
 from elasticjob_runtime.etcd import MemoryStore
 from elasticjob_runtime.etcd.interface import Delete, Get, KeyRange
-from elasticjob_runtime.membership.model import Member, ProposePlan, PublishOutcome
+from elasticjob_runtime.membership.actions import (
+    ProposePlan,
+    PublishOutcome,
+)
+from elasticjob_runtime.membership.view import (
+    Member,
+)
 from elasticjob_runtime.rendezvous.plan_writer import (
     BATCH,
     CONSEQUENCE_BYTES,

@@ -31,15 +31,17 @@ from elasticjob_runtime.etcd.interface import (
     WatchFailure,
 )
 from elasticjob_runtime.etcd.memory_state import Revoke, StateOperation
-from elasticjob_runtime.membership.model import (
+from elasticjob_runtime.membership.actions import (
     PublishFailure,
     PublishState,
     PublishSuspicion,
     Register,
-    Role,
     StoreAction,
-    StoreView,
     Subscribe,
+)
+from elasticjob_runtime.membership.view import (
+    Role,
+    StoreView,
 )
 from elasticjob_runtime.rendezvous.core import CATCH_UP, Callbacks, RendezvousCore
 from elasticjob_runtime.rendezvous.registration import RECENT

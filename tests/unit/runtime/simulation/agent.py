@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING
 from elasticjob_runtime.contract import ExitCode, Keys, MemberValue
 from elasticjob_runtime.etcd.interface import Operation, StoreError
 from elasticjob_runtime.membership import View, decide
-from elasticjob_runtime.membership.model import (
+from elasticjob_runtime.membership.actions import (
     Action,
     Exit,
-    Member,
-    MemberSettings,
-    Probe,
     ProbePeers,
     ProbeWitnesses,
     PublishFailure,
     StartWorkers,
     StopWorkers,
     StoreAction,
-    StoreView,
     Wait,
+)
+from elasticjob_runtime.membership.view import (
+    Member,
+    MemberSettings,
+    Probe,
+    StoreView,
 )
 from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
 from elasticjob_runtime.rendezvous.peers import PROBE_TIMEOUT

@@ -17,9 +17,16 @@ from elasticjob_runtime.contract import (
     RankValue,
     SpecValue,
 )
-from elasticjob_runtime.membership.model import Action, Plan, ProposePlan, View
+from elasticjob_runtime.membership.actions import (
+    Action,
+    ProposePlan,
+)
 from elasticjob_runtime.membership.planned_changes import PLANNED
 from elasticjob_runtime.membership.sizes import limit
+from elasticjob_runtime.membership.view import (
+    Plan,
+    View,
+)
 
 if TYPE_CHECKING:
     from tests.unit.runtime.simulation.agent import Agent

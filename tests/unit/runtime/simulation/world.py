@@ -23,8 +23,16 @@ from elasticjob_runtime.contract import (
 )
 from elasticjob_runtime.etcd.interface import Operation, Put
 from elasticjob_runtime.etcd.memory_state import Revoke, State, Txn
-from elasticjob_runtime.membership.model import Exit, Member, MemberSettings, Plan, WorkersState
+from elasticjob_runtime.membership.actions import (
+    Exit,
+)
 from elasticjob_runtime.membership.sizes import group_size
+from elasticjob_runtime.membership.view import (
+    Member,
+    MemberSettings,
+    Plan,
+    WorkersState,
+)
 
 from tests.unit.runtime.simulation.agent import KEYS, Agent
 from tests.unit.runtime.simulation.clock import Clock

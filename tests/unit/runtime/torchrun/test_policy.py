@@ -18,21 +18,23 @@ from elasticjob_runtime.contract import (
     RankValue,
     SuspicionValue,
 )
-from elasticjob_runtime.membership.model import (
+from elasticjob_runtime.membership.actions import (
     Exit,
-    Member,
-    MemberSettings,
-    Plan,
     PublishFailure,
     PublishOutcome,
     PublishState,
-    Role,
     StartWorkers,
     StopWorkers,
+    Wait,
+)
+from elasticjob_runtime.membership.view import (
+    Member,
+    MemberSettings,
+    Plan,
+    Role,
     StoreView,
     Suspicion,
     View,
-    Wait,
     WorkersState,
 )
 from elasticjob_runtime.torchrun.policy import COME_BACK, Phase, TorchAgent, closes, is_spare, next_action

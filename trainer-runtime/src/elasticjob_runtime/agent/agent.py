@@ -20,18 +20,20 @@ from elasticjob_runtime.contract import ExitCode, ImportsValue, MemberValue, Out
 from elasticjob_runtime.etcd.interface import Store
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership import View, decide
-from elasticjob_runtime.membership.model import (
+from elasticjob_runtime.membership.actions import (
     Action,
     Exit,
-    Probe,
     ProbePeers,
     ProbeWitnesses,
     PublishFailure,
     PublishSuspicion,
     StartWorkers,
     StopWorkers,
-    StoreView,
     Wait,
+)
+from elasticjob_runtime.membership.view import (
+    Probe,
+    StoreView,
     WorkersState,
 )
 from elasticjob_runtime.rendezvous.executor import StoreExecutor

@@ -8,7 +8,9 @@ from collections.abc import Collection, Sequence
 from elasticjob_runtime.agent import signals
 from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.membership.hang import HangLimits
-from elasticjob_runtime.membership.model import MemberSettings
+from elasticjob_runtime.membership.view import (
+    MemberSettings,
+)
 from elasticjob_runtime.rendezvous.network import PortRange
 from elasticjob_runtime.rendezvous.witnesses import Witness
 from elasticjob_runtime.workers.command import Command

@@ -14,7 +14,10 @@ from elasticjob_runtime.agent.worker_server import WorkerServer
 from elasticjob_runtime.contract import Env, ImportsValue, PlanValue, ProgressValue
 from elasticjob_runtime.contract.values import LONGEST_IMPORT, MOST_IMPORTS
 from elasticjob_runtime.event_loop import EventLoop
-from elasticjob_runtime.membership.model import Plan, Workers
+from elasticjob_runtime.membership.view import (
+    Plan,
+    Workers,
+)
 from elasticjob_runtime.rendezvous.network import hold_ports
 from elasticjob_runtime.telemetry.report import Report
 from elasticjob_runtime.workers import linux

@@ -20,7 +20,12 @@ from elasticjob_runtime.cli import options
 from elasticjob_runtime.cli.arguments import build_parser, without_our_flags
 from elasticjob_runtime.contract import Env, ExitCode, Keys, OutcomeState, OutcomeValue
 from elasticjob_runtime.etcd import EtcdClient, MemoryStore, Store, connect
-from elasticjob_runtime.membership.model import Exit, MemberSettings
+from elasticjob_runtime.membership.actions import (
+    Exit,
+)
+from elasticjob_runtime.membership.view import (
+    MemberSettings,
+)
 from elasticjob_runtime.rendezvous import network
 from elasticjob_runtime.rendezvous.witnesses import witnesses
 from elasticjob_runtime.telemetry.event_log import EventLog

@@ -5,6 +5,8 @@ The agent (elasticjob_runtime.agent) observes and executes.
 """
 
 from elasticjob_runtime.membership.decide import decide
-from elasticjob_runtime.membership.model import View
+from elasticjob_runtime.membership.view import (
+    View,
+)
 
 __all__ = ["View", "decide"]

@@ -19,32 +19,34 @@ from elasticjob_runtime.contract import (
     OutcomeState,
     SuspicionValue,
 )
-from elasticjob_runtime.membership.eligibility import doing
-from elasticjob_runtime.membership.fencing import fence, fence_due, superseded
-from elasticjob_runtime.membership.model import (
-    ALIVE,
+from elasticjob_runtime.membership.actions import (
     Action,
     Exit,
-    Member,
-    Plan,
     ProbePeers,
     PublishFailure,
     PublishState,
     PublishSuspicion,
     Register,
     RestorePlan,
-    Role,
     StartWorkers,
     StopWorkers,
     Subscribe,
-    View,
     Wait,
-    WorkersState,
     stop,
 )
+from elasticjob_runtime.membership.eligibility import doing
+from elasticjob_runtime.membership.fencing import fence, fence_due, superseded
 from elasticjob_runtime.membership.planned_changes import is_planned, make_way
 from elasticjob_runtime.membership.planner import next_plan
 from elasticjob_runtime.membership.succession import before_me, takeover_delay, trouble_since, wanted_role
+from elasticjob_runtime.membership.view import (
+    ALIVE,
+    Member,
+    Plan,
+    Role,
+    View,
+    WorkersState,
+)
 
 
 def decide(view: View, now: float) -> Action:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from elasticjob_runtime.contract import MemberState, RankValue
-from elasticjob_runtime.membership.model import Member, Plan, View
+from elasticjob_runtime.membership.view import (
+    Member,
+    Plan,
+    View,
+)
 
 PRESENT = (MemberState.READY, MemberState.SUCCEEDED)
 

@@ -6,8 +6,16 @@ from collections.abc import Iterable
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, OutcomeState, OutcomeValue
 from elasticjob_runtime.membership import crash_loop
+from elasticjob_runtime.membership.actions import (
+    Action,
+    PublishOutcome,
+    Wait,
+)
 from elasticjob_runtime.membership.eligibility import names, ranks_of
-from elasticjob_runtime.membership.model import Action, Plan, PublishOutcome, View, Wait
+from elasticjob_runtime.membership.view import (
+    Plan,
+    View,
+)
 
 
 def first_failure(failures: Iterable[FailureValue]) -> FailureValue:

@@ -12,19 +12,21 @@ import math
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import CONSISTENT, ExitCode
-from elasticjob_runtime.membership.eligibility import doing
-from elasticjob_runtime.membership.model import (
-    ALIVE,
+from elasticjob_runtime.membership.actions import (
     Action,
     Exit,
-    Member,
-    Plan,
     ProbePeers,
     ProbeWitnesses,
-    View,
     stop,
 )
+from elasticjob_runtime.membership.eligibility import doing
 from elasticjob_runtime.membership.sizes import group_size, limit
+from elasticjob_runtime.membership.view import (
+    ALIVE,
+    Member,
+    Plan,
+    View,
+)
 
 MOST_ASKED = 16
 """Members outside the group that its leader asks at a time, however many there are."""

@@ -15,15 +15,17 @@ Where no worker handles SIGTERM nothing of this happens: the plan comes at once,
 from __future__ import annotations
 
 from elasticjob_runtime.contract import PlanReason, PlanValue, StopValue
-from elasticjob_runtime.membership.eligibility import known_unreachable, ranks_of
-from elasticjob_runtime.membership.model import (
-    ALIVE,
+from elasticjob_runtime.membership.actions import (
     Action,
-    Plan,
     ProposeStop,
     PublishState,
-    Stop,
     StopWorkers,
+)
+from elasticjob_runtime.membership.eligibility import known_unreachable, ranks_of
+from elasticjob_runtime.membership.view import (
+    ALIVE,
+    Plan,
+    Stop,
     View,
     WorkersState,
 )

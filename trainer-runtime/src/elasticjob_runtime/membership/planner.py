@@ -19,6 +19,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import MemberState, OutcomeState, OutcomeValue, PlanReason
+from elasticjob_runtime.membership.actions import (
+    Action,
+    ProbePeers,
+    ProposePlan,
+    PublishOutcome,
+    Wait,
+)
 from elasticjob_runtime.membership.eligibility import (
     answered,
     candidates,
@@ -31,19 +38,14 @@ from elasticjob_runtime.membership.eligibility import (
     unasked,
 )
 from elasticjob_runtime.membership.failures import assess_crash, crashes, delay_or_end, first_failure, said
-from elasticjob_runtime.membership.model import (
-    Action,
-    Member,
-    Plan,
-    ProbePeers,
-    ProposePlan,
-    PublishOutcome,
-    Stop,
-    View,
-    Wait,
-)
 from elasticjob_runtime.membership.planned_changes import let_save, patience, saving
 from elasticjob_runtime.membership.sizes import group_size, largest
+from elasticjob_runtime.membership.view import (
+    Member,
+    Plan,
+    Stop,
+    View,
+)
 
 
 def next_plan(view: View, now: float) -> Action | None:

@@ -7,7 +7,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from elasticjob_runtime.contract import Neighbour, PlanValue, RankValue
-from elasticjob_runtime.membership.model import Member
+from elasticjob_runtime.membership.view import (
+    Member,
+)
 
 MOST_GONE = 32
 """Ranks that a plan's head names as gone, at most: it stays small."""

@@ -11,7 +11,12 @@ import zlib
 from elasticjob_runtime.contract import MemberState
 from elasticjob_runtime.membership import crash_loop
 from elasticjob_runtime.membership.eligibility import known_unreachable
-from elasticjob_runtime.membership.model import Member, Plan, Role, View
+from elasticjob_runtime.membership.view import (
+    Member,
+    Plan,
+    Role,
+    View,
+)
 
 TAKE_OVER_BY_RANK = 8
 """Ranks that take over one after the other. Should all of them be gone, the others come in no order, at the pace of

@@ -29,7 +29,7 @@ from elasticjob_runtime.etcd.interface import (
     WatchUpdate,
     is_final,
 )
-from elasticjob_runtime.membership.model import (
+from elasticjob_runtime.membership.actions import (
     ProposePlan,
     ProposeStop,
     PublishFailure,
@@ -38,10 +38,12 @@ from elasticjob_runtime.membership.model import (
     PublishSuspicion,
     Register,
     RestorePlan,
-    Role,
     StoreAction,
-    StoreView,
     Subscribe,
+)
+from elasticjob_runtime.membership.view import (
+    Role,
+    StoreView,
 )
 from elasticjob_runtime.rendezvous.cache import StoreCache, watched_ranges
 from elasticjob_runtime.rendezvous.plan_writer import BATCH, PlanOutdatedError, PlanWriter, for_the_store

@@ -18,7 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from elasticjob_runtime.membership.model import Member, Probe
+from elasticjob_runtime.membership.view import (
+    Member,
+    Probe,
+)
 from elasticjob_runtime.rendezvous import network
 from elasticjob_runtime.rendezvous.network import PortRange
 from elasticjob_runtime.workers import descriptors

@@ -13,8 +13,15 @@ from collections.abc import Callable, Mapping
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, Keys, PlanValue, RankValue
 from elasticjob_runtime.etcd.interface import Compare, Delete, KeyRange, Operation, Put, Store, StoreError
-from elasticjob_runtime.membership.model import Member, ProposePlan, ProposeStop, PublishOutcome
+from elasticjob_runtime.membership.actions import (
+    ProposePlan,
+    ProposeStop,
+    PublishOutcome,
+)
 from elasticjob_runtime.membership.ranks import assign_rank, changed
+from elasticjob_runtime.membership.view import (
+    Member,
+)
 
 BATCH = 96
 """Ranks written in one transaction: etcd allows 128 operations."""

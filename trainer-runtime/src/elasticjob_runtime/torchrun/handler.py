@@ -34,7 +34,9 @@ from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 from elasticjob_runtime.cli.options import UsageError
 from elasticjob_runtime.contract import Env, ExitCode, FailureValue, OutcomeState, OutcomeValue
 from elasticjob_runtime.etcd import Store
-from elasticjob_runtime.membership.model import Plan
+from elasticjob_runtime.membership.view import (
+    Plan,
+)
 from elasticjob_runtime.torchrun import BACKEND
 from elasticjob_runtime.torchrun.member import LEAVE_SIGNALS, Ended, Member
 from elasticjob_runtime.torchrun.options import MemberConfig, member_config, open_store, read_conf

@@ -17,17 +17,19 @@ from elasticjob_runtime.contract import ExitCode, FailureValue, MemberValue, Out
 from elasticjob_runtime.etcd.interface import Store, StoreError
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership import View
-from elasticjob_runtime.membership.model import (
+from elasticjob_runtime.membership.actions import (
     Action,
     Exit,
-    Plan,
-    Probe,
     ProbePeers,
     ProbeWitnesses,
     StartWorkers,
     StopWorkers,
-    StoreView,
     Wait,
+)
+from elasticjob_runtime.membership.view import (
+    Plan,
+    Probe,
+    StoreView,
 )
 from elasticjob_runtime.rendezvous.executor import StoreExecutor
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats

@@ -14,7 +14,9 @@ from elasticjob_runtime.cli import options
 from elasticjob_runtime.cli.options import RunConf, UsageError, member_id, run_conf
 from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.etcd import CONF_KEYS, Endpoint, EtcdClient, connect
-from elasticjob_runtime.membership.model import MemberSettings
+from elasticjob_runtime.membership.view import (
+    MemberSettings,
+)
 from elasticjob_runtime.rendezvous.network import PortRange
 from elasticjob_runtime.rendezvous.witnesses import Witness, witnesses
 

@@ -13,14 +13,16 @@ import enum
 
 from elasticjob_runtime.contract import ExitCode, FailureValue, MemberState, OutcomeValue, PlanReason
 from elasticjob_runtime.membership import View, decide
-from elasticjob_runtime.membership.model import (
+from elasticjob_runtime.membership.actions import (
     Action,
     Exit,
-    Plan,
     PublishOutcome,
     PublishState,
-    Role,
     Wait,
+)
+from elasticjob_runtime.membership.view import (
+    Plan,
+    Role,
     Workers,
     WorkersState,
 )

@@ -18,7 +18,11 @@ from typing import BinaryIO
 from elasticjob_runtime.contract import PEER_LOST, FailureValue
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.failures import first_failure
-from elasticjob_runtime.membership.model import Plan, Workers, WorkersState
+from elasticjob_runtime.membership.view import (
+    Plan,
+    Workers,
+    WorkersState,
+)
 from elasticjob_runtime.workers import descriptors, logs
 from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.environment import GroupSpec, worker_environment

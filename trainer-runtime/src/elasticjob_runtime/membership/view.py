@@ -1,8 +1,6 @@
-"""The data that membership decisions are made from, and the actions they return.
+"""What one agent knows when it decides: `View`, and the values it is made of.
 
-A `View` is everything one agent knows at one moment. `decide(view, now)` (decide.py) turns it into one `Action`; the
-agent executes the action, which changes the view, and asks again. Nothing here does I/O or reads a clock; times are
-monotonic seconds.
+Pure data: nothing here does I/O or reads a clock. Times are monotonic seconds unless a field says otherwise.
 """
 
 from __future__ import annotations
@@ -15,10 +13,8 @@ from elasticjob_runtime.contract import (
     PARTITION_GRACE,
     ExitCode,
     FailureValue,
-    MemberState,
     MemberValue,
     OutcomeValue,
-    PlanReason,
     PlanValue,
     RankValue,
     SpecValue,
@@ -260,150 +256,3 @@ class View:
     def max_restarts(self) -> int:
         wanted = self.spec.max_restarts
         return self.settings.max_restarts if wanted is None else wanted
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Action:
-    """What to do next, and why. The reason is one short sentence for people; it is logged when it changes."""
-
-    reason: str
-    until: float | None = None
-    """Monotonic time at which to decide again even where nothing changed before; None: not needed."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Wait(Action):
-    """Nothing to do for now."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Register(Action):
-    """Get a lease and write the member key."""
-
-    state: MemberState = MemberState.READY
-    round: int = 0
-    stores: bool = False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Subscribe(Action):
-    role: Role
-    predecessor: str = ""
-    """Member to watch; empty and FOLLOWER: find out who registered just before me."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class PublishState(Action):
-    state: MemberState
-    round: int
-    stores: bool = False
-    saves: bool | None = None
-    """None: as it was."""
-    saved: int | None = None
-    """None: as it was."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class PublishFailure(Action):
-    failure: FailureValue
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class PublishSuspicion(Action):
-    suspicion: SuspicionValue
-    retract: bool = False
-    """Take it back: it is heard again."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class PublishOutcome(Action):
-    outcome: OutcomeValue
-    expected_mod_revision: int
-    """mod_revision of the plan that ended so."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ProposePlan(Action):
-    """Write ranks and head of plan `round`; lost where anybody named has gone or another plan came first."""
-
-    round: int
-    members: tuple[Member, ...]
-    """In rank order."""
-    restart_count: int
-    plan_reason: PlanReason
-    message: str
-    """The cause, for the plan's readers."""
-    expected_mod_revision: int
-    """mod_revision of the plan that this one follows; 0: none."""
-    caused_at: float = 0.0
-    """When the cause happened, Unix time, s; 0: not known."""
-    crashes: crash_loop.CrashHistory = dataclasses.field(default_factory=crash_loop.CrashHistory)
-    store_generation: int = 0
-    """Of the etcd that this plan is written to, as the spec says; 0: not known."""
-    run_began: int = 0
-    """Unix time of the run's first plan, s; 0: this is it."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ProposeStop(Action):
-    """Let the workers of the current plan save before a planned change; lost where another plan came first."""
-
-    stop: StopValue
-    expected_mod_revision: int
-    """mod_revision of the plan whose workers stop."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class RestorePlan(Action):
-    """Write the plan that is running again: the store came back without it."""
-
-    plan: Plan
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ProbePeers(Action):
-    members: tuple[Member, ...]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ProbeWitnesses(Action):
-    """Find out whether anything outside the group answers: then it is the store that is away, and not this group that
-    is cut off."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class StartWorkers(Action):
-    plan: Plan
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class StopWorkers(Action):
-    grace: float = 0.0
-    """s between SIGTERM and SIGKILL; 0: SIGKILL at once (their state is lost anyway, or saved in the last checkpoint),
-    also of workers that had time left."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Exit(Action):
-    code: ExitCode
-
-
-StoreAction = (
-    Register
-    | Subscribe
-    | PublishState
-    | PublishFailure
-    | PublishSuspicion
-    | PublishOutcome
-    | ProposeStop
-    | ProposePlan
-    | RestorePlan
-)
-"""Actions that go to the store: one at a time, retried with backoff while it is out of reach."""
-
-
-def stop(view: View, reason: str) -> Action:
-    """Stops the workers at once, or waits until they have. Who had time to save has it no longer."""
-    if view.workers.state is WorkersState.STOPPING and not view.workers.saving:
-        return Wait(reason=f"stopping the workers: {reason}")
-    return StopWorkers(reason=reason)
