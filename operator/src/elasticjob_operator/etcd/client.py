@@ -21,6 +21,7 @@ from elasticjob_runtime.etcd import (
     KeyRange,
     NotEtcd,
     Operation,
+    Rotation,
     StoreError,
     TlsConfig,
     TxnResult,
@@ -28,7 +29,6 @@ from elasticjob_runtime.etcd import (
     parse_endpoints,
     protocol,
 )
-from elasticjob_runtime.etcd.endpoints import Rotation
 
 from elasticjob_operator.etcd import responses
 from elasticjob_operator.etcd.connection import Broken, Connection, NotHttp

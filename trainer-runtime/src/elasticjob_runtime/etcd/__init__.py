@@ -3,7 +3,7 @@ semantics."""
 
 from elasticjob_runtime.etcd.client import EtcdClient, connect
 from elasticjob_runtime.etcd.config import CONF_KEYS, Credentials, TlsConfig
-from elasticjob_runtime.etcd.endpoints import Endpoint, parse_endpoints
+from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation, parse_endpoints
 from elasticjob_runtime.etcd.interface import (
     Compare,
     Delete,
@@ -50,6 +50,7 @@ __all__ = [
     "Operation",
     "Put",
     "RangeResult",
+    "Rotation",
     "Store",
     "StoreError",
     "TlsConfig",
