@@ -14,22 +14,22 @@ from typing import Any
 import kopf
 
 from elasticjob_operator import metrics
-from elasticjob_operator.controller import Jobs, KeyedQueue, Reconciler, Resync, key_of
+from elasticjob_operator.controller import JobCache, Reconciler, Resync, WorkQueue, key_of
 from elasticjob_operator.controller.kopf_source import follow_jobs, register
 from elasticjob_operator.etcd import RunWatches
 from elasticjob_operator.health import Health
 from elasticjob_operator.kube import (
-    Api,
     ApiError,
     Cluster,
-    Connection,
-    Elector,
+    Credentials,
     EventRecorder,
-    Key,
+    KubeClient,
+    LeaderElectionConfig,
+    LeaderElector,
     NotFoundError,
-    Terms,
     list_job_versions,
 )
+from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.tasks import Supervisor
 
@@ -52,67 +52,71 @@ class App:
         self._fault = ""
         self._supervisor = Supervisor(self._on_fault)
         self._silent_watch = False
-        self._queue: KeyedQueue[Key] = KeyedQueue(
+        self._queue: WorkQueue[NamespacedName] = WorkQueue(
             lambda key: min(LONGEST_REST, self._cluster.pod_count(key) * REST_PER_POD)
         )
-        self._jobs = Jobs()
-        self._sessions = RunWatches(self._queue.add, may_write=self._may_write, supervisor=self._supervisor)
+        self._jobs = JobCache()
+        self._run_watches = RunWatches(self._queue.add, may_write=self._may_write, supervisor=self._supervisor)
         self._restarts = metrics.Restarts()
         self._audit: Resync | None = None
-        self._elector: Elector | None = None
+        self._leader_elector: LeaderElector | None = None
         self._leading = False
         self._watching = False
         self._synced = False
 
     async def run(self) -> int:
         self._take_signals()
-        connection = await Connection.open()
-        api, lease_api = Api(connection.client(), self._may_write), Api(connection.client())
+        credentials = await Credentials.open()
+        api, lease_api = KubeClient(credentials.client(), self._may_write), KubeClient(credentials.client())
         self._cluster = Cluster(api, self._settings, self._queue.add)
-        self._elector = self._new_elector(lease_api)
+        self._leader_elector = self._new_leader_elector(lease_api)
         health = Health(self._settings.probe_port, self._faults, self._readiness)
         await health.start()
         log.info("probes and metrics on port %d", health.port)
         stop_counting = self._count()
-        self._supervisor.start(connection.follow_ca(), "renewal of the certificate authority")
+        self._supervisor.start(credentials.follow_ca(), "renewal of the certificate authority")
         try:
             await self._lead()
             await self._until_stopped(self._start(api))
             if not self._stop.is_set():
-                await self._follow_jobs(connection)
+                await self._follow_jobs(credentials)
         finally:
             await self._end()
-            if self._elector is not None:
-                await self._elector.release()
+            if self._leader_elector is not None:
+                await self._leader_elector.release()
             stop_counting()
             await health.stop()
             await api.close()
             await lease_api.close()
-            await connection.close()
+            await credentials.close()
         return 1 if self._fault else 0
 
     def _take_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
 
-    def _new_elector(self, api: Api) -> Elector | None:
+    def _new_leader_elector(self, api: KubeClient) -> LeaderElector | None:
         settings = self._settings
         if not settings.lease_namespace:
             return None
         identity = settings.lease_identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
-        return Elector(
-            api, settings.lease_namespace, settings.lease_name, identity, Terms(duration=settings.lease_seconds)
+        return LeaderElector(
+            api,
+            settings.lease_namespace,
+            settings.lease_name,
+            identity,
+            LeaderElectionConfig(duration=settings.lease_seconds),
         )
 
     def _may_write(self) -> bool:
-        return self._elector is None or self._elector.holds()
+        return self._leader_elector is None or self._leader_elector.is_leader()
 
     async def _lead(self) -> None:
         """Returns when this operator may act, or is to stop."""
-        if self._elector is not None:
-            await self._until_stopped(self._elector.acquire())
+        if self._leader_elector is not None:
+            await self._until_stopped(self._leader_elector.acquire())
             if not self._stop.is_set():
-                self._supervisor.start(self._elector.keep(), "leadership")
+                self._supervisor.start(self._leader_elector.renew(), "leadership")
         self._leading = not self._stop.is_set()
         metrics.LEADER.set(self._leading)
 
@@ -122,17 +126,17 @@ class App:
         metrics.QUEUE_AGE.set_function(lambda: self._queue.age)
         return metrics.count_jobs(lambda: self._jobs.conditions)
 
-    async def _start(self, api: Api) -> None:
+    async def _start(self, api: KubeClient) -> None:
         """Everything but kopf: when the first job comes, the cluster is known."""
         if self._stop.is_set():
             return
         await self._wait_for_crd(api)
-        teller = EventRecorder(api)
+        recorder = EventRecorder(api)
         self._watching = True
         for informer in self._cluster.informers:
             self._supervisor.start(informer.run(), f"informer of {informer}")
         await self._cluster.synced()
-        reconciler = Reconciler(self._settings, self._jobs, self._cluster, self._sessions, teller, self._queue)
+        reconciler = Reconciler(self._settings, self._jobs, self._cluster, self._run_watches, recorder, self._queue)
         audit = self._audit = Resync(
             api,
             self._jobs,
@@ -141,12 +145,12 @@ class App:
             seconds=self._settings.resync_seconds,
             on_dead=self._on_silent_watch,
         )
-        self._supervisor.start(teller.run(), "teller")
+        self._supervisor.start(recorder.run(), "teller")
         self._supervisor.start(self._queue.work(reconciler.reconcile, self._settings.workers), "reconcilers")
         self._supervisor.start(audit.run(), "audit")
         self._synced = True
 
-    async def _wait_for_crd(self, api: Api) -> None:
+    async def _wait_for_crd(self, api: KubeClient) -> None:
         while True:
             try:
                 for namespace in self._settings.namespaces or ("",):
@@ -158,9 +162,9 @@ class App:
                 log.error("cannot list ElasticJobs, trying again: %s", error)
             await asyncio.sleep(CRD_SECONDS)
 
-    async def _follow_jobs(self, connection: Connection) -> None:
+    async def _follow_jobs(self, credentials: Credentials) -> None:
         registry = kopf.OperatorRegistry()
-        register(registry, connection=connection, changed=self._on_job, deleted=self._on_deleted_job)
+        register(registry, credentials=credentials, changed=self._on_job, deleted=self._on_deleted_job)
         await follow_jobs(
             registry,
             namespaces=self._settings.namespaces,
@@ -180,7 +184,7 @@ class App:
         if self._jobs.put(body):
             self._queue.add(key)
 
-    def _heard_of(self, body: Mapping[str, Any]) -> Key:
+    def _heard_of(self, body: Mapping[str, Any]) -> NamespacedName:
         key = key_of(body)
         if self._audit is not None:
             self._audit.heard(key)
@@ -213,7 +217,7 @@ class App:
     def _readiness(self) -> tuple[bool, str]:
         if self._leading:
             return self._synced, "ok" if self._synced else "starting"
-        return self._elector is not None and self._elector.fresh, "standing by"
+        return self._leader_elector is not None and self._leader_elector.observed_recently, "standing by"
 
     async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs `work`, but not beyond the signal to stop."""
@@ -230,4 +234,4 @@ class App:
     async def _end(self) -> None:
         self._stop.set()
         await self._supervisor.stop_all()
-        await self._sessions.close()
+        await self._run_watches.close()

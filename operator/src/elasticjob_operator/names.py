@@ -3,6 +3,9 @@ ours."""
 
 from __future__ import annotations
 
+NamespacedName = tuple[str, str]
+"""(namespace, name) of an object; of a job where nothing else is said."""
+
 FIELD_MANAGER = "elasticjob-operator"
 """Field manager of what we apply, and the reporting component of our Events."""
 

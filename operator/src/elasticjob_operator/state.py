@@ -219,7 +219,7 @@ class Connectivity(str, enum.Enum):
 class RendezvousView:
     """What the operator knows of a job's rendezvous. While it cannot be reached: what it said last."""
 
-    reach: Connectivity = Connectivity.CONNECTING
+    connectivity: Connectivity = Connectivity.CONNECTING
     run_id: str = ""
     """Of which run this tells; empty: of the current one."""
     error: str = ""
@@ -288,5 +288,5 @@ class JobState:
     rendezvous: RendezvousView = RendezvousView()
     admission: Admission | None = None
     refusal: Refusal | None = None
-    namespace_goes: bool = False
+    namespace_terminating: bool = False
     """The job's namespace is being terminated, and the job with it: nothing can be created there any more."""

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from elasticjob_operator.controller import Jobs, KeyedQueue, Resync
-from elasticjob_operator.kube import Api, Connection, Key
+from elasticjob_operator.controller import JobCache, Resync, WorkQueue
+from elasticjob_operator.kube import Credentials, KubeClient
+from elasticjob_operator.names import NamespacedName
 
 from tests.integration.operator.kube import Namespace
 from tests.unit.operator.waiting import until
@@ -17,15 +18,15 @@ from tests.unit.operator.waiting import until
 class Bench:
     """An audit with nobody who watches: all there is to find, it must find."""
 
-    def __init__(self, api: Api, ns: Namespace, seconds: float = 0.2) -> None:
-        self.jobs = Jobs()
-        self.queue: KeyedQueue[Key] = KeyedQueue()
-        self.woken: list[Key] = []
+    def __init__(self, api: KubeClient, ns: Namespace, seconds: float = 0.2) -> None:
+        self.jobs = JobCache()
+        self.queue: WorkQueue[NamespacedName] = WorkQueue()
+        self.woken: list[NamespacedName] = []
         self.deaths = 0
         self.audit = Resync(api, self.jobs, self.queue, namespaces=(ns.name,), seconds=seconds, on_dead=self._on_dead)
         self._tasks = [asyncio.create_task(self.audit.run()), asyncio.create_task(self.queue.work(self._handle, 1))]
 
-    async def _handle(self, key: Key) -> None:
+    async def _handle(self, key: NamespacedName) -> None:
         self.woken.append(key)
 
     def _on_dead(self) -> None:
@@ -38,17 +39,17 @@ class Bench:
 
 
 @pytest.fixture
-async def api(control_plane: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
+async def api(control_plane: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeClient]:
     monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(control_plane))
-    connection = await Connection.open()
-    api = Api(connection.client())
+    credentials = await Credentials.open()
+    api = KubeClient(credentials.client())
     yield api
     await api.close()
-    await connection.close()
+    await credentials.close()
 
 
 @pytest.fixture
-async def bench(api: Api, ns: Namespace) -> AsyncIterator[Bench]:
+async def bench(api: KubeClient, ns: Namespace) -> AsyncIterator[Bench]:
     bench = Bench(api, ns)
     yield bench
     await bench.close()
@@ -93,7 +94,7 @@ async def test_every_job_is_looked_at_again(bench: Bench, ns: Namespace, submit:
 
 
 async def test_watch_begun_anew_is_followed_by_audits_at_once(
-    api: Api, ns: Namespace, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    api: KubeClient, ns: Namespace, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It tells of what is there, not of what vanished while there was none."""
     monkeypatch.setattr("elasticjob_operator.controller.resync.HURRY_SECONDS", 0.1)

@@ -9,27 +9,27 @@ from pathlib import Path
 
 import pytest
 from elasticjob_operator.kube import informer as module
-from elasticjob_operator.kube.cache import Store
-from elasticjob_operator.kube.client import Api, Json
-from elasticjob_operator.kube.credentials import Connection
+from elasticjob_operator.kube.api_resources import NODES, PODS, ApiResource
+from elasticjob_operator.kube.cache import ObjectCache
+from elasticjob_operator.kube.client import Json, KubeClient
+from elasticjob_operator.kube.credentials import Credentials
 from elasticjob_operator.kube.informer import Informer
-from elasticjob_operator.kube.kinds import NODES, PODS, Resource
 
 from hack.cluster.loopback import ControlPlane
 from tests.integration.operator.kube import Kube, Namespace
 from tests.integration.operator.process import Gate, changed_kubeconfig
 from tests.unit.operator.waiting import until
 
-CONFIG_MAPS = Resource(kind="ConfigMap", plural="configmaps")
+CONFIG_MAPS = ApiResource(kind="ConfigMap", plural="configmaps")
 
 
 class Bench:
     """An informer of ConfigMaps in the test's namespace, through a gate."""
 
-    def __init__(self, api: Api, ns: Namespace, gate: Gate) -> None:
+    def __init__(self, api: KubeClient, ns: Namespace, gate: Gate) -> None:
         self.ns = ns
         self.gate = gate
-        self.store: Store[str] = Store(
+        self.store: ObjectCache[str] = ObjectCache(
             lambda body: body.get("data", {}).get("value", ""),
             lambda body: ("", body["metadata"]["name"]),
             lambda _: None,
@@ -59,7 +59,7 @@ class Bench:
 @pytest.fixture
 async def api(
     kube: Kube, control_plane: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[tuple[Api, Gate]]:
+) -> AsyncIterator[tuple[KubeClient, Gate]]:
     """Through a gate that the test can shut."""
     assert kube.server.hostname
     assert kube.server.port
@@ -67,16 +67,16 @@ async def api(
     gate.open()
     path = changed_kubeconfig(control_plane, tmp_path / "gate.conf", server=f"https://127.0.0.1:{gate.port}")
     monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
-    connection = await Connection.open()
-    api = Api(connection.client())
+    credentials = await Credentials.open()
+    api = KubeClient(credentials.client())
     yield api, gate
     await api.close()
-    await connection.close()
+    await credentials.close()
     gate.shut()
 
 
 @pytest.fixture
-async def bench(api: tuple[Api, Gate], ns: Namespace) -> AsyncIterator[Bench]:
+async def bench(api: tuple[KubeClient, Gate], ns: Namespace) -> AsyncIterator[Bench]:
     bench = Bench(api[0], ns, api[1])
     yield bench
     await bench.close()
@@ -127,7 +127,7 @@ async def test_long_lists_come_in_pages(bench: Bench, monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "PAGE", 3)
     for number in range(10):
         await bench.create(f"number-{number}")
-    again = Bench(bench.informer._api, bench.ns, bench.gate)
+    again = Bench(bench.informer._client, bench.ns, bench.gate)
     await asyncio.wait_for(again.informer.synced.wait(), 10)
     assert len(again.store) == 10
     await again.close()
@@ -138,7 +138,7 @@ async def test_answer_to_our_own_write_never_brings_back_what_was_deleted(bench:
     await bench.delete("short-lived")
     await bench.create("later")
     await until(lambda: bench.value("later") == "1")
-    bench.informer.enter(answer)
+    bench.informer.on_written(answer)
     assert bench.value("short-lived") is None
 
 
@@ -150,9 +150,9 @@ async def test_forbidden_is_no_fault_where_it_is_optional(
     token = control_plane_server.kubectl("create", "token", "nobody", "--namespace", ns.name).strip()
     path = changed_kubeconfig(control_plane_server.kubeconfig, tmp_path / "nobody.conf", token=token)
     monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
-    connection = await Connection.open()
-    api = Api(connection.client())
-    store: Store[str] = Store(lambda body: body["metadata"]["name"], lambda _: None, lambda _: None)
+    credentials = await Credentials.open()
+    api = KubeClient(credentials.client())
+    store: ObjectCache[str] = ObjectCache(lambda body: body["metadata"]["name"], lambda _: None, lambda _: None)
     optional = Informer(api, NODES, store, optional=True)
     needed = Informer(api, PODS, store, namespace=ns.name)
     tasks = [asyncio.create_task(each.run()) for each in (optional, needed)]
@@ -163,4 +163,4 @@ async def test_forbidden_is_no_fault_where_it_is_optional(
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await api.close()
-    await connection.close()
+    await credentials.close()

@@ -194,8 +194,8 @@ def make_plan(
     )
 
 
-def make_view(reach: Connectivity = Connectivity.REACHABLE, **fields: Any) -> RendezvousView:
-    return RendezvousView(reach=reach, **fields)
+def make_view(connectivity: Connectivity = Connectivity.REACHABLE, **fields: Any) -> RendezvousView:
+    return RendezvousView(connectivity=connectivity, **fields)
 
 
 def make_failure(

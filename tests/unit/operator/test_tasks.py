@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from elasticjob_operator.controller import KeyedQueue
+from elasticjob_operator.controller import WorkQueue
 from elasticjob_operator.etcd import RunWatches
 from elasticjob_operator.planning import Target
 from elasticjob_operator.tasks import Supervisor
@@ -55,7 +55,7 @@ async def test_task_that_somebody_else_cancelled_is_a_fault() -> None:
 
 
 async def test_worker_of_the_queue_that_ends_is_a_fault() -> None:
-    supervisor, queue = Supervisor(), KeyedQueue[str]()
+    supervisor, queue = Supervisor(), WorkQueue[str]()
 
     async def handle(_: str) -> None:
         task = asyncio.current_task()
@@ -71,14 +71,14 @@ async def test_worker_of_the_queue_that_ends_is_a_fault() -> None:
 
 async def test_hub_that_ends_is_a_fault_and_one_that_is_not_needed_any_more_is_none() -> None:
     supervisor = Supervisor()
-    sessions = RunWatches(lambda _: None, supervisor=supervisor)
+    run_watches = RunWatches(lambda _: None, supervisor=supervisor)
     for name in ("a", "b"):
-        await sessions.follow(("ml", name), Target(endpoint=f"127.0.0.1:{len(name)}", run_id=name))
-    await sessions.follow(("ml", "a"), Target(endpoint="127.0.0.1:2", run_id="a"))
-    await sessions.follow(("ml", "b"), None)
+        await run_watches.follow(("ml", name), Target(endpoint=f"127.0.0.1:{len(name)}", run_id=name))
+    await run_watches.follow(("ml", "a"), Target(endpoint="127.0.0.1:2", run_id="a"))
+    await run_watches.follow(("ml", "b"), None)
     await asyncio.sleep(0)
     assert supervisor.faults == []
     (task,) = supervisor.tasks
     task.cancel()
     await until(lambda: supervisor.faults == ["hub of etcd 127.0.0.1:2 ended"])
-    await sessions.close()
+    await run_watches.close()

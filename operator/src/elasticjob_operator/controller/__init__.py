@@ -1,8 +1,8 @@
 """One loop for each job: observe, plan, apply, write status. A keyed queue says when."""
 
-from elasticjob_operator.controller.job_cache import Jobs, key_of
+from elasticjob_operator.controller.job_cache import JobCache, key_of
 from elasticjob_operator.controller.reconciler import Reconciler
 from elasticjob_operator.controller.resync import Resync
-from elasticjob_operator.controller.work_queue import KeyedQueue
+from elasticjob_operator.controller.work_queue import WorkQueue
 
-__all__ = ["Jobs", "KeyedQueue", "Reconciler", "Resync", "key_of"]
+__all__ = ["JobCache", "Reconciler", "Resync", "WorkQueue", "key_of"]

@@ -16,8 +16,8 @@ import orjson
 
 from elasticjob_operator.api import ElasticJob
 from elasticjob_operator.kube.cache import to_bytes
+from elasticjob_operator.names import NamespacedName
 
-Key = tuple[str, str]
 Json = Mapping[str, Any]
 
 PARSED = 2048
@@ -39,10 +39,10 @@ class _Known:
     """JSON."""
 
 
-class Jobs:
+class JobCache:
     def __init__(self) -> None:
-        self._known: dict[Key, _Known] = {}
-        self._parsed: collections.OrderedDict[Key, ElasticJob] = collections.OrderedDict()
+        self._known: dict[NamespacedName, _Known] = {}
+        self._parsed: collections.OrderedDict[NamespacedName, ElasticJob] = collections.OrderedDict()
         """Of these states; the last used at the end."""
         self.conditions: collections.Counter[str] = collections.Counter()
         """How many jobs each condition is True of."""
@@ -50,7 +50,7 @@ class Jobs:
     def __len__(self) -> int:
         return len(self._known)
 
-    def __iter__(self) -> Iterator[Key]:
+    def __iter__(self) -> Iterator[NamespacedName]:
         return iter(list(self._known))
 
     def put(self, body: Json) -> bool:
@@ -65,7 +65,7 @@ class Jobs:
         self._count(known, new)
         return True
 
-    def remove(self, key: Key, uid: str) -> bool:
+    def remove(self, key: NamespacedName, uid: str) -> bool:
         """Only that very job, never a younger one of its name. Whether it was there."""
         known = self._known.get(key)
         if known is None or known.uid != uid:
@@ -80,13 +80,13 @@ class Jobs:
         self.conditions.subtract(before.true if before else ())
         self.conditions.update(after.true if after else ())
 
-    def body(self, key: Key) -> Json | None:
+    def body(self, key: NamespacedName) -> Json | None:
         """As the API server has it, without managed fields and the like. A new object each time."""
         known = self._known.get(key)
         body: Json | None = orjson.loads(known.body) if known else None
         return body
 
-    def get(self, key: Key) -> ElasticJob | None:
+    def get(self, key: NamespacedName) -> ElasticJob | None:
         """Raises api.InvalidJobError."""
         if key in self._parsed:
             self._parsed.move_to_end(key)
@@ -99,23 +99,23 @@ class Jobs:
             self._parsed.popitem(last=False)
         return job
 
-    def uid(self, key: Key) -> str:
+    def uid(self, key: NamespacedName) -> str:
         """Empty: not known."""
         known = self._known.get(key)
         return known.uid if known else ""
 
-    def version(self, key: Key) -> int:
+    def version(self, key: NamespacedName) -> int:
         """resourceVersion of the known state; 0: not known."""
         known = self._known.get(key)
         return known.version if known else 0
 
-    def generation(self, key: Key) -> int:
+    def generation(self, key: NamespacedName) -> int:
         """Of the spec in the known state; 0: not known."""
         known = self._known.get(key)
         return known.generation if known else 0
 
 
-def key_of(body: Json) -> Key:
+def key_of(body: Json) -> NamespacedName:
     metadata = body["metadata"]
     return metadata["namespace"], metadata["name"]
 

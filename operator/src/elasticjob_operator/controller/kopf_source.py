@@ -17,7 +17,7 @@ from typing import Any
 import kopf
 
 from elasticjob_operator.api import GROUP, PLURAL, VERSION
-from elasticjob_operator.kube import Connection
+from elasticjob_operator.kube import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -31,13 +31,13 @@ FIRST_WAIT, LONGEST_WAIT, STEADY_SECONDS = 0.5, 30.0, 60.0
 def register(
     registry: kopf.OperatorRegistry,
     *,
-    connection: Connection,
+    credentials: Credentials,
     changed: Callable[[Mapping[str, Any]], None],
     deleted: Callable[[Mapping[str, Any]], None],
 ) -> None:
     @kopf.on.login(registry=registry)
     async def login(**_: Any) -> kopf.ConnectionInfo:
-        return await connection.for_kopf()
+        return await credentials.for_kopf()
 
     @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
     async def on_job(event: kopf.RawEvent, **_: Any) -> None:

@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterable
 from elasticjob_runtime.etcd import StoreError
 
 from elasticjob_operator.api import API_VERSION, KIND, ElasticJob, InvalidJobError, Status
-from elasticjob_operator.controller.job_cache import Jobs
+from elasticjob_operator.controller.job_cache import JobCache
 from elasticjob_operator.controller.status_throttle import as_written, conflict_wait, seconds_to_hold
-from elasticjob_operator.controller.work_queue import KeyedQueue
+from elasticjob_operator.controller.work_queue import WorkQueue
 from elasticjob_operator.etcd import RunWatches
-from elasticjob_operator.kube import Cluster, EventRecorder, Key
+from elasticjob_operator.kube import Cluster, EventRecorder
+from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.planning import (
     Action,
     ClearRun,
@@ -57,7 +58,7 @@ class _Memory:
     refusals: int = 0
     unanswered: int = 0
     """Dry runs in a row that got no verdict."""
-    namespace_goes: bool = False
+    namespace_terminating: bool = False
     run_id: str = ""
     """Of the run whose rendezvous is followed."""
     written_at: float = float("-inf")
@@ -83,23 +84,23 @@ class Reconciler:
     def __init__(
         self,
         settings: Settings,
-        jobs: Jobs,
+        jobs: JobCache,
         cluster: Cluster,
-        sessions: RunWatches,
-        teller: EventRecorder,
-        queue: KeyedQueue[Key],
+        run_watches: RunWatches,
+        recorder: EventRecorder,
+        queue: WorkQueue[NamespacedName],
         clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.timezone.utc),
     ) -> None:
         self._settings = settings
         self._jobs = jobs
         self._cluster = cluster
-        self._sessions = sessions
-        self._teller = teller
+        self._run_watches = run_watches
+        self._recorder = recorder
         self._queue = queue
         self._clock = clock
-        self._memories: dict[Key, _Memory] = {}
+        self._memories: dict[NamespacedName, _Memory] = {}
 
-    async def reconcile(self, key: Key) -> None:
+    async def reconcile(self, key: NamespacedName) -> None:
         """Raises ApiError or ConnectionError: try again later."""
         try:
             job = self._jobs.get(key)
@@ -115,7 +116,7 @@ class Reconciler:
             return
         await self._round(key, job, self._memories.setdefault(key, _Memory(uid=job.uid)))
 
-    async def _round(self, key: Key, job: ElasticJob, memory: _Memory) -> None:
+    async def _round(self, key: NamespacedName, job: ElasticJob, memory: _Memory) -> None:
         now = self._clock()
         world = self._observe(key, job, memory)
         if memory.unwritten is not None and memory.based_on != job.status:
@@ -124,7 +125,7 @@ class Reconciler:
             )
         current = job if memory.unwritten is None else job.model_copy(update={"status": memory.unwritten})
         decided = plan(current, world, self._settings, now)
-        await self._sessions.follow(key, decided.target)
+        await self._run_watches.follow(key, decided.target)
         memory.run_id = decided.target.run_id if decided.target else ""
         _log_actions(key, decided.actions)
         failure, done = await self._apply(key, job, memory, decided.actions)
@@ -135,17 +136,17 @@ class Reconciler:
         if decided.requeue_at is not None:
             self._look_again(key, decided.requeue_at, now)
 
-    def _observe(self, key: Key, job: ElasticJob, memory: _Memory) -> JobState:
+    def _observe(self, key: NamespacedName, job: ElasticJob, memory: _Memory) -> JobState:
         return dataclasses.replace(
             self._cluster.observe(key, job.uid),
-            rendezvous=dataclasses.replace(self._sessions.view(key), run_id=memory.run_id),
+            rendezvous=dataclasses.replace(self._run_watches.view(key), run_id=memory.run_id),
             admission=memory.admission,
             refusal=memory.refusal,
-            namespace_goes=memory.namespace_goes,
+            namespace_terminating=memory.namespace_terminating,
         )
 
     async def _apply(
-        self, key: Key, job: ElasticJob, memory: _Memory, actions: tuple[Action, ...]
+        self, key: NamespacedName, job: ElasticJob, memory: _Memory, actions: tuple[Action, ...]
     ) -> tuple[Exception | None, tuple[Action, ...]]:
         """Cluster and rendezvous at once. Returns a failure that may pass (what status says is true all the same), and
         what was created and deleted."""
@@ -166,8 +167,8 @@ class Reconciler:
             if applied.unanswered:
                 delay = refusal_wait(memory.unanswered, longest=applied.admission.retry_seconds)
                 memory.admission = dataclasses.replace(applied.admission, retry_seconds=delay)
-        if applied.namespace_goes:
-            memory.namespace_goes = True  # for good: a namespace that is being terminated never comes back
+        if applied.namespace_terminating:
+            memory.namespace_terminating = True  # for good: a namespace that is being terminated never comes back
             log.info("left alone: its namespace is being terminated", extra=about(key))
             return None, applied.done
         if applied.missed:
@@ -183,7 +184,7 @@ class Reconciler:
             memory.refusal, memory.refusals = None, 0
         return applied.failure, applied.done
 
-    async def _tell_agents(self, key: Key, actions: list[PublishSpec | EvictMember | ClearRun]) -> None:
+    async def _tell_agents(self, key: NamespacedName, actions: list[PublishSpec | EvictMember | ClearRun]) -> None:
         """Several at once. An etcd that does not answer is waited for once and not for each: the next round asks for
         what is left."""
         left, failed = iter(actions), False
@@ -192,7 +193,7 @@ class Reconciler:
             nonlocal failed
             for action in left:
                 try:
-                    await self._sessions.execute(key, action)
+                    await self._run_watches.execute(key, action)
                 except StoreError as error:
                     log.warning("%s: %s", _described(action), error, extra=about(key, action.why))
                     failed = True
@@ -202,7 +203,7 @@ class Reconciler:
         await asyncio.gather(*(lane() for _ in range(min(AT_ONCE, len(actions)))))
 
     async def _write_status(
-        self, key: Key, version: str, written: Status, decided: Plan, memory: _Memory, *, done: bool = False
+        self, key: NamespacedName, version: str, written: Status, decided: Plan, memory: _Memory, *, done: bool = False
     ) -> None:
         """`version`, `written`: of the job that was decided on; `done`: this round created or deleted something."""
         stories = tuple(dict.fromkeys(memory.untold + decided.stories))
@@ -223,7 +224,7 @@ class Reconciler:
         memory.unwritten, memory.untold = None, ()
         self._tell(key, memory, stories)
 
-    async def _send_status(self, key: Key, version: str, status: Status, memory: _Memory) -> bool:
+    async def _send_status(self, key: NamespacedName, version: str, status: Status, memory: _Memory) -> bool:
         """False: it was not written, because the job is gone or has changed; then it is decided on anew."""
         if str(self._jobs.version(key)) != version:
             self._queue.add(key)  # changed while this round was under way
@@ -247,7 +248,7 @@ class Reconciler:
             self._queue.add(key)  # the watch will tell of that change of the spec as of something known
         return True
 
-    def _tell(self, key: Key, memory: _Memory, stories: Iterable[JobEvent]) -> None:
+    def _tell(self, key: NamespacedName, memory: _Memory, stories: Iterable[JobEvent]) -> None:
         version = str(self._jobs.version(key))
         if memory.told_version != version:
             memory.told_version = version
@@ -256,16 +257,16 @@ class Reconciler:
             log.info("%s: %s", story.reason.value, story.message, extra=about(key, story.reason.value))
             again = memory.told[story]  # the same deed once more, with no status written between
             memory.told[story] += 1
-            self._teller.tell(*key, memory.uid, f"{version}.{again}" if again else version, story)
+            self._recorder.record(*key, memory.uid, f"{version}.{again}" if again else version, story)
 
-    def _look_again(self, key: Key, when: datetime.datetime, now: datetime.datetime) -> None:
+    def _look_again(self, key: NamespacedName, when: datetime.datetime, now: datetime.datetime) -> None:
         delay = (when - now).total_seconds()
         if delay <= 0:
             self._queue.add(key)
         else:
             self._queue.add_at(key, asyncio.get_running_loop().time() + delay)
 
-    async def _refuse(self, key: Key, error: InvalidJobError) -> None:
+    async def _refuse(self, key: NamespacedName, error: InvalidJobError) -> None:
         body = self._jobs.body(key)
         if body is None:
             return
@@ -274,15 +275,15 @@ class Reconciler:
         memory = self._memories.setdefault(key, _Memory(uid=uid))
         await self._write_status(key, str(self._jobs.version(key)), before, refuse(body, error, self._clock()), memory)
 
-    async def _leave(self, key: Key, uid: str) -> bool:
+    async def _leave(self, key: NamespacedName, uid: str) -> bool:
         """The job was deleted: owner references take its objects; its keys in an etcd of the user's we take ourselves,
         once its agents are gone. False: not yet."""
-        view = self._sessions.view(key)
-        if view.reach is Connectivity.REACHABLE and not view.empty:
+        view = self._run_watches.view(key)
+        if view.connectivity is Connectivity.REACHABLE and not view.empty:
             if self._cluster.has_active_pods(key, uid):
                 return False  # their end wakes this key again
             await self._tell_agents(key, [ClearRun(why="the job was deleted")])
-        await self._sessions.follow(key, None)
+        await self._run_watches.follow(key, None)
         del self._memories[key]
         return True
 
@@ -292,7 +293,7 @@ def refusal_wait(refusals: int, *, longest: float = LONGEST_REFUSAL) -> float:
     return min(longest, FIRST_REFUSAL * 2.0 ** min(refusals - 1, 10))
 
 
-def about(key: Key, reason: str = "") -> dict[str, object]:
+def about(key: NamespacedName, reason: str = "") -> dict[str, object]:
     """Which job a log record is about, for kopf's formatters, and why."""
     extra: dict[str, object] = {
         "k8s_ref": {"apiVersion": API_VERSION, "kind": KIND, "namespace": key[0], "name": key[1]}
@@ -300,7 +301,7 @@ def about(key: Key, reason: str = "") -> dict[str, object]:
     return {**extra, "reason": reason} if reason else extra
 
 
-def _log_actions(key: Key, actions: Iterable[Action]) -> None:
+def _log_actions(key: NamespacedName, actions: Iterable[Action]) -> None:
     """One line for all of a kind and reason: a job of a thousand workers is not told of in a thousand lines."""
     groups: dict[tuple[str, str], list[str]] = {}
     for action in actions:

@@ -13,9 +13,10 @@ import logging
 import random
 from collections.abc import Callable
 
-from elasticjob_operator.controller.job_cache import Jobs
-from elasticjob_operator.controller.work_queue import KeyedQueue
-from elasticjob_operator.kube import Api, ApiError, Key, NotFoundError, list_job_versions, read_job
+from elasticjob_operator.controller.job_cache import JobCache
+from elasticjob_operator.controller.work_queue import WorkQueue
+from elasticjob_operator.kube import ApiError, KubeClient, NotFoundError, list_job_versions, read_job
+from elasticjob_operator.names import NamespacedName
 
 log = logging.getLogger(__name__)
 
@@ -31,21 +32,21 @@ class Resync:
 
     def __init__(
         self,
-        api: Api,
-        jobs: Jobs,
-        queue: KeyedQueue[Key],
+        api: KubeClient,
+        jobs: JobCache,
+        queue: WorkQueue[NamespacedName],
         *,
         namespaces: tuple[str, ...],
         seconds: float,
         on_dead: Callable[[], None],
     ) -> None:
-        self._api = api
+        self._client = api
         self._jobs = jobs
         self._queue = queue
         self._namespaces = namespaces or ("",)
         self._seconds = seconds
         self._on_dead = on_dead
-        self._suspects: dict[Key, int] = {}
+        self._suspects: dict[NamespacedName, int] = {}
         """Jobs of which the last audit knew more than the watch, and the version it saw."""
         self._missed: dict[str, int] = {}
         """By watch (one for each namespace, or one for all): audits with findings since it last told anything."""
@@ -77,11 +78,11 @@ class Resync:
             self._hurried -= 1
             await asyncio.sleep(min(HURRY_SECONDS, self._seconds))
 
-    def heard(self, key: Key) -> None:
+    def heard(self, key: NamespacedName) -> None:
         """The watch told of that job."""
         self._missed.pop(self._watch_of(key), None)
 
-    def _watch_of(self, key: Key) -> str:
+    def _watch_of(self, key: NamespacedName) -> str:
         return key[0] if key[0] in self._namespaces else ""
 
     def _resync(self) -> None:
@@ -91,9 +92,9 @@ class Resync:
             self._queue.add_at(key, now + random.uniform(0, self._seconds / 2))  # noqa: S311 spreads load
 
     async def _audit(self) -> None:
-        listed: dict[Key, tuple[str, int]] = {}
+        listed: dict[NamespacedName, tuple[str, int]] = {}
         for namespace in self._namespaces:
-            listed |= await list_job_versions(self._api, namespace)
+            listed |= await list_job_versions(self._client, namespace)
         behind = {key: version for key, (_, version) in listed.items() if self._jobs.version(key) < version}
         missed = [key for key, version in behind.items() if self._suspects.get(key) == version]
         vanished = [key for key in self._jobs if key not in listed and key in self._suspects]
@@ -109,14 +110,14 @@ class Resync:
             if self._missed[watch] >= DEAD_AFTER:
                 self._on_dead()
 
-    async def _read(self, key: Key) -> None:
+    async def _read(self, key: NamespacedName) -> None:
         try:
-            self._jobs.put(await read_job(self._api, key))
+            self._jobs.put(await read_job(self._client, key))
         except NotFoundError:
             self._forget(key)
         self._queue.add(key)
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: NamespacedName) -> None:
         self._jobs.remove(key, self._jobs.uid(key))
         self._suspects.pop(key, None)
         self._queue.add(key)

@@ -31,7 +31,7 @@ SLOW_ROUNDS, SLOW_WAIT = 40, 0.25
 s."""
 
 
-class KeyedQueue(Generic[K]):
+class WorkQueue(Generic[K]):
     """`rest(key)`: for how long a key, once worked on, is left alone, s. What comes meanwhile is taken together; the
     first thing after a quiet time is not held up."""
 

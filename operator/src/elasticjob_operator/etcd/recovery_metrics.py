@@ -24,7 +24,7 @@ class RecoveryMetrics:
         """Since when another number of workers is wanted than there is."""
 
     def see(self, before: RendezvousView, after: RendezvousView, now: float) -> None:
-        if before.reach is Connectivity.CONNECTING:
+        if before.connectivity is Connectivity.CONNECTING:
             self._begin(after)
             return
         if after.plan is not None and (before.plan is None or after.plan.round > before.plan.round):

@@ -105,11 +105,11 @@ class RunKeys:
         # One that is too long is refused when it is read, and need not be kept until then.
         self._texts[key] = text[: values.LONGEST[kind] + 1]
 
-    def view(self, reach: Connectivity, error: str = "") -> RendezvousView:
+    def view(self, connectivity: Connectivity, error: str = "") -> RendezvousView:
         keys = self._keys
         self._read_texts()
         return RendezvousView(
-            reach=reach,
+            connectivity=connectivity,
             error=error,
             unreadable=next(iter(sorted(self._unreadable.values())), ""),
             spec=self._known(keys.spec, SpecValue),

@@ -31,7 +31,7 @@ class RunWatch:
         self.target = target
         self.keys = Keys(DEFAULT_PREFIX, target.run_id)
         self.view = RendezvousView()
-        self.awake = target.awake
+        self.ready_store_pod = target.ready_store_pod
         """The last pod of the job's own etcd that was ready."""
         self.failed_writes = 0
         """Since one went well."""
@@ -67,7 +67,7 @@ class RunWatch:
                 self._run_keys.keep(self._early, event)
             return
         news = [self._run_keys.take(event) for event in events]
-        if any(news) and self.view.reach is Connectivity.REACHABLE:
+        if any(news) and self.view.connectivity is Connectivity.REACHABLE:
             self._look_soon()
 
     def _look_soon(self) -> None:
@@ -85,7 +85,7 @@ class RunWatch:
     def _look(self) -> None:
         self._looks = None
         self._looked_at = asyncio.get_running_loop().time()
-        if self.view.reach is Connectivity.REACHABLE and self._early is None:
+        if self.view.connectivity is Connectivity.REACHABLE and self._early is None:
             self._set_view(self._run_keys.view(Connectivity.REACHABLE))
 
     def close(self) -> None:
@@ -96,10 +96,10 @@ class RunWatch:
     def on_trouble(self, error: StoreError) -> None:
         """The etcd as a whole, or a read or write of this run."""
         self._early = None
-        reach = Connectivity.DENIED if isinstance(error, Denied | NotEtcd) else Connectivity.UNREACHABLE
-        if self.view.reach is not reach:
+        connectivity = Connectivity.DENIED if isinstance(error, Denied | NotEtcd) else Connectivity.UNREACHABLE
+        if self.view.connectivity is not connectivity:
             log.warning("rendezvous %s at %s: %s", self.target.run_id, self.target.endpoint, for_log(error))
-        self._set_view(self._run_keys.view(reach, str(error)))
+        self._set_view(self._run_keys.view(connectivity, str(error)))
 
     def on_failed_write(self) -> None:
         self._owes = True

@@ -12,11 +12,10 @@ from elasticjob_operator.etcd.client import Etcd, Shared, Store
 from elasticjob_operator.etcd.limits import TimeBudget
 from elasticjob_operator.etcd.run_watch import RunWatch
 from elasticjob_operator.etcd.shared_watch import SharedWatch
+from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.planning import ClearRun, EvictMember, PublishSpec, Target
 from elasticjob_operator.state import RendezvousView
 from elasticjob_operator.tasks import Supervisor
-
-Key = tuple[str, str]
 
 
 class RunWatches:
@@ -25,7 +24,7 @@ class RunWatches:
 
     def __init__(
         self,
-        changed: Callable[[Key], None],
+        changed: Callable[[NamespacedName], None],
         open_store: Callable[[str, TimeBudget], Store] | None = None,
         may_write: Callable[[], bool] = lambda: True,
         supervisor: Supervisor | None = None,
@@ -33,19 +32,19 @@ class RunWatches:
         self._changed = changed
         self._may_write = may_write
         self._open_store = open_store or self._open_etcd
-        self._sessions: dict[Key, RunWatch] = {}
+        self._sessions: dict[NamespacedName, RunWatch] = {}
         self._hubs: dict[str, SharedWatch] = {}
         self._supervisor = supervisor or Supervisor()
         self._shared = Shared()
 
-    def view(self, key: Key) -> RendezvousView:
+    def view(self, key: NamespacedName) -> RendezvousView:
         """As of now. Equal views may differ in when the etcd last answered."""
         session = self._sessions.get(key)
         if session is None:
             return RendezvousView()
         return dataclasses.replace(session.view, answered_at=self._hubs[session.target.endpoint].answered_at)
 
-    async def follow(self, key: Key, target: Target | None) -> None:
+    async def follow(self, key: NamespacedName, target: Target | None) -> None:
         """Makes the job's session what `target` says."""
         session = self._sessions.get(key)
         if session is not None:
@@ -53,9 +52,9 @@ class RunWatches:
                 session.target.endpoint,
                 session.target.run_id,
             ):
-                if target.awake and target.awake != session.awake:
-                    self._hubs[target.endpoint].nudge(replaced=bool(session.awake))
-                    session.awake = target.awake
+                if target.ready_store_pod and target.ready_store_pod != session.ready_store_pod:
+                    self._hubs[target.endpoint].nudge(replaced=bool(session.ready_store_pod))
+                    session.ready_store_pod = target.ready_store_pod
                 session.target = target
                 return
             del self._sessions[key]
@@ -66,7 +65,7 @@ class RunWatches:
                 self._hubs[target.endpoint] = SharedWatch(target.endpoint, self._open_store, self._supervisor)
             self._hubs[target.endpoint].add(session)
 
-    async def execute(self, key: Key, action: PublishSpec | EvictMember | ClearRun) -> None:
+    async def execute(self, key: NamespacedName, action: PublishSpec | EvictMember | ClearRun) -> None:
         """Raises StoreError. Nothing happens where the job has no session."""
         session = self._sessions.get(key)
         if session is None:

@@ -8,39 +8,38 @@ Errors, all from `cluster.api`:
       ConflictError       409: exists already, or is not the object it was
       GoneError           410: the history before this resourceVersion is no longer kept
       RefusedError        other 4xx: the request itself is at fault, or not allowed (quota, admission, RBAC)
-        NamespaceGoesError  the namespace is being terminated or gone: nothing can be created there any more
+        NamespaceTerminatingError  the namespace is being terminated or gone: nothing can be created there any more
     ConnectionError  no answer (aiohttp's errors are chained)
 """
 
 from elasticjob_operator.kube.client import (
-    Api,
     ApiError,
     ConflictError,
     GoneError,
-    NamespaceGoesError,
+    KubeClient,
+    NamespaceTerminatingError,
     NotFoundError,
     RefusedError,
 )
-from elasticjob_operator.kube.cluster import Cluster, Key
-from elasticjob_operator.kube.credentials import Connection
+from elasticjob_operator.kube.cluster import Cluster
+from elasticjob_operator.kube.credentials import Credentials
 from elasticjob_operator.kube.events import EventRecorder
 from elasticjob_operator.kube.jobs import list_job_versions, read_job
-from elasticjob_operator.kube.leader_election import Elector, Terms
+from elasticjob_operator.kube.leader_election import LeaderElectionConfig, LeaderElector
 
 __all__ = [
-    "Api",
     "ApiError",
     "Cluster",
     "ConflictError",
-    "Connection",
-    "Elector",
+    "Credentials",
     "EventRecorder",
     "GoneError",
-    "Key",
-    "NamespaceGoesError",
+    "KubeClient",
+    "LeaderElectionConfig",
+    "LeaderElector",
+    "NamespaceTerminatingError",
     "NotFoundError",
     "RefusedError",
-    "Terms",
     "list_job_versions",
     "read_job",
 ]

@@ -14,19 +14,18 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
+from elasticjob_operator.names import NamespacedName
+
 T = TypeVar("T")
 Json = dict[str, Any]
-Name = tuple[str, str]
-"""(namespace, name)"""
-
-Entry = tuple[int, T, Name | None]
+Entry = tuple[int, T, NamespacedName | None]
 """resourceVersion, what is kept, group"""
 
 REMEMBERED = 1000
 """Objects that are gone."""
 
 
-class Store(Generic[T]):
+class ObjectCache(Generic[T]):
     """`convert`: from the API's object to what is kept. `group`: under which keys (usually one job) an object is found.
     `index`: at which place, such as a node, an object is, so that the groups with objects there are found without
     looking at all; empty: nowhere.
@@ -37,33 +36,33 @@ class Store(Generic[T]):
     def __init__(
         self,
         convert: Callable[[Json], T],
-        group: Callable[[Json], Name | None],
-        changed: Callable[[Name], None],
+        group: Callable[[Json], NamespacedName | None],
+        changed: Callable[[NamespacedName], None],
         index: Callable[[T], str] = lambda _: "",
     ) -> None:
         self._convert = convert
         self._group = group
         self._changed = changed
         self._index = index
-        self._objects: dict[Name, Entry[T]] = {}
-        self._groups: dict[Name, set[Name]] = {}
-        self._places: dict[str, collections.Counter[Name]] = {}
+        self._objects: dict[NamespacedName, Entry[T]] = {}
+        self._groups: dict[NamespacedName, set[NamespacedName]] = {}
+        self._places: dict[str, collections.Counter[NamespacedName]] = {}
         """By place, how many objects of which groups are there."""
         self._by_name: dict[str, T] | None = None
-        self._gone: dict[Name, int] = {}
+        self._gone: dict[NamespacedName, int] = {}
         """Of the last objects that were deleted: their last version. A late word must not bring them back."""
 
     def __len__(self) -> int:
         return len(self._objects)
 
-    def get(self, name: Name) -> T | None:
+    def get(self, name: NamespacedName) -> T | None:
         entry = self._objects.get(name)
         return entry[1] if entry else None
 
-    def count(self, group: Name) -> int:
+    def count(self, group: NamespacedName) -> int:
         return len(self._groups.get(group, ()))
 
-    def of(self, group: Name) -> Iterator[T]:
+    def of(self, group: NamespacedName) -> Iterator[T]:
         """The objects of a group."""
         return (self._objects[name][1] for name in self._groups.get(group, ()))
 
@@ -74,7 +73,7 @@ class Store(Generic[T]):
             self._by_name = {name: value for (_, name), (_, value, _) in self._objects.items()}
         return self._by_name
 
-    def groups_at(self, place: str) -> list[Name]:
+    def groups_at(self, place: str) -> list[NamespacedName]:
         """Groups with an object at that place of the index."""
         return list(self._places.get(place, ()))
 
@@ -112,18 +111,18 @@ class Store(Generic[T]):
         replacement.add(bodies)
         replacement.finish(version)
 
-    def older_than(self, version: int, namespace: str) -> set[Name]:
+    def older_than(self, version: int, namespace: str) -> set[NamespacedName]:
         """Names of what is known of that namespace (empty: of all) and has not changed since."""
         return {name for name, entry in self._objects.items() if entry[0] <= version and namespace in ("", name[0])}
 
-    def drop(self, name: Name) -> None:
+    def drop(self, name: NamespacedName) -> None:
         """It is gone, though nobody said so."""
         entry = self._objects[name]
         self._by_name = None
         self._file(name, entry, None)
         self._tell(entry[2])
 
-    def _file(self, name: Name, before: Entry[T] | None, after: Entry[T] | None) -> None:
+    def _file(self, name: NamespacedName, before: Entry[T] | None, after: Entry[T] | None) -> None:
         """Under its name, its group and its place."""
         if before is not None and before[2] is not None and (after is None or after[2] != before[2]):
             _leave(self._groups, before[2], name)
@@ -147,7 +146,7 @@ class Store(Generic[T]):
             if not groups:
                 del self._places[place]
 
-    def _tell(self, *groups: Name | None) -> None:
+    def _tell(self, *groups: NamespacedName | None) -> None:
         for group in {each for each in groups if each is not None}:
             self._changed(group)
 
@@ -155,10 +154,10 @@ class Store(Generic[T]):
 class Replacement:
     """All there is of a resource, as a list tells it. What came in later from our own writes stays."""
 
-    def __init__(self, store: Store[Any], namespace: str) -> None:
+    def __init__(self, store: ObjectCache[Any], namespace: str) -> None:
         self._store = store
         self._namespace = namespace
-        self._seen: set[Name] = set()
+        self._seen: set[NamespacedName] = set()
 
     def add(self, bodies: Iterable[Json]) -> None:
         """A page."""
@@ -172,14 +171,14 @@ class Replacement:
             self._store.drop(name)
 
 
-def _leave(groups: dict[Name, set[Name]], group: Name, name: Name) -> None:
+def _leave(groups: dict[NamespacedName, set[NamespacedName]], group: NamespacedName, name: NamespacedName) -> None:
     members = groups[group]
     members.discard(name)
     if not members:
         del groups[group]
 
 
-def name_of(body: Json) -> Name:
+def name_of(body: Json) -> NamespacedName:
     metadata = body["metadata"]
     return intern(metadata.get("namespace", "")), metadata["name"]
 

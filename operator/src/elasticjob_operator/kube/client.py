@@ -59,19 +59,19 @@ class RefusedError(ApiError):
     """400, 401, 403, 405, 413, 422 ...: trying the same again at once is no use."""
 
 
-class NamespaceGoesError(RefusedError):
+class NamespaceTerminatingError(RefusedError):
     """The namespace is being terminated, or is gone: nothing can be created in it ever again."""
 
 
-class NoAnswerError(ConnectionError):
+class RequestTimeoutError(ConnectionError):
     """The request was sent, and not answered in time."""
 
 
-class NotLeadingError(ConnectionError):
+class NotLeaderError(ConnectionError):
     """This operator may not write any more: another one may by now."""
 
 
-class Api:
+class KubeClient:
     """Any number of requests at once; a pool of connections bounds them. Watches have connections of their own, or
     those of many namespaces would leave none to write. `may_write` is asked before everything that is not a read."""
 
@@ -155,7 +155,7 @@ class Api:
         session: aiohttp.ClientSession | None = None,
     ) -> aiohttp.ClientResponse:
         if method != "GET" and not self._may_write():
-            raise NotLeadingError(f"{method} {path}: not sent, because this operator does not lead any more")
+            raise NotLeaderError(f"{method} {path}: not sent, because this operator does not lead any more")
         configuration = self._configuration
         headers = {"Accept": accept, "Content-Type": content_type}
         if token := await configuration.get_api_key_with_prefix("BearerToken", alias="authorization"):
@@ -180,7 +180,7 @@ class Api:
 
 def _no_answer(method: str, path: str, error: Exception) -> ConnectionError:
     if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError):
-        return NoAnswerError(f"{method} {path}: no answer within {REQUEST_SECONDS:.0f} s")
+        return RequestTimeoutError(f"{method} {path}: no answer within {REQUEST_SECONDS:.0f} s")
     return ConnectionError(f"{method} {path}: {error or type(error).__name__}")
 
 
@@ -209,14 +209,14 @@ def _error(status: int, data: bytes) -> ApiError:
 
 def error_of(status: int, said: Mapping[str, Any]) -> ApiError:
     """From a metav1.Status."""
-    if _namespace_goes(status, said.get("details") or {}):
-        return NamespaceGoesError(status, str(said.get("reason", "")), str(said.get("message", "")))
+    if _namespace_terminating(status, said.get("details") or {}):
+        return NamespaceTerminatingError(status, str(said.get("reason", "")), str(said.get("message", "")))
     special: dict[int, type[ApiError]] = {404: NotFoundError, 409: ConflictError, 410: GoneError}
     kind = special.get(status, RefusedError if 400 <= status < 500 and status != 429 else ApiError)
     return kind(status, str(said.get("reason", "")), str(said.get("message", "")))
 
 
-def _namespace_goes(status: int, details: Mapping[str, Any]) -> bool:
+def _namespace_terminating(status: int, details: Mapping[str, Any]) -> bool:
     """403 with the cause NamespaceTerminating; 404 about the namespace itself once it is gone."""
     terminating = any(cause.get("reason") == "NamespaceTerminating" for cause in details.get("causes") or [])
     return (status == 403 and terminating) or (status == 404 and details.get("kind") == "namespaces")

@@ -10,14 +10,15 @@ from typing import Any
 
 from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob
-from elasticjob_operator.kube.cache import Json, Name, Store
-from elasticjob_operator.kube.client import Api, ApiError
+from elasticjob_operator.kube.api_resources import AUTOSCALERS, NODES, OWNED, PODS, ApiResource
+from elasticjob_operator.kube.cache import Json, ObjectCache
+from elasticjob_operator.kube.client import ApiError, KubeClient
 from elasticjob_operator.kube.convert import job_of, object_of, pod_of
 from elasticjob_operator.kube.informer import Informer
 from elasticjob_operator.kube.jobs import StatusWrite, write_status
-from elasticjob_operator.kube.kinds import AUTOSCALERS, NODES, OWNED, PODS, Resource
-from elasticjob_operator.kube.nodes import Heartbeats, NodeStore
-from elasticjob_operator.kube.writer import Applied, Writer
+from elasticjob_operator.kube.nodes import Heartbeats, NodeCache
+from elasticjob_operator.kube.writer import ApplyResult, Writer
+from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.planning import Action, ReadHeartbeat
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import JobState, Kind, OwnedObject, Pod
@@ -27,22 +28,19 @@ log = logging.getLogger(__name__)
 NODES_SECONDS = 0.05
 """For how long changes of nodes are gathered, s."""
 
-Key = Name
-"""(namespace, name) of an ElasticJob."""
-
 
 class Cluster:
     """`changed(key)`: something that belongs to that job changed."""
 
-    def __init__(self, api: Api, settings: Settings, changed: Callable[[Key], None]) -> None:
-        self._api = api
+    def __init__(self, api: KubeClient, settings: Settings, changed: Callable[[NamespacedName], None]) -> None:
+        self._client = api
         self._changed = changed
         self._namespaces = settings.namespaces or ("",)
-        self._pods: Store[Pod] = Store(pod_of, job_of, changed, index=lambda pod: pod.node)
-        self._objects: dict[Kind, Store[OwnedObject]] = {
-            kind: Store(object_of(kind), job_of, changed) for kind in OWNED
+        self._pods: ObjectCache[Pod] = ObjectCache(pod_of, job_of, changed, index=lambda pod: pod.node)
+        self._objects: dict[Kind, ObjectCache[OwnedObject]] = {
+            kind: ObjectCache(object_of(kind), job_of, changed) for kind in OWNED
         }
-        self._nodes = NodeStore(self._on_node)
+        self._nodes = NodeCache(self._on_node)
         self._changed_nodes: set[str] = set()
         self._heartbeats = Heartbeats(api)
         self._informers: dict[tuple[str, str], Informer] = {}
@@ -50,14 +48,14 @@ class Cluster:
         for kind, resource in OWNED.items():
             self._watch(resource, self._objects[kind])
         self._node_informer = Informer(api, NODES, self._nodes, optional=True)
-        self._writer = Writer(api, self._enter)
+        self._writer = Writer(api, self._on_written)
 
-    def _watch(self, resource: Resource, store: Store[Any]) -> None:
+    def _watch(self, resource: ApiResource, store: ObjectCache[Any]) -> None:
         for namespace in self._namespaces:
             # Autoscalers are the one kind that jobs can do without: an older chart gives no right to them.
             optional = resource is AUTOSCALERS
             informer = Informer(
-                self._api, resource, store, namespace=namespace, selector=names.LABEL_JOB, optional=optional
+                self._client, resource, store, namespace=namespace, selector=names.LABEL_JOB, optional=optional
             )
             self._informers[resource.plural, namespace] = informer
 
@@ -69,7 +67,7 @@ class Cluster:
         """Returns when everything was listed once."""
         await asyncio.gather(*(informer.synced.wait() for informer in self.informers))
 
-    def observe(self, key: Key, uid: str) -> JobState:
+    def observe(self, key: NamespacedName, uid: str) -> JobState:
         """Without the rendezvous, which is not the cluster's."""
         pods = list(self._pods.of(key))
         objects = [each for store in self._objects.values() for each in store.of(key)]
@@ -80,18 +78,18 @@ class Cluster:
             taken=frozenset(foreign),
             objects={(each.kind, each.name): each for each in objects if each.owner_uid == uid},
             nodes=None if self._node_informer.forbidden else self._nodes.by_name,
-            nodes_watched_since=self._node_informer.steady_since,
+            nodes_watched_since=self._node_informer.watching_since,
             heartbeats=self._heartbeats.by_node,
             census=self._nodes.census,
         )
 
-    def pod_count(self, key: Key) -> int:
+    def pod_count(self, key: NamespacedName) -> int:
         return self._pods.count(key)
 
-    def has_active_pods(self, key: Key, uid: str) -> bool:
+    def has_active_pods(self, key: NamespacedName, uid: str) -> bool:
         return any(pod.job_uid == uid and not pod.ended for pod in self._pods.of(key))
 
-    async def apply(self, job: ElasticJob, actions: Iterable[Action], *, refused: bool = False) -> Applied:
+    async def apply(self, job: ElasticJob, actions: Iterable[Action], *, refused: bool = False) -> ApplyResult:
         """Carries out what can be, many at once. `refused`: the last create of this job was. What failed and may pass
         is in `failure`."""
         actions = list(actions)
@@ -106,18 +104,18 @@ class Cluster:
             applied = dataclasses.replace(applied, failure=failure)
         return applied
 
-    async def write_status(self, key: Key, uid: str, version: str, status: Json) -> StatusWrite:
+    async def write_status(self, key: NamespacedName, uid: str, version: str, status: Json) -> StatusWrite:
         """Refused where the job is not as it was at that resourceVersion. Raises ApiError or ConnectionError."""
-        return await write_status(self._api, key, uid, version, status)
+        return await write_status(self._client, key, uid, version, status)
 
-    def _enter(self, resource: Resource, body: Json) -> None:
+    def _on_written(self, resource: ApiResource, body: Json) -> None:
         """The answer to a write of ours, so that the next plan knows."""
         namespace = body["metadata"].get("namespace", "")
         informer = self._informers.get((resource.plural, namespace)) or self._informers.get((resource.plural, ""))
         if informer is not None:
-            informer.enter(body)
+            informer.on_written(body)
 
-    def _on_node(self, node: Name) -> None:
+    def _on_node(self, node: NamespacedName) -> None:
         """A node came, went, or is ready no more: so many jobs as have pods on it look again. Nodes often change
         together, and a job with pods on several of them looks once."""
         if not self._changed_nodes:

@@ -10,7 +10,8 @@ from typing import Any
 from elasticjob_runtime.contract import Env
 
 from elasticjob_operator import names
-from elasticjob_operator.kube.cache import Json, Name, to_bytes
+from elasticjob_operator.kube.cache import Json, to_bytes
+from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.state import (
     Blocked,
     ContainerEnd,
@@ -30,7 +31,7 @@ _LONGEST_NUMBER = 7
 _ORDINARY_WAITING = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
-def job_of(body: Json) -> Name | None:
+def job_of(body: Json) -> NamespacedName | None:
     """(namespace, name) of the job that an object of ours belongs to."""
     metadata = body["metadata"]
     job = (metadata.get("labels") or {}).get(names.LABEL_JOB)

@@ -27,7 +27,7 @@ LOGIN_SECONDS = 600
 """kopf asks for credentials again after this time: service account tokens are renewed well within."""
 
 
-class Connection:
+class Credentials:
     """Where the API server is and who we are. `client` renews its own tokens."""
 
     def __init__(self, configuration: Configuration, refresher: asyncio.Task[None] | None) -> None:
@@ -36,7 +36,7 @@ class Connection:
         self._contexts: list[ssl.SSLContext] = []
 
     @classmethod
-    async def open(cls) -> Connection:
+    async def open(cls) -> Credentials:
         """Raises kubernetes.aio.config.ConfigException where there are no credentials."""
         configuration = Configuration()
         configuration.connection_pool_maxsize = POOL

@@ -15,9 +15,9 @@ import logging
 from elasticjob_operator import names
 from elasticjob_operator.api import API_VERSION, KIND
 from elasticjob_operator.api.fields import format_time
+from elasticjob_operator.kube.api_resources import EVENTS
 from elasticjob_operator.kube.cache import Json
-from elasticjob_operator.kube.client import Api, ApiError, NamespaceGoesError
-from elasticjob_operator.kube.kinds import EVENTS
+from elasticjob_operator.kube.client import ApiError, KubeClient, NamespaceTerminatingError
 from elasticjob_operator.planning import JobEvent
 
 log = logging.getLogger(__name__)
@@ -34,22 +34,24 @@ class EventRecorder:
     """`run` until cancelled. Of each namespace one Event after the other, and namespaces take turns: the failures of
     one tenant drop no Event of another, and neither does a webhook that hangs on each of them."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, api: KubeClient) -> None:
+        self._client = api
         self._waiting: dict[str, collections.deque[Json]] = {}
         """By namespace, of those that have any, one that is under way included."""
         self._ready: asyncio.Queue[str] = asyncio.Queue()
         """Namespaces with an Event that nobody posts now."""
         self._count = 0
 
-    def tell(self, namespace: str, job: str, uid: str, version: str, story: JobEvent) -> None:
+    def record(self, namespace: str, job: str, uid: str, version: str, event: JobEvent) -> None:
         """`version`: resourceVersion of the job after the change that the story is about: the same words later are
         another Event."""
         waiting = self._waiting.setdefault(namespace, collections.deque())
         if not waiting:
             self._ready.put_nowait(namespace)
         if not waiting or (self._count < WAITING and len(waiting) < WAITING_OF_A_NAMESPACE):
-            waiting.append(event(namespace, job, uid, version, story, datetime.datetime.now(datetime.timezone.utc)))
+            waiting.append(
+                event_body(namespace, job, uid, version, event, datetime.datetime.now(datetime.timezone.utc))
+            )
             self._count += 1
 
     async def run(self) -> None:
@@ -71,24 +73,24 @@ class EventRecorder:
 
     async def _post(self, body: Json) -> None:
         try:
-            await self._api.request("POST", EVENTS.path(body["metadata"]["namespace"]), body=body)
+            await self._client.request("POST", EVENTS.path(body["metadata"]["namespace"]), body=body)
         except (ApiError, ConnectionError) as error:
-            told = isinstance(error, NamespaceGoesError) or getattr(error, "status", 0) in (404, 409)
+            told = isinstance(error, NamespaceTerminatingError) or getattr(error, "status", 0) in (404, 409)
             level = logging.DEBUG if told else logging.WARNING
             log.log(level, "Event %s of %s not posted: %s", body["reason"], body["involvedObject"]["name"], error)
 
 
-def event(namespace: str, job: str, uid: str, version: str, story: JobEvent, now: datetime.datetime) -> Json:
-    digest = hashlib.sha256("\0".join((uid, version, story.reason.value, story.message)).encode()).hexdigest()[:16]
+def event_body(namespace: str, job: str, uid: str, version: str, event: JobEvent, now: datetime.datetime) -> Json:
+    digest = hashlib.sha256("\0".join((uid, version, event.reason.value, event.message)).encode()).hexdigest()[:16]
     moment = format_time(now)
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": f"{job}.{digest}", "namespace": namespace},
         "involvedObject": {"apiVersion": API_VERSION, "kind": KIND, "namespace": namespace, "name": job, "uid": uid},
-        "type": "Warning" if story.warning else "Normal",
-        "reason": story.reason.value,
-        "message": story.message[:LONGEST_MESSAGE],
+        "type": "Warning" if event.warning else "Normal",
+        "reason": event.reason.value,
+        "message": event.message[:LONGEST_MESSAGE],
         "source": {"component": names.FIELD_MANAGER},
         "reportingComponent": names.FIELD_MANAGER,
         "firstTimestamp": moment,

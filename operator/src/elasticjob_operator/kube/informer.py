@@ -19,9 +19,9 @@ from typing import Any
 import aiohttp
 import orjson
 
-from elasticjob_operator.kube.cache import Json, Store, version_of
-from elasticjob_operator.kube.client import Api, ApiError, GoneError, RefusedError, error_of
-from elasticjob_operator.kube.kinds import Resource
+from elasticjob_operator.kube.api_resources import ApiResource
+from elasticjob_operator.kube.cache import Json, ObjectCache, version_of
+from elasticjob_operator.kube.client import ApiError, GoneError, KubeClient, RefusedError, error_of
 
 log = logging.getLogger(__name__)
 
@@ -46,15 +46,15 @@ class Informer:
 
     def __init__(
         self,
-        api: Api,
-        resource: Resource,
-        store: Store[Any],
+        api: KubeClient,
+        resource: ApiResource,
+        store: ObjectCache[Any],
         *,
         namespace: str = "",
         selector: str = "",
         optional: bool = False,
     ) -> None:
-        self._api = api
+        self._client = api
         self._resource = resource
         self._store = store
         self._namespace = namespace
@@ -67,7 +67,7 @@ class Informer:
         self.synced = asyncio.Event()
         """The first list is in the store - or is forbidden."""
         self.forbidden = False
-        self.steady_since: datetime.datetime | None = None
+        self.watching_since: datetime.datetime | None = None
         """Since when it watches without a gap: everything that happened since was told at once. None: it does not watch
         just now."""
 
@@ -79,7 +79,7 @@ class Informer:
         """It does not even try any more."""
         return time.monotonic() - self._alive_at > STUCK_SECONDS
 
-    def enter(self, body: Json) -> None:
+    def on_written(self, body: Json) -> None:
         """The answer to a write of ours. Ignored where the watch is ahead of it."""
         if version_of(body) > self._version:
             self._store.put(body)
@@ -94,16 +94,16 @@ class Informer:
                 if time.monotonic() - self._alive_at < SHORT_SECONDS:
                     await self._wait()
             except GoneError:
-                self.steady_since = None
+                self.watching_since = None
                 log.info("listing %s again: the history since version %d is gone", self, self._version)
                 self._version = 0
                 await self._wait()  # a server that forgets at once must not be listed without a pause
             except RefusedError as error:
-                self.steady_since = None
+                self.watching_since = None
                 self._on_refusal(error)
                 await self._wait()
             except (ApiError, ConnectionError) as error:
-                self.steady_since = None
+                self.watching_since = None
                 log.log(logging.WARNING if self._failures == 3 else logging.DEBUG, "watching %s: %s", self, error)
                 await self._wait()
 
@@ -128,7 +128,7 @@ class Informer:
         replacement = self._store.replacement(self._namespace)
         query = self._query(limit=str(PAGE))
         while True:
-            page = await self._api.request("GET", self._path, query=query)
+            page = await self._client.request("GET", self._path, query=query)
             self._alive_at = time.monotonic()
             replacement.add(page.get("items") or [])
             metadata, version = page.get("metadata", {}), version_of(page)
@@ -146,8 +146,8 @@ class Informer:
         query = self._query(
             watch="true", allowWatchBookmarks="true", resourceVersion=str(self._version), timeoutSeconds=str(seconds)
         )
-        response = await self._api.stream(self._path, query, silence=SILENCE_SECONDS)
-        self.steady_since = self.steady_since or datetime.datetime.now(datetime.timezone.utc)
+        response = await self._client.stream(self._path, query, silence=SILENCE_SECONDS)
+        self.watching_since = self.watching_since or datetime.datetime.now(datetime.timezone.utc)
         try:
             async for event in _events(response):
                 self._alive_at = time.monotonic()

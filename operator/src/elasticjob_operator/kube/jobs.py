@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 
 from elasticjob_operator import names
-from elasticjob_operator.kube.cache import Json, Name, name_of, version_of
-from elasticjob_operator.kube.client import JSON_PATCH, Api, ConflictError, NotFoundError, RefusedError
-from elasticjob_operator.kube.kinds import JOBS
+from elasticjob_operator.kube.api_resources import JOBS
+from elasticjob_operator.kube.cache import Json, name_of, version_of
+from elasticjob_operator.kube.client import JSON_PATCH, ConflictError, KubeClient, NotFoundError, RefusedError
+from elasticjob_operator.names import NamespacedName
 
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _PAGE = 500
 
 
-async def list_job_versions(api: Api, namespace: str = "") -> dict[Name, tuple[str, int]]:
+async def list_job_versions(api: KubeClient, namespace: str = "") -> dict[NamespacedName, tuple[str, int]]:
     """uid and resourceVersion of every job. Names only: nothing of their specs travels. Raises ApiError or
     ConnectionError."""
-    found: dict[Name, tuple[str, int]] = {}
+    found: dict[NamespacedName, tuple[str, int]] = {}
     query = {"limit": str(_PAGE)}
     while True:
         page = await api.request("GET", JOBS.path(namespace), query=query, accept=_METADATA_ONLY)
@@ -27,7 +28,7 @@ async def list_job_versions(api: Api, namespace: str = "") -> dict[Name, tuple[s
         query = {"limit": str(_PAGE), "continue": token}
 
 
-async def read_job(api: Api, name: Name) -> Json:
+async def read_job(api: KubeClient, name: NamespacedName) -> Json:
     """Raises ApiError (NotFoundError) or ConnectionError."""
     return await api.request("GET", JOBS.path(*name))
 
@@ -42,7 +43,7 @@ class StatusWrite:
     """False: the job is not the one that was decided on, and must be decided on anew."""
 
 
-async def write_status(api: Api, name: Name, uid: str, version: str, status: Json) -> StatusWrite:
+async def write_status(api: KubeClient, name: NamespacedName, uid: str, version: str, status: Json) -> StatusWrite:
     """Replaces the status whole, if the job is still the one of that uid and resourceVersion. Raises ApiError or
     ConnectionError.
 
@@ -74,7 +75,7 @@ async def write_status(api: Api, name: Name, uid: str, version: str, status: Jso
     return StatusWrite(body, written=True)
 
 
-async def _read_same(api: Api, name: Name, uid: str) -> Json | None:
+async def _read_same(api: KubeClient, name: NamespacedName, uid: str) -> Json | None:
     """None: that very job is gone."""
     try:
         found = await read_job(api, name)

@@ -11,10 +11,11 @@ import asyncio
 import datetime
 from collections.abc import Callable, Mapping
 
-from elasticjob_operator.kube.cache import Json, Name, Store
-from elasticjob_operator.kube.client import Api, NotFoundError, RefusedError
+from elasticjob_operator.kube.api_resources import LEASES, NODES
+from elasticjob_operator.kube.cache import Json, ObjectCache
+from elasticjob_operator.kube.client import KubeClient, NotFoundError, RefusedError
 from elasticjob_operator.kube.convert import node_of
-from elasticjob_operator.kube.kinds import LEASES, NODES
+from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.policies.node_loss import take_census
 from elasticjob_operator.state import Census, Heartbeat, Node
 
@@ -32,10 +33,10 @@ def utc_now() -> datetime.datetime:
     return datetime.datetime.now(datetime.timezone.utc)
 
 
-class NodeStore(Store[Node]):
+class NodeCache(ObjectCache[Node]):
     """Nodes as this operator saw them. `changed(("", name))`."""
 
-    def __init__(self, changed: Callable[[Name], None], clock: Clock = utc_now) -> None:
+    def __init__(self, changed: Callable[[NamespacedName], None], clock: Clock = utc_now) -> None:
         super().__init__(self._seen, lambda body: ("", body["metadata"]["name"]), changed)
         self._clock = clock
         self._counted: tuple[Mapping[str, Node], Census] | None = None
@@ -55,8 +56,8 @@ class NodeStore(Store[Node]):
 class Heartbeats:
     """Fresh reads of nodes and of their kubelets' Leases."""
 
-    def __init__(self, api: Api, clock: Clock = utc_now) -> None:
-        self._api = api
+    def __init__(self, api: KubeClient, clock: Clock = utc_now) -> None:
+        self._client = api
         self._clock = clock
         self._known: dict[str, Heartbeat] = {}
         self._reads: dict[str, asyncio.Lock] = {}
@@ -80,7 +81,7 @@ class Heartbeats:
 
     async def _get(self, path: str) -> Json | None:
         try:
-            return await self._api.request("GET", path)
+            return await self._client.request("GET", path)
         except NotFoundError:
             return None
         except RefusedError as error:

@@ -17,18 +17,18 @@ from typing import Any
 
 from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.kube.api_resources import JOBS, OWNED, PODS, ApiResource
 from elasticjob_operator.kube.cache import Json
 from elasticjob_operator.kube.client import (
     MERGE_PATCH,
-    Api,
     ApiError,
     ConflictError,
-    NamespaceGoesError,
-    NoAnswerError,
+    KubeClient,
+    NamespaceTerminatingError,
     NotFoundError,
     RefusedError,
+    RequestTimeoutError,
 )
-from elasticjob_operator.kube.kinds import JOBS, OWNED, PODS, Resource
 from elasticjob_operator.kube.request_slots import FairSlots
 from elasticjob_operator.planning import (
     Action,
@@ -57,7 +57,7 @@ _STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Applied:
+class ApplyResult:
     """What became of a plan's actions, where the next plan must know."""
 
     admission: Admission | None = None
@@ -80,23 +80,23 @@ class Applied:
     @property
     def stops(self) -> bool:
         """More of the same would fare no better now."""
-        return bool(self.refusal or self.failure or self.namespace_goes)
+        return bool(self.refusal or self.failure or self.namespace_terminating)
 
-    namespace_goes: bool = False
+    namespace_terminating: bool = False
     """A create was refused because the job's namespace is being terminated."""
 
 
 class Writer:
-    """`enter(resource, body)`: the state of an object after our write."""
+    """`on_written(resource, body)`: the state of an object after our write."""
 
-    def __init__(self, api: Api, enter: Callable[[Resource, Json], None]) -> None:
-        self._api = api
-        self._enter = enter
+    def __init__(self, api: KubeClient, on_written: Callable[[ApiResource, Json], None]) -> None:
+        self._client = api
+        self._on_written = on_written
         self._creates = FairSlots(CREATES, CREATES_OF_A_JOB)
         self._probes = FairSlots(PROBES, PROBES_OF_A_NAMESPACE)
         self._removals = FairSlots(REMOVALS, REMOVALS_OF_A_JOB)
 
-    async def apply(self, job: ElasticJob, actions: Iterable[Action], *, refused: bool = False) -> Applied:
+    async def apply(self, job: ElasticJob, actions: Iterable[Action], *, refused: bool = False) -> ApplyResult:
         """Carries out what can be. `refused`: the last create of this job was. What fails and may pass is in `failure`;
         bugs are raised."""
         actions = list(actions)
@@ -104,20 +104,20 @@ class Writer:
         others = [action for action in actions if not isinstance(action, CreatePod)]
         created, rest = await asyncio.gather(
             self._ramp_up(job, pods, refused=refused),
-            asyncio.gather(*(self._one(job, action, refused=refused) for action in others)),
+            asyncio.gather(*(self._execute(job, action, refused=refused) for action in others)),
         )
-        return _together([*created, *rest])
+        return _merged([*created, *rest])
 
-    async def _ramp_up(self, job: ElasticJob, actions: list[CreatePod], *, refused: bool) -> list[Applied]:
+    async def _ramp_up(self, job: ElasticJob, actions: list[CreatePod], *, refused: bool) -> list[ApplyResult]:
         """Each create that went well lets one more go beside it, so that they double with each answer; what did not
         ends them all."""
-        results: list[Applied] = []
+        results: list[ApplyResult] = []
         left, lanes, stopped = iter(actions), 0, False
 
         async def lane() -> None:
             nonlocal lanes, stopped
             for action in left:
-                result = await self._one(job, action, refused=refused)
+                result = await self._execute(job, action, refused=refused)
                 results.append(result)
                 stopped = stopped or result.stops
                 if stopped:
@@ -132,14 +132,14 @@ class Writer:
                 group.create_task(lane())
         return results
 
-    async def _one(self, job: ElasticJob, action: Action, *, refused: bool) -> Applied:
+    async def _execute(self, job: ElasticJob, action: Action, *, refused: bool) -> ApplyResult:
         try:
             async with self._slot(job, action, refused=refused):
-                return await self._carry_out(job, action)
-        except NamespaceGoesError:
-            return Applied(namespace_goes=True)
+                return await self._dispatch(job, action)
+        except NamespaceTerminatingError:
+            return ApplyResult(namespace_terminating=True)
         except (ApiError, ConnectionError) as error:
-            return Applied(failure=error)
+            return ApplyResult(failure=error)
 
     @contextlib.asynccontextmanager
     async def _slot(self, job: ElasticJob, action: Action, *, refused: bool) -> AsyncIterator[None]:
@@ -151,7 +151,7 @@ class Writer:
         async with slot:
             yield
 
-    async def _carry_out(self, job: ElasticJob, action: Action) -> Applied:
+    async def _dispatch(self, job: ElasticJob, action: Action) -> ApplyResult:
         match action:
             case CreatePod():
                 return await self._create(job, PODS, action)
@@ -166,49 +166,49 @@ class Writer:
             case DeleteJob():
                 return await self._delete(job, JOBS, action)
             case DryRunCreate():
-                return await self._ask(job, action)
+                return await self._dry_run(job, action)
             case _:
                 raise TypeError(f"not for the cluster: {action!r}")
-        return Applied()
+        return ApplyResult()
 
-    async def _create(self, job: ElasticJob, resource: Resource, action: CreatePod | CreateObject) -> Applied:
+    async def _create(self, job: ElasticJob, resource: ApiResource, action: CreatePod | CreateObject) -> ApplyResult:
         body: Json = dict(action.body)
         query = {"fieldManager": names.FIELD_MANAGER}
         try:
-            created = await self._api.request("POST", resource.path(job.namespace), query=query, body=body)
+            created = await self._client.request("POST", resource.path(job.namespace), query=query, body=body)
         except ConflictError:
             return await self._exists(job, resource, action)
-        except NamespaceGoesError:
+        except NamespaceTerminatingError:
             raise
         except ApiError as error:
             # 5xx too: a webhook that is broken, say. Without an answer at all nothing can be told: no status would be
             # written either.
-            return Applied(refusal=str(error), refused=frozenset({resource.kind}))
-        except NoAnswerError as error:
-            return Applied(refusal=f"{error}: an admission webhook may hang", refused=frozenset({resource.kind}))
-        self._enter(resource, created)
-        return Applied(created=frozenset({resource.kind}), done=(action,))
+            return ApplyResult(refusal=str(error), refused=frozenset({resource.kind}))
+        except RequestTimeoutError as error:
+            return ApplyResult(refusal=f"{error}: an admission webhook may hang", refused=frozenset({resource.kind}))
+        self._on_written(resource, created)
+        return ApplyResult(created=frozenset({resource.kind}), done=(action,))
 
-    async def _exists(self, job: ElasticJob, resource: Resource, action: CreatePod | CreateObject) -> Applied:
+    async def _exists(self, job: ElasticJob, resource: ApiResource, action: CreatePod | CreateObject) -> ApplyResult:
         """Created before, by us; or somebody else's, which is left alone."""
         name = action.body["metadata"]["name"]
         try:
-            found = await self._api.request("GET", resource.path(job.namespace, name))
+            found = await self._client.request("GET", resource.path(job.namespace, name))
         except NotFoundError:
-            return Applied(
+            return ApplyResult(
                 missed=True
             )  # gone meanwhile, or a conflict about something else, such as the quota: the next plan creates it
         owners = [each["uid"] for each in found["metadata"].get("ownerReferences") or []]
         if job.uid in owners:
-            self._enter(resource, found)
-            return Applied(created=frozenset({resource.kind}), done=(action,))
+            self._on_written(resource, found)
+            return ApplyResult(created=frozenset({resource.kind}), done=(action,))
         owner = (found["metadata"].get("labels") or {}).get(names.LABEL_JOB)
         if owner == job.name:
-            return Applied()  # of an earlier job of that name: the informer tells when it is gone
+            return ApplyResult()  # of an earlier job of that name: the informer tells when it is gone
         kind = resource.kind
         whose = f"belongs to ElasticJob {owner}" if owner else "does not belong to this job"
         refusal = f"{kind} {name} exists and {whose}: delete it, or give this job another name"
-        return Applied(refusal=refusal, refused=frozenset({kind}))
+        return ApplyResult(refusal=refusal, refused=frozenset({kind}))
 
     async def _patch(self, job: ElasticJob, action: PatchObject) -> None:
         resource = OWNED[action.kind]
@@ -216,49 +216,54 @@ class Writer:
         patch = {**action.patch, "metadata": {**action.patch.get("metadata", {}), "uid": action.uid}}
         path, query = resource.path(job.namespace, action.name), {"fieldManager": names.FIELD_MANAGER}
         try:
-            self._enter(
-                resource, await self._api.request("PATCH", path, query=query, body=patch, content_type=MERGE_PATCH)
+            self._on_written(
+                resource, await self._client.request("PATCH", path, query=query, body=patch, content_type=MERGE_PATCH)
             )
         except (ConflictError, NotFoundError, RefusedError) as error:
             log.warning("cannot put %s right: %s", action.name, error, extra={"reason": action.why})
 
     async def _delete(
-        self, job: ElasticJob, resource: Resource, action: DeletePod | DeleteObject | DeleteJob, *, force: bool = False
-    ) -> Applied:
+        self,
+        job: ElasticJob,
+        resource: ApiResource,
+        action: DeletePod | DeleteObject | DeleteJob,
+        *,
+        force: bool = False,
+    ) -> ApplyResult:
         options: dict[str, Any] = {"preconditions": {"uid": action.uid}, "propagationPolicy": "Background"}
         if force:
             options["gracePeriodSeconds"] = 0
         try:
-            answer = await self._api.request("DELETE", resource.path(job.namespace, action.name), body=options)
+            answer = await self._client.request("DELETE", resource.path(job.namespace, action.name), body=options)
         except (NotFoundError, ConflictError):
-            return Applied()  # gone, or a successor has its name
+            return ApplyResult()  # gone, or a successor has its name
         metadata = answer.get("metadata") or {}
         if not force and metadata.get("deletionTimestamp") and metadata.get("uid") == action.uid:
-            self._enter(resource, answer)
-        return Applied(done=(action,))
+            self._on_written(resource, answer)
+        return ApplyResult(done=(action,))
 
-    async def _ask(self, job: ElasticJob, action: DryRunCreate) -> Applied:
+    async def _dry_run(self, job: ElasticJob, action: DryRunCreate) -> ApplyResult:
         refusal, invalid, unanswered = "", False, False
         try:
-            await self._api.request("POST", PODS.path(job.namespace), query=_STRICT, body=dict(action.body))
+            await self._client.request("POST", PODS.path(job.namespace), query=_STRICT, body=dict(action.body))
         except ConflictError:
             pass  # a pod of that name exists: all checks of this one were passed
-        except NamespaceGoesError:
+        except NamespaceTerminatingError:
             raise
         except RefusedError as error:
             refusal, invalid = str(error), error.status in (400, 422)
         except ApiError as error:
             refusal, unanswered = str(error), True
-        except NoAnswerError as error:
+        except RequestTimeoutError as error:
             refusal, unanswered = f"{error}: an admission webhook may hang", True
         now = datetime.datetime.now(datetime.timezone.utc)
         admission = Admission(template_hash=action.template_hash, refusal=refusal, invalid=invalid, at=now)
-        return Applied(admission=admission, unanswered=unanswered)
+        return ApplyResult(admission=admission, unanswered=unanswered)
 
 
-def _together(results: list[Applied]) -> Applied:
-    asked = next((each for each in results if each.admission), Applied())
-    return Applied(
+def _merged(results: list[ApplyResult]) -> ApplyResult:
+    asked = next((each for each in results if each.admission), ApplyResult())
+    return ApplyResult(
         admission=asked.admission,
         unanswered=asked.unanswered,
         refusal=_first_refusal(results),
@@ -266,11 +271,11 @@ def _together(results: list[Applied]) -> Applied:
         created=frozenset().union(*(each.created for each in results)),
         missed=any(each.missed for each in results),
         done=tuple(action for each in results for action in each.done),
-        namespace_goes=any(each.namespace_goes for each in results),
+        namespace_terminating=any(each.namespace_terminating for each in results),
         failure=next((each.failure for each in results if each.failure), None),
     )
 
 
-def _first_refusal(results: Iterable[Applied]) -> str:
+def _first_refusal(results: Iterable[ApplyResult]) -> str:
     refused = [each for each in results if each.refusal]
     return min(refused, key=lambda each: PODS.kind not in each.refused).refusal if refused else ""

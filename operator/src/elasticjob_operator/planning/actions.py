@@ -107,7 +107,7 @@ class Target:
 
     endpoint: str
     run_id: str
-    awake: str = ""
+    ready_store_pod: str = ""
     """Changes when another try is worth more than waiting: the job's own etcd came up."""
 
 

@@ -52,7 +52,7 @@ class Classified:
         return next((stand.held for _, stand in (*self.etcd, *self.staying) if stand.held is not None), None)
 
     @property
-    def waking(self) -> str:
+    def ready_store_pod(self) -> str:
         """Changes when the job's own etcd comes up."""
         return ",".join(pod.uid for pod, _ in self.etcd if pod.ready) if self.rendezvous.managed else ""
 

@@ -33,7 +33,7 @@ def target_of(observed: Classified) -> Target | None:
     rendezvous = observed.rendezvous
     if not rendezvous.followed:
         return None
-    return Target(endpoint=rendezvous.endpoint, run_id=rendezvous.run_id, awake=observed.waking)
+    return Target(endpoint=rendezvous.endpoint, run_id=rendezvous.run_id, ready_store_pod=observed.ready_store_pod)
 
 
 def soonest(timers: Iterable[datetime.datetime | None]) -> datetime.datetime | None:

@@ -67,7 +67,7 @@ def _heartbeats(observed: Classified) -> list[Action]:
 def _keys_left(world: JobState, observed: Classified) -> bool:
     """The run has left keys in an etcd that outlives it."""
     view = world.rendezvous
-    return not observed.rendezvous.managed and view.reach is Connectivity.REACHABLE and not view.empty
+    return not observed.rendezvous.managed and view.connectivity is Connectivity.REACHABLE and not view.empty
 
 
 def _release(world: JobState, keys_left: bool, why: str) -> list[Action]:

@@ -58,7 +58,7 @@ def plan(job: ElasticJob, world: JobState, settings: Settings, now: datetime.dat
     growth = settle(job, now)
     job = job.with_replicas(growth.replicas)
     observed = classify(job, world, settings, now, growth)
-    if world.namespace_goes:
+    if world.namespace_terminating:
         return Plan(status=job.status, target=target_of(observed))
     if job.status.is_finished:
         return finished(job, world, observed, now)
@@ -252,9 +252,9 @@ def _may_leave(job: ElasticJob, pod: Pod, state: PodState, world: JobState, budg
     if state is PodState.SUCCEEDED:
         return True
     view = world.rendezvous
-    if not job.has_plans or view.reach in (Connectivity.UNREACHABLE, Connectivity.DENIED):
+    if not job.has_plans or view.connectivity in (Connectivity.UNREACHABLE, Connectivity.DENIED):
         return True
-    return view.reach is Connectivity.REACHABLE and view.spec is not None and pod.name in view.spec.draining
+    return view.connectivity is Connectivity.REACHABLE and view.spec is not None and pod.name in view.spec.draining
 
 
 def _replacements(
@@ -294,4 +294,4 @@ def _force_out(pod: Pod, why: str, world: JobState) -> list[Action]:
 
 
 def _evict(pod: Pod, why: str, world: JobState) -> list[Action]:
-    return [EvictMember(member=pod.name, why=why)] if world.rendezvous.reach is Connectivity.REACHABLE else []
+    return [EvictMember(member=pod.name, why=why)] if world.rendezvous.connectivity is Connectivity.REACHABLE else []

@@ -50,7 +50,7 @@ def judge(
         due = min(_ended_at(pod) for pod in ended_well) + datetime.timedelta(seconds=GRACE_SECONDS)
         # What the agents of a short job wrote is in an etcd that may not have been read yet: its end can wait for that,
         # too.
-        unread = job.has_plans and view.reach is not Connectivity.REACHABLE
+        unread = job.has_plans and view.connectivity is not Connectivity.REACHABLE
         if now >= due or (all(pod.ended for pod in workers) and not unread):
             return Completion(end=_succeeded())
         return Completion(requeue_at=due)

@@ -131,7 +131,9 @@ def unknown_end(job: ElasticJob, rendezvous: Rendezvous, view: RendezvousView, p
         return None
     before = job.status.rendezvous
     same_etcd = any(before is not None and pod.uid == before.store_pod for pod in known)
-    if view.reach not in (Connectivity.CONNECTING, Connectivity.UNREACHABLE) or (rendezvous.managed and not same_etcd):
+    if view.connectivity not in (Connectivity.CONNECTING, Connectivity.UNREACHABLE) or (
+        rendezvous.managed and not same_etcd
+    ):
         return None
     return Held(reason=Reason.OUTCOME_UNKNOWN, message=message(Reason.OUTCOME_UNKNOWN, endpoint=rendezvous.endpoint))
 
@@ -161,7 +163,7 @@ def wanted_spec(
 
 def needs_publishing(view: RendezvousView, wanted: SpecValue) -> str:
     """Why `wanted` must be written; empty: the store has it, or cannot be reached."""
-    if view.reach is not Connectivity.REACHABLE:
+    if view.connectivity is not Connectivity.REACHABLE:
         return ""
     if view.spec is None:
         return "etcd has no spec of this run"
@@ -201,20 +203,22 @@ def readiness(
 ) -> Readiness | None:
     """`held`: why a lost etcd is not replaced. None: nothing is known yet, leave the condition as it is."""
     endpoint = rendezvous.endpoint
-    if view.reach is Connectivity.CONNECTING:
+    if view.connectivity is Connectivity.CONNECTING:
         return None
-    if view.reach is Connectivity.REACHABLE and view.unreadable:
+    if view.connectivity is Connectivity.REACHABLE and view.unreadable:
         text = message(Reason.VALUE_NOT_UNDERSTOOD, endpoint=endpoint, error=view.unreadable)
         return Readiness(status=False, reason=Reason.VALUE_NOT_UNDERSTOOD, message=text)
-    silent = silent_since(rendezvous, view, etcd_pods) if was_ready and view.reach is Connectivity.REACHABLE else None
+    silent = (
+        silent_since(rendezvous, view, etcd_pods) if was_ready and view.connectivity is Connectivity.REACHABLE else None
+    )
     if silent is not None and now - silent >= datetime.timedelta(seconds=SILENT_SECONDS):
         text = message(
             Reason.ETCD_UNREACHABLE, endpoint=endpoint, error="its pod is not ready, and it stopped responding"
         )
         return Readiness(status=False, reason=Reason.ETCD_UNREACHABLE, message=text)
-    if view.reach is Connectivity.REACHABLE:
+    if view.connectivity is Connectivity.REACHABLE:
         return Readiness(status=True, reason=Reason.ETCD_READY, message=message(Reason.ETCD_READY, endpoint=endpoint))
-    if view.reach is Connectivity.DENIED:
+    if view.connectivity is Connectivity.DENIED:
         text = message(Reason.ETCD_DENIED, endpoint=endpoint, error=view.error)
         return Readiness(status=False, reason=Reason.ETCD_DENIED, message=text)
     if held is not None:

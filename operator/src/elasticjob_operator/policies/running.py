@@ -112,7 +112,7 @@ def _size_of(view: RendezvousView) -> int:
 def _left_of_round(view: RendezvousView, workers: Sequence[tuple[Pod, PodStatus]]) -> int | None:
     """How many workers of the last plan are ready, if some are not and etcd does not answer: nobody can make another
     plan. None: training may go on, as far as is known."""
-    if view.plan is None or view.reach is Connectivity.REACHABLE:
+    if view.plan is None or view.connectivity is Connectivity.REACHABLE:
         return None
     made_by = view.plan.created_at or float("inf")
     known = [pod for pod, stand in workers if stand.state is PodState.LIVE and pod.created_at.timestamp() <= made_by]

@@ -38,7 +38,7 @@ def judge_stall(
         progress is None
         or progress.observed_at is None
         or view.progress is None
-        or view.reach is not Connectivity.REACHABLE
+        or view.connectivity is not Connectivity.REACHABLE
     ):
         return None
     if view.plan is None or view.progress.round != view.plan.round:

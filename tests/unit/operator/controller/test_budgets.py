@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from elasticjob_operator.controller import Jobs, KeyedQueue, Reconciler
+from elasticjob_operator.controller import JobCache, Reconciler, WorkQueue
 from elasticjob_operator.controller.reconciler import AT_ONCE, refusal_wait
 from elasticjob_operator.controller.status_throttle import LONGEST_CONFLICT, conflict_wait
 from elasticjob_operator.planning import EvictMember
@@ -35,24 +35,24 @@ class RunWatches:
             raise StoreError("no answer")
 
 
-def reconciler(sessions: RunWatches) -> Reconciler:
-    return Reconciler(Settings(), Jobs(), None, sessions, None, KeyedQueue())  # type: ignore[arg-type]
+def reconciler(run_watches: RunWatches) -> Reconciler:
+    return Reconciler(Settings(), JobCache(), None, run_watches, None, WorkQueue())  # type: ignore[arg-type]
 
 
 async def test_a_frozen_etcd_is_waited_for_once_and_not_for_each_dead_member() -> None:
-    sessions = RunWatches(answers=False)
-    await reconciler(sessions)._tell_agents(
+    run_watches = RunWatches(answers=False)
+    await reconciler(run_watches)._tell_agents(
         KEY, [EvictMember(member=f"w-{number}", why="lost") for number in range(100)]
     )
-    assert sessions.asked == AT_ONCE, "all at the same time"
+    assert run_watches.asked == AT_ONCE, "all at the same time"
 
 
 async def test_dead_members_are_evicted_several_at_once_and_all_of_them() -> None:
-    sessions = RunWatches(answers=True)
-    await reconciler(sessions)._tell_agents(
+    run_watches = RunWatches(answers=True)
+    await reconciler(run_watches)._tell_agents(
         KEY, [EvictMember(member=f"w-{number}", why="lost") for number in range(100)]
     )
-    assert (sessions.asked, sessions.most) == (100, AT_ONCE)
+    assert (run_watches.asked, run_watches.most) == (100, AT_ONCE)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from elasticjob_operator.api import InvalidJobError
 from elasticjob_operator.controller import job_cache as module
-from elasticjob_operator.controller.job_cache import Jobs
+from elasticjob_operator.controller.job_cache import JobCache
 
 from tests.unit.operator.builders import TEMPLATE
 
@@ -20,7 +20,7 @@ def body(version: int, uid: str = "u", replicas: Any = 1) -> dict[str, Any]:
 
 def test_an_event_older_than_our_own_write_is_no_news() -> None:
     """The answer to a status write is ahead of the watch: the old status must not come back."""
-    jobs = Jobs()
+    jobs = JobCache()
     assert jobs.put(body(5))
     assert not jobs.put(body(4, replicas=9))
     assert not jobs.put(body(5))
@@ -32,7 +32,7 @@ def test_an_event_older_than_our_own_write_is_no_news() -> None:
 
 
 def test_a_new_job_of_the_name_takes_the_place() -> None:
-    jobs = Jobs()
+    jobs = JobCache()
     jobs.put(body(5, "old"))
     assert jobs.put(body(9, "new"))
     assert not jobs.remove(KEY, "old"), "the late DELETED of the old one"
@@ -43,7 +43,7 @@ def test_a_new_job_of_the_name_takes_the_place() -> None:
 
 
 def test_what_cannot_be_read_says_which_field() -> None:
-    jobs = Jobs()
+    jobs = JobCache()
     jobs.put(body(1, replicas="many"))
     with pytest.raises(InvalidJobError, match=r"spec\.workers\.replicas"):
         jobs.get(KEY)
@@ -57,7 +57,7 @@ def test_conditions_are_counted_over_all_jobs() -> None:
             "status": {"conditions": each},
         }
 
-    jobs = Jobs()
+    jobs = JobCache()
     jobs.put(of("a", 1))
     jobs.put(of("a", 2, Running="True", Failed="False"))
     jobs.put(of("b", 3, Running="True"))
@@ -73,7 +73,7 @@ def test_conditions_are_counted_over_all_jobs() -> None:
 
 def test_jobs_at_rest_are_kept_small_and_are_read_again_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PARSED", 2)
-    jobs = Jobs()
+    jobs = JobCache()
     for number in range(4):
         large = body(number + 1)
         annotations = {"kubectl.kubernetes.io/last-applied-configuration": "x" * 10000, "kept": "yes"}
@@ -98,7 +98,7 @@ def test_a_job_at_rest_takes_little_more_than_its_json(monkeypatch: pytest.Monke
     """Five thousand of them, parsed, took more than the operator may have."""
     monkeypatch.setattr(module, "PARSED", 0)
     environment = [{"name": f"SETTING_{number}", "value": "of the environment"} for number in range(40)]
-    jobs, count = Jobs(), 200
+    jobs, count = JobCache(), 200
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from elasticjob_operator.api import ConditionType, Reason, Status
-from elasticjob_operator.controller import Jobs, KeyedQueue, Reconciler, status_throttle
-from elasticjob_operator.kube import ApiError, Key
+from elasticjob_operator.controller import JobCache, Reconciler, WorkQueue, status_throttle
+from elasticjob_operator.kube import ApiError
 from elasticjob_operator.kube.jobs import StatusWrite
-from elasticjob_operator.kube.writer import Applied
+from elasticjob_operator.kube.writer import ApplyResult
+from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.planning import CreatePod, JobEvent, Plan
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import JobState, RendezvousView
@@ -20,7 +21,7 @@ from elasticjob_operator.state import JobState, RendezvousView
 from tests.unit.operator.builders import NAME, TEMPLATE, UID, make_status
 from tests.unit.operator.waiting import until
 
-KEY: Key = ("ml", NAME)
+KEY: NamespacedName = ("ml", NAME)
 ACCEPTED = make_status(ConditionType.ACCEPTED)
 RUNS = make_status(ConditionType.ACCEPTED, ConditionType.RUNNING)
 RESTARTS = make_status(ConditionType.ACCEPTED, ConditionType.RESTARTING)
@@ -33,8 +34,8 @@ class Bench:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
         self.set_second(100.0)
-        self.jobs = Jobs()
-        self.queue: KeyedQueue[Key] = KeyedQueue()
+        self.jobs = JobCache()
+        self.queue: WorkQueue[NamespacedName] = WorkQueue()
         self.writes: list[Status] = []
         self.refuse_writes = 0
         self.generation = 1
@@ -95,11 +96,11 @@ class Bench:
     async def apply(self, *_: Any, **__: Any) -> Any:
         self.deeds -= 1
         if self.deeds < 0:
-            return Applied()
+            return ApplyResult()
         self.queue.add(KEY)  # the answer to our own write wakes the job
-        return Applied(done=(CreatePod(body={"metadata": {"name": f"{NAME}-worker-0"}}, why="wanted"),))
+        return ApplyResult(done=(CreatePod(body={"metadata": {"name": f"{NAME}-worker-0"}}, why="wanted"),))
 
-    async def write_status(self, key: Key, _uid: str, version: str, status: dict[str, Any]) -> StatusWrite:
+    async def write_status(self, key: NamespacedName, _uid: str, version: str, status: dict[str, Any]) -> StatusWrite:
         if self.refuse_writes:
             self.refuse_writes -= 1
             raise ApiError(500, "InternalError", "not now")
@@ -111,7 +112,7 @@ class Bench:
         self.status = status
         return StatusWrite(self._as_in_api_server(key), written=True)
 
-    def _as_in_api_server(self, key: Key) -> dict[str, Any]:
+    def _as_in_api_server(self, key: NamespacedName) -> dict[str, Any]:
         body = self.jobs.body(key)
         assert body is not None
         metadata = {**body["metadata"], "resourceVersion": str(self.version), "generation": self.generation}
@@ -127,10 +128,10 @@ class Bench:
         self.jobs.put(self._as_in_api_server(KEY))
         self.queue.add(KEY)
 
-    def tell(self, _namespace: str, _job: str, _uid: str, version: str, story: JobEvent) -> None:
+    def record(self, _namespace: str, _job: str, _uid: str, version: str, event: JobEvent) -> None:
         assert not self.writes or int(version.partition(".")[0]) == self.version, "after the write, with its version"
-        self.told.append(story.message)
-        self.names.append((version, story.message))
+        self.told.append(event.message)
+        self.names.append((version, event.message))
 
 
 @pytest.fixture

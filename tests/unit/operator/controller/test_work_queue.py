@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from elasticjob_operator.controller import work_queue as module
-from elasticjob_operator.controller.work_queue import FIRST_WAIT, KeyedQueue
+from elasticjob_operator.controller.work_queue import FIRST_WAIT, WorkQueue
 
 from tests.unit.operator.waiting import until
 
@@ -13,7 +13,7 @@ class Bench:
     """A queue with workers, and what they did."""
 
     def __init__(self, workers: int = 2) -> None:
-        self.queue: KeyedQueue[str] = KeyedQueue()
+        self.queue: WorkQueue[str] = WorkQueue()
         self.done: list[str] = []
         self.running: set[str] = set()
         self.hold: dict[str, asyncio.Event] = {}
@@ -100,7 +100,7 @@ async def test_a_bug_in_one_job_stops_no_other(bench: Bench, caplog: pytest.LogC
             raise ZeroDivisionError("a bug")
         await original(key)
 
-    queue: KeyedQueue[str] = KeyedQueue()
+    queue: WorkQueue[str] = WorkQueue()
     task = asyncio.create_task(queue.work(handle, 1))
     queue.add("bug")
     queue.add("good")
@@ -114,7 +114,7 @@ async def test_a_bug_in_one_job_stops_no_other(bench: Bench, caplog: pytest.LogC
 async def test_what_comes_while_a_key_rests_is_worked_on_once_and_soon() -> None:
     worked: list[float] = []
     loop = asyncio.get_running_loop()
-    queue: KeyedQueue[str] = KeyedQueue(rest=lambda _: 0.1)
+    queue: WorkQueue[str] = WorkQueue(rest=lambda _: 0.1)
 
     async def handle(_: str) -> None:
         worked.append(loop.time())
@@ -135,7 +135,7 @@ async def test_what_comes_while_a_key_rests_is_worked_on_once_and_soon() -> None
 
 
 async def test_depth_and_age_are_those_of_what_waits() -> None:
-    queue: KeyedQueue[str] = KeyedQueue()
+    queue: WorkQueue[str] = WorkQueue()
     assert (len(queue), queue.age) == (0, 0.0)
     queue.add("a")
     await asyncio.sleep(0.02)

@@ -95,7 +95,7 @@ async def test_flood_leaves_the_loop_to_others(watch: Watch) -> None:
         for number, endpoint in enumerate(floods):
             await sessions.follow(("ml", f"evil-{number}"), Target(endpoint=endpoint, run_id=f"e-{number}"))
         await sessions.follow(HONEST, Target(endpoint=server.endpoint, run_id="u-1"))
-        await until(lambda: sessions.view(HONEST).reach is Connectivity.REACHABLE)
+        await until(lambda: sessions.view(HONEST).connectivity is Connectivity.REACHABLE)
         slowest = 0.0
         for wanted in range(1, 20):
             then = time.monotonic()
@@ -135,7 +135,7 @@ async def test_what_is_answered_is_not_told(caplog: pytest.LogCaptureFixture) ->
     with hostile("secret") as endpoint:
         sessions = RunWatches(lambda _: None)
         await sessions.follow(EVIL, Target(endpoint=endpoint, run_id="u-1"))
-        await until(lambda: sessions.view(EVIL).reach is Connectivity.DENIED)
+        await until(lambda: sessions.view(EVIL).connectivity is Connectivity.DENIED)
         error = sessions.view(EVIL).error
         await sessions.close()
     assert endpoint in error

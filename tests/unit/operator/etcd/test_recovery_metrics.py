@@ -9,7 +9,7 @@ from prometheus_client import REGISTRY
 
 from tests.unit.operator.builders import make_plan
 
-VIEW = RendezvousView(reach=Connectivity.REACHABLE)
+VIEW = RendezvousView(connectivity=Connectivity.REACHABLE)
 
 
 def plan(round_number: int, *, size: int = 2, caused: float = 0.0, created: float = 0.0) -> PlanValue:

@@ -68,7 +68,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def test_nothing_is_known_before_the_first_answer(bench: Bench) -> None:
-    assert bench.view.reach is Connectivity.CONNECTING
+    assert bench.view.connectivity is Connectivity.CONNECTING
 
 
 async def test_finds_what_was_written_before_and_follows_what_comes(bench: Bench) -> None:
@@ -77,7 +77,7 @@ async def test_finds_what_was_written_before_and_follows_what_comes(bench: Bench
     bench.store.put(KEYS.failure(3, "a"), make_failure(2, round_number=3, at=4).to_json())
     bench.store.put(KEYS.failure(2, "a"), make_failure(0, round_number=2).to_json())
     await bench.sessions.follow(KEY, TARGET)
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     assert bench.view.plan == make_plan(3)
     assert bench.view.failure is not None
     assert bench.view.failure.member == "digits-worker-2", "the earliest of the newest round"
@@ -91,7 +91,7 @@ async def test_finds_what_was_written_before_and_follows_what_comes(bench: Bench
 async def test_one_watch_serves_all_jobs_of_an_etcd_and_each_hears_of_itself_alone(bench: Bench) -> None:
     other = ("ml", "other")
     await bench.sessions.follow(KEY, TARGET)
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     bench.store.put(Keys(DEFAULT_PREFIX, "u-2").plan, make_plan(1).to_json())
     await bench.sessions.follow(other, Target(endpoint="etcd:2379", run_id="u-2"))
     await until(lambda: bench.sessions.view(other).plan == make_plan(1))
@@ -112,9 +112,9 @@ async def test_watch_that_breaks_and_comes_back_misses_nothing_and_alarms_nobody
 ) -> None:
     monkeypatch.setattr(shared_watch, "SHORT_SECONDS", 0.0)
     await bench.sessions.follow(KEY, TARGET)
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     seen: set[Connectivity] = set()
-    bench.on_change = lambda: seen.add(bench.view.reach)
+    bench.on_change = lambda: seen.add(bench.view.connectivity)
     bench.memory.cut()
     bench.store.put(KEYS.plan, make_plan(4).to_json())
     await bench.until(lambda view: view.plan == make_plan(4))
@@ -126,41 +126,41 @@ async def test_it_is_known_when_the_etcd_last_answered(bench: Bench) -> None:
     assert bench.view == RendezvousView()
     await bench.sessions.follow(KEY, TARGET)
     assert bench.view == RendezvousView()
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     first = bench.view.answered_at
     assert first is not None
     assert abs((first - datetime.datetime.now(datetime.timezone.utc)).total_seconds()) < 60
     bench.memory.fault = Unavailable("connection refused")
     bench.memory.cut()
-    await bench.until(lambda view: view.reach is Connectivity.UNREACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.UNREACHABLE)
     away = bench.view.answered_at
     assert away is not None
     bench.memory.fault = None
     await bench.until(
-        lambda view: view.reach is Connectivity.REACHABLE and view.answered_at and view.answered_at > away
+        lambda view: view.connectivity is Connectivity.REACHABLE and view.answered_at and view.answered_at > away
     )
 
 
 async def test_outage_keeps_what_was_known_and_ends_by_itself(bench: Bench) -> None:
     bench.store.put(KEYS.plan, make_plan(3).to_json())
     await bench.sessions.follow(KEY, TARGET)
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     bench.memory.fault = Unavailable("connection refused")
     bench.memory.cut()
-    await bench.until(lambda view: view.reach is Connectivity.UNREACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.UNREACHABLE)
     assert bench.view.plan == make_plan(3)
     bench.memory.fault = None
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
 
 
 async def test_write_that_fails_is_asked_for_again_once_the_store_answers(bench: Bench) -> None:
     await bench.sessions.follow(KEY, TARGET)
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     bench.memory.refuse_writes = Unavailable("no leader")
     with pytest.raises(Unavailable, match="no leader"):
         await bench.sessions.execute(KEY, PublishSpec(spec=SPEC, why="test"))
     before = bench.told
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     assert bench.told > before, "the job is looked at again"
     bench.memory.refuse_writes = None
     await bench.sessions.execute(KEY, PublishSpec(spec=SPEC, why="test"))
@@ -168,25 +168,25 @@ async def test_write_that_fails_is_asked_for_again_once_the_store_answers(bench:
 
 
 async def test_etcd_that_was_replaced_is_connected_to_at_once(bench: Bench) -> None:
-    await bench.sessions.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", awake="pod-1"))
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
-    await bench.sessions.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", awake=""))
+    await bench.sessions.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", ready_store_pod="pod-1"))
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
+    await bench.sessions.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", ready_store_pod=""))
     assert bench.memory.watches == 1
-    await bench.sessions.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", awake="pod-2"))
+    await bench.sessions.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", ready_store_pod="pod-2"))
     await until(lambda: bench.memory.watches == 2)
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
 
 
 async def test_other_runs_are_not_ours(bench: Bench) -> None:
     bench.store.put(Keys(DEFAULT_PREFIX, "u-2").plan, make_plan(9).to_json())
     await bench.sessions.follow(KEY, TARGET)
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     assert bench.view.empty
 
 
 async def test_publish_shows_at_once_and_a_lost_spec_is_noticed(bench: Bench) -> None:
     await bench.sessions.follow(KEY, TARGET)
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     await bench.sessions.execute(KEY, PublishSpec(spec=SPEC, why="test"))
     assert bench.view.spec == SPEC
     await bench.sessions.execute(KEY, ClearRun(why="test"))
@@ -197,7 +197,7 @@ async def test_evicts_one_member(bench: Bench) -> None:
     for member in ("a", "b"):
         bench.store.put(KEYS.member(member), "{}")
     await bench.sessions.follow(KEY, TARGET)
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     await bench.sessions.execute(KEY, EvictMember(member="a", why="test"))
     assert bench.store.get(KEYS.member("a")) is None
     assert bench.store.get(KEYS.member("b")) is not None
@@ -218,12 +218,12 @@ async def test_writing_before_the_first_contact_is_refused_not_lost_in_silence(b
         (ValueError("endpoint has no usable port"), Connectivity.DENIED),
     ],
 )
-async def test_says_what_is_wrong_and_tries_again(bench: Bench, error: Exception, reach: Connectivity) -> None:
+async def test_says_what_is_wrong_and_tries_again(bench: Bench, error: Exception, connectivity: Connectivity) -> None:
     bench.refuse = itertools.chain([error, error], itertools.repeat(None))
     await bench.sessions.follow(KEY, TARGET)
-    await bench.until(lambda view: view.reach is reach)
+    await bench.until(lambda view: view.connectivity is connectivity)
     assert str(error) in bench.view.error
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     assert bench.view.error == ""
 
 
@@ -231,15 +231,15 @@ async def test_what_is_not_understood_is_taken_as_missing(bench: Bench) -> None:
     bench.store.put(KEYS.plan, "not json")
     bench.store.put(KEYS.outcome, '{"state": "unheard-of", "reason": "x"}')
     await bench.sessions.follow(KEY, TARGET)
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     assert (bench.view.plan, bench.view.outcome) == (None, None)
 
 
 async def test_no_longer_followed_is_forgotten(bench: Bench) -> None:
     await bench.sessions.follow(KEY, TARGET)
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     await bench.sessions.follow(KEY, None)
-    assert bench.view.reach is Connectivity.CONNECTING
+    assert bench.view.connectivity is Connectivity.CONNECTING
     await bench.sessions.execute(KEY, PublishSpec(spec=SPEC, why="test"))
     assert bench.view.spec is None
 
@@ -252,12 +252,12 @@ async def test_wrong_value_of_one_job_is_told_to_it_and_disturbs_no_other(
     bench.store.put(KEYS.plan, make_plan(1).to_json())
     await bench.sessions.follow(KEY, TARGET)
     await bench.sessions.follow(other, Target(endpoint="etcd:2379", run_id="u-2"))
-    await until(lambda: bench.sessions.view(other).reach is Connectivity.REACHABLE)
+    await until(lambda: bench.sessions.view(other).connectivity is Connectivity.REACHABLE)
     await bench.until(lambda view: view.plan)
     bench.store.put(KEYS.plan, make_plan(2).to_json().replace('"round":2', '"round":"2"'))
     await bench.until(lambda view: view.unreadable)
     assert "round" in bench.view.unreadable
-    assert bench.view.reach is Connectivity.REACHABLE
+    assert bench.view.connectivity is Connectivity.REACHABLE
     monkeypatch.setattr(RecoveryMetrics, "see", boom)
     bench.store.put(others.plan, make_plan(3).to_json())
     await until(
@@ -272,20 +272,20 @@ async def test_fault_of_ours_in_one_jobs_news_is_that_jobs_trouble(
     other = ("ml", "other")
     await bench.sessions.follow(KEY, TARGET)
     await bench.sessions.follow(other, Target(endpoint="etcd:2379", run_id="u-2"))
-    await until(lambda: bench.sessions.view(other).reach is bench.view.reach is Connectivity.REACHABLE)
+    await until(lambda: bench.sessions.view(other).connectivity is bench.view.connectivity is Connectivity.REACHABLE)
     real = RunKeys.take
     monkeypatch.setattr(RunKeys, "take", lambda self, event: boom() if event.key == KEYS.plan else real(self, event))
     bench.store.put(KEYS.plan, make_plan(1).to_json())
     bench.store.put(Keys(DEFAULT_PREFIX, "u-2").plan, make_plan(3).to_json())
     await until(lambda: bench.sessions.view(other).plan == make_plan(3))
-    await bench.until(lambda view: view.reach is Connectivity.UNREACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.UNREACHABLE)
     assert "boom" not in bench.view.error
     assert bench.memory.watches == 1
 
 
 async def test_script_that_writes_all_the_time_wakes_its_job_at_a_pace(bench: Bench) -> None:
     await bench.sessions.follow(KEY, TARGET)
-    await bench.until(lambda view: view.reach is Connectivity.REACHABLE)
+    await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     bench.told = 0
     for step in range(500):
         bench.store.put(KEYS.progress, ProgressValue(step=step, round=1).to_json())

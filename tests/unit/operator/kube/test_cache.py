@@ -3,21 +3,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elasticjob_operator.kube.cache import Name, Store
+from elasticjob_operator.kube.cache import ObjectCache
+from elasticjob_operator.names import NamespacedName
 
 JOB = ("ml", "digits")
 
 
 class Bench:
     def __init__(self) -> None:
-        self.told: list[Name] = []
-        self.store: Store[str] = Store(lambda each: each["value"], _group, self.told.append)
+        self.told: list[NamespacedName] = []
+        self.store: ObjectCache[str] = ObjectCache(lambda each: each["value"], _group, self.told.append)
 
-    def values(self, group: Name = JOB) -> list[str]:
+    def values(self, group: NamespacedName = JOB) -> list[str]:
         return sorted(self.store.of(group))
 
 
-def _group(each: dict[str, Any]) -> Name | None:
+def _group(each: dict[str, Any]) -> NamespacedName | None:
     return (each["metadata"]["namespace"], each["job"]) if each.get("job") else None
 
 
@@ -117,7 +118,7 @@ def test_names_are_a_picture_of_the_moment_and_made_anew_only_after_news(bench: 
 
 
 def test_groups_are_found_by_place_without_looking_at_all() -> None:
-    store: Store[str] = Store(lambda each: each["value"], _group, lambda _: None, index=lambda value: value)
+    store: ObjectCache[str] = ObjectCache(lambda each: each["value"], _group, lambda _: None, index=lambda value: value)
     store.put(pod("a", 1, "node-1"))
     store.put(pod("b", 2, "node-1"))
     store.put(pod("c", 3, "node-1", job="faces"))

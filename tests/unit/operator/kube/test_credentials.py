@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from elasticjob_operator.kube import credentials
-from elasticjob_operator.kube.client import Api
-from elasticjob_operator.kube.credentials import Connection, proxy_for
+from elasticjob_operator.kube.client import KubeClient
+from elasticjob_operator.kube.credentials import Credentials, proxy_for
 from kubernetes.aio.client import Configuration
 
 from tests.contract.certificates import Pki
@@ -45,16 +44,16 @@ def test_but_not_where_it_says_so(environment: pytest.MonkeyPatch) -> None:
 async def test_certificate_authority_that_comes_later_is_trusted_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(credentials, "CA_SECONDS", 0.01)
+    monkeypatch.setattr("elasticjob_operator.kube.credentials.CA_SECONDS", 0.01)
     first, second = Pki(tmp_path / "first"), Pki(tmp_path / "second")
     mounted = tmp_path / "ca.crt"
     mounted.write_bytes((first.directory / "ca.crt").read_bytes())
     configuration = Configuration()
     configuration.ssl_ca_cert = str(mounted)
-    connection = Connection(configuration, None)
-    context = connection.client().rest_client.ssl_context
+    credentials = Credentials(configuration, None)
+    context = credentials.client().rest_client.ssl_context
     before = {each["serialNumber"] for each in context.get_ca_certs()}
-    task = asyncio.create_task(connection.follow_ca())
+    task = asyncio.create_task(credentials.follow_ca())
     mounted.write_bytes(b"half of a fi")
     await asyncio.sleep(0.05)
     mounted.write_bytes((second.directory / "ca.crt").read_bytes())
@@ -83,7 +82,7 @@ async def test_any_number_of_watches_leaves_connections_to_write() -> None:
     configuration = Configuration()
     configuration.host = f"http://127.0.0.1:{runner.addresses[0][1]}"
     configuration.connection_pool_maxsize = 2
-    api = Api(Connection(configuration, None).client())
+    api = KubeClient(Credentials(configuration, None).client())
     watches = [await api.stream("/pods", {"watch": "true"}, silence=60) for _ in range(5)]
     async with asyncio.timeout(30):
         assert await api.request("POST", "/pods", body={}) == {"kind": "Status"}

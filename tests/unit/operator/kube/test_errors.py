@@ -9,7 +9,7 @@ from elasticjob_operator.kube.client import (
     ApiError,
     ConflictError,
     GoneError,
-    NamespaceGoesError,
+    NamespaceTerminatingError,
     NotFoundError,
     RefusedError,
     error_of,
@@ -26,8 +26,8 @@ QUOTA = {"name": "w", "kind": "pods"}
 @pytest.mark.parametrize(
     ("status", "details", "kind"),
     [
-        (403, TERMINATING, NamespaceGoesError),
-        (404, {"name": "a", "kind": "namespaces"}, NamespaceGoesError),
+        (403, TERMINATING, NamespaceTerminatingError),
+        (404, {"name": "a", "kind": "namespaces"}, NamespaceTerminatingError),
         (403, QUOTA, RefusedError),
         (403, None, RefusedError),
         (404, {"name": "w", "kind": "pods"}, NotFoundError),

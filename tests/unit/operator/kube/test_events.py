@@ -22,8 +22,8 @@ class Bench:
         self.posted: list[tuple[str, str]] = []
         self.under_way: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
-        self.teller = EventRecorder(self)  # type: ignore[arg-type]
-        self._task = asyncio.create_task(self.teller.run())
+        self.recorder = EventRecorder(self)  # type: ignore[arg-type]
+        self._task = asyncio.create_task(self.recorder.run())
 
     async def request(self, _method: str, path: str, *, body: dict[str, Any]) -> None:
         namespace = path.split("/")[4]
@@ -35,8 +35,8 @@ class Bench:
         self.under_way.remove(namespace)
         self.posted.append((namespace, body["message"]))
 
-    def tell(self, namespace: str, message: str) -> None:
-        self.teller.tell(namespace, "digits", "u", "1", JobEvent(reason=Reason.TRAINING, message=message))
+    def record(self, namespace: str, message: str) -> None:
+        self.recorder.record(namespace, "digits", "u", "1", JobEvent(reason=Reason.TRAINING, message=message))
 
     async def close(self) -> None:
         self._task.cancel()
@@ -52,18 +52,18 @@ async def bench() -> AsyncIterator[Bench]:
 
 async def test_events_of_a_namespace_are_posted_in_order_and_nothing_is_kept_afterwards(bench: Bench) -> None:
     for number in range(10):
-        bench.tell("ml", str(number))
+        bench.record("ml", str(number))
     await until(lambda: len(bench.posted) == 10)
     assert [message for _, message in bench.posted] == [str(number) for number in range(10)]
-    bench.tell("ml", "later")
+    bench.record("ml", "later")
     await until(lambda: len(bench.posted) == 11)
-    await until(lambda: (bench.teller._waiting, bench.teller._count) == ({}, 0))
+    await until(lambda: (bench.recorder._waiting, bench.recorder._count) == ({}, 0))
 
 
 async def test_an_event_never_waits_behind_a_thousand_of_another_namespace(bench: Bench) -> None:
     for number in range(900):
-        bench.tell("noisy", str(number))
-    bench.tell("quiet", "mine")
+        bench.record("noisy", str(number))
+    bench.record("quiet", "mine")
     await until(lambda: ("quiet", "mine") in bench.posted)
     assert bench.posted.index(("quiet", "mine")) < 10
 
@@ -74,9 +74,9 @@ async def test_a_webhook_that_hangs_in_one_namespace_drops_no_event_of_another(
     monkeypatch.setattr(module, "WAITING_OF_A_NAMESPACE", 20)
     bench.gates["broken"] = asyncio.Event()
     for number in range(100):
-        bench.tell("broken", str(number))
+        bench.record("broken", str(number))
     for number in range(15):
-        bench.tell("ml", str(number))
+        bench.record("ml", str(number))
     await until(lambda: len(bench.posted) == 15)
     bench.gates["broken"].set()
     await until(lambda: len(bench.posted) == 15 + 20)

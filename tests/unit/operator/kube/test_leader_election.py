@@ -5,9 +5,15 @@ from typing import Any
 import pytest
 from elasticjob_operator.kube import leader_election as module
 from elasticjob_operator.kube.client import ConflictError, NotFoundError
-from elasticjob_operator.kube.leader_election import Elector, Sighting, Terms, may_take, see
+from elasticjob_operator.kube.leader_election import (
+    LeaderElectionConfig,
+    LeaderElector,
+    ObservedLease,
+    may_acquire,
+    observe_lease,
+)
 
-TERMS = Terms(duration=10)
+TERMS = LeaderElectionConfig(duration=10)
 
 
 def lease(version: int, holder: str = "a", duration: int = 10) -> dict[str, Any]:
@@ -16,35 +22,38 @@ def lease(version: int, holder: str = "a", duration: int = 10) -> dict[str, Any]
 
 
 def test_leader_stops_before_another_may_begin() -> None:
-    assert TERMS.deadline + TERMS.period < TERMS.duration
-    assert 3 * TERMS.period < TERMS.deadline, "a renewal may fail, and so may the next"
+    assert TERMS.renew_deadline + TERMS.retry_period < TERMS.duration
+    assert 3 * TERMS.retry_period < TERMS.renew_deadline, "a renewal may fail, and so may the next"
 
 
 @pytest.mark.parametrize(
     ("seen", "now", "free"),
     [
-        pytest.param(Sighting(version="1", holder="a", duration=10, since=100), 109.9, False, id="renewed lately"),
+        pytest.param(ObservedLease(version="1", holder="a", duration=10, since=100), 109.9, False, id="renewed lately"),
         pytest.param(
-            Sighting(version="1", holder="a", duration=10, since=100), 110.1, True, id="not renewed for its duration"
+            ObservedLease(version="1", holder="a", duration=10, since=100),
+            110.1,
+            True,
+            id="not renewed for its duration",
         ),
-        pytest.param(Sighting(version="1", holder="", duration=1, since=100), 100.0, True, id="given back"),
+        pytest.param(ObservedLease(version="1", holder="", duration=1, since=100), 100.0, True, id="given back"),
         pytest.param(
-            Sighting(version="1", holder="a", duration=60, since=100),
+            ObservedLease(version="1", holder="a", duration=60, since=100),
             130.0,
             False,
             id="its own duration counts, not ours",
         ),
     ],
 )
-def test_when_a_lease_may_be_taken(seen: Sighting, now: float, free: bool) -> None:
-    assert may_take(seen, now) is free
+def test_when_a_lease_may_be_taken(seen: ObservedLease, now: float, free: bool) -> None:
+    assert may_acquire(seen, now) is free
 
 
 def test_clock_of_a_lease_starts_when_it_is_first_seen_and_again_when_it_changes() -> None:
-    first = see(lease(1), None, 100)
-    assert see(lease(1), first, 105) == first
-    assert see(lease(2), first, 105).since == 105
-    assert see({"metadata": {"resourceVersion": "3"}}, first, 105).holder == "", "an empty Lease is nobody's"
+    first = observe_lease(lease(1), None, 100)
+    assert observe_lease(lease(1), first, 105) == first
+    assert observe_lease(lease(2), first, 105).since == 105
+    assert observe_lease({"metadata": {"resourceVersion": "3"}}, first, 105).holder == "", "an empty Lease is nobody's"
 
 
 class Server:
@@ -86,20 +95,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-def elector(server: Server, name: str) -> Elector:
-    return Elector(server, "system", "elasticjob", name, TERMS)  # type: ignore[arg-type]
+def elector(server: Server, name: str) -> LeaderElector:
+    return LeaderElector(server, "system", "elasticjob", name, TERMS)  # type: ignore[arg-type]
 
 
 async def test_second_takes_over_after_the_leases_duration(clock: Clock) -> None:
     server = Server()
     a, b = elector(server, "a"), elector(server, "b")
     await a.acquire()
-    assert a.holds()
+    assert a.is_leader()
     began = clock.now
     await b.acquire()
-    assert not a.holds()
-    assert b.holds()
-    assert TERMS.duration < clock.now - began < TERMS.duration + 2 * TERMS.period
+    assert not a.is_leader()
+    assert b.is_leader()
+    assert TERMS.duration < clock.now - began < TERMS.duration + 2 * TERMS.retry_period
     assert server.lease
     assert server.lease["spec"]["leaseTransitions"] == 2
 
@@ -109,7 +118,7 @@ async def test_given_back_it_is_taken_at_the_next_look(clock: Clock) -> None:
     a, b = elector(server, "a"), elector(server, "b")
     await a.acquire()
     await a.release()
-    assert not a.holds()
+    assert not a.is_leader()
     began = clock.now
     await b.acquire()
     assert clock.now == began
@@ -121,7 +130,7 @@ async def test_one_that_comes_back_under_its_name_goes_on_at_once(clock: Clock) 
     await elector(server, "pod-1").acquire()
     again, began = elector(server, "pod-1"), clock.now
     await again.acquire()
-    assert again.holds()
+    assert again.is_leader()
     assert clock.now == began
     assert server.lease
     assert server.lease["spec"]["leaseTransitions"] == 1
@@ -133,9 +142,9 @@ async def test_leader_that_cannot_renew_gives_up_in_time(clock: Clock) -> None:
     await a.acquire()
     began = clock.now
     server.fault = ConnectionError("away")
-    await a.keep()
-    assert not a.holds()
-    assert TERMS.deadline <= clock.now - began < TERMS.duration
+    await a.renew()
+    assert not a.is_leader()
+    assert TERMS.renew_deadline <= clock.now - began < TERMS.duration
 
 
 async def test_leader_whose_lease_was_taken_gives_up_at_once(clock: Clock) -> None:
@@ -145,9 +154,9 @@ async def test_leader_whose_lease_was_taken_gives_up_at_once(clock: Clock) -> No
     assert server.lease
     server.lease = {**lease(9, holder="b"), "metadata": {**server.lease["metadata"], "resourceVersion": "9"}}
     began = clock.now
-    await a.keep()
-    assert not a.holds()
-    assert clock.now - began < TERMS.deadline
+    await a.renew()
+    assert not a.is_leader()
+    assert clock.now - began < TERMS.renew_deadline
 
 
 async def test_conflict_with_its_own_lost_answer_is_no_loss(clock: Clock) -> None:
@@ -158,7 +167,7 @@ async def test_conflict_with_its_own_lost_answer_is_no_loss(clock: Clock) -> Non
     server.lease = {**server.lease, "metadata": {**server.lease["metadata"], "resourceVersion": "7"}}
     looked: list[float] = []
 
-    original = a._renew
+    original = a._renew_once
 
     async def renew() -> None:
         looked.append(clock.now)
@@ -166,6 +175,6 @@ async def test_conflict_with_its_own_lost_answer_is_no_loss(clock: Clock) -> Non
             server.fault = ConnectionError("away")
         await original()
 
-    a._renew = renew  # type: ignore[method-assign]
-    await a.keep()
+    a._renew_once = renew  # type: ignore[method-assign]
+    await a.renew()
     assert len(looked) > 4, "it went on after the conflict"

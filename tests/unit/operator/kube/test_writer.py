@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from elasticjob_operator.api import ElasticJob
-from elasticjob_operator.kube.client import ApiError, ConflictError, NoAnswerError, NotFoundError, RefusedError
+from elasticjob_operator.kube.client import ApiError, ConflictError, NotFoundError, RefusedError, RequestTimeoutError
 from elasticjob_operator.kube.writer import CREATES_OF_A_JOB, PROBES_OF_A_NAMESPACE, Writer
 from elasticjob_operator.planning import Action, CreatePod, DeletePod, DryRunCreate
 
@@ -93,7 +93,10 @@ async def test_creates_that_go_well_double_up_to_the_bound() -> None:
     ("error", "words"),
     [
         (WEBHOOK, "failed calling webhook"),
-        (NoAnswerError("POST /pods: no answer within 35 s"), "no answer within 35 s: an admission webhook may hang"),
+        (
+            RequestTimeoutError("POST /pods: no answer within 35 s"),
+            "no answer within 35 s: an admission webhook may hang",
+        ),
     ],
 )
 async def test_a_webhook_that_fails_is_told_in_words_and_asked_once(error: Exception, words: str) -> None:

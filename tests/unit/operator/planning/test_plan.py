@@ -539,7 +539,7 @@ def test_every_action_says_why() -> None:
 
 
 def test_job_whose_namespace_goes_is_left_alone() -> None:
-    found = ask(trained(), make_pod(0), namespace_goes=True)
+    found = ask(trained(), make_pod(0), namespace_terminating=True)
     assert (found.actions, found.stories, found.status, found.requeue_at) == ((), (), trained().status, None)
     assert found.target is not None, "its keys in a user's etcd are still to be cleared"
 

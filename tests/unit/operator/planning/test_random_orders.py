@@ -99,7 +99,7 @@ class Cluster(RuleBasedStateMachine):
         self.objects: dict[tuple[Kind, str], OwnedObject] = {}
         self.nodes = {name: Node(name=name, health=NodeHealth.READY, since=NOW, seen_at=NOW) for name in NODES}
         self.heartbeats: dict[str, Heartbeat] = {}
-        self.reach = Connectivity.REACHABLE
+        self.connectivity = Connectivity.REACHABLE
         self.spec: SpecValue | None = None
         self.plan: PlanValue | None = None
         self.outcome: OutcomeValue | None = None
@@ -116,9 +116,9 @@ class Cluster(RuleBasedStateMachine):
 
     @property
     def world(self) -> JobState:
-        known = self.reach is not Connectivity.CONNECTING
+        known = self.connectivity is not Connectivity.CONNECTING
         view = RendezvousView(
-            reach=self.reach,
+            connectivity=self.connectivity,
             run_id=self.run_id,
             spec=self.spec if known else None,
             plan=self.plan if known else None,
@@ -189,7 +189,7 @@ class Cluster(RuleBasedStateMachine):
                 last = self.nodes[action.node].since - datetime.timedelta(seconds=45)
                 self.heartbeats[action.node] = Heartbeat(read_at=self.now, renewed_at=last, unchanged_since=self.now)
             case PublishSpec():
-                if self.reach is Connectivity.REACHABLE:
+                if self.connectivity is Connectivity.REACHABLE:
                     self.spec = action.spec
             case ClearRun():
                 assert not any(pod.running for pod in self.pods.values()), "took the keys from agents that live"
@@ -338,13 +338,13 @@ class Cluster(RuleBasedStateMachine):
         )
 
     @event(
-        reach=st.sampled_from(
+        connectivity=st.sampled_from(
             [Connectivity.REACHABLE, Connectivity.REACHABLE, Connectivity.UNREACHABLE, Connectivity.CONNECTING]
         ),
         empty=st.booleans(),
     )
-    def etcd_comes_and_goes(self, reach: Connectivity, empty: bool) -> None:
-        self.reach = reach
+    def etcd_comes_and_goes(self, connectivity: Connectivity, empty: bool) -> None:
+        self.connectivity = connectivity
         if empty:
             self.forget_keys()
 
@@ -414,7 +414,7 @@ class Cluster(RuleBasedStateMachine):
         self.nodes = {
             name: Node(name=name, health=NodeHealth.READY, since=self.now, seen_at=self.now) for name in NODES
         }
-        self.reach = Connectivity.REACHABLE
+        self.connectivity = Connectivity.REACHABLE
         for _ in range(90):
             for pod in list(self.pods.values()):
                 self.start(pod, NODES[0])

@@ -202,7 +202,7 @@ def test_own_etcd_that_falls_silent_is_said_within_seconds(ready: bool, answered
     ],
 )
 def test_job_that_may_have_ended_creates_no_workers_before_etcd_has_said(
-    endpoint: str, reach: Connectivity, pods: list[Pod | str], round_number: int, held: bool
+    endpoint: str, connectivity: Connectivity, pods: list[Pod | str], round_number: int, held: bool
 ) -> None:
     known = RendezvousStatus(
         id=f"{UID}-1", backend="etcd-v3", endpoint=endpoint or OWN, store_generation=1, store_pod="e"
@@ -212,7 +212,7 @@ def test_job_that_may_have_ended_creates_no_workers_before_etcd_has_said(
         status=make_status(rendezvous=known, round=round_number, start_time=NOW),
     )
     there = [pod if isinstance(pod, Pod) else dataclasses.replace(make_pod(), uid=pod, index=-1) for pod in pods]
-    assert (unknown_end(job, rendezvous_of(job, Settings()), make_view(reach), there) is not None) is held
+    assert (unknown_end(job, rendezvous_of(job, Settings()), make_view(connectivity), there) is not None) is held
 
 
 def test_unreachable_etcd_is_named_with_its_error() -> None:

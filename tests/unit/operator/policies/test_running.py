@@ -166,9 +166,9 @@ def test_running_and_restarting(
     ],
 )
 def test_nothing_trains_once_etcd_and_a_member_are_gone(
-    reach: Connectivity, workers: Sequence[tuple[Pod, PodStatus]], running: bool
+    connectivity: Connectivity, workers: Sequence[tuple[Pod, PodStatus]], running: bool
 ) -> None:
-    found = judge_activity(make_job(status=TRAINED), make_view(reach, plan=make_plan(2)), workers, CALM)
+    found = judge_activity(make_job(status=TRAINED), make_view(connectivity, plan=make_plan(2)), workers, CALM)
     assert found.running is running
     if not running:
         assert found.running_message.startswith("3 of 4 worker pods of round 2 are ready and etcd is unreachable")

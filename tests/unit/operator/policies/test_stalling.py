@@ -24,11 +24,18 @@ from tests.unit.operator.builders import NOW, at, make_job, make_plan, make_stat
     ],
 )
 def test_training_that_stands_still_is_said(
-    seen: float | None, speed: float, round_number: int, reach: Connectivity, running: bool, expected: bool | None
+    seen: float | None,
+    speed: float,
+    round_number: int,
+    connectivity: Connectivity,
+    running: bool,
+    expected: bool | None,
 ) -> None:
     progress = Progress(step=7, steps_per_second=speed, observed_at=at(seen)) if seen is not None else None
     view = make_view(
-        reach, plan=make_plan(2), progress=ProgressValue(step=7, round=round_number) if seen is not None else None
+        connectivity,
+        plan=make_plan(2),
+        progress=ProgressValue(step=7, round=round_number) if seen is not None else None,
     )
     found = judge_stall(make_job(), view, progress, running=running, now=NOW)
     assert (found.stalled if found else None) is expected

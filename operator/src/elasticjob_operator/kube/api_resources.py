@@ -9,7 +9,7 @@ from elasticjob_operator.state import Kind
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Resource:
+class ApiResource:
     kind: str
     plural: str
     group_version: str = "v1"
@@ -23,15 +23,15 @@ class Resource:
         return "/".join(part for part in (root, *scope, self.plural, name, subresource) if part)
 
 
-PODS = Resource(kind="Pod", plural="pods")
-SERVICES = Resource(kind="Service", plural="services")
-STATEFUL_SETS = Resource(kind="StatefulSet", plural="statefulsets", group_version="apps/v1")
-AUTOSCALERS = Resource(
+PODS = ApiResource(kind="Pod", plural="pods")
+SERVICES = ApiResource(kind="Service", plural="services")
+STATEFUL_SETS = ApiResource(kind="StatefulSet", plural="statefulsets", group_version="apps/v1")
+AUTOSCALERS = ApiResource(
     kind="HorizontalPodAutoscaler", plural="horizontalpodautoscalers", group_version="autoscaling/v2"
 )
-NODES = Resource(kind="Node", plural="nodes", namespaced=False)
-LEASES = Resource(kind="Lease", plural="leases", group_version="coordination.k8s.io/v1")
-EVENTS = Resource(kind="Event", plural="events")
-JOBS = Resource(kind="ElasticJob", plural=PLURAL, group_version=f"{GROUP}/{VERSION}")
+NODES = ApiResource(kind="Node", plural="nodes", namespaced=False)
+LEASES = ApiResource(kind="Lease", plural="leases", group_version="coordination.k8s.io/v1")
+EVENTS = ApiResource(kind="Event", plural="events")
+JOBS = ApiResource(kind="ElasticJob", plural=PLURAL, group_version=f"{GROUP}/{VERSION}")
 
 OWNED = {Kind.SERVICE: SERVICES, Kind.STATEFUL_SET: STATEFUL_SETS, Kind.AUTOSCALER: AUTOSCALERS}
