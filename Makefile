@@ -48,11 +48,12 @@ bench-pods: setup ## what a change costs in real pods (root)
 bench-operator: setup ## a large job, a thousand idle ones, a storm of failures
 	$(BIN)/python -m benchmarks.operator $(ARGS)
 
-check: setup ## format, lint, types, layers, generated files, chart
+check: setup ## format, lint, types, layers, words, docs, generated files, chart
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	$(BIN)/mypy && $(BIN)/mypy --python-version 3.10 trainer-runtime/src
 	PYTHONPATH=operator/src:trainer-runtime/src $(BIN)/lint-imports
 	$(BIN)/python -m elasticjob_operator.api.crd.generate --check
+	$(BIN)/python -m hack.checks
 	$(BIN)/python -m hack.cluster helm lint --strict --kube-version 1.36 charts/elasticjob
 generate: setup ## CRD and chart files from the models
 	$(BIN)/python -m elasticjob_operator.api.crd.generate

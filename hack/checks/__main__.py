@@ -1,0 +1,48 @@
+"""`python -m hack.checks`: all checks over the whole repository; exit status 1 and a line each for problems."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from hack.checks import commands, links, words
+from hack.checks.pages import Problem, texts, tracked
+
+ROOT = Path(__file__).parents[2]
+CRD = ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
+
+
+def problems(root: Path = ROOT) -> Iterator[Problem]:
+    """Everything to correct, file by file."""
+    files = frozenset(tracked(root))
+    content = dict(texts(root, sorted(files)))
+    pages = {path: text for path, text in content.items() if path.endswith(".md")}
+    targets = commands.targets(content["Makefile"])
+    flags = commands.elasticrun_flags()
+    (version,) = yaml.safe_load(CRD.read_text(encoding="utf-8"))["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]
+    for path, text in content.items():
+        yield from words.problems(path, text)
+        if not path.startswith(("hack/checks/", "tests/unit/hack/checks/")):
+            yield from links.missing_pages(path, text, files)
+    for page, text in pages.items():
+        yield from links.broken_links(page, pages, files)
+        yield from links.missing_files(page, text, files)
+        yield from commands.missing_targets(page, text, targets)
+        yield from commands.missing_modules(page, text, files)
+        yield from commands.missing_flags(page, text, flags)
+        yield from commands.wrong_manifests(page, text, schema)
+
+
+def main() -> int:
+    found = list(problems())
+    for problem in found:
+        print(problem)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

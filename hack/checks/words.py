@@ -1,0 +1,81 @@
+"""Words that the project has given up for the field's own, and where each may still stand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from functools import cache
+
+from hack.checks.pages import Problem
+
+GIVEN_UP = {
+    "sort out": "classify",
+    "hearsay": "peer plan",
+    "asks nobody": "say what is read instead",
+    "rehearse": "trial import",
+    "founder": "first member",
+    "give way": "yield",
+}
+"""Word -> what to write instead. Found in prose and as a part of a name, in the plural too."""
+
+EPOCH = "epoch"
+EPOCHS_OF_DATA = {
+    "Dockerfile": "SOURCE_DATE_EPOCH of reproducible builds",
+    "CHANGELOG.md": "the sampler's epochs",
+    "docs/chaos.md": "the ledger proves that no sample of an epoch is lost",
+    "docs/glossary.md": "says what an epoch is, and what it is not",
+    "docs/design/0014-names-and-layout.md": "tells of the rename",
+    "examples/*": "epochs of the training data",
+    "hack/chaos/*": "the ledger proves that no sample of an epoch is lost",
+    "hack/checks/*": "this check",
+    "hack/demo/*": "reads the example's output",
+    "hack/quickstart/*": "reads a training script's output",
+    "hack/images/*": "SOURCE_DATE_EPOCH of reproducible builds",
+    "tests/integration/test_digits_example.py": "reads the example's output",
+    "tests/integration/test_api_templates.py": "an example's argument",
+    "tests/unit/hack/*": "tests of the tools above",
+    "tests/unit/runtime/data/*": "the sampler's epochs",
+    "tests/unit/runtime/training/checkpoint/*": "a checkpoint's content",
+    "trainer-runtime/src/elasticjob_runtime/data/*": "the sampler's epochs",
+}
+"""Where *epoch* means a pass over the training data (or a date), and why. A rendezvous has rounds."""
+
+ALLOWED = {
+    "hack/checks/*": "the list itself",
+    "tests/unit/hack/checks/*": "tests of the list",
+    "docs/design/0014-names-and-layout.md": "tells of the renames",
+}
+"""Where every word may stand, and why."""
+
+
+@cache
+def pattern(word: str) -> re.Pattern[str]:
+    """Matches the word in prose, in snake_case and in CamelCase, with a plural s.
+
+    >>> bool(pattern("sort out").search("sort_out(x)")), bool(pattern("mirror").search("StoreMirror"))
+    (True, True)
+    >>> bool(pattern("hub").search("github"))
+    False
+    """
+    small = r"[ _]".join(re.escape(part) for part in word.split())
+    camel = "".join(part.capitalize() for part in word.split())
+    return re.compile(rf"(?<![A-Za-z])(?i:{small})s?(?![a-z])|{camel}s?(?![a-z])")
+
+
+def _allowed(path: str, where: Iterable[str]) -> bool:
+    return any(fnmatch(path, glob) for glob in where)
+
+
+def problems(path: str, text: str) -> list[Problem]:
+    """Every given-up word in one file."""
+    words = {} if _allowed(path, ALLOWED) else dict(GIVEN_UP)
+    if not _allowed(path, EPOCHS_OF_DATA):
+        words[EPOCH] = "round, where a rendezvous is meant; list the file in EPOCHS_OF_DATA where data is"
+    return [
+        Problem(path, number, f"{match[0]!r}: write {instead}")
+        for word, instead in words.items()
+        if word.split()[0].lower() in text.lower()
+        for number, line in enumerate(text.splitlines(), 1)
+        for match in pattern(word).finditer(line)
+    ]
