@@ -22,7 +22,7 @@ GIVEN_UP = {
 EPOCH = "epoch"
 EPOCHS_OF_DATA = {
     "Dockerfile": "SOURCE_DATE_EPOCH of reproducible builds",
-    "CHANGELOG.md": "the sampler's epochs",
+    "CONTRIBUTING.md": "says what an epoch is, and what it is not",
     "docs/chaos.md": "the ledger proves that no sample of an epoch is lost",
     "docs/glossary.md": "says what an epoch is, and what it is not",
     "docs/design/0014-names-and-layout.md": "tells of the rename",
