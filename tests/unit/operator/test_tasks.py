@@ -69,7 +69,7 @@ async def test_worker_of_the_queue_that_ends_is_a_fault() -> None:
     assert supervisor.faults[0].startswith("reconcilers ended")
 
 
-async def test_hub_that_ends_is_a_fault_and_one_that_is_not_needed_any_more_is_none() -> None:
+async def test_a_shared_watch_that_ends_is_a_fault_unless_it_is_no_longer_needed() -> None:
     supervisor = Supervisor()
     run_watches = RunWatches(lambda _: None, supervisor=supervisor)
     for name in ("a", "b"):
@@ -80,5 +80,5 @@ async def test_hub_that_ends_is_a_fault_and_one_that_is_not_needed_any_more_is_n
     assert supervisor.faults == []
     (task,) = supervisor.tasks
     task.cancel()
-    await until(lambda: supervisor.faults == ["hub of etcd 127.0.0.1:2 ended"])
+    await until(lambda: supervisor.faults == ["watch of etcd 127.0.0.1:2 ended"])
     await run_watches.close()

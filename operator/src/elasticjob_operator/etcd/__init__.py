@@ -1,5 +1,5 @@
-"""The operator's side of the rendezvous: one session with etcd for each job that needs one. Beside `cluster`, the only
-I/O."""
+"""The operator's side of the rendezvous: what it reads from and writes to the etcd of each job. Besides `kube`, the
+operator's only I/O."""
 
 from elasticjob_operator.etcd.run_watches import RunWatches
 

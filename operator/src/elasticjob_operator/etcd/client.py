@@ -1,7 +1,7 @@
-"""What a session needs of etcd, and the asyncio client that gives it. No thread and, at rest, one socket for each etcd.
+"""An asyncio client of etcd: no threads and, at rest, one socket for each etcd.
 
-Requests and the meaning of answers are those of the runtime's client (`elasticjob_runtime.etcd`); the I/O differs: an
-operator follows a thousand etcds at once, an agent one. Why not a thread for each, and what bounds each:
+Requests and responses are encoded and decoded by the runtime's client (`elasticjob_runtime.etcd`); the I/O differs: the
+operator watches a thousand etcds at once, an agent one. Why not a thread for each, and the bounds of each:
 docs/design/0009-operator-scale.md.
 """
 
@@ -31,61 +31,62 @@ from elasticjob_runtime.etcd import (
 )
 
 from elasticjob_operator.etcd import responses
-from elasticjob_operator.etcd.connection import Broken, Connection, NotHttp
-from elasticjob_operator.etcd.limits import Pool, TimeBudget, TooMuch
-from elasticjob_operator.etcd.name_resolution import Lookup
-from elasticjob_operator.etcd.watch_stream import OPEN_SECONDS, Stream
+from elasticjob_operator.etcd.connection import ConnectionClosed, HttpConnection, NotHttp
+from elasticjob_operator.etcd.limits import LimitExceeded, MemoryPool, TimeBudget
+from elasticjob_operator.etcd.name_resolution import Resolver
+from elasticjob_operator.etcd.watch_stream import OPEN_SECONDS, WatchStream
 
 CALL_SECONDS = 3.0
-"""A call may take so long, from looking up the name to the last byte."""
+"""Timeout of a call, from name resolution to the last byte, s."""
 IDLE_SECONDS = 5.0
-"""A connection of calls is kept for the next one for so long: at rest each etcd costs the watch's socket alone."""
-CALLS = 8
-"""At once, to one etcd; each has a connection."""
+"""An idle connection is kept for so long, s: at rest each etcd costs only the socket of its watch."""
+MAX_CALLS = 8
+"""Concurrent calls to one etcd; each has a connection."""
 
 Json = dict[str, Any]
 T = TypeVar("T")
 
 
-class Store(Protocol):
-    """One etcd. All raise StoreError."""
+class AsyncStore(Protocol):
+    """One etcd. All methods raise StoreError."""
 
     async def revision(self, key: str) -> int:
-        """Of the store, now; `key`: any that may be read."""
+        """The current revision of the store. `key`: any key that may be read."""
 
     async def txn(self, operations: Sequence[Operation]) -> TxnResult: ...
 
     def watch(
-        self, keys: KeyRange, start: int, patience: Callable[[], float]
+        self, keys: KeyRange, start: int, probe_after: Callable[[], float]
     ) -> AsyncGenerator[tuple[Event, ...], None]:
-        """Changes from revision `start` on. Items without events: the first says that the watch stands, later ones that
-        the server still answers, which it is asked after `patience()` seconds of silence. Ends only by StoreError."""
+        """Changes from revision `start` on. Items without events: the first means that the watch is established, later
+        ones that the server still responds, which is probed after `probe_after()` seconds of silence. Ends only by
+        StoreError."""
 
     def close(self) -> None: ...
 
 
-class Shared:
-    """What the clients of all etcds have in common."""
+class SharedResources:
+    """What the clients of all etcds share."""
 
     def __init__(self) -> None:
-        self.pool = Pool()
-        self.lookup = Lookup()
+        self.pool = MemoryPool()
+        self.resolver = Resolver()
 
 
-class Etcd:
-    """Implements Store, over the JSON gateway. Several endpoints: the next one after a failure."""
+class AsyncEtcdClient:
+    """Implements AsyncStore over the JSON gateway. With several endpoints, a failure moves on to the next."""
 
-    def __init__(self, endpoint: str, shared: Shared, budget: TimeBudget | None = None) -> None:
-        """`budget`: outlives this client, so that a server gains nothing by closing. Raises ValueError where `endpoint`
-        is no address."""
+    def __init__(self, endpoint: str, shared: SharedResources, budget: TimeBudget | None = None) -> None:
+        """`budget` outlives this client, so that a server gains nothing by closing the connection. Raises ValueError
+        where `endpoint` is not an address."""
         endpoints = parse_endpoints(endpoint)
         self._rotation = Rotation(endpoints)
         self._shared = shared
         self._budget = budget or TimeBudget()
         self._tls = TlsConfig().context() if any(each.tls for each in endpoints) else None
         self._checked: set[Endpoint] = set()
-        self._turns = asyncio.Semaphore(CALLS)
-        self._idle: dict[Connection, tuple[Endpoint, asyncio.TimerHandle]] = {}
+        self._call_slots = asyncio.Semaphore(MAX_CALLS)
+        self._idle: dict[HttpConnection, tuple[Endpoint, asyncio.TimerHandle]] = {}
         self._closed = False
 
     async def revision(self, key: str) -> int:
@@ -101,12 +102,12 @@ class Etcd:
         return await self._call(self._rotation.current, "/v3/kv/txn", request, protocol.txn_result)
 
     async def watch(
-        self, keys: KeyRange, start: int, patience: Callable[[], float]
+        self, keys: KeyRange, start: int, probe_after: Callable[[], float]
     ) -> AsyncGenerator[tuple[Event, ...], None]:
         endpoint = self._rotation.current
 
-        async def ask(since: int) -> bool:
-            """A linearizable read, so a frozen member, or one cut off from its cluster, does not answer."""
+        async def has_changes(since: int) -> bool:
+            """A linearizable read: a frozen member, or one cut off from its cluster, does not respond."""
             result = await self._call(
                 endpoint, "/v3/kv/txn", protocol.news_request([keys], [since]), protocol.txn_result
             )
@@ -115,15 +116,15 @@ class Etcd:
         try:
             connection = await self._open_watch(endpoint, protocol.watch_request([keys], [start]))
             try:
-                stream = Stream(connection, start, patience, ask, self._budget)
+                stream = WatchStream(connection, start, probe_after, has_changes, self._budget)
                 while True:
                     for events in await stream.next():
                         yield events
             finally:
                 connection.close()
-        except (StoreError, TooMuch, NotHttp, Broken, OSError) as error:
+        except (StoreError, LimitExceeded, NotHttp, ConnectionClosed, OSError) as error:
             self._rotation.failed(endpoint)
-            raise _explained(endpoint, error) from error
+            raise _described(endpoint, error) from error
 
     def close(self) -> None:
         self._closed = True
@@ -132,13 +133,11 @@ class Etcd:
             connection.close()
         self._idle.clear()
 
-    async def _open_watch(self, endpoint: Endpoint, body: bytes) -> Connection:
-        # has-leader: a member that lost its cluster ends the stream instead of falling silent.
-        async with asyncio.timeout(
-            OPEN_SECONDS
-        ):  # here and elsewhere not wait_for, which in Python 3.11 may forget a cancellation
-            connection = await Connection.open(
-                endpoint, self._tls if endpoint.tls else None, self._shared.pool, self._shared.lookup
+    async def _open_watch(self, endpoint: Endpoint, body: bytes) -> HttpConnection:
+        # has-leader: a member that lost its cluster ends the stream instead of going silent.
+        async with asyncio.timeout(OPEN_SECONDS):  # not wait_for, which in Python 3.11 may swallow a cancellation
+            connection = await HttpConnection.open(
+                endpoint, self._tls if endpoint.tls else None, self._shared.pool, self._shared.resolver
             )
             try:
                 await connection.send("POST", "/v3/watch", body, "Grpc-Metadata-hasleader: true\r\n")
@@ -146,7 +145,7 @@ class Etcd:
                 if head.status == 200 and head.chunked:
                     return connection
                 responses.answer_of(head.status, await connection.read_body(head))
-                raise responses.garbled(ValueError("a watch that is no stream"))
+                raise responses.malformed(ValueError("the watch is not a stream"))
             except BaseException:
                 connection.close()
                 raise
@@ -155,9 +154,9 @@ class Etcd:
         try:
             status, body = await self._exchange(endpoint, "GET", "/version", b"")
             responses.check_version(status, body)
-        except (StoreError, TooMuch, NotHttp, Broken, OSError) as error:
+        except (StoreError, LimitExceeded, NotHttp, ConnectionClosed, OSError) as error:
             self._rotation.failed(endpoint)
-            raise _explained(endpoint, error) from error
+            raise _described(endpoint, error) from error
         self._checked.add(endpoint)
 
     async def _call(self, endpoint: Endpoint, path: str, request: Json, read: Callable[[Json], T]) -> T:
@@ -167,18 +166,18 @@ class Etcd:
             try:
                 return read(answer)
             except Exception as error:
-                raise responses.garbled(error) from error
-        except (StoreError, TooMuch, NotHttp, Broken, OSError) as error:
+                raise responses.malformed(error) from error
+        except (StoreError, LimitExceeded, NotHttp, ConnectionClosed, OSError) as error:
             if not isinstance(error, StoreError) or isinstance(error, Unavailable | NotEtcd):
                 self._rotation.failed(endpoint)
-            raise _explained(endpoint, error) from error
+            raise _described(endpoint, error) from error
 
     async def _exchange(self, endpoint: Endpoint, method: str, path: str, body: bytes) -> tuple[int, bytearray]:
-        async with self._turns, asyncio.timeout(CALL_SECONDS):
-            connection = self._take(endpoint)
+        async with self._call_slots, asyncio.timeout(CALL_SECONDS):
+            connection = self._take_idle(endpoint)
             if connection is None:
-                connection = await Connection.open(
-                    endpoint, self._tls if endpoint.tls else None, self._shared.pool, self._shared.lookup
+                connection = await HttpConnection.open(
+                    endpoint, self._tls if endpoint.tls else None, self._shared.pool, self._shared.resolver
                 )
             try:
                 await connection.send(method, path, body)
@@ -187,15 +186,15 @@ class Etcd:
             except BaseException:
                 connection.close()
                 raise
-        self._keep(endpoint, connection)
+        self._keep_idle(endpoint, connection)
         wait = self._budget.spend(len(answer) * 1e-8, time.monotonic())
         if wait is not None:
             await asyncio.sleep(min(wait, CALL_SECONDS))
         return head.status, answer
 
-    def _take(self, endpoint: Endpoint) -> Connection | None:
-        """One that is idle. The server may close it in the very moment in which it is used: then the call fails, and is
-        asked again as after any failure."""
+    def _take_idle(self, endpoint: Endpoint) -> HttpConnection | None:
+        """The server may close an idle connection just as it is reused: then the call fails and is retried as after any
+        failure."""
         for connection, (known, timer) in list(self._idle.items()):
             if known == endpoint:
                 timer.cancel()
@@ -205,7 +204,7 @@ class Etcd:
                 connection.close()
         return None
 
-    def _keep(self, endpoint: Endpoint, connection: Connection) -> None:
+    def _keep_idle(self, endpoint: Endpoint, connection: HttpConnection) -> None:
         connection.hold(0)
         if self._closed or self._idle or not connection.usable:
             connection.close()
@@ -213,35 +212,35 @@ class Etcd:
         timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._drop, connection)
         self._idle[connection] = (endpoint, timer)
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: HttpConnection) -> None:
         self._idle.pop(connection, None)
         connection.close()
 
 
-def _explained(endpoint: Endpoint, error: BaseException) -> StoreError:
-    """In words for people, with the address; nothing that was answered is in them."""
+def _described(endpoint: Endpoint, error: BaseException) -> StoreError:
+    """A message for users, with the address and without anything the server sent."""
     match error:
         case StoreError() if str(error).startswith(f"{endpoint}: "):
             return error
         case StoreError():
-            told = type(error)(f"{endpoint}: {error}")
+            described = type(error)(f"{endpoint}: {error}")
             for note in getattr(error, "__notes__", ()):
-                told.add_note(note)
-            return told
+                described.add_note(note)
+            return described
         case TimeoutError():
-            return Unavailable(f"{endpoint}: no answer within {CALL_SECONDS:g} s")
-        case TooMuch() | NotHttp():
+            return Unavailable(f"{endpoint}: no response within {CALL_SECONDS:g} s")
+        case LimitExceeded() | NotHttp():
             return NotEtcd(f"{endpoint}: it {error}")
         case OSError():
-            return _explained_fault(endpoint, error)
+            return _described_os_error(endpoint, error)
         case _:
             return Unavailable(f"{endpoint}: {error or type(error).__name__}")
 
 
-def _explained_fault(endpoint: Endpoint, error: OSError) -> StoreError:
+def _described_os_error(endpoint: Endpoint, error: OSError) -> StoreError:
     match error:
         case ssl.SSLCertVerificationError():
-            return NotEtcd(f"{endpoint}: its certificate is not accepted: {error.verify_message}")
+            return NotEtcd(f"{endpoint}: its certificate is not trusted: {error.verify_message}")
         case ssl.SSLError():
             return Unavailable(f"{endpoint}: TLS failed: {error.reason or 'no reason given'}")
         case _ if error.errno and error.errno > 0:

@@ -1,14 +1,14 @@
-"""One HTTP/1.1 connection to an endpoint that nobody vouches for: the part of HTTP that etcd's gateway uses, with a
-bound on everything.
+"""One HTTP/1.1 connection to an untrusted endpoint: the part of HTTP that etcd's gateway uses, with a bound on
+everything.
 
-Not aiohttp's client: it unpacks and follows redirects unless told otherwise, takes any number of interim answers, and
-reads on, unbounded, from a connection that it keeps for later. Here nothing is unpacked, followed or guessed; what is
-no plain answer is an error.
+Not aiohttp's client: by default it decompresses and follows redirects, accepts any number of interim responses, and
+keeps reading, unbounded, from idle connections. Here nothing is decompressed, followed or guessed; anything but a plain
+response is an error.
 
-    head      `LONGEST_HEAD`, interim answers counted in; then the connection is closed
-    body      `LONGEST_MESSAGE`, of which what goes beyond `SMALL` comes out of the `Pool` that all share
-    unread    twice `_LIMIT` and what the kernel hands over at once; then the socket is not read
-    time      the caller's, around every call here
+    head      `MAX_HEAD`, including interim responses; beyond that the connection is closed
+    body      `MAX_MESSAGE`, of which the part beyond `SMALL_MESSAGE` comes from the shared `MemoryPool`
+    unread    twice `_LIMIT` plus what the kernel returns at once; beyond that the socket is not read
+    time      set by the caller, around every call
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ import ssl
 
 from elasticjob_runtime.etcd import Endpoint
 
-from elasticjob_operator.etcd.limits import LONGEST_HEAD, LONGEST_MESSAGE, Pool, TooMuch
-from elasticjob_operator.etcd.name_resolution import Lookup
+from elasticjob_operator.etcd.limits import MAX_HEAD, MAX_MESSAGE, LimitExceeded, MemoryPool
+from elasticjob_operator.etcd.name_resolution import Resolver
 
-_LIMIT = LONGEST_HEAD
+_LIMIT = MAX_HEAD
 _RECEIVED_AT_ONCE = 64 * 1024
-"""The kernel's buffer, bytes: asyncio takes all that is in it at once."""
+"""The kernel's buffer, bytes: asyncio reads all of it at once."""
 _PIECE = 64 * 1024
 _TURN = 100
-"""After so many pieces others have their turn."""
+"""After so many pieces, other tasks run."""
 _NEXT_ADDRESS_SECONDS = 0.75
-"""A host with several addresses: one that does not answer is not waited for longer, s."""
+"""With several addresses: how long to wait for one before trying the next, s."""
 
 
 class NotHttp(Exception):
-    """What answers does not speak HTTP/1.1 as etcd does. The message is one clause."""
+    """The peer does not speak HTTP/1.1 as etcd does. The message is one clause."""
 
 
-class Broken(Exception):
-    """The connection ended before the answer did."""
+class ConnectionClosed(Exception):
+    """The connection was closed before the response was complete."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,15 +49,15 @@ class Head:
     """Of the body, bytes; None: chunked, or until the connection ends."""
     chunked: bool
     keeps: bool
-    """The connection may serve another request."""
+    """The connection may be reused."""
 
 
-class Connection:
-    """Used by one task at a time. Raises NotHttp, Broken, TooMuch, OSError and ssl.SSLError; closes itself with
-    each."""
+class HttpConnection:
+    """Used by one task at a time. Raises NotHttp, ConnectionClosed, LimitExceeded, OSError and ssl.SSLError, and is
+    closed then."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, endpoint: Endpoint, pool: Pool
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, endpoint: Endpoint, pool: MemoryPool
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -68,14 +68,16 @@ class Connection:
         self._cut = False
 
     @classmethod
-    async def open(cls, endpoint: Endpoint, tls: ssl.SSLContext | None, pool: Pool, lookup: Lookup) -> Connection:
-        """Tries the host's addresses one after the other."""
+    async def open(
+        cls, endpoint: Endpoint, tls: ssl.SSLContext | None, pool: MemoryPool, resolver: Resolver
+    ) -> HttpConnection:
+        """Tries the host's addresses in order."""
         failure: OSError = OSError("the name has no address")
-        addresses = await lookup.addresses(endpoint.host, endpoint.port)
+        addresses = await resolver.addresses(endpoint.host, endpoint.port)
         for family, address in addresses:
-            patience = None if (family, address) == addresses[-1] else _NEXT_ADDRESS_SECONDS
+            seconds = None if (family, address) == addresses[-1] else _NEXT_ADDRESS_SECONDS
             try:
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(seconds):
                     return await cls._open_at(family, address, endpoint, tls, pool)
             except ssl.SSLError:
                 raise
@@ -85,8 +87,8 @@ class Connection:
 
     @classmethod
     async def _open_at(
-        cls, family: int, address: tuple[str, int], endpoint: Endpoint, tls: ssl.SSLContext | None, pool: Pool
-    ) -> Connection:
+        cls, family: int, address: tuple[str, int], endpoint: Endpoint, tls: ssl.SSLContext | None, pool: MemoryPool
+    ) -> HttpConnection:
         made = new_socket(family)
         try:
             await asyncio.get_running_loop().sock_connect(made, address)
@@ -99,25 +101,25 @@ class Connection:
 
     @property
     def usable(self) -> bool:
-        """For another request: the server has not closed, and has sent nothing that nobody asked for."""
+        """For another request: the server has not closed it and has sent nothing unrequested."""
         return self._ended and not self._writer.is_closing() and not self._reader.at_eof() and not self._reader._buffer  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        self._pool.let_go(self)
+        self._pool.release(self)
         with contextlib.suppress(Exception):
-            self._writer.transport.abort()  # not close(): nobody who does not read shall keep it open
+            self._writer.transport.abort()  # not close(): a peer that does not read must not keep it open
 
     def cut(self) -> None:
-        """By the pool: it holds too much for too long."""
+        """Called by the pool: this connection holds too much for too long."""
         self._cut = True
         self.close()
 
     def hold(self, amount: int) -> None:
-        """This connection's user keeps so many bytes of it. Raises TooMuch."""
+        """Accounts for so many bytes held by this connection's user. Raises LimitExceeded."""
         if self._cut:
-            raise TooMuch("takes too long over a large message")
-        if amount > LONGEST_MESSAGE:
-            raise TooMuch(f"sends a message of more than {LONGEST_MESSAGE >> 20} MiB")
+            raise LimitExceeded("takes too long over a large message")
+        if amount > MAX_MESSAGE:
+            raise LimitExceeded(f"sends a message of more than {MAX_MESSAGE >> 20} MiB")
         self._pool.hold(self, amount)
 
     async def send(self, method: str, path: str, body: bytes, more: str = "") -> None:
@@ -131,16 +133,16 @@ class Connection:
         try:
             await self._writer.drain()
         except OSError as error:
-            raise Broken(error.strerror or "the connection was closed") from error
+            raise ConnectionClosed(error.strerror or "the connection was closed") from error
 
     async def read_head(self) -> Head:
-        """Of the answer; interim ones (1xx) are skipped, within the bound of one head."""
-        left = LONGEST_HEAD
+        """Interim responses (1xx) are skipped, within the bound of one head."""
+        left = MAX_HEAD
         while True:
             raw = await self._until(b"\r\n\r\n", head=True)
             left -= len(raw)
             if left < 0:
-                raise TooMuch(f"sends headers of more than {LONGEST_HEAD >> 10} KiB")
+                raise LimitExceeded(f"sends headers of more than {MAX_HEAD >> 10} KiB")
             head = parse_head(raw[:-4])
             if head.status >= 200:
                 self._chunk_left = 0
@@ -150,8 +152,8 @@ class Connection:
         """All of it."""
         body = bytearray()
         if head.length is not None:
-            if head.length > LONGEST_MESSAGE:
-                raise TooMuch(f"sends an answer of more than {LONGEST_MESSAGE >> 20} MiB")
+            if head.length > MAX_MESSAGE:
+                raise LimitExceeded(f"sends an answer of more than {MAX_MESSAGE >> 20} MiB")
             while len(body) < head.length:
                 body += await self._read(min(_PIECE, head.length - len(body)))
                 self.hold(len(body))
@@ -162,7 +164,7 @@ class Connection:
                 self.hold(len(body))
                 pieces += 1
                 if not pieces % _TURN:
-                    await asyncio.sleep(0)  # what has come already is read without a pause, be it in pieces of one byte
+                    await asyncio.sleep(0)  # buffered data is read without yielding, even in pieces of one byte
         else:
             while piece := await self._reader.read(_PIECE):
                 body += piece
@@ -172,7 +174,7 @@ class Connection:
         return body
 
     async def read_piece(self) -> bytes:
-        """What comes next of a chunked body; empty: it has ended. May be cancelled and called again."""
+        """The next piece of a chunked body; empty at its end. May be cancelled and called again."""
         if not self._chunk_left:
             line = await self._until(b"\r\n")
             if line == b"\r\n":  # the end of the chunk before
@@ -192,7 +194,7 @@ class Connection:
         return piece
 
     async def _read_trailers(self) -> None:
-        """None is expected: with any, the connection is not used again."""
+        """None are expected: with any, the connection is not reused."""
         if await self._until(b"\r\n") != b"\r\n":
             self.close()
 
@@ -201,18 +203,18 @@ class Connection:
             return await self._reader.readuntil(mark)
         except asyncio.LimitOverrunError as error:
             self.close()
-            raise TooMuch(f"sends headers of more than {LONGEST_HEAD >> 10} KiB") from error
+            raise LimitExceeded(f"sends headers of more than {MAX_HEAD >> 10} KiB") from error
         except asyncio.IncompleteReadError as error:
             self.close()
             if head and b"HTTP/1."[: len(error.partial)] != error.partial[:7]:
                 raise NotHttp("answers what is not HTTP") from error
-            raise Broken("the connection was closed before the answer was complete") from error
+            raise ConnectionClosed("the connection was closed before the answer was complete") from error
 
     async def _read(self, most: int) -> bytes:
         piece = await self._reader.read(most)
         if not piece:
             self.close()
-            raise Broken("the connection was closed before the answer was complete")
+            raise ConnectionClosed("the connection was closed before the answer was complete")
         return piece
 
 
@@ -235,10 +237,10 @@ def parse_head(raw: bytes) -> Head:
     if version not in ("HTTP/1.0", "HTTP/1.1") or not numbers or len(length) > 15 or int(status) == 101:
         raise NotHttp("answers what is not HTTP")
     if headers.get("content-encoding", "identity") != "identity":
-        raise NotHttp("answers compressed, which nobody asked for")
+        raise NotHttp("sends a compressed response, which was not requested")
     coding = headers.get("transfer-encoding", "")
     if coding not in ("", "identity", "chunked"):
-        raise NotHttp("answers in a transfer coding that nobody asked for")
+        raise NotHttp("uses a transfer coding that was not requested")
     chunked = coding == "chunked"
     bodiless = int(status) in (204, 304)
     size = 0 if bodiless else int(length) if length and not chunked else None
@@ -247,7 +249,7 @@ def parse_head(raw: bytes) -> Head:
 
 
 def new_socket(family: int) -> socket.socket:
-    """With keep-alive: a dead machine is noticed in about half a minute, without traffic of ours."""
+    """With keep-alive: a dead machine is noticed within about half a minute, without traffic of ours."""
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setblocking(False)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_AT_ONCE)

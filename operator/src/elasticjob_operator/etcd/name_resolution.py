@@ -1,9 +1,9 @@
-"""Names to addresses. getaddrinfo blocks a thread for as long as a name's servers are silent, which a job's owner can
+"""Name resolution. getaddrinfo blocks a thread for as long as the name servers are silent, which the owner of a job can
 arrange.
 
-So lookups have threads of their own, `PROMPT` of them at once; one that is not prompt gives its turn to the next and
-goes on beside them, up to `MOST` in all. A name that was found before is then taken to be where it was. So the names of
-etcds that answer do not wait behind those of etcds that do not.
+So each lookup runs in its own thread. `FAST_LOOKUPS` run at once; a slow one gives its slot to the next and continues
+in the background, up to `MAX_LOOKUPS` in all. Meanwhile the last known address of its name is used. So names of etcds
+that respond do not wait behind names of etcds that do not.
 """
 
 from __future__ import annotations
@@ -13,76 +13,76 @@ import contextlib
 import socket
 import threading
 
-PROMPT, PROMPT_SECONDS = 16, 0.5
-MOST = 512
-REMEMBERED = 10_000
+FAST_LOOKUPS, FAST_SECONDS = 16, 0.5
+MAX_LOOKUPS = 512
+MAX_CACHED = 10_000
 """Names."""
 
 Addresses = list[tuple[int, tuple[str, int]]]
 
 
-class Lookup:
-    """One for all etcds."""
+class Resolver:
+    """Shared by all etcds."""
 
     def __init__(self) -> None:
-        self._turns = asyncio.Semaphore(PROMPT)
-        self._found: dict[tuple[str, int], Addresses] = {}
-        self._asked: dict[tuple[str, int], asyncio.Future[Addresses]] = {}
-        """Lookups under way: who gives up and comes again waits for the same one."""
+        self._slots = asyncio.Semaphore(FAST_LOOKUPS)
+        self._cache: dict[tuple[str, int], Addresses] = {}
+        self._pending: dict[tuple[str, int], asyncio.Future[Addresses]] = {}
+        """Lookups in progress: a retry waits for the same one."""
 
     async def addresses(self, host: str, port: int) -> Addresses:
         """(family, address) of each. Raises OSError."""
         if known := _literal(host, port):
             return [known]
         name = (host, port)
-        if name not in self._asked:
-            async with self._turns:
-                asked = self._asked.get(name) or self._ask(name)
-                await asyncio.wait([asked], timeout=PROMPT_SECONDS)
+        if name not in self._pending:
+            async with self._slots:
+                pending = self._pending.get(name) or self._start(name)
+                await asyncio.wait([pending], timeout=FAST_SECONDS)
         else:
-            asked = self._asked[name]
-        if not asked.done() and name in self._found:
-            return self._found[name]
-        return await asyncio.shield(asked)
+            pending = self._pending[name]
+        if not pending.done() and name in self._cache:
+            return self._cache[name]
+        return await asyncio.shield(pending)
 
-    def _ask(self, name: tuple[str, int]) -> asyncio.Future[Addresses]:
+    def _start(self, name: tuple[str, int]) -> asyncio.Future[Addresses]:
         loop = asyncio.get_running_loop()
-        asked: asyncio.Future[Addresses] = loop.create_future()
-        if len(self._asked) >= MOST:
-            return _refused(asked, OSError("too many names of etcds cannot be looked up now"))
-        self._asked[name] = asked
+        pending: asyncio.Future[Addresses] = loop.create_future()
+        if len(self._pending) >= MAX_LOOKUPS:
+            return _failed(pending, OSError("too many name lookups are in progress"))
+        self._pending[name] = pending
 
         def done(found: Addresses | OSError) -> None:
-            del self._asked[name]
+            del self._pending[name]
             if isinstance(found, OSError):
-                _refused(asked, found)
+                _failed(pending, found)
                 return
-            self._found.pop(name, None)
-            self._found[name] = found
-            if len(self._found) > REMEMBERED:
-                del self._found[next(iter(self._found))]
-            asked.set_result(found)
+            self._cache.pop(name, None)
+            self._cache[name] = found
+            if len(self._cache) > MAX_CACHED:
+                del self._cache[next(iter(self._cache))]
+            pending.set_result(found)
 
         def look() -> None:
-            found = _look(*name)
+            found = _getaddrinfo(*name)
             with contextlib.suppress(RuntimeError):  # the loop has been closed
                 loop.call_soon_threadsafe(done, found)
 
         threading.Thread(target=look, name=f"lookup of {name[0]}", daemon=True).start()
-        return asked
+        return pending
 
 
-def _refused(asked: asyncio.Future[Addresses], error: OSError) -> asyncio.Future[Addresses]:
-    asked.set_exception(error)
-    asked.exception()  # perhaps nobody waits any more
-    return asked
+def _failed(pending: asyncio.Future[Addresses], error: OSError) -> asyncio.Future[Addresses]:
+    pending.set_exception(error)
+    pending.exception()  # retrieved, in case nobody awaits it
+    return pending
 
 
-def _look(host: str, port: int) -> Addresses | OSError:
+def _getaddrinfo(host: str, port: int) -> Addresses | OSError:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except UnicodeError:
-        return OSError("the name is none that can be looked up")
+        return OSError("the name is invalid")
     except OSError as error:
         return error
     return [(family, (str(address[0]), int(address[1]))) for family, _, _, _, address in found[:8]]

@@ -1,7 +1,7 @@
-"""What changes of the worker group cost a run, from what its agents say: time until training went on, and steps done
-twice.
+"""Recovery metrics of a run, from what its agents report: time until training resumes after a change of the worker
+group, and steps repeated.
 
-Differences of two views; what was there when the operator first looked is nobody's news.
+Computed from the difference of two views; what was there when the operator connected is not counted.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ class RecoveryMetrics:
 
     def __init__(self) -> None:
         self._resumed = 0
-        """Newest plan round whose training was seen to go on, or that was there from the first."""
+        """Newest round whose training was seen to resume, or that was there from the start."""
         self._step = -1
         """Highest step reported."""
         self._wanted_at: float | None = None
-        """Since when another number of workers is wanted than there is."""
+        """Since when the requested number of workers differs from the actual one."""
 
-    def see(self, before: RendezvousView, after: RendezvousView, now: float) -> None:
+    def update(self, before: RendezvousView, after: RendezvousView, now: float) -> None:
         if before.connectivity is Connectivity.CONNECTING:
             self._begin(after)
             return

@@ -1,8 +1,8 @@
-"""What an endpoint's answer means, in words of our own.
+"""Interprets an endpoint's responses, and redacts them in error messages.
 
-Whoever may write an ElasticJob chooses the address, reads the status, and need not be allowed to reach that address
-himself. So nothing that was answered goes into a message - of an error's text only phrases that are known to be etcd's.
-The answer itself is logged, for those who run the operator. Pure.
+Whoever may write an ElasticJob chooses the address and reads the status, but may not be allowed to reach that address.
+So nothing that the endpoint sent is copied into a message, except phrases known to be etcd's. The response itself is
+logged, for operators of the cluster. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from elasticjob_runtime.etcd import Denied, NotEtcd, StoreError, Unavailable, responses
 
-from elasticjob_operator.etcd.limits import TooMuch, check_parts
+from elasticjob_operator.etcd.limits import LimitExceeded, check_json_parts
 
 Json = dict[str, Any]
 
@@ -31,24 +31,24 @@ _PHRASES = (
     "corrupt",
     "stopped",
 )
-"""Of etcd's messages: what is worth telling, and tells nothing of anything but an etcd."""
+"""Phrases of etcd's messages that are worth showing and reveal nothing about any other server."""
 LONGEST_IN_LOG = 300
 
 
 def answer_of(status: int, body: bytes | bytearray) -> Json:
-    """The object that a call was answered with; the last one of a streamed answer. Raises StoreError, TooMuch."""
-    check_parts(body)
+    """The response of a call; the last object of a streamed one. Raises StoreError, LimitExceeded."""
+    check_json_parts(body)
     try:
         return responses.parse_answer(status, {}, bytes(body))
     except StoreError as error:
-        raise told(error, status) from error
+        raise redacted(error, status) from error
     except RecursionError as error:
-        raise TooMuch("sends a message that is nested too deeply") from error
+        raise LimitExceeded("sends a message that is nested too deeply") from error
 
 
 def check_version(status: int, body: bytes | bytearray) -> None:
-    """Whether the answer to GET /version is that of an etcd that we can use. Raises StoreError, TooMuch."""
-    check_parts(body)
+    """Checks the response to GET /version. Raises StoreError, LimitExceeded."""
+    check_json_parts(body)
     try:
         responses.check_version(status, {}, bytes(body))
     except NotEtcd as error:
@@ -56,25 +56,25 @@ def check_version(status: int, body: bytes | bytearray) -> None:
         raise (
             _with(NotEtcd("it is an etcd of another version: 3.4 or newer is needed"), error)
             if old
-            else told(error, status)
+            else redacted(error, status)
         ) from error
     except (StoreError, RecursionError, ValueError) as error:
-        raise told(error, status) from error
+        raise redacted(error, status) from error
 
 
 def cancelled(reason: object) -> StoreError:
-    """Why the server ended a watch, by its word."""
+    """The error for a watch that the server cancelled with this reason."""
     error = responses.cancel_error(reason if isinstance(reason, str) else "")
-    return told(error, 200)
+    return redacted(error, 200)
 
 
-def garbled(error: Exception) -> StoreError:
-    """An answer that is JSON and not what etcd answers."""
-    return _with(NotEtcd("it answers what no etcd answers"), error)
+def malformed(error: Exception) -> StoreError:
+    """The error for a response that is JSON but not from etcd."""
+    return _with(NotEtcd("its responses are not those of etcd"), error)
 
 
-def told(error: Exception, status: int = 200) -> StoreError:
-    """The same kind of error, in our words. `status`: of the HTTP answer."""
+def redacted(error: Exception, status: int = 200) -> StoreError:
+    """The same kind of error, in our words. `status`: of the HTTP response."""
     phrase = next((each for each in _PHRASES if each in str(error)), "")
     number = f" (HTTP {status})" if status != 200 else ""
     match error:
@@ -91,16 +91,16 @@ def told(error: Exception, status: int = 200) -> StoreError:
         case StoreError():
             return _with(StoreError(f"it answers with an error: {phrase or 'one that we do not know'}{number}"), error)
         case _:
-            return garbled(error)
+            return malformed(error)
 
 
-def _with(verdict: StoreError, error: Exception) -> StoreError:
-    """For the log."""
-    verdict.add_note(str(error)[:LONGEST_IN_LOG])
-    return verdict
+def _with(result: StoreError, error: Exception) -> StoreError:
+    """Keeps the original message as a note, for the log."""
+    result.add_note(str(error)[:LONGEST_IN_LOG])
+    return result
 
 
 def for_log(error: BaseException) -> str:
-    """The message, and what was answered."""
+    """The message, and what the server sent."""
     notes = "; ".join(getattr(error, "__notes__", ()))
     return f"{error} ({notes!r})" if notes else str(error)

@@ -1,5 +1,4 @@
-"""One run as the operator sees it: its view, kept up to date by the hub of its etcd, and what to write. No I/O of its
-own."""
+"""One run as the operator sees it, kept up to date by the shared watch of its etcd, and the writes to it. No I/O."""
 
 from __future__ import annotations
 
@@ -19,98 +18,97 @@ from elasticjob_operator.state import Connectivity, RendezvousView
 
 log = logging.getLogger(__name__)
 
-READ_SECONDS = 0.05
-"""Between two readings of what a watch tells of one run, s: a script that writes all the time costs twenty readings a
-second."""
+REFRESH_SECONDS = 0.05
+"""Minimum time between two refreshes of a run's view, s: a script that writes continuously costs twenty a second."""
 
 
 class RunWatch:
-    """`changed` is called whenever `view` differs, or a write that failed should be tried again."""
+    """`changed` is called whenever `view` differs, or a failed write should be retried."""
 
     def __init__(self, target: Target, changed: Callable[[], None]) -> None:
         self.target = target
         self.keys = Keys(DEFAULT_PREFIX, target.run_id)
         self.view = RendezvousView()
         self.ready_store_pod = target.ready_store_pod
-        """The last pod of the job's own etcd that was ready."""
+        """UID of the last ready pod of the job's own etcd."""
         self.failed_writes = 0
-        """Since one went well."""
+        """Since the last successful one."""
         self._changed = changed
-        self._meter = RecoveryMetrics()
+        self._metrics = RecoveryMetrics()
         self._run_keys = RunKeys(self.keys)
-        self._early: dict[str, Event] | None = None
-        """Changes that came while the state is being read; None: it is not."""
-        self._owes = False
-        """A write failed: whoever asked for it must look again."""
-        self._looked_at = float("-inf")
-        self._looks: asyncio.TimerHandle | None = None
+        self._buffered: dict[str, Event] | None = None
+        """Changes that arrive while the snapshot is being read; None: it is not."""
+        self._write_failed = False
+        """The reconciler must retry once etcd responds."""
+        self._refreshed_at = float("-inf")
+        self._refresh_timer: asyncio.TimerHandle | None = None
 
     @property
     def reads(self) -> Sequence[Operation]:
         return self._run_keys.reads
 
     def begin_reading(self) -> None:
-        self._early = {}
+        self._buffered = {}
 
     def on_state(self, kvs: Iterable[KeyValue], revision: int) -> None:
-        """Everything there is of the run, as of `revision`."""
-        early, self._early = self._early or {}, None
+        """A snapshot of the run as of `revision`."""
+        buffered, self._buffered = self._buffered or {}, None
         self._run_keys.replace(kvs, revision)
-        for event in early.values():
-            self._run_keys.take(event)
-        owes, self._owes = self._owes, False
-        self._set_view(self._run_keys.view(Connectivity.REACHABLE), even_if_same=owes)
+        for event in buffered.values():
+            self._run_keys.apply(event)
+        write_failed, self._write_failed = self._write_failed, False
+        self._set_view(self._run_keys.view(Connectivity.REACHABLE), even_if_same=write_failed)
 
     def on_events(self, events: Iterable[Event]) -> None:
-        if self._early is not None:
+        if self._buffered is not None:
             for event in events:
-                self._run_keys.keep(self._early, event)
+                self._run_keys.buffer(self._buffered, event)
             return
-        news = [self._run_keys.take(event) for event in events]
-        if any(news) and self.view.connectivity is Connectivity.REACHABLE:
-            self._look_soon()
+        applied = [self._run_keys.apply(event) for event in events]
+        if any(applied) and self.view.connectivity is Connectivity.REACHABLE:
+            self._refresh_soon()
 
-    def _look_soon(self) -> None:
-        """The first news after a quiet moment is read at once; of what comes within `READ_SECONDS` only the last of
-        each key is."""
-        if self._looks is not None:
+    def _refresh_soon(self) -> None:
+        """Parses the first change after a quiet moment at once; of those within `REFRESH_SECONDS`, only the last of a
+        key."""
+        if self._refresh_timer is not None:
             return
         loop = asyncio.get_running_loop()
-        due = self._looked_at + READ_SECONDS
+        due = self._refreshed_at + REFRESH_SECONDS
         if due <= loop.time():
-            self._look()
+            self._refresh()
         else:
-            self._looks = loop.call_at(due, self._look)
+            self._refresh_timer = loop.call_at(due, self._refresh)
 
-    def _look(self) -> None:
-        self._looks = None
-        self._looked_at = asyncio.get_running_loop().time()
-        if self.view.connectivity is Connectivity.REACHABLE and self._early is None:
+    def _refresh(self) -> None:
+        self._refresh_timer = None
+        self._refreshed_at = asyncio.get_running_loop().time()
+        if self.view.connectivity is Connectivity.REACHABLE and self._buffered is None:
             self._set_view(self._run_keys.view(Connectivity.REACHABLE))
 
     def close(self) -> None:
-        """Nothing is called after this."""
-        if self._looks is not None:
-            self._looks.cancel()
+        """No callbacks after this."""
+        if self._refresh_timer is not None:
+            self._refresh_timer.cancel()
 
     def on_trouble(self, error: StoreError) -> None:
-        """The etcd as a whole, or a read or write of this run."""
-        self._early = None
+        """An error of the etcd as a whole, or of a read or write of this run."""
+        self._buffered = None
         connectivity = Connectivity.DENIED if isinstance(error, Denied | NotEtcd) else Connectivity.UNREACHABLE
         if self.view.connectivity is not connectivity:
             log.warning("rendezvous %s at %s: %s", self.target.run_id, self.target.endpoint, for_log(error))
         self._set_view(self._run_keys.view(connectivity, str(error)))
 
     def on_failed_write(self) -> None:
-        self._owes = True
+        self._write_failed = True
         self.failed_writes += 1
 
     def publish(self, spec: SpecValue) -> tuple[Operation, Callable[[int], None]]:
-        """The write, and what to call with its revision."""
+        """The write, and the callback for its revision."""
         text = spec.to_json()
 
         def written(revision: int) -> None:
-            self._run_keys.wrote(self.keys.spec, text, revision)
+            self._run_keys.on_write(self.keys.spec, text, revision)
             self._set_view(self._run_keys.view(Connectivity.REACHABLE))
 
         return Put(self.keys.spec, text), written
@@ -131,11 +129,11 @@ class RunWatch:
         if view != self.view or even_if_same:
             before, self.view = self.view, view
             self._changed()
-            self._meter_quietly(before, view)
+            self._record_metrics(before, view)
 
-    def _meter_quietly(self, before: RendezvousView, after: RendezvousView) -> None:
-        """No figure is worth a job."""
+    def _record_metrics(self, before: RendezvousView, after: RendezvousView) -> None:
+        """A fault in the metrics must not affect the job."""
         try:
-            self._meter.see(before, after, time.time())
+            self._metrics.update(before, after, time.time())
         except Exception:
-            log.exception("not measured: a change of rendezvous %s", self.target.run_id)
+            log.exception("Cannot record metrics of rendezvous %s", self.target.run_id)

@@ -1,8 +1,7 @@
-"""Values of etcd keys, which the agents of a job write, and so its owner's script: read into types, or refused with a
-sentence. Pure.
+"""Parses values of etcd keys. Agents write them, and so may the script of a job's owner: they are untrusted. Pure.
 
-Beyond its type a value must be one that status and decisions can carry: a count that fits into the status, a time that
-a calendar has. What is refused is taken as missing and told of; it costs that job this, and others nothing.
+Besides its type, a value must fit into status and decisions: a count within the range of the field, a time within the
+calendar. A rejected value is reported and treated as missing; other jobs are not affected.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import Any, TypeVar
 
 from elasticjob_runtime.contract import FailureValue, OutcomeValue, PlanValue, ProgressValue, SpecValue, Value
 
-from elasticjob_operator.etcd.limits import TooMuch, check_parts
+from elasticjob_operator.etcd.limits import LimitExceeded, check_json_parts
 
 V = TypeVar("V", bound=Value)
 
-LONGEST: dict[type[Value], int] = {
+MAX_LENGTH: dict[type[Value], int] = {
     SpecValue: 1024 * 1024,  # the names of ten thousand members, and of those that drain
     PlanValue: 256 * 1024,
     ProgressValue: 64 * 1024,
@@ -40,17 +39,17 @@ _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")
 _MAY_HAVE_SURROGATES = re.compile(r"\\u[dD]|[\ud800-\udfff]")
 
 
-def read(kind: type[V], text: str) -> V:
-    """Raises ValueError: the message names the field, and is for people."""
-    if len(text) > LONGEST[kind]:
-        raise ValueError(f"it is longer than {LONGEST[kind] >> 10} KiB")
+def parse(kind: type[V], text: str) -> V:
+    """Raises ValueError, with a message for users that names the field."""
+    if len(text) > MAX_LENGTH[kind]:
+        raise ValueError(f"it is longer than {MAX_LENGTH[kind] >> 10} KiB")
     try:
-        check_parts(text.encode("utf-8", "replace"))
+        check_json_parts(text.encode("utf-8", "replace"))
         value: V = kind.from_json(_without_surrogates(text))
-    except TooMuch as error:
+    except LimitExceeded as error:
         raise ValueError(f"it {error}") from error
     except (RecursionError, OverflowError, TypeError, AttributeError, KeyError) as error:
-        raise ValueError(f"it is not what a {kind.__name__} must be") from error
+        raise ValueError(f"it is not a valid {kind.__name__}") from error
     for field in dataclasses.fields(value):
         _check(field.name, getattr(value, field.name))
     if isinstance(value, OutcomeValue) and value.failure is not None:
@@ -59,9 +58,9 @@ def read(kind: type[V], text: str) -> V:
 
 
 def _readable_failure(failure: dict[str, Any]) -> dict[str, Any] | None:
-    """What ends a job counts, whatever is wrong with the details."""
+    """An outcome is valid even where its details are not."""
     try:
-        return dataclasses.asdict(read(FailureValue, json.dumps(failure)))
+        return dataclasses.asdict(parse(FailureValue, json.dumps(failure)))
     except ValueError:
         return None
 
@@ -86,8 +85,7 @@ def _check(name: str, value: Any) -> None:
 
 
 def _without_surrogates(text: str) -> str:
-    """Halves of characters, which JSON lets pass in a text and nobody afterwards: neither the API server nor a log. As
-    question marks."""
+    """Replaces lone surrogates by question marks: JSON allows them, the API server and logs do not."""
     if not _MAY_HAVE_SURROGATES.search(text):
         return text
     return json.dumps(json.loads(text), ensure_ascii=False).encode("utf-8", "replace").decode()

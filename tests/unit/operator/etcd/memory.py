@@ -49,9 +49,9 @@ class Memory:
         return self.store.txn((), operations)
 
     async def watch(
-        self, keys: KeyRange, start: int, patience: Callable[[], float]
+        self, keys: KeyRange, start: int, probe_after: Callable[[], float]
     ) -> AsyncGenerator[tuple[Event, ...], None]:
-        assert patience() > 0
+        assert probe_after() > 0
         self._maybe_fail()
         self.watches += 1
         cut, loop = self._cut, asyncio.get_running_loop()
@@ -70,9 +70,9 @@ class Memory:
                 if not update.done():
                     update.cancel()
                     raise Unavailable("cut")
-                told = update.result()
-                assert isinstance(told, WatchUpdate)
-                yield told.events
+                redacted = update.result()
+                assert isinstance(redacted, WatchUpdate)
+                yield redacted.events
         finally:
             watch.cancel()
 

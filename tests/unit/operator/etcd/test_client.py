@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from elasticjob_operator.etcd import watch_stream as module
-from elasticjob_operator.etcd.client import Etcd, Shared
+from elasticjob_operator.etcd.client import AsyncEtcdClient, SharedResources
 from elasticjob_runtime.etcd import Get, KeyRange, NotEtcd, Put, Unavailable
 
 from hack.embedded_etcd.server import EmbeddedServer
@@ -37,12 +37,12 @@ def proxy(server: EmbeddedServer) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def shared() -> Shared:
-    return Shared()
+def shared() -> SharedResources:
+    return SharedResources()
 
 
-async def test_reads_writes_and_watches(proxy: Proxy, shared: Shared) -> None:
-    etcd = Etcd(f"127.0.0.1:{proxy.port}", shared)
+async def test_reads_writes_and_watches(proxy: Proxy, shared: SharedResources) -> None:
+    etcd = AsyncEtcdClient(f"127.0.0.1:{proxy.port}", shared)
     start = await etcd.revision("/elasticjob/")
     async with contextlib.aclosing(etcd.watch(RUNS, start + 1, patient)) as stream:
         assert await anext(stream) == ()
@@ -55,27 +55,27 @@ async def test_reads_writes_and_watches(proxy: Proxy, shared: Shared) -> None:
 
 
 async def test_server_that_falls_silent_is_found_by_the_probe(
-    proxy: Proxy, shared: Shared, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, shared: SharedResources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STALL_SECONDS", 0.2)
-    etcd = Etcd(f"127.0.0.1:{proxy.port}", shared)
+    etcd = AsyncEtcdClient(f"127.0.0.1:{proxy.port}", shared)
     async with contextlib.aclosing(etcd.watch(RUNS, await etcd.revision("/elasticjob/") + 1, lambda: 0.2)) as stream:
         assert await anext(stream) == ()
         proxy.silence()  # what stands carries nothing; new connections do
-        await Etcd(f"127.0.0.1:{proxy.port}", shared).txn([Put("/elasticjob/r/plan", "x")])
-        with pytest.raises(Unavailable, match=r"does not bring what was written|no answer"):
+        await AsyncEtcdClient(f"127.0.0.1:{proxy.port}", shared).txn([Put("/elasticjob/r/plan", "x")])
+        with pytest.raises(Unavailable, match=r"does not deliver changes|no response"):
             await anext(stream)
 
 
-async def test_server_that_is_asked_and_answers_is_told_of_as_alive(proxy: Proxy, shared: Shared) -> None:
-    etcd = Etcd(f"127.0.0.1:{proxy.port}", shared)
+async def test_server_that_is_asked_and_answers_is_told_of_as_alive(proxy: Proxy, shared: SharedResources) -> None:
+    etcd = AsyncEtcdClient(f"127.0.0.1:{proxy.port}", shared)
     async with contextlib.aclosing(etcd.watch(RUNS, await etcd.revision("/elasticjob/") + 1, lambda: 0.05)) as stream:
         for _ in range(3):
             assert await anext(stream) == ()
 
 
-async def test_cut_stream_ends_the_watch(proxy: Proxy, shared: Shared) -> None:
-    etcd = Etcd(f"127.0.0.1:{proxy.port}", shared)
+async def test_cut_stream_ends_the_watch(proxy: Proxy, shared: SharedResources) -> None:
+    etcd = AsyncEtcdClient(f"127.0.0.1:{proxy.port}", shared)
     async with contextlib.aclosing(etcd.watch(RUNS, 1, patient)) as stream:
         assert await anext(stream) == ()
         proxy.cut()
@@ -83,10 +83,10 @@ async def test_cut_stream_ends_the_watch(proxy: Proxy, shared: Shared) -> None:
             await anext(stream)
 
 
-async def test_next_endpoint_after_a_failure(server: EmbeddedServer, shared: Shared) -> None:
+async def test_next_endpoint_after_a_failure(server: EmbeddedServer, shared: SharedResources) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = taken.getsockname()[1]
-    etcd = Etcd(f"127.0.0.1:{nobody},{server.endpoint}", shared)
+    etcd = AsyncEtcdClient(f"127.0.0.1:{nobody},{server.endpoint}", shared)
     for _ in range(2):
         with contextlib.suppress(Unavailable):
             assert await etcd.revision("/elasticjob/") >= 1
@@ -94,15 +94,15 @@ async def test_next_endpoint_after_a_failure(server: EmbeddedServer, shared: Sha
     raise AssertionError("neither endpoint was good")
 
 
-async def test_refused_connection_is_told_with_address_and_cause(shared: Shared) -> None:
+async def test_refused_connection_is_told_with_address_and_cause(shared: SharedResources) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = taken.getsockname()[1]
     with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{nobody}: Connection refused"):
-        await Etcd(f"127.0.0.1:{nobody}", shared).revision("/elasticjob/")
+        await AsyncEtcdClient(f"127.0.0.1:{nobody}", shared).revision("/elasticjob/")
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-x\r\n", b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno"])
-async def test_what_is_no_etcd_is_said(answer: bytes, shared: Shared) -> None:
+async def test_what_is_no_etcd_is_said(answer: bytes, shared: SharedResources) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -113,10 +113,10 @@ async def test_what_is_no_etcd_is_said(answer: bytes, shared: Shared) -> None:
     async with server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(NotEtcd):
-            await Etcd(f"127.0.0.1:{port}", shared).revision("/elasticjob/")
+            await AsyncEtcdClient(f"127.0.0.1:{port}", shared).revision("/elasticjob/")
 
 
 @pytest.mark.parametrize("endpoint", ["", "http://", "etcd:port", "user:pw@etcd:2379"])
 def test_endpoint_that_is_no_address_is_a_value_error(endpoint: str) -> None:
     with pytest.raises(ValueError, match="endpoint"):
-        Etcd(endpoint, Shared())
+        AsyncEtcdClient(endpoint, SharedResources())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from elasticjob_operator.etcd import RunWatches, watch_stream
-from elasticjob_operator.etcd.client import Etcd, Shared
+from elasticjob_operator.etcd.client import AsyncEtcdClient, SharedResources
 from elasticjob_operator.planning import PublishSpec, Target
 from elasticjob_operator.state import Connectivity
 from elasticjob_runtime.contract import SpecValue
@@ -62,14 +62,14 @@ async def test_hostile_endpoint_is_an_error_within_bounds(
 ) -> None:
     monkeypatch.setattr(watch_stream, "LINE_SECONDS", 1.0)
 
-    async def follow(etcd: Etcd) -> None:
+    async def follow(etcd: AsyncEtcdClient) -> None:
         start = await etcd.revision("/elasticjob/")
         async with contextlib.aclosing(etcd.watch(RUNS, start + 1, lambda: 0.2)) as news:
             async for _ in news:
                 pass
 
     with hostile(kind) as endpoint:
-        etcd = Etcd(endpoint, Shared())
+        etcd = AsyncEtcdClient(endpoint, SharedResources())
         error = ""
         try:
             async with asyncio.timeout(2 if kind in ("watch-flood", "watch-empty-lines") else 20):
@@ -91,18 +91,18 @@ async def test_flood_leaves_the_loop_to_others(watch: Watch) -> None:
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(EmbeddedServer())
         floods = [stack.enter_context(hostile(kind)) for kind in ("watch-flood", "watch-empty-lines", "tiny-chunks")]
-        sessions = RunWatches(lambda _: None)
+        run_watches = RunWatches(lambda _: None)
         for number, endpoint in enumerate(floods):
-            await sessions.follow(("ml", f"evil-{number}"), Target(endpoint=endpoint, run_id=f"e-{number}"))
-        await sessions.follow(HONEST, Target(endpoint=server.endpoint, run_id="u-1"))
-        await until(lambda: sessions.view(HONEST).connectivity is Connectivity.REACHABLE)
+            await run_watches.follow(("ml", f"evil-{number}"), Target(endpoint=endpoint, run_id=f"e-{number}"))
+        await run_watches.follow(HONEST, Target(endpoint=server.endpoint, run_id="u-1"))
+        await until(lambda: run_watches.view(HONEST).connectivity is Connectivity.REACHABLE)
         slowest = 0.0
         for wanted in range(1, 20):
             then = time.monotonic()
-            await sessions.execute(HONEST, PublishSpec(spec=SpecValue(min=1, max=20, wanted=wanted), why="test"))
+            await run_watches.execute(HONEST, PublishSpec(spec=SpecValue(min=1, max=20, wanted=wanted), why="test"))
             slowest = max(slowest, time.monotonic() - then)
             await asyncio.sleep(0.05)
-        await sessions.close()
+        await run_watches.close()
     assert watch.highest - watch.before < MOST_MEMORY
     assert slowest < watch_stream.OPEN_SECONDS, "no write of the honest job ran into its deadline"
 
@@ -119,7 +119,7 @@ async def test_endpoint_of_a_thousand_connections_is_not_opened() -> None:
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    etcd = Etcd(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", Shared())
+    etcd = AsyncEtcdClient(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", SharedResources())
     calls = [asyncio.create_task(etcd.txn([])) for _ in range(100)]
     await until(lambda: accepted >= 8)
     await asyncio.sleep(0.1)
@@ -133,11 +133,11 @@ async def test_endpoint_of_a_thousand_connections_is_not_opened() -> None:
 
 async def test_what_is_answered_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
     with hostile("secret") as endpoint:
-        sessions = RunWatches(lambda _: None)
-        await sessions.follow(EVIL, Target(endpoint=endpoint, run_id="u-1"))
-        await until(lambda: sessions.view(EVIL).connectivity is Connectivity.DENIED)
-        error = sessions.view(EVIL).error
-        await sessions.close()
+        run_watches = RunWatches(lambda _: None)
+        await run_watches.follow(EVIL, Target(endpoint=endpoint, run_id="u-1"))
+        await until(lambda: run_watches.view(EVIL).connectivity is Connectivity.DENIED)
+        error = run_watches.view(EVIL).error
+        await run_watches.close()
     assert endpoint in error
     assert "HTTP 403" in error
     assert "hunter2" not in error

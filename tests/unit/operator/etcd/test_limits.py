@@ -6,11 +6,11 @@ from elasticjob_operator.etcd.limits import (
     LARGEST_SHARE,
     SHARE_OF_A_RUN,
     SLICE,
-    SMALL,
-    Pool,
+    SMALL_MESSAGE,
+    LimitExceeded,
+    MemoryPool,
     TimeBudget,
-    TooMuch,
-    check_parts,
+    check_json_parts,
 )
 
 
@@ -23,18 +23,18 @@ class Holder:
 
 
 def test_small_messages_need_no_pool() -> None:
-    pool = Pool(100)
+    pool = MemoryPool(100)
     for _ in range(1000):
-        pool.hold(Holder(), SMALL)
+        pool.hold(Holder(), SMALL_MESSAGE)
     assert pool.used == 0
 
 
 def test_who_holds_for_the_longest_goes_when_the_pool_is_used_up() -> None:
-    pool, old, young = Pool(100), Holder(), Holder()
-    pool.hold(old, SMALL + 60)
-    pool.hold(young, SMALL + 40)
+    pool, old, young = MemoryPool(100), Holder(), Holder()
+    pool.hold(old, SMALL_MESSAGE + 60)
+    pool.hold(young, SMALL_MESSAGE + 40)
     assert [old.is_cut, young.is_cut] == [False, False]
-    pool.hold(young, SMALL + 41)
+    pool.hold(young, SMALL_MESSAGE + 41)
     assert [old.is_cut, young.is_cut] == [True, False]
     assert pool.used == 41
     pool.hold(young, 0)
@@ -42,22 +42,22 @@ def test_who_holds_for_the_longest_goes_when_the_pool_is_used_up() -> None:
 
 
 def test_who_is_in_the_way_itself_is_told_so() -> None:
-    pool, holder = Pool(100), Holder()
-    with pytest.raises(TooMuch):
-        pool.hold(holder, SMALL + 101)
+    pool, holder = MemoryPool(100), Holder()
+    with pytest.raises(LimitExceeded):
+        pool.hold(holder, SMALL_MESSAGE + 101)
     assert pool.used == 0
-    pool.let_go(holder)
+    pool.release(holder)
     assert pool.used == 0
 
 
 @pytest.mark.parametrize("message", [b"[" * 200_001, b"{}," * 100_001, b",".join([b"1"] * 200_002)])
 def test_message_of_countless_parts_is_refused_before_it_is_parsed(message: bytes) -> None:
-    with pytest.raises(TooMuch):
-        check_parts(message)
+    with pytest.raises(LimitExceeded):
+        check_json_parts(message)
 
 
 def test_long_values_are_no_parts() -> None:
-    check_parts(b'{"value":"' + b"A" * 3_000_000 + b'"}')
+    check_json_parts(b'{"value":"' + b"A" * 3_000_000 + b'"}')
 
 
 @pytest.mark.parametrize(

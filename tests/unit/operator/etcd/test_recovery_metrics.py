@@ -31,10 +31,10 @@ class Bench:
         self.meter = RecoveryMetrics()
         self.view = RendezvousView()
         self.before = self.figures()
-        self.see(first)
+        self.update(first)
 
-    def see(self, view: RendezvousView, now: float = 0.0) -> None:
-        self.meter.see(self.view, view, now)
+    def update(self, view: RendezvousView, now: float = 0.0) -> None:
+        self.meter.update(self.view, view, now)
         self.view = view
 
     @staticmethod
@@ -59,15 +59,15 @@ class Bench:
 def test_restart_is_measured_from_its_cause_to_the_first_step() -> None:
     bench = Bench(dataclasses.replace(VIEW, plan=plan(1), progress=progress(100, 1, 10)))
     second = plan(2, caused=20.0, created=20.3)
-    bench.see(dataclasses.replace(VIEW, plan=second, progress=progress(110, 1, 19)))
-    bench.see(dataclasses.replace(VIEW, plan=second, progress=progress(101, 2, 20.8)))
-    bench.see(dataclasses.replace(VIEW, plan=second, progress=progress(102, 2, 21.8)))
+    bench.update(dataclasses.replace(VIEW, plan=second, progress=progress(110, 1, 19)))
+    bench.update(dataclasses.replace(VIEW, plan=second, progress=progress(101, 2, 20.8)))
+    bench.update(dataclasses.replace(VIEW, plan=second, progress=progress(102, 2, 21.8)))
     assert bench.spent == {"resumed": 1, "resume": 0.8, "agreed": 0.3, "lost": 10}
 
 
 def test_what_was_there_before_the_operator_looked_is_not_counted() -> None:
     bench = Bench(dataclasses.replace(VIEW, plan=plan(3, caused=5, created=6)))
-    bench.see(dataclasses.replace(VIEW, plan=plan(3, caused=5, created=6), progress=progress(1, 3, 7)))
+    bench.update(dataclasses.replace(VIEW, plan=plan(3, caused=5, created=6), progress=progress(1, 3, 7)))
     assert bench.spent == {}
 
 
@@ -76,7 +76,7 @@ def test_resize_is_measured_until_the_group_has_its_new_size() -> None:
         return SpecValue(min=1, max=8, wanted=size)
 
     bench = Bench(dataclasses.replace(VIEW, plan=plan(1, size=2), spec=wanted(2)))
-    bench.see(dataclasses.replace(VIEW, plan=plan(1, size=2), spec=wanted(4)), now=10)
-    bench.see(dataclasses.replace(VIEW, plan=plan(2, size=3), spec=wanted(4)), now=11)
-    bench.see(dataclasses.replace(VIEW, plan=plan(3, size=4), spec=wanted(4)), now=12.5)
+    bench.update(dataclasses.replace(VIEW, plan=plan(1, size=2), spec=wanted(4)), now=10)
+    bench.update(dataclasses.replace(VIEW, plan=plan(2, size=3), spec=wanted(4)), now=11)
+    bench.update(dataclasses.replace(VIEW, plan=plan(3, size=4), spec=wanted(4)), now=12.5)
     assert bench.spent == {"resized": 1, "resize": 2.5}

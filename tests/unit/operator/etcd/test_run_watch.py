@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from elasticjob_operator.etcd import shared_watch
-from elasticjob_operator.etcd.client import Store
+from elasticjob_operator.etcd.client import AsyncStore
 from elasticjob_operator.etcd.limits import TimeBudget
 from elasticjob_operator.etcd.recovery_metrics import RecoveryMetrics
 from elasticjob_operator.etcd.run_keys import RunKeys
@@ -34,17 +34,17 @@ class Bench:
         self.memory = Memory()
         self.store = self.memory.store
         self.refuse: Iterator[Exception | None] = itertools.repeat(None)
-        self.told = 0
+        self.redacted = 0
         self.on_change: Callable[[], object] = lambda: None
         self.keys: set[tuple[str, str]] = set()
-        self.sessions = RunWatches(self._changed, self._open)
+        self.run_watches = RunWatches(self._changed, self._open)
 
     def _changed(self, key: tuple[str, str]) -> None:
         self.keys.add(key)
-        self.told += 1
+        self.redacted += 1
         self.on_change()
 
-    def _open(self, endpoint: str, budget: TimeBudget) -> Store:
+    def _open(self, endpoint: str, budget: TimeBudget) -> AsyncStore:
         assert budget
         assert endpoint == "etcd:2379"
         error = next(self.refuse)
@@ -54,7 +54,7 @@ class Bench:
 
     @property
     def view(self) -> RendezvousView:
-        return self.sessions.view(KEY)
+        return self.run_watches.view(KEY)
 
     async def until(self, condition: Callable[[RendezvousView], object]) -> None:
         await until(lambda: condition(self.view))
@@ -64,7 +64,7 @@ class Bench:
 async def bench() -> AsyncIterator[Bench]:
     bench = Bench()
     yield bench
-    await bench.sessions.close()
+    await bench.run_watches.close()
 
 
 async def test_nothing_is_known_before_the_first_answer(bench: Bench) -> None:
@@ -76,7 +76,7 @@ async def test_finds_what_was_written_before_and_follows_what_comes(bench: Bench
     bench.store.put(KEYS.failure(3, "b"), make_failure(1, round_number=3, at=5).to_json())
     bench.store.put(KEYS.failure(3, "a"), make_failure(2, round_number=3, at=4).to_json())
     bench.store.put(KEYS.failure(2, "a"), make_failure(0, round_number=2).to_json())
-    await bench.sessions.follow(KEY, TARGET)
+    await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     assert bench.view.plan == make_plan(3)
     assert bench.view.failure is not None
@@ -85,24 +85,24 @@ async def test_finds_what_was_written_before_and_follows_what_comes(bench: Bench
     await bench.until(lambda view: view.progress and view.progress.step == 7)
     bench.store.put(KEYS.outcome, make_outcome().to_json())
     await bench.until(lambda view: view.outcome)
-    assert bench.told >= 3
+    assert bench.redacted >= 3
 
 
 async def test_one_watch_serves_all_jobs_of_an_etcd_and_each_hears_of_itself_alone(bench: Bench) -> None:
     other = ("ml", "other")
-    await bench.sessions.follow(KEY, TARGET)
+    await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     bench.store.put(Keys(DEFAULT_PREFIX, "u-2").plan, make_plan(1).to_json())
-    await bench.sessions.follow(other, Target(endpoint="etcd:2379", run_id="u-2"))
-    await until(lambda: bench.sessions.view(other).plan == make_plan(1))
+    await bench.run_watches.follow(other, Target(endpoint="etcd:2379", run_id="u-2"))
+    await until(lambda: bench.run_watches.view(other).plan == make_plan(1))
     bench.keys.clear()
     bench.store.put(Keys(DEFAULT_PREFIX, "u-2").plan, make_plan(2).to_json())
     bench.store.put(KEYS.member("a"), "{}")
-    await until(lambda: bench.sessions.view(other).plan == make_plan(2))
+    await until(lambda: bench.run_watches.view(other).plan == make_plan(2))
     assert bench.keys == {other}
     assert bench.view.empty
     assert bench.memory.watches == 1
-    await bench.sessions.follow(other, None)
+    await bench.run_watches.follow(other, None)
     bench.store.put(KEYS.plan, make_plan(5).to_json())
     await bench.until(lambda view: view.plan == make_plan(5))
 
@@ -111,7 +111,7 @@ async def test_watch_that_breaks_and_comes_back_misses_nothing_and_alarms_nobody
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_watch, "SHORT_SECONDS", 0.0)
-    await bench.sessions.follow(KEY, TARGET)
+    await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     seen: set[Connectivity] = set()
     bench.on_change = lambda: seen.add(bench.view.connectivity)
@@ -124,7 +124,7 @@ async def test_watch_that_breaks_and_comes_back_misses_nothing_and_alarms_nobody
 
 async def test_it_is_known_when_the_etcd_last_answered(bench: Bench) -> None:
     assert bench.view == RendezvousView()
-    await bench.sessions.follow(KEY, TARGET)
+    await bench.run_watches.follow(KEY, TARGET)
     assert bench.view == RendezvousView()
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     first = bench.view.answered_at
@@ -143,7 +143,7 @@ async def test_it_is_known_when_the_etcd_last_answered(bench: Bench) -> None:
 
 async def test_outage_keeps_what_was_known_and_ends_by_itself(bench: Bench) -> None:
     bench.store.put(KEYS.plan, make_plan(3).to_json())
-    await bench.sessions.follow(KEY, TARGET)
+    await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     bench.memory.fault = Unavailable("connection refused")
     bench.memory.cut()
@@ -154,64 +154,64 @@ async def test_outage_keeps_what_was_known_and_ends_by_itself(bench: Bench) -> N
 
 
 async def test_write_that_fails_is_asked_for_again_once_the_store_answers(bench: Bench) -> None:
-    await bench.sessions.follow(KEY, TARGET)
+    await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     bench.memory.refuse_writes = Unavailable("no leader")
     with pytest.raises(Unavailable, match="no leader"):
-        await bench.sessions.execute(KEY, PublishSpec(spec=SPEC, why="test"))
-    before = bench.told
+        await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, why="test"))
+    before = bench.redacted
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
-    assert bench.told > before, "the job is looked at again"
+    assert bench.redacted > before, "the job is looked at again"
     bench.memory.refuse_writes = None
-    await bench.sessions.execute(KEY, PublishSpec(spec=SPEC, why="test"))
+    await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, why="test"))
     assert bench.view.spec == SPEC
 
 
 async def test_etcd_that_was_replaced_is_connected_to_at_once(bench: Bench) -> None:
-    await bench.sessions.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", ready_store_pod="pod-1"))
+    await bench.run_watches.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", ready_store_pod="pod-1"))
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
-    await bench.sessions.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", ready_store_pod=""))
+    await bench.run_watches.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", ready_store_pod=""))
     assert bench.memory.watches == 1
-    await bench.sessions.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", ready_store_pod="pod-2"))
+    await bench.run_watches.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", ready_store_pod="pod-2"))
     await until(lambda: bench.memory.watches == 2)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
 
 
 async def test_other_runs_are_not_ours(bench: Bench) -> None:
     bench.store.put(Keys(DEFAULT_PREFIX, "u-2").plan, make_plan(9).to_json())
-    await bench.sessions.follow(KEY, TARGET)
+    await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     assert bench.view.empty
 
 
 async def test_publish_shows_at_once_and_a_lost_spec_is_noticed(bench: Bench) -> None:
-    await bench.sessions.follow(KEY, TARGET)
+    await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
-    await bench.sessions.execute(KEY, PublishSpec(spec=SPEC, why="test"))
+    await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, why="test"))
     assert bench.view.spec == SPEC
-    await bench.sessions.execute(KEY, ClearRun(why="test"))
+    await bench.run_watches.execute(KEY, ClearRun(why="test"))
     await bench.until(lambda view: view.spec is None)
 
 
 async def test_evicts_one_member(bench: Bench) -> None:
     for member in ("a", "b"):
         bench.store.put(KEYS.member(member), "{}")
-    await bench.sessions.follow(KEY, TARGET)
+    await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
-    await bench.sessions.execute(KEY, EvictMember(member="a", why="test"))
+    await bench.run_watches.execute(KEY, EvictMember(member="a", why="test"))
     assert bench.store.get(KEYS.member("a")) is None
     assert bench.store.get(KEYS.member("b")) is not None
 
 
 async def test_writing_before_the_first_contact_is_refused_not_lost_in_silence(bench: Bench) -> None:
     bench.refuse = itertools.repeat(Unavailable("nobody there"))
-    await bench.sessions.follow(KEY, TARGET)
+    await bench.run_watches.follow(KEY, TARGET)
     with pytest.raises(Unavailable, match="not connected"):
-        await bench.sessions.execute(KEY, PublishSpec(spec=SPEC, why="test"))
+        await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, why="test"))
 
 
 @pytest.mark.parametrize(
-    ("error", "reach"),
+    ("error", "connectivity"),
     [
         (Unavailable("connection refused"), Connectivity.UNREACHABLE),
         (Denied("no such user"), Connectivity.DENIED),
@@ -220,7 +220,7 @@ async def test_writing_before_the_first_contact_is_refused_not_lost_in_silence(b
 )
 async def test_says_what_is_wrong_and_tries_again(bench: Bench, error: Exception, connectivity: Connectivity) -> None:
     bench.refuse = itertools.chain([error, error], itertools.repeat(None))
-    await bench.sessions.follow(KEY, TARGET)
+    await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is connectivity)
     assert str(error) in bench.view.error
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
@@ -230,17 +230,17 @@ async def test_says_what_is_wrong_and_tries_again(bench: Bench, error: Exception
 async def test_what_is_not_understood_is_taken_as_missing(bench: Bench) -> None:
     bench.store.put(KEYS.plan, "not json")
     bench.store.put(KEYS.outcome, '{"state": "unheard-of", "reason": "x"}')
-    await bench.sessions.follow(KEY, TARGET)
+    await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     assert (bench.view.plan, bench.view.outcome) == (None, None)
 
 
 async def test_no_longer_followed_is_forgotten(bench: Bench) -> None:
-    await bench.sessions.follow(KEY, TARGET)
+    await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
-    await bench.sessions.follow(KEY, None)
+    await bench.run_watches.follow(KEY, None)
     assert bench.view.connectivity is Connectivity.CONNECTING
-    await bench.sessions.execute(KEY, PublishSpec(spec=SPEC, why="test"))
+    await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, why="test"))
     assert bench.view.spec is None
 
 
@@ -250,18 +250,18 @@ async def test_wrong_value_of_one_job_is_told_to_it_and_disturbs_no_other(
     other = ("ml", "other")
     others = Keys(DEFAULT_PREFIX, "u-2")
     bench.store.put(KEYS.plan, make_plan(1).to_json())
-    await bench.sessions.follow(KEY, TARGET)
-    await bench.sessions.follow(other, Target(endpoint="etcd:2379", run_id="u-2"))
-    await until(lambda: bench.sessions.view(other).connectivity is Connectivity.REACHABLE)
+    await bench.run_watches.follow(KEY, TARGET)
+    await bench.run_watches.follow(other, Target(endpoint="etcd:2379", run_id="u-2"))
+    await until(lambda: bench.run_watches.view(other).connectivity is Connectivity.REACHABLE)
     await bench.until(lambda view: view.plan)
     bench.store.put(KEYS.plan, make_plan(2).to_json().replace('"round":2', '"round":"2"'))
     await bench.until(lambda view: view.unreadable)
     assert "round" in bench.view.unreadable
     assert bench.view.connectivity is Connectivity.REACHABLE
-    monkeypatch.setattr(RecoveryMetrics, "see", boom)
+    monkeypatch.setattr(RecoveryMetrics, "update", boom)
     bench.store.put(others.plan, make_plan(3).to_json())
     await until(
-        lambda: bench.sessions.view(other).plan == make_plan(3), "figures that cannot be had cost nobody anything"
+        lambda: bench.run_watches.view(other).plan == make_plan(3), "figures that cannot be had cost nobody anything"
     )
     assert bench.memory.watches == 1
 
@@ -270,27 +270,27 @@ async def test_fault_of_ours_in_one_jobs_news_is_that_jobs_trouble(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = ("ml", "other")
-    await bench.sessions.follow(KEY, TARGET)
-    await bench.sessions.follow(other, Target(endpoint="etcd:2379", run_id="u-2"))
-    await until(lambda: bench.sessions.view(other).connectivity is bench.view.connectivity is Connectivity.REACHABLE)
-    real = RunKeys.take
-    monkeypatch.setattr(RunKeys, "take", lambda self, event: boom() if event.key == KEYS.plan else real(self, event))
+    await bench.run_watches.follow(KEY, TARGET)
+    await bench.run_watches.follow(other, Target(endpoint="etcd:2379", run_id="u-2"))
+    await until(lambda: bench.run_watches.view(other).connectivity is bench.view.connectivity is Connectivity.REACHABLE)
+    real = RunKeys.apply
+    monkeypatch.setattr(RunKeys, "apply", lambda self, event: boom() if event.key == KEYS.plan else real(self, event))
     bench.store.put(KEYS.plan, make_plan(1).to_json())
     bench.store.put(Keys(DEFAULT_PREFIX, "u-2").plan, make_plan(3).to_json())
-    await until(lambda: bench.sessions.view(other).plan == make_plan(3))
+    await until(lambda: bench.run_watches.view(other).plan == make_plan(3))
     await bench.until(lambda view: view.connectivity is Connectivity.UNREACHABLE)
     assert "boom" not in bench.view.error
     assert bench.memory.watches == 1
 
 
 async def test_script_that_writes_all_the_time_wakes_its_job_at_a_pace(bench: Bench) -> None:
-    await bench.sessions.follow(KEY, TARGET)
+    await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
-    bench.told = 0
+    bench.redacted = 0
     for step in range(500):
         bench.store.put(KEYS.progress, ProgressValue(step=step, round=1).to_json())
     await bench.until(lambda view: view.progress and view.progress.step == 499)
-    assert bench.told < 100
+    assert bench.redacted < 100
 
 
 def boom(*_: object) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from elasticjob_operator.api import Status
 from elasticjob_operator.etcd import values
-from elasticjob_operator.etcd.run_keys import KEPT_FAILURES, RunKeys
-from elasticjob_operator.etcd.values import LONGEST, read
+from elasticjob_operator.etcd.run_keys import MAX_FAILURES, RunKeys
+from elasticjob_operator.etcd.values import MAX_LENGTH, parse
 from elasticjob_operator.planning import plan
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Connectivity, JobState
@@ -72,7 +72,7 @@ def variant(kind: type[Value], field: str, value: Any) -> str:
 
 @pytest.mark.parametrize("kind", GOOD)
 def test_what_agents_write_is_read(kind: type[Value]) -> None:
-    assert read(kind, GOOD[kind].to_json()) == GOOD[kind]
+    assert parse(kind, GOOD[kind].to_json()) == GOOD[kind]
 
 
 @pytest.mark.parametrize("kind", GOOD)
@@ -81,13 +81,13 @@ def test_what_agents_write_is_read(kind: type[Value]) -> None:
 )
 def test_what_is_no_value_is_refused(kind: type[Value], text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        read(kind, text)
+        parse(kind, text)
 
 
 @pytest.mark.parametrize("kind", GOOD)
 def test_value_that_is_too_long_is_refused(kind: type[Value]) -> None:
     with pytest.raises(ValueError, match="longer than"):
-        read(kind, variant(kind, "unknown", "x" * LONGEST[kind]))
+        parse(kind, variant(kind, "unknown", "x" * MAX_LENGTH[kind]))
 
 
 @pytest.mark.parametrize(("kind", "field"), [(kind, field.name) for kind in GOOD for field in dataclasses.fields(kind)])
@@ -123,7 +123,7 @@ def test_any_field_of_any_type_is_answered(kind: type[Value], data: st.DataObjec
 )
 def test_end_of_a_job_counts_whatever_is_wrong_with_its_failure(failure: dict[str, Any]) -> None:
     text = variant(OutcomeValue, "failure", failure)
-    assert read(OutcomeValue, text).reason == "WorkersFailed"
+    assert parse(OutcomeValue, text).reason == "WorkersFailed"
     plans_with(OutcomeValue, text)
 
 
@@ -141,7 +141,7 @@ def plans_with(kind: type[Value], text: str, rounds: int = 2) -> None:
     run.replace([KeyValue(name, value, 1, 1, 1) for name, value in there.items()], 1)
     view = run.view(Connectivity.REACHABLE)
     try:
-        read(kind, text)
+        parse(kind, text)
     except ValueError:
         assert view.unreadable
         assert len(view.unreadable) <= 300
@@ -155,21 +155,21 @@ def plans_with(kind: type[Value], text: str, rounds: int = 2) -> None:
 
 
 def test_half_a_character_does_not_hide_the_rest() -> None:
-    found = read(FailureValue, variant(FailureValue, "message", "caf\udce9 \ud800 \U0001f600"))
+    found = parse(FailureValue, variant(FailureValue, "message", "caf\udce9 \ud800 \U0001f600"))
     assert found.message == "caf? ? \U0001f600"
 
 
 def test_of_many_values_that_come_at_once_the_last_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     run, texts = RunKeys(KEYS), list[str]()
-    real = values.read
+    real = values.parse
 
     def count(kind: type[Value], text: str) -> Value:
         texts.append(text)
         return real(kind, text)
 
-    monkeypatch.setattr(values, "read", count)
+    monkeypatch.setattr(values, "parse", count)
     for step in range(1000):
-        run.take(Event(KEYS.progress, ProgressValue(step=step, round=1).to_json(), step + 1, 1))
+        run.apply(Event(KEYS.progress, ProgressValue(step=step, round=1).to_json(), step + 1, 1))
     progress = run.view(Connectivity.REACHABLE).progress
     assert progress is not None
     assert progress.step == 999
@@ -180,8 +180,8 @@ def test_flood_of_failures_is_kept_within_bounds() -> None:
     run, early = RunKeys(KEYS), dict[str, Event]()
     for number in range(1000):
         event = Event(KEYS.failure(number % 7, f"m-{number}"), "x" * 100_000, number + 1, 1)
-        run.take(event)
-        run.keep(early, event)
-    assert len(early) <= KEPT_FAILURES + 4
-    assert sum(len(each.value or "") for each in early.values()) <= 70 * (LONGEST[FailureValue] + 1)
+        run.apply(event)
+        run.buffer(early, event)
+    assert len(early) <= MAX_FAILURES + 4
+    assert sum(len(each.value or "") for each in early.values()) <= 70 * (MAX_LENGTH[FailureValue] + 1)
     assert run.view(Connectivity.REACHABLE).unreadable

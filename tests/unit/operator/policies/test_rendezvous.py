@@ -185,7 +185,7 @@ def test_own_etcd_that_falls_silent_is_said_within_seconds(ready: bool, answered
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "reach", "pods", "round_number", "held"),
+    ("endpoint", "connectivity", "pods", "round_number", "held"),
     [
         pytest.param("mine:2379", Connectivity.CONNECTING, [], 3, True, id="an etcd of the user's: ask"),
         pytest.param(

@@ -157,7 +157,7 @@ def test_running_and_restarting(
 
 
 @pytest.mark.parametrize(
-    ("reach", "workers", "running"),
+    ("connectivity", "workers", "running"),
     [
         pytest.param(Connectivity.UNREACHABLE, live(4), True, id="etcd away, all members there: training goes on"),
         pytest.param(Connectivity.UNREACHABLE, live(3), False, id="etcd away, and a member is gone"),

@@ -10,7 +10,7 @@ from tests.unit.operator.builders import NOW, at, make_job, make_plan, make_stat
 
 
 @pytest.mark.parametrize(
-    ("seen", "speed", "round_number", "reach", "running", "expected"),
+    ("seen", "speed", "round_number", "connectivity", "running", "expected"),
     [
         pytest.param(-59, 1.0, 2, Connectivity.REACHABLE, True, False, id="a step a minute ago"),
         pytest.param(-60, 1.0, 2, Connectivity.REACHABLE, True, True, id="none for a minute"),
