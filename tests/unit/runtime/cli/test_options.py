@@ -13,6 +13,7 @@ import pytest
 from elasticjob_runtime.cli import main, options
 from elasticjob_runtime.cli.arguments import build_parser, comma_separated, parse_pairs
 from elasticjob_runtime.contract import Env, ExitCode
+from elasticjob_runtime.rendezvous.config import RendezvousConf
 
 
 def no_agent(*_: object) -> None:
@@ -148,7 +149,7 @@ def test_nnodes(text: str, expected: tuple[int, int]) -> None:
 
 
 def test_rdzv_conf() -> None:
-    conf = options.run_conf(
+    conf = options.rendezvous_conf(
         "prefix=/team,lease_ttl=10,join_timeout=50,start_grace=0,join_delay=3,user=me,password=p=q,timeout=900"
     )
     assert (conf.prefix, conf.lease_ttl, conf.join_timeout, conf.start_grace, conf.join_delay) == (
@@ -162,11 +163,11 @@ def test_rdzv_conf() -> None:
 
 
 def test_rdzv_conf_has_defaults() -> None:
-    assert options.run_conf("") == options.RunConf()
+    assert options.rendezvous_conf("") == RendezvousConf()
 
 
 def test_keys_of_torchs_backends_are_taken_and_mean_nothing() -> None:
-    assert options.run_conf("last_call_timeout=30,close_timeout=1,keep_alive_interval=5") == options.RunConf()
+    assert options.rendezvous_conf("last_call_timeout=30,close_timeout=1,keep_alive_interval=5") == RendezvousConf()
 
 
 def test_nproc_per_node() -> None:

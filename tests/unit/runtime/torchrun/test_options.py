@@ -10,7 +10,8 @@ import pytest
 from elasticjob_runtime.cli.options import UsageError
 from elasticjob_runtime.contract import DEFAULT_PREFIX
 from elasticjob_runtime.etcd import Endpoint
-from elasticjob_runtime.torchrun.options import UNCOUNTED, MemberConfig, member_config, open_store, read_conf
+from elasticjob_runtime.rendezvous.config import MemberConfig
+from elasticjob_runtime.torchrun.options import UNCOUNTED, member_config, open_store, read_conf
 
 
 def config(conf: dict[str, Any] | None = None, **options: Any) -> MemberConfig:

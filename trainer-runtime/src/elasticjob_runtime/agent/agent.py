@@ -65,9 +65,9 @@ class Agent:
     ) -> None:
         """`metrics`: where to keep them; None: nobody looks."""
         self._config = config
-        settings = config.settings
+        settings = config.member.settings
         self._event_loop = EventLoop()
-        self._peers = PeerServer(settings.me, settings.incarnation, config.port_range)
+        self._peers = PeerServer(settings.me, settings.incarnation, config.member.port_range)
         self._heartbeats = Heartbeats(self._event_loop)
         self._recorder = Recorder(timeline, metrics or Metrics(), self._heartbeats, config.group.nproc)
         self._processes = Processes(
@@ -79,7 +79,7 @@ class Agent:
             on_learned=self._publish_imports,
         )
         member = MemberValue(
-            address=config.address,
+            address=config.member.address,
             ports=self._processes.ports,
             nproc=config.group.nproc,
             incarnation=settings.incarnation,
@@ -88,10 +88,10 @@ class Agent:
         )
         self._rendezvous = Rendezvous(
             store,
-            config.keys,
+            config.member.keys,
             settings.me,
             member,
-            lease_ttl=config.lease_ttl,
+            lease_ttl=config.member.lease_ttl,
             on_view=lambda view: self._event_loop.call_soon(lambda: self._saw(view)),
             on_done=lambda action, error: self._event_loop.call_soon(
                 lambda: self._executor.done(action, error, started=self._processes.workers.round > 0)
@@ -150,7 +150,7 @@ class Agent:
     def view(self) -> View:
         leaving, heard = self._leaving, self._heartbeats.heard()
         return View(
-            settings=self._config.settings,
+            settings=self._config.member.settings,
             store=self._store_view,
             workers=self._processes.workers,
             probes=self._probes,
@@ -273,7 +273,8 @@ class Agent:
         """Rank 0's agent tells what the script imports: all members learn the same, and one is enough to tell those to
         come."""
         plan, imports = self._store_view.plan, self._processes.imports
-        if plan is None or plan.value.leader != self._config.settings.me or imports in (None, self._published_imports):
+        me = self._config.member.settings.me
+        if plan is None or plan.value.leader != me or imports in (None, self._published_imports):
             return
         self._published_imports = imports
         self._rendezvous.publish_imports(imports)
@@ -286,7 +287,8 @@ class Agent:
             if answered:
                 self._witness_answered_at = now
 
-        ask_in_background(self._config.witnesses, lambda answered: self._event_loop.call_soon(lambda: told(answered)))
+        witnesses = self._config.member.witnesses
+        ask_in_background(witnesses, lambda answered: self._event_loop.call_soon(lambda: told(answered)))
 
     def _probed(self, found: Mapping[str, Probe]) -> None:
         self._probing = False
@@ -320,16 +322,15 @@ class Agent:
 
     def _join_deadline(self) -> float | None:
         waits = not self._processes.workers.round and self._store_view.plan is None
-        return self._started_at + self._config.join_timeout if waits else None
+        return self._started_at + self._config.member.join_timeout if waits else None
 
     def _gave_up(self, now: float) -> Exit | None:
         deadline = self._join_deadline()
         if deadline is None or now < deadline:
             return None
         why = self._executor.trouble or self._said
-        return Exit(
-            code=ExitCode.UNAVAILABLE, reason=f"no training after {self._config.join_timeout:g} s (join_timeout): {why}"
-        )
+        timeout = self._config.member.join_timeout
+        return Exit(code=ExitCode.UNAVAILABLE, reason=f"no training after {timeout:g} s (join_timeout): {why}")
 
     # -- signals
 

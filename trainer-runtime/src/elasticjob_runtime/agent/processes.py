@@ -48,7 +48,7 @@ class Processes:
         self._on_learned = on_learned
         self._folder = environment.get(Env.CHECKPOINT_DIRECTORY, "")
         self._event_loop = event_loop
-        self._held = hold_ports(config.port_range)
+        self._held = hold_ports(config.member.port_range)
         self.ports = [holder.getsockname()[1] for holder in self._held]
         """TCP ports for the stores of coming rounds."""
         self._reaper = Reaper(event_loop)
@@ -62,7 +62,7 @@ class Processes:
             config.command,
             self._launcher,
             event_loop,
-            member=config.settings.me,
+            member=config.member.settings.me,
             log_settings=config.log_settings,
             agent_socket=self._reports.path,
             folder=self._reaper.folder,
@@ -99,7 +99,7 @@ class Processes:
 
     def start(self, plan: Plan, now: float) -> None:
         if self._launcher.stores is not None:
-            self._launcher.stores.enter(plan.round, leads=plan.value.leader == self._config.settings.me)
+            self._launcher.stores.enter(plan.round, leads=plan.value.leader == self._config.member.settings.me)
         self.group.start(plan, now)
 
     def tell_plan(self, plan: Plan) -> None:

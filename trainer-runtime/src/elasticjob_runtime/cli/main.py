@@ -6,6 +6,7 @@ Every mistake gets one sentence and an exit code of its own (contract.ExitCode);
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import errno
 import logging
 import os
@@ -27,6 +28,7 @@ from elasticjob_runtime.membership.view import (
     MemberSettings,
 )
 from elasticjob_runtime.rendezvous import network
+from elasticjob_runtime.rendezvous.config import MemberConfig, RendezvousConf
 from elasticjob_runtime.rendezvous.witnesses import witnesses
 from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics
@@ -90,7 +92,7 @@ def _run(args: argparse.Namespace) -> int:
     metrics = Metrics()
     server = options.metrics_server(args, metrics)
     try:
-        timeline = EventLog(config.settings.me, Path(args.events) if args.events else None)
+        timeline = EventLog(config.member.settings.me, Path(args.events) if args.events else None)
     except OSError as error:
         raise options.UsageError(f"--events={args.events}: {error.strerror}") from error
     descriptors.raise_limit()  # before anything is opened or started; workers get back what this process was given
@@ -121,24 +123,36 @@ def _configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
     if args.max_restarts < 0:
         raise options.UsageError(f"--max-restarts={args.max_restarts}: must be 0 or more")
     options.refuse_unsupported(args)
-    conf = options.run_conf(args.rdzv_conf)
+    conf = options.rendezvous_conf(args.rdzv_conf)
     command = options.command(args)
     preload = options.preload(args, command)
     store, run_id, address = _store(args, conf, several=most > 1)
     me = options.member_id(os.environ)
     nproc = options.workers_per_member(args.nproc_per_node)
+    settings = MemberSettings(
+        me=me,
+        incarnation=secrets.token_hex(6),
+        nproc=nproc,
+        min=least,
+        max=most,
+        max_restarts=args.max_restarts,
+        start_grace=conf.start_grace,
+        join_delay=conf.join_delay,
+        crash_limits=options.crash_limits(args, conf),
+    )
+    if args.shutdown_timeout is not None:
+        settings = dataclasses.replace(settings, shutdown_grace=float(args.shutdown_timeout))
     config = AgentConfig(
-        settings=MemberSettings(
-            me=me,
-            incarnation=secrets.token_hex(6),
-            nproc=nproc,
-            min=least,
-            max=most,
-            max_restarts=args.max_restarts,
-            start_grace=conf.start_grace,
-            join_delay=conf.join_delay,
-            crash_limits=options.crash_limits(args, conf),
-            shutdown_grace=30.0 if args.shutdown_timeout is None else float(args.shutdown_timeout),
+        member=MemberConfig(
+            settings=settings,
+            keys=Keys(conf.prefix, run_id),
+            address=address,
+            lease_ttl=conf.lease_ttl,
+            join_timeout=conf.join_timeout,
+            port_range=options.port_range(args.port_range) or conf.port_range,
+            witnesses=witnesses(
+                os.environ, [(one.host, one.port) for one in store.endpoints] if isinstance(store, EtcdClient) else []
+            ),
         ),
         group=GroupSpec(
             run_id=run_id,
@@ -149,22 +163,14 @@ def _configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
         ),
         command=command,
         preload=preload,
-        keys=Keys(conf.prefix, run_id),
-        address=address,
-        port_range=options.port_range(args.port_range) or conf.port_range,
         log_settings=options.log_settings(args),
-        lease_ttl=conf.lease_ttl,
-        join_timeout=conf.join_timeout,
         leave_on=options.leave_on(args.signals_to_handle),
         hang_limits=options.hang_limits(args, conf),
-        witnesses=witnesses(
-            os.environ, [(one.host, one.port) for one in store.endpoints] if isinstance(store, EtcdClient) else []
-        ),
     )
     return config, store
 
 
-def _store(args: argparse.Namespace, conf: options.RunConf, *, several: bool) -> tuple[Store, str, str]:
+def _store(args: argparse.Namespace, conf: RendezvousConf, *, several: bool) -> tuple[Store, str, str]:
     """(store, run id, own address). `several`: the group may have more than one member."""
     if args.standalone or _alone(args):
         return MemoryStore(), str(uuid.uuid4()), network.LOOPBACK

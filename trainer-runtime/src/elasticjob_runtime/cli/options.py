@@ -6,7 +6,6 @@ Raises UsageError, one sentence for the person who typed the flag.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import errno
 import glob
 import importlib.util
@@ -30,6 +29,13 @@ from elasticjob_runtime.etcd import CONF_KEYS, Endpoint
 from elasticjob_runtime.membership.crash_loop import CrashLimits
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.rendezvous import network
+from elasticjob_runtime.rendezvous.config import (
+    MIN_LEASE_TTL,
+    MIN_READ_TIMEOUT,
+    RENDEZVOUS_KEYS,
+    SHORT_JOIN_TIMEOUT,
+    RendezvousConf,
+)
 from elasticjob_runtime.rendezvous.network import PortRange
 from elasticjob_runtime.telemetry.metrics import Metrics
 from elasticjob_runtime.workers.command import Command
@@ -40,21 +46,6 @@ if TYPE_CHECKING:
     from elasticjob_runtime.telemetry.metrics_server import MetricsServer
 
 logger = logging.getLogger(__name__)
-
-RUN_KEYS = {
-    "prefix": "etcd prefix of all jobs",
-    "lease_ttl": "s after which a member that fell silent is gone",
-    "join_timeout": "s to get into a plan before the agent gives up",
-    "start_grace": "s without a further join before the first plan has fewer members than wanted",
-    "join_delay": "s over which joins of a running job are batched",
-    "port_range": "TCP ports that the agent listens on, LOW-HIGH; --port-range says the same",
-    "restart_backoff": "s before the same crash is restarted a fourth time without progress; doubles each time; 0: "
-    "never waits",
-    "restart_backoff_max": "s, the longest such wait",
-    "stable_time": "s that workers which report no steps must run for it to count as progress",
-    "hang_min": "s: with --hang-factor, nothing shorter is a hang",
-}
-"""Keys of --rdzv-conf that steer the agent."""
 
 IGNORED_KEYS = frozenset(
     {
@@ -81,24 +72,7 @@ class UsageError(Exception):
         self.code = code
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class RunConf:
-    """--rdzv-conf, taken apart."""
-
-    prefix: str = DEFAULT_PREFIX
-    lease_ttl: float = 5.0
-    join_timeout: float = 600.0
-    start_grace: float = 2.0
-    join_delay: float = 1.0
-    port_range: PortRange | None = None
-    restart_backoff: float = 1.0
-    restart_backoff_max: float = 60.0
-    stable_time: float = 5.0
-    hang_min: float = 30.0
-    connection: Mapping[str, str] = dataclasses.field(default_factory=dict)
-
-
-def run_conf(text: str) -> RunConf:
+def rendezvous_conf(text: str) -> RendezvousConf:
     try:
         pairs = dict(parse_pairs(text))
     except ValueError as error:
@@ -106,19 +80,18 @@ def run_conf(text: str) -> RunConf:
     own: dict[str, float] = {}
     prefix = pairs.pop("prefix", DEFAULT_PREFIX)
     ports = port_range(pairs.pop("port_range", None), "--rdzv-conf: port_range")
-    for key in [key for key in pairs if key in RUN_KEYS]:
+    for key in [key for key in pairs if key in RENDEZVOUS_KEYS]:
         own[key] = _seconds(key, pairs.pop(key))
-    if (
-        own.get("join_timeout", 600.0) < 10.0 and "read_timeout" not in pairs
-    ):  # else the time is up before a call can say what is wrong
-        pairs["read_timeout"] = str(max(0.1, own["join_timeout"] / 2))
+    join_timeout = own.get("join_timeout", SHORT_JOIN_TIMEOUT)
+    if join_timeout < SHORT_JOIN_TIMEOUT and "read_timeout" not in pairs:
+        pairs["read_timeout"] = str(max(MIN_READ_TIMEOUT, join_timeout / 2))
     unknown = sorted(set(pairs) - CONF_KEYS - IGNORED_KEYS)
     if unknown:
-        known = sorted({*RUN_KEYS, *CONF_KEYS})
+        known = sorted({*RENDEZVOUS_KEYS, *CONF_KEYS})
         raise UsageError(
             f"--rdzv-conf: unknown key {unknown[0]!r}{did_you_mean(unknown[0], known)}; known are {', '.join(known)}"
         )
-    return RunConf(
+    return RendezvousConf(
         prefix=prefix,
         port_range=ports,
         connection={key: value for key, value in pairs.items() if key in CONF_KEYS},
@@ -195,14 +168,13 @@ def _seconds(key: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not (math.isfinite(value) and value >= 0) or (key == "lease_ttl" and value < 2):
-        raise UsageError(
-            f"--rdzv-conf: {key}={text} is not a number of seconds" + (" of at least 2" if key == "lease_ttl" else "")
-        )
+    if not (math.isfinite(value) and value >= 0) or (key == "lease_ttl" and value < MIN_LEASE_TTL):
+        least = f" of at least {MIN_LEASE_TTL:g}" if key == "lease_ttl" else ""
+        raise UsageError(f"--rdzv-conf: {key}={text} is not a number of seconds{least}")
     return value
 
 
-def crash_limits(args: argparse.Namespace, conf: RunConf) -> CrashLimits:
+def crash_limits(args: argparse.Namespace, conf: RendezvousConf) -> CrashLimits:
     most: int | None = args.max_stalled_restarts
     if most is not None and most < 0:
         raise UsageError(f"--max-stalled-restarts={most}: must be 0 or more")
@@ -214,7 +186,7 @@ def crash_limits(args: argparse.Namespace, conf: RunConf) -> CrashLimits:
     )
 
 
-def hang_limits(args: argparse.Namespace, conf: RunConf) -> HangLimits:
+def hang_limits(args: argparse.Namespace, conf: RendezvousConf) -> HangLimits:
     factor: float = args.hang_factor
     if not math.isfinite(factor) or 0 != factor < 1:
         raise UsageError(f"--hang-factor={factor:g}: must be 1 or more, or 0 for no such rule")

@@ -34,12 +34,11 @@ from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 from elasticjob_runtime.cli.options import UsageError
 from elasticjob_runtime.contract import Env, ExitCode, FailureValue, OutcomeState, OutcomeValue
 from elasticjob_runtime.etcd import Store
-from elasticjob_runtime.membership.view import (
-    Plan,
-)
+from elasticjob_runtime.membership.view import Plan
+from elasticjob_runtime.rendezvous.config import MemberConfig
 from elasticjob_runtime.torchrun import BACKEND
 from elasticjob_runtime.torchrun.member import LEAVE_SIGNALS, Ended, Member
-from elasticjob_runtime.torchrun.options import MemberConfig, member_config, open_store, read_conf
+from elasticjob_runtime.torchrun.options import member_config, open_store, read_conf
 from elasticjob_runtime.torchrun.round_store import RoundOver, RoundStore, StoreHost, enter
 from elasticjob_runtime.workers.environment import RES_OPTIONS, fencing_token
 
@@ -92,7 +91,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         return BACKEND
 
     def get_run_id(self) -> str:
-        return self._config.run_id
+        return self._config.keys.run_id
 
     @property
     def use_agent_store(self) -> bool:

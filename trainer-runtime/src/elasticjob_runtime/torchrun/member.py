@@ -31,12 +31,12 @@ from elasticjob_runtime.membership.view import (
     Probe,
     StoreView,
 )
+from elasticjob_runtime.rendezvous.config import MemberConfig
 from elasticjob_runtime.rendezvous.executor import StoreExecutor
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.rendezvous.peers import PeerServer, probe_in_background
 from elasticjob_runtime.rendezvous.session import Rendezvous
 from elasticjob_runtime.rendezvous.witnesses import ask_in_background
-from elasticjob_runtime.torchrun.options import MemberConfig
 from elasticjob_runtime.torchrun.policy import TorchAgent, closes, is_spare, next_action
 from elasticjob_runtime.torchrun.stale_run import clear_ended_run
 

@@ -11,14 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from elasticjob_runtime.cli import options
-from elasticjob_runtime.cli.options import RunConf, UsageError, member_id, run_conf
+from elasticjob_runtime.cli.options import UsageError, member_id, rendezvous_conf
 from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.etcd import CONF_KEYS, Endpoint, EtcdClient, connect
-from elasticjob_runtime.membership.view import (
-    MemberSettings,
-)
-from elasticjob_runtime.rendezvous.network import PortRange
-from elasticjob_runtime.rendezvous.witnesses import Witness, witnesses
+from elasticjob_runtime.membership.view import MemberSettings
+from elasticjob_runtime.rendezvous.config import MemberConfig, RendezvousConf
+from elasticjob_runtime.rendezvous.witnesses import witnesses
 
 logger = logging.getLogger(__name__)
 
@@ -28,30 +26,14 @@ elasticrun says 0, and no plan has members of different `nproc`, so the two laun
 accident."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class MemberConfig:
-    """What one member is told."""
-
-    settings: MemberSettings
-    keys: Keys
-    run_id: str
-    address: str
-    lease_ttl: float
-    port_range: PortRange | None
-    join_timeout: float
-    """s in next_rendezvous, without a place in a plan or as a spare, after which it gives up."""
-    witnesses: Sequence[Witness] = ()
-    """Who tells, while etcd does not answer, whether this group is cut off."""
-
-
-def read_conf(config: Mapping[str, Any]) -> RunConf:
+def read_conf(config: Mapping[str, Any]) -> RendezvousConf:
     """--rdzv-conf as torch has taken it apart."""
     connection = {key: str(value) for key, value in config.items() if key in CONF_KEYS}
     rest = ",".join(f"{key}={value}" for key, value in config.items() if key not in CONF_KEYS)
-    return dataclasses.replace(run_conf(rest), connection=connection)
+    return dataclasses.replace(rendezvous_conf(rest), connection=connection)
 
 
-def open_store(endpoint: str, conf: RunConf) -> EtcdClient:
+def open_store(endpoint: str, conf: RendezvousConf) -> EtcdClient:
     """Nothing is sent yet."""
     if not endpoint:
         raise UsageError("--rdzv-backend=etcd-v3 needs --rdzv-endpoint=HOST:PORT of an etcd")
@@ -62,7 +44,7 @@ def open_store(endpoint: str, conf: RunConf) -> EtcdClient:
 
 
 def member_config(
-    conf: RunConf,
+    conf: RendezvousConf,
     *,
     endpoints: Sequence[Endpoint],
     run_id: str,
@@ -85,7 +67,6 @@ def member_config(
             join_delay=conf.join_delay,
         ),
         keys=Keys(conf.prefix, run_id),
-        run_id=run_id,
         address=options.address(local_addr, environment, endpoints, several=most > 1),
         port_range=conf.port_range,
         lease_ttl=conf.lease_ttl,
