@@ -233,7 +233,7 @@ def test_who_comes_after_the_end_leaves_with_the_outcome_and_is_told_what_to_do(
     assert [agent.ends() for agent in first] == [0, 0]
     late = job.start("c", nnodes="2")
     assert late.ends() == ExitCode.SUCCEEDED
-    assert "the job succeeded before this agent came; take another --rdzv-id to run it again" in late.output
+    assert "the job succeeded before this agent joined; use another --rdzv-id to run it again" in late.output
     assert job.members == {}
 
 

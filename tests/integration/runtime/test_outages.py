@@ -113,7 +113,9 @@ def test_the_only_member_of_a_plan_trains_on_while_etcd_is_away(
     plan = job.plan
     own_etcd.kill()
     if spares:
-        eventually(lambda: "asking 1 others whether they go on" in agents[0].output, what=f"it asks; logs:\n{job.logs}")
+        eventually(
+            lambda: "probing 1 members outside the group" in agents[0].output, what=f"it asks; logs:\n{job.logs}"
+        )
     else:
         eventually(lambda: "out of reach" in agents[0].output, what="it notices")
     own_etcd.start()

@@ -366,7 +366,7 @@ def test_too_few_members_until_join_timeout(make: Make) -> None:
     a = make((2, 2), join_timeout=1)
     with pytest.raises(
         RendezvousTimeoutError,
-        match=r"no training after 1 s \(join_timeout\): waiting for members: 1 there, at least 2",
+        match=r"no training after 1 s \(join_timeout\): waiting for members: 1 present, at least 2",
     ):
         a.meet().result(SOON)
 

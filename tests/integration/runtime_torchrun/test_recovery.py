@@ -85,7 +85,7 @@ def test_sigterm_before_there_are_workers_leaves_at_once(jobs: Jobs) -> None:
     """torch's agent takes signals only when it has workers: before, it would be missed only at the end of its lease."""
     job = jobs("2:2")
     a = job.start("a")
-    eventually(lambda: "waiting for members: 1 there, at least 2 needed" in a.said, PATIENCE)
+    eventually(lambda: "waiting for members: 1 present, at least 2 needed" in a.said, PATIENCE)
     assert job.read("members/a")
     a.process.terminate()
     assert a.exit_code() == 1

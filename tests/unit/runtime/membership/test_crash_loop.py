@@ -12,8 +12,8 @@ from elasticjob_runtime.membership.crash_loop import (
     CrashHistory,
     CrashLimits,
     assess,
+    crash_kind,
     delay,
-    kind_of,
     longest_delay,
 )
 from elasticjob_runtime.membership.planner import next_plan
@@ -82,7 +82,7 @@ ENDS = {
     "a script that reports nothing, and a limit asked for": (
         [crash()] * 4,
         3,
-        "3 restarts without progress (no group ran for 20 s)",
+        "3 restarts without progress (no workers ran for 20 s)",
     ),
     "a lower limit": ([crash(step=7)] * 2, 1, "1 restarts without progress (no step beyond 7)"),
     "no limit": ([crash(step=7)] * 50, 0, ""),
@@ -119,25 +119,25 @@ def failure(message: str, code: int = 1, reason: str = "ApplicationError") -> Fa
     ],
 )
 def test_two_crashes_of_one_kind(one: FailureValue, other: FailureValue, same: bool) -> None:
-    assert (kind_of(one) == kind_of(other)) is same
+    assert (crash_kind(one) == crash_kind(other)) is same
 
 
 BOOM = make_failure("b", message="boom")
-STUCK = make_plan("abc", restarts=2, crash=kind_of(BOOM), same_crashes=2, stalled_restarts=4, best_step=10)
+STUCK = make_plan("abc", restarts=2, crash=crash_kind(BOOM), same_crashes=2, stalled_restarts=4, best_step=10)
 SETTINGS = {"crash_limits": LIMITS}
 LEFT = make_view(there="ab", plan=STUCK, probes=answers("b"), failures=[BOOM], settings=SETTINGS)
 
 PLANNING = {
     "the third of its kind waits 2 s from the failure on": Case(
-        make_view(plan=make_plan("abc", crash=kind_of(BOOM), same_crashes=2), probes=answers("bc"), failures=[BOOM], settings=SETTINGS,
+        make_view(plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2), probes=answers("bc"), failures=[BOOM], settings=SETTINGS,
                   store={"failed_at": NOW - 0.5}), "wait 1.5 s"
     ),
     "and is restarted then": Case(
-        make_view(plan=make_plan("abc", crash=kind_of(BOOM), same_crashes=2), probes=answers("bc"), failures=[BOOM], settings=SETTINGS,
+        make_view(plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2), probes=answers("bc"), failures=[BOOM], settings=SETTINGS,
                   store={"failed_at": NOW - 2.0}), "plan 2: a b c, WorkerFailed, 1 restarts"
     ),
     "are all still there? That is asked before any wait": Case(
-        make_view(plan=make_plan("abc", crash=kind_of(BOOM), same_crashes=2), failures=[BOOM], settings=SETTINGS,
+        make_view(plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2), failures=[BOOM], settings=SETTINGS,
                   store={"failed_at": NOW - 0.5}), "ask b c"
     ),
     "five restarts without progress: over": Case(
@@ -148,7 +148,7 @@ PLANNING = {
     ),
     "a lost member never waits and never counts": Case(LEFT, "plan 2: a b, MemberLost, 2 restarts"),
     "a newcomer changes nothing of the wait": Case(
-        make_view(there=members("abcd", d={"seen_at": NOW - 5}), plan=make_plan("abc", crash=kind_of(BOOM), same_crashes=2),
+        make_view(there=members("abcd", d={"seen_at": NOW - 5}), plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2),
                   probes=answers("bcd"), failures=[BOOM], settings=SETTINGS, store={"failed_at": NOW - 0.5}), "wait 1.5 s"
     ),
 }  # fmt: skip
@@ -162,10 +162,10 @@ def test_the_planner_waits_and_ends(case: Case) -> None:
 def test_what_is_remembered_goes_from_plan_to_plan() -> None:
     again = next_plan(make_view(plan=make_plan("abc"), probes=answers("bc"), failures=[BOOM], step=3), NOW)
     assert again is not None
-    assert again.crashes == CrashHistory(crash=kind_of(BOOM), same_crashes=1, stalled_restarts=0, best_step=3)  # type: ignore[attr-defined]
+    assert again.crashes == CrashHistory(crash=crash_kind(BOOM), same_crashes=1, stalled_restarts=0, best_step=3)  # type: ignore[attr-defined]
     lost = next_plan(LEFT, NOW)
     assert lost is not None
-    assert lost.crashes == CrashHistory(crash=kind_of(BOOM), same_crashes=2, stalled_restarts=4, best_step=10)  # type: ignore[attr-defined]
+    assert lost.crashes == CrashHistory(crash=crash_kind(BOOM), same_crashes=2, stalled_restarts=4, best_step=10)  # type: ignore[attr-defined]
 
 
 def test_why_a_job_without_progress_ended() -> None:

@@ -292,4 +292,4 @@ def test_an_agent_that_knows_nothing_yet_registers() -> None:
 
 def test_who_comes_after_the_end_is_told_what_to_do() -> None:
     action = decide(make_view(there="", role=None, workers=Workers(), store={"outcome": SUCCEEDED}), NOW)
-    assert action.reason.startswith("the job succeeded before this agent came; take another --rdzv-id to run it again")
+    assert action.reason.startswith("the job succeeded before this agent joined; use another --rdzv-id to run it again")

@@ -78,7 +78,8 @@ def test_what_is_said_of_a_pause_that_took_too_long() -> None:
     times = paused(timed(*[0.4] * 10), 4.0, 60.0)
     assert times.hang(LIMITS, 68.9) == ""
     assert (
-        times.hang(LIMITS, 70.0) == "hang: no step for 66 s, median 0.4 s, though only 60 s were asked for (evaluation)"
+        times.hang(LIMITS, 70.0)
+        == "hang: no step for 66 s, median 0.4 s, beyond the announced pause of 60 s (evaluation)"
     )
 
 

@@ -10,7 +10,7 @@ from elasticjob_runtime.membership import decide
 from elasticjob_runtime.membership.actions import (
     ProposePlan,
 )
-from elasticjob_runtime.membership.eligibility import candidates, chosen
+from elasticjob_runtime.membership.eligibility import eligible_members, select_members
 from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.membership.planner import next_plan
 from elasticjob_runtime.membership.view import (
@@ -451,13 +451,13 @@ def test_a_later_plan_never_has_a_smaller_store_generation(spec: SpecValue | Non
 
 def test_candidates_are_survivors_in_rank_order_then_newcomers() -> None:
     view = make_view(there=members("abcde", d={"create": 1}), plan=make_plan("ca", me="a"))
-    assert [member.name for member in candidates(view)] == ["c", "a", "d", "b", "e"]
+    assert [member.name for member in eligible_members(view)] == ["c", "a", "d", "b", "e"]
 
 
 def test_who_is_leaving_warming_or_silent_is_no_candidate() -> None:
     there = members("abcd", b=LEAVING, c={"state": MemberState.WARMING})
     view = make_view(there=there, probes=answers("d", reachable=False))
-    assert [member.name for member in candidates(view)] == ["a"]
+    assert [member.name for member in eligible_members(view)] == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -467,7 +467,7 @@ def test_who_is_leaving_warming_or_silent_is_no_candidate() -> None:
 def test_who_is_chosen(named: list[str], size: int, expected: str) -> None:
     view = make_view(spec=SpecValue(min=1, max=4, members=named))
     among = [make_member(name) for name in "abcd"]
-    assert "".join(member.name for member in chosen(view, among, size)) == expected
+    assert "".join(member.name for member in select_members(view, among, size)) == expected
 
 
 def test_the_first_failure_is_the_earliest_by_time() -> None:

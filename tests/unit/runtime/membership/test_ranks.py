@@ -6,7 +6,7 @@ import dataclasses
 import random
 
 import pytest
-from elasticjob_runtime.membership.ranks import MOST_GONE, assign_rank, carry_over_rank, changed
+from elasticjob_runtime.membership.ranks import MAX_GONE, assign_rank, carry_over_rank, changed
 
 from tests.unit.runtime.membership.builders import make_member, make_plan
 
@@ -30,7 +30,7 @@ def test_a_rank_that_is_carried_over_is_the_one_that_was_written(seed: int) -> N
         *(make_member(f"n{n}") for n in range(draw.choice([0, 0, 1, 3]))),
     ]
     change = changed(before, new)
-    if len(lost) > MOST_GONE:
+    if len(lost) > MAX_GONE:
         assert change is None
         return
     assert change == (tuple(sorted(lost)), size - len(lost))

@@ -175,7 +175,7 @@ def test_who_comes_when_the_job_is_over_leaves_with_its_outcome(seed: int) -> No
     story.wait(4.0)
     late = story.agents[-1]
     story.check(late.exit is not None and late.exit.code is ExitCode.SUCCEEDED)
-    story.check(late.exit is not None and "before this agent came" in late.exit.reason)
+    story.check(late.exit is not None and "before this agent joined" in late.exit.reason)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

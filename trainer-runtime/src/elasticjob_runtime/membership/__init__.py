@@ -1,7 +1,6 @@
-"""Who trains, in which order, and what an agent does about it: pure decisions over data.
+"""The decisions of the rendezvous: who trains, with which ranks, and what each agent does next. Pure.
 
-`decide(view, now)` is the whole of an agent's judgement; `next_plan(view, now)` the part that only the planner uses.
-The agent (elasticjob_runtime.agent) observes and executes.
+`decide(view, now)` makes all of an agent's decisions; the agent observes, and carries them out.
 """
 
 from elasticjob_runtime.membership.decide import decide

@@ -1,4 +1,4 @@
-"""What an agent can do next: the actions that `decide` returns.
+"""The actions that `decide` returns.
 
 The agent carries out one action at a time; that changes its view, and it decides again.
 """
@@ -22,21 +22,21 @@ from elasticjob_runtime.membership.view import Member, Plan, Role, View, Workers
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    """What to do next, and why. The reason is one short sentence for people; it is logged when it changes."""
+    """What to do next. The reason is one short clause for users; it is logged when it changes."""
 
     reason: str
     until: float | None = None
-    """Monotonic time at which to decide again even where nothing changed before; None: not needed."""
+    """When to decide again even if nothing changes before, monotonic; None: not needed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Wait(Action):
-    """Nothing to do for now."""
+    """There is nothing to do for now."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Register(Action):
-    """Get a lease and write the member key."""
+    """Obtain a lease and write the member key."""
 
     state: MemberState = MemberState.READY
     round: int = 0
@@ -47,7 +47,7 @@ class Register(Action):
 class Subscribe(Action):
     role: Role
     predecessor: str = ""
-    """Member to watch; empty and FOLLOWER: find out who registered just before me."""
+    """Member to watch. Empty, as a follower: look up the member that registered just before this one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,9 +56,9 @@ class PublishState(Action):
     round: int
     stores: bool = False
     saves: bool | None = None
-    """None: as it was."""
+    """None: unchanged."""
     saved: int | None = None
-    """None: as it was."""
+    """None: unchanged."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,19 +70,19 @@ class PublishFailure(Action):
 class PublishSuspicion(Action):
     suspicion: SuspicionValue
     retract: bool = False
-    """Take it back: it is heard again."""
+    """Withdraw it: heartbeats have resumed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PublishOutcome(Action):
     outcome: OutcomeValue
     expected_mod_revision: int
-    """mod_revision of the plan that ended so."""
+    """mod_revision of the plan that ended this way."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ProposePlan(Action):
-    """Write ranks and head of plan `round`; lost where anybody named has gone or another plan came first."""
+    """Write ranks and head of plan `round`. Fails if a named member is gone or another plan was written first."""
 
     round: int
     members: tuple[Member, ...]
@@ -90,21 +90,21 @@ class ProposePlan(Action):
     restart_count: int
     plan_reason: PlanReason
     message: str
-    """The cause, for the plan's readers."""
+    """The cause, for users."""
     expected_mod_revision: int
-    """mod_revision of the plan that this one follows; 0: none."""
+    """mod_revision of the previous plan; 0: none."""
     caused_at: float = 0.0
-    """When the cause happened, Unix time, s; 0: not known."""
+    """When the cause happened, Unix time, seconds; 0: not known."""
     crashes: crash_loop.CrashHistory = dataclasses.field(default_factory=crash_loop.CrashHistory)
     store_generation: int = 0
-    """Of the etcd that this plan is written to, as the spec says; 0: not known."""
+    """Store generation in the spec; 0: not known."""
     run_began: int = 0
-    """Unix time of the run's first plan, s; 0: this is it."""
+    """Unix time of the run's first plan, seconds; 0: this is the first."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ProposeStop(Action):
-    """Let the workers of the current plan save before a planned change; lost where another plan came first."""
+    """Let the workers of the current plan save before a planned change. Fails if another plan was written first."""
 
     stop: StopValue
     expected_mod_revision: int
@@ -113,7 +113,7 @@ class ProposeStop(Action):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RestorePlan(Action):
-    """Write the plan that is running again: the store came back without it."""
+    """Write the running plan again, because the store came back without it."""
 
     plan: Plan
 
@@ -125,8 +125,7 @@ class ProbePeers(Action):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeWitnesses(Action):
-    """Find out whether anything outside the group answers: then it is the store that is away, and not this group that
-    is cut off."""
+    """Probe the witnesses: if one answers, the store is down, and this group is not cut off."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,8 +136,8 @@ class StartWorkers(Action):
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StopWorkers(Action):
     grace: float = 0.0
-    """s between SIGTERM and SIGKILL; 0: SIGKILL at once (their state is lost anyway, or saved in the last checkpoint),
-    also of workers that had time left."""
+    """Seconds between SIGTERM and SIGKILL; 0: SIGKILL at once, even if an earlier grace period has not ended. (Their
+    state is lost anyway, or saved in the last checkpoint.)"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,11 +156,11 @@ StoreAction = (
     | ProposePlan
     | RestorePlan
 )
-"""Actions that go to the store: one at a time, retried with backoff while it is out of reach."""
+"""Actions on the store: one at a time, retried with backoff while it is unreachable."""
 
 
-def stop(view: View, reason: str) -> Action:
-    """Stops the workers at once, or waits until they have. Who had time to save has it no longer."""
+def stop_at_once(view: View, reason: str) -> Action:
+    """Kills the workers, or waits until they have exited. Ends a grace period for saving."""
     if view.workers.state is WorkersState.STOPPING and not view.workers.saving:
-        return Wait(reason=f"stopping the workers: {reason}")
+        return Wait(reason=f"stopping the worker processes: {reason}")
     return StopWorkers(reason=reason)

@@ -1,9 +1,9 @@
-"""Restarts that do not help: how long to wait before the next, and when to stop. Pure.
+"""Crash loops: how long to wait before the next restart, and when to give up. Pure.
 
-A crash after progress is restarted at once. So are the first few of one kind without progress between; further ones
-wait 1, 2, 4 ... s. Restarts in a row that bring no progress end the job, whatever crashes. Progress is a training step
-beyond any known at an earlier crash, where the script reports steps; of a script that reports none, workers that ran
-for a while. What has to be remembered is in the plan, so a new planner knows it.
+A crash after progress is restarted at once, and so are the first few crashes of one kind without progress. Further ones
+wait 1, 2, 4 ... s. Too many consecutive restarts without progress end the job, whatever crashed. Progress is a training
+step beyond every step known at an earlier crash; for scripts that report no steps, it is workers that ran for a while.
+The plan stores the history, so a new planner knows it.
 """
 
 from __future__ import annotations
@@ -12,31 +12,28 @@ import dataclasses
 
 from elasticjob_runtime.contract import PEER_LOST, FailureValue, PlanValue
 
-AUTO_STALLED_RESTARTS = 5
-"""Restarts without progress that end the job of a script that reports steps, where --max-stalled-restarts is not
-given."""
+DEFAULT_STALLED_RESTARTS = 5
+"""Default of --max-stalled-restarts for scripts that report steps."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CrashLimits:
-    """From the agent's flags."""
-
     at_once: int = 3
-    """Crashes of one kind in a row that are restarted without a wait."""
+    """Consecutive crashes of one kind that are restarted without a wait."""
     backoff: float = 0.0
-    """s before the restart after one more than these; doubles with every further one; 0: never wait."""
+    """Seconds before the next restart after those; doubles with each further crash; 0: never wait."""
     backoff_max: float = 60.0
-    """s, the longest wait."""
+    """The longest wait, seconds."""
     stable_time: float = 5.0
-    """s that workers which report no steps must run for it to count as progress."""
+    """Seconds that workers which report no steps must run for it to count as progress."""
     max_stalled: int | None = 0
-    """Restarts in a row without progress that end the job; 0: no end; None: AUTO_STALLED_RESTARTS where the script
-    reports steps."""
+    """Consecutive restarts without progress that end the job; 0: no limit; None: DEFAULT_STALLED_RESTARTS if the script
+    reports steps, else no limit."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CrashHistory:
-    """What the plan remembers of earlier crashes."""
+    """Earlier crashes, as stored in the plan."""
 
     crash: str = ""
     same_crashes: int = 0
@@ -50,25 +47,25 @@ class Crash:
 
     kind: str
     step: int | None = None
-    """Highest step reported since the last start; None: none was."""
+    """Highest step reported since the last start; None: no step was reported."""
     ran_seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CrashAssessment:
     history: CrashHistory
-    """For the next plan."""
+    """To store in the next plan."""
     delay: float = 0.0
-    """s to wait after the failure."""
+    """Seconds to wait after the failure."""
     end: str = ""
-    """Why the job ends instead; empty: it does not."""
+    """Why the job ends; empty: it continues."""
 
 
 def assess(history: CrashHistory, crash: Crash, limits: CrashLimits) -> CrashAssessment:
-    """What a crash means, after those before it."""
+    """What to do about a crash, given the earlier ones."""
     progressed = _progressed(history, crash, limits)
     first = not history.crash
-    consequence = PEER_LOST in (crash.kind, history.crash)  # of a crash that nobody told in time: as good as the same
+    consequence = PEER_LOST in (crash.kind, history.crash)  # of a crash not reported in time: counts as the same
     again = not progressed and not first and (crash.kind == history.crash or consequence)
     steps = [step for step in (history.best_step, crash.step) if step is not None]
     known = CrashHistory(
@@ -81,14 +78,14 @@ def assess(history: CrashHistory, crash: Crash, limits: CrashLimits) -> CrashAss
 
 
 def delay(same_crashes: int, limits: CrashLimits) -> float:
-    """s before the restart after this many crashes of one kind in a row: 0 for the first few, then 1, 2, 4 ... times
-    the backoff."""
+    """Seconds before the restart after this many consecutive crashes of one kind: 0 for the first few, then 1, 2, 4 ...
+    times the backoff."""
     further = same_crashes - limits.at_once
     return min(limits.backoff_max, limits.backoff * 2.0 ** min(further - 1, 30)) if further > 0 else 0.0
 
 
 def longest_delay(history: CrashHistory, limits: CrashLimits) -> float:
-    """s that the planner may take before it restarts the next crash, whatever it is."""
+    """The most seconds that the planner waits before it restarts after the next crash."""
     return delay(history.same_crashes + 1, limits) if history.crash else 0.0
 
 
@@ -103,9 +100,9 @@ def history_of(plan: PlanValue | None) -> CrashHistory:
     )
 
 
-def kind_of(failure: FailureValue) -> str:
-    """Two crashes of one kind count as the same: how it ended, and the exception without its text, which may name
-    anything."""
+def crash_kind(failure: FailureValue) -> str:
+    """Crashes of one kind count as the same: equal exit status and exception type. The exception's text is ignored,
+    because it may contain addresses or counters."""
     if failure.reason == PEER_LOST:
         return PEER_LOST
     return f"{failure.reason} {failure.exit_code} {failure.message.partition(':')[0]}"[:100]
@@ -118,14 +115,14 @@ def _progressed(history: CrashHistory, crash: Crash, limits: CrashLimits) -> boo
 
 
 def _end(known: CrashHistory, limits: CrashLimits) -> str:
-    most = limits.max_stalled
-    if most is None:
-        most = AUTO_STALLED_RESTARTS if known.best_step is not None else 0
-    if not most or known.stalled_restarts < most:
+    limit = limits.max_stalled
+    if limit is None:
+        limit = DEFAULT_STALLED_RESTARTS if known.best_step is not None else 0
+    if not limit or known.stalled_restarts < limit:
         return ""
     reached = (
         f"no step beyond {known.best_step}"
         if known.best_step is not None
-        else f"no group ran for {limits.stable_time:g} s"
+        else f"no workers ran for {limits.stable_time:g} s"
     )
     return f"{known.stalled_restarts} restarts without progress ({reached})"

@@ -1,8 +1,8 @@
-"""What an agent does next: `decide(view, now) -> Action`, pure.
+"""What an agent does next: `decide(view, now) -> Action`. Pure.
 
-The rules stand in order of precedence; the first that has something to do wins. Each compares what *is* with what the
-store says, so any number of calls with the same view give the same action, and an agent that was killed in between goes
-on from wherever it left.
+The rules are listed in order of precedence, and the first one that returns an action wins.
+Each rule compares the actual state with what the store says, so the same view always gives the same action, and a
+restarted agent carries on from wherever it stopped.
 """
 
 from __future__ import annotations
@@ -32,62 +32,54 @@ from elasticjob_runtime.membership.actions import (
     StopWorkers,
     Subscribe,
     Wait,
-    stop,
+    stop_at_once,
 )
-from elasticjob_runtime.membership.eligibility import doing
+from elasticjob_runtime.membership.eligibility import describe
 from elasticjob_runtime.membership.fencing import fence, fence_due, superseded
-from elasticjob_runtime.membership.planned_changes import is_planned, make_way
+from elasticjob_runtime.membership.planned_changes import is_planned, prepare_change
 from elasticjob_runtime.membership.planner import next_plan
-from elasticjob_runtime.membership.succession import before_me, takeover_delay, trouble_since, wanted_role
-from elasticjob_runtime.membership.view import (
-    ALIVE,
-    Member,
-    Plan,
-    Role,
-    View,
-    WorkersState,
-)
+from elasticjob_runtime.membership.succession import members_ahead, plan_broken_since, takeover_delay, wanted_role
+from elasticjob_runtime.membership.view import ALIVE, Member, Plan, Role, View, WorkersState
 
 
 def decide(view: View, now: float) -> Action:
     """The next action of this agent."""
-    action = _first_of_the_rules(view, now)
+    action = _apply_rules(view, now)
     due = fence_due(view, now)
     if isinstance(action, Wait) and due is not None and (action.until is None or due < action.until):
         return dataclasses.replace(action, until=due)
     return action
 
 
-def _first_of_the_rules(view: View, now: float) -> Action:
+def _apply_rules(view: View, now: float) -> Action:
     rules: tuple[Callable[[View, float], Action | None], ...] = (
-        _end, _leave, _yield_name, fence, _register, _incompatible, _warm_up, make_way,
-        _follow, _report, _listen, _watch, _restore, _lead,
+        _end_with_job, _leave, _yield_name, fence, _register, _incompatible, _report_ready, prepare_change,
+        _follow_plan, _report_result, _report_suspects, _subscribe, _restore_plan, _plan_if_first,
     )  # fmt: skip
     for rule in rules:
         if (action := rule(view, now)) is not None:
             return action
-    return Wait(reason=doing(view))
+    return Wait(reason=describe(view))
 
 
-def _end(view: View, _now: float) -> Action | None:
-    """Only the outcome ends a job for everybody."""
+def _end_with_job(view: View, _now: float) -> Action | None:
+    """Only the outcome ends the job for every member."""
     outcome = view.store.outcome
     if outcome is None:
         return None
     if view.workers.state in ALIVE:
-        why = f"the job {outcome.state.value}: {outcome.message}"
-        return Wait(reason=f"stopping the workers: {why}") if view.workers.saving else stop(view, why)
+        reason = f"the job {outcome.state.value}: {outcome.message}"
+        if view.workers.saving:
+            return Wait(reason=f"stopping the worker processes: {reason}")
+        return stop_at_once(view, reason)
     code = ExitCode.SUCCEEDED if outcome.state is OutcomeState.SUCCEEDED else ExitCode.WORKERS_FAILED
-    late = (
-        ""
-        if view.store.registered or view.workers.round
-        else " before this agent came; take another --rdzv-id to run it again"
-    )
+    took_part = view.store.registered or view.workers.round
+    late = "" if took_part else " before this agent joined; use another --rdzv-id to run it again"
     return Exit(code=code, reason=f"the job {outcome.state.value}{late}: {outcome.message}")
 
 
 def _leave(view: View, now: float) -> Action | None:
-    """Tell the others first, so that they go on at once; then give the workers time to save."""
+    """Tells the other members first, so that they continue at once; then gives the worker processes time to save."""
     since = view.leaving_since
     if since is None:
         return None
@@ -99,170 +91,184 @@ def _leave(view: View, now: float) -> Action | None:
             state=MemberState.LEAVING, round=view.workers.round, until=give_up, reason="leaving the job"
         )
     if view.workers.state is WorkersState.RUNNING:
-        return StopWorkers(grace=view.settings.shutdown_grace, reason="leaving: workers get time to save")
+        return StopWorkers(grace=view.settings.shutdown_grace, reason="leaving: the workers get time to save")
     if view.workers.state is WorkersState.STOPPING:
         return Wait(reason="leaving: waiting for the workers to save")
     return Exit(code=view.leaving_code, reason="left the job")
 
 
 def _yield_name(view: View, _now: float) -> Action | None:
-    """Another agent has this member's name: two would write the same key and the same checkpoint."""
+    """Exits if another agent has registered under this member's name: both would write the same keys and the same
+    checkpoint."""
     if not view.store.replaced_by:
         return None
     reason = f"another agent registered as {view.settings.me} (incarnation {view.store.replaced_by})"
-    return stop(view, reason) if view.workers.state in ALIVE else Exit(code=ExitCode.RESTARTABLE, reason=reason)
-
-
-def _listen(view: View, _now: float) -> Action | None:
-    """Say which neighbour is not heard any more, and take it back when it is."""
-    plan = view.store.plan
-    if plan is None or plan.rank is None or not view.runs_plan:
-        return None
-    me = view.settings.me
-    said = {one.value.suspect: one.value for one in view.store.suspicions if one.value.by == me}
-    if back := sorted(name for name in said if name not in view.silent):
-        return PublishSuspicion(suspicion=said[back[0]], retract=True, reason=f"{back[0]} is heard again")
-    if lost := sorted(view.silent - said.keys()):
-        suspicion = SuspicionValue(suspect=lost[0], by=me, round=plan.round)
-        return PublishSuspicion(suspicion=suspicion, reason=f"{lost[0]} is not heard any more")
-    return None
+    if view.workers.state in ALIVE:
+        return stop_at_once(view, reason)
+    return Exit(code=ExitCode.RESTARTABLE, reason=reason)
 
 
 def _register(view: View, _now: float) -> Action | None:
     if view.store.registered:
         return None
-    again = view.workers.round > 0
     state = MemberState.READY if view.warm else MemberState.WARMING
     if view.workers.state is WorkersState.SUCCEEDED:
         state = MemberState.SUCCEEDED
-    reason = "the store lost this member: registering again" if again else "registering"
+    reason = "registering again: etcd lost this member" if view.workers.round else "registering"
     return Register(state=state, round=view.workers.round, stores=view.stores, reason=reason)
 
 
-def _warm_up(view: View, _now: float) -> Action | None:
-    """Ready to start workers: say so; and whether there are stores for them, which their host process may have taken
-    with it."""
-    me = view.me
-    if me is None or view.store.role is None:  # nothing is watched yet that would show what is said
-        return None
-    if me.value.state is not MemberState.WARMING or not view.warm:
-        if me.value.stores == view.stores or me.value.state is MemberState.LEAVING:
-            return None
-        reason = "the stores of coming rounds listen" if view.stores else "the stores of coming rounds are gone"
-        return PublishState(state=me.value.state, round=me.value.round, stores=view.stores, reason=reason)
-    return PublishState(
-        state=MemberState.READY, round=view.workers.round, stores=view.stores, reason="ready to start workers"
-    )
-
-
 def _incompatible(view: View, _now: float) -> Action | None:
-    """A member of another contract version, or that starts another number of workers, cannot train with the rest."""
+    """A member with another contract version, or another number of worker processes, cannot train with the rest."""
     if view.workers.round or view.me is None:
         return None
     plan, nproc = view.store.plan, view.settings.nproc
-    norm = _norm(view)
-    version = norm.contract if norm else CONTRACT_VERSION
-    theirs = plan.value.nproc if plan else norm.nproc if norm else nproc
+    reference = _reference_member(view)
+    version = reference.contract if reference else CONTRACT_VERSION
+    their_nproc = plan.value.nproc if plan else reference.nproc if reference else nproc
     if version != CONTRACT_VERSION:
-        return _misfitting(
-            f"this agent speaks version {CONTRACT_VERSION} of the contract, the others version {version}: "
-                           "use one version of elasticjob-runtime in all images of a job")  # fmt: skip
-    if theirs != nproc:
-        return _misfitting(f"this agent starts {nproc} workers, the job's other members start {theirs} each: "
-                           "give all the same --nproc-per-node")  # fmt: skip
+        reason = (
+            f"this agent speaks contract version {CONTRACT_VERSION}, the other members version {version}: "
+            "use the same version of elasticjob-runtime in all images of a job"
+        )
+        return Exit(code=ExitCode.CONFIG, reason=reason)
+    if their_nproc != nproc:
+        reason = (
+            f"this agent starts {nproc} worker processes, the other members {their_nproc} each: "
+            "use the same --nproc-per-node for all members"
+        )
+        return Exit(code=ExitCode.CONFIG, reason=reason)
     return None
 
 
-def _norm(view: View) -> MemberValue | None:
-    """The member to which all others have to fit: who leads the plan, or was there first. Any other may be a misfit
-    itself."""
+def _reference_member(view: View) -> MemberValue | None:
+    """The member that all others must be compatible with: the plan's leader, or the first member. Any other may be
+    incompatible itself."""
     plan = view.store.plan
     if plan is not None:
         leader = view.store.members.get(plan.value.leader)
         return leader.value if leader is not None and leader.name != view.settings.me else None
-    first_member = view.store.first_member or _earliest_other(view)
+    first_member = view.store.first_member or _first_other_member(view)
     return first_member if first_member is not None and first_member.state is not MemberState.LEAVING else None
 
 
-def _earliest_other(view: View) -> MemberValue | None:
-    """The first of all members, where this one sees them all and is not the first itself."""
+def _first_other_member(view: View) -> MemberValue | None:
+    """The member that registered first; None if that is this one, or if this one does not see all members."""
     if view.store.role is not Role.PLANNER or not view.store.members:
         return None
     first = min(view.store.members.values(), key=lambda member: member.create_revision)
     return first.value if first.name != view.settings.me else None
 
 
-def _misfitting(reason: str) -> Action:
-    return Exit(code=ExitCode.CONFIG, reason=reason)
+def _report_ready(view: View, _now: float) -> Action | None:
+    """Publishes that this member can start workers, and whether its stores for coming rounds listen: the process that
+    hosts them may have died."""
+    me = view.me
+    if me is None or view.store.role is None:  # nothing is watched yet that would show what was published
+        return None
+    if me.value.state is MemberState.WARMING and view.warm:
+        return PublishState(
+            state=MemberState.READY, round=view.workers.round, stores=view.stores, reason="ready to start workers"
+        )
+    if me.value.stores == view.stores or me.value.state is MemberState.LEAVING:
+        return None
+    reason = (
+        "the stores for the next rounds are listening" if view.stores else "the stores for the next rounds are gone"
+    )
+    return PublishState(state=me.value.state, round=me.value.round, stores=view.stores, reason=reason)
 
 
-def _follow(view: View, _now: float) -> Action | None:
-    """Run what the plan says: its round, or nothing."""
+def _follow_plan(view: View, _now: float) -> Action | None:
+    """Runs what the plan says: its round, or nothing."""
     plan, workers = view.store.plan, view.workers
     if plan is None or (view.runs_plan and (view.stop is not None or workers.state is not WorkersState.NONE)):
         return None
     if view.runs_plan and superseded(view):
-        return Wait(reason=f"plan {view.peer_round} is not to be seen yet")
-    why = f"plan {plan.round}: {plan.value.message or plan.value.reason.value}"
+        return Wait(reason=f"waiting to see plan {view.peer_round}, which a neighbour already follows")
+    reason = f"plan {plan.round}: {plan.value.message or plan.value.reason.value}"
     if workers.state in ALIVE:
-        return _stop_for(view, plan, why)
+        return _stop_for(view, plan, reason)
     if plan.rank is None:
         return None
     if plan.round > workers.round:
-        return StartWorkers(plan=plan, reason=why)
-    after = max(workers.round, view.store.last_round, plan.round + 1)
+        return StartWorkers(plan=plan, reason=reason)
     if (me := view.me) is not None and me.value.round <= plan.round:
-        set_back = f"the store was set back: plan {plan.round} cannot be run after round {workers.round}"
-        why = set_back if plan.round < workers.round else f"the workers of plan {plan.round} were stopped"
-        reason = f"{why}; asking for a later plan"
-        return PublishState(state=MemberState.READY, round=after, stores=view.stores, reason=reason)
+        return _request_later_plan(view, plan)
     return None
 
 
-def _stop_for(view: View, plan: Plan, why: str) -> Action:
-    """At once; but who did not see the planned change coming (planned_changes.py), and can save, may."""
+def _request_later_plan(view: View, plan: Plan) -> Action:
+    """Publishing a later round makes the planner write a plan that this member can run."""
+    workers = view.workers
+    if plan.round < workers.round:
+        cause = f"etcd was restored from a backup: plan {plan.round} cannot run after round {workers.round}"
+    else:
+        cause = f"the workers of plan {plan.round} were stopped"
+    after = max(workers.round, view.store.last_round, plan.round + 1)
+    return PublishState(
+        state=MemberState.READY, round=after, stores=view.stores, reason=f"{cause}; requesting a later plan"
+    )
+
+
+def _stop_for(view: View, plan: Plan, reason: str) -> Action:
+    """Stops the old workers at once, unless they can save and did not see this planned change coming."""
     workers = view.workers
     if workers.state is WorkersState.RUNNING and workers.saves and is_planned(plan.value, after=workers.round):
-        return StopWorkers(grace=view.settings.shutdown_grace, reason=f"{why}; the workers get time to save")
-    return stop(view, why)
+        return StopWorkers(grace=view.settings.shutdown_grace, reason=f"{reason}; the workers get time to save")
+    return stop_at_once(view, reason)
 
 
-def _report(view: View, _now: float) -> Action | None:
-    """Say how this round's workers ended, once."""
+def _report_result(view: View, _now: float) -> Action | None:
+    """Publishes how this round's workers ended, once."""
     workers = view.workers
     if not view.runs_plan:
         return None
     if workers.failure is not None and view.stop is None and not _is_reported(view, workers.failure):
-        return PublishFailure(failure=workers.failure, reason=f"a worker failed: {workers.failure.message}")
+        return PublishFailure(failure=workers.failure, reason=f"a worker process failed: {workers.failure.message}")
     if workers.state is WorkersState.SUCCEEDED and (me := view.me) is not None:
-        said = me.value.state is MemberState.SUCCEEDED and me.value.round == workers.round
-        if not said:
-            return PublishState(
-                state=MemberState.SUCCEEDED,
-                round=workers.round,
-                stores=view.stores,
-                reason="all local workers exited with 0",
-            )
+        if me.value.state is MemberState.SUCCEEDED and me.value.round == workers.round:
+            return None
+        return PublishState(
+            state=MemberState.SUCCEEDED,
+            round=workers.round,
+            stores=view.stores,
+            reason="all local worker processes exited with code 0",
+        )
     return None
 
 
 def _is_reported(view: View, failure: FailureValue) -> bool:
-    """Who sees all failures believes what it sees: a store that came back empty has lost them."""
+    """The planner sees all failures, and trusts only what it sees: a store that came back empty has lost them."""
     if view.store.role is Role.PLANNER:
         return any(other.member == failure.member for other in view.store.failures)
     return view.reported_failure >= failure.round
 
 
-def _watch(view: View, now: float) -> Action | None:
-    """Watch as much as this member's place in the line asks for, no more."""
-    role, predecessor, why = wanted_role(view, now)
+def _report_suspects(view: View, _now: float) -> Action | None:
+    """Publishes which neighbour has stopped sending heartbeats, and retracts that when they resume."""
+    plan = view.store.plan
+    if plan is None or plan.rank is None or not view.runs_plan:
+        return None
+    me = view.settings.me
+    reported = {each.value.suspect: each.value for each in view.store.suspicions if each.value.by == me}
+    if back := sorted(name for name in reported if name not in view.silent):
+        return PublishSuspicion(suspicion=reported[back[0]], retract=True, reason=f"{back[0]} sends heartbeats again")
+    if lost := sorted(view.silent - reported.keys()):
+        suspicion = SuspicionValue(suspect=lost[0], by=me, round=plan.round)
+        return PublishSuspicion(suspicion=suspicion, reason=f"no heartbeat from {lost[0]}")
+    return None
+
+
+def _subscribe(view: View, now: float) -> Action | None:
+    """Watches what this member's position in the succession requires, and no more."""
+    role, predecessor, reason = wanted_role(view, now)
     if view.store.role is role and (role is Role.PLANNER or view.store.predecessor == predecessor):
         return None
-    return Subscribe(role=role, predecessor=predecessor, reason=why)
+    return Subscribe(role=role, predecessor=predecessor, reason=reason)
 
 
-def _restore(view: View, now: float) -> Action | None:
-    """The store came back empty while the job went on: the member that leads puts its plan back; without it, a new one
+def _restore_plan(view: View, now: float) -> Action | None:
+    """The store came back empty while the job was running: the leader writes the plan back. If it does not, a new plan
     is made."""
     plan, me = view.workers.plan, view.me
     if (
@@ -274,33 +280,33 @@ def _restore(view: View, now: float) -> Action | None:
     ):
         return None
     if plan.rank is not None and plan.rank.group_rank == 0:
-        return RestorePlan(plan=plan, reason=f"the store lost plan {plan.round}: writing it again")
+        return RestorePlan(plan=plan, reason=f"etcd lost plan {plan.round}: writing it again")
     until = me.seen_at + view.settings.reregister_grace
     if now < until:
-        return Wait(until=until, reason=f"the store lost plan {plan.round}: {plan.value.leader} writes it again")
+        return Wait(until=until, reason=f"etcd lost plan {plan.round}: waiting for {plan.value.leader} to restore it")
     return None
 
 
-def _lead(view: View, now: float) -> Action | None:
-    """Plan, where this member is the first in line that can be reached."""
+def _plan_if_first(view: View, now: float) -> Action | None:
+    """Plans, if no reachable member is ahead of this one in the succession."""
+    broken_since = plan_broken_since(view)
     if view.store.role is not Role.PLANNER:
-        since = trouble_since(view)
-        return None if since is None else Wait(until=since + takeover_delay(view), reason="waiting for a new plan")
-    before = before_me(view)
-    if not before:
+        if broken_since is None:
+            return None
+        return Wait(until=broken_since + takeover_delay(view), reason="waiting for a new plan")
+    ahead = members_ahead(view)
+    if not ahead:
         return next_plan(view, now)
-    unasked = tuple(member for member in before if not _fresh(view, member, now))
-    if trouble_since(view) is not None and unasked:
+    if broken_since is None:
+        return Wait(reason=f"{ahead[0].name} is the planner")
+    if to_probe := tuple(member for member in ahead if not _probed_recently(view, member, now)):
         return ProbePeers(
-            members=unasked, reason=f"asking {len(unasked)} members before me in line whether they are there"
+            members=to_probe, reason=f"probing the {len(to_probe)} members ahead of this one in the succession"
         )
-    return Wait(
-        until=now + view.settings.probe_age if trouble_since(view) is not None else None,
-        reason=f"{before[0].name} is before me in line",
-    )
+    return Wait(until=now + view.settings.probe_age, reason=f"waiting for {ahead[0].name} to make a new plan")
 
 
-def _fresh(view: View, member: Member, now: float) -> bool:
+def _probed_recently(view: View, member: Member, now: float) -> bool:
     probe = view.probes.get(member.name)
     same = probe is not None and probe.incarnation == member.value.incarnation
     return same and probe is not None and now - probe.at <= view.settings.probe_age

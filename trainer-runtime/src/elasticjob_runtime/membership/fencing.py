@@ -1,9 +1,9 @@
-"""When an agent has to stop its workers because the others train without it, or may. Pure.
+"""Fencing: when an agent must stop its workers because other members train without it, or may do so. Pure.
 
-A store that is away must stop nobody, and two groups must not train for long: both would write checkpoints. An agent
-tells the two apart by whom it still hears: neighbours, whose heartbeats carry the round of the plan that they know;
-those it knew outside its group; and the world outside (rendezvous/witnesses.py). docs/design/0002-rendezvous.md has the
-table of what is cut from what.
+An unreachable store must not stop training, but two groups must not train for long either: both would write
+checkpoints. An agent tells the two cases apart by what it can still reach: neighbours, whose heartbeats carry the round
+of the plan that they know; the members that it knew outside its group; and witnesses beyond the job
+(rendezvous/witnesses.py). docs/design/0002-rendezvous.md lists the cases.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from elasticjob_runtime.membership.actions import (
     Exit,
     ProbePeers,
     ProbeWitnesses,
-    stop,
+    stop_at_once,
 )
-from elasticjob_runtime.membership.eligibility import doing
+from elasticjob_runtime.membership.eligibility import describe
 from elasticjob_runtime.membership.sizes import group_size, limit
 from elasticjob_runtime.membership.view import (
     ALIVE,
@@ -28,24 +28,26 @@ from elasticjob_runtime.membership.view import (
     View,
 )
 
-MOST_ASKED = 16
-"""Members outside the group that its leader asks at a time, however many there are."""
+MAX_PROBED = 16
+"""At most this many members outside the group are probed at a time."""
 
 
 def fence(view: View, now: float) -> Action | None:
-    return _overtaken(view, now) or _consistent(view, now) or _cut_off(view, now) or _on_an_island(view, now)
+    return _stop_superseded(view, now) or _stop_if_consistent(view, now) or _cut_off(view, now) or _isolated(view, now)
 
 
 def fence_due(view: View, now: float) -> float | None:
-    """When `fence` has something new to say, though nothing was observed; None: never."""
+    """When to call `fence` again if nothing else happens; None: not needed."""
     settings, expires = view.settings, view.lease_expires_at
     times = [view.peer_round_at + settings.peer_plan_grace] if superseded(view) else []
-    if expires is not None and _trains(view):
-        times += [expires, _since(expires, view.silent_since) + settings.partition_grace]
-        if now >= expires and _leads(view):
-            asked = [view.probes[member.name].at for member in _asked(_outsiders(view)) if member.name in view.probes]
+    if expires is not None and _is_training(view):
+        times += [expires, _later(expires, view.silent_since) + settings.partition_grace]
+        if now >= expires and _is_leader(view):
+            asked = [
+                view.probes[member.name].at for member in _to_probe(_outsiders(view)) if member.name in view.probes
+            ]
             times += [at + settings.probe_age for at in asked]
-            times.append(_since(expires, view.witness_answered_at) + settings.partition_grace)
+            times.append(_later(expires, view.witness_answered_at) + settings.partition_grace)
             times += [
                 (view.witnesses_probed_at or 0.0) + wait
                 for wait in (settings.witness_probe_interval, settings.witness_timeout)
@@ -54,149 +56,145 @@ def fence_due(view: View, now: float) -> float | None:
 
 
 def superseded(view: View) -> bool:
-    """A neighbour knows a later plan than the one that runs here. That it is not seen here means that the store is
-    not."""
+    """Whether a neighbour knows a later plan than the one that runs here. If this agent does not see it, it does not
+    reach the store."""
     return view.runs_plan and view.peer_round > view.workers.round
 
 
-def _overtaken(view: View, now: float) -> Action | None:
-    """The others have gone on, with this member or without. Its workers cannot; it waits for the store to tell its new
-    place."""
+def _stop_superseded(view: View, now: float) -> Action | None:
+    """The other members follow a later plan, with this member or without it. Stops the workers and waits to see that
+    plan."""
     if (
         not superseded(view)
         or view.workers.state not in ALIVE
         or now < view.peer_round_at + view.settings.peer_plan_grace
     ):
         return None
-    return stop(view, f"a neighbour follows plan {view.peer_round}, which the store does not tell here")
+    return stop_at_once(view, f"a neighbour follows plan {view.peer_round}, which cannot be read from etcd here")
 
 
-def _consistent(view: View, now: float) -> Action | None:
-    """The owner wants one group at a time more than training while the store is away."""
-    if view.spec.on_partition != CONSISTENT or not _is_out(view, now) or not _trains(view):
+def _stop_if_consistent(view: View, now: float) -> Action | None:
+    """With onPartition Consistent, never training twice takes precedence over training without the store."""
+    if view.spec.on_partition != CONSISTENT or not _lease_expired(view, now) or not _is_training(view):
         return None
-    return stop(view, "the lease has run out and onPartition is Consistent: stopped until the store is back")
+    return stop_at_once(view, "the lease expired and onPartition is Consistent: stopped until etcd is back")
 
 
 def _cut_off(view: View, now: float) -> Action | None:
-    """Cut off from the store and from all neighbours: the others have gone on without this member, or will."""
+    """Cut off from the store and from all neighbours: the other members continue without this one."""
     plan = view.store.plan
     neighbours = plan.rank.neighbours if plan and plan.rank and view.runs_plan else ()
-    if not _is_out(view, now) or not neighbours or any(one.name not in view.silent for one in neighbours):
+    if not _lease_expired(view, now) or not neighbours or any(each.name not in view.silent for each in neighbours):
         return None
-    return _give_up(view, "cut off: neither the store nor a neighbour can be reached, and the lease has run out")
+    return _stop_or_exit(view, "cut off: neither etcd nor any neighbour is reachable, and the lease expired")
 
 
-def _on_an_island(view: View, now: float) -> Action | None:
-    """The store is out of reach, and this group trains. Who else could train by now, or soon?"""
-    if not _is_out(view, now) or not _trains(view):
+def _isolated(view: View, now: float) -> Action | None:
+    """The store is unreachable, and this group trains: could another group train too, now or soon?"""
+    if not _lease_expired(view, now) or not _is_training(view):
         return None
-    return _cut_through(view, now) or (_ask_around(view, now) if _leads(view) else None)
+    return _group_is_split(view, now) or (_probe_outsiders(view, now) if _is_leader(view) else None)
 
 
-def _cut_through(view: View, now: float) -> Action | None:
-    """Some of the group are not heard either: the cut goes through it, or they are lost. It cannot train; no use in
-    holding on."""
+def _group_is_split(view: View, now: float) -> Action | None:
+    """Part of the group is unreachable as well, so it cannot train: the partition runs through it, or members are
+    lost."""
     expires, grace = view.lease_expires_at or 0.0, view.settings.partition_grace
-    if not view.silent or now < _since(expires, view.silent_since) + grace:
+    if not view.silent or now < _later(expires, view.silent_since) + grace:
         return None
     who = ", ".join(sorted(view.silent))
-    return stop(
-        view, f"neither the store nor {who} can be reached for {grace:g} s: the others may train without this member"
+    return stop_at_once(
+        view, f"neither etcd nor {who} was reachable for {grace:g} s: the other members may train without this one"
     )
 
 
-def _ask_around(view: View, now: float) -> Action | None:
-    """The leader speaks for its group: if it stops, all do. All members are here; so who is not?"""
+def _probe_outsiders(view: View, now: float) -> Action | None:
+    """The leader decides for its group, of which all members are reachable: if it stops, all stop."""
     expires, settings = view.lease_expires_at or 0.0, view.settings
-    others = _outsiders(view)
-    asked = _asked(others)
-    fresh = [view.probes[member.name] for member in asked if _answered(view, member, now)]
+    outsiders = _outsiders(view)
+    asked = _to_probe(outsiders)
+    fresh = [view.probes[member.name] for member in asked if _probed_recently(view, member, now)]
     if any(probe.round > view.workers.round for probe in fresh):
-        return stop(view, "another member follows a later plan, and the lease has run out")
+        return stop_at_once(view, "another member follows a later plan, and the lease expired")
     if len(fresh) < len(asked):
-        return ProbePeers(
-            members=asked, reason=f"the store is out of reach: asking {len(asked)} others whether they go on without"
-        )
-    silent = _extrapolated(sum(not probe.reachable for probe in fresh), asked, others)
+        return ProbePeers(members=asked, reason=f"etcd is unreachable: probing {len(asked)} members outside the group")
+    silent = _extrapolate(sum(not probe.reachable for probe in fresh), asked, outsiders)
     if (
         silent
         and group_size(view.spec, silent) is not None
-        and (silent == len(others) or now >= expires + settings.partition_grace)
+        and (silent == len(outsiders) or now >= expires + settings.partition_grace)
     ):
-        return stop(view, f"neither the store nor {silent} others can be reached, enough to train without this group")
-    if not _others_may_come(view):
+        return stop_at_once(
+            view, f"neither etcd nor {silent} other members can be reached, enough to train without this group"
+        )
+    if not _others_may_train(view):
         return None
     if view.witnesses_probed_at is None or now >= max(
         expires, view.witnesses_probed_at + settings.witness_probe_interval
     ):
-        return ProbeWitnesses(reason=doing(view))  # every few seconds: no news
+        return ProbeWitnesses(reason=describe(view))  # repeated every few seconds, so the reason stays the usual state
     if now < max(
-        _since(expires, view.witness_answered_at) + settings.partition_grace,
+        _later(expires, view.witness_answered_at) + settings.partition_grace,
         view.witnesses_probed_at + settings.witness_timeout,
     ):
-        return None  # who was frozen meanwhile asks first, too
+        return None  # an agent that was frozen meanwhile probes first, too
     grace = f"{settings.partition_grace:g} s"
-    return stop(
-        view, f"neither the store nor anything else outside answers for {grace}: somebody else may train by now"
-    )
+    return stop_at_once(view, f"neither etcd nor any witness answered for {grace}: another group may train by now")
 
 
-def _is_out(view: View, now: float) -> bool:
-    """The lease has run out, as far as this agent knows."""
+def _lease_expired(view: View, now: float) -> bool:
+    """Whether the lease has expired, as far as this agent knows."""
     return view.lease_expires_at is not None and now >= view.lease_expires_at
 
 
-def _trains(view: View) -> bool:
+def _is_training(view: View) -> bool:
     plan = view.store.plan
     return plan is not None and plan.rank is not None and view.runs_plan and view.workers.state in ALIVE
 
 
-def _leads(view: View) -> bool:
+def _is_leader(view: View) -> bool:
     plan = view.store.plan
     return plan is not None and plan.rank is not None and plan.rank.group_rank == 0
 
 
 def _outsiders(view: View) -> tuple[Member, ...]:
-    """Those outside the plan that were there when the store was last seen, and can be asked: spares, and who was about
-    to join."""
-    inside = _names_of(view.store.plan) | {view.settings.me}
+    """Members outside the plan that were present when the store was last seen and can be probed: spares and joiners."""
+    inside = _members_of(view.store.plan) | {view.settings.me}
     return tuple(
         member for member in view.store.members.values() if member.name not in inside and member.value.peer_port
     )
 
 
-def _names_of(plan: Plan | None) -> frozenset[str]:
+def _members_of(plan: Plan | None) -> frozenset[str]:
     return frozenset(plan.ranks or ()) if plan else frozenset()
 
 
-def _asked(others: Sequence[Member]) -> tuple[Member, ...]:
-    """At most MOST_ASKED of them, spread over all: the cost of an outage does not grow with the number of spares."""
-    step = max(1, math.ceil(len(others) / MOST_ASKED))
-    return tuple(sorted(others, key=lambda member: member.name)[::step])
+def _to_probe(outsiders: Sequence[Member]) -> tuple[Member, ...]:
+    """At most MAX_PROBED of them, spread evenly: the cost of an outage does not grow with the number of spares."""
+    step = max(1, math.ceil(len(outsiders) / MAX_PROBED))
+    return tuple(sorted(outsiders, key=lambda member: member.name)[::step])
 
 
-def _extrapolated(silent: int, asked: Sequence[Member], others: Sequence[Member]) -> int:
-    return math.ceil(silent * len(others) / len(asked)) if asked else 0
+def _extrapolate(silent: int, asked: Sequence[Member], outsiders: Sequence[Member]) -> int:
+    return math.ceil(silent * len(outsiders) / len(asked)) if asked else 0
 
 
-def _others_may_come(view: View) -> bool:
-    """An operator replaces a node that it does not hear of; without one, further members come only where there is room
-    for them."""
+def _others_may_train(view: View) -> bool:
+    """An operator replaces nodes that it cannot reach; without one, further members join only up to the maximum."""
     plan = view.store.plan
     return view.store.spec is not None or limit(view.spec) > (plan.value.size if plan else 1)
 
 
-def _answered(view: View, member: Member, now: float) -> bool:
+def _probed_recently(view: View, member: Member, now: float) -> bool:
     probe = view.probes.get(member.name)
     same = probe is not None and probe.incarnation == member.value.incarnation
     return same and probe is not None and now - probe.at < view.settings.probe_age
 
 
-def _since(expires: float, sign: float | None) -> float:
+def _later(expires: float, seen_at: float | None) -> float:
     """The later of the lease's end and the last sign of life."""
-    return expires if sign is None else max(expires, sign)
+    return expires if seen_at is None else max(expires, seen_at)
 
 
-def _give_up(view: View, reason: str) -> Action:
-    return stop(view, reason) if view.workers.state in ALIVE else Exit(code=ExitCode.RESTARTABLE, reason=reason)
+def _stop_or_exit(view: View, reason: str) -> Action:
+    return stop_at_once(view, reason) if view.workers.state in ALIVE else Exit(code=ExitCode.RESTARTABLE, reason=reason)

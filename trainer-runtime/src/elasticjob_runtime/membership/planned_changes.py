@@ -1,15 +1,15 @@
 """Planned changes: a join, a resize, a leave. Workers that handle SIGTERM save before the next plan is made. Pure.
 
-A script that saves together (all ranks meet at the end of a step) needs the signal everywhere while everybody still
-runs; and nobody may read the checkpoint that another one is still writing. So where any member of the plan has such
-workers, the planner first writes `stop`:
+A script whose ranks save together, at the end of a step, needs the signal on every rank while all of them still run,
+and no rank may read a checkpoint that another one is still writing. So if any member of the plan has such workers, the
+planner first writes `stop`:
 
-1. Every member whose workers handle SIGTERM sends it to them, and kills them when its grace is over. The others train
-   on meanwhile: who saves may need them for the rest of its step. What fails of it is no failure.
-2. A member in whose workers nothing is left to save says so (`saved`). One that leaves just goes.
-3. When nobody is left to wait for, or the grace is over, the next plan is made, from those who are there then.
+1. Each member whose workers handle SIGTERM sends it to them, and kills them when their grace period ends. Other workers
+   keep training meanwhile, because the ranks that save may need them to finish the step. Their failures do not count.
+2. Each member publishes that its workers have nothing left to save (`saved`). A leaving member just goes.
+3. When all members have saved, or the grace period is over, the planner makes the next plan from those present.
 
-Where no worker handles SIGTERM nothing of this happens: the plan comes at once, and the workers are killed.
+If no worker handles SIGTERM, the plan comes at once and the workers are killed.
 """
 
 from __future__ import annotations
@@ -31,26 +31,24 @@ from elasticjob_runtime.membership.view import (
 )
 
 PLANNED = (PlanReason.MEMBER_JOINED, PlanReason.MEMBER_LEFT, PlanReason.RESIZED)
-"""Reasons of plans before which the workers were well, and have a state that is worth saving."""
+"""Reasons for plans that interrupt healthy workers, which have state worth saving."""
 
 SLACK = 2.0
-"""s beyond the grace for a member to tell that its workers are gone."""
+"""Seconds after the grace period for a member to publish that its workers are gone."""
 
 
 def is_planned(plan: PlanValue, *, after: int) -> bool:
-    """Does `plan` follow round `after` at once, and for a planned change?"""
+    """Whether `plan` directly follows round `after`, for a planned change."""
     return plan.reason in PLANNED and plan.round == after + 1
 
 
-def make_way(view: View, _now: float) -> Action | None:
-    """A member's part: say that its workers can save, let them, and say when they have."""
+def prepare_change(view: View, _now: float) -> Action | None:
+    """The member's part: publish that its workers can save, let them save, publish when they have."""
     me, plan, workers = view.me, view.store.plan, view.workers
     if me is None or plan is None or not view.runs_plan or view.store.role is None:
         return None
     if workers.saves and not me.value.saves:
-        return _say(
-            view, saves=True, reason="the workers handle SIGTERM: they get it, and time, before a planned change"
-        )
+        return _publish(view, saves=True, reason="the workers handle SIGTERM, so they can save before a planned change")
     stop = view.stop
     if stop is None:
         return None
@@ -60,11 +58,11 @@ def make_way(view: View, _now: float) -> Action | None:
         )
     still_saving = workers.state in ALIVE and workers.state is not WorkersState.RUNNING
     if me.value.saves and me.value.saved < plan.round and not still_saving:
-        return _say(view, saved=plan.round, reason=f"{stop.value.message}: nothing is left to save here")
+        return _publish(view, saved=plan.round, reason=f"{stop.value.message}: the workers here have saved")
     return None
 
 
-def _say(view: View, *, reason: str, saves: bool | None = None, saved: int | None = None) -> PublishState:
+def _publish(view: View, *, reason: str, saves: bool | None = None, saved: int | None = None) -> PublishState:
     assert view.me is not None
     value = view.me.value
     return PublishState(
@@ -72,18 +70,18 @@ def _say(view: View, *, reason: str, saves: bool | None = None, saved: int | Non
     )
 
 
-def let_save(view: View, plan: Plan, reason: PlanReason, message: str, caused_at: float) -> ProposeStop | None:
-    """The planner's first step of a planned change; None: nobody has anything to save."""
-    names = saving(view, plan)
+def propose_stop(view: View, plan: Plan, reason: PlanReason, message: str, caused_at: float) -> ProposeStop | None:
+    """The planner's first step of a planned change; None: no member has anything to save."""
+    names = members_saving(view, plan)
     if not names or reason not in PLANNED or view.settings.shutdown_grace <= 0:
         return None
     stop = StopValue(attempt=plan.value.attempt, reason=reason, message=message, caused_at=caused_at)
-    why = f"{message}; before plan {plan.round + 1}, workers on {len(names)} members get time to save"
+    why = f"{message}; workers on {len(names)} members get time to save before plan {plan.round + 1}"
     return ProposeStop(stop=stop, expected_mod_revision=plan.mod_revision, reason=why)
 
 
-def saving(view: View, plan: Plan) -> list[str]:
-    """Members of the plan whose workers may have something to save, or are at it."""
+def members_saving(view: View, plan: Plan) -> list[str]:
+    """Members of the plan whose workers have not saved yet."""
     found = []
     for name, rank in ranks_of(plan).items():
         member = view.store.members.get(name)
@@ -94,6 +92,6 @@ def saving(view: View, plan: Plan) -> list[str]:
     return found
 
 
-def patience(view: View, stop: Stop) -> float:
-    """Until when the planner waits for those who save."""
+def save_deadline(view: View, stop: Stop) -> float:
+    """Until when the planner waits for members to save."""
     return stop.seen_at + view.settings.shutdown_grace + SLACK

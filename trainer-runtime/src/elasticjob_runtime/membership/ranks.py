@@ -1,4 +1,4 @@
-"""Places in a plan: each member's rank, predecessor and neighbours; and how they follow from those of the plan before.
+"""Positions in a plan: each member's rank, predecessor and neighbours, and how they follow from the previous plan.
 Pure."""
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from elasticjob_runtime.membership.view import (
     Member,
 )
 
-MOST_GONE = 32
-"""Ranks that a plan's head names as gone, at most: it stays small."""
+MAX_GONE = 32
+"""At most this many removed ranks are listed in a plan's head, to keep it small."""
 
 
 def assign_rank(members: Sequence[Member], rank: int) -> RankValue:
-    """The place of `members[rank]` among all."""
+    """The position of `members[rank]` in a plan of `members`."""
     size = len(members)
     neighbours = [members[(rank + distance) % size] for distance in (1, 2) if distance < size]
     return RankValue(
@@ -25,26 +25,26 @@ def assign_rank(members: Sequence[Member], rank: int) -> RankValue:
         predecessor=members[rank - 1].name if rank else "",
         neighbours=tuple(
             Neighbour(
-                name=one.name,
-                incarnation=one.value.incarnation,
-                address=one.value.address,
-                peer_port=one.value.peer_port,
+                name=each.name,
+                incarnation=each.value.incarnation,
+                address=each.value.address,
+                peer_port=each.value.peer_port,
             )
-            for one in neighbours
+            for each in neighbours
         ),
     )
 
 
 def changed(before: Mapping[str, RankValue], members: Sequence[Member]) -> tuple[tuple[int, ...], int] | None:
-    """(ranks of `before` that are gone, how many stayed); None where that does not tell all of `members`, or is too
-    much to tell."""
-    there = {member.name: member.value.incarnation for member in members}
-    gone = tuple(sorted(rank.group_rank for name, rank in before.items() if there.get(name) != rank.incarnation))
-    stayed = sorted(rank.group_rank for name, rank in before.items() if there.get(name) == rank.incarnation)
+    """(ranks of `before` that are gone, number that stayed); None if that does not determine `members`, or if too many
+    are gone."""
+    incarnations = {member.name: member.value.incarnation for member in members}
+    gone = tuple(sorted(rank.group_rank for name, rank in before.items() if incarnations.get(name) != rank.incarnation))
+    stayed = sorted(rank.group_rank for name, rank in before.items() if incarnations.get(name) == rank.incarnation)
     names = {rank.group_rank: name for name, rank in before.items()}
     if (
         not stayed
-        or len(gone) > MOST_GONE
+        or len(gone) > MAX_GONE
         or [member.name for member in members[: len(stayed)]] != [names[rank] for rank in stayed]
     ):
         return None
@@ -52,8 +52,8 @@ def changed(before: Mapping[str, RankValue], members: Sequence[Member]) -> tuple
 
 
 def carry_over_rank(rank: RankValue, plan: PlanValue) -> RankValue | None:
-    """The place in `plan` of who had `rank` in the plan that it follows; None: some of it is new, so it is to be
-    read."""
+    """The position in `plan` of the member that had `rank` in the previous plan; None: it changed in a way that must be
+    read from the store."""
     mine, gone = rank.group_rank, set(plan.gone)
     before = plan.stayed + len(gone)
     around = range(mine + 1, mine + 3)
@@ -64,7 +64,7 @@ def carry_over_rank(rank: RankValue, plan: PlanValue) -> RankValue | None:
         or any(other % before in gone or (more and other >= before) for other in around)
     ):
         return None
-    place = mine - sum(other < mine for other in gone)
-    if place and mine - 1 in gone:
+    position = mine - sum(other < mine for other in gone)
+    if position and mine - 1 in gone:
         return None
-    return dataclasses.replace(rank, group_rank=place, predecessor=rank.predecessor if place else "")
+    return dataclasses.replace(rank, group_rank=position, predecessor=rank.predecessor if position else "")

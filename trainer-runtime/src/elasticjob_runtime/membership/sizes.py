@@ -1,4 +1,4 @@
-"""How many members train: the one place that knows min, max, wanted and allowed sizes."""
+"""How many members train, given minimum, maximum, wanted and allowed sizes. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from elasticjob_runtime.contract import SpecValue
 
 
 def limit(spec: SpecValue) -> int:
-    """Most members that may train now: max, or fewer where fewer are wanted; never fewer than can train at all."""
+    """The most members that may train now: `wanted` within the bounds, and never fewer than can train at all."""
     wanted = spec.wanted or spec.max
     smallest = min((size for size in spec.allowed if spec.min <= size <= spec.max), default=spec.min)
     return max(smallest, min(spec.max, wanted))
 
 
 def group_size(spec: SpecValue, available: int) -> int | None:
-    """The largest size that `available` members allow; None where that is below the minimum.
+    """The largest allowed size with `available` members; None if that is below the minimum.
 
     >>> group_size(SpecValue(min=2, max=8, allowed=[2, 4, 8]), 7)
     4
@@ -21,10 +21,10 @@ def group_size(spec: SpecValue, available: int) -> int | None:
     most = min(available, limit(spec))
     if not spec.allowed:
         return most if most >= spec.min else None
-    fitting = [size for size in spec.allowed if spec.min <= size <= most]
-    return max(fitting, default=None)
+    sizes = [size for size in spec.allowed if spec.min <= size <= most]
+    return max(sizes, default=None)
 
 
 def largest(spec: SpecValue) -> int:
-    """The size that is trained with when everybody is there."""
+    """The size when all members are present."""
     return group_size(spec, spec.max) or limit(spec)

@@ -25,19 +25,19 @@ from elasticjob_runtime.membership import crash_loop
 
 
 class Role(enum.Enum):
-    """What an agent watches. Cost of a membership change stays linear because only the planner watches everybody."""
+    """What an agent watches. Only the planner watches all members, so that a membership change costs linear time."""
 
     FOLLOWER = "follower"
     """Watches the plan, its own key and its predecessor's."""
     PLANNER = "planner"
-    """Watches all members and failures too."""
+    """Also watches all members and failures."""
 
 
 class WorkersState(enum.Enum):
     NONE = "none"
     RUNNING = "running"
     STOPPING = "stopping"
-    """Told to stop (signal sent), not all gone yet."""
+    """The signal is sent, and some have not exited yet."""
     FAILED = "failed"
     SUCCEEDED = "succeeded"
 
@@ -47,7 +47,7 @@ ALIVE = (WorkersState.RUNNING, WorkersState.STOPPING)
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class MemberSettings:
-    """One agent's own settings, from its flags."""
+    """One agent's settings, from its flags."""
 
     me: str
     incarnation: str
@@ -56,42 +56,41 @@ class MemberSettings:
     max: int
     max_restarts: int
     start_grace: float = 2.0
-    """s without a further join before the first plan is made from fewer members than wanted. Longer: fewer restarts
-    right after the start; shorter: an earlier first step where a member never comes."""
+    """Seconds without a further join before the first plan has fewer members than wanted. Longer: fewer restarts right
+    after the start. Shorter: an earlier first step if a member never joins."""
     warm_timeout: float = 120.0
-    """s that the very first plan waits for a member that is there but still importing. Longer: a slow import costs no
-    restart; shorter: a member that never gets ready holds up the start for less long."""
+    """Seconds that the very first plan waits for a registered member that still imports. Longer: a slow import costs no
+    restart. Shorter: a member that never becomes ready delays the start less."""
     join_delay: float = 1.0
-    """s over which joins of a running job are batched while not everybody wanted is there."""
+    """Seconds over which joins of a running job are batched while wanted members are missing."""
     takeover_delay: float = 0.15
-    """s per rank that a follower in trouble waits for the planner before it plans itself."""
+    """Seconds per rank that a follower with a broken plan waits for the planner before it takes over."""
     probe_age: float = 1.0
-    """s for which the answer of a probe is taken as true."""
+    """Seconds for which the result of a probe is valid."""
     shutdown_grace: float = 30.0
-    """s that workers which handle SIGTERM get to save at a planned change, and all workers of a member that leaves. 0:
+    """Seconds to save for workers that handle SIGTERM at a planned change, and for all workers of a leaving member; 0:
     none."""
     reregister_grace: float = 5.0
-    """s that a planner which had to register again (the store lost everything) gives the others to do so too."""
+    """Seconds that a planner gives the other members to register again after the store lost its data."""
     verdict_grace: float = 1.0
-    """s to hear of the other members' failures before the job is given up: what is reported first need not have
-    happened first."""
+    """Seconds to wait for the other members' failures before the job fails: the first report need not be the first
+    failure."""
     warming_delay: float = 3.0
-    """s that joins which are ready wait for members that are there but still importing: one restart instead of two.
-    Never after a loss."""
+    """Seconds that ready joiners wait for members that still import, for one restart instead of two. Not applied after
+    the loss of a member."""
     peer_plan_grace: float = 1.0
-    """s to see a plan that a neighbour already follows, before the workers are stopped."""
+    """Seconds to see a plan that a neighbour already follows before the workers are stopped."""
     partition_grace: float = PARTITION_GRACE
-    """s after its lease ended, and after the last sign of life from outside, that a group may train on while the store
-    is away. Longer: longer partitions stop nothing; shorter: what replaces it elsewhere finds it stopped, however soon
-    it starts."""
+    """Seconds after lease expiry, and after the last sign of life from outside, that a group may train without the
+    store. Longer: longer partitions do not interrupt training. Shorter: a replacement group finds it stopped sooner."""
     witness_probe_interval: float = 5.0
-    """s between two questions whether anything outside the group answers, while the store is away."""
+    """Seconds between two probes of the witnesses while the store is unreachable."""
     witness_timeout: float = 2.0
-    """s to wait for the answer; no shorter than rendezvous/witnesses.py's TIMEOUT."""
+    """Seconds to wait for a witness; not less than TIMEOUT in rendezvous/witnesses.py."""
     leave_timeout: float = 2.0
-    """s that a leaving agent tries to tell the others before it leaves without."""
+    """Seconds that a leaving agent tries to announce that before it leaves anyway."""
     crash_limits: crash_loop.CrashLimits = dataclasses.field(default_factory=crash_loop.CrashLimits)
-    """When restarts wait, and when they stop because they do not help."""
+    """When restarts are delayed, and when the job fails for lack of progress."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +111,7 @@ class Plan:
     value: PlanValue
     mod_revision: int
     rank: RankValue | None
-    """My own rank; None: I am not in it."""
+    """This member's rank; None: it is not in the plan."""
     ranks: Mapping[str, RankValue] | None = None
     """All ranks; known to the planner only."""
 
@@ -130,7 +129,7 @@ class Suspicion:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Stop:
-    """A planned change is coming; see StopValue."""
+    """A planned change is pending; see StopValue."""
 
     value: StopValue
     seen_at: float
@@ -139,30 +138,30 @@ class Stop:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StoreView:
-    """What the store said last."""
+    """What the store last said."""
 
     registered: bool = False
     replaced_by: str = ""
-    """Incarnation of another agent that took this member's name; empty: none."""
+    """Incarnation of another agent that registered under this member's name; empty: none."""
     role: Role | None = None
-    """The role subscribed for; None: not subscribed."""
+    """The role whose keys are watched; None: none yet."""
     predecessor: str = ""
-    """The member watched as predecessor; empty: first in line."""
+    """The member watched as predecessor; empty: this one is first in the succession."""
     first_member: MemberValue | None = None
-    """The very first member, as it was when this one came; None: not known, or this one is it."""
+    """The member that registered first, as it was when this one joined; None: not known, or this one."""
     spec: SpecValue | None = None
     plan: Plan | None = None
     stop: Stop | None = None
-    """Perhaps of an earlier plan: see View.stop."""
+    """May belong to an earlier plan; see View.stop."""
     last_round: int = 0
-    """The highest round of a plan that this agent ever saw: a store that came back empty does not know it."""
+    """The highest plan round that this agent ever saw; a store that came back empty does not know it."""
     outcome: OutcomeValue | None = None
     members: Mapping[str, Member] = dataclasses.field(default_factory=dict)
-    """All members where role is PLANNER; else myself and my predecessor."""
+    """All members for a planner; else this member and its predecessor."""
     suspicions: tuple[Suspicion, ...] = ()
-    """Of the current round; known to all."""
+    """Of the current round; every agent sees them."""
     failures: tuple[FailureValue, ...] = ()
-    """Failures of the current round, in the order of their writing; known to the planner only."""
+    """Failures of the current round in the order they were written; only the planner sees them."""
     failed_at: float = 0.0
     """When this agent saw the first of them."""
 
@@ -177,24 +176,24 @@ class Workers:
     failure: FailureValue | None = None
     changed_at: float = 0.0
     plan: Plan | None = None
-    """The plan they were started for; outlives a store that lost it."""
+    """The plan they were started for; kept if the store loses it."""
     saves: bool = False
-    """One of them handles SIGTERM itself."""
+    """At least one handles SIGTERM."""
     saving: bool = False
-    """They are STOPPING, and have time to save before they are killed."""
+    """They are stopping, and have time to save before they are killed."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Probe:
-    """Answer of a peer to a direct question."""
+    """The result of asking a member directly whether it is alive."""
 
     incarnation: str
     reachable: bool
     asked_at: float
     at: float
-    """When it answered, or had not."""
+    """When it probed_recently, or had not."""
     round: int = 0
-    """Of the plan that it knows."""
+    """Round of the plan that it knows."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,34 +203,34 @@ class View:
     workers: Workers = dataclasses.field(default_factory=Workers)
     probes: Mapping[str, Probe] = dataclasses.field(default_factory=dict)
     lease_expires_at: float | None = None
-    """Until when the store certainly knows this member; None: it has no lease."""
+    """Until when the store certainly keeps this member's lease; None: it has none."""
     silent: frozenset[str] = frozenset()
-    """Neighbours in rank order whose heartbeat is not heard."""
+    """Neighbours from which no heartbeat arrives."""
     silent_since: float | None = None
-    """When the first of them was last heard; None: all are heard."""
+    """Time of the oldest last heartbeat among them; None: none is silent."""
     witnesses_probed_at: float | None = None
-    """When it was last asked whether anything outside the group answers; None: never."""
+    """When the witnesses were last probed; None: never."""
     witness_answered_at: float | None = None
-    """When something outside last answered; None: never."""
+    """When a witness last answered; None: never."""
     peer_round: int = 0
-    """The latest plan that a neighbour says it knows."""
+    """The latest plan round that a neighbour knows."""
     peer_round_at: float = 0.0
-    """When a neighbour first said so."""
+    """When a neighbour first reported it."""
     warm: bool = True
-    """Workers can be started at once: the zygote is ready, or there will not be one."""
+    """Workers can be started at once: the zygote is ready or not used."""
     stores: bool = False
-    """This member's stores of coming rounds listen already."""
+    """This member's stores for the next rounds are listening."""
     reported_failure: int = 0
     """Round of the last failure that was published."""
     step: int | None = None
-    """Highest training step that the local workers reported in their round; None: none."""
+    """Highest training step that the local workers reported in this round; None: none."""
     leaving_since: float | None = None
-    """When SIGTERM (or SIGINT) came."""
+    """When SIGTERM (or SIGINT) arrived."""
     leaving_code: ExitCode = ExitCode.TERMINATED
 
     @property
     def spec(self) -> SpecValue:
-        """The wanted membership: the operator's word, else the flags."""
+        """The wanted membership: from the operator, else from the flags."""
         own = self.settings
         return self.store.spec or SpecValue(min=own.min, max=own.max)
 
@@ -241,14 +240,14 @@ class View:
 
     @property
     def runs_plan(self) -> bool:
-        """The last workers were started for the store's plan. Rounds may repeat in a store that came back empty,
-        attempts do not."""
+        """Whether the last workers were started for the store's plan. Compares attempts, because rounds may repeat in a
+        store that came back empty."""
         plan, mine = self.store.plan, self.workers.plan
         return plan is not None and mine is not None and mine.value.attempt == plan.value.attempt
 
     @property
     def stop(self) -> Stop | None:
-        """The planned change that the current plan's workers have to make way for; None: there is none."""
+        """The pending planned change of the current plan; None: none."""
         plan, stop = self.store.plan, self.store.stop
         return stop if plan is not None and stop is not None and stop.value.attempt == plan.value.attempt else None
 
