@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from elasticjob_runtime.agent.config import AgentConfig
 from elasticjob_runtime.agent.worker_server import WorkerServer
 from elasticjob_runtime.contract import Env, ImportsValue, PlanValue, ProgressValue
-from elasticjob_runtime.contract.values import LONGEST_IMPORT, MOST_IMPORTS
+from elasticjob_runtime.contract.reports import MAX_IMPORT_LENGTH, MAX_IMPORTS
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.view import (
     Plan,
@@ -145,9 +145,9 @@ class Processes:
         if known is None or not known.known():
             return None
         reads = sorted({name for names in known.late.values() for name in names})
-        late = list(known.late)[:MOST_IMPORTS]
-        fit = [name for name in known.fit if len(name) <= LONGEST_IMPORT]
-        return ImportsValue(fit=fit[: max(0, MOST_IMPORTS - len(late) - len(reads))], late=late, reads=reads)
+        late = list(known.late)[:MAX_IMPORTS]
+        fit = [name for name in known.fit if len(name) <= MAX_IMPORT_LENGTH]
+        return ImportsValue(fit=fit[: max(0, MAX_IMPORTS - len(late) - len(reads))], late=late, reads=reads)
 
     def tell_imports(self, imports: ImportsValue | None, *, running: bool) -> None:
         """What other members have found out. `running`: the others train, and are not to wait for imports of this

@@ -1,4 +1,4 @@
-"""Exit codes of the agent: which end was it, and does it help to start again."""
+"""Exit codes of the agent: how it ended, and whether restarting it can help."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """Exit codes of the agent. 1 is torchrun's for failed workers; the others follow sysexits.h where it has a fitting
-    one."""
+    """Exit codes of the agent. 1 is torchrun's for failed workers; others follow sysexits.h where possible."""
 
     SUCCEEDED = 0
     WORKERS_FAILED = 1
-    """The job failed for good (outcome=failed). Starting this agent again does not help."""
+    """The job failed for good (outcome=failed). Restarting this agent does not help."""
     USAGE = 2
-    """Wrong flags or arguments."""
+    """Invalid flags or arguments."""
     NO_SCRIPT = 66
     UNAVAILABLE = 69
-    """The rendezvous service stayed out of reach for the whole join timeout. Starting again may help."""
+    """The rendezvous service was unreachable for the whole join timeout. Restarting may help."""
     INTERNAL = 70
     RESTARTABLE = 75
-    """Fenced or evicted: this agent lost its membership. Start it again."""
+    """Fenced or replaced: this agent lost its membership. Restart it."""
     DENIED = 77
     """The rendezvous service refused the credentials."""
     CONFIG = 78
-    """This agent does not fit the others: contract version or --nproc-per-node."""
+    """This agent is incompatible with the other members: contract version or --nproc-per-node."""
     INTERRUPTED = 130
     TERMINATED = 143
     """SIGTERM: left the job gracefully."""

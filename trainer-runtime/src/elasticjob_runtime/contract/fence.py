@@ -1,4 +1,4 @@
-"""The fencing token: which of two groups of the same job is the newer one."""
+"""The fencing token, which orders the worker groups of a job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _TEXT = re.compile(r"(\d{1,18})\.(\d{1,18})\.(\d{1,18})")
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class Fence:
-    """Ordered: the later group has the larger one. Its text is `<run>.<store generation>.<round>`, as in
+    """Later groups have larger tokens. As text: `<run>.<store generation>.<round>`, as in
     ELASTICJOB_FENCE.
 
     >>> Fence.parse("2.1.7") > Fence.parse("2.0.40")
@@ -20,13 +20,13 @@ class Fence:
     run: int
     """Number of the job's run, from the operator. Without one: the Unix time of the first plan, s."""
     store_generation: int
-    """Which etcd of this run: grows when the operator replaces it by force."""
+    """Counts the etcds of this run: incremented when the operator replaces one by force."""
     round: int
-    """Rendezvous round: the plan's round."""
+    """The plan's round."""
 
     @classmethod
     def parse(cls, text: str) -> Fence:
-        """Raises ValueError where `text` is not three integers, separated by dots."""
+        """Raises ValueError unless `text` is three integers separated by dots."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise ValueError(f"expected <run>.<store generation>.<round>, got {text[:80]!r}")

@@ -1,17 +1,17 @@
-"""The keys in etcd. Listed in the package's docstring."""
+"""Names of the keys in etcd; the package's docstring lists them."""
 
 from __future__ import annotations
 
 import dataclasses
 
 DEFAULT_PREFIX = "/elasticjob"
-"""etcd prefix of all jobs; `--rdzv-conf prefix=...` names another."""
+"""Default prefix of all jobs; `--rdzv-conf prefix=...` sets another."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of one run. Their order matters: what every agent watches, and the planner beside it, is one range each
-    (cache.py).
+    """The keys of one run. Their order matters: what every agent watches is one range, and so is what the planner
+    watches (rendezvous/cache.py).
 
     >>> Keys("/elasticjob", "1234-1").member("digits-worker-0")
     '/elasticjob/1234-1/members/digits-worker-0'
@@ -46,22 +46,22 @@ class Keys:
 
     @property
     def last_joined(self) -> str:
-        """Sorts after the watched range, like `imports`."""
+        """Sorts after the watched ranges, like `imports`."""
         return self.root + "worker-last-joined"
 
     @property
     def imports(self) -> str:
-        """Sorts behind what is watched: whoever wants it reads it."""
+        """Sorts after the watched ranges, so it must be read."""
         return self.root + "worker-imports"
 
     @property
     def single(self) -> tuple[str, ...]:
-        """Every key of this run that is not in one of `folders`."""
+        """The keys of this run that are not in one of `folders`."""
         return self.spec, self.plan, self.stop, self.outcome, self.progress, self.last_joined, self.imports
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Beginnings of the other keys of this run, each with its last slash: nobody else's key starts with one."""
+        """Prefixes of the other keys of this run, each with its final slash."""
         return self.members, self.ranks, self.failures, self.suspects
 
     @property
@@ -93,5 +93,5 @@ class Keys:
         return f"{self.suspects}{round_number:08d}/{suspect}/{by}"
 
     def attempt(self, round_number: int, planner: str) -> str:
-        """Sorts by round, so that one range delete clears all older plans' ranks."""
+        """Sorts by round, so that one range delete removes the ranks of all older plans."""
         return f"{round_number:08d}.{planner}"

@@ -1,37 +1,30 @@
-"""The values of the keys in etcd."""
+"""Values of the etcd keys that define who trains: spec, members, plan and ranks. For the others, see reports.py."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import json
-from typing import Any, TypeVar
 
-from elasticjob_runtime.contract import typed
+from elasticjob_runtime.contract.codec import Value, require_at_least, require_ports
 
 CONTRACT_VERSION = 2
-"""Agents of different contract versions refuse to train together."""
+"""Agents with different contract versions refuse to train together."""
 
 
 class MemberState(str, enum.Enum):
-    """What a member says of itself."""
+    """The state that a member publishes about itself."""
 
     WARMING = "warming"
-    """There, but not yet able to start workers. Never planned; a reason to wait a moment."""
+    """Registered, but not yet able to start worker processes; never in a plan."""
     READY = "ready"
     LEAVING = "leaving"
-    """Going away: plan without it."""
+    """Leaving the job; not in the next plan."""
     SUCCEEDED = "succeeded"
-    """All its workers of the current round exited with 0."""
-
-
-class OutcomeState(str, enum.Enum):
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
+    """All its worker processes of the current round exited with code 0."""
 
 
 class PlanReason(str, enum.Enum):
-    """Why a plan was made. The same words serve log, metric and event."""
+    """Why a plan was made. Logs, metrics and events use the same words."""
 
     START = "Start"
     WORKER_FAILED = "WorkerFailed"
@@ -44,89 +37,46 @@ class PlanReason(str, enum.Enum):
 AVAILABLE = "Available"
 CONSISTENT = "Consistent"
 ON_PARTITION = (AVAILABLE, CONSISTENT)
-"""What a group does that loses etcd (`spec.rendezvous.onPartition`): train on within bounds, or stop with its lease."""
+"""What a group that loses etcd does (`spec.rendezvous.onPartition`): keep training within bounds, or stop when its
+lease expires."""
 
 PARTITION_GRACE = 30.0
-"""s after its lease ended for which a group on an island may train on under `Available`. The operator replaces what is
-behind a silent node only after it: Kubernetes calls a node NotReady after 40 s, and the lease ended 5 s after the cut
-at the latest."""
-
-T = TypeVar("T", bound="Value")
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    """Like dataclasses.asdict, but without its copies: a planner writes a thousand ranks at a time."""
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Value:
-    """A value in etcd: a flat JSON object. Unknown fields are ignored, so that a newer peer may say more."""
-
-    def to_json(self) -> str:
-        return json.dumps(_fields(self), separators=(",", ":"), sort_keys=True, default=_fields)
-
-    @classmethod
-    def from_json(cls: type[T], text: str | bytes) -> T:
-        """Raises ValueError, which names the field, where `text` is not an object with the required fields, each of its
-        type and range."""
-        try:
-            value = cls(**typed.read(cls, json.loads(text)))
-            value.check()
-        except TypeError as error:  # a field is missing
-            raise ValueError(f"{cls.__name__}: {error}") from error
-        except RecursionError:
-            raise ValueError(f"{cls.__name__}: nested too deeply") from None
-        except ValueError as error:
-            raise ValueError(f"{cls.__name__}: {error}") from error
-        return value
-
-    def check(self) -> None:
-        """Raises ValueError where a field is of the right type and still makes no sense. Called on what is read, not on
-        what is written."""
-
-
-def _at_least(lowest: int, **fields: int) -> None:
-    for name, value in fields.items():
-        if value < lowest:
-            raise ValueError(f"{name}: expected at least {lowest}, got {value}")
-
-
-def _port(**fields: int) -> None:
-    for name, value in fields.items():
-        if not 0 <= value <= 65535:
-            raise ValueError(f"{name}: {value} is no TCP port")
+"""Seconds after lease expiry for which an isolated group may keep training under `Available`. The operator replaces
+pods on a silent node only later: Kubernetes marks a node NotReady after 40 s, and the lease expires at most 5 s after
+the partition began."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class SpecValue(Value):
-    """`spec`: the wanted membership. A hint: lease liveness is the truth, and a job goes on without the operator."""
+    """`spec`: the wanted membership. Who is present is decided by leases, and a job runs without the operator."""
 
     min: int
-    """Fewest members (worker pods) that train."""
+    """The fewest members (worker pods) that train."""
     max: int
-    """Most members that train; further ones are spares."""
+    """The most members that train; further ones are spares."""
     wanted: int = 0
     """Members wanted now; 0: max."""
     members: list[str] = dataclasses.field(default_factory=list)
-    """Names of the wanted members; empty: whoever comes."""
+    """Names of the wanted members; empty: any."""
     draining: list[str] = dataclasses.field(default_factory=list)
-    """Members that are about to be taken away: plan without them."""
+    """Members that are about to be removed; not in the next plan."""
     allowed: list[int] = dataclasses.field(default_factory=list)
     """Allowed group sizes; empty: every size from min to max."""
     max_restarts: int | None = None
     """None: the agents' --max-restarts."""
     generation: int = 0
-    """metadata.generation of the ElasticJob; 0 where an agent wrote it."""
+    """metadata.generation of the ElasticJob; 0 if an agent wrote the spec."""
     on_partition: str = AVAILABLE
-    """`Available` or `Consistent`: whether a group that loses etcd trains on within bounds, or stops with its lease."""
+    """`Available` or `Consistent`; see ON_PARTITION."""
     store_generation: int = 0
-    """Number of the etcd of this run: set by the operator, grows when it replaces a managed etcd by force; 0: not
+    """Counts the etcds of this run: the operator increments it when it replaces a managed etcd by force; 0: not
     known."""
 
     def check(self) -> None:
-        _at_least(1, min=self.min, max=self.max)
-        _at_least(0, wanted=self.wanted, store_generation=self.store_generation, max_restarts=self.max_restarts or 0)
+        require_at_least(1, min=self.min, max=self.max)
+        require_at_least(
+            0, wanted=self.wanted, store_generation=self.store_generation, max_restarts=self.max_restarts or 0
+        )
         if self.max < self.min:
             raise ValueError(f"max: {self.max} is below min, {self.min}")
         if self.on_partition not in ON_PARTITION:
@@ -139,41 +89,41 @@ class MemberValue(Value):
 
     address: str
     ports: list[int]
-    """Free TCP ports that the agent holds for the worker store; round n uses ports[n % len(ports)]: no world meets an
-    old store."""
+    """TCP ports that the agent reserves for the worker store. Round n uses ports[n % len(ports)], so that no worker
+    connects to an old store."""
     nproc: int
-    """Workers this member starts."""
+    """Worker processes that this member starts."""
     incarnation: str
-    """Random, new for every start of the agent."""
+    """Random, new at each start of the agent."""
     state: MemberState = MemberState.WARMING
     round: int = 0
-    """The round of its last workers when this was written. With state `succeeded`: the round that succeeded. A store
-    that came back empty learns from it that rounds go on from there."""
+    """The round of its last workers. In state `succeeded`: the round that succeeded. After a store came back empty,
+    rounds continue from here."""
     contract: int = CONTRACT_VERSION
     peer_port: int = 0
-    """TCP port at which the agent answers its peers; 0: none."""
+    """TCP port on which the agent answers probes and heartbeats; 0: none."""
     stores: bool = False
-    """A TCPStore listens on every one of `ports` already: workers are its clients, none hosts it."""
+    """A TCPStore already listens on each of `ports`, so no worker needs to host it."""
     started_at: float = 0.0
-    """Unix time, s."""
+    """Unix time, seconds."""
     changed_at: float = 0.0
-    """Since when it has this state, Unix time, s."""
+    """When it entered this state, Unix time, seconds."""
     saves: bool = False
-    """A worker of it handles SIGTERM: a planned change gives it time to save."""
+    """One of its workers handles SIGTERM, so a planned change gives them time to save."""
     saved: int = 0
-    """The round that was stopped for a planned change, and in which nothing is left to save here; 0: none."""
+    """The round that was stopped for a planned change and whose state is saved here; 0: none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", MemberState(self.state))
 
     def check(self) -> None:
-        _at_least(
+        require_at_least(
             0, nproc=self.nproc, round=self.round, saved=self.saved
-        )  # nproc 0: torchrun's, whose agents count among themselves
+        )  # nproc 0: under torchrun, whose agents agree on it themselves
         if not self.ports:
             raise ValueError("ports: expected at least one")
         for port in (*self.ports, self.peer_port):
-            _port(ports=port)
+            require_ports(ports=port)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,70 +133,70 @@ class LastJoinedValue(Value):
 
     member: str
     value: str = ""
-    """What it registered, a MemberValue's JSON: who comes next need not read it. Empty: not told."""
+    """The MemberValue that it registered, as JSON, which saves the next member a read. Empty: not given."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PlanValue(Value):
-    """`plan`: head of the current plan, a few hundred bytes whatever the size."""
+    """`plan`: the current plan without its ranks; a few hundred bytes for any size."""
 
     round: int
-    """1, 2, 3 ...; only grows."""
+    """1, 2, 3 ...; only increases."""
     attempt: str
-    """Where the ranks of this plan are: `assigned-ranks/<attempt>/`. Names the planner, so that two planners never
-    mix."""
+    """The ranks of this plan are under `assigned-ranks/<attempt>/`. Contains the planner's name, so that two planners
+    never share ranks."""
     size: int
     """Members in the plan."""
     world_size: int
-    """Workers in the plan."""
+    """Worker processes in the plan."""
     master_addr: str
     master_port: int
     leader: str
-    """Member of group rank 0."""
+    """The member with group rank 0."""
     nproc: int
-    """Workers per member: the same for all."""
+    """Worker processes per member, the same for all."""
     agent_store: bool = False
-    """The leader's store listens already; every member has such stores."""
+    """The agents host the worker stores, and the leader's already listens."""
     restart_count: int
-    """Restarts of the worker group because of failures; membership changes are free."""
+    """Restarts of the worker group because of failures; membership changes do not count."""
     reason: PlanReason
     message: str = ""
     follows: str = ""
-    """Attempt of the plan before, where this one can be told by what changed: then few members have to read their new
-    rank. Empty: it cannot."""
+    """Attempt of the previous plan, if `gone` and `stayed` describe this one: then few members must read their new
+    rank. Empty: they do not."""
     gone: tuple[int, ...] = ()
-    """Ranks of that plan that are not in this one; the others close up."""
+    """Ranks of the previous plan that are not in this one; later ranks move up."""
     stayed: int = 0
-    """Members of that plan that are in this one, in their order; newcomers follow."""
+    """Number of members of the previous plan that are in this one, in the same order; joiners follow."""
     created_at: float = 0.0
-    """Unix time, s."""
+    """Unix time, seconds."""
     caused_at: float = 0.0
-    """When what it answers to happened, Unix time, s: the first failure, the last sign of a lost member, the word of
-    one that leaves or is ready to join; 0: nobody knows."""
+    """When its cause happened, Unix time, seconds: the first failure, the last heartbeat of a lost member, the
+    announcement of one that leaves or is ready to join; 0: not known."""
     crash: str = ""
-    """Kind of the last crash that was restarted; empty: none yet."""
+    """Kind of the last crash after which workers were restarted; empty: none yet."""
     same_crashes: int = 0
-    """Restarts in a row because of it, without progress between."""
+    """Consecutive restarts because of it, without progress."""
     stalled_restarts: int = 0
-    """Restarts in a row without progress, whatever crashed."""
+    """Consecutive restarts without progress, whatever crashed."""
     best_step: int | None = None
-    """Highest training step known at the last crash; None: the script has not reported any."""
+    """Highest training step known at the last crash; None: the script reported none."""
     store_generation: int = 0
-    """That of the spec when this plan was made; 0: not known."""
+    """The spec's when this plan was made; 0: not known."""
     run_began: int = 0
-    """Unix time of the run's first plan, s: tells its runs apart where no operator numbers them."""
+    """Unix time of the run's first plan, seconds; distinguishes runs that no operator numbers."""
 
     def check(self) -> None:
-        _at_least(1, round=self.round, size=self.size)
-        _at_least(0, world_size=self.world_size, nproc=self.nproc)  # 0: torchrun's
-        _at_least(
+        require_at_least(1, round=self.round, size=self.size)
+        require_at_least(0, world_size=self.world_size, nproc=self.nproc)  # 0: under torchrun
+        require_at_least(
             0,
             restart_count=self.restart_count,
             stayed=self.stayed,
             store_generation=self.store_generation,
             run_began=self.run_began,
         )
-        _port(master_port=self.master_port)
+        require_ports(master_port=self.master_port)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reason", PlanReason(self.reason))
@@ -254,12 +204,12 @@ class PlanValue(Value):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class StopValue(Value):
-    """`stop`: a change is planned, and workers of the current plan can save before it. The next plan deletes it."""
+    """`stop`: a change is planned, and the workers of the current plan get time to save. The next plan deletes it."""
 
     attempt: str
-    """Of the plan whose workers are to stop. Of any other plan it says nothing."""
+    """Attempt of the plan whose workers must stop; irrelevant to any other plan."""
     reason: PlanReason
-    """Of the plan that follows."""
+    """Reason of the next plan."""
     message: str = ""
     caused_at: float = 0.0
     """As in the plan."""
@@ -270,7 +220,7 @@ class StopValue(Value):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Neighbour:
-    """A member whose heartbeat another one listens to."""
+    """A member that sends heartbeats to another one."""
 
     name: str
     incarnation: str
@@ -284,114 +234,13 @@ class RankValue(Value):
 
     group_rank: int
     incarnation: str
-    """The incarnation that was planned: a member that came back under the same name is a newcomer."""
+    """The incarnation that was planned: a member restarted under the same name is a joiner."""
     predecessor: str = ""
-    """Member of the next lower rank, which this one watches; empty: this one leads."""
+    """Member with the next lower rank, which this one watches; empty: this one is the leader."""
     neighbours: tuple[Neighbour, ...] = ()
-    """Members of the next two ranks (the first follow the last), whose heartbeats this one listens to."""
+    """Members with the next two ranks, cyclically, whose heartbeats this one expects."""
 
     def check(self) -> None:
-        _at_least(0, group_rank=self.group_rank)
-        for one in self.neighbours:
-            _port(peer_port=one.peer_port)
-
-
-PEER_LOST = "PeerLost"
-"""Reason of a failure that only says: somebody this worker talked to is gone. The cause is elsewhere, most likely."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class FailureValue(Value):
-    """`failures/<round>/<member>`: the first failure among this member's workers in this round."""
-
-    member: str
-    round: int
-    rank: int
-    local_rank: int
-    exit_code: int
-    """Negative: the number of the signal that ended the worker."""
-    reason: str
-    """ApplicationError, Signal, PeerLost ..."""
-    message: str
-    """One line."""
-    traceback: str = ""
-    """Last lines, at most 4 KiB."""
-    host: str = ""
-    time: float = 0.0
-    """Unix time of the failure, s."""
-    step: int | None = None
-    """Highest training step that this member's workers reported in this round; None: none."""
-    ran_seconds: float = 0.0
-    """How long this member's workers had run."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class SuspicionValue(Value):
-    """`suspects/<round>/<suspect>/<by>`: `by` does not hear `suspect` any more. Taken back when it hears it again."""
-
-    suspect: str
-    by: str
-    round: int
-    time: float = 0.0
-    """Unix time, s."""
-    heard_at: float = 0.0
-    """When `by` last heard it, Unix time, s; 0: not told."""
-    closed: bool = False
-    """Its connection was closed; else it fell silent."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ProgressValue(Value):
-    """`training-progress`: what rank 0's worker said last."""
-
-    step: int
-    round: int
-    """Plan round."""
-    steps_per_second: float = 0.0
-    last_checkpoint_step: int | None = None
-    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
-    """What the script adds: loss, accuracy ..."""
-    updated_at: float = 0.0
-    """Unix time, s."""
-
-
-MOST_IMPORTS = 1000
-"""Names in an ImportsValue. Scripts that were looked at have tens: what a module brings along is not named."""
-
-LONGEST_IMPORT = 200
-"""Characters of a module's name there."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ImportsValue(Value):
-    """`worker-imports`: what the script's workers import, as rank 0's agent has found out: who joins imports it before
-    it is ready."""
-
-    fit: list[str]
-    """Modules that a process which is forked later may import, in order."""
-    late: list[str] = dataclasses.field(default_factory=list)
-    """Modules that each worker imports itself, since they ask for its rank, in order."""
-    reads: list[str] = dataclasses.field(default_factory=list)
-    """The environment variables that those ask for."""
-
-    def check(self) -> None:
-        names = [*self.fit, *self.late, *self.reads]
-        if len(names) > MOST_IMPORTS:
-            raise ValueError(f"{len(names)} names, expected at most {MOST_IMPORTS}")
-        if longest := next((name for name in names if len(name) > LONGEST_IMPORT), ""):
-            raise ValueError(f"a name of {len(longest)} characters, expected at most {LONGEST_IMPORT}")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class OutcomeValue(Value):
-    """`outcome`: the end of the run. The only thing that ends a job for everybody."""
-
-    state: OutcomeState
-    reason: str
-    message: str = ""
-    round: int = 0
-    failure: dict[str, Any] | None = None
-    """The first failure of the job's last round (a FailureValue), where state is failed."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "state", OutcomeState(self.state))
+        require_at_least(0, group_rank=self.group_rank)
+        for neighbour in self.neighbours:
+            require_ports(peer_port=neighbour.peer_port)

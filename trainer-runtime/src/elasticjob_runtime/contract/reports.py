@@ -1,0 +1,114 @@
+"""Values of the etcd keys that report what happened: failures, suspicions, progress, imports and the outcome."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Any
+
+from elasticjob_runtime.contract.codec import Value
+
+
+class OutcomeState(str, enum.Enum):
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+PEER_LOST = "PeerLost"
+"""Reason of a failure that only says that the worker lost a peer. The cause is most likely elsewhere."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class FailureValue(Value):
+    """`failures/<round>/<member>`: the first failure among this member's workers in this round."""
+
+    member: str
+    round: int
+    rank: int
+    local_rank: int
+    exit_code: int
+    """Negative: minus the number of the signal that ended the worker process."""
+    reason: str
+    """ApplicationError, Signal, PeerLost ..."""
+    message: str
+    """One line."""
+    traceback: str = ""
+    """The last lines, at most 4 KiB."""
+    host: str = ""
+    time: float = 0.0
+    """Unix time of the failure, seconds."""
+    step: int | None = None
+    """Highest training step that this member's workers reported in this round; None: none."""
+    ran_seconds: float = 0.0
+    """How long this member's workers had run, seconds."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SuspicionValue(Value):
+    """`suspects/<round>/<suspect>/<by>`: `by` gets no heartbeats from `suspect`. Deleted when they resume."""
+
+    suspect: str
+    by: str
+    round: int
+    time: float = 0.0
+    """Unix time, seconds."""
+    heard_at: float = 0.0
+    """Last heartbeat that `by` got, Unix time, seconds; 0: not known."""
+    closed: bool = False
+    """The connection was closed; False: heartbeats stopped."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ProgressValue(Value):
+    """`training-progress`: the last progress that rank 0 reported."""
+
+    step: int
+    round: int
+    steps_per_second: float = 0.0
+    last_checkpoint_step: int | None = None
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Further metrics that the script reports: loss, accuracy ..."""
+    updated_at: float = 0.0
+    """Unix time, seconds."""
+
+
+MAX_IMPORTS = 1000
+"""Most names in an ImportsValue. Typical scripts have tens, because modules imported by modules are not listed."""
+
+MAX_IMPORT_LENGTH = 200
+"""Longest name of a module, in characters."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ImportsValue(Value):
+    """`worker-imports`: what the script imports, as learned by rank 0's agent. A joiner imports it before it is
+    ready."""
+
+    fit: list[str]
+    """Modules that are safe to import before the fork, in order."""
+    late: list[str] = dataclasses.field(default_factory=list)
+    """Modules that each worker process must import itself because they read its rank, in order."""
+    reads: list[str] = dataclasses.field(default_factory=list)
+    """The environment variables that those read."""
+
+    def check(self) -> None:
+        names = [*self.fit, *self.late, *self.reads]
+        if len(names) > MAX_IMPORTS:
+            raise ValueError(f"{len(names)} names, expected at most {MAX_IMPORTS}")
+        if longest := next((name for name in names if len(name) > MAX_IMPORT_LENGTH), ""):
+            raise ValueError(f"a name of {len(longest)} characters, expected at most {MAX_IMPORT_LENGTH}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class OutcomeValue(Value):
+    """`outcome`: the end of the run, which ends the job for every member."""
+
+    state: OutcomeState
+    reason: str
+    message: str = ""
+    round: int = 0
+    failure: dict[str, Any] | None = None
+    """The first failure of the last round, as a FailureValue's fields, if the state is failed."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state", OutcomeState(self.state))
