@@ -75,7 +75,7 @@ class Pod:
     node: str = ""
     created_at: datetime.datetime
     scheduled_at: datetime.datetime | None = None
-    delete_by: datetime.datetime | None = None
+    deletion_timestamp: datetime.datetime | None = None
     """metadata.deletionTimestamp: by when the kubelet will have ended it. None: nobody deleted it."""
     reason: str = ""
     """status.reason: Evicted, NodeLost, OutOfcpu ..."""
@@ -87,7 +87,7 @@ class Pod:
 
     @property
     def terminating(self) -> bool:
-        return self.delete_by is not None
+        return self.deletion_timestamp is not None
 
     @property
     def ended(self) -> bool:
@@ -162,7 +162,7 @@ class Heartbeat:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Census:
+class NodeCounts:
     """All nodes, counted: see policies.node_loss."""
 
     total: int = 0
@@ -247,7 +247,7 @@ class Admission:
 
     template_hash: str
     """Of the pod that was tried."""
-    refusal: str = ""
+    rejection: str = ""
     """The server's own words; empty: it would create the pod."""
     invalid: bool = False
     """The pod itself is at fault (400, 422), not quota or an admission rule."""
@@ -258,7 +258,7 @@ class Admission:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Refusal:
+class Rejection:
     """The API server refused to create something for a cause that may pass: quota, an admission rule, a name that is
     taken."""
 
@@ -274,7 +274,7 @@ class JobState:
 
     pods: tuple[Pod, ...] = ()
     """The job's own pods, workers and etcd."""
-    taken: frozenset[tuple[str, str]] = frozenset()
+    names_in_use: frozenset[tuple[str, str]] = frozenset()
     """(kind, name) of pods, Services and StatefulSets of an earlier job of the same name, on their way out."""
     objects: Mapping[tuple[Kind, str], OwnedObject] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, Node] | None = None
@@ -283,10 +283,10 @@ class JobState:
     """Since when nodes are watched without a gap. None: they are not watched just now."""
     heartbeats: Mapping[str, Heartbeat] = dataclasses.field(default_factory=dict)
     """By node: the last fresh read of each that was asked for."""
-    census: Census | None = None
+    node_counts: NodeCounts | None = None
     """Of `nodes`. None: not counted yet."""
     rendezvous: RendezvousView = RendezvousView()
     admission: Admission | None = None
-    refusal: Refusal | None = None
+    rejection: Rejection | None = None
     namespace_terminating: bool = False
     """The job's namespace is being terminated, and the job with it: nothing can be created there any more."""

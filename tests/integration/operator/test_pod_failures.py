@@ -82,7 +82,7 @@ REPLACED = {
     "preempted by the scheduler": Row(disrupted("PreemptionByScheduler"), {}, "by the cluster"),
     "drained (eviction API)": Row(disrupted("EvictionByEvictionAPI"), {}, "by the cluster"),
     "node shut down": Row(disrupted("TerminationByKubelet"), {}, "by the cluster"),
-    "deleted by hand": Row(deleted, {}, f"Lost {WORKER}"),
+    "deleted by hand": Row(deleted, {}, "Lost "),
 }
 
 

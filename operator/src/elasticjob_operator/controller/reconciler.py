@@ -1,7 +1,7 @@
 """The loop of one job: observe -> plan -> apply -> write status -> tell.
 
 All that is kept between two rounds is in memory for speed alone and may be lost at any moment: the answer to a dry run
-is asked again, a refusal met again, a status that is not written yet decided again (see pacing).
+is asked again, a rejection met again, a status that is not written yet decided again (see pacing).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from elasticjob_operator.planning import (
     refuse,
 )
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Admission, Connectivity, JobState, Refusal
+from elasticjob_operator.state import Admission, Connectivity, JobState, Rejection
 
 log = logging.getLogger(__name__)
 
-FIRST_REFUSAL, LONGEST_REFUSAL = 1.0, 60.0
+FIRST_REJECTION_WAIT, LONGEST_REJECTION_WAIT = 1.0, 60.0
 MISSED_SECONDS = 0.25
 AT_ONCE = 8
 """Writes of one job to its etcd."""
@@ -54,8 +54,8 @@ class _Memory:
 
     uid: str
     admission: Admission | None = None
-    refusal: Refusal | None = None
-    refusals: int = 0
+    rejection: Rejection | None = None
+    rejections: int = 0
     unanswered: int = 0
     """Dry runs in a row that got no verdict."""
     namespace_terminating: bool = False
@@ -141,7 +141,7 @@ class Reconciler:
             self._cluster.observe(key, job.uid),
             rendezvous=dataclasses.replace(self._run_watches.view(key), run_id=memory.run_id),
             admission=memory.admission,
-            refusal=memory.refusal,
+            rejection=memory.rejection,
             namespace_terminating=memory.namespace_terminating,
         )
 
@@ -154,7 +154,7 @@ class Reconciler:
             self._cluster.apply(
                 job,
                 [action for action in actions if not isinstance(action, _RENDEZVOUS)],
-                refused=memory.refusals + memory.unanswered > 0,
+                refused=memory.rejections + memory.unanswered > 0,
             ),
             self._tell_agents(key, [action for action in actions if isinstance(action, _RENDEZVOUS)]),
             return_exceptions=True,
@@ -165,7 +165,7 @@ class Reconciler:
             memory.unanswered = memory.unanswered + 1 if applied.unanswered else 0
             memory.admission = applied.admission
             if applied.unanswered:
-                delay = refusal_wait(memory.unanswered, longest=applied.admission.retry_seconds)
+                delay = rejection_wait(memory.unanswered, longest=applied.admission.retry_seconds)
                 memory.admission = dataclasses.replace(applied.admission, retry_seconds=delay)
         if applied.namespace_terminating:
             memory.namespace_terminating = True  # for good: a namespace that is being terminated never comes back
@@ -173,15 +173,15 @@ class Reconciler:
             return None, applied.done
         if applied.missed:
             self._queue.add_at(key, asyncio.get_running_loop().time() + MISSED_SECONDS)
-        if applied.refusal:
-            memory.refusals += 1
-            delay = refusal_wait(memory.refusals)
+        if applied.rejection:
+            memory.rejections += 1
+            delay = rejection_wait(memory.rejections)
             retry_at = self._clock() + datetime.timedelta(seconds=delay)
-            log.warning("refused, again in %.0f s: %s", delay, applied.refusal, extra=about(key))
-            memory.refusal = Refusal(kinds=applied.refused, message=applied.refusal, retry_at=retry_at)
+            log.warning("refused, again in %.0f s: %s", delay, applied.rejection, extra=about(key))
+            memory.rejection = Rejection(kinds=applied.refused, message=applied.rejection, retry_at=retry_at)
             self._queue.add(key)  # so that status says so
-        elif memory.refusal is not None and applied.created & memory.refusal.kinds:
-            memory.refusal, memory.refusals = None, 0
+        elif memory.rejection is not None and applied.created & memory.rejection.kinds:
+            memory.rejection, memory.rejections = None, 0
         return applied.failure, applied.done
 
     async def _tell_agents(self, key: NamespacedName, actions: list[PublishSpec | EvictMember | ClearRun]) -> None:
@@ -288,9 +288,9 @@ class Reconciler:
         return True
 
 
-def refusal_wait(refusals: int, *, longest: float = LONGEST_REFUSAL) -> float:
-    """How long after the last of so many refusals in a row the next try comes, s."""
-    return min(longest, FIRST_REFUSAL * 2.0 ** min(refusals - 1, 10))
+def rejection_wait(rejections: int, *, longest: float = LONGEST_REJECTION_WAIT) -> float:
+    """How long after the last of so many rejections in a row the next try comes, s."""
+    return min(longest, FIRST_REJECTION_WAIT * 2.0 ** min(rejections - 1, 10))
 
 
 def about(key: NamespacedName, reason: str = "") -> dict[str, object]:

@@ -75,12 +75,12 @@ class Cluster:
         foreign |= {(each.kind.value, each.name) for each in objects if each.owner_uid != uid}
         return JobState(
             pods=tuple(pod for pod in pods if pod.job_uid == uid),
-            taken=frozenset(foreign),
+            names_in_use=frozenset(foreign),
             objects={(each.kind, each.name): each for each in objects if each.owner_uid == uid},
             nodes=None if self._node_informer.forbidden else self._nodes.by_name,
             nodes_watched_since=self._node_informer.watching_since,
             heartbeats=self._heartbeats.by_node,
-            census=self._nodes.census,
+            node_counts=self._nodes.node_counts,
         )
 
     def pod_count(self, key: NamespacedName) -> int:

@@ -57,7 +57,7 @@ def pod_of(body: Json) -> Pod:
         node=intern(spec.get("nodeName") or ""),
         created_at=_time(metadata["creationTimestamp"]),
         scheduled_at=_scheduled_at(conditions),
-        delete_by=_time(metadata["deletionTimestamp"]) if metadata.get("deletionTimestamp") else None,
+        deletion_timestamp=_time(metadata["deletionTimestamp"]) if metadata.get("deletionTimestamp") else None,
         reason=status.get("reason") or "",
         message=status.get("message") or "",
         end=_end(spec, status),

@@ -16,8 +16,8 @@ from elasticjob_operator.kube.cache import Json, ObjectCache
 from elasticjob_operator.kube.client import KubeClient, NotFoundError, RefusedError
 from elasticjob_operator.kube.convert import node_of
 from elasticjob_operator.names import NamespacedName
-from elasticjob_operator.policies.node_loss import take_census
-from elasticjob_operator.state import Census, Heartbeat, Node
+from elasticjob_operator.policies.node_loss import count_nodes
+from elasticjob_operator.state import Heartbeat, Node, NodeCounts
 
 NODE_LEASES = "kube-node-lease"
 """Namespace of the Leases that kubelets renew."""
@@ -39,17 +39,17 @@ class NodeCache(ObjectCache[Node]):
     def __init__(self, changed: Callable[[NamespacedName], None], clock: Clock = utc_now) -> None:
         super().__init__(self._seen, lambda body: ("", body["metadata"]["name"]), changed)
         self._clock = clock
-        self._counted: tuple[Mapping[str, Node], Census] | None = None
+        self._counted: tuple[Mapping[str, Node], NodeCounts] | None = None
 
     def _seen(self, body: Json) -> Node:
         return node_of(body, self.get(("", body["metadata"]["name"])), self._clock())
 
     @property
-    def census(self) -> Census:
+    def node_counts(self) -> NodeCounts:
         """Of all nodes; counted again only where one changed."""
         nodes = self.by_name
         if self._counted is None or self._counted[0] is not nodes:
-            self._counted = nodes, take_census(nodes)
+            self._counted = nodes, count_nodes(nodes)
         return self._counted[1]
 
 

@@ -1,7 +1,7 @@
 """Carrying out actions: one request each, so many at once, and no job at the cost of another.
 
 Pods are created as the Job controller of Kubernetes does it: one, then two, then four at once, twice as many each time
-all went well. The first refusal ends it: a quota that is used up costs a request a round, however many pods are wanted,
+all went well. The first rejection ends it: a quota that is used up costs one request, however many pods are wanted,
 and a webhook that hangs holds one place.
 """
 
@@ -61,7 +61,7 @@ class ApplyResult:
     """What became of a plan's actions, where the next plan must know."""
 
     admission: Admission | None = None
-    refusal: str = ""
+    rejection: str = ""
     """The server's words on a create that it refused, pods before others; empty: it refused none."""
     refused: frozenset[str] = frozenset()
     """Kinds of what it refused."""
@@ -80,7 +80,7 @@ class ApplyResult:
     @property
     def stops(self) -> bool:
         """More of the same would fare no better now."""
-        return bool(self.refusal or self.failure or self.namespace_terminating)
+        return bool(self.rejection or self.failure or self.namespace_terminating)
 
     namespace_terminating: bool = False
     """A create was refused because the job's namespace is being terminated."""
@@ -183,9 +183,9 @@ class Writer:
         except ApiError as error:
             # 5xx too: a webhook that is broken, say. Without an answer at all nothing can be told: no status would be
             # written either.
-            return ApplyResult(refusal=str(error), refused=frozenset({resource.kind}))
+            return ApplyResult(rejection=str(error), refused=frozenset({resource.kind}))
         except RequestTimeoutError as error:
-            return ApplyResult(refusal=f"{error}: an admission webhook may hang", refused=frozenset({resource.kind}))
+            return ApplyResult(rejection=f"{error}: an admission webhook may hang", refused=frozenset({resource.kind}))
         self._on_written(resource, created)
         return ApplyResult(created=frozenset({resource.kind}), done=(action,))
 
@@ -207,8 +207,8 @@ class Writer:
             return ApplyResult()  # of an earlier job of that name: the informer tells when it is gone
         kind = resource.kind
         whose = f"belongs to ElasticJob {owner}" if owner else "does not belong to this job"
-        refusal = f"{kind} {name} exists and {whose}: delete it, or give this job another name"
-        return ApplyResult(refusal=refusal, refused=frozenset({kind}))
+        rejection = f"{kind} {name} exists and {whose}: delete it, or give this job another name"
+        return ApplyResult(rejection=rejection, refused=frozenset({kind}))
 
     async def _patch(self, job: ElasticJob, action: PatchObject) -> None:
         resource = OWNED[action.kind]
@@ -243,7 +243,7 @@ class Writer:
         return ApplyResult(done=(action,))
 
     async def _dry_run(self, job: ElasticJob, action: DryRunCreate) -> ApplyResult:
-        refusal, invalid, unanswered = "", False, False
+        rejection, invalid, unanswered = "", False, False
         try:
             await self._client.request("POST", PODS.path(job.namespace), query=_STRICT, body=dict(action.body))
         except ConflictError:
@@ -251,13 +251,13 @@ class Writer:
         except NamespaceTerminatingError:
             raise
         except RefusedError as error:
-            refusal, invalid = str(error), error.status in (400, 422)
+            rejection, invalid = str(error), error.status in (400, 422)
         except ApiError as error:
-            refusal, unanswered = str(error), True
+            rejection, unanswered = str(error), True
         except RequestTimeoutError as error:
-            refusal, unanswered = f"{error}: an admission webhook may hang", True
+            rejection, unanswered = f"{error}: an admission webhook may hang", True
         now = datetime.datetime.now(datetime.timezone.utc)
-        admission = Admission(template_hash=action.template_hash, refusal=refusal, invalid=invalid, at=now)
+        admission = Admission(template_hash=action.template_hash, rejection=rejection, invalid=invalid, at=now)
         return ApplyResult(admission=admission, unanswered=unanswered)
 
 
@@ -266,7 +266,7 @@ def _merged(results: list[ApplyResult]) -> ApplyResult:
     return ApplyResult(
         admission=asked.admission,
         unanswered=asked.unanswered,
-        refusal=_first_refusal(results),
+        rejection=_first_rejection(results),
         refused=frozenset().union(*(each.refused for each in results)),
         created=frozenset().union(*(each.created for each in results)),
         missed=any(each.missed for each in results),
@@ -276,6 +276,6 @@ def _merged(results: list[ApplyResult]) -> ApplyResult:
     )
 
 
-def _first_refusal(results: Iterable[ApplyResult]) -> str:
-    refused = [each for each in results if each.refusal]
-    return min(refused, key=lambda each: PODS.kind not in each.refused).refusal if refused else ""
+def _first_rejection(results: Iterable[ApplyResult]) -> str:
+    refused = [each for each in results if each.rejection]
+    return min(refused, key=lambda each: PODS.kind not in each.refused).rejection if refused else ""

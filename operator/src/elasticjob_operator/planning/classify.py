@@ -8,7 +8,7 @@ import datetime
 from elasticjob_operator import names
 from elasticjob_operator.api import ElasticJob, RendezvousBackend
 from elasticjob_operator.policies.lifecycle import outlived_its_template
-from elasticjob_operator.policies.node_loss import Held, LossRules, Nodes, take_census
+from elasticjob_operator.policies.node_loss import Held, LossRules, Nodes, count_nodes
 from elasticjob_operator.policies.pod_state import PodState, PodStatus, pod_state_of
 from elasticjob_operator.policies.rendezvous import Rendezvous, rendezvous_of, unknown_end, with_store
 from elasticjob_operator.policies.scale_up_delay import Growth
@@ -93,7 +93,7 @@ def classify(
     scaling = scale(
         job.replicas,
         {pod.index: (pod, stands.state) for pod, stands in current},
-        taken=_taken(job, world),
+        indices_in_use=_indices_in_use(job, world),
         stranded=frozenset(pod.index for pod, stand in current if stand.state is PodState.STRANDED),
         # Worker 0 hosts the store of c10d.
         keep=frozenset({0} if job.spec.rendezvous.backend is RendezvousBackend.C10D else ()),
@@ -113,9 +113,12 @@ def classify(
 def _nodes(world: JobState) -> Nodes | None:
     if world.nodes is None:
         return None
-    census = world.census if world.census is not None else take_census(world.nodes)
+    node_counts = world.node_counts if world.node_counts is not None else count_nodes(world.nodes)
     return Nodes(
-        by_name=world.nodes, watched_since=world.nodes_watched_since, heartbeats=world.heartbeats, census=census
+        by_name=world.nodes,
+        watched_since=world.nodes_watched_since,
+        heartbeats=world.heartbeats,
+        node_counts=node_counts,
     )
 
 
@@ -134,8 +137,10 @@ def _has_its_name(job: ElasticJob, pod: Pod) -> bool:
     return pod.index >= 0 and pod.name == names.worker_name(job.name, pod.index)
 
 
-def _taken(job: ElasticJob, world: JobState) -> frozenset[int]:
+def _indices_in_use(job: ElasticJob, world: JobState) -> frozenset[int]:
     """Indices whose pod names are held by pods of an earlier job."""
     prefix = names.worker_name(job.name, 0)[:-1]
-    others = {name.removeprefix(prefix) for kind, name in world.taken if kind == "Pod" and name.startswith(prefix)}
+    others = {
+        name.removeprefix(prefix) for kind, name in world.names_in_use if kind == "Pod" and name.startswith(prefix)
+    }
     return frozenset(int(index) for index in others if index.isdigit())

@@ -30,7 +30,7 @@ def missing_objects(job: ElasticJob, world: JobState, settings: Settings, rendez
         name = body["metadata"]["name"]
         known = world.objects.get((kind, name))
         if known is None:
-            if (kind.value, name) not in world.taken:
+            if (kind.value, name) not in world.names_in_use:
                 actions.append(CreateObject(kind=kind, body=body, why="the job needs it"))
         elif not known.terminating and (patch := _correction(body, known.body)):
             actions.append(

@@ -48,7 +48,7 @@ from elasticjob_operator.policies.world_size import counted
 from elasticjob_operator.resources.pods import template_hash, worker_pod
 from elasticjob_operator.resources.template import InvalidTemplateError
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import POD, Connectivity, JobState, Pod, Refusal, RendezvousView
+from elasticjob_operator.state import POD, Connectivity, JobState, Pod, Rejection, RendezvousView
 
 
 def plan(job: ElasticJob, world: JobState, settings: Settings, now: datetime.datetime) -> Plan:
@@ -94,9 +94,9 @@ def _active(
         return suspended(job, world, observed, verdict, budget, now)
     counted_now = budget.new_failure.worker if budget.new_failure else ""
     failing = failing_nodes(job, observed.workers, world.nodes, counted_now, now)
-    creations, refusal = _creations(job, world, settings, observed, verdict, failing, now)
+    creations, rejection = _creations(job, world, settings, observed, verdict, failing, now)
     activity = judge_activity(
-        job, world.rendezvous, observed.staying, budget, refusal=refusal, held=observed.held or observed.unknown_end
+        job, world.rendezvous, observed.staying, budget, rejection=rejection, held=observed.held or observed.unknown_end
     )
     done = _completion(job, world, staying, budget, activity, now)
     if done.end is not None:
@@ -117,7 +117,7 @@ def _active(
     timers.append(now if _gives_etcd_up(job, observed) else None)
     timers += _doubts(job, world, observed, activity, now)
     timers += [
-        refusal.retry_at if refusal and now < refusal.retry_at else None,
+        rejection.retry_at if rejection and now < rejection.retry_at else None,
         now if budget.new_failure or verdict.ask or observed.to_ask else None,
     ]
     return Plan(
@@ -197,18 +197,18 @@ def _creations(
     verdict: admission.Verdict,
     failing: Sequence[FailingNode],
     now: datetime.datetime,
-) -> tuple[list[Action], Refusal | None]:
-    """What the job needs and has not, but for kinds that are held back after a refusal; and that refusal, if it is
+) -> tuple[list[Action], Rejection | None]:
+    """What the job needs and has not, but for kinds that are held back after a rejection; and that rejection, if it is
     about any of it."""
     if not (verdict.accepted or observed.workers):
         return [], None
     wanted = missing_objects(job, world, settings, observed.rendezvous)
     wants_pods = bool(verdict.accepted and observed.scaling.create) and observed.unknown_end is None
     kinds = {each.kind.value for each in wanted if isinstance(each, CreateObject)} | ({POD} if wants_pods else set())
-    refusal = world.refusal if world.refusal is not None and world.refusal.kinds & kinds else None
-    held = refusal.kinds if refusal is not None and now < refusal.retry_at else frozenset()
+    rejection = world.rejection if world.rejection is not None and world.rejection.kinds & kinds else None
+    held = rejection.kinds if rejection is not None and now < rejection.retry_at else frozenset()
     wanted = [each for each in wanted if not (isinstance(each, CreateObject) and each.kind.value in held)]
-    return wanted + (_pods(job, observed, failing) if wants_pods and POD not in held else []), refusal
+    return wanted + (_pods(job, observed, failing) if wants_pods and POD not in held else []), rejection
 
 
 def _pods(job: ElasticJob, observed: Classified, failing: Sequence[FailingNode]) -> list[Action]:

@@ -38,14 +38,14 @@ def judge(
         return Verdict(
             accepted=None, reason=Reason.ACCEPTED, message="Validating a worker pod with the API server.", ask=True
         )
-    if not admission.refusal:
+    if not admission.rejection:
         return yes
     due = admission.at + datetime.timedelta(seconds=admission.retry_seconds)
     reason = Reason.INVALID_POD_TEMPLATE if admission.invalid else Reason.POD_REFUSED
     return Verdict(
         accepted=False,
         reason=reason,
-        message=message(reason, error=admission.refusal),
+        message=message(reason, error=admission.rejection),
         ask=now >= due,
         requeue_at=due if now < due else None,
     )

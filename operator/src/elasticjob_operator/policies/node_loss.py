@@ -27,7 +27,7 @@ from elasticjob_runtime.contract import PARTITION_GRACE
 
 from elasticjob_operator.api import OnPartition, Reason, message
 from elasticjob_operator.api.fields import format_time
-from elasticjob_operator.state import Census, Heartbeat, Node, NodeHealth
+from elasticjob_operator.state import Heartbeat, Node, NodeCounts, NodeHealth
 
 FRESH_SECONDS = 10.0
 """A heartbeat read longer ago is read again before anything is done by it, s."""
@@ -64,7 +64,7 @@ class Nodes:
     by_name: Mapping[str, Node]
     watched_since: datetime.datetime | None
     heartbeats: Mapping[str, Heartbeat]
-    census: Census
+    node_counts: NodeCounts
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,22 +88,22 @@ class Loss:
     requeue_at: datetime.datetime | None = None
 
 
-def take_census(nodes: Mapping[str, Node]) -> Census:
+def count_nodes(nodes: Mapping[str, Node]) -> NodeCounts:
     recoveries = sorted(node.recovered_at for node in nodes.values() if node.ready and node.recovered_at is not None)
-    return Census(
+    return NodeCounts(
         total=len(nodes), not_ready=sum(not node.ready for node in nodes.values()), recoveries=tuple(recoveries)
     )
 
 
-def too_many(census: Census, settle_seconds: float, now: datetime.datetime) -> bool:
+def too_many(node_counts: NodeCounts, settle_seconds: float, now: datetime.datetime) -> bool:
     """Whether so many nodes are not ready, or have only just recovered, that the fault cannot be theirs."""
-    recently = len(census.recoveries) - bisect.bisect_right(
-        census.recoveries, now - datetime.timedelta(seconds=settle_seconds)
+    recently = len(node_counts.recoveries) - bisect.bisect_right(
+        node_counts.recoveries, now - datetime.timedelta(seconds=settle_seconds)
     )
-    unhealthy = census.not_ready + recently
-    if census.total and census.not_ready == census.total:
+    unhealthy = node_counts.not_ready + recently
+    if node_counts.total and node_counts.not_ready == node_counts.total:
         return True
-    return unhealthy >= MOST_NODES and unhealthy >= MOST_SHARE * census.total
+    return unhealthy >= MOST_NODES and unhealthy >= MOST_SHARE * node_counts.total
 
 
 def judge_node(
@@ -124,8 +124,8 @@ def _silent(node: Node, nodes: Nodes, rules: LossRules, now: datetime.datetime) 
     waits = _not_before(node, nodes, rules, now)
     if now < waits:
         return Loss(requeue_at=waits)
-    if too_many(nodes.census, rules.settle_seconds, now):
-        return Loss(held=_braked(nodes.census), requeue_at=now + _seconds(rules.settle_seconds))
+    if too_many(nodes.node_counts, rules.settle_seconds, now):
+        return Loss(held=_braked(nodes.node_counts), requeue_at=now + _seconds(rules.settle_seconds))
     heartbeat = _fresh(nodes, node.name, now)
     if heartbeat is None:
         return Loss(ask=True)
@@ -188,8 +188,8 @@ def _kept(node: Node) -> Held:
     )
 
 
-def _braked(census: Census) -> Held:
-    text = message(Reason.NODES_UNHEALTHY, count=census.not_ready, total=census.total)
+def _braked(node_counts: NodeCounts) -> Held:
+    text = message(Reason.NODES_UNHEALTHY, count=node_counts.not_ready, total=node_counts.total)
     return Held(reason=Reason.NODES_UNHEALTHY, message=text)
 
 

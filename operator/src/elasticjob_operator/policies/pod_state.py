@@ -81,9 +81,9 @@ def _with(otherwise: PodStatus, loss: Loss, node: str) -> PodStatus:
 
 def _late(pod: Pod, otherwise: PodStatus, seconds: float, why: str, now: datetime.datetime) -> PodStatus:
     """Of a pod that is to end, lost so many seconds after it should have."""
-    if pod.delete_by is None:
+    if pod.deletion_timestamp is None:
         return otherwise
-    due = pod.delete_by + datetime.timedelta(seconds=seconds)
+    due = pod.deletion_timestamp + datetime.timedelta(seconds=seconds)
     return PodStatus(state=PodState.LOST, why=why) if now >= due else dataclasses.replace(otherwise, requeue_at=due)
 
 
@@ -91,14 +91,14 @@ def _on_unready(
     pod: Pod, node: Node, nodes: Nodes, rules: LossRules, otherwise: PodStatus, now: datetime.datetime
 ) -> PodStatus:
     why = f"node {node.name} is not ready"
-    if pod.delete_by is not None:
-        due = pod.delete_by + datetime.timedelta(seconds=STRANDED_SECONDS)
+    if pod.deletion_timestamp is not None:
+        due = pod.deletion_timestamp + datetime.timedelta(seconds=STRANDED_SECONDS)
         if now < due:
             return dataclasses.replace(otherwise, requeue_at=due)
         return PodStatus(state=PodState.STRANDED, why=f"{why}, and its kubelet does not terminate the pod")
     due = node.seen_at + datetime.timedelta(seconds=rules.lost_seconds)
     if now < due:
         return dataclasses.replace(otherwise, requeue_at=due)
-    if too_many(nodes.census, rules.settle_seconds, now):
+    if too_many(nodes.node_counts, rules.settle_seconds, now):
         return dataclasses.replace(otherwise, requeue_at=now + datetime.timedelta(seconds=rules.settle_seconds))
     return dataclasses.replace(otherwise, replace=True, why=why)

@@ -17,7 +17,7 @@ from elasticjob_operator.policies.node_loss import Held
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.replacement import wait
 from elasticjob_operator.policies.restart_budget import Budget
-from elasticjob_operator.state import POD, Connectivity, Pod, PodPhase, Refusal, RendezvousView
+from elasticjob_operator.state import POD, Connectivity, Pod, PodPhase, Rejection, RendezvousView
 
 CONFIG_REASONS = frozenset(
     {
@@ -64,17 +64,17 @@ def judge_activity(
     workers: Sequence[tuple[Pod, PodStatus]],
     budget: Budget,
     *,
-    refusal: Refusal | None = None,
+    rejection: Rejection | None = None,
     held: Held | None = None,
 ) -> Activity:
-    """`workers`: the pods that stay. `refusal`: of what is to be created now. `held`: why something on a silent node is
-    not given up."""
+    """`workers`: the pods that stay. `rejection`: of what is to be created now. `held`: why something on a silent
+    node is not given up."""
     ready = sum(pod.ready for pod, stand in workers if stand.state is PodState.LIVE)
     round_number = view.plan.round if view.plan else job.status.round
     size = view.plan.world_size if view.plan else job.status.world_size
     left = _left_of_round(view, workers) if job.has_plans else None
     trains = ready >= job.min_replicas and left is None and (not job.has_plans or _is_planned(job, view, round_number))
-    missing = _missing(job, workers, budget, refusal, held)
+    missing = _missing(job, workers, budget, rejection, held)
     if trains:
         reason, text = (
             Reason.TRAINING,
@@ -153,14 +153,14 @@ def _missing(
     job: ElasticJob,
     workers: Sequence[tuple[Pod, PodStatus]],
     budget: Budget,
-    refusal: Refusal | None,
+    rejection: Rejection | None,
     held: Held | None,
 ) -> Missing | None:
     """The first that applies: what the API server refuses; a silent node that is not given up; a pod that does not
     start, with the words of the kubelet or the scheduler; a pod that is gone."""
-    if refusal is not None:
-        reason = Reason.POD_REFUSED if POD in refusal.kinds else Reason.OBJECT_REFUSED
-        return Missing(reason=reason, message=message(reason, error=refusal.message))
+    if rejection is not None:
+        reason = Reason.POD_REFUSED if POD in rejection.kinds else Reason.OBJECT_REFUSED
+        return Missing(reason=reason, message=message(reason, error=rejection.message))
     if held is not None:
         return Missing(reason=held.reason, message=held.message)
     blocked = next((pod for pod, stand in workers if pod.blocked and stand.state is PodState.LIVE), None)

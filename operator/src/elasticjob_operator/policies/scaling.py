@@ -28,12 +28,12 @@ def scale(
     wanted: int,
     pods: Mapping[int, tuple[Pod, PodState]],
     *,
-    taken: frozenset[int] = frozenset(),
+    indices_in_use: frozenset[int] = frozenset(),
     stranded: frozenset[int] = frozenset(),
     keep: frozenset[int] = frozenset(),
 ) -> Scaling:
-    """`pods`: by index, all of the job. `taken`: indices whose pod name is held by something that is not ours (any
-    more). `stranded`: those whose pods hold only their names. `keep`: those that the others cannot do without."""
+    """`pods`: by index, all of the job. `indices_in_use`: those whose pod name belongs to an object of another job.
+    `stranded`: those whose pods hold only their names. `keep`: those that the others cannot do without."""
     used = frozenset(pods)
     pods = {index: pod for index, pod in pods.items() if index not in stranded - keep}
     by_use = sorted(pods, key=lambda index: (index in keep, _use(*pods[index]), -index))
@@ -43,7 +43,7 @@ def scale(
     free = _lowest_free(missing, used)
     return Scaling(
         members=tuple(sorted({*stay, *free})),
-        create=tuple(index for index in free if index not in taken),
+        create=tuple(index for index in free if index not in indices_in_use),
         surplus=tuple(pods[index][0] for index in surplus),
     )
 

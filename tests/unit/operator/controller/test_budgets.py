@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from elasticjob_operator.controller import JobCache, Reconciler, WorkQueue
-from elasticjob_operator.controller.reconciler import AT_ONCE, refusal_wait
+from elasticjob_operator.controller.reconciler import AT_ONCE, rejection_wait
 from elasticjob_operator.controller.status_throttle import LONGEST_CONFLICT, conflict_wait
 from elasticjob_operator.planning import EvictMember
 from elasticjob_operator.settings import Settings
@@ -56,10 +56,11 @@ async def test_dead_members_are_evicted_several_at_once_and_all_of_them() -> Non
 
 
 @pytest.mark.parametrize(
-    ("refusals", "longest", "seconds"), [(1, 60, 1), (2, 60, 2), (5, 60, 16), (7, 60, 60), (1000, 60, 60), (9, 30, 30)]
+    ("rejections", "longest", "seconds"),
+    [(1, 60, 1), (2, 60, 2), (5, 60, 16), (7, 60, 60), (1000, 60, 60), (9, 30, 30)],
 )
-def test_after_each_refusal_the_next_try_comes_later(refusals: int, longest: float, seconds: float) -> None:
-    assert refusal_wait(refusals, longest=longest) == seconds
+def test_after_each_refusal_the_next_try_comes_later(rejections: int, longest: float, seconds: float) -> None:
+    assert rejection_wait(rejections, longest=longest) == seconds
 
 
 @pytest.mark.parametrize(("conflicts", "seconds"), [(0, 0.0), (1, 0.05), (3, 0.2), (1000, LONGEST_CONFLICT)])

@@ -27,7 +27,7 @@ class Server:
 
 
 @pytest.mark.parametrize(
-    ("labels", "refusal"),
+    ("labels", "rejection"),
     [
         ({"elasticjob.dev/job-name": "digits"}, ""),
         (
@@ -37,7 +37,7 @@ class Server:
         ({}, "Service digits exists and does not belong to this job: delete it, or give this job another name"),
     ],
 )
-async def test_name_that_another_job_has_is_told_with_that_jobs_name(labels: dict[str, str], refusal: str) -> None:
+async def test_name_that_another_job_has_is_told_with_that_jobs_name(labels: dict[str, str], rejection: str) -> None:
     writer = Writer(Server(labels), lambda *_: None)  # type: ignore[arg-type]
     action = CreateObject(kind=Kind.SERVICE, body={"metadata": {"name": "digits"}}, why="test")
-    assert (await writer.apply(make_job(), [action])).refusal == refusal
+    assert (await writer.apply(make_job(), [action])).rejection == rejection

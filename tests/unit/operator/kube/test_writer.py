@@ -71,7 +71,7 @@ async def test_a_quota_costs_a_handful_of_requests_and_then_one_a_round() -> Non
     server = Server(lambda number: QUOTA if number > 10 else None)
     writes = writer(server)
     applied = await writes.apply(job(), creates(2000))
-    assert applied.refusal == str(QUOTA)
+    assert applied.rejection == str(QUOTA)
     assert len(applied.done) == 10
     assert server.count() <= 2 * 10 + 2
     before = server.count()
@@ -102,20 +102,20 @@ async def test_creates_that_go_well_double_up_to_the_bound() -> None:
 async def test_a_webhook_that_fails_is_told_in_words_and_asked_once(error: Exception, words: str) -> None:
     server = Server(lambda _: error)
     applied = await writer(server).apply(job(), creates(100))
-    assert words in applied.refusal
+    assert words in applied.rejection
     assert applied.failure is None
     assert server.count() == 1
     ask = DryRunCreate(template_hash="h", body={"metadata": {"name": "w-0"}}, why="new")
     applied = await writer(server).apply(job(), [ask])
     assert applied.admission is not None
-    assert (words in applied.admission.refusal, applied.admission.invalid, applied.unanswered) == (True, False, True)
+    assert (words in applied.admission.rejection, applied.admission.invalid, applied.unanswered) == (True, False, True)
 
 
 async def test_a_server_that_is_away_is_asked_once_and_the_rest_is_tried_later() -> None:
     server = Server(lambda _: ConnectionError("refused"))
     applied = await writer(server).apply(job(), [*creates(100), DeletePod(name="w-200", uid="q", why="too many")])
     assert isinstance(applied.failure, ConnectionError)
-    assert applied.refusal == ""
+    assert applied.rejection == ""
     assert [type(each) for each in applied.done] == [DeletePod], "what went well is told all the same"
     assert server.count() == 1
 

@@ -38,7 +38,7 @@ from elasticjob_operator.state import (
     OwnedObject,
     Pod,
     PodPhase,
-    Refusal,
+    Rejection,
     RendezvousView,
 )
 from elasticjob_runtime.contract import ProgressValue, SpecValue
@@ -139,7 +139,7 @@ def test_no_etcd_is_made_when_one_is_given() -> None:
 
 
 def test_pod_template_that_the_server_refuses_creates_nothing() -> None:
-    refused = dataclasses.replace(ADMITTED, refusal="spec.containers[0].image: Required value", invalid=True)
+    refused = dataclasses.replace(ADMITTED, rejection="spec.containers[0].image: Required value", invalid=True)
     found = ask(make_job(), admission=refused)
     assert kinds(found) == []
     assert condition(found, ConditionType.ACCEPTED) == ("False", "InvalidPodTemplate")
@@ -291,7 +291,7 @@ def test_pod_of_a_node_that_says_it_is_not_ready_has_its_grace_time() -> None:
 
 def test_successor_of_a_pod_that_nobody_can_end_takes_another_name() -> None:
     nodes = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.NOT_READY, since=-60)}
-    pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad", delete_by=-6))
+    pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad", deletion_timestamp=-6))
     found = ask(trained(), *pods, nodes=nodes, rendezvous=make_view(plan=make_plan()))
     assert names(found, CreatePod) == ["digits-worker-4"]
     assert not [each for each in found.actions if isinstance(each, DeletePod)]
@@ -382,14 +382,14 @@ def test_timer_for_a_node_that_is_about_to_be_lost() -> None:
 
 
 def test_quota_refusal_is_waited_for_and_shown() -> None:
-    refusal = Refusal(kinds=frozenset({"Pod"}), message="exceeded quota", retry_at=at(8))
-    found = ask(trained(), make_pod(0), make_pod(1), rendezvous=make_view(plan=make_plan()), refusal=refusal)
+    rejection = Rejection(kinds=frozenset({"Pod"}), message="exceeded quota", retry_at=at(8))
+    found = ask(trained(), make_pod(0), make_pod(1), rendezvous=make_view(plan=make_plan()), rejection=rejection)
     assert names(found, CreatePod) == []
     assert found.requeue_at == at(8)
     running = found.status.condition(ConditionType.RUNNING)
     assert running is not None
     assert "exceeded quota" in running.message
-    assert names(ask(trained(), make_pod(0), seconds=8, refusal=refusal), CreatePod) == [
+    assert names(ask(trained(), make_pod(0), seconds=8, rejection=rejection), CreatePod) == [
         "digits-worker-1",
         "digits-worker-2",
         "digits-worker-3",
@@ -399,10 +399,10 @@ def test_quota_refusal_is_waited_for_and_shown() -> None:
 def test_refusal_of_what_is_not_wanted_any_more_is_not_shown() -> None:
     """The quota refused two more, and the job was scaled down again: nothing is created that would show that it may
     be."""
-    refusal = Refusal(kinds=frozenset({"Pod"}), message="exceeded quota", retry_at=at(8))
+    rejection = Rejection(kinds=frozenset({"Pod"}), message="exceeded quota", retry_at=at(8))
     objects = owned(ask(make_job(), admission=ADMITTED))
     pods, view = [make_pod(0), make_pod(1)], make_view(plan=make_plan(size=2))
-    found = ask(trained(replicas=2), *pods, rendezvous=view, refusal=refusal, objects=objects)
+    found = ask(trained(replicas=2), *pods, rendezvous=view, rejection=rejection, objects=objects)
     running = found.status.condition(ConditionType.RUNNING)
     assert running is not None
     assert "quota" not in running.message
@@ -410,11 +410,11 @@ def test_refusal_of_what_is_not_wanted_any_more_is_not_shown() -> None:
 
 
 def test_refused_autoscaler_holds_no_worker_back() -> None:
-    refusal = Refusal(
+    rejection = Rejection(
         kinds=frozenset({"HorizontalPodAutoscaler"}), message="spec.metrics[0].type: Invalid value", retry_at=at(8)
     )
     job = trained(replicas=2, spec={"scaling": {"metrics": METRICS}})
-    found = ask(job, make_pod(0), rendezvous=make_view(plan=make_plan(size=2)), refusal=refusal)
+    found = ask(job, make_pod(0), rendezvous=make_view(plan=make_plan(size=2)), rejection=rejection)
     assert names(found, CreatePod) == ["digits-worker-1"]
     assert [each.kind for each in found.actions if isinstance(each, CreateObject)] == [Kind.SERVICE]
     assert found.requeue_at == at(8)
@@ -422,7 +422,9 @@ def test_refused_autoscaler_holds_no_worker_back() -> None:
 
 def test_pods_of_an_earlier_job_of_the_name_are_waited_for() -> None:
     found = ask(
-        make_job(replicas=2), admission=ADMITTED, taken=frozenset({("Pod", "digits-worker-0"), ("Service", "digits")})
+        make_job(replicas=2),
+        admission=ADMITTED,
+        names_in_use=frozenset({("Pod", "digits-worker-0"), ("Service", "digits")}),
     )
     assert names(found, CreatePod) == ["digits-worker-1"]
     assert names(found, CreateObject) == []
@@ -622,7 +624,7 @@ class TestSuspension:
         before = self.job(False)
         metadata = before.metadata.model_copy(update={"generation": 3})
         job = make_job(template=other, status=before.status).model_copy(update={"metadata": metadata})
-        old = [make_pod(0), make_pod(1, delete_by=20), make_pod(2)]
+        old = [make_pod(0), make_pod(1, deletion_timestamp=20), make_pod(2)]
         admitted = Admission(template_hash=template_hash(job), at=NOW)
         found = ask(job, *old, rendezvous=self.old, admission=admitted)
         assert names(found, DeletePod) == ["digits-worker-0", "digits-worker-2"]
@@ -632,7 +634,7 @@ class TestSuspension:
         assert found.target is not None
         assert found.target.run_id == f"{UID}-2"
         assert (found.status.round, found.status.restarts.total, found.status.replicas) == (0, 2, 3)
-        again = ask(follow(job, found), make_pod(1, delete_by=20), rendezvous=make_view(run_id=f"{UID}-2"))
+        again = ask(follow(job, found), make_pod(1, deletion_timestamp=20), rendezvous=make_view(run_id=f"{UID}-2"))
         assert again.target is not None
         assert again.target.run_id == f"{UID}-2", "once"
         assert names(again, CreatePod) == []
@@ -641,7 +643,7 @@ class TestSuspension:
     def test_template_that_is_restored_with_the_suspension_touches_nothing_else(self) -> None:
         other = {"spec": {"containers": [{"name": "trainer", "image": "trainer:2"}]}}
         job = make_job(template=other, spec={"lifecycle": {"suspend": True}}, status=self.job().status)
-        found = ask(job, make_pod(0), make_pod(1, delete_by=20), rendezvous=self.old)
+        found = ask(job, make_pod(0), make_pod(1, deletion_timestamp=20), rendezvous=self.old)
         assert names(found, DeletePod) == ["digits-worker-0"]
         assert condition(found, ConditionType.SUSPENDED) == ("False", "Suspending")
         assert condition(found, ConditionType.ACCEPTED) == ("True", "Accepted"), "not asked yet, and no event"
@@ -653,7 +655,7 @@ class TestSuspension:
         rests = follow(job, ask(self.job(True, ConditionType.ACCEPTED, ConditionType.RUNNING)))
         job = rests.model_copy(update={"metadata": job.metadata.model_copy(update={"generation": 2}), "spec": job.spec})
         refused = Admission(
-            template_hash=template_hash(job), refusal="spec.containers[0].image: Required value", invalid=True, at=NOW
+            template_hash=template_hash(job), rejection="spec.containers[0].image: Required value", invalid=True, at=NOW
         )
         found = ask(job, admission=refused)
         assert condition(found, ConditionType.RUNNING) == ("False", "InvalidPodTemplate")
@@ -675,7 +677,9 @@ class TestSuspension:
         assert condition(found, ConditionType.SUCCEEDED) == ("True", "WorkersSucceeded")
 
     def test_that_its_workers_fail_of_the_suspension_is_no_failure_of_the_job(self) -> None:
-        found = ask(self.job(), make_pod(0, delete_by=9), rendezvous=make_view(outcome=make_outcome("failed", "Other")))
+        found = ask(
+            self.job(), make_pod(0, deletion_timestamp=9), rendezvous=make_view(outcome=make_outcome("failed", "Other"))
+        )
         assert condition(found, ConditionType.FAILED) == ("False", "NotFinished")
 
 

@@ -221,7 +221,9 @@ class Cluster(RuleBasedStateMachine):
         its name."""
         overdue = self.now - datetime.timedelta(seconds=STRANDED_SECONDS)
         return sum(
-            pod.delete_by is None or pod.delete_by > overdue or self.nodes[pod.node].health not in unable
+            pod.deletion_timestamp is None
+            or pod.deletion_timestamp > overdue
+            or self.nodes[pod.node].health not in unable
             for pod in self.pods.values()
         )
 
@@ -247,7 +249,9 @@ class Cluster(RuleBasedStateMachine):
         if action.force or not pod.node or pod.ended:
             del self.pods[action.name]
         else:
-            self.pods[action.name] = dataclasses.replace(pod, delete_by=self.now + datetime.timedelta(seconds=30))
+            self.pods[action.name] = dataclasses.replace(
+                pod, deletion_timestamp=self.now + datetime.timedelta(seconds=30)
+            )
 
     def write(self, status: Status) -> None:
         old = {each.type: each for each in self.job.status.conditions}

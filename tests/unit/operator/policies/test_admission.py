@@ -11,8 +11,8 @@ HASH = make_pod().template_hash
 ACCEPTED = make_status(ConditionType.ACCEPTED)
 
 
-def answer(refusal: str = "", *, invalid: bool = False, seconds: float = 0, template_hash: str = HASH) -> Admission:
-    return Admission(template_hash=template_hash, refusal=refusal, invalid=invalid, at=at(seconds))
+def answer(rejection: str = "", *, invalid: bool = False, seconds: float = 0, template_hash: str = HASH) -> Admission:
+    return Admission(template_hash=template_hash, rejection=rejection, invalid=invalid, at=at(seconds))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.unit.operator.builders import NOW, at, ended, failed_pod, make_pod
 RUNNING, ALL, NONE = CleanPods.RUNNING, CleanPods.ALL, CleanPods.NONE
 LIVE = (make_pod(0), PodState.LIVE)
 FAILED = (failed_pod(1), PodState.FAILED)
-LEAVING = (make_pod(2, delete_by=5), PodState.LEAVING)
+LEAVING = (make_pod(2, deletion_timestamp=5), PodState.LEAVING)
 LOST = (make_pod(3), PodState.LOST)
 SIDECAR = (make_pod(4, end=ended(0)), PodState.SUCCEEDED)
 """Its trainer has ended, another container runs on."""

@@ -87,7 +87,7 @@ AWAY = make_view(Connectivity.UNREACHABLE)
         ),
         pytest.param(
             make_view(),
-            [make_pod(0, PodPhase.SUCCEEDED, end=ended(0, at=-99), delete_by=0), make_pod(1)],
+            [make_pod(0, PodPhase.SUCCEEDED, end=ended(0, at=-99), deletion_timestamp=0), make_pod(1)],
             FINE,
             None,
             None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_operator.api import OnPartition, Reason
-from elasticjob_operator.policies.node_loss import LossRules, Nodes, judge_node, take_census, too_many
+from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes, judge_node, too_many
 from elasticjob_operator.state import LONG_AGO, Heartbeat, Node, NodeHealth
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ def nodes(*others: Node, heartbeat: Heartbeat | None = None, watched: float | No
     by_name = {node.name: node for node in (*GOOD, *others)}
     heartbeats = {"bad": heartbeat} if heartbeat else {}
     since = None if watched is None else at(watched)
-    return Nodes(by_name=by_name, watched_since=since, heartbeats=heartbeats, census=take_census(by_name))
+    return Nodes(by_name=by_name, watched_since=since, heartbeats=heartbeats, node_counts=count_nodes(by_name))
 
 
 def silent(since: float = -10, seen: float | None = None, **node: bool) -> Node:
@@ -145,7 +145,7 @@ def test_nothing_is_given_up_while_most_nodes_are_not_ready(
     every = {
         f"n{index}": make_node(f"n{index}", health, recovered=times.get(index)) for index, health in enumerate(healths)
     }
-    assert too_many(take_census(every), 25, NOW) is expected
+    assert too_many(count_nodes(every), 25, NOW) is expected
 
 
 def test_brake_is_said_with_its_figures_and_the_remedy() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_operator.policies.node_loss import LossRules, Nodes, take_census
+from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes
 from elasticjob_operator.policies.pod_state import PodState, pod_state_of
 from elasticjob_operator.state import LONG_AGO, Node, NodeHealth, Pod, PodPhase
 
@@ -14,7 +14,7 @@ def nodes(*others: Node) -> Nodes:
     """Their Leases are old."""
     by_name = {node.name: node for node in (make_node("good"), *others)}
     heartbeats = {name: make_heartbeat(exists=name in by_name) for name in ("bad", "gone", "new")}
-    return Nodes(by_name=by_name, watched_since=LONG_AGO, heartbeats=heartbeats, census=take_census(by_name))
+    return Nodes(by_name=by_name, watched_since=LONG_AGO, heartbeats=heartbeats, node_counts=count_nodes(by_name))
 
 
 def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
@@ -30,12 +30,22 @@ def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
         pytest.param(make_pod(node="bad"), bad(-5), PodState.LOST, None, id="node away for 5 s"),
         pytest.param(make_pod(node="gone", created=-60), nodes(), PodState.LOST, None, id="node deleted"),
         pytest.param(make_pod(node="new", created=-1), nodes(), PodState.LIVE, 9, id="node not told of yet"),
-        pytest.param(make_pod(node="good", delete_by=20), nodes(), PodState.LEAVING, 320, id="deleted by hand"),
         pytest.param(
-            make_pod(node="good", delete_by=-100), nodes(), PodState.LEAVING, 200, id="ends slowly on a good node"
+            make_pod(node="good", deletion_timestamp=20), nodes(), PodState.LEAVING, 320, id="deleted by hand"
         ),
-        pytest.param(make_pod(node="good", delete_by=-300), nodes(), PodState.LOST, None, id="stuck on a good node"),
-        pytest.param(make_pod(node="bad", delete_by=30), bad(-6), PodState.LOST, None, id="deleted, node dead"),
+        pytest.param(
+            make_pod(node="good", deletion_timestamp=-100),
+            nodes(),
+            PodState.LEAVING,
+            200,
+            id="ends slowly on a good node",
+        ),
+        pytest.param(
+            make_pod(node="good", deletion_timestamp=-300), nodes(), PodState.LOST, None, id="stuck on a good node"
+        ),
+        pytest.param(
+            make_pod(node="bad", deletion_timestamp=30), bad(-6), PodState.LOST, None, id="deleted, node dead"
+        ),
         pytest.param(failed_pod(node="bad"), bad(-99), PodState.FAILED, None, id="failed before"),
         pytest.param(
             make_pod(phase=PodPhase.SUCCEEDED, node="bad"),
@@ -45,13 +55,19 @@ def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
             id="succeeded before its node died",
         ),
         pytest.param(
-            failed_pod(node="bad", delete_by=0), bad(-99), PodState.LOST, None, id="failed, deleted, node dead: stuck"
+            failed_pod(node="bad", deletion_timestamp=0),
+            bad(-99),
+            PodState.LOST,
+            None,
+            id="failed, deleted, node dead: stuck",
         ),
         pytest.param(make_pod(node="any"), None, PodState.LIVE, None, id="may not see nodes"),
         pytest.param(
-            make_pod(node="any", delete_by=-10), None, PodState.LEAVING, 20, id="may not see nodes: ends late"
+            make_pod(node="any", deletion_timestamp=-10), None, PodState.LEAVING, 20, id="may not see nodes: ends late"
         ),
-        pytest.param(make_pod(node="any", delete_by=-31), None, PodState.LOST, None, id="may not see nodes: stuck"),
+        pytest.param(
+            make_pod(node="any", deletion_timestamp=-31), None, PodState.LOST, None, id="may not see nodes: stuck"
+        ),
         pytest.param(make_pod(node="bad"), bad(-2, NOT_READY), PodState.LIVE, 3, id="Ready=False for 2 s"),
         pytest.param(
             make_pod(node="bad"),
@@ -61,14 +77,14 @@ def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
             id="Ready=False for an hour: its kubelet lives",
         ),
         pytest.param(
-            make_pod(node="bad", delete_by=3),
+            make_pod(node="bad", deletion_timestamp=3),
             bad(-60, NOT_READY),
             PodState.LEAVING,
             8,
             id="... saves, and has its grace",
         ),
         pytest.param(
-            make_pod(node="bad", delete_by=-5),
+            make_pod(node="bad", deletion_timestamp=-5),
             bad(-60, NOT_READY),
             PodState.STRANDED,
             None,

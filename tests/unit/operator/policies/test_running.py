@@ -8,7 +8,7 @@ from elasticjob_operator.api import ConditionType, Failure, Reason, Restarts, St
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.restart_budget import Budget
 from elasticjob_operator.policies.running import judge_activity
-from elasticjob_operator.state import Blocked, Connectivity, Pod, PodPhase, Refusal, RendezvousView
+from elasticjob_operator.state import Blocked, Connectivity, Pod, PodPhase, Rejection, RendezvousView
 
 from tests.unit.operator.builders import (
     NOW,
@@ -49,7 +49,7 @@ def unready(count: int) -> list[tuple[Pod, PodStatus]]:
 
 
 def gone(state: PodState, why: str = "deleted", code: int = 143) -> list[tuple[Pod, PodStatus]]:
-    pod = failed_pod(5, code=code) if state is PodState.FAILED else make_pod(5, delete_by=9)
+    pod = failed_pod(5, code=code) if state is PodState.FAILED else make_pod(5, deletion_timestamp=9)
     return [(pod, PodStatus(state=state, why=why))]
 
 
@@ -191,7 +191,7 @@ def test_lost_worker_is_named_with_its_node() -> None:
 
 def test_cause_of_a_failed_worker_is_not_replaced_by_our_own_deletion_of_it() -> None:
     said = make_status(ConditionType.RESTARTING, reason="WorkerLost", message="preempted", round=2)
-    deleted = [(failed_pod(5, delete_by=9), PodStatus(state=PodState.LEAVING, why="deleted"))]
+    deleted = [(failed_pod(5, deletion_timestamp=9), PodStatus(state=PodState.LEAVING, why="deleted"))]
     found = judge_activity(make_job(status=said), PLANNED, live(1) + deleted, CALM)
     assert (found.restarting_reason, found.restarting_message) == (Reason.WORKER_LOST, "preempted")
 
@@ -203,8 +203,8 @@ def test_image_error_is_shown_in_the_kubelets_words() -> None:
 
 
 def test_quota_that_stops_growth_is_shown_while_training() -> None:
-    refusal = Refusal(kinds=frozenset({"Pod"}), message="exceeded quota: gpus", retry_at=at(8))
-    found = judge_activity(make_job(), PLANNED, live(4), CALM, refusal=refusal)
+    rejection = Rejection(kinds=frozenset({"Pod"}), message="exceeded quota: gpus", retry_at=at(8))
+    found = judge_activity(make_job(), PLANNED, live(4), CALM, rejection=rejection)
     assert found.running
     assert "exceeded quota: gpus" in found.running_message
     assert found.missing is not None
@@ -212,8 +212,8 @@ def test_quota_that_stops_growth_is_shown_while_training() -> None:
 
 
 def test_refused_autoscaler_is_not_told_as_refused_pods() -> None:
-    refusal = Refusal(kinds=frozenset({"HorizontalPodAutoscaler"}), message="spec.metrics[0].type", retry_at=at(8))
-    found = judge_activity(make_job(), make_view(), live(1), CALM, refusal=refusal)
+    rejection = Rejection(kinds=frozenset({"HorizontalPodAutoscaler"}), message="spec.metrics[0].type", retry_at=at(8))
+    found = judge_activity(make_job(), make_view(), live(1), CALM, rejection=rejection)
     assert found.running_reason is Reason.OBJECT_REFUSED
     assert found.running_message.startswith(
         "1 of 4 worker pods are ready; training needs at least 2. Cannot create the job's Services"

@@ -18,7 +18,7 @@ def run(*indices: int) -> dict[int, PodState | str]:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "there", "taken", "members", "create", "surplus"),
+    ("wanted", "there", "indices_in_use", "members", "create", "surplus"),
     [
         pytest.param(3, {}, (), [0, 1, 2], [0, 1, 2], [], id="new job"),
         pytest.param(3, run(0, 1, 2), (), [0, 1, 2], [], [], id="nothing to do"),
@@ -59,7 +59,7 @@ def run(*indices: int) -> dict[int, PodState | str]:
 def test_who_stays_who_leaves_who_comes(
     wanted: int,
     there: Mapping[int, PodState | str],
-    taken: tuple[int, ...],
+    indices_in_use: tuple[int, ...],
     members: list[int],
     create: list[int],
     surplus: list[int],
@@ -71,5 +71,5 @@ def test_who_stays_who_leaves_who_comes(
         )
         for index, state in there.items()
     }
-    found = scale(wanted, pods, taken=frozenset(taken))
+    found = scale(wanted, pods, indices_in_use=frozenset(indices_in_use))
     assert (list(found.members), list(found.create), [pod.index for pod in found.surplus]) == (members, create, surplus)
