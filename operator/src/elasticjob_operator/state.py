@@ -248,7 +248,7 @@ class Admission:
     template_hash: str
     """Of the pod that was tried."""
     rejection: str = ""
-    """The server's own words; empty: it would create the pod."""
+    """The API server's message; empty: it would create the pod."""
     invalid: bool = False
     """The pod itself is at fault (400, 422), not quota or an admission rule."""
     at: datetime.datetime
@@ -259,11 +259,10 @@ class Admission:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Rejection:
-    """The API server refused to create something for a cause that may pass: quota, an admission rule, a name that is
-    taken."""
+    """The API server rejected a create for a reason that may pass: quota, an admission policy, a name in use."""
 
     kinds: frozenset[str]
-    """Of what it refused: Pod, Service, StatefulSet, HorizontalPodAutoscaler."""
+    """Kinds whose creation failed: Pod, Service, StatefulSet, HorizontalPodAutoscaler."""
     message: str
     retry_at: datetime.datetime
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from elasticjob_operator.api import Condition, ConditionStatus, ConditionType, ElasticJob, Failure, Restarts, Status
 from elasticjob_operator.names import COMPONENT_WORKER, worker_name
+from elasticjob_operator.policies.failures import PodFailure, classify_failure
+from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.resources.pods import template_hash
 from elasticjob_operator.state import (
     Blocked,
@@ -131,6 +133,17 @@ def failed_pod(
 ) -> Pod:
     """A pod whose training container ended with `code`."""
     return make_pod(index, PodPhase.FAILED, end=ended(code, at=at, started=started, reason=reason), **pod)
+
+
+def with_failures(*pods: Pod, job: ElasticJob | None = None) -> list[tuple[Pod, PodFailure]]:
+    """Failed pods, with their failures by the rules of `job`."""
+    rules = job.spec.restart_policy.rules if job is not None else ()
+    return [(pod, classify_failure(pod, rules)) for pod in pods]
+
+
+def with_status(pod: Pod, state: PodState, reason: str = "") -> tuple[Pod, PodStatus]:
+    failure = classify_failure(pod) if state is PodState.FAILED else None
+    return pod, PodStatus(state=state, reason=reason, failure=failure)
 
 
 def ended(code: int, *, at: float = 0, started: float = -300, reason: str = "Error", message: str = "") -> ContainerEnd:

@@ -2,6 +2,7 @@
 
 from elasticjob_operator.api.checkpoint import Checkpoint
 from elasticjob_operator.api.conditions import (
+    BLOCKING_REASONS,
     MESSAGES,
     Condition,
     ConditionStatus,
@@ -47,6 +48,7 @@ from elasticjob_operator.api.status import (
 
 __all__ = [
     "API_VERSION",
+    "BLOCKING_REASONS",
     "GROUP",
     "KIND",
     "MESSAGES",

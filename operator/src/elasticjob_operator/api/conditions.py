@@ -253,7 +253,7 @@ def set_condition(
     return tuple(new if condition is old else condition for condition in conditions)
 
 
-_BLOCKING = frozenset(
+BLOCKING_REASONS = frozenset(
     {
         Reason.POD_REFUSED,
         Reason.OBJECT_REFUSED,
@@ -264,6 +264,7 @@ _BLOCKING = frozenset(
         Reason.NODES_UNHEALTHY,
     }
 )
+"""Reasons that someone may have to act on before the job can run."""
 _ETCD_PROBLEMS = frozenset({Reason.ETCD_UNREACHABLE, Reason.ETCD_DENIED})
 
 
@@ -293,7 +294,7 @@ def summary_of(conditions: Iterable[Condition]) -> str:
             ConditionType.RUNNING.value,
         )
     waiting_for = reason(ConditionType.RUNNING)
-    if waiting_for in _BLOCKING or waiting_for == Reason.SUSPENDING:
+    if waiting_for in BLOCKING_REASONS or waiting_for == Reason.SUSPENDING:
         return waiting_for
     if is_true(ConditionType.RESTARTING):
         return ConditionType.RESTARTING.value

@@ -32,7 +32,7 @@ from elasticjob_operator.planning import (
     PublishSpec,
     events_of_actions,
     plan,
-    refuse,
+    plan_for_invalid_spec,
 )
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Admission, Connectivity, JobState, Rejection
@@ -129,7 +129,7 @@ class Reconciler:
         memory.run_id = decided.target.run_id if decided.target else ""
         _log_actions(key, decided.actions)
         failure, done = await self._apply(key, job, memory, decided.actions)
-        decided = dataclasses.replace(decided, stories=(*decided.stories, *events_of_actions(done)))
+        decided = dataclasses.replace(decided, events=(*decided.events, *events_of_actions(done)))
         await self._write_status(key, job.metadata.resource_version, job.status, decided, memory, done=bool(done))
         if failure is not None:
             raise failure
@@ -195,7 +195,7 @@ class Reconciler:
                 try:
                     await self._run_watches.execute(key, action)
                 except StoreError as error:
-                    log.warning("%s: %s", _described(action), error, extra=about(key, action.why))
+                    log.warning("%s: %s", _described(action), error, extra=about(key, action.reason))
                     failed = True
                 if failed:
                     return
@@ -206,7 +206,7 @@ class Reconciler:
         self, key: NamespacedName, version: str, written: Status, decided: Plan, memory: _Memory, *, done: bool = False
     ) -> None:
         """`version`, `written`: of the job that was decided on; `done`: this round created or deleted something."""
-        stories = tuple(dict.fromkeys(memory.untold + decided.stories))
+        stories = tuple(dict.fromkeys(memory.untold + decided.events))
         if decided.status != written:
             now = time.monotonic()
             held_since = memory.held_since if memory.unwritten is not None else now
@@ -273,7 +273,9 @@ class Reconciler:
         uid = str(body["metadata"]["uid"])
         before = Status.model_validate(body.get("status") or {})
         memory = self._memories.setdefault(key, _Memory(uid=uid))
-        await self._write_status(key, str(self._jobs.version(key)), before, refuse(body, error, self._clock()), memory)
+        await self._write_status(
+            key, str(self._jobs.version(key)), before, plan_for_invalid_spec(body, error, self._clock()), memory
+        )
 
     async def _leave(self, key: NamespacedName, uid: str) -> bool:
         """The job was deleted: owner references take its objects; its keys in an etcd of the user's we take ourselves,
@@ -282,7 +284,7 @@ class Reconciler:
         if view.connectivity is Connectivity.REACHABLE and not view.empty:
             if self._cluster.has_active_pods(key, uid):
                 return False  # their end wakes this key again
-            await self._tell_agents(key, [ClearRun(why="the job was deleted")])
+            await self._tell_agents(key, [ClearRun(reason="the job was deleted")])
         await self._run_watches.follow(key, None)
         del self._memories[key]
         return True
@@ -305,7 +307,7 @@ def _log_actions(key: NamespacedName, actions: Iterable[Action]) -> None:
     """One line for all of a kind and reason: a job of a thousand workers is not told of in a thousand lines."""
     groups: dict[tuple[str, str], list[str]] = {}
     for action in actions:
-        groups.setdefault((type(action).__name__, action.why), []).append(_name(action))
+        groups.setdefault((type(action).__name__, action.reason), []).append(_name(action))
     for (kind, why), names in groups.items():
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         log.info("%s %s%s: %s", kind, ", ".join(names[:NAMED]), more, why, extra=about(key, why))
@@ -322,4 +324,4 @@ def _name(action: Action) -> str:
 
 def _described(action: Action) -> str:
     """Kind, object and reason, without the body."""
-    return f"{type(action).__name__} {_name(action)}".strip() + f": {action.why}"
+    return f"{type(action).__name__} {_name(action)}".strip() + f": {action.reason}"

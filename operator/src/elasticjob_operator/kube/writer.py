@@ -220,7 +220,7 @@ class Writer:
                 resource, await self._client.request("PATCH", path, query=query, body=patch, content_type=MERGE_PATCH)
             )
         except (ConflictError, NotFoundError, RefusedError) as error:
-            log.warning("cannot put %s right: %s", action.name, error, extra={"reason": action.why})
+            log.warning("cannot put %s right: %s", action.name, error, extra={"reason": action.reason})
 
     async def _delete(
         self,

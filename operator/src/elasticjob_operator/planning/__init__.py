@@ -1,6 +1,6 @@
-"""What to do about a job: `plan(job, world, settings, now) -> Plan`, pure.
+"""What to do about a job: `plan(job, state, settings, now) -> Plan`, a pure function.
 
-Policies decide; this turns their words into actions and status.
+The policies decide; this package turns their decisions into actions and status.
 """
 
 from elasticjob_operator.planning.actions import (
@@ -21,8 +21,7 @@ from elasticjob_operator.planning.actions import (
     Target,
 )
 from elasticjob_operator.planning.events import events_of_actions
-from elasticjob_operator.planning.invalid_spec import refuse
-from elasticjob_operator.planning.plan import plan
+from elasticjob_operator.planning.plan import plan, plan_for_invalid_spec
 
 __all__ = [
     "Action",
@@ -42,5 +41,5 @@ __all__ = [
     "Target",
     "events_of_actions",
     "plan",
-    "refuse",
+    "plan_for_invalid_spec",
 ]

@@ -1,10 +1,10 @@
-"""What a plan can ask for. Every action says why; executing one twice does no harm."""
+"""The actions of a plan. Each one has a reason; executing one twice does no harm."""
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from elasticjob_runtime.contract import SpecValue
@@ -15,12 +15,13 @@ from elasticjob_operator.state import Kind
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    why: str
+    reason: str
+    """For people: in logs, and in the Event of a deletion."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class CreatePod(Action):
-    """By name: the API server refuses a twin."""
+    """The API server rejects a second pod of the same name."""
 
     body: Mapping[str, Any]
 
@@ -29,9 +30,9 @@ class CreatePod(Action):
 class DeletePod(Action):
     name: str
     uid: str
-    """Only this very pod, never a successor of the same name."""
+    """Only this pod, never a later one of the same name."""
     force: bool = False
-    """Without waiting for its kubelet, which is gone."""
+    """Without waiting for its kubelet."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +43,7 @@ class CreateObject(Action):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PatchObject(Action):
-    """Put right an object of ours that somebody changed."""
+    """Restore an object that someone changed."""
 
     kind: Kind
     name: str
@@ -60,7 +61,7 @@ class DeleteObject(Action):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DeleteJob(Action):
-    """The job itself, and by owner references all it has."""
+    """Delete the job, and with it everything that it owns."""
 
     name: str
     uid: str
@@ -68,7 +69,7 @@ class DeleteJob(Action):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DryRunCreate(Action):
-    """Dry-run create: would the API server take this pod? The answer is part of the next world."""
+    """Ask the API server whether it would create this pod. The answer is part of the next observed state."""
 
     template_hash: str
     body: Mapping[str, Any]
@@ -76,22 +77,23 @@ class DryRunCreate(Action):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ReadHeartbeat(Action):
-    """Read a node and its kubelet's Lease: does it answer after all? The answer is part of the next world."""
+    """Read a node and its kubelet's Lease, in case the kubelet is alive after all. The answer is part of the next
+    observed state."""
 
     node: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PublishSpec(Action):
-    """Write the membership hint."""
+    """Write the membership hint for the agents."""
 
     spec: SpecValue
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EvictMember(Action):
-    """Delete the member key of an agent that is certainly dead, so that the others need not wait for its lease to
-    end."""
+    """Delete the member key of an agent that is certainly dead, so that the others do not wait for its lease to
+    expire."""
 
     member: str
 
@@ -108,7 +110,7 @@ class Target:
     endpoint: str
     run_id: str
     ready_store_pod: str = ""
-    """Changes when another try is worth more than waiting: the job's own etcd came up."""
+    """UIDs of the ready pods of the job's own etcd. A change means that it is worth connecting again at once."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,9 +126,13 @@ class JobEvent:
 class Plan:
     status: Status
     actions: tuple[Action, ...] = ()
-    stories: tuple[JobEvent, ...] = ()
-    """Told once the status is written."""
+    events: tuple[JobEvent, ...] = ()
+    """Recorded once the status is written."""
     target: Target | None = None
-    """None: the rendezvous is of no interest any more."""
+    """None: stop following the rendezvous."""
     requeue_at: datetime.datetime | None = None
-    """The earliest time at which time alone changes the plan. None: none."""
+    """The earliest time at which the plan changes even if nothing else does. None: never."""
+
+
+def earliest(times: Iterable[datetime.datetime | None]) -> datetime.datetime | None:
+    return min((each for each in times if each is not None), default=None)

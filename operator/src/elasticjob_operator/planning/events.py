@@ -1,15 +1,14 @@
-"""The Events of a round: what changed in the conditions, and what was done that a person wants to know of. Each
-once."""
+"""The Events of a job: changes of its conditions, and actions that its owner wants to know of."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from elasticjob_operator.api import ConditionStatus, ConditionType, Reason, Status, message
+from elasticjob_operator.api import BLOCKING_REASONS, ConditionStatus, ConditionType, Reason, Status, message
 from elasticjob_operator.planning.actions import Action, CreateObject, CreatePod, DeletePod, JobEvent
 from elasticjob_operator.state import Kind
 
-_UNTOLD = frozenset(
+_ROUTINE = frozenset(
     {
         Reason.NOT_FINISHED,
         Reason.FINISHED,
@@ -17,7 +16,7 @@ _UNTOLD = frozenset(
         Reason.WAITING_FOR_RENDEZVOUS,
         Reason.ETCD_STARTING,
         Reason.STORE_STARTING,
-        Reason.RESUMED,  # Training says the same
+        Reason.RESUMED,  # the Event of Training says the same
         Reason.SUSPENDING,
         Reason.SCALING_UP,
         Reason.SCALING_DOWN,
@@ -27,28 +26,16 @@ _UNTOLD = frozenset(
         Reason.RESIZING,
     }
 )
-"""Reasons that are the ordinary course of things."""
+"""Reasons that every job goes through: they are no Events."""
 
 _READY = frozenset({Reason.ETCD_READY, Reason.STORE_READY})
-_STARTS = frozenset({Reason.ETCD_STARTING, Reason.STORE_STARTING})
-"""Ready for the first time is the ordinary course too, and would be an Event of every job; ready again is news."""
+_STARTING = frozenset({Reason.ETCD_STARTING, Reason.STORE_STARTING})
+"""A rendezvous that is ready for the first time is no Event; one that is ready again is."""
 
-_BAD = frozenset(
-    {
-        Reason.WORKER_FAILED,
-        Reason.POD_REFUSED,
-        Reason.OBJECT_REFUSED,
-        Reason.IMAGE_UNAVAILABLE,
-        Reason.CONTAINER_CONFIG_ERROR,
-        Reason.UNSCHEDULABLE,
-        Reason.NODE_SILENT,
-        Reason.NODES_UNHEALTHY,
-    }
-)
-"""Reasons for which somebody may have to do something, whatever the condition."""
-
-_BAD_WHEN_TRUE = frozenset({ConditionType.FAILED.value, ConditionType.STALLED.value, ConditionType.DEGRADED.value})
-_GOOD_WHEN_TRUE = frozenset(
+_WARNING = BLOCKING_REASONS | {Reason.WORKER_FAILED}
+"""Reasons whose Events are warnings, whatever the condition and its status."""
+_WARNING_WHEN_TRUE = frozenset({ConditionType.FAILED.value, ConditionType.STALLED.value, ConditionType.DEGRADED.value})
+_WARNING_WHEN_FALSE = frozenset(
     {
         ConditionType.ACCEPTED.value,
         ConditionType.RENDEZVOUS_READY.value,
@@ -58,9 +45,9 @@ _GOOD_WHEN_TRUE = frozenset(
 )
 
 
-def tell(before: Status, after: Status, failure: str = "") -> tuple[JobEvent, ...]:
-    """Of conditions whose status or reason changed. `failure`: one that is counted now, which is told even where
-    conditions stay."""
+def events_of_status(before: Status, after: Status, failure: str = "") -> tuple[JobEvent, ...]:
+    """One Event for each condition whose status or reason changed. `failure`: message of a failure that is counted now,
+    which is an Event even if no condition changes."""
     changes = tuple(_changes(before, after))
     if not failure or any(each.reason is Reason.WORKER_FAILED for each in changes):
         return changes
@@ -68,45 +55,51 @@ def tell(before: Status, after: Status, failure: str = "") -> tuple[JobEvent, ..
 
 
 def events_of_actions(done: Sequence[Action]) -> tuple[JobEvent, ...]:
-    """`done`: actions that were carried out. What was refused did not happen."""
-    return tuple(_deeds(done))
+    """`done`: actions that were carried out successfully."""
+    return tuple(_of_actions(done))
 
 
 def _changes(before: Status, after: Status) -> Iterator[JobEvent]:
     old = {each.type: (each.status, each.reason) for each in before.conditions}
     for condition in after.conditions:
-        if old.get(condition.type) == (condition.status, condition.reason) or condition.reason in _UNTOLD:
+        if old.get(condition.type) == (condition.status, condition.reason) or condition.reason in _ROUTINE:
             continue
         known = old.get(condition.type)
-        if condition.reason in _READY and (known is None or known[1] in _STARTS):
+        if condition.reason in _READY and (known is None or known[1] in _STARTING):
             continue
         if condition.reason == Reason.SUSPENDED and condition.type != ConditionType.SUSPENDED:
-            continue  # said once
+            continue  # one Event for all conditions
         is_true = condition.status is ConditionStatus.TRUE
         if condition.type in (ConditionType.SUCCEEDED, ConditionType.FAILED) and not is_true:
             continue
-        bad = (condition.type in _BAD_WHEN_TRUE and is_true) or (condition.type in _GOOD_WHEN_TRUE and not is_true)
-        bad = bad or condition.reason in _BAD
-        yield JobEvent(reason=Reason(condition.reason), message=condition.message, warning=bad)
+        warning = (
+            condition.reason in _WARNING
+            or (condition.type in _WARNING_WHEN_TRUE and is_true)
+            or (condition.type in _WARNING_WHEN_FALSE and not is_true)
+        )
+        yield JobEvent(reason=Reason(condition.reason), message=condition.message, warning=warning)
 
 
-def _deeds(done: Sequence[Action]) -> Iterator[JobEvent]:
+def _of_actions(done: Sequence[Action]) -> Iterator[JobEvent]:
     created = [str(action.body["metadata"]["name"]) for action in done if isinstance(action, CreatePod)]
     if created:
-        yield JobEvent(reason=Reason.WORKER_CREATED, message=message(Reason.WORKER_CREATED, worker=_together(created)))
+        yield JobEvent(
+            reason=Reason.WORKER_CREATED, message=message(Reason.WORKER_CREATED, worker=_summarized(created))
+        )
     deleted: dict[str, list[str]] = {}
     for action in done:
         if isinstance(action, DeletePod):
-            deleted.setdefault(action.why, []).append(action.name)
+            deleted.setdefault(action.reason, []).append(action.name)
         elif isinstance(action, CreateObject) and action.kind is Kind.STATEFUL_SET:
-            told = message(Reason.ETCD_CREATED, name=action.body["metadata"]["name"])
-            yield JobEvent(reason=Reason.ETCD_CREATED, message=told)
-    for why, names in deleted.items():
+            text = message(Reason.ETCD_CREATED, name=action.body["metadata"]["name"])
+            yield JobEvent(reason=Reason.ETCD_CREATED, message=text)
+    for reason, names in deleted.items():
         yield JobEvent(
-            reason=Reason.WORKER_DELETED, message=message(Reason.WORKER_DELETED, worker=_together(names), detail=why)
+            reason=Reason.WORKER_DELETED,
+            message=message(Reason.WORKER_DELETED, worker=_summarized(names), detail=reason),
         )
 
 
-def _together(names: Sequence[str]) -> str:
-    """A job of a thousand workers is not told of in a thousand Events."""
+def _summarized(names: Sequence[str]) -> str:
+    """A job with a thousand worker pods must not get a thousand Events."""
     return names[0] if len(names) == 1 else f"{len(names)} worker pods, {names[0]} to {names[-1]}"

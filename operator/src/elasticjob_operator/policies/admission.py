@@ -1,7 +1,8 @@
-"""Whether the API server would take the job's worker pods: the condition Accepted.
+"""The condition Accepted: whether the API server would create the job's worker pods.
 
-What the schema cannot see is asked of the server itself, by a dry-run create, once for each generation - unless a pod
-of the same template exists: then it did take one, and quota that is used up now is no fault of the manifest.
+The schema of the CRD cannot validate everything, so the operator asks the API server with a dry-run create, once per
+generation. It does not ask if a pod with the same template exists: the server has accepted that template before, and a
+quota that is exhausted now is not a fault of the manifest.
 """
 
 from __future__ import annotations
@@ -11,54 +12,52 @@ import datetime
 from collections.abc import Iterable
 
 from elasticjob_operator.api import ConditionType, ElasticJob, Reason, message
+from elasticjob_operator.policies.condition_updates import ConditionUpdate
 from elasticjob_operator.state import Admission, Pod
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    accepted: bool | None
-    """None: not known yet."""
-    reason: Reason
-    message: str
-    ask: bool = False
-    """Ask the API server."""
-    requeue_at: datetime.datetime | None = None
+class Acceptance(ConditionUpdate):
+    """The condition Accepted. Status None: not known yet."""
+
+    dry_run: bool = False
+    """Ask the API server, by a dry-run create."""
 
 
-def judge(
+def acceptance(
     job: ElasticJob, template_hash: str, pods: Iterable[Pod], admission: Admission | None, now: datetime.datetime
-) -> Verdict:
-    yes = Verdict(accepted=True, reason=Reason.ACCEPTED, message=message(Reason.ACCEPTED))
+) -> Acceptance:
+    accepted = Acceptance(status=True, reason=Reason.ACCEPTED, message=message(Reason.ACCEPTED))
     if any(pod.template_hash == template_hash for pod in pods):
-        return yes
+        return accepted
     before = job.status.condition(ConditionType.ACCEPTED)
     if before and job.status.is_true(ConditionType.ACCEPTED) and before.observed_generation == job.generation:
-        return yes
+        return accepted
     if admission is None or admission.template_hash != template_hash:
-        return Verdict(
-            accepted=None, reason=Reason.ACCEPTED, message="Validating a worker pod with the API server.", ask=True
+        return Acceptance(
+            status=None, reason=Reason.ACCEPTED, message="Validating a worker pod with the API server.", dry_run=True
         )
     if not admission.rejection:
-        return yes
+        return accepted
     due = admission.at + datetime.timedelta(seconds=admission.retry_seconds)
     reason = Reason.INVALID_POD_TEMPLATE if admission.invalid else Reason.POD_REFUSED
-    return Verdict(
-        accepted=False,
+    return Acceptance(
+        status=False,
         reason=reason,
         message=message(reason, error=admission.rejection),
-        ask=now >= due,
+        dry_run=now >= due,
         requeue_at=due if now < due else None,
     )
 
 
-def refused_endpoint(endpoint: str) -> Verdict:
-    """Not among those that jobs may name. What runs already is left alone, but the operator does not talk to that
-    address."""
+def endpoint_not_allowed(endpoint: str) -> Acceptance:
+    """The endpoint is not one that jobs may name. Running pods are left alone, but the operator does not connect to
+    that address."""
     reason = Reason.ENDPOINT_NOT_ALLOWED
-    return Verdict(accepted=False, reason=reason, message=message(reason, endpoint=endpoint))
+    return Acceptance(status=False, reason=reason, message=message(reason, endpoint=endpoint))
 
 
-def refused_template(error: Exception) -> Verdict:
-    """The template cannot even become a pod to ask about."""
+def invalid_template(error: Exception) -> Acceptance:
+    """No pod can be built from the template, so there is nothing to ask the API server about."""
     reason = Reason.INVALID_POD_TEMPLATE
-    return Verdict(accepted=False, reason=reason, message=message(reason, error=error))
+    return Acceptance(status=False, reason=reason, message=message(reason, error=error))

@@ -1,8 +1,8 @@
-"""What is left of a job that has ended.
+"""Which pods and objects of a finished job are deleted, and when.
 
-Agents that learn of the outcome end by themselves within a second, and a pod that ended by itself keeps its log: so
-pods that still run, if only because of a sidecar, are deleted after a grace. The job's own etcd and the Services go
-when no agent runs any more.
+Agents exit within a second of the job's outcome, and a pod that ends by itself keeps its log. So pods that still run,
+even if only because of a sidecar, are deleted after a grace period. The job's own etcd and its Services are deleted
+once no agent runs.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.state import Pod
 
 GRACE_SECONDS = 10.0
-"""Time for the agents to end by themselves, s."""
+"""Time for the agents to exit by themselves, in seconds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Cleanup:
     delete: tuple[Pod, ...] = ()
     force: tuple[Pod, ...] = ()
-    """Lost with their nodes."""
+    """Pods lost with their nodes: delete by force."""
     all_ended: bool = False
-    """No agent runs any more: etcd, Services and the run's keys may go."""
+    """No agent runs: etcd, Services and the run's keys can be deleted."""
     requeue_at: datetime.datetime | None = None
 
 
@@ -37,17 +37,18 @@ def clean_up(
     *,
     job_failed: bool = False,
 ) -> Cleanup:
-    """`pods`: the job's worker pods. `job_failed`: what still runs trains for nothing, and the agents may not know."""
+    """`pods`: the job's worker pods. `job_failed`: pods that still run are deleted whatever the policy, because their
+    agents may not know that the job has failed."""
     known = list(pods)
     if policy is CleanPods.NONE and job_failed:
         policy = CleanPods.RUNNING
     lost = tuple(pod for pod, state in known if state is PodState.LOST)
-    active = [pod for pod, state in known if state in (PodState.LIVE, PodState.LEAVING, PodState.STRANDED)]
+    active = [pod for pod, state in known if state in (PodState.LIVE, PodState.TERMINATING, PodState.STRANDED)]
     live = [pod for pod in active if not pod.terminating]
     ended = [pod for pod, state in known if state in (PodState.FAILED, PodState.SUCCEEDED)]
-    # The trainer has ended there, but a sidecar runs on: the pod still has its GPUs.
+    # The training container has ended, but a sidecar still runs: the pod still holds its GPUs.
     holding = [pod for pod in ended if not pod.over and not pod.terminating]
-    wanted = _doomed(policy, [*live, *holding], [pod for pod in ended if pod not in holding])
+    wanted = _to_delete(policy, [*live, *holding], [pod for pod in ended if pod not in holding])
     due = completed_at + datetime.timedelta(seconds=GRACE_SECONDS)
     wait = bool(wanted and (live or holding) and now < due)
     return Cleanup(
@@ -58,7 +59,7 @@ def clean_up(
     )
 
 
-def _doomed(policy: CleanPods, live: Sequence[Pod], ended: Sequence[Pod]) -> list[Pod]:
+def _to_delete(policy: CleanPods, live: Sequence[Pod], ended: Sequence[Pod]) -> list[Pod]:
     if policy is CleanPods.ALL:
         return [*live, *ended]
     return list(live) if policy is CleanPods.RUNNING else []

@@ -1,101 +1,95 @@
 """When a job has ended, and how.
 
-The agents' word (`outcome` in etcd) is final. Without it - etcd is away, or the launcher is plain torchrun, which
-writes none - a worker pod that ended well ends the job: all ranks of a group end together, so stragglers after a short
-grace are late or idle pods. The job fails when the agents say so or when the restart budget is spent.
+The outcome that the agents write to etcd is final. Without it (etcd is unreachable, or the launcher is plain torchrun,
+which writes none) the first worker pod that succeeds ends the job: all ranks of a group end together, so a pod that is
+still running after a short grace period is late or idle. The job fails when the agents report a failure or when the
+restart budget is exceeded.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from collections.abc import Sequence
 
 from elasticjob_runtime.contract import OutcomeState, OutcomeValue
 
-from elasticjob_operator.api import ElasticJob, Failure, Reason, message
+from elasticjob_operator.api import ElasticJob, Failure, Reason
+from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
 from elasticjob_operator.policies.restart_budget import Budget
 from elasticjob_operator.state import Connectivity, Pod, RendezvousView
 
 GRACE_SECONDS = 10.0
-"""How long other pods may still run after the first one ended well, where the agents do not say what became of the job,
-s."""
+"""How long other pods may keep running after the first one succeeded if the agents report no outcome, in seconds."""
 
 _MAX_RESTARTS = "MaxRestartsExceeded"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class End:
-    succeeded: bool
-    reason: Reason
-    message: str
+def not_ended(requeue_at: datetime.datetime | None = None) -> ConditionUpdate:
+    """`requeue_at`: when the job ends if nothing changes."""
+    reason = Reason.NOT_FINISHED
+    return ConditionUpdate(status=None, reason=reason, message=update(None, reason).message, requeue_at=requeue_at)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Completion:
-    end: End | None = None
-    """None: the job goes on."""
-    requeue_at: datetime.datetime | None = None
-    """When the job ends if nothing changes."""
-
-
-def judge(
+def outcome(
     job: ElasticJob, view: RendezvousView, workers: Sequence[Pod], budget: Budget, now: datetime.datetime
-) -> Completion:
-    """`workers`: the pods of the current run, but for those that must leave."""
+) -> ConditionUpdate:
+    """The condition Succeeded. True: the job has succeeded; False: it has failed; None: it has not ended.
+
+    `workers`: the pods of the current run, except those that are being removed.
+    """
     if view.outcome is not None:
-        return Completion(end=_said(job, view.outcome, budget))
-    ended_well = [pod for pod in workers if pod.succeeded and not pod.terminating]
-    if ended_well:
-        due = min(_ended_at(pod) for pod in ended_well) + datetime.timedelta(seconds=GRACE_SECONDS)
-        # What the agents of a short job wrote is in an etcd that may not have been read yet: its end can wait for that,
-        # too.
+        return _reported(job, view.outcome, budget)
+    succeeded = [pod for pod in workers if pod.succeeded and not pod.terminating]
+    if succeeded:
+        due = min(_ended_at(pod) for pod in succeeded) + datetime.timedelta(seconds=GRACE_SECONDS)
+        # The agents of a short job may have written an outcome to an etcd that has not been read yet: wait for it.
         unread = job.has_plans and view.connectivity is not Connectivity.REACHABLE
         if now >= due or (all(pod.ended for pod in workers) and not unread):
-            return Completion(end=_succeeded())
-        return Completion(requeue_at=due)
+            return _succeeded()
+        return not_ended(due)
     if budget.fatal is not None:
-        return Completion(end=_by_rule(budget.fatal))
-    return Completion(end=_over_budget(job, budget) if budget.spent else None)
+        return _by_rule(budget.fatal)
+    return _over_budget(job, budget) if budget.spent else not_ended()
 
 
-def judge_suspended(job: ElasticJob, view: RendezvousView, budget: Budget) -> Completion:
-    """Of a job that is to rest: if it has succeeded all the same, it has. What fails now may fail of the suspension."""
-    succeeded = view.outcome is not None and view.outcome.state is OutcomeState.SUCCEEDED
-    return Completion(end=_said(job, view.outcome, budget) if view.outcome and succeeded else None)
+def outcome_of_suspended(job: ElasticJob, view: RendezvousView, budget: Budget) -> ConditionUpdate:
+    """A job that succeeded before it was suspended has succeeded. A failure may be a result of the suspension, so it
+    does not count."""
+    if view.outcome is None or view.outcome.state is not OutcomeState.SUCCEEDED:
+        return not_ended()
+    return _reported(job, view.outcome, budget)
 
 
-def _said(job: ElasticJob, outcome: OutcomeValue, budget: Budget) -> End:
-    if outcome.state is OutcomeState.SUCCEEDED:
+def _reported(job: ElasticJob, reported: OutcomeValue, budget: Budget) -> ConditionUpdate:
+    if reported.state is OutcomeState.SUCCEEDED:
         return _succeeded()
-    if outcome.reason == _MAX_RESTARTS:
-        return _over_budget(job, budget, outcome.message)
-    text = message(Reason.WORKERS_FAILED, detail=f"{outcome.reason}: {outcome.message}")
-    return End(succeeded=False, reason=Reason.WORKERS_FAILED, message=text)
+    if reported.reason == _MAX_RESTARTS:
+        return _over_budget(job, budget, reported.message)
+    return update(False, Reason.WORKERS_FAILED, detail=f"{reported.reason}: {reported.message}")
 
 
-def _succeeded() -> End:
-    return End(succeeded=True, reason=Reason.WORKERS_SUCCEEDED, message=message(Reason.WORKERS_SUCCEEDED))
+def _succeeded() -> ConditionUpdate:
+    return update(True, Reason.WORKERS_SUCCEEDED)
 
 
-def _over_budget(job: ElasticJob, budget: Budget, detail: str = "") -> End:
+def _over_budget(job: ElasticJob, budget: Budget, detail: str = "") -> ConditionUpdate:
     last = budget.last_failure
-    detail = detail or (f"{last.worker}: {_line(last)}" if last else "unknown")
+    detail = detail or (f"{last.worker}: {_first_line(last)}" if last else "unknown")
     policy = job.spec.restart_policy
     window = f" within {policy.window_seconds} s (windowSeconds)" if policy.window_seconds else ""
     limit = policy.max_restarts
     # The failure that ended the job was not followed by a restart.
-    text = message(Reason.MAX_RESTARTS_EXCEEDED, restarts=limit + 1, window=window, max_restarts=limit, detail=detail)
-    return End(succeeded=False, reason=Reason.MAX_RESTARTS_EXCEEDED, message=text)
+    return update(
+        False, Reason.MAX_RESTARTS_EXCEEDED, restarts=limit + 1, window=window, max_restarts=limit, detail=detail
+    )
 
 
-def _by_rule(failure: Failure) -> End:
-    detail = f"{failure.reason}, exit code {failure.exit_code}: {_line(failure)}"
-    text = message(Reason.FAILED_BY_RULE, worker=failure.worker, detail=detail)
-    return End(succeeded=False, reason=Reason.FAILED_BY_RULE, message=text)
+def _by_rule(failure: Failure) -> ConditionUpdate:
+    detail = f"{failure.reason}, exit code {failure.exit_code}: {_first_line(failure)}"
+    return update(False, Reason.FAILED_BY_RULE, worker=failure.worker, detail=detail)
 
 
-def _line(failure: Failure) -> str:
+def _first_line(failure: Failure) -> str:
     return failure.message.splitlines()[0] if failure.message else failure.reason
 
 

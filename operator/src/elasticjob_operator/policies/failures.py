@@ -1,25 +1,25 @@
-"""What a failed worker pod failed of, and what that costs: the table of pod failures.
+"""Why a worker pod failed, and what that costs: the table of pod failures.
 
-    how it ended                                         counts as a restart   replaced
-    application exit, signal                             yes                   at once; in a crash loop after a wait
-    OOMKilled                                            yes                   the same
-    evicted, preempted, node shutdown (DisruptionTarget) free                  at once
-    evicted for its own use of storage                   yes                   as an application's exit
-    SIGTERM that Kubernetes knows nothing of             yes                   as an application's exit
-    agent fenced (lost its membership), after a minute   free                  at once
-    ... sooner                                           yes                   as an application's exit
-    agent could not reach the rendezvous                 free                  after a wait: an outage must not cost it
-    refused by the kubelet (OutOfcpu, NodeAffinity ...)  free                  after a wait: it may get the same node
-    unknown (node restarted, container vanished)         free                  at once
+    how the pod ended                                    counts as a restart   replaced
+    application exit, signal                             yes                   at once; with a backoff in a crash loop
+    OOMKilled                                            yes                   like an application exit
+    evicted, preempted, node shutdown (DisruptionTarget) no                    at once
+    evicted because it exceeded its storage limits       yes                   like an application exit
+    SIGTERM that Kubernetes did not send                 yes                   like an application exit
+    agent fenced (lost its membership), after a minute   no                    at once
+    ... sooner                                           yes                   like an application exit
+    agent could not reach the rendezvous                 no                    after a delay: an outage must not count
+    rejected by the kubelet (OutOfcpu, NodeAffinity ...) no                    after a delay: it may get the same node
+    unknown (node restarted, container vanished)         no                    at once
 
-What is free has a cause outside the pod, so that no loop is free: Kubernetes says so (DisruptionTarget, a deletion), or
-the node did it.
+A failure is free (does not count) only if its cause is outside the pod, so that no crash loop is free: Kubernetes says
+so (DisruptionTarget, a deletion), or the node caused it.
 
-`spec.restartPolicy.rules` come before the last two columns: Restart makes a failure count, Ignore makes it free (with a
-wait where the pod had only just started), Fail ends the job.
+`spec.restartPolicy.rules` take precedence over the last two columns: Restart makes a failure count, Ignore makes it
+free (with a delay if the pod had only just started), Fail ends the job.
 
-Pods that cannot start (image, config) do not fail: they stay Pending, and the kubelet tries again with a backoff of its
-own. They are shown in the condition Running, and never deleted.
+Pods that cannot start (image, config) do not fail: they stay Pending, and the kubelet retries with its own backoff.
+The condition Running shows them, and the operator never deletes them.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from elasticjob_operator.api import RestartRule, RuleAction
 from elasticjob_operator.state import ContainerEnd, Pod
 
 STEADY_SECONDS = 60.0
-"""A pod that trained this long is not in a crash loop, s."""
+"""A pod that ran for this long is not in a crash loop, in seconds."""
 
 _OOM_KILLED = "OOMKilled"
 _VANISHED = "ContainerStatusUnknown"
 _UNKNOWN_REASONS = frozenset({"Unknown", ""})
 _UNKNOWN_CODE = 255
-"""What containerd says of a container that its node's restart took away: nobody saw its end."""
+"""Exit code that containerd reports for a container that vanished when its node restarted."""
 _DISRUPTED = frozenset({"Preempting", "Preempted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
-"""Values of status.reason with which the kubelet and the node controller take pods away, whatever these did."""
+"""Values of status.reason that the kubelet and the node controller set on pods that they disrupt."""
 
 _STOPPED = {
     ExitCode.TERMINATED: "SIGTERM, although the pod was not deleted: from a liveness probe or a process in the pod",
@@ -55,7 +55,7 @@ _SIGNAL_BASE, _LAST_SIGNAL = 128, 64
 class Cost(enum.Enum):
     COUNTS = "counts"
     FREE = "free"
-    FREE_BUT_WAIT = "free, after a wait"
+    FREE_BUT_WAIT = "free, after a delay"
     IGNORED = "free by a rule"
 
 
@@ -64,24 +64,24 @@ class PodFailure:
     """Why a pod failed."""
 
     reason: str
-    """One word, for status and metrics."""
+    """In CamelCase, for status and metrics."""
     detail: str
     """For people."""
     cost: Cost
     time: datetime.datetime
-    """When it ended, as well as is known."""
+    """When the pod ended, to the best of our knowledge."""
     exit_code: int | None = None
-    """Negative: the number of the signal."""
+    """Negative: the number of the signal, as in subprocess."""
     ends_job: bool = False
-    """A rule says so."""
+    """By a rule."""
 
 
 _COSTS = {RuleAction.RESTART: Cost.COUNTS, RuleAction.FAIL: Cost.COUNTS, RuleAction.IGNORE: Cost.IGNORED}
 
 
-def judge(pod: Pod, rules: Iterable[RestartRule] = ()) -> PodFailure:
+def classify_failure(pod: Pod, rules: Iterable[RestartRule] = ()) -> PodFailure:
     """`pod` has failed."""
-    failure = _judge(pod)
+    failure = _without_rules(pod)
     action = action_for(rules, failure.exit_code, failure.reason)
     if action is None:
         return failure
@@ -89,7 +89,7 @@ def judge(pod: Pod, rules: Iterable[RestartRule] = ()) -> PodFailure:
 
 
 def action_for(rules: Iterable[RestartRule], exit_code: int | None, reason: str) -> RuleAction | None:
-    """Of the first rule that matches; None: no rule does. `exit_code` negative: the number of the signal."""
+    """The action of the first rule that matches. None: no rule does. `exit_code` negative: the number of the signal."""
     code = _SIGNAL_BASE - exit_code if exit_code is not None and exit_code < 0 else exit_code
     for rule in rules:
         if (not rule.exit_codes or code in rule.exit_codes) and (not rule.reasons or reason in rule.reasons):
@@ -97,9 +97,9 @@ def action_for(rules: Iterable[RestartRule], exit_code: int | None, reason: str)
     return None
 
 
-def _judge(pod: Pod) -> PodFailure:
+def _without_rules(pod: Pod) -> PodFailure:
     end = pod.end
-    # Never before its creation: the two moments come from two clocks, and what follows compares them.
+    # Not before its creation: the two times come from two clocks, and callers compare them.
     time = max((end.finished_at if end else None) or pod.created_at, pod.created_at)
     if pod.disruption is not None:
         return PodFailure(
@@ -111,7 +111,7 @@ def _judge(pod: Pod) -> PodFailure:
     if pod.reason in _DISRUPTED:
         return PodFailure(reason=pod.reason, detail=pod.message or pod.reason, cost=Cost.FREE, time=time)
     if pod.reason == "Evicted":
-        # Under the node's pressure the kubelet sets DisruptionTarget; without it, the pod was above a limit of its own.
+        # The kubelet sets DisruptionTarget under node pressure; without it, the pod exceeded one of its own limits.
         return PodFailure(
             reason="Evicted", detail=pod.message or "exceeded a limit of its own", cost=Cost.COUNTS, time=time
         )
@@ -121,12 +121,12 @@ def _judge(pod: Pod) -> PodFailure:
 
 
 def started_at(pod: Pod) -> datetime.datetime:
-    """When its training began, as well as is known."""
+    """When its training container started, to the best of our knowledge."""
     return (pod.end.started_at if pod.end else None) or pod.created_at
 
 
 def _without_end(pod: Pod, time: datetime.datetime) -> PodFailure:
-    """Failed, though its container never ran: the kubelet did not take it."""
+    """The pod failed before its container ran: the kubelet rejected it."""
     reason = pod.reason or "Rejected"
     detail = pod.message or f"the pod failed before its container ran ({reason})"
     return PodFailure(reason=reason, detail=detail, cost=Cost.FREE_BUT_WAIT, time=time)

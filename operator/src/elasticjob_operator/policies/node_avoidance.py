@@ -1,8 +1,8 @@
-"""Nodes on which workers keep failing, so that new workers rather go elsewhere.
+"""Nodes on which workers keep failing, so that new workers prefer other nodes.
 
-Counted are failures that may be the node's fault: a worker that failed there first of its group, a pod that its kubelet
-refused, the loss of the node itself. What the cluster or a person did on purpose (eviction, preemption, deletion) says
-nothing about a node. A count is forgotten an hour after its newest failure.
+Only failures that may be the node's fault count: the first failure of a worker group, a pod rejected by the kubelet,
+the loss of the node itself. Intentional disruptions (eviction, preemption, deletion) say nothing about a node. A count
+expires an hour after its newest failure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import datetime
 from collections.abc import Iterable, Mapping, Sequence
 
 from elasticjob_operator.api import ElasticJob, FailingNode
-from elasticjob_operator.policies.failures import Cost, judge
+from elasticjob_operator.policies.failures import Cost
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.state import Node, NodeHealth, Pod
 
@@ -26,11 +26,11 @@ def failing_nodes(
     counted_now: str,
     now: datetime.datetime,
 ) -> tuple[FailingNode, ...]:
-    """status.failingNodes after everything that is visible now. `counted_now`: name of the pod whose failure is counted
-    in this very plan, for the first time."""
+    """status.failingNodes, with everything observed now. `counted_now`: name of the pod whose failure this plan counts
+    for the first time."""
     known = {each.name: each for each in job.status.failing_nodes or () if now - each.last_time < MEMORY}
-    for pod, stand in workers:
-        moment = _blamed_at(job, pod, stand, nodes, counted_now)
+    for pod, status in workers:
+        moment = _blamed_at(pod, status, nodes, counted_now)
         if moment is None:
             continue
         before = known.get(pod.node)
@@ -43,23 +43,23 @@ def failing_nodes(
 
 
 def avoided(job: ElasticJob, failing: Sequence[FailingNode]) -> list[str]:
-    """Names of the nodes that new workers rather not go to."""
+    """Names of the nodes that new workers should avoid."""
     limit = job.spec.scheduling.avoid_nodes_after
     return [each.name for each in failing if limit and each.failures >= limit]
 
 
 def _blamed_at(
-    job: ElasticJob, pod: Pod, stand: PodStatus, nodes: Mapping[str, Node] | None, counted_now: str
+    pod: Pod, status: PodStatus, nodes: Mapping[str, Node] | None, counted_now: str
 ) -> datetime.datetime | None:
-    """When the pod's node did something wrong, in whole seconds; None: it did not, or that is counted already."""
+    """When the pod's node failed it, in whole seconds. None: it did not, or that is already counted."""
     if not pod.node:
         return None
-    if stand.state is PodState.LOST:
+    if status.state is PodState.LOST:
         node = nodes.get(pod.node) if nodes else None
         return node.since.replace(microsecond=0) if node is not None and node.health is NodeHealth.SILENT else None
-    if stand.state is not PodState.FAILED:
+    failure = status.failure
+    if failure is None:
         return None
-    failure = judge(pod, job.spec.restart_policy.rules)
     blamed = (failure.cost is Cost.COUNTS and pod.name == counted_now) or (
         failure.cost is Cost.FREE_BUT_WAIT and failure.exit_code is None
     )

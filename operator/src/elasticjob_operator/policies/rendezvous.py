@@ -1,4 +1,5 @@
-"""Where and under which id the agents of a job meet, and what the operator tells them there."""
+"""Where the agents of a job rendezvous, under which run id, and the membership hint that the operator publishes
+there."""
 
 from __future__ import annotations
 
@@ -6,19 +7,19 @@ import dataclasses
 import datetime
 from collections.abc import Iterable, Sequence
 
-from elasticjob_runtime.contract import DEFAULT_C10D_PORT, DEFAULT_ETCD_PORT, SpecValue
+from elasticjob_runtime.contract import DEFAULT_C10D_PORT, DEFAULT_ETCD_PORT, PlanValue, SpecValue
 
 from elasticjob_operator import names
 from elasticjob_operator.allowed import is_allowed
-from elasticjob_operator.api import ElasticJob, Reason, RendezvousBackend, RendezvousStatus, message
+from elasticjob_operator.api import ElasticJob, Reason, RendezvousBackend, RendezvousStatus
 from elasticjob_operator.policies import lifecycle
-from elasticjob_operator.policies.node_loss import Held
+from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate, cause, update
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Connectivity, Pod, RendezvousView
 
 SILENT_SECONDS = 3.0
-"""For how long an etcd that is not ready may be silent until status says so, s. While it trains, a job's etcd has an
-answer each second."""
+"""How long an etcd that is not ready may be silent before the condition RendezvousReady says so, in seconds. While a
+job trains, its etcd sends something every second."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,15 +31,15 @@ class Rendezvous:
     endpoint: str
     """host:port"""
     managed: bool
-    """The etcd is the job's own: the operator makes it and takes it away."""
+    """The etcd is the job's own: the operator creates and deletes it."""
     followed: bool = True
-    """The operator reads and writes there."""
+    """The operator connects to it."""
     allowed: bool = True
-    """Jobs may name this endpoint; else it is not followed."""
+    """Jobs may use this endpoint. False: the operator does not connect to it."""
     store_generation: int = 0
-    """Number of the job's own etcd; 0: it has none."""
+    """Generation of the job's own etcd; 0: the job has none."""
     store_pod: str = ""
-    """uid of its pod; empty: there is none, or it is given up."""
+    """UID of its pod; empty: there is none, or it is lost."""
 
     def to_status(self, backend: str) -> RendezvousStatus:
         return RendezvousStatus(
@@ -51,19 +52,19 @@ class Rendezvous:
 
 
 def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0) -> Rendezvous:
-    """What status says stays, so that another default endpoint in a new release of the operator never moves a job that
-    runs. A new run goes where spec and settings say now.
+    """The endpoint in status is kept, so that another default endpoint in a new release of the operator never moves a
+    running job. A new run uses the endpoint that spec and settings name now.
 
-    `newest_run`: of the pods that there are. An operator that died before it wrote so may have begun a run that status
-    does not know.
+    `newest_run`: of the pods that exist. An operator that was killed before it wrote status may have started a run that
+    status does not know.
     """
     if not job.has_plans:
         return _of_torchrun(job, newest_run)
     own = names.managed_endpoint(job.name, job.namespace, DEFAULT_ETCD_PORT)
     before, run = job.status.rendezvous, max(_run(job), newest_run)
-    known = before.endpoint if before is not None and not _meets_anew(job) else ""
+    known = before.endpoint if before is not None and not _starts_new_rendezvous(job) else ""
     endpoint = known or job.spec.rendezvous.endpoint or settings.endpoint or own
-    # What comes from the settings is theirs who run the operator, and so is what did so before.
+    # An endpoint from the settings belongs to the operator's administrators, even if it is no longer the default.
     named = endpoint == job.spec.rendezvous.endpoint and endpoint not in (settings.endpoint, own)
     allowed = not named or is_allowed(endpoint, settings.allowed_endpoints)
     run_id = names.run_id(job.uid, run)
@@ -83,12 +84,12 @@ def _of_torchrun(job: ElasticJob, newest_run: int) -> Rendezvous:
 
 def _run(job: ElasticJob) -> int:
     before = job.status.rendezvous
-    return (names.run_of(before.id, job.uid) if before else names.FIRST_RUN) + _meets_anew(job)
+    return (names.run_of(before.id, job.uid) if before else names.FIRST_RUN) + _starts_new_rendezvous(job)
 
 
-def _meets_anew(job: ElasticJob) -> bool:
-    """The next run begins: resumed, or resumed so soon after `spec.rendezvous` was changed that its pods were never
-    gone."""
+def _starts_new_rendezvous(job: ElasticJob) -> bool:
+    """A new run starts: the job is resumed, or was resumed so soon after a change of `spec.rendezvous` that its pods
+    were never gone."""
     return lifecycle.starts_new_run(job) or _is_moved(job)
 
 
@@ -100,10 +101,11 @@ def _is_moved(job: ElasticJob) -> bool:
 
 
 def with_store(rendezvous: Rendezvous, before: RendezvousStatus | None, etcd: Iterable[tuple[Pod, bool]]) -> Rendezvous:
-    """With the number of the job's own etcd. `etcd`: its pods, and whether each is lost; `before`: as it is written.
+    """With the generation of the job's own etcd. `etcd`: its pods, and whether each is lost; `before`: as written in
+    status.
 
-    Each etcd has a number, and one that is given up loses its place to the next number before it is deleted: a group
-    that goes on with it, behind a partition, can then never pass for the newer one.
+    The generation increases before a lost etcd is deleted. A worker group that still trains with that etcd, behind a
+    network partition, can then never be mistaken for the newer one.
     """
     if not rendezvous.managed:
         return rendezvous
@@ -117,9 +119,9 @@ def with_store(rendezvous: Rendezvous, before: RendezvousStatus | None, etcd: It
     return dataclasses.replace(rendezvous, store_generation=number, store_pod=known)
 
 
-def unknown_end(job: ElasticJob, rendezvous: Rendezvous, view: RendezvousView, pods: Iterable[Pod]) -> Held | None:
-    """Whether `job` may have ended while no operator looked: it had trained, and none of its worker pods is left to
-    say. The etcd of that time knows, if it is still there. `pods`: of workers and etcd. See
+def unknown_outcome(job: ElasticJob, rendezvous: Rendezvous, view: RendezvousView, pods: Iterable[Pod]) -> Cause | None:
+    """Set if `job` may have ended while no operator was running: it has trained, and none of its worker pods is left.
+    Its etcd, if it still exists, knows the outcome. `pods`: of workers and etcd. See
     docs/design/0006-no-finalizer.md."""
     known = list(pods)
     if (
@@ -135,18 +137,18 @@ def unknown_end(job: ElasticJob, rendezvous: Rendezvous, view: RendezvousView, p
         rendezvous.managed and not same_etcd
     ):
         return None
-    return Held(reason=Reason.OUTCOME_UNKNOWN, message=message(Reason.OUTCOME_UNKNOWN, endpoint=rendezvous.endpoint))
+    return cause(Reason.OUTCOME_UNKNOWN, endpoint=rendezvous.endpoint)
 
 
 def is_superseded(pod: Pod, written: RendezvousStatus | None) -> bool:
-    """Whether status says that another etcd takes the place of this pod's: only then may it be taken away by force."""
+    """Whether status says that another etcd replaces this pod: only then may the pod be deleted by force."""
     return written is not None and bool(written.store_generation) and written.store_pod != pod.uid
 
 
 def wanted_spec(
     job: ElasticJob, *, members: Iterable[int], draining: Iterable[str], max_restarts: int, store_generation: int = 0
 ) -> SpecValue:
-    """The membership hint for the agents. `max_restarts`: what they may compare their own count with."""
+    """The membership hint for the agents. `max_restarts`: the limit of their own restart count."""
     return SpecValue(
         min=job.min_replicas,
         max=job.max_replicas,
@@ -162,7 +164,7 @@ def wanted_spec(
 
 
 def needs_publishing(view: RendezvousView, wanted: SpecValue) -> str:
-    """Why `wanted` must be written; empty: the store has it, or cannot be reached."""
+    """Why `wanted` must be written; empty: etcd has it, or is unreachable."""
     if view.connectivity is not Connectivity.REACHABLE:
         return ""
     if view.spec is None:
@@ -174,67 +176,64 @@ def needs_publishing(view: RendezvousView, wanted: SpecValue) -> str:
     return "the desired membership changed"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Readiness:
-    """The condition RendezvousReady."""
+def with_world_size(job: ElasticJob, plan: PlanValue | None) -> PlanValue | None:
+    """`plan` with the number of its training processes; 0 if it cannot be known.
 
-    status: bool | None
-    reason: Reason
-    message: str
+    The agents of elasticrun count them. Those of torchrun with etcd-v3 do not, because torch itself exchanges how many
+    processes each agent starts: there the number is the job's --nproc-per-node, if that is a number.
+    """
+    procs = job.spec.workers.procs_per_worker
+    if plan is None or plan.nproc or not isinstance(procs, int):
+        return plan
+    return dataclasses.replace(plan, world_size=plan.size * procs)
 
 
 def silent_since(rendezvous: Rendezvous, view: RendezvousView, etcd_pods: Iterable[Pod]) -> datetime.datetime | None:
-    """When the job's own etcd last answered, if its kubelet says that it answers no probe either. None: it is well, as
-    far as is known."""
+    """When the job's own etcd last responded, if its readiness probe fails too. None: it is healthy, as far as is
+    known."""
     pods = list(etcd_pods)
     if not rendezvous.managed or not pods or any(pod.ready for pod in pods):
         return None
     return view.answered_at
 
 
-def readiness(
+def rendezvous_ready(
     rendezvous: Rendezvous,
     view: RendezvousView,
     etcd_pods: Sequence[Pod],
     *,
     was_ready: bool,
-    held: Held | None = None,
+    kept: Cause | None = None,
     now: datetime.datetime,
-) -> Readiness | None:
-    """`held`: why a lost etcd is not replaced. None: nothing is known yet, leave the condition as it is."""
+) -> ConditionUpdate | None:
+    """None: nothing is known yet, leave the condition as it is. `kept`: why an etcd on a silent node is not
+    replaced."""
     endpoint = rendezvous.endpoint
     if view.connectivity is Connectivity.CONNECTING:
         return None
     if view.connectivity is Connectivity.REACHABLE and view.unreadable:
-        text = message(Reason.VALUE_NOT_UNDERSTOOD, endpoint=endpoint, error=view.unreadable)
-        return Readiness(status=False, reason=Reason.VALUE_NOT_UNDERSTOOD, message=text)
+        return update(False, Reason.VALUE_NOT_UNDERSTOOD, endpoint=endpoint, error=view.unreadable)
     silent = (
         silent_since(rendezvous, view, etcd_pods) if was_ready and view.connectivity is Connectivity.REACHABLE else None
     )
     if silent is not None and now - silent >= datetime.timedelta(seconds=SILENT_SECONDS):
-        text = message(
-            Reason.ETCD_UNREACHABLE, endpoint=endpoint, error="its pod is not ready, and it stopped responding"
-        )
-        return Readiness(status=False, reason=Reason.ETCD_UNREACHABLE, message=text)
+        error = "its pod is not ready, and it stopped responding"
+        return update(False, Reason.ETCD_UNREACHABLE, endpoint=endpoint, error=error)
     if view.connectivity is Connectivity.REACHABLE:
-        return Readiness(status=True, reason=Reason.ETCD_READY, message=message(Reason.ETCD_READY, endpoint=endpoint))
+        return update(True, Reason.ETCD_READY, endpoint=endpoint)
     if view.connectivity is Connectivity.DENIED:
-        text = message(Reason.ETCD_DENIED, endpoint=endpoint, error=view.error)
-        return Readiness(status=False, reason=Reason.ETCD_DENIED, message=text)
-    if held is not None:
-        return Readiness(status=False, reason=held.reason, message=held.message)
+        return update(False, Reason.ETCD_DENIED, endpoint=endpoint, error=view.error)
+    if kept is not None:
+        return ConditionUpdate(status=False, reason=kept.reason, message=kept.message)
     pods = list(etcd_pods)
     if rendezvous.managed and (not was_ready or not any(pod.ready for pod in pods)):
-        text = message(Reason.ETCD_STARTING, endpoint=endpoint)
+        starting = update(False, Reason.ETCD_STARTING, endpoint=endpoint)
         blocked = next((f" {pod.name}: {pod.blocked.reason}: {pod.blocked.message}" for pod in pods if pod.blocked), "")
-        return Readiness(status=False, reason=Reason.ETCD_STARTING, message=text + blocked)
-    text = message(Reason.ETCD_UNREACHABLE, endpoint=endpoint, error=view.error)
-    return Readiness(status=False, reason=Reason.ETCD_UNREACHABLE, message=text)
+        return dataclasses.replace(starting, message=starting.message + blocked)
+    return update(False, Reason.ETCD_UNREACHABLE, endpoint=endpoint, error=view.error)
 
 
-def readiness_of_store(rendezvous: Rendezvous, worker: Pod | None) -> Readiness:
-    """Of c10d. `worker`: worker 0; None: there is none."""
-    reason = Reason.STORE_READY if worker is not None and worker.running else Reason.STORE_STARTING
-    return Readiness(
-        status=reason is Reason.STORE_READY, reason=reason, message=message(reason, endpoint=rendezvous.endpoint)
-    )
+def store_ready(rendezvous: Rendezvous, worker: Pod | None) -> ConditionUpdate:
+    """RendezvousReady with backend c10d. `worker`: worker pod 0; None: there is none."""
+    ready = worker is not None and worker.running
+    return update(ready, Reason.STORE_READY if ready else Reason.STORE_STARTING, endpoint=rendezvous.endpoint)

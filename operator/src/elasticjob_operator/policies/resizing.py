@@ -1,82 +1,80 @@
-"""Whether the number of workers is as wanted: the conditions Resizing and Degraded.
+"""The conditions Resizing and Degraded: whether as many workers train as are wanted.
 
-Resizing begins when another number is wanted and ends when that many train, nobody is leaving and nothing is put off.
-That workers are lost and replaced meanwhile is no resizing: a job that trains without them is Degraded.
+Resizing starts when another number of workers is wanted. It ends when that many train, no pod is being removed and no
+scale-up is delayed. Replacing lost workers is not resizing: a job that trains without them is Degraded.
 """
 
 from __future__ import annotations
 
-import dataclasses
-
 from elasticjob_operator.api import ConditionType, ElasticJob, Reason, message
 from elasticjob_operator.api.fields import format_time
-from elasticjob_operator.policies.running import Missing
-from elasticjob_operator.policies.scale_up_delay import Growth
+from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate, update
+from elasticjob_operator.policies.scale_up_delay import TargetSize
 from elasticjob_operator.state import RendezvousView
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Judgement:
-    status: bool
-    reason: Reason
-    message: str
 
 
 def resizing(
     job: ElasticJob,
-    growth: Growth,
+    size: TargetSize,
     view: RendezvousView,
     *,
     ready: int,
     leaving: int,
     trained: bool,
-    missing: Missing | None = None,
-) -> Judgement | None:
-    """`job` wants `growth.replicas`. `ready`: of the pods that stay; `leaving`: pods that are too many; `missing`: what
-    keeps those from coming that are not there. None: it never trained, so there is nothing to resize."""
+    missing: Cause | None = None,
+) -> ConditionUpdate | None:
+    """None: the job has never trained, so there is nothing to resize.
+
+    `job` wants `size.replicas`. `ready`: ready pods, except surplus ones; `leaving`: surplus pods that still run;
+    `missing`: why wanted workers are missing.
+    """
     if not trained:
         return None
     wanted = job.replicas
-    if growth.scale_up_at is not None:
-        text = message(
-            Reason.SCALE_UP_DELAYED, wanted=job.round_down(growth.wish), time=format_time(growth.scale_up_at)
+    if size.scale_up_at is not None:
+        return update(
+            True,
+            Reason.SCALE_UP_DELAYED,
+            wanted=job.round_down(size.requested),
+            time=format_time(size.scale_up_at),
         )
-        return Judgement(status=True, reason=Reason.SCALE_UP_DELAYED, message=text)
     if leaving:
-        text = message(Reason.SCALING_DOWN, wanted=wanted, leaving=leaving)
-        return Judgement(status=True, reason=Reason.SCALING_DOWN, message=text)
-    train = _training(view, ready)
+        return update(True, Reason.SCALING_DOWN, wanted=wanted, leaving=leaving)
+    training = _training(view, ready)
     grows = job.status.desired_replicas is not None and wanted > job.status.desired_replicas
-    if train < wanted and (grows or job.status.is_true(ConditionType.RESIZING)):
-        return _with(missing, Reason.SCALING_UP, message(Reason.SCALING_UP, wanted=wanted, there=train))
-    return Judgement(status=False, reason=Reason.RESIZED, message=message(Reason.RESIZED, wanted=wanted))
+    if training < wanted and (grows or job.status.is_true(ConditionType.RESIZING)):
+        return _because_of(missing, Reason.SCALING_UP, message(Reason.SCALING_UP, wanted=wanted, there=training))
+    return update(False, Reason.RESIZED, wanted=wanted)
 
 
 def degraded(
-    job: ElasticJob, view: RendezvousView, *, ready: int, runs: bool, resizing: bool, missing: Missing | None = None
-) -> Judgement:
-    train = _training(view, ready)
-    if runs and not resizing and train < job.replicas:
+    job: ElasticJob, view: RendezvousView, *, ready: int, running: bool, resizing: bool, missing: Cause | None = None
+) -> ConditionUpdate:
+    training = _training(view, ready)
+    if running and not resizing and training < job.replicas:
         before = job.status.condition(ConditionType.DEGRADED)
-        # While a successor starts, the reason stays what it was.
+        # The reason does not change while a replacement starts.
         kept = (
             before.reason
             if before and before.reason in (Reason.WORKER_FAILED, Reason.WORKER_LOST)
             else Reason.WORKERS_MISSING
         )
-        return _with(missing, Reason(kept), message(Reason.WORKERS_MISSING, there=train, wanted=job.replicas))
-    reason = Reason.NOT_TRAINING if not runs else Reason.RESIZING if train < job.replicas else Reason.COMPLETE
-    return Judgement(status=False, reason=reason, message=message(reason))
+        text = message(Reason.WORKERS_MISSING, there=training, wanted=job.replicas)
+        return _because_of(missing, Reason(kept), text)
+    return update(
+        False,
+        Reason.NOT_TRAINING if not running else Reason.RESIZING if training < job.replicas else Reason.COMPLETE,
+    )
 
 
-def _with(missing: Missing | None, reason: Reason, text: str) -> Judgement:
-    """True, for the cause that is known."""
+def _because_of(missing: Cause | None, reason: Reason, text: str) -> ConditionUpdate:
+    """True, with the cause if it is known."""
     if missing is None:
-        return Judgement(status=True, reason=reason, message=text)
+        return ConditionUpdate(status=True, reason=reason, message=text)
     known = reason if missing.reason is Reason.WAITING_FOR_WORKERS else missing.reason
-    return Judgement(status=True, reason=known, message=f"{text} {missing.message}")
+    return ConditionUpdate(status=True, reason=known, message=f"{text} {missing.message}")
 
 
 def _training(view: RendezvousView, ready: int) -> int:
-    """Workers that train: no more than are ready, nor than the agents planned with."""
+    """Number of workers that train: at most those that are ready, and those in the agents' plan."""
     return min(ready, view.plan.size) if view.plan else ready

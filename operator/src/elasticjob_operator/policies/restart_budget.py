@@ -1,18 +1,18 @@
-"""The restart budget: what was restarted because of failures, and whether that is too much.
+"""The restart budget: how often the worker group was restarted because of failures, and whether that is too often.
 
-Two kinds of failure add up in `status.restarts.total`:
+Two kinds of failures add up in `status.restarts.total`:
 
-- The agents' own, worker processes that failed while their agents lived: `restart_count` of the plan, one for each
-  restart of the whole group. `status.restarts.reported` says how many of them are in the total.
-- Pods that failed as a whole. A failed pod takes its group with it, so pods that fail together count once: those that
-  were there at the last counted failure, and ended before the agents had made another plan (`GROUP_SECONDS` after it,
-  where there are no plans). A restart of the agents that follows from a pod's end is no other failure.
+- Worker processes that failed while their agents kept running. The agents count them: `restart_count` of the plan, one
+  for each restart of the whole group. `status.restarts.reported` is how many of them are in the total.
+- Pods that failed as a whole. A failed pod ends its whole group, so pods that fail together count once: those that
+  existed at the last counted failure and ended before the agents had made another plan (within `GROUP_SECONDS` of it,
+  where there are no plans). A restart by the agents that follows from the end of a pod is not another failure.
 
-Agents and kubelets have clocks of their own, and one may be wrong by hours. So no time is later than now, and rounds
-come before times.
+Agents and kubelets have their own clocks, which may be wrong by hours. So times are never later than now, and rounds
+take precedence over times.
 
-A failed pod is counted first, in status, and deleted only after that was written. So a killed operator neither forgets
-a failure nor counts it twice: whether a pod was counted can be read from status and the pod's own times.
+A failed pod is deleted only after status, with its failure counted, is written. So an operator that is killed neither
+forgets a failure nor counts it twice: status and the pod's own times tell whether a pod was counted.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from typing import Any
 
 from elasticjob_runtime.contract import FailureValue
 
-from elasticjob_operator.api import ElasticJob, Failure, RestartPolicy, RestartRule, Restarts, RuleAction
-from elasticjob_operator.policies.failures import Cost, PodFailure, action_for, judge
+from elasticjob_operator.api import ElasticJob, Failure, RestartPolicy, Restarts, RuleAction
+from elasticjob_operator.policies.failures import Cost, PodFailure, action_for
 from elasticjob_operator.state import Pod, RendezvousView
 
 GROUP_SECONDS = 5.0
-"""How long the rest of a worker group takes to fail of the first failure, where nothing says of which round it was,
-s."""
+"""Within this time after the first failure the rest of its worker group fails too, if the round is unknown, in
+seconds."""
 ROUND_SECONDS = 1800.0
-"""How long after the first failure the rest of its round may take to fail, s: torch's longest time-out."""
+"""Within this time after the first failure the rest of its round fails too, in seconds: torch's longest timeout."""
 MAX_TIMES = 101
-"""Times of restarts that are kept: one more than may be within a window."""
+"""Number of restart times that are kept: one more than maxRestarts can be."""
 IGNORED_AT_ONCE = 100
-"""Restarts that agents may make while the operator is away, where rules ignore some of them."""
+"""Restarts that agents may make while the operator is down, if rules ignore some of them."""
 UNKNOWN = "WorkerFailed"
-"""Cause of a restart of which the agents reported no failure."""
+"""Cause of a restart for which the agents reported no failure."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """The newest round that is known."""
+    """The newest known round."""
 
     number: int
     began: datetime.datetime | None = None
-    """None: not known, or by a clock that is ahead of ours."""
+    """None: unknown, or by a clock that is ahead of ours."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,15 +57,15 @@ class Budget:
     """spec.restartPolicy.maxRestarts."""
     last_failure: Failure | None = None
     new_failure: Failure | None = None
-    """The newest failure of a whole pod that is counted now, for the first time."""
+    """The newest failure of a whole pod that is counted for the first time now."""
     fatal: Failure | None = None
-    """A failure that ends the job by a rule."""
+    """A failure that ends the job because of a rule."""
     requeue_at: datetime.datetime | None = None
     """When a restart leaves the window."""
     latest: Round | None = None
-    """None: the agents make no plans that the operator knows of."""
+    """None: the job's agents publish no plans."""
     some_are_ignored: bool = False
-    """A rule ignores failures, which the agents cannot tell from others."""
+    """A rule ignores failures. The agents cannot tell these from others."""
 
     @property
     def total(self) -> int:
@@ -73,7 +73,7 @@ class Budget:
 
     @property
     def used(self) -> int:
-        """What counts towards the limit."""
+        """Restarts that count towards the limit."""
         return self.restarts.total if self.restarts.window is None else self.restarts.window
 
     @property
@@ -81,15 +81,15 @@ class Budget:
         return self.used > self.limit
 
     @property
-    def limit_of_agents(self) -> int:
-        """What the agents may compare their own count of this run with. Where a rule ignores failures it is the
-        operator that ends the job, a restart later than the agents would."""
+    def agents_limit(self) -> int:
+        """The limit of the agents' own restart count in this run. If a rule ignores failures, the operator ends the
+        job, one restart later than the agents would."""
         left = max(0, self.limit - self.used)
         return (self.restarts.reported or 0) + left + (IGNORED_AT_ONCE if self.some_are_ignored else 0)
 
 
 class _Tally:
-    """status.restarts, counted on."""
+    """status.restarts, to add to."""
 
     def __init__(self, before: Restarts) -> None:
         self.total = before.total
@@ -102,8 +102,10 @@ class _Tally:
         self.by_cause[cause] = self.by_cause.get(cause, 0) + count
 
 
-def account(job: ElasticJob, view: RendezvousView, failed: Iterable[Pod], now: datetime.datetime) -> Budget:
-    """The budget after everything that is visible now. Never below what status says."""
+def count_restarts(
+    job: ElasticJob, view: RendezvousView, failed: Iterable[tuple[Pod, PodFailure]], now: datetime.datetime
+) -> Budget:
+    """The budget with everything observed now; the total never decreases."""
     policy, before = job.spec.restart_policy, job.status.restarts
     tally = _Tally(before)
     known, reported, latest = (
@@ -116,15 +118,15 @@ def account(job: ElasticJob, view: RendezvousView, failed: Iterable[Pod], now: d
     fatal = reported if action is RuleAction.FAIL and last is reported and last != known else None
     count, fresh = _fresh(before, view)
     if fresh and known is not None and known.rank is None and last is known and reported is not None:
-        fresh -= 1  # it followed from that pod's end
+        fresh -= 1  # it followed from the end of that pod
     if fresh and action is not RuleAction.IGNORE:
         cause, time = (reported.reason or UNKNOWN, reported.time or now) if reported else (UNKNOWN, now)
         tally.add(cause, time, fresh)
     new: Failure | None = None
-    for pod, failure in _in_order(failed, policy.rules):
+    for pod, failure in sorted(failed, key=lambda each: (each[1].time, each[0].index)):
         if failure.ends_job:
             fatal = fatal or _of_pod(pod, failure, latest)
-        if failure.cost is Cost.COUNTS and not is_accounted(pod, failure, last, latest):
+        if failure.cost is Cost.COUNTS and not is_counted(pod, failure, last, latest):
             tally.add(failure.reason, min(failure.time, now))
             last = new = _clamped(_of_pod(pod, failure, latest), now)
     restarts, again = _within_window(policy, tally, count, now)
@@ -151,15 +153,15 @@ def latest_round(job: ElasticJob, view: RendezvousView, now: datetime.datetime) 
 
 
 def _clamped(failure: Failure | None, now: datetime.datetime) -> Failure | None:
-    """Not later than now, or it would hide all that happens until then."""
+    """With a time not later than now; a later time would hide all failures until then."""
     if failure is None or failure.time is None or failure.time <= now:
         return failure
     return failure.model_copy(update={"time": now.replace(microsecond=0)})
 
 
 def _fresh(before: Restarts, view: RendezvousView) -> tuple[int | None, int]:
-    """(the agents' count, how many of it are not in status yet). A count that shrank began anew, with an empty etcd and
-    new agents."""
+    """(the agents' count, how many of them are not in status yet). A count that decreased started again, with an empty
+    etcd and new agents."""
     if view.plan is None:
         return before.reported, 0
     count = view.plan.restart_count
@@ -181,25 +183,25 @@ def _within_window(
     return restarts, times[0].replace(microsecond=0) + window if times else None
 
 
-def is_accounted(pod: Pod, failure: PodFailure, last: Failure | None, latest: Round | None = None) -> bool:
-    """Whether `last` is this pod's failure, a later one, or that of the group it belonged to. Free failures always
-    are."""
+def is_counted(pod: Pod, failure: PodFailure, last: Failure | None, latest: Round | None = None) -> bool:
+    """Whether `last` is the failure of this pod, of its group, or a later one. Free failures always count as
+    counted."""
     if failure.cost is not Cost.COUNTS:
         return True
     if last is None or last.time is None:
         return False
     if last.pod_uid == pod.uid:
         return True
-    if not _is_of_that_group(failure, last, last.time, latest):
+    if not _is_of_same_group(failure, last, last.time, latest):
         return False
-    # Times have whole seconds: made in that very second, it is the failed one itself, one of its group, or its
-    # successor.
+    # Times have whole seconds: a pod created in that very second is the failed pod itself, one of its group, or its
+    # replacement.
     created, ended = pod.created_at.replace(microsecond=0), failure.time.replace(microsecond=0)
-    is_successor = pod.name == last.worker and (bool(last.pod_uid) or ended > last.time)
-    return created < last.time or (created == last.time and not is_successor)
+    is_replacement = pod.name == last.worker and (bool(last.pod_uid) or ended > last.time)
+    return created < last.time or (created == last.time and not is_replacement)
 
 
-def _is_of_that_group(failure: PodFailure, last: Failure, time: datetime.datetime, latest: Round | None) -> bool:
+def _is_of_same_group(failure: PodFailure, last: Failure, time: datetime.datetime, latest: Round | None) -> bool:
     """`time`: of `last`."""
     if failure.time <= time + datetime.timedelta(seconds=GROUP_SECONDS):
         return True
@@ -209,7 +211,7 @@ def _is_of_that_group(failure: PodFailure, last: Failure, time: datetime.datetim
 
 
 def failure_of(value: FailureValue | Mapping[str, Any]) -> Failure:
-    """An agent's record of a failure as status has it."""
+    """An agent's record of a failure, in the form of status.lastFailure."""
     if not isinstance(value, FailureValue):
         value = FailureValue(**{name: value[name] for name in FailureValue.__slots__ if name in value})
     return Failure(
@@ -230,28 +232,25 @@ def _reported(view: RendezvousView) -> Failure | None:
 
 
 def _newer(known: Failure | None, reported: Failure | None) -> Failure | None:
-    """The agents' word on the first failure wins, but for what followed from a pod's failure already known."""
+    """The failure that the agents report takes precedence, unless it followed from a pod failure that is already
+    known."""
     if known is None or reported is None or known.time is None or reported.time is None:
         return reported or known
-    of_a_pod = known.rank is None
+    whole_pod = known.rank is None
     if known.round is not None and reported.round is not None and reported.round >= known.round:
         return reported if reported.round > known.round else known
-    patience = datetime.timedelta(seconds=GROUP_SECONDS if of_a_pod else 0)
-    return reported if reported.time >= known.time + patience else known
-
-
-def _in_order(failed: Iterable[Pod], rules: Iterable[RestartRule]) -> list[tuple[Pod, PodFailure]]:
-    return sorted(((pod, judge(pod, rules)) for pod in failed), key=lambda each: (each[1].time, each[0].index))
+    grace = datetime.timedelta(seconds=GROUP_SECONDS if whole_pod else 0)
+    return reported if reported.time >= known.time + grace else known
 
 
 def _of_pod(pod: Pod, failure: PodFailure, latest: Round | None) -> Failure:
-    words = pod.end.message.strip() if pod.end else ""
+    text = pod.end.message.strip() if pod.end else ""
     return Failure(
         worker=pod.name,
         pod_uid=pod.uid,
         round=latest.number if latest else None,
         exit_code=failure.exit_code,
         reason=failure.reason,
-        message=f"{failure.detail}\n{words}".strip(),
+        message=f"{failure.detail}\n{text}".strip(),
         time=failure.time,
     )

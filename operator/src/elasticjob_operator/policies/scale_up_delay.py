@@ -1,9 +1,9 @@
-"""When a wish for more workers is met.
+"""When a job that wants more workers gets them.
 
-Each change of size interrupts the training for a moment, so wishes for more may be gathered for a while
-(`spec.scaling.scaleUpDelaySeconds`). What the operator aims at is in status, as is the time from which on it will be
-more: exact after a restart of the operator. Fewer are wanted at once. A job that is new, or resumed, starts with what
-is wanted then.
+Each change of size interrupts training briefly, so scale-ups can be delayed and combined
+(`spec.scaling.scaleUpDelaySeconds`). The current target size and the time of the pending scale-up are in status, so the
+delay survives a restart of the operator. Scale-downs are never delayed, and a job that is new or resumed starts with
+the size requested at that time.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from elasticjob_operator.api import ElasticJob
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Growth:
+class TargetSize:
     replicas: int
     """Worker pods to aim at now."""
-    wish: int
-    """Worker pods wanted."""
+    requested: int
+    """Worker pods requested in the spec."""
     scale_up_at: datetime.datetime | None = None
-    """When it will be more; None: it is what is wanted."""
+    """When `replicas` rises to `requested`. None: no scale-up is pending."""
 
 
-def settle(job: ElasticJob, now: datetime.datetime) -> Growth:
-    wish, before = job.replicas, job.status.desired_replicas
+def delay_scale_up(job: ElasticJob, now: datetime.datetime) -> TargetSize:
+    requested, before = job.replicas, job.status.desired_replicas
     delay = job.spec.scaling.scale_up_delay_seconds
-    if job.is_suspended or job.status.start_time is None or not before or wish <= before or not delay:
-        return Growth(replicas=wish, wish=wish)
-    held = job.round_down(min(max(before, job.min_replicas), job.max_replicas))
+    if job.is_suspended or job.status.start_time is None or not before or requested <= before or not delay:
+        return TargetSize(replicas=requested, requested=requested)
+    current = job.round_down(min(max(before, job.min_replicas), job.max_replicas))
     due = job.status.scale_up_time or now.replace(microsecond=0) + datetime.timedelta(seconds=delay)
-    if now >= due or held >= wish:
-        return Growth(replicas=wish, wish=wish)
-    return Growth(replicas=held, wish=wish, scale_up_at=due)
+    if now >= due or current >= requested:
+        return TargetSize(replicas=requested, requested=requested)
+    return TargetSize(replicas=current, requested=requested, scale_up_at=due)

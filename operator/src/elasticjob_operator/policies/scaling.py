@@ -1,8 +1,8 @@
-"""Which worker indices a job has, and which pods leave when there are too many.
+"""Which worker indices a job has, and which pods are removed when there are too many.
 
-Every pod holds its index until it is gone, also while it ends, waits for its replacement or is lost: so there are never
-two pods of an index, nor more pods than wanted. Growing takes the lowest free index; shrinking takes the pods that are
-of least use first (on their way out, failed, not running), then the highest index.
+Every pod holds its index until it is gone, even while it terminates, waits for its replacement or is lost. So there are
+never two pods with the same index, nor more pods than wanted. A scale-up takes the lowest free indices. A scale-down
+removes the least useful pods first (terminating, failed, not running), then those with the highest index.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from elasticjob_operator.state import Pod
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Scaling:
     members: tuple[int, ...]
-    """The wanted indices: those of pods that stay, and those to create."""
+    """The wanted indices: of pods that stay and of pods to create."""
     create: tuple[int, ...]
-    """Wanted indices that are free, lowest first."""
+    """Wanted indices that have no pod, lowest first."""
     surplus: tuple[Pod, ...]
-    """Pods that must leave, in that order; some are on their way already."""
+    """Pods to remove, in this order. Some are already terminating."""
 
 
 def scale(
@@ -32,12 +32,13 @@ def scale(
     stranded: frozenset[int] = frozenset(),
     keep: frozenset[int] = frozenset(),
 ) -> Scaling:
-    """`pods`: by index, all of the job. `indices_in_use`: those whose pod name belongs to an object of another job.
-    `stranded`: those whose pods hold only their names. `keep`: those that the others cannot do without."""
+    """`pods`: all of the job, by index. `indices_in_use`: those whose pod name belongs to an object that is not (or no
+    longer) this job's. `stranded`: indices of pods that only hold their names. `keep`: indices that are removed
+    last."""
     used = frozenset(pods)
     pods = {index: pod for index, pod in pods.items() if index not in stranded - keep}
-    by_use = sorted(pods, key=lambda index: (index in keep, _use(*pods[index]), -index))
-    surplus = by_use[: max(0, len(pods) - wanted)]
+    by_usefulness = sorted(pods, key=lambda index: (index in keep, _usefulness(*pods[index]), -index))
+    surplus = by_usefulness[: max(0, len(pods) - wanted)]
     stay = pods.keys() - set(surplus)
     missing = wanted - len(stay)
     free = _lowest_free(missing, used)
@@ -48,9 +49,9 @@ def scale(
     )
 
 
-def _use(pod: Pod, state: PodState) -> int:
-    """Least first."""
-    if state is PodState.LEAVING:
+def _usefulness(pod: Pod, state: PodState) -> int:
+    """0: least useful."""
+    if state is PodState.TERMINATING:
         return 0
     if state is not PodState.LIVE:
         return 1

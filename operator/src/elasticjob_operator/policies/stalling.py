@@ -1,7 +1,7 @@
-"""Whether workers that run get on: the condition Stalled, for scripts that report their steps.
+"""The condition Stalled: whether running workers make progress, for scripts that report their steps.
 
-A step takes what it takes, so the limit grows with it. Time counts from when this operator saw the last one, not from
-what a node's clock says, and from when etcd answered again: while it is away, nothing is reported.
+The limit grows with the duration of a step. Time counts from when this operator first saw the latest step, not from
+what a node's clock says, and not before etcd became reachable: nothing is reported while it is not.
 """
 
 from __future__ import annotations
@@ -9,31 +9,24 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
-from elasticjob_operator.api import ConditionType, ElasticJob, Progress, Reason, message
+from elasticjob_operator.api import ConditionType, ElasticJob, Progress, Reason
 from elasticjob_operator.api.fields import format_time
+from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
 from elasticjob_operator.state import Connectivity, RendezvousView
 
 STALL_SECONDS = 60.0
-"""No step for so long is worth a word, s ..."""
+"""Workers have stalled if they report no step for this long, in seconds ..."""
 STALL_STEPS = 30
-"""... and for as long as so many steps have taken."""
+"""... and for as long as this many steps have taken."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Stall:
-    stalled: bool
-    reason: Reason
-    message: str
-    requeue_at: datetime.datetime | None = None
-
-
-def judge_stall(
+def stalled(
     job: ElasticJob, view: RendezvousView, progress: Progress | None, *, running: bool, now: datetime.datetime
-) -> Stall | None:
-    """`progress`: with the time at which this operator saw it. None: leave the condition as it is."""
-    fine = Stall(stalled=False, reason=Reason.PROGRESSING, message=message(Reason.PROGRESSING))
+) -> ConditionUpdate | None:
+    """None: leave the condition as it is. `progress`: with the time at which this operator first saw it."""
+    progressing = update(False, Reason.PROGRESSING)
     if not running:
-        return fine if job.status.condition(ConditionType.STALLED) else None
+        return progressing if job.status.condition(ConditionType.STALLED) else None
     if (
         progress is None
         or progress.observed_at is None
@@ -42,16 +35,15 @@ def judge_stall(
     ):
         return None
     if view.plan is None or view.progress.round != view.plan.round:
-        return fine if job.status.condition(ConditionType.STALLED) else None
+        return progressing if job.status.condition(ConditionType.STALLED) else None
     due = _since(job, progress.observed_at) + datetime.timedelta(seconds=limit(progress.steps_per_second))
     if now >= due:
-        text = message(Reason.NO_PROGRESS, step=progress.step, since=format_time(progress.observed_at))
-        return Stall(stalled=True, reason=Reason.NO_PROGRESS, message=text)
-    return dataclasses.replace(fine, requeue_at=due)
+        return update(True, Reason.NO_PROGRESS, step=progress.step, since=format_time(progress.observed_at))
+    return dataclasses.replace(progressing, requeue_at=due)
 
 
 def limit(steps_per_second: float | None) -> float:
-    """For how long no step is nothing to speak of, s."""
+    """How long workers may go without a step before they have stalled, in seconds."""
     return max(STALL_SECONDS, STALL_STEPS / steps_per_second) if steps_per_second else STALL_SECONDS
 
 

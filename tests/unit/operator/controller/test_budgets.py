@@ -42,7 +42,7 @@ def reconciler(run_watches: RunWatches) -> Reconciler:
 async def test_a_frozen_etcd_is_waited_for_once_and_not_for_each_dead_member() -> None:
     run_watches = RunWatches(answers=False)
     await reconciler(run_watches)._tell_agents(
-        KEY, [EvictMember(member=f"w-{number}", why="lost") for number in range(100)]
+        KEY, [EvictMember(member=f"w-{number}", reason="lost") for number in range(100)]
     )
     assert run_watches.asked == AT_ONCE, "all at the same time"
 
@@ -50,7 +50,7 @@ async def test_a_frozen_etcd_is_waited_for_once_and_not_for_each_dead_member() -
 async def test_dead_members_are_evicted_several_at_once_and_all_of_them() -> None:
     run_watches = RunWatches(answers=True)
     await reconciler(run_watches)._tell_agents(
-        KEY, [EvictMember(member=f"w-{number}", why="lost") for number in range(100)]
+        KEY, [EvictMember(member=f"w-{number}", reason="lost") for number in range(100)]
     )
     assert (run_watches.asked, run_watches.most) == (100, AT_ONCE)
 

@@ -67,7 +67,7 @@ class Bench:
     async def decide(self, status: Status, *stories: str) -> None:
         """A round with that plan."""
         self._decided = Plan(
-            status=status, stories=tuple(JobEvent(reason=Reason.TRAINING, message=each) for each in stories)
+            status=status, events=tuple(JobEvent(reason=Reason.TRAINING, message=each) for each in stories)
         )
         rounds = len(self.seen)
         self.queue.add(KEY)
@@ -98,7 +98,7 @@ class Bench:
         if self.deeds < 0:
             return ApplyResult()
         self.queue.add(KEY)  # the answer to our own write wakes the job
-        return ApplyResult(done=(CreatePod(body={"metadata": {"name": f"{NAME}-worker-0"}}, why="wanted"),))
+        return ApplyResult(done=(CreatePod(body={"metadata": {"name": f"{NAME}-worker-0"}}, reason="wanted"),))
 
     async def write_status(self, key: NamespacedName, _uid: str, version: str, status: dict[str, Any]) -> StatusWrite:
         if self.refuse_writes:

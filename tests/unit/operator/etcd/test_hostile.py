@@ -99,7 +99,7 @@ async def test_flood_leaves_the_loop_to_others(watch: Watch) -> None:
         slowest = 0.0
         for wanted in range(1, 20):
             then = time.monotonic()
-            await run_watches.execute(HONEST, PublishSpec(spec=SpecValue(min=1, max=20, wanted=wanted), why="test"))
+            await run_watches.execute(HONEST, PublishSpec(spec=SpecValue(min=1, max=20, wanted=wanted), reason="test"))
             slowest = max(slowest, time.monotonic() - then)
             await asyncio.sleep(0.05)
         await run_watches.close()

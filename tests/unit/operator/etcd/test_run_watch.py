@@ -158,12 +158,12 @@ async def test_write_that_fails_is_asked_for_again_once_the_store_answers(bench:
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     bench.memory.refuse_writes = Unavailable("no leader")
     with pytest.raises(Unavailable, match="no leader"):
-        await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, why="test"))
+        await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, reason="test"))
     before = bench.redacted
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     assert bench.redacted > before, "the job is looked at again"
     bench.memory.refuse_writes = None
-    await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, why="test"))
+    await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, reason="test"))
     assert bench.view.spec == SPEC
 
 
@@ -187,9 +187,9 @@ async def test_other_runs_are_not_ours(bench: Bench) -> None:
 async def test_publish_shows_at_once_and_a_lost_spec_is_noticed(bench: Bench) -> None:
     await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
-    await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, why="test"))
+    await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, reason="test"))
     assert bench.view.spec == SPEC
-    await bench.run_watches.execute(KEY, ClearRun(why="test"))
+    await bench.run_watches.execute(KEY, ClearRun(reason="test"))
     await bench.until(lambda view: view.spec is None)
 
 
@@ -198,7 +198,7 @@ async def test_evicts_one_member(bench: Bench) -> None:
         bench.store.put(KEYS.member(member), "{}")
     await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
-    await bench.run_watches.execute(KEY, EvictMember(member="a", why="test"))
+    await bench.run_watches.execute(KEY, EvictMember(member="a", reason="test"))
     assert bench.store.get(KEYS.member("a")) is None
     assert bench.store.get(KEYS.member("b")) is not None
 
@@ -207,7 +207,7 @@ async def test_writing_before_the_first_contact_is_refused_not_lost_in_silence(b
     bench.refuse = itertools.repeat(Unavailable("nobody there"))
     await bench.run_watches.follow(KEY, TARGET)
     with pytest.raises(Unavailable, match="not connected"):
-        await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, why="test"))
+        await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, reason="test"))
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ async def test_no_longer_followed_is_forgotten(bench: Bench) -> None:
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     await bench.run_watches.follow(KEY, None)
     assert bench.view.connectivity is Connectivity.CONNECTING
-    await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, why="test"))
+    await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, reason="test"))
     assert bench.view.spec is None
 
 

@@ -39,5 +39,5 @@ class Server:
 )
 async def test_name_that_another_job_has_is_told_with_that_jobs_name(labels: dict[str, str], rejection: str) -> None:
     writer = Writer(Server(labels), lambda *_: None)  # type: ignore[arg-type]
-    action = CreateObject(kind=Kind.SERVICE, body={"metadata": {"name": "digits"}}, why="test")
+    action = CreateObject(kind=Kind.SERVICE, body={"metadata": {"name": "digits"}}, reason="test")
     assert (await writer.apply(make_job(), [action])).rejection == rejection

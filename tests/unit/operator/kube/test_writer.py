@@ -60,7 +60,7 @@ def job(name: str = "digits", namespace: str = "ml") -> ElasticJob:
 
 
 def creates(count: int) -> list[Action]:
-    return [CreatePod(body={"metadata": {"name": f"w-{number}"}}, why="wanted") for number in range(count)]
+    return [CreatePod(body={"metadata": {"name": f"w-{number}"}}, reason="wanted") for number in range(count)]
 
 
 def writer(server: Server) -> Writer:
@@ -105,7 +105,7 @@ async def test_a_webhook_that_fails_is_told_in_words_and_asked_once(error: Excep
     assert words in applied.rejection
     assert applied.failure is None
     assert server.count() == 1
-    ask = DryRunCreate(template_hash="h", body={"metadata": {"name": "w-0"}}, why="new")
+    ask = DryRunCreate(template_hash="h", body={"metadata": {"name": "w-0"}}, reason="new")
     applied = await writer(server).apply(job(), [ask])
     assert applied.admission is not None
     assert (words in applied.admission.rejection, applied.admission.invalid, applied.unanswered) == (True, False, True)
@@ -113,7 +113,7 @@ async def test_a_webhook_that_fails_is_told_in_words_and_asked_once(error: Excep
 
 async def test_a_server_that_is_away_is_asked_once_and_the_rest_is_tried_later() -> None:
     server = Server(lambda _: ConnectionError("refused"))
-    applied = await writer(server).apply(job(), [*creates(100), DeletePod(name="w-200", uid="q", why="too many")])
+    applied = await writer(server).apply(job(), [*creates(100), DeletePod(name="w-200", uid="q", reason="too many")])
     assert isinstance(applied.failure, ConnectionError)
     assert applied.rejection == ""
     assert [type(each) for each in applied.done] == [DeletePod], "what went well is told all the same"
@@ -126,7 +126,7 @@ async def test_a_delete_never_waits_behind_another_jobs_creates() -> None:
     writes = writer(server)
     big = [asyncio.create_task(writes.apply(job(f"big-{number}", "big"), creates(2000))) for number in range(100)]
     await until(lambda: server.count() >= 64)
-    await writes.apply(job("small"), [DeletePod(name="small-worker-0", uid="q", why="failed")])
+    await writes.apply(job("small"), [DeletePod(name="small-worker-0", uid="q", reason="failed")])
     assert server.count("DELETE") == 1
     for task in big:
         task.cancel()
@@ -145,7 +145,7 @@ async def test_webhooks_that_hang_hold_no_place_of_jobs_that_go_well() -> None:
     await until(lambda: server.under_way == PROBES_OF_A_NAMESPACE)
     applied = await writes.apply(job("good"), creates(100))
     assert len(applied.done) == 100
-    ask = DryRunCreate(template_hash="h", body={"metadata": {"name": "w-0"}}, why="new")
+    ask = DryRunCreate(template_hash="h", body={"metadata": {"name": "w-0"}}, reason="new")
     assert (await writes.apply(job("new", "other"), [ask])).admission is not None
     assert server.under_way == PROBES_OF_A_NAMESPACE
     for task in hang:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from elasticjob_operator.api import ConditionType, Reason, Status, set_condition
 from elasticjob_operator.planning import CreatePod, DeletePod
-from elasticjob_operator.planning.events import events_of_actions, tell
+from elasticjob_operator.planning.events import events_of_actions, events_of_status
 
 from tests.unit.operator.builders import NOW
 
@@ -72,22 +72,22 @@ def having(type_: ConditionType, status: bool, reason: Reason, message: str = "w
     ],
 )
 def test_the_story_is_told_once(before: Status, after: Status, told: list[tuple[Reason, bool]]) -> None:
-    assert [(each.reason, each.warning) for each in tell(before, after)] == told
+    assert [(each.reason, each.warning) for each in events_of_status(before, after)] == told
 
 
 def test_many_pods_are_one_event() -> None:
-    created = [CreatePod(body={"metadata": {"name": f"digits-worker-{index}"}}, why="") for index in range(1000)]
+    created = [CreatePod(body={"metadata": {"name": f"digits-worker-{index}"}}, reason="") for index in range(1000)]
     (story,) = events_of_actions(created)
     assert story.message == "Created 1000 worker pods, digits-worker-0 to digits-worker-999."
 
 
 def test_a_deletion_says_why() -> None:
-    (story,) = events_of_actions([DeletePod(name="digits-worker-3", uid="u", why="node n1 is not ready")])
+    (story,) = events_of_actions([DeletePod(name="digits-worker-3", uid="u", reason="node n1 is not ready")])
     assert story.message == "Deleted digits-worker-3: node n1 is not ready"
 
 
 def test_many_deletions_for_one_cause_are_one_event() -> None:
-    gone = [DeletePod(name=f"digits-worker-{index}", uid="u", why="the job is suspended") for index in range(1000)]
+    gone = [DeletePod(name=f"digits-worker-{index}", uid="u", reason="the job is suspended") for index in range(1000)]
     (story,) = events_of_actions(gone)
     assert story.message == "Deleted 1000 worker pods, digits-worker-0 to digits-worker-999: the job is suspended"
 
@@ -102,4 +102,4 @@ def test_many_deletions_for_one_cause_are_one_event() -> None:
     ],
 )
 def test_every_counted_failure_is_told_once(before: Status, after: Status, told: list[str]) -> None:
-    assert [each.message for each in tell(before, after, "b failed")] == told
+    assert [each.message for each in events_of_status(before, after, "b failed")] == told

@@ -144,7 +144,7 @@ def test_pod_template_that_the_server_refuses_creates_nothing() -> None:
     assert kinds(found) == []
     assert condition(found, ConditionType.ACCEPTED) == ("False", "InvalidPodTemplate")
     assert found.requeue_at == at(30)
-    assert [story.warning for story in found.stories] == [True]
+    assert [story.warning for story in found.events] == [True]
 
 
 def test_template_without_the_named_container() -> None:
@@ -165,7 +165,7 @@ def test_steady_state_does_nothing() -> None:
         rendezvous=make_view(plan=make_plan(), spec=published(job, 0, 1, 2, 3)),
     )
     assert again.actions == ()
-    assert again.stories == ()
+    assert again.events == ()
     assert again.status == first.status
     assert again.requeue_at is None
 
@@ -309,7 +309,7 @@ def test_consistent_job_keeps_what_is_on_a_silent_node_and_says_so(node: str) ->
     assert published.spec.on_partition == "Consistent"
     if node == "bad":
         assert condition(found, ConditionType.DEGRADED) == ("True", "NodeSilent")
-        (story,) = [each for each in found.stories if each.reason is Reason.NODE_SILENT]
+        (story,) = [each for each in found.events if each.reason is Reason.NODE_SILENT]
         assert story.warning
         assert "out-of-service" in story.message
 
@@ -479,7 +479,7 @@ class TestEnd:
         assert condition(found, ConditionType.FAILED) == ("False", "WorkersSucceeded")
         assert found.status.summary == "Succeeded"
         assert (found.status.world_size, found.status.progress and found.status.progress.step) == (0, 100)
-        assert [story.reason for story in found.stories] == [Reason.WORKERS_SUCCEEDED]
+        assert [story.reason for story in found.events] == [Reason.WORKERS_SUCCEEDED]
 
     def test_failed_outcome_is_told_with_the_first_failing_rank(self) -> None:
         failure = dataclasses.asdict(make_failure(2, message="ValueError: no", traceback="Traceback\nValueError: no"))
@@ -492,7 +492,7 @@ class TestEnd:
         assert last is not None
         assert (last.worker, last.rank, last.exit_code) == ("digits-worker-2", 2, 1)
         assert "Traceback" in last.message
-        assert [(story.warning, "rank 2: ValueError: no" in story.message) for story in found.stories] == [(True, True)]
+        assert [(story.warning, "rank 2: ValueError: no" in story.message) for story in found.events] == [(True, True)]
 
     def finished(self, **fields: Any) -> ElasticJob:
         return make_job(status=make_status(ConditionType.SUCCEEDED, completion_time=NOW, round=1, **fields))
@@ -536,13 +536,13 @@ def test_job_that_is_being_deleted_is_left_to_the_garbage_collector() -> None:
 
 def test_every_action_says_why() -> None:
     found = ask(make_job(), admission=ADMITTED, settings=Settings())
-    assert all(action.why for action in (*found.actions, *ask(make_job()).actions))
+    assert all(action.reason for action in (*found.actions, *ask(make_job()).actions))
     assert any(isinstance(action, DryRunCreate) for action in ask(make_job()).actions)
 
 
-def test_job_whose_namespace_goes_is_left_alone() -> None:
+def test_job_whose_namespace_terminating_is_left_alone() -> None:
     found = ask(trained(), make_pod(0), namespace_terminating=True)
-    assert (found.actions, found.stories, found.status, found.requeue_at) == ((), (), trained().status, None)
+    assert (found.actions, found.events, found.status, found.requeue_at) == ((), (), trained().status, None)
     assert found.target is not None, "its keys in a user's etcd are still to be cleared"
 
 
@@ -573,7 +573,7 @@ class TestSuspension:
         assert condition(found, ConditionType.SUSPENDED) == ("True", "Suspended")
         assert found.status.summary == "Suspended"
         assert (found.status.round, found.status.restarts.total, found.status.workers) == (5, 2, "0/4")
-        assert [story.reason for story in found.stories] == [Reason.SUSPENDED]
+        assert [story.reason for story in found.events] == [Reason.SUSPENDED]
 
     def test_at_rest_nothing_is_done_and_followed(self) -> None:
         job = self.job(True, *self.at_rest)

@@ -27,9 +27,9 @@ from elasticjob_operator.planning import (
     ReadHeartbeat,
     plan,
 )
-from elasticjob_operator.policies.failures import judge
+from elasticjob_operator.policies.failures import classify_failure
 from elasticjob_operator.policies.pod_state import STRANDED_SECONDS
-from elasticjob_operator.policies.restart_budget import is_accounted, latest_round
+from elasticjob_operator.policies.restart_budget import is_counted, latest_round
 from elasticjob_operator.resources.pods import template_hash
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import (
@@ -230,9 +230,9 @@ class Cluster(RuleBasedStateMachine):
     def check_counted(self, action: DeletePod) -> None:
         pod = self.pods.get(action.name)
         if pod and pod.failed and not self.job.status.is_finished and not pod.terminating:
-            failure = judge(pod, self.job.spec.restart_policy.rules)
+            failure = classify_failure(pod, self.job.spec.restart_policy.rules)
             latest = latest_round(self.job, self.world.rendezvous, self.now)
-            assert is_accounted(pod, failure, self.job.status.last_failure, latest), "deleted before it was counted"
+            assert is_counted(pod, failure, self.job.status.last_failure, latest), "deleted before it was counted"
 
     def check_lost(self, action: DeletePod) -> None:
         pod = self.pods.get(action.name)
@@ -305,7 +305,7 @@ class Cluster(RuleBasedStateMachine):
     def user_deletes_pod(self, number: int) -> None:
         pod = self.pod(number)
         if pod and not pod.terminating:
-            self.delete(DeletePod(name=pod.name, uid=pod.uid, why="by hand", force=pod.failed))
+            self.delete(DeletePod(name=pod.name, uid=pod.uid, reason="by hand", force=pod.failed))
 
     @event(number=numbers)
     def kubelet_ends_pod(self, number: int) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_operator.api import Condition, ConditionStatus, ConditionType, Reason, Status
-from elasticjob_operator.policies.admission import judge
+from elasticjob_operator.policies.admission import acceptance
 from elasticjob_operator.state import Admission, Pod
 
 from tests.unit.operator.builders import NOW, at, make_job, make_pod, make_status
@@ -52,14 +52,14 @@ def test_accepted(
     ask: bool,
     again: float | None,
 ) -> None:
-    found = judge(make_job(generation=generation, status=status), HASH, pods, admission, NOW)
-    assert (found.accepted, found.ask) == (accepted, ask)
+    found = acceptance(make_job(generation=generation, status=status), HASH, pods, admission, NOW)
+    assert (found.status, found.dry_run) == (accepted, ask)
     assert found.requeue_at == (at(again) if again is not None else None)
 
 
 @pytest.mark.parametrize(("invalid", "reason"), [(True, Reason.INVALID_POD_TEMPLATE), (False, Reason.POD_REFUSED)])
 def test_refusal_has_the_servers_own_words(invalid: bool, reason: Reason) -> None:
-    found = judge(make_job(), HASH, [], answer("spec.containers[0].image: Required value", invalid=invalid), NOW)
+    found = acceptance(make_job(), HASH, [], answer("spec.containers[0].image: Required value", invalid=invalid), NOW)
     assert found.reason is reason
     assert "spec.containers[0].image: Required value" in found.message
 
@@ -72,4 +72,4 @@ def test_a_refused_condition_in_status_is_asked_about_again_after_a_restart() ->
         observed_generation=1,
         last_transition_time=NOW,
     )
-    assert judge(make_job(status=Status(conditions=(refused,))), HASH, [], None, NOW).ask
+    assert acceptance(make_job(status=Status(conditions=(refused,))), HASH, [], None, NOW).dry_run

@@ -11,7 +11,7 @@ from tests.unit.operator.builders import NOW, at, ended, failed_pod, make_pod
 RUNNING, ALL, NONE = CleanPods.RUNNING, CleanPods.ALL, CleanPods.NONE
 LIVE = (make_pod(0), PodState.LIVE)
 FAILED = (failed_pod(1), PodState.FAILED)
-LEAVING = (make_pod(2, deletion_timestamp=5), PodState.LEAVING)
+TERMINATING = (make_pod(2, deletion_timestamp=5), PodState.TERMINATING)
 LOST = (make_pod(3), PodState.LOST)
 SIDECAR = (make_pod(4, end=ended(0)), PodState.SUCCEEDED)
 """Its trainer has ended, another container runs on."""
@@ -33,7 +33,7 @@ SIDECAR = (make_pod(4, end=ended(0)), PodState.SUCCEEDED)
         pytest.param(RUNNING, [SIDECAR], 0, [], True, 10, id="a sidecar may end by itself"),
         pytest.param(RUNNING, [SIDECAR], 10, [4], True, None, id="a sidecar that runs on holds no GPU"),
         pytest.param(NONE, [SIDECAR], 10, [], True, None, id="a sidecar is kept where all is"),
-        pytest.param(RUNNING, [LEAVING], 99, [], False, None, id="on its way"),
+        pytest.param(RUNNING, [TERMINATING], 99, [], False, None, id="on its way"),
     ],
 )
 def test_what_is_left_of_an_ended_job(

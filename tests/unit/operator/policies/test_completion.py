@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from elasticjob_operator.api import Failure, Reason, Restarts
-from elasticjob_operator.policies.completion import judge
+from elasticjob_operator.policies.completion import outcome
 from elasticjob_operator.policies.restart_budget import Budget
 from elasticjob_operator.state import Connectivity, Pod, PodPhase, RendezvousView
 
@@ -133,23 +133,22 @@ def test_when_a_job_has_ended(
     reason: Reason | None,
     again: float | None,
 ) -> None:
-    found = judge(make_job(), view, workers, budget, NOW)
-    assert (found.end and (found.end.succeeded, found.end.reason)) == (
-        None if succeeded is None else (succeeded, reason)
-    )
+    found = outcome(make_job(), view, workers, budget, NOW)
+    assert found.status is succeeded
+    assert reason is None or found.reason is reason
     assert found.requeue_at == (at(again) if again is not None else None)
 
 
 def test_message_says_who_failed_of_what_and_names_the_field() -> None:
-    end = judge(make_job(max_restarts=3), make_view(), [failed_pod(2)], SPENT, NOW).end
-    assert end is not None
+    end = outcome(make_job(max_restarts=3), make_view(), [failed_pod(2)], SPENT, NOW)
+    assert end.status is False
     assert "maxRestarts (3)" in end.message
     assert "digits-worker-2: ValueError: no" in end.message
 
 
 def test_message_of_a_rule_says_who_failed_of_what() -> None:
-    end = judge(make_job(), make_view(), [failed_pod(2)], FATAL, NOW).end
-    assert end is not None
+    end = outcome(make_job(), make_view(), [failed_pod(2)], FATAL, NOW)
+    assert end.status is False
     assert (
         "A rule in spec.restartPolicy.rules with action Fail matches the failure of digits-worker-2: ApplicationError"
         in end.message

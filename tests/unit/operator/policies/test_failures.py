@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_operator.api import RestartRule, RuleAction
-from elasticjob_operator.policies.failures import Cost, action_for, judge
+from elasticjob_operator.policies.failures import Cost, action_for, classify_failure
 from elasticjob_operator.state import Pod, PodPhase
 
 from tests.unit.operator.builders import at, failed_pod, make_pod
@@ -98,13 +98,13 @@ FAILED = PodPhase.FAILED
     ],
 )
 def test_what_a_failed_pod_costs(pod: Pod, reason: str, cost: Cost, exit_code: int | None) -> None:
-    found = judge(pod)
+    found = classify_failure(pod)
     assert (found.reason, found.cost, found.exit_code) == (reason, cost, exit_code)
     assert found.detail
 
 
 def test_time_is_when_the_container_ended() -> None:
-    assert judge(failed_pod(at=-7)).time == at(-7)
+    assert classify_failure(failed_pod(at=-7)).time == at(-7)
 
 
 KILLED = RestartRule(exit_codes=(137,), action=RuleAction.IGNORE)

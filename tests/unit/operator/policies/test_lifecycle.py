@@ -117,15 +117,15 @@ def test_deadlines(
     again: float | None,
 ) -> None:
     found = deadlines(job(lifecycle, start=start), trained=trained, waiting="no node takes it", now=at(after))
-    assert (found.end.reason if found.end else None) == reason
+    assert (found.reason if found.status is False else None) == reason
     assert found.requeue_at == (at(again) if again is not None else None)
 
 
 def test_deadline_names_field_value_and_what_was_missing() -> None:
     end = deadlines(
         job({"startupDeadlineSeconds": 5}), trained=False, waiting="digits-worker-3 is unschedulable", now=at(9)
-    ).end
-    assert end is not None
+    )
+    assert end.status is False
     assert "spec.lifecycle.startupDeadlineSeconds (5 s): digits-worker-3 is unschedulable" in end.message
 
 

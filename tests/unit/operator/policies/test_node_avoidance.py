@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from elasticjob_operator.api import FailingNode, Status
 from elasticjob_operator.policies.node_avoidance import avoided, failing_nodes
-from elasticjob_operator.policies.pod_state import PodState, PodStatus
+from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.state import NodeHealth, Pod, PodPhase
 
-from tests.unit.operator.builders import NOW, at, failed_pod, make_job, make_node, make_pod
+from tests.unit.operator.builders import NOW, at, failed_pod, make_job, make_node, make_pod, with_status
 
 FAILED, LOST, LIVE = PodState.FAILED, PodState.LOST, PodState.LIVE
 NODES = {"a": make_node("a"), "dead": make_node("dead", NodeHealth.SILENT, since=-6)}
@@ -61,7 +61,7 @@ def test_failures_are_counted_by_node(
     before: tuple[FailingNode, ...], pod: Pod, state: PodState, counted: str, expected: tuple[FailingNode, ...]
 ) -> None:
     job = make_job(status=Status(failing_nodes=before))
-    assert failing_nodes(job, [(pod, PodStatus(state=state))], NODES, counted, NOW) == expected
+    assert failing_nodes(job, [with_status(pod, state)], NODES, counted, NOW) == expected
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(3, ["b"]), (1, ["a", "b"]), (0, [])])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_operator.api import OnPartition, Reason
-from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes, judge_node, too_many
+from elasticjob_operator.policies.node_loss import LossRules, Nodes, assess_node, count_nodes, too_many
 from elasticjob_operator.state import LONG_AGO, Heartbeat, Node, NodeHealth
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,13 +34,13 @@ CONSISTENT = LossRules(on_partition=OnPartition.CONSISTENT)
     ("known", "rules", "expected", "again"),
     [
         pytest.param(nodes(silent(-2)), LossRules(), "wait", 3, id="silent for 2 s"),
-        pytest.param(nodes(silent(-5)), LossRules(), "ask", None, id="silent for 5 s: its Lease is read first"),
+        pytest.param(nodes(silent(-5)), LossRules(), "verify", None, id="silent for 5 s: its Lease is read first"),
         pytest.param(nodes(silent(), heartbeat=OLD), LossRules(), "lost", None, id="... and is old"),
         pytest.param(
             nodes(silent(), heartbeat=FRESH), LossRules(), "wait", 40, id="... and is fresh: until it would have ended"
         ),
         pytest.param(
-            nodes(silent(), heartbeat=make_heartbeat(read=-11)), LossRules(), "ask", None, id="read too long ago"
+            nodes(silent(), heartbeat=make_heartbeat(read=-11)), LossRules(), "verify", None, id="read too long ago"
         ),
         pytest.param(
             nodes(silent(), heartbeat=make_heartbeat(renewed=3600, unchanged=-41)),
@@ -67,7 +67,7 @@ CONSISTENT = LossRules(on_partition=OnPartition.CONSISTENT)
             id="the operator's watch had a gap: heartbeats come first",
         ),
         pytest.param(nodes(silent(-60), watched=None), LossRules(), "wait", 25, id="it has one now"),
-        pytest.param(nodes(silent(-3600), heartbeat=OLD), CONSISTENT, "held", None, id="Consistent: never"),
+        pytest.param(nodes(silent(-3600), heartbeat=OLD), CONSISTENT, "kept", None, id="Consistent: never"),
         pytest.param(
             nodes(silent(-1, out_of_service=True)), CONSISTENT, "lost", None, id="... but where somebody marked it"
         ),
@@ -76,7 +76,7 @@ CONSISTENT = LossRules(on_partition=OnPartition.CONSISTENT)
         ),
         pytest.param(nodes(make_node("bad", NOT_READY)), LossRules(), "no", None, id="Ready=False: its kubelet lives"),
         pytest.param(nodes(make_node("bad")), LossRules(), "no", None, id="ready"),
-        pytest.param(nodes(), LossRules(), "ask", None, id="no such node: asked first"),
+        pytest.param(nodes(), LossRules(), "verify", None, id="no such node: asked first"),
         pytest.param(
             nodes(heartbeat=make_heartbeat(exists=False)), LossRules(), "lost", None, id="... and there is none"
         ),
@@ -88,16 +88,24 @@ CONSISTENT = LossRules(on_partition=OnPartition.CONSISTENT)
 def test_node_is_lost_only_when_it_surely_is(
     known: Nodes, rules: LossRules, expected: str, again: float | None
 ) -> None:
-    found = judge_node("bad", at(-600), known, rules, NOW)
+    found = assess_node("bad", at(-600), known, rules, NOW)
     word = (
-        "lost" if found.lost else "ask" if found.ask else "held" if found.held else "wait" if found.requeue_at else "no"
+        "lost"
+        if found.lost
+        else "verify"
+        if found.verify
+        else "kept"
+        if found.kept
+        else "wait"
+        if found.requeue_at
+        else "no"
     )
     assert (word, found.requeue_at) == (expected, at(again) if again is not None else None)
-    assert bool(found.why) == found.lost
+    assert bool(found.reason) == found.lost
 
 
 def test_pod_just_bound_to_an_unknown_node_waits_for_the_watch() -> None:
-    assert judge_node("bad", at(-1), nodes(), LossRules(), NOW).requeue_at == at(9)
+    assert assess_node("bad", at(-1), nodes(), LossRules(), NOW).requeue_at == at(9)
 
 
 @pytest.mark.parametrize(
@@ -113,15 +121,15 @@ def test_members_behind_a_silent_node_are_replaced_after_their_grace(
     renewed: float, seen: float, fenced: bool, expected: float | None
 ) -> None:
     known = nodes(silent(seen), heartbeat=make_heartbeat(renewed=renewed))
-    found = judge_node("bad", at(-600), known, LossRules(fenced=fenced), NOW)
+    found = assess_node("bad", at(-600), known, LossRules(fenced=fenced), NOW)
     assert (found.lost, found.requeue_at) == (expected is None, at(expected) if expected is not None else None)
 
 
 def test_consistent_says_what_to_do() -> None:
-    held = judge_node("bad", at(-600), nodes(silent(-60)), CONSISTENT, NOW).held
-    assert held is not None
-    assert held.reason is Reason.NODE_SILENT
-    assert "kubectl taint node bad node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in held.message
+    kept = assess_node("bad", at(-600), nodes(silent(-60)), CONSISTENT, NOW).kept
+    assert kept is not None
+    assert kept.reason is Reason.NODE_SILENT
+    assert "kubectl taint node bad node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in kept.message
 
 
 @pytest.mark.parametrize(
@@ -150,10 +158,10 @@ def test_nothing_is_given_up_while_most_nodes_are_not_ready(
 
 def test_brake_is_said_with_its_figures_and_the_remedy() -> None:
     others = [make_node(f"n{number}", SILENT, since=-60) for number in range(8)]
-    found = judge_node("bad", at(-600), nodes(silent(-60), *others, heartbeat=OLD), LossRules(), NOW)
+    found = assess_node("bad", at(-600), nodes(silent(-60), *others, heartbeat=OLD), LossRules(), NOW)
     assert not found.lost
-    assert found.held is not None
-    assert found.held.message.startswith("9 of 11 nodes are not ready")
+    assert found.kept is not None
+    assert found.kept.message.startswith("9 of 11 nodes are not ready")
     assert found.requeue_at == at(25)
 
 
@@ -171,7 +179,7 @@ def test_whatever_the_clocks_say_a_kubelet_that_is_heard_is_never_given_up(
     clock that is right shows a renewal after the moment at which it was called silent."""
     heartbeat = make_heartbeat(read=read, renewed=renewed, unchanged=min(unchanged, read))
     known = nodes(silent(-silent_for), heartbeat=heartbeat, watched=watched)
-    found = judge_node("bad", LONG_AGO, known, LossRules(), NOW)
+    found = assess_node("bad", LONG_AGO, known, LossRules(), NOW)
     heard_since = renewed > -silent_for and unchanged > -40
     gap = watched is None or watched > -25
     assert not (found.lost and (heard_since or gap or silent_for < 5))

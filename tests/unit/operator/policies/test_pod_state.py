@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes
-from elasticjob_operator.policies.pod_state import PodState, pod_state_of
+from elasticjob_operator.policies.pod_state import PodState, pod_status
 from elasticjob_operator.state import LONG_AGO, Node, NodeHealth, Pod, PodPhase
 
 from tests.unit.operator.builders import NOW, at, failed_pod, make_heartbeat, make_node, make_pod
@@ -31,12 +31,12 @@ def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
         pytest.param(make_pod(node="gone", created=-60), nodes(), PodState.LOST, None, id="node deleted"),
         pytest.param(make_pod(node="new", created=-1), nodes(), PodState.LIVE, 9, id="node not told of yet"),
         pytest.param(
-            make_pod(node="good", deletion_timestamp=20), nodes(), PodState.LEAVING, 320, id="deleted by hand"
+            make_pod(node="good", deletion_timestamp=20), nodes(), PodState.TERMINATING, 320, id="deleted by hand"
         ),
         pytest.param(
             make_pod(node="good", deletion_timestamp=-100),
             nodes(),
-            PodState.LEAVING,
+            PodState.TERMINATING,
             200,
             id="ends slowly on a good node",
         ),
@@ -63,7 +63,11 @@ def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
         ),
         pytest.param(make_pod(node="any"), None, PodState.LIVE, None, id="may not see nodes"),
         pytest.param(
-            make_pod(node="any", deletion_timestamp=-10), None, PodState.LEAVING, 20, id="may not see nodes: ends late"
+            make_pod(node="any", deletion_timestamp=-10),
+            None,
+            PodState.TERMINATING,
+            20,
+            id="may not see nodes: ends late",
         ),
         pytest.param(
             make_pod(node="any", deletion_timestamp=-31), None, PodState.LOST, None, id="may not see nodes: stuck"
@@ -79,7 +83,7 @@ def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
         pytest.param(
             make_pod(node="bad", deletion_timestamp=3),
             bad(-60, NOT_READY),
-            PodState.LEAVING,
+            PodState.TERMINATING,
             8,
             id="... saves, and has its grace",
         ),
@@ -95,22 +99,22 @@ def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
 def test_dead_node_pod_is_not_waited_for(
     pod: Pod, known: Nodes | None, expected: PodState, again: float | None
 ) -> None:
-    found = pod_state_of(pod, known, LossRules(), NOW)
+    found = pod_status(pod, known, LossRules(), NOW)
     assert found.state is expected
     assert found.requeue_at == (at(again) if again is not None else None)
 
 
 def test_the_reason_names_the_node() -> None:
-    assert pod_state_of(make_pod(node="bad"), bad(-9), LossRules(), NOW).why == "node bad is not ready"
+    assert pod_status(make_pod(node="bad"), bad(-9), LossRules(), NOW).reason == "node bad is not ready"
 
 
 @pytest.mark.parametrize(("since", "expected"), [(-4, False), (-5, True)])
 def test_pod_of_a_node_that_says_it_is_not_ready_is_replaced_gracefully(since: float, expected: bool) -> None:
-    assert pod_state_of(make_pod(node="bad"), bad(since, NOT_READY), LossRules(), NOW).replace is expected
+    assert pod_status(make_pod(node="bad"), bad(since, NOT_READY), LossRules(), NOW).replace is expected
 
 
 def test_pods_stay_while_most_nodes_say_they_are_not_ready() -> None:
     """The network plug-in of a whole cluster is restarted."""
     others = [make_node(f"n{number}", NOT_READY, since=-60) for number in range(5)]
-    found = pod_state_of(make_pod(node="n1"), nodes(*others), LossRules(), NOW)
+    found = pod_status(make_pod(node="n1"), nodes(*others), LossRules(), NOW)
     assert (found.state, found.replace, found.requeue_at) == (PodState.LIVE, False, at(25))

@@ -7,9 +7,9 @@ from elasticjob_operator.api import ConditionType, Reason, RendezvousStatus
 from elasticjob_operator.policies.rendezvous import (
     is_superseded,
     needs_publishing,
-    readiness,
     rendezvous_of,
-    unknown_end,
+    rendezvous_ready,
+    unknown_outcome,
     wanted_spec,
     with_store,
 )
@@ -164,7 +164,7 @@ def test_rendezvous_ready(
     managed: bool, view: RendezvousView, was_ready: bool, expected: tuple[bool, Reason] | None
 ) -> None:
     job = make_job(spec={"rendezvous": {"endpoint": "" if managed else "etcd:2379"}})
-    found = readiness(rendezvous_of(job, Settings()), view, [], was_ready=was_ready, now=NOW)
+    found = rendezvous_ready(rendezvous_of(job, Settings()), view, [], was_ready=was_ready, now=NOW)
     assert (found and (found.status, found.reason)) == expected
 
 
@@ -179,7 +179,9 @@ def test_rendezvous_ready(
 )
 def test_own_etcd_that_falls_silent_is_said_within_seconds(ready: bool, answered: float | None, expected: bool) -> None:
     view = make_view(answered_at=at(answered) if answered is not None else None)
-    found = readiness(rendezvous_of(make_job(), Settings()), view, [make_pod(ready=ready)], was_ready=True, now=NOW)
+    found = rendezvous_ready(
+        rendezvous_of(make_job(), Settings()), view, [make_pod(ready=ready)], was_ready=True, now=NOW
+    )
     assert found is not None
     assert found.status is expected
 
@@ -212,13 +214,13 @@ def test_job_that_may_have_ended_creates_no_workers_before_etcd_has_said(
         status=make_status(rendezvous=known, round=round_number, start_time=NOW),
     )
     there = [pod if isinstance(pod, Pod) else dataclasses.replace(make_pod(), uid=pod, index=-1) for pod in pods]
-    assert (unknown_end(job, rendezvous_of(job, Settings()), make_view(connectivity), there) is not None) is held
+    assert (unknown_outcome(job, rendezvous_of(job, Settings()), make_view(connectivity), there) is not None) is held
 
 
 def test_unreachable_etcd_is_named_with_its_error() -> None:
     job = make_job(spec={"rendezvous": {"endpoint": "etcd.example:2379"}})
     view = make_view(Connectivity.UNREACHABLE, error="connection refused")
-    found = readiness(rendezvous_of(job, Settings()), view, [], was_ready=False, now=NOW)
+    found = rendezvous_ready(rendezvous_of(job, Settings()), view, [], was_ready=False, now=NOW)
     assert found is not None
     assert "etcd.example:2379" in found.message
     assert "connection refused" in found.message
@@ -226,7 +228,7 @@ def test_unreachable_etcd_is_named_with_its_error() -> None:
 
 def test_own_etcd_that_cannot_start_says_why() -> None:
     pod = make_pod(phase=PodPhase.PENDING, blocked=Blocked(reason="ImagePullBackOff", message="no such image"))
-    found = readiness(
+    found = rendezvous_ready(
         rendezvous_of(make_job(), Settings()), make_view(Connectivity.UNREACHABLE), [pod], was_ready=False, now=NOW
     )
     assert found is not None

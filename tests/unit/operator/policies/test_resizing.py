@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_operator.api import ConditionType, Reason
+from elasticjob_operator.policies.condition_updates import Cause
 from elasticjob_operator.policies.resizing import degraded, resizing
-from elasticjob_operator.policies.running import Missing
-from elasticjob_operator.policies.scale_up_delay import Growth
+from elasticjob_operator.policies.scale_up_delay import TargetSize
 from elasticjob_operator.state import RendezvousView
 
 from tests.unit.operator.builders import at, make_job, make_plan, make_status, make_view
@@ -13,7 +13,7 @@ RESIZING = ConditionType.RESIZING
 UP, DOWN, DELAYED, DONE = Reason.SCALING_UP, Reason.SCALING_DOWN, Reason.SCALE_UP_DELAYED, Reason.RESIZED
 
 
-MISSING = Missing(reason=Reason.UNSCHEDULABLE, message="digits-worker-3 is unschedulable.")
+MISSING = Cause(reason=Reason.UNSCHEDULABLE, message="digits-worker-3 is unschedulable.")
 
 
 def planned(size: int) -> RendezvousView:
@@ -47,13 +47,15 @@ def test_resizing(
 ) -> None:
     status = make_status(*([RESIZING] if was else []), desired_replicas=aimed_at)
     job = make_job(replicas=wanted, status=status)
-    found = resizing(job, Growth(replicas=wanted, wish=wanted), view, ready=ready, leaving=leaving, trained=True)
+    found = resizing(
+        job, TargetSize(replicas=wanted, requested=wanted), view, ready=ready, leaving=leaving, trained=True
+    )
     assert found is not None
     assert (found.status, found.reason) == expected
 
 
 def test_growth_that_is_put_off_says_until_when() -> None:
-    growth = Growth(replicas=4, wish=6, scale_up_at=at(10))
+    growth = TargetSize(replicas=4, requested=6, scale_up_at=at(10))
     found = resizing(make_job(replicas=4), growth, planned(4), ready=4, leaving=0, trained=True)
     assert found is not None
     assert (found.status, found.reason) == (True, DELAYED)
@@ -61,7 +63,10 @@ def test_growth_that_is_put_off_says_until_when() -> None:
 
 
 def test_job_that_never_trained_has_nothing_to_resize() -> None:
-    assert resizing(make_job(), Growth(replicas=4, wish=4), make_view(), ready=0, leaving=0, trained=False) is None
+    assert (
+        resizing(make_job(), TargetSize(replicas=4, requested=4), make_view(), ready=0, leaving=0, trained=False)
+        is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,7 @@ def test_job_that_never_trained_has_nothing_to_resize() -> None:
     ],
 )
 def test_degraded(size: int, ready: int, runs: bool, resizes: bool, expected: tuple[bool, Reason]) -> None:
-    found = degraded(make_job(), planned(size), ready=ready, runs=runs, resizing=resizes, missing=MISSING)
+    found = degraded(make_job(), planned(size), ready=ready, running=runs, resizing=resizes, missing=MISSING)
     assert (found.status, found.reason) == expected
     assert ("digits-worker-3 is unschedulable." in found.message) is expected[0]
 
@@ -85,20 +90,20 @@ def test_degraded(size: int, ready: int, runs: bool, resizes: bool, expected: tu
     [
         pytest.param(None, Reason.WORKERS_MISSING, id="no cause is known"),
         pytest.param(
-            Missing(reason=Reason.WAITING_FOR_WORKERS, message="digits-worker-3: SchedulingGated"),
+            Cause(reason=Reason.WAITING_FOR_WORKERS, message="digits-worker-3: SchedulingGated"),
             Reason.WORKERS_MISSING,
             id="gated",
         ),
-        pytest.param(Missing(reason=Reason.POD_REFUSED, message="exceeded quota"), Reason.POD_REFUSED, id="quota"),
+        pytest.param(Cause(reason=Reason.POD_REFUSED, message="exceeded quota"), Reason.POD_REFUSED, id="quota"),
     ],
 )
-def test_the_reason_is_what_keeps_the_missing_ones_from_coming(missing: Missing | None, reason: Reason) -> None:
-    found = degraded(make_job(), planned(3), ready=3, runs=True, resizing=False, missing=missing)
+def test_the_reason_is_what_keeps_the_missing_ones_from_coming(missing: Cause | None, reason: Reason) -> None:
+    found = degraded(make_job(), planned(3), ready=3, running=True, resizing=False, missing=missing)
     assert (found.status, found.reason) == (True, reason)
     assert found.message.startswith("3 of 4 worker pods are training.")
     growing = make_job(status=make_status(desired_replicas=2))
     resized = resizing(
-        growing, Growth(replicas=4, wish=4), planned(3), ready=3, leaving=0, trained=True, missing=missing
+        growing, TargetSize(replicas=4, requested=4), planned(3), ready=3, leaving=0, trained=True, missing=missing
     )
     assert resized is not None
     assert resized.reason is (Reason.SCALING_UP if reason is Reason.WORKERS_MISSING else reason)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from elasticjob_operator.api import Failure, Restarts
-from elasticjob_operator.policies.failures import judge
-from elasticjob_operator.policies.restart_budget import account, failure_of, is_accounted
+from elasticjob_operator.policies.failures import classify_failure
+from elasticjob_operator.policies.restart_budget import count_restarts, failure_of, is_counted
 from elasticjob_operator.state import Pod, PodPhase, RendezvousView
 
 from tests.unit.operator.builders import (
@@ -21,6 +21,7 @@ from tests.unit.operator.builders import (
     make_pod,
     make_status,
     make_view,
+    with_failures,
 )
 
 NOTHING = make_view()
@@ -60,14 +61,14 @@ def planned(number: int, at: float) -> RendezvousView:
 )
 def test_pods_that_fail_in_one_round_count_once(last: Failure, view: RendezvousView, pod: Pod, total: int) -> None:
     job = make_job(status=make_status(restarts=1, last_failure=last))
-    assert account(job, view, [pod], NOW).total == total
+    assert count_restarts(job, view, with_failures(pod), NOW).total == total
 
 
 def test_eleven_pods_of_one_incident_count_once_however_long_they_take() -> None:
     status, failed = make_status(), []
     for number in range(11):
         failed.append(failed_pod(number, at=6 * number))
-        found = account(make_job(status=status), planned(1, -600), failed, at(6 * number))
+        found = count_restarts(make_job(status=status), planned(1, -600), with_failures(*failed), at(6 * number))
         status = make_status(restarts=found.total, last_failure=found.last_failure)
     assert found.total == 1
 
@@ -82,7 +83,7 @@ def test_agent_whose_clock_is_an_hour_ahead_hides_no_failure() -> None:
             if number
             else []
         )
-        found = account(make_job(status=status), view, crashed, now)
+        found = count_restarts(make_job(status=status), view, with_failures(*crashed), now)
         assert found.last_failure is not None
         assert found.last_failure.time is not None
         assert found.last_failure.time <= now
@@ -94,9 +95,9 @@ def test_agent_whose_clock_is_an_hour_ahead_hides_no_failure() -> None:
 
 def test_same_report_of_a_clock_that_is_ahead_is_no_news() -> None:
     view = make_view(plan=make_plan(restart_count=1), failure=make_failure(3, at=3600))
-    first = account(make_job(), view, [], at(1))
+    first = count_restarts(make_job(), view, [], at(1))
     status = make_status().model_copy(update={"restarts": first.restarts, "last_failure": first.last_failure})
-    assert account(make_job(status=status), view, [], at(30)).last_failure == first.last_failure
+    assert count_restarts(make_job(status=status), view, [], at(30)).last_failure == first.last_failure
 
 
 @pytest.mark.parametrize(
@@ -176,29 +177,29 @@ def test_restart_budget(
     before: int, last: Failure | None, view: RendezvousView, failed: Sequence[Pod], total: int
 ) -> None:
     job = make_job(status=make_status(restarts=before, last_failure=last))
-    assert account(job, view, failed, NOW).total == total
+    assert count_restarts(job, view, with_failures(*failed), NOW).total == total
 
 
 @pytest.mark.parametrize(("before", "spent"), [(2, False), (3, True)])
 def test_budget_is_spent_when_a_failure_exceeds_max_restarts(before: int, spent: bool) -> None:
     job = make_job(max_restarts=3, status=make_status(restarts=before, last_failure=counted(-100)))
-    assert account(job, NOTHING, [failed_pod(1)], NOW).spent is spent
+    assert count_restarts(job, NOTHING, with_failures(failed_pod(1)), NOW).spent is spent
 
 
 def test_counting_is_repeatable() -> None:
     """The operator was killed after the status write and before the deletion: the second look finds it counted."""
     failed = [failed_pod(0), failed_pod(1, at=1)]
-    first = account(make_job(), NOTHING, failed, NOW)
+    first = count_restarts(make_job(), NOTHING, with_failures(*failed), NOW)
     job = make_job(status=make_status(restarts=first.total, last_failure=first.last_failure))
-    second = account(job, NOTHING, failed, NOW)
+    second = count_restarts(job, NOTHING, with_failures(*failed), NOW)
     assert (second.total, second.last_failure, second.new_failure) == (1, first.last_failure, None)
-    assert all(is_accounted(pod, judge(pod), second.last_failure) for pod in failed)
+    assert all(is_counted(pod, classify_failure(pod), second.last_failure) for pod in failed)
 
 
 def test_last_failure_of_a_pod_has_its_termination_message() -> None:
     pod = failed_pod(2)
     assert pod.end is not None
-    found = account(make_job(), NOTHING, [pod], NOW).last_failure
+    found = count_restarts(make_job(), NOTHING, with_failures(pod), NOW).last_failure
     assert found is not None
     assert (found.worker, found.exit_code, found.reason, found.time) == (
         "digits-worker-2",
@@ -261,7 +262,7 @@ def test_last_failure_of_a_pod_has_its_termination_message() -> None:
     ],
 )
 def test_last_failure_is_the_first_of_the_newest(known: Failure | None, view: RendezvousView, expected: str) -> None:
-    found = account(make_job(status=make_status(last_failure=known)), view, [], NOW).last_failure
+    found = count_restarts(make_job(status=make_status(last_failure=known)), view, [], NOW).last_failure
     assert found is not None
     assert found.worker == expected
 
@@ -292,7 +293,7 @@ def restarts(**fields: Any) -> Any:
 def test_agents_restarts_count_once_for_the_group(
     before: dict[str, int], count: int, expected: tuple[int, int]
 ) -> None:
-    found = account(make_job(status=restarts(**before)), make_view(plan=make_plan(restart_count=count)), [], NOW)
+    found = count_restarts(make_job(status=restarts(**before)), make_view(plan=make_plan(restart_count=count)), [], NOW)
     assert (found.total, found.restarts.reported) == expected
 
 
@@ -301,13 +302,15 @@ def test_restart_of_the_agents_that_follows_from_a_pods_end_is_the_same_failure(
         update={"restarts": Restarts(total=1, reported=0)}
     )
     view = make_view(plan=make_plan(restart_count=1), failure=make_failure(1))
-    assert account(make_job(status=status), view, [], NOW).restarts == Restarts(total=1, reported=1)
+    assert count_restarts(make_job(status=status), view, [], NOW).restarts == Restarts(total=1, reported=1)
 
 
 def test_restarts_are_told_by_cause() -> None:
     status = restarts(total=3, reported=1, by_cause={"OutOfMemory": 2, "ApplicationError": 1})
     view = make_view(plan=make_plan(2, restart_count=2), failure=make_failure(at=-90))
-    found = account(make_job(status=status), view, [failed_pod(0, reason="OOMKilled", code=137)], NOW).restarts
+    found = count_restarts(
+        make_job(status=status), view, with_failures(failed_pod(0, reason="OOMKilled", code=137)), NOW
+    ).restarts
     assert found.by_cause == {"OutOfMemory": 3, "ApplicationError": 2}
     assert found.total == 5
 
@@ -327,7 +330,7 @@ def test_only_restarts_within_the_window_count(
 ) -> None:
     status = restarts(total=40, reported=0, times=tuple(at(each) for each in times))
     job = make_job(spec={"restartPolicy": {"maxRestarts": 3, "windowSeconds": 60}}, status=status)
-    found = account(job, NOTHING, [failed_pod(0)], at(after))
+    found = count_restarts(job, NOTHING, with_failures(failed_pod(0)), at(after))
     assert (found.restarts.window, found.spent, found.total) == (window, spent, 41)
     assert found.requeue_at == at(again)
 
@@ -343,7 +346,7 @@ def test_only_restarts_within_the_window_count(
     ],
 )
 def test_what_the_agents_may_still_use(before: dict[str, int], limit: int) -> None:
-    assert account(make_job(max_restarts=3, status=restarts(**before)), NOTHING, [], NOW).limit_of_agents == limit
+    assert count_restarts(make_job(max_restarts=3, status=restarts(**before)), NOTHING, [], NOW).agents_limit == limit
 
 
 def ruled(*rules: dict[str, Any], **job: Any) -> Any:
@@ -373,7 +376,7 @@ IGNORE, FAIL, RESTART = (
     ],
 )
 def test_rules_for_pods(rule: dict[str, Any], pod: Pod, total: int, fatal: bool) -> None:
-    found = account(ruled(rule), NOTHING, [pod], NOW)
+    found = count_restarts(ruled(rule), NOTHING, with_failures(pod, job=ruled(rule)), NOW)
     assert (found.total, found.fatal is not None) == (total, fatal)
 
 
@@ -393,10 +396,10 @@ def test_rules_for_pods(rule: dict[str, Any], pod: Pod, total: int, fatal: bool)
 )
 def test_rules_for_what_the_agents_report(rule: dict[str, Any], known: Failure | None, total: int, fatal: bool) -> None:
     view = make_view(plan=make_plan(restart_count=1), failure=make_failure(1))
-    found = account(ruled(rule, status=make_status(last_failure=known)), view, [], NOW)
+    found = count_restarts(ruled(rule, status=make_status(last_failure=known)), view, [], NOW)
     assert (found.total, found.restarts.reported, found.fatal is not None) == (total, 1, fatal)
 
 
 def test_agents_that_cannot_tell_ignored_failures_do_not_end_the_job_by_them() -> None:
     job = ruled(IGNORE, status=restarts(total=3, reported=5))
-    assert account(job, NOTHING, [], NOW).limit_of_agents == 105
+    assert count_restarts(job, NOTHING, [], NOW).agents_limit == 105

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 from elasticjob_operator.api import ConditionType, Failure, Reason, Restarts, Status
+from elasticjob_operator.policies.condition_updates import ConditionUpdate
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.restart_budget import Budget
-from elasticjob_operator.policies.running import judge_activity
+from elasticjob_operator.policies.running import Training, training
 from elasticjob_operator.state import Blocked, Connectivity, Pod, PodPhase, Rejection, RendezvousView
 
 from tests.unit.operator.builders import (
@@ -20,6 +21,7 @@ from tests.unit.operator.builders import (
     make_pod,
     make_status,
     make_view,
+    with_status,
 )
 
 FAILURE = Failure(worker="digits-worker-1", exit_code=1, reason="ApplicationError", time=NOW)
@@ -32,6 +34,11 @@ BEGUN_AGAIN = make_view(plan=dataclasses.replace(make_plan(2), created_at=NOW.ti
 AWAY = make_view(Connectivity.UNREACHABLE)
 TRAINED = make_status(ConditionType.RUNNING, round=2, world_size=4)
 RESTARTING = make_status(ConditionType.RESTARTING, reason="WorkerFailed", round=2)
+
+
+def _restarting(found: Training) -> ConditionUpdate:
+    assert found.restarting is not None
+    return found.restarting
 
 
 def live(count: int) -> list[tuple[Pod, PodStatus]]:
@@ -48,9 +55,9 @@ def unready(count: int) -> list[tuple[Pod, PodStatus]]:
     return [(make_pod(index, ready=False), PodStatus(state=PodState.LIVE)) for index in range(count)]
 
 
-def gone(state: PodState, why: str = "deleted", code: int = 143) -> list[tuple[Pod, PodStatus]]:
+def gone(state: PodState, reason: str = "deleted", code: int = 143) -> list[tuple[Pod, PodStatus]]:
     pod = failed_pod(5, code=code) if state is PodState.FAILED else make_pod(5, deletion_timestamp=9)
-    return [(pod, PodStatus(state=state, why=why))]
+    return [with_status(pod, state, reason)]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +110,7 @@ def gone(state: PodState, why: str = "deleted", code: int = 143) -> list[tuple[P
         pytest.param(
             TRAINED,
             PLANNED,
-            live(1) + gone(PodState.LEAVING),
+            live(1) + gone(PodState.TERMINATING),
             CALM,
             Reason.WAITING_FOR_WORKERS,
             Reason.WORKER_LOST,
@@ -147,13 +154,15 @@ def test_running_and_restarting(
     running: Reason,
     restarting: Reason | bool | None,
 ) -> None:
-    found = judge_activity(make_job(status=status), view, workers, budget)
-    assert found.running is (running is Reason.TRAINING)
-    assert found.running_reason is running
-    if restarting is None or restarting is False:
-        assert found.restarting is restarting
+    found = training(make_job(status=status), view, workers, budget)
+    assert found.is_running is (running is Reason.TRAINING)
+    assert found.running.reason is running
+    if restarting is None:
+        assert found.restarting is None
     else:
-        assert (found.restarting, found.restarting_reason) == (True, restarting)
+        assert found.restarting is not None
+        assert found.restarting.status is (restarting is not False)
+        assert restarting is False or found.restarting.reason is restarting
 
 
 @pytest.mark.parametrize(
@@ -168,54 +177,54 @@ def test_running_and_restarting(
 def test_nothing_trains_once_etcd_and_a_member_are_gone(
     connectivity: Connectivity, workers: Sequence[tuple[Pod, PodStatus]], running: bool
 ) -> None:
-    found = judge_activity(make_job(status=TRAINED), make_view(connectivity, plan=make_plan(2)), workers, CALM)
-    assert found.running is running
+    found = training(make_job(status=TRAINED), make_view(connectivity, plan=make_plan(2)), workers, CALM)
+    assert found.is_running is running
     if not running:
-        assert found.running_message.startswith("3 of 4 worker pods of round 2 are ready and etcd is unreachable")
+        assert found.running.message.startswith("3 of 4 worker pods of round 2 are ready and etcd is unreachable")
 
 
 def test_successor_that_no_plan_knows_trains_nothing_while_etcd_is_away() -> None:
     successor = (make_pod(3, created=-30), PodStatus(state=PodState.LIVE))
-    found = judge_activity(
+    found = training(
         make_job(status=TRAINED), make_view(Connectivity.UNREACHABLE, plan=make_plan(2)), [*live(3), successor], CALM
     )
-    assert not found.running
+    assert not found.is_running
 
 
 def test_lost_worker_is_named_with_its_node() -> None:
-    found = judge_activity(
+    found = training(
         make_job(status=make_status(round=2)), PLANNED, live(1) + gone(PodState.LOST, "node n1 is not ready"), CALM
     )
-    assert found.restarting_message.startswith("Lost digits-worker-5 (node n1 is not ready)")
+    assert _restarting(found).message.startswith("Lost digits-worker-5 (node n1 is not ready)")
 
 
 def test_cause_of_a_failed_worker_is_not_replaced_by_our_own_deletion_of_it() -> None:
     said = make_status(ConditionType.RESTARTING, reason="WorkerLost", message="preempted", round=2)
-    deleted = [(failed_pod(5, deletion_timestamp=9), PodStatus(state=PodState.LEAVING, why="deleted"))]
-    found = judge_activity(make_job(status=said), PLANNED, live(1) + deleted, CALM)
-    assert (found.restarting_reason, found.restarting_message) == (Reason.WORKER_LOST, "preempted")
+    deleted = [(failed_pod(5, deletion_timestamp=9), PodStatus(state=PodState.TERMINATING, reason="deleted"))]
+    found = training(make_job(status=said), PLANNED, live(1) + deleted, CALM)
+    assert (_restarting(found).reason, _restarting(found).message) == (Reason.WORKER_LOST, "preempted")
 
 
 def test_image_error_is_shown_in_the_kubelets_words() -> None:
-    found = judge_activity(make_job(), make_view(), pending("ErrImagePull", "manifest unknown"), CALM)
-    assert "digits-worker-7" in found.running_message
-    assert "ErrImagePull: manifest unknown" in found.running_message
+    found = training(make_job(), make_view(), pending("ErrImagePull", "manifest unknown"), CALM)
+    assert "digits-worker-7" in found.running.message
+    assert "ErrImagePull: manifest unknown" in found.running.message
 
 
 def test_quota_that_stops_growth_is_shown_while_training() -> None:
     rejection = Rejection(kinds=frozenset({"Pod"}), message="exceeded quota: gpus", retry_at=at(8))
-    found = judge_activity(make_job(), PLANNED, live(4), CALM, rejection=rejection)
-    assert found.running
-    assert "exceeded quota: gpus" in found.running_message
+    found = training(make_job(), PLANNED, live(4), CALM, rejection=rejection)
+    assert found.is_running
+    assert "exceeded quota: gpus" in found.running.message
     assert found.missing is not None
     assert found.missing.reason is Reason.POD_REFUSED
 
 
 def test_refused_autoscaler_is_not_told_as_refused_pods() -> None:
     rejection = Rejection(kinds=frozenset({"HorizontalPodAutoscaler"}), message="spec.metrics[0].type", retry_at=at(8))
-    found = judge_activity(make_job(), make_view(), live(1), CALM, rejection=rejection)
-    assert found.running_reason is Reason.OBJECT_REFUSED
-    assert found.running_message.startswith(
+    found = training(make_job(), make_view(), live(1), CALM, rejection=rejection)
+    assert found.running.reason is Reason.OBJECT_REFUSED
+    assert found.running.message.startswith(
         "1 of 4 worker pods are ready; training needs at least 2. Cannot create the job's Services"
     )
 
@@ -223,8 +232,8 @@ def test_refused_autoscaler_is_not_told_as_refused_pods() -> None:
 def test_restart_is_not_announced_before_the_agents_have_decided_on_it() -> None:
     budget = Budget(restarts=Restarts(total=1), limit=3, last_failure=FAILURE)
     view = make_view(plan=make_plan(2, restart_count=1), failure=make_failure(1, round_number=2))
-    found = judge_activity(make_job(max_restarts=3, status=TRAINED), view, live(4), budget)
-    assert found.restarting_message == (
+    found = training(make_job(max_restarts=3, status=TRAINED), view, live(4), budget)
+    assert _restarting(found).message == (
         "digits-worker-1 failed (ApplicationError, exit code 1); the worker group restarts unless the agents give up. "
         "Restarts so far: 1 of at most 3."
     )
@@ -242,19 +251,15 @@ def test_restart_is_not_announced_before_the_agents_have_decided_on_it() -> None
 def test_wait_for_a_failed_workers_successor_is_told(restarts: int, words: str) -> None:
     policy = {"maxRestarts": 9, "backoff": {"initialSeconds": 10, "maxSeconds": 300}}
     job = make_job(spec={"restartPolicy": policy}, status=TRAINED)
-    failed = [(failed_pod(1, started=-3), PodStatus(state=PodState.FAILED))]
-    found = judge_activity(
-        job, make_view(), failed, Budget(restarts=Restarts(total=restarts), limit=9, last_failure=FAILURE)
-    )
-    assert found.restarting_message.endswith(words)
+    failed = [with_status(failed_pod(1, started=-3), PodState.FAILED)]
+    found = training(job, make_view(), failed, Budget(restarts=Restarts(total=restarts), limit=9, last_failure=FAILURE))
+    assert _restarting(found).message.endswith(words)
 
 
 def test_failed_worker_is_told_with_the_first_line_of_its_error() -> None:
     failure = FAILURE.model_copy(update={"message": "ValueError: bad shape\nTraceback ..."})
-    found = judge_activity(
-        make_job(max_restarts=3, status=TRAINED), BROKEN, live(4), Budget(limit=3, last_failure=failure)
-    )
+    found = training(make_job(max_restarts=3, status=TRAINED), BROKEN, live(4), Budget(limit=3, last_failure=failure))
     assert (
         "failed (ApplicationError, exit code 1: ValueError: bad shape); the worker group restarts"
-        in found.restarting_message
+        in _restarting(found).message
     )

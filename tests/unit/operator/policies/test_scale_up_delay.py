@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from elasticjob_operator.api import Status
-from elasticjob_operator.policies.scale_up_delay import settle
+from elasticjob_operator.policies.scale_up_delay import delay_scale_up
 
 from tests.unit.operator.builders import NOW, at, make_job
 
@@ -34,9 +34,15 @@ def test_wish_for_more_workers_is_met_after_the_delay(
     status = Status(
         desired_replicas=aimed_at, scale_up_time=at(scale_up) if scale_up is not None else None, start_time=NOW
     )
-    found = settle(make_job(replicas=wish, spec={"scaling": {"scaleUpDelaySeconds": delay}}, status=status), at(after))
+    found = delay_scale_up(
+        make_job(replicas=wish, spec={"scaling": {"scaleUpDelaySeconds": delay}}, status=status), at(after)
+    )
     replicas, again = expected
-    assert (found.replicas, found.scale_up_at, found.wish) == (replicas, at(again) if again is not None else None, wish)
+    assert (found.replicas, found.scale_up_at, found.requested) == (
+        replicas,
+        at(again) if again is not None else None,
+        wish,
+    )
 
 
 @pytest.mark.parametrize(
@@ -52,5 +58,5 @@ def test_wish_for_more_workers_is_met_after_the_delay(
 )
 def test_nothing_is_put_off(job: dict[str, Any]) -> None:
     status = Status(desired_replicas=4, start_time=NOW)
-    found = settle(make_job(replicas=5, status=status, **job), NOW)
+    found = delay_scale_up(make_job(replicas=5, status=status, **job), NOW)
     assert (found.replicas, found.scale_up_at) == (5, None)

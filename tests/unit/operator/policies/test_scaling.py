@@ -9,7 +9,13 @@ from elasticjob_operator.state import PodPhase
 
 from tests.unit.operator.builders import make_pod
 
-LIVE, LEAVING, LOST, FAILED, ENDED = PodState.LIVE, PodState.LEAVING, PodState.LOST, PodState.FAILED, PodState.SUCCEEDED
+LIVE, TERMINATING, LOST, FAILED, ENDED = (
+    PodState.LIVE,
+    PodState.TERMINATING,
+    PodState.LOST,
+    PodState.FAILED,
+    PodState.SUCCEEDED,
+)
 PENDING = "pending"
 
 
@@ -18,7 +24,7 @@ def run(*indices: int) -> dict[int, PodState | str]:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "there", "indices_in_use", "members", "create", "surplus"),
+    ("wanted", "there", "taken", "members", "create", "surplus"),
     [
         pytest.param(3, {}, (), [0, 1, 2], [0, 1, 2], [], id="new job"),
         pytest.param(3, run(0, 1, 2), (), [0, 1, 2], [], [], id="nothing to do"),
@@ -30,7 +36,7 @@ def run(*indices: int) -> dict[int, PodState | str]:
         pytest.param(2, {**run(1, 2), 0: PENDING}, (), [1, 2], [], [0], id="shrinks by what does not run yet first"),
         pytest.param(
             2,
-            {**run(0, 1), 2: LEAVING, 3: LEAVING},
+            {**run(0, 1), 2: TERMINATING, 3: TERMINATING},
             (),
             [0, 1],
             [],
@@ -39,7 +45,7 @@ def run(*indices: int) -> dict[int, PodState | str]:
         ),
         pytest.param(
             4,
-            {**run(0, 1), 2: LEAVING, 3: LEAVING},
+            {**run(0, 1), 2: TERMINATING, 3: TERMINATING},
             (),
             [0, 1, 2, 3],
             [],
@@ -47,7 +53,7 @@ def run(*indices: int) -> dict[int, PodState | str]:
             id="4 -> 2 -> 4: indices are held until free",
         ),
         pytest.param(
-            3, {**run(0, 1), 2: LEAVING}, (), [0, 1, 2], [], [], id="deleted by hand: same index once it is gone"
+            3, {**run(0, 1), 2: TERMINATING}, (), [0, 1, 2], [], [], id="deleted by hand: same index once it is gone"
         ),
         pytest.param(
             3, {**run(0, 1), 2: FAILED}, (), [0, 1, 2], [], [], id="a failed pod holds its index until replaced"
@@ -59,7 +65,7 @@ def run(*indices: int) -> dict[int, PodState | str]:
 def test_who_stays_who_leaves_who_comes(
     wanted: int,
     there: Mapping[int, PodState | str],
-    indices_in_use: tuple[int, ...],
+    taken: tuple[int, ...],
     members: list[int],
     create: list[int],
     surplus: list[int],
@@ -71,5 +77,5 @@ def test_who_stays_who_leaves_who_comes(
         )
         for index, state in there.items()
     }
-    found = scale(wanted, pods, indices_in_use=frozenset(indices_in_use))
+    found = scale(wanted, pods, indices_in_use=frozenset(taken))
     assert (list(found.members), list(found.create), [pod.index for pod in found.surplus]) == (members, create, surplus)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_operator.api import ConditionType, Progress
-from elasticjob_operator.policies.stalling import judge_stall
+from elasticjob_operator.policies.stalling import stalled
 from elasticjob_operator.state import Connectivity
 from elasticjob_runtime.contract import ProgressValue
 
@@ -37,21 +37,21 @@ def test_training_that_stands_still_is_said(
         plan=make_plan(2),
         progress=ProgressValue(step=7, round=round_number) if seen is not None else None,
     )
-    found = judge_stall(make_job(), view, progress, running=running, now=NOW)
-    assert (found.stalled if found else None) is expected
+    found = stalled(make_job(), view, progress, running=running, now=NOW)
+    assert (found.status if found else None) is expected
 
 
 def test_silence_counts_from_when_etcd_was_back() -> None:
     """While it is away nothing can be reported."""
     job = make_job(status=make_status(ConditionType.RENDEZVOUS_READY))
     view = make_view(plan=make_plan(2), progress=ProgressValue(step=7, round=2))
-    found = judge_stall(job, view, Progress(step=7, observed_at=at(-600)), running=True, now=at(59))
+    found = stalled(job, view, Progress(step=7, observed_at=at(-600)), running=True, now=at(59))
     assert found is not None
-    assert (found.stalled, found.requeue_at) == (False, at(60))
+    assert (found.status, found.requeue_at) == (False, at(60))
 
 
 def test_restart_ends_the_stall() -> None:
     job = make_job(status=make_status(ConditionType.STALLED))
-    found = judge_stall(job, make_view(), None, running=False, now=NOW)
+    found = stalled(job, make_view(), None, running=False, now=NOW)
     assert found is not None
-    assert not found.stalled
+    assert not found.status

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from elasticjob_operator.api import ConditionType
 from elasticjob_operator.planning import plan as plan_job
-from elasticjob_operator.policies.world_size import counted
+from elasticjob_operator.policies.rendezvous import with_world_size
 from elasticjob_operator.resources.pods import template_hash
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import JobState
@@ -23,7 +23,7 @@ OF_TORCHRUN = dataclasses.replace(make_plan(3), nproc=0, world_size=0)
     ids=["counted", "counted otherwise", "given", "unknown"],
 )
 def test_world_size_of_a_plan(plan: PlanValue, procs: int | str, expected: int) -> None:
-    found = counted(make_job(workers={"procsPerWorker": procs}), plan)
+    found = with_world_size(make_job(workers={"procsPerWorker": procs}), plan)
     assert found is not None
     assert found.world_size == expected
 

@@ -1,0 +1,197 @@
+"""What the planning functions share: a job, what was observed of it, and its pods as classified."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+from elasticjob_operator import names
+from elasticjob_operator.api import ElasticJob, RendezvousBackend
+from elasticjob_operator.planning.actions import Target
+from elasticjob_operator.policies.admission import Acceptance
+from elasticjob_operator.policies.condition_updates import Cause
+from elasticjob_operator.policies.lifecycle import outlived_its_template
+from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes
+from elasticjob_operator.policies.pod_state import PodState, PodStatus, pod_status
+from elasticjob_operator.policies.rendezvous import Rendezvous, rendezvous_of, unknown_outcome, with_store
+from elasticjob_operator.policies.restart_budget import Budget, is_counted
+from elasticjob_operator.policies.scale_up_delay import TargetSize, delay_scale_up
+from elasticjob_operator.policies.scaling import Scaling, scale
+from elasticjob_operator.resources.pods import hash_of
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.state import JobState, Pod, RendezvousView
+
+Pods = tuple[tuple[Pod, PodStatus], ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Context:
+    job: ElasticJob
+    """Its replicas are those of `size`."""
+    state: JobState
+    settings: Settings
+    now: datetime.datetime
+    size: TargetSize
+    rendezvous: Rendezvous
+    workers: Pods
+    """Worker pods of the current run, by index."""
+    stale: Pods
+    """Worker pods of earlier runs."""
+    etcd: Pods
+    """Pods of the job's own etcd."""
+    scaling: Scaling
+    unknown_outcome: Cause | None = None
+    """Why no worker pod is created: the job may have ended while no operator was running."""
+
+    @property
+    def view(self) -> RendezvousView:
+        return self.state.rendezvous
+
+    @property
+    def staying(self) -> Pods:
+        """Worker pods of the current run that are neither surplus nor stranded."""
+        surplus = {pod.uid for pod in self.scaling.surplus}
+        return tuple(
+            (pod, status)
+            for pod, status in self.workers
+            if pod.uid not in surplus and status.state is not PodState.STRANDED
+        )
+
+    @property
+    def all_pods(self) -> Pods:
+        return (*self.workers, *self.stale, *self.etcd)
+
+    @property
+    def nodes_to_verify(self) -> list[str]:
+        """Nodes whose heartbeat must be read before their pods can be lost."""
+        return sorted({status.verify_node for _, status in self.all_pods if status.verify_node})
+
+    @property
+    def kept(self) -> Cause | None:
+        """Why pods on a silent node are not replaced; the etcd's come before the workers'."""
+        return next((status.kept for _, status in (*self.etcd, *self.staying) if status.kept is not None), None)
+
+    @property
+    def timers(self) -> list[datetime.datetime]:
+        return [status.requeue_at for _, status in self.all_pods if status.requeue_at is not None]
+
+    @property
+    def target(self) -> Target | None:
+        """The rendezvous to follow."""
+        if not self.rendezvous.followed:
+            return None
+        ready = ",".join(pod.uid for pod, _ in self.etcd if pod.ready) if self.rendezvous.managed else ""
+        return Target(endpoint=self.rendezvous.endpoint, run_id=self.rendezvous.run_id, ready_store_pod=ready)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Assessment(Context):
+    """A job that has not ended, with what is decided before anything else."""
+
+    acceptance: Acceptance
+    budget: Budget
+
+    @property
+    def may_have_pods(self) -> bool:
+        return bool(self.acceptance.status or self.workers)
+
+    def is_counted(self, pod: Pod, status: PodStatus) -> bool:
+        """Whether the failure of `pod` is counted in the status that is written."""
+        failure, written = status.failure, self.job.status
+        return failure is None or is_counted(pod, failure, written.last_failure, self.budget.latest)
+
+
+def assess(context: Context, acceptance: Acceptance, budget: Budget) -> Assessment:
+    known: dict[str, Any] = {field.name: getattr(context, field.name) for field in dataclasses.fields(Context)}
+    return Assessment(**known, acceptance=acceptance, budget=budget)
+
+
+def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime.datetime) -> Context:
+    size = delay_scale_up(job, now)
+    job = job.with_replicas(size.replicas)
+    status_of, status_of_etcd = _pod_statuses(job, state, settings, now)
+    pods = [pod for pod in state.pods if pod.component == names.COMPONENT_WORKER and _has_worker_name(job, pod)]
+    rendezvous = rendezvous_of(job, settings, max((pod.run for pod in pods), default=0))
+    if outlived_its_template(job, [pod for pod in pods if pod.run == rendezvous.run], hash_of(job)):
+        rendezvous = rendezvous_of(job, settings, rendezvous.run + 1)
+    all_workers = [(pod, status_of(pod)) for pod in sorted(pods, key=lambda pod: pod.index)]
+    workers = tuple((pod, status) for pod, status in all_workers if pod.run == rendezvous.run)
+    stale = tuple((pod, status) for pod, status in all_workers if pod.run != rendezvous.run)
+    etcd = tuple((pod, status_of_etcd(pod)) for pod in state.pods if pod.component == names.COMPONENT_ETCD)
+    rendezvous = with_store(
+        rendezvous, job.status.rendezvous, [(pod, status.state is PodState.LOST) for pod, status in etcd]
+    )
+    scaling = _scaling(job, state, workers)
+    return Context(
+        job=job,
+        state=state,
+        settings=settings,
+        now=now,
+        size=size,
+        rendezvous=rendezvous,
+        workers=workers,
+        stale=stale,
+        etcd=etcd,
+        # Pods of two runs together would be more than wanted.
+        scaling=dataclasses.replace(scaling, create=()) if stale else scaling,
+        unknown_outcome=unknown_outcome(job, rendezvous, state.rendezvous, [pod for pod, _ in (*all_workers, *etcd)]),
+    )
+
+
+def _pod_statuses(
+    job: ElasticJob, state: JobState, settings: Settings, now: datetime.datetime
+) -> tuple[Callable[[Pod], PodStatus], Callable[[Pod], PodStatus]]:
+    """(status of a worker pod, status of an etcd pod)"""
+    nodes, restart_rules = _nodes(state), job.spec.restart_policy.rules
+    rules = LossRules(
+        lost_seconds=settings.node_lost_seconds,
+        settle_seconds=settings.node_settle_seconds,
+        stuck_seconds=settings.stuck_seconds,
+        on_partition=job.spec.rendezvous.on_partition,
+        fenced=job.has_plans,
+    )
+    # The next etcd has another generation, so a group that still trains with this one does no harm: do not wait for it.
+    rules_of_etcd = dataclasses.replace(rules, fenced=False)
+    return (
+        lambda pod: pod_status(pod, nodes, rules, now, restart_rules),
+        lambda pod: pod_status(pod, nodes, rules_of_etcd, now),
+    )
+
+
+def _nodes(state: JobState) -> Nodes | None:
+    if state.nodes is None:
+        return None
+    node_counts = state.node_counts if state.node_counts is not None else count_nodes(state.nodes)
+    return Nodes(
+        by_name=state.nodes,
+        watched_since=state.nodes_watched_since,
+        heartbeats=state.heartbeats,
+        node_counts=node_counts,
+    )
+
+
+def _scaling(job: ElasticJob, state: JobState, workers: Pods) -> Scaling:
+    return scale(
+        job.replicas,
+        {pod.index: (pod, status.state) for pod, status in workers},
+        indices_in_use=_indices_in_use(job, state),
+        stranded=frozenset(pod.index for pod, status in workers if status.state is PodState.STRANDED),
+        # Worker pod 0 hosts the store of c10d.
+        keep=frozenset({0} if job.spec.rendezvous.backend is RendezvousBackend.C10D else ()),
+    )
+
+
+def _has_worker_name(job: ElasticJob, pod: Pod) -> bool:
+    """Someone else's pod with copied labels is not the job's, and must not be mistaken for a worker pod."""
+    return pod.index >= 0 and pod.name == names.worker_name(job.name, pod.index)
+
+
+def _indices_in_use(job: ElasticJob, state: JobState) -> frozenset[int]:
+    """Indices whose pod names are in use by pods of an earlier job."""
+    prefix = names.worker_name(job.name, 0)[:-1]
+    others = {
+        name.removeprefix(prefix) for kind, name in state.names_in_use if kind == "Pod" and name.startswith(prefix)
+    }
+    return frozenset(int(index) for index in others if index.isdigit())

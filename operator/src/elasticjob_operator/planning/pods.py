@@ -1,0 +1,157 @@
+"""Which pods are created, deleted and replaced, and what the agents are told about it."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from elasticjob_operator.api import FailingNode
+from elasticjob_operator.planning.actions import (
+    Action,
+    CreateObject,
+    CreatePod,
+    DeletePod,
+    DryRunCreate,
+    EvictMember,
+    PublishSpec,
+    ReadHeartbeat,
+)
+from elasticjob_operator.planning.context import Assessment, Context
+from elasticjob_operator.planning.objects import missing_objects
+from elasticjob_operator.policies.node_avoidance import avoided
+from elasticjob_operator.policies.pod_state import PodState, PodStatus
+from elasticjob_operator.policies.rendezvous import is_superseded, needs_publishing, wanted_spec
+from elasticjob_operator.policies.replacement import replacement
+from elasticjob_operator.resources.pods import template_hash, worker_pod
+from elasticjob_operator.state import POD, Connectivity, Pod, Rejection
+
+Failing = Sequence[FailingNode]
+
+
+def delete_pod(pod: Pod, reason: str, *, force: bool = False) -> DeletePod:
+    return DeletePod(name=pod.name, uid=pod.uid, force=force, reason=reason)
+
+
+def dry_run_create(context: Context, reason: str) -> Action:
+    rendezvous = context.rendezvous
+    body = worker_pod(context.job, index=0, run=rendezvous.run, endpoint=rendezvous.endpoint)
+    return DryRunCreate(template_hash=template_hash(context.job), body=body, reason=reason)
+
+
+def read_heartbeats(context: Context) -> list[Action]:
+    reason = "its pods are lost if its kubelet does not respond"
+    return [ReadHeartbeat(node=node, reason=reason) for node in context.nodes_to_verify]
+
+
+def creations(assessment: Assessment, failing: Failing) -> tuple[list[Action], Rejection | None]:
+    """(creates, deletes and patches of what the job needs, the last create failure if it is about any of it). Kinds
+    that failed are not created again before the time of the next attempt."""
+    if not assessment.may_have_pods:
+        return [], None
+    state = assessment.state
+    wanted = missing_objects(assessment)
+    wants_pods = bool(assessment.acceptance.status and assessment.scaling.create) and assessment.unknown_outcome is None
+    kinds = {each.kind.value for each in wanted if isinstance(each, CreateObject)} | ({POD} if wants_pods else set())
+    failure = state.rejection if state.rejection is not None and state.rejection.kinds & kinds else None
+    delayed = failure.kinds if failure is not None and assessment.now < failure.retry_at else frozenset()
+    wanted = [each for each in wanted if not (isinstance(each, CreateObject) and each.kind.value in delayed)]
+    return wanted + (_create_pods(assessment, failing) if wants_pods and POD not in delayed else []), failure
+
+
+def _create_pods(context: Context, failing: Failing) -> list[Action]:
+    job, rendezvous, avoid = context.job, context.rendezvous, avoided(context.job, failing)
+    return [
+        CreatePod(
+            body=worker_pod(job, index=index, run=rendezvous.run, endpoint=rendezvous.endpoint, avoid=avoid),
+            reason=f"{job.replicas} worker pods are requested",
+        )
+        for index in context.scaling.create
+    ]
+
+
+def removals(assessment: Assessment) -> list[Action]:
+    """Deletes surplus pods, pods of earlier runs, and an etcd that was lost with its node: a StatefulSet never deletes
+    that by itself."""
+    actions: list[Action] = [
+        delete_pod(pod, status.reason, force=True)
+        for pod, status in assessment.etcd
+        if status.state is PodState.LOST and is_superseded(pod, assessment.job.status.rendezvous)
+    ]
+    statuses = {pod.uid: status for pod, status in assessment.workers}
+    for pod in assessment.scaling.surplus:
+        status = statuses[pod.uid]
+        if status.state is PodState.LOST:
+            actions += _force_out(assessment, pod, status.reason)
+        elif not is_leaving(status) and _may_leave(assessment, pod, status):
+            actions.append(delete_pod(pod, "fewer worker pods are requested"))
+    for pod, status in assessment.stale:
+        if status.state is PodState.LOST:
+            actions.append(delete_pod(pod, status.reason, force=True))
+        elif not is_leaving(status):
+            actions.append(delete_pod(pod, "of an earlier run"))
+    return actions
+
+
+def is_leaving(status: PodStatus) -> bool:
+    """The pod is deleted already."""
+    return status.state in (PodState.TERMINATING, PodState.STRANDED)
+
+
+def _may_leave(assessment: Assessment, pod: Pod, status: PodStatus) -> bool:
+    """A failed pod must be counted before it is deleted. The agents must know of the removal of a pod that trains,
+    unless they cannot be told."""
+    if status.state is PodState.FAILED:
+        return assessment.is_counted(pod, status)
+    if status.state is PodState.SUCCEEDED:
+        return True
+    view = assessment.view
+    if not assessment.job.has_plans or view.connectivity in (Connectivity.UNREACHABLE, Connectivity.DENIED):
+        return True
+    return view.connectivity is Connectivity.REACHABLE and view.spec is not None and pod.name in view.spec.draining
+
+
+def replacements(assessment: Assessment) -> tuple[list[Action], list[datetime.datetime]]:
+    """(deletes of pods that are lost, failed, or on a node that cannot run them, times of later replacements)"""
+    job, budget = assessment.job, assessment.budget
+    actions: list[Action] = []
+    timers: list[datetime.datetime] = []
+    for pod, status in assessment.staying:
+        if status.state is PodState.LOST:
+            actions += _force_out(assessment, pod, status.reason)
+        elif status.replace:
+            actions.append(delete_pod(pod, status.reason))
+        elif status.failure is not None:
+            found = replacement(
+                pod,
+                status.failure,
+                job.spec.restart_policy,
+                restarts=budget.total,
+                counted=job.status.last_failure,
+                now=assessment.now,
+                latest=budget.latest,
+            )
+            timers += [found.requeue_at] if found.requeue_at is not None else []
+            if found.delete:
+                actions += [delete_pod(pod, found.reason), *_evict(assessment, pod, found.reason)]
+    return actions, timers
+
+
+def publication(assessment: Assessment) -> list[Action]:
+    draining = [pod.name for pod in assessment.scaling.surplus if not pod.ended]
+    wanted = wanted_spec(
+        assessment.job,
+        members=assessment.scaling.members,
+        draining=draining,
+        max_restarts=assessment.budget.agents_limit,
+        store_generation=assessment.rendezvous.store_generation,
+    )
+    reason = needs_publishing(assessment.view, wanted)
+    return [PublishSpec(spec=wanted, reason=reason)] if reason else []
+
+
+def _force_out(context: Context, pod: Pod, reason: str) -> list[Action]:
+    return [delete_pod(pod, reason, force=True), *_evict(context, pod, reason)]
+
+
+def _evict(context: Context, pod: Pod, reason: str) -> list[Action]:
+    return [EvictMember(member=pod.name, reason=reason)] if context.view.connectivity is Connectivity.REACHABLE else []

@@ -1,0 +1,36 @@
+"""What policies say about a job's conditions, in the terms of metav1.Condition."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+from elasticjob_operator.api import Reason, message
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Cause:
+    """Why something is as it is: a reason for programs, a message for people."""
+
+    reason: Reason
+    message: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ConditionUpdate(Cause):
+    """What a condition is set to."""
+
+    status: bool | None
+    """None: Unknown."""
+    requeue_at: datetime.datetime | None = None
+    """When this changes if nothing else does."""
+
+
+def cause(reason: Reason, **values: object) -> Cause:
+    """With the message of `reason`, filled in with `values`."""
+    return Cause(reason=reason, message=message(reason, **values))
+
+
+def update(status: bool | None, reason: Reason, **values: object) -> ConditionUpdate:
+    """With the message of `reason`, filled in with `values`."""
+    return ConditionUpdate(status=status, reason=reason, message=message(reason, **values))
