@@ -151,8 +151,8 @@ def test_kubectl_explain_describes_every_field(cluster: Cluster, path: str) -> N
 def test_kubectl_explain_says_what_each_part_of_a_job_is_for(cluster: Cluster) -> None:
     text = " ".join(cluster.kubectl("explain", "ej.spec").split())
     for words in (
-        "workers <Object> -required- The worker pods: how many, and what each runs.",
-        "lifecycle <Object> When the job runs, and how it ends.",
+        "workers <Object> -required- The worker pods: how many to run, and their template.",
+        "lifecycle <Object> When the job runs, and what happens when it finishes.",
     ):
         assert words in text
 

@@ -1,4 +1,4 @@
-"""`spec.rendezvous` of an ElasticJob: how the workers find each other."""
+"""`spec.rendezvous` of an ElasticJob: how the worker pods find each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from elasticjob_operator.api.fields import Int64, Model, Quantities
 
 
 class RendezvousBackend(str, enum.Enum):
-    """How the agents of a job find each other."""
+    """Rendezvous backend of the agents."""
 
     ETCD_V3 = "etcd-v3"
     ETCD_V2 = "etcd-v2"
@@ -22,7 +22,7 @@ class RendezvousBackend(str, enum.Enum):
 
 
 class OnPartition(str, enum.Enum):
-    """What becomes of workers that a cut network has separated from their etcd or from their control plane."""
+    """What happens to worker pods that a network partition separates from etcd or from the control plane."""
 
     AVAILABLE = "Available"
     CONSISTENT = "Consistent"
@@ -34,28 +34,28 @@ class Resources(Model, frozen=True, json_schema_extra=rules.RESOURCES):
     """Compute resources of a container."""
 
     limits: Quantities | None = None
-    """Most that the container may use: cpu, memory."""
+    """Upper limit of what the container may use: cpu, memory."""
     requests: Quantities | None = None
-    """What the scheduler sets aside for the container: cpu, memory."""
+    """What the scheduler reserves for the container: cpu, memory."""
 
 
 class Toleration(Model, frozen=True):
-    """A taint that the etcd's pod stands (core/v1 Toleration)."""
+    """A taint that the etcd pod tolerates (core/v1 Toleration)."""
 
     key: Annotated[str, Field(max_length=317)] | None = None
-    """Key of the taint. Left out, with operator Exists: all taints."""
+    """Key of the taint. Empty, with operator Exists: all taints."""
     operator: Annotated[str, Field(max_length=16)] | None = None
     """Equal (the default) or Exists."""
     value: Annotated[str, Field(max_length=63)] | None = None
-    """Value of the taint, where operator is Equal."""
+    """Value of the taint, if operator is Equal."""
     effect: Annotated[str, Field(max_length=32)] | None = None
-    """NoSchedule, PreferNoSchedule or NoExecute. Left out: all."""
+    """NoSchedule, PreferNoSchedule or NoExecute. Empty: all effects."""
     toleration_seconds: Int64 | None = None
-    """With NoExecute: how long it is stood, s. Left out: for ever."""
+    """With NoExecute: seconds for which the taint is tolerated. Default: forever."""
 
 
 class PullSecret(Model, frozen=True):
-    """A Secret with credentials for a registry (core/v1 LocalObjectReference)."""
+    """A Secret with credentials for an image registry (core/v1 LocalObjectReference)."""
 
     name: Annotated[str, Field(min_length=1, max_length=253)]
     """Name of the Secret, in the job's namespace."""
@@ -68,11 +68,11 @@ class ManagedEtcd(Model, frozen=True):
     """The etcd that the operator runs for a job."""
 
     image: Annotated[str, Field(max_length=1024, json_schema_extra=rules.IMAGE)] = ""
-    """Image of etcd 3.5 or newer, with `etcd` on its PATH. Empty: the operator's default."""
+    """Image with etcd 3.5 or newer on its PATH. Empty: the operator's default."""
     resources: Resources | None = None
     """Compute resources of the etcd container. Default: small requests, enough for a thousand workers."""
     tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32, json_schema_extra=_ATOMIC)] | None = None
-    """Taints that the etcd's pod stands. Left out: the operator's default."""
+    """Tolerations of the etcd pod. Default: set by the operator."""
     node_selector: (
         Annotated[
             dict[str, Annotated[str, Field(max_length=63)]],
@@ -80,35 +80,35 @@ class ManagedEtcd(Model, frozen=True):
         ]
         | None
     ) = None
-    """Labels of the nodes that the etcd's pod may go to. Left out: the operator's default."""
+    """Labels that the etcd pod's node must have. Default: set by the operator."""
     priority_class_name: Annotated[str, Field(max_length=253)] = ""
-    """PriorityClass of the etcd's pod. Empty: the operator's default."""
+    """PriorityClass of the etcd pod. Empty: the operator's default."""
     image_pull_secrets: Annotated[tuple[PullSecret, ...], Field(max_length=16, json_schema_extra=_ATOMIC)] | None = None
-    """Secrets for the registry of the etcd's image, in the job's namespace. Left out: the operator's default."""
+    """Secrets in the job's namespace for pulling the etcd image. Default: set by the operator."""
 
 
 class Rendezvous(Model, frozen=True, json_schema_extra=rules.RENDEZVOUS):
-    """How the workers find each other and agree who takes part."""
+    """How the worker pods find each other and agree on the members of a round."""
 
     backend: RendezvousBackend = RendezvousBackend.ETCD_V3
-    """How the agents meet: etcd-v3, etcd-v2 or c10d.
+    """Rendezvous backend: etcd-v3, etcd-v2 or c10d.
 
-    etcd-v3: the v3 API of an etcd; what all else here is made for. etcd-v2 and c10d are torchrun's own, without an
-    operator's part: etcd-v2 needs an endpoint with the v2 API (etcd up to 3.5), c10d meets at worker 0, whose loss
-    restarts all. Status then has no world size and progress.
+    etcd-v3 uses the v3 API of etcd and supports all features. etcd-v2 and c10d are torchrun's own backends, which the
+    operator does not take part in: status then has neither world size nor progress. etcd-v2 needs an endpoint with the
+    v2 API (etcd up to 3.5). c10d uses a store in worker pod 0, whose loss restarts all worker pods.
     """
     endpoint: Annotated[str, Field(max_length=261, json_schema_extra=rules.ENDPOINT)] = ""
-    """host:port of an etcd that you run. Empty: the operator's default endpoint, or an etcd of this job's own.
+    """host:port of an etcd that you run. Empty: the operator's default endpoint, or a dedicated etcd for this job.
 
-    With etcd-v2 it is required; with c10d it is worker 0's, and not given.
+    Required with etcd-v2; must be empty with c10d, which uses worker pod 0.
     """
     etcd: ManagedEtcd | None = None
-    """Settings of the etcd that the operator runs for this job. Only without endpoint."""
+    """Settings of the etcd that the operator runs for this job. Cannot be combined with endpoint."""
     on_partition: OnPartition = OnPartition.AVAILABLE
-    """What happens behind a network partition: Available or Consistent. May be changed at any time.
+    """What happens during a network partition: Available or Consistent. Can be changed at any time.
 
-    Available: workers that are cut off train on for a bounded time, and workers on a silent node are replaced once that
-    time has surely passed. Consistent: a group that loses etcd stops with its lease, and worker and etcd pods on a node
-    that is only silent are not replaced until the node is back, deleted, or has the taint
+    Available: worker pods that are cut off continue to train for a bounded time, and worker pods on an unreachable node
+    are replaced after that time. Consistent: a group that loses etcd stops when its lease expires, and worker and etcd
+    pods on an unreachable node are not replaced until the node is back, is deleted, or has the taint
     node.kubernetes.io/out-of-service.
     """

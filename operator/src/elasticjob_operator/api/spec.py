@@ -1,4 +1,4 @@
-"""`spec` of an ElasticJob: what its owner wants."""
+"""`spec` of an ElasticJob: the desired state."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Seconds = Annotated[Int32, Field(ge=1)]
 WorkerCount = Annotated[Int32, Field(ge=1, le=MAX_WORKERS)]
 
 PodTemplate = Annotated[dict[str, Any], WithJsonSchema(POD_TEMPLATE_SCHEMA)]
-"""A core/v1 PodTemplateSpec, kept as written. Shared with whoever parsed it: copy before changing."""
+"""A core/v1 PodTemplateSpec, preserved as written. Copies of the spec share it: deep-copy it before changing it."""
 
 
 class CleanPods(str, enum.Enum):
-    """Which worker pods are deleted when the job has ended."""
+    """Which worker pods are deleted when the job has finished."""
 
     RUNNING = "Running"
     ALL = "All"
@@ -34,17 +34,17 @@ class CleanPods(str, enum.Enum):
 
 
 class Workers(Model, frozen=True, json_schema_extra=worker_rules.WORKERS):
-    """The worker pods: how many, and what each runs."""
+    """The worker pods: how many to run, and their template."""
 
     replicas: WorkerCount = 1
-    """Worker pods wanted now, from minReplicas to maxReplicas.
+    """Desired number of worker pods, between minReplicas and maxReplicas.
 
-    kubectl scale and a HorizontalPodAutoscaler change this field.
+    Changed by kubectl scale and by a HorizontalPodAutoscaler.
     """
     min_replicas: WorkerCount | None = None
-    """Training goes on while at least this many workers are there. Default: replicas, a job of fixed size."""
+    """Training continues while at least this many worker pods are ready. Default: replicas (a fixed size)."""
     max_replicas: WorkerCount | None = None
-    """Most workers the job may be scaled to. Default: replicas, a job of fixed size."""
+    """Largest number of worker pods the job can be scaled to. Default: replicas, which gives a fixed size."""
     allowed_replicas: (
         Annotated[
             tuple[WorkerCount, ...],
@@ -52,32 +52,32 @@ class Workers(Model, frozen=True, json_schema_extra=worker_rules.WORKERS):
         ]
         | None
     ) = None
-    """Sizes with which the training may run, such as [2, 4, 8]. Left out: all from minReplicas to maxReplicas.
+    """Numbers of worker pods that training can run with, such as [2, 4, 8]. Default: minReplicas to maxReplicas.
 
-    A wanted number in between is rounded down, and workers beyond such a size wait as spares.
+    A number in between is rounded down. Worker pods beyond an allowed size wait as spares.
     """
     replica_step: Annotated[Int32, Field(ge=1, le=MAX_WORKERS)] | None = None
-    """Allows the multiples of this number only, as allowedReplicas does for a list. Instead of allowedReplicas."""
+    """Allows only multiples of this number of worker pods. Cannot be combined with allowedReplicas."""
     procs_per_worker: Annotated[ProcsPerWorker, Field(json_schema_extra=worker_rules.PROCS_PER_WORKER)] = "auto"
-    """Training processes in each worker pod, as torchrun's --nproc-per-node. Changed only while suspended.
+    """Worker processes in each worker pod, like torchrun's --nproc-per-node. Can be changed only while suspended.
 
-    A number; cpu: one for each CPU; gpu: one for each GPU; auto: gpu where there are any, else cpu.
+    A number, cpu (one for each CPU), gpu (one for each GPU) or auto (gpu if the pod has any, otherwise cpu).
     """
     template: PodTemplate
-    """Pod template of the workers (core/v1 PodTemplateSpec). Changed only while suspended.
+    """Template of the worker pods (core/v1 PodTemplateSpec). Can be changed only while suspended.
 
-    The operator adds the job's environment to the training container, and sets restartPolicy to Never: it replaces
-    failed workers itself.
+    The operator adds the job's environment variables to the training container and sets restartPolicy to Never,
+    because it replaces failed worker pods itself.
     """
     container: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """Name of the container that trains. Default: the first container of the template. Changed only while suspended.
+    """Name of the training container. Default: the template's first container. Can be changed only while suspended.
 
     Only this container gets the job's environment variables.
     """
 
 
 class RuleAction(str, enum.Enum):
-    """What a failure that a rule matches does."""
+    """What happens when a rule matches a failure."""
 
     RESTART = "Restart"
     IGNORE = "Ignore"
@@ -87,144 +87,146 @@ class RuleAction(str, enum.Enum):
 
 
 class RestartRule(Model, frozen=True, json_schema_extra=rules.RESTART_RULE):
-    """What becomes of failures of a kind. A failure must match both lists, where both are given."""
+    """How to handle failures of a kind. If both lists are set, a failure must match both."""
 
     exit_codes: Annotated[
         tuple[Annotated[Int32, Field(ge=1, le=255)], ...],
         Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = ()
-    """Exit codes of the process or container. 128 + n: ended by signal n."""
+    """Exit codes of the worker process or the container. 128 + n means killed by signal n."""
     reasons: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=64, json_schema_extra=rules.RESTART_REASON)], ...],
         Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = ()
-    """Kinds of failure as status.lastFailure.reason names them: ApplicationError, Signal, OutOfMemory, Evicted ..."""
+    """Failure reasons as in status.lastFailure.reason, such as ApplicationError, Signal, OutOfMemory or Evicted."""
     action: RuleAction
-    """Restart: counts as a restart. Ignore: restarted too, and free. Fail: the job fails at once."""
+    """Restart counts the restart towards maxRestarts, Ignore restarts without counting, Fail fails the job."""
 
 
 class Backoff(Model, frozen=True, json_schema_extra=rules.BACKOFF):
-    """Waits before a worker pod that fails again and again right after its start is replaced."""
+    """Delay before replacing a worker pod that repeatedly fails right after it starts."""
 
     initial_seconds: Annotated[Int32, Field(ge=0, le=86_400)] = 1
-    """First wait, s; each further failure doubles it."""
+    """First delay in seconds; doubled with each further failure."""
     max_seconds: Annotated[Int32, Field(ge=0, le=86_400)] = 300
-    """Longest wait, s."""
+    """Longest delay in seconds."""
 
 
 class RestartPolicy(Model, frozen=True, json_schema_extra=rules.RESTART_POLICY):
-    """What failures the job survives."""
+    """Which failures restart the worker group, and how often, before the job fails."""
 
     max_restarts: Annotated[Int32, Field(ge=0, le=1_000_000)] = 10
-    """Restarts of the worker group because of failures, over the job's whole life, before the job fails.
+    """Number of failures that restart the worker group, over the job's lifetime, before the job fails.
 
-    Lost nodes, preempted and deleted pods and changes of size are free.
+    Lost nodes, preempted or deleted pods and resizes do not count.
     """
     window_seconds: Seconds | None = None
-    """Only restarts of the last so many seconds count towards maxRestarts. Left out: all do."""
+    """Only restarts within the last windowSeconds count towards maxRestarts. Default: all restarts count."""
     rules: Annotated[
         tuple[RestartRule, ...], Field(max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = ()
-    """What certain failures do; the first rule that matches a failure decides.
+    """How to handle certain failures; the first matching rule applies.
 
-    Without a match, failures of the training count, and what the cluster did (eviction, preemption, a lost node) is
-    free.
+    If no rule matches, failures of the training count towards maxRestarts, and disruptions by the cluster (eviction,
+    preemption, a lost node) do not.
     """
     backoff: Backoff = Backoff()
-    """Waits before a worker pod that fails again and again right after its start is replaced."""
+    """Delay before replacing a worker pod that repeatedly fails right after it starts."""
 
 
 class Lifecycle(Model, frozen=True, json_schema_extra=rules.LIFECYCLE):
-    """When the job runs, and how it ends."""
+    """When the job runs, and what happens when it finishes."""
 
     suspend: bool = False
-    """Whether the job rests: all its pods and its etcd go, its status stays.
+    """Whether the job is suspended: all its pods and its etcd are deleted, its status is kept.
 
-    Set back to false, the job starts a new run, which goes on from the last checkpoint. While suspended, the template
-    and checkpoint may be changed.
+    When set back to false, the job starts a new run, which continues from the last checkpoint. The template and
+    checkpoint can be changed while the job is suspended.
     """
     active_deadline_seconds: Seconds | None = None
-    """Longest time from status.startTime to the end, s. Then the job fails. Left out: none.
+    """Seconds after status.startTime after which an unfinished job fails. Default: no deadline.
 
-    Begins anew when a suspended job is resumed.
+    Starts again when a suspended job is resumed.
     """
     startup_deadline_seconds: Seconds | None = None
-    """Longest time from status.startTime until training begins, s. Then the job fails. Left out: none.
+    """Seconds after status.startTime after which the job fails if training has not started. Default: no deadline.
 
-    Frees the workers of a job of which others cannot be scheduled or started.
+    Frees the running worker pods of a job whose other worker pods cannot be scheduled or started.
     """
     ttl_seconds_after_finished: Annotated[Int32, Field(ge=0)] | None = None
-    """The job is deleted, with its pods, this long after it ended, s. Left out: never."""
+    """Seconds after the job finished after which it is deleted, with its pods. Default: never."""
     graceful_shutdown_seconds: Annotated[Int32, Field(ge=0, le=86_400)] | None = None
-    """Time that workers get from SIGTERM to save their state when their pod leaves, s.
+    """Seconds from SIGTERM to SIGKILL in which worker processes can save their state when their pod terminates.
 
-    The pod's terminationGracePeriodSeconds is raised to 5 s more. Left out: the template's
-    terminationGracePeriodSeconds (30) less 5 s. For pods that are made from then on.
+    The pod's terminationGracePeriodSeconds is raised to at least 5 s more. Default: the template's
+    terminationGracePeriodSeconds (30) minus 5 s. A change applies to new pods.
     """
     clean_pods: CleanPods = CleanPods.RUNNING
-    """Worker pods that are deleted when the job has ended: Running, All or None.
+    """Worker pods to delete when the job has finished: Running, All or None.
 
-    Running: those that still run; the others stay, with their logs. None: none, but for those that still run when the
-    job fails.
+    Running deletes those that are still running and keeps the others, with their logs. None keeps all, except those
+    that are still running when the job fails.
     """
     managed_by: Annotated[str, Field(max_length=63, json_schema_extra=rules.MANAGED_BY)] = ""
-    """The same as spec.managedBy. Cannot be changed."""
+    """Same as spec.managedBy. Immutable."""
 
 
 class Scaling(Model, frozen=True):
-    """How the number of workers changes by itself."""
+    """How the number of worker pods is scaled."""
 
     scale_up_delay_seconds: Annotated[Int32, Field(ge=0, le=86_400)] = 0
-    """Time from a wish for more workers until they are created, s. Wishes that come meanwhile are met at the same
-    moment.
+    """Seconds between a request for more worker pods and their creation; requests in between are handled together.
 
-    Each change of size interrupts the training for a moment: this makes one of many. Lost workers are replaced, and
-    fewer workers let go, without delay.
+    Each resize interrupts the training for a moment, and a delay combines several into one. Replacing lost worker
+    pods and scaling down are never delayed.
     """
     metrics: Annotated[
         tuple[Preserved, ...], Field(max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"})
     ] = ()
-    """What a HorizontalPodAutoscaler of the job follows (autoscaling/v2 MetricSpec). Empty: there is none.
+    """Metrics for a HorizontalPodAutoscaler of the job (autoscaling/v2 MetricSpec). Empty: no autoscaler.
 
-    The operator makes it, from minReplicas to maxReplicas. It changes workers.replicas: leave that out of what you
-    apply again.
+    The operator creates it with minReplicas and maxReplicas. It changes workers.replicas, so omit that field from
+    manifests you apply again.
     """
     behavior: Preserved | None = None
-    """How fast that HorizontalPodAutoscaler changes the size (autoscaling/v2 HorizontalPodAutoscalerBehavior). Unused
-    without metrics."""
+    """Scaling behavior of that HorizontalPodAutoscaler (autoscaling/v2 HorizontalPodAutoscalerBehavior). Unused without
+    metrics."""
 
 
 class Scheduling(Model, frozen=True):
-    """How the workers get their nodes."""
+    """How worker pods are scheduled."""
 
     priority_class_name: Annotated[str, Field(max_length=253)] = ""
-    """PriorityClass of the worker pods. Empty: the template's. Changed only while suspended."""
+    """PriorityClass of the worker pods. Empty: the template's. Can be changed only while suspended."""
     avoid_nodes_after: Annotated[Int32, Field(ge=0, le=1000)] = 3
-    """Failures of workers on one node within an hour from which on new workers rather go to other nodes. 0: never.
+    """Number of failures on one node within an hour after which new worker pods prefer other nodes. 0: never.
 
-    A preference, not a demand: where only such nodes are left, they are taken.
+    This is a preference: if no other node fits, the node is used.
     """
 
 
 class Spec(Model, frozen=True, json_schema_extra=rules.SPEC):
-    """What the job's owner wants."""
+    """Desired state of the job."""
 
     workers: Workers
-    """The worker pods: how many, and what each runs."""
+    """The worker pods: how many to run, and their template."""
     rendezvous: Rendezvous = Rendezvous()
-    """How the workers find each other and agree who takes part. Cannot be changed."""
-    checkpoint: Checkpoint | None = None
-    """Where the training keeps its checkpoints. Left out: the script knows itself. Changed only while suspended."""
-    restart_policy: RestartPolicy = RestartPolicy()
-    """What failures the job survives."""
-    scaling: Scaling = Scaling()
-    """How the number of workers changes by itself."""
-    scheduling: Scheduling = Scheduling()
-    """How the workers get their nodes."""
-    lifecycle: Lifecycle = Lifecycle()
-    """When the job runs, and how it ends."""
-    managed_by: Annotated[str, Field(max_length=63, json_schema_extra=rules.MANAGED_BY)] = ""
-    """Controller that reconciles this job, such as kueue.x-k8s.io/multikueue. Cannot be changed.
+    """How the worker pods find each other and agree on the members of a round.
 
-    Empty or elasticjob.dev/operator: this operator. Any other: this operator leaves the job alone.
+    Can be changed only while suspended, except onPartition.
+    """
+    checkpoint: Checkpoint | None = None
+    """Where the training keeps its checkpoints. Default: up to the script. Can be changed only while suspended."""
+    restart_policy: RestartPolicy = RestartPolicy()
+    """Which failures restart the worker group, and how often, before the job fails."""
+    scaling: Scaling = Scaling()
+    """How the number of worker pods is scaled."""
+    scheduling: Scheduling = Scheduling()
+    """How worker pods are scheduled."""
+    lifecycle: Lifecycle = Lifecycle()
+    """When the job runs, and what happens when it finishes."""
+    managed_by: Annotated[str, Field(max_length=63, json_schema_extra=rules.MANAGED_BY)] = ""
+    """Controller that manages this job, such as kueue.x-k8s.io/multikueue. Immutable.
+
+    Empty or elasticjob.dev/operator: this operator. The operator ignores jobs with any other value.
     """

@@ -1,4 +1,4 @@
-"""`status` of an ElasticJob: what the operator observed. Only the operator writes it, by the status subresource."""
+"""`status` of an ElasticJob: the observed state. Written only by the operator, through the status subresource."""
 
 from __future__ import annotations
 
@@ -22,123 +22,126 @@ Count = Annotated[Int32, Field(ge=0)]
 
 
 class Restarts(Model, frozen=True):
-    """Restarts so far."""
+    """Restarts of the worker group so far."""
 
     total: Count = 0
-    """Restarts of the worker group because of failures, over the job's whole life.
+    """Restarts of the worker group because of failures, over the job's lifetime.
 
     Compared with spec.restartPolicy.maxRestarts.
     """
     reported: Count | None = None
-    """Restarts that the agents of the current run reported, those that rules ignore too, but not pods that failed as a
-    whole."""
+    """Restarts reported by the agents of the current run, including those that rules ignore, but not failures of whole
+    pods."""
     window: Count | None = None
-    """How many of them fall into the last spec.restartPolicy.windowSeconds, where that is given."""
+    """How many of them happened within the last spec.restartPolicy.windowSeconds, if set."""
     times: (
         Annotated[tuple[Time, ...], Field(max_length=101, json_schema_extra={"x-kubernetes-list-type": "atomic"})]
         | None
     ) = None
-    """When those of the window were."""
+    """When the restarts of the window happened."""
     by_cause: Causes = {}  # noqa: RUF012 pydantic copies defaults
-    """How many there were of each kind of failure, named as in lastFailure.reason."""
+    """Restarts by kind of failure, named as in lastFailure.reason."""
 
 
 class RendezvousStatus(Model, frozen=True):
     """The rendezvous in use."""
 
     id: str = ""
-    """Run id: the name under which the workers of this run meet (PET_RDZV_ID)."""
+    """Run ID under which the worker pods of this run rendezvous (PET_RDZV_ID)."""
     backend: str = ""
     """Rendezvous backend in use."""
     endpoint: str = ""
     """host:port in use."""
     store_generation: Annotated[Int64, Field(ge=0)] | None = None
-    """Number of the job's own etcd: grows whenever another one takes its place. A group that still trains with an
-    earlier one is out of date, and what it commits is refused."""
+    """Generation of the job's own etcd, incremented whenever it is replaced. A group that still trains with an earlier
+    generation is fenced: its commits are rejected."""
     store_pod: str = ""
-    """uid of the pod of that etcd; empty: there is none yet."""
+    """UID of that etcd's pod. Empty: not created yet."""
 
 
 class Progress(Model, frozen=True):
-    """What the training reported last."""
+    """Progress that the training last reported."""
 
     step: Annotated[Int64, Field(ge=0)] = 0
     """Training step reached."""
     steps_per_second: Rate = None
-    """Speed at that step."""
+    """Training speed at that step."""
     last_checkpoint_step: Annotated[Int64, Field(ge=0)] | None = None
-    """Step of the newest complete checkpoint; what is lost if all workers die now is what came after it."""
+    """Step of the newest complete checkpoint. If all worker pods are lost, training repeats the steps after it."""
     metrics: Metrics = {}  # noqa: RUF012 pydantic copies defaults
-    """What the script reported beside the step: loss, accuracy and the like, as strings."""
+    """Other metrics that the script reported, such as loss or accuracy, as strings."""
     updated_at: Time | None = None
-    """When the training reported this, by the clock of its node."""
+    """When the training reported this, by its node's clock."""
     observed_at: Time | None = None
-    """When the operator saw this first, by its own clock."""
+    """When the operator first saw this step, by its own clock."""
 
 
 class Failure(Model, frozen=True):
     """The first failure of the newest failed round."""
 
     round: Annotated[Int64, Field(ge=0)] | None = None
-    """Number of the worker group that failed: status.round at that time. What fails of the same group counts once."""
+    """Round of the worker group that failed. Failures within one round count once."""
 
     worker: str = ""
     """Name of the worker pod."""
     pod_uid: str = ""
-    """uid of that pod, where the pod failed as a whole."""
+    """UID of the worker pod, if the pod failed as a whole."""
     rank: Int32 | None = None
-    """Global rank of the failed process, where it had one."""
+    """Global rank of the failed worker process, if it had one."""
     exit_code: Int32 | None = None
-    """Exit code; negative: the number of the signal that ended the process."""
+    """Exit code. Negative: number of the signal that killed the process."""
     reason: str = ""
-    """Kind of failure, in one word: ApplicationError, Signal, OutOfMemory, Evicted and the like."""
+    """Kind of failure, such as ApplicationError, Signal, OutOfMemory or Evicted."""
     message: FailureMessage = ""
-    """What happened: one line, then the last lines of the traceback where there is one."""
+    """What happened: one line, followed by the end of the traceback if there is one."""
     time: Time | None = None
     """When it happened."""
 
 
 class FailingNode(Model, frozen=True):
-    """A node on which workers failed lately."""
+    """A node on which worker pods failed recently."""
 
     name: str
     """Name of the node."""
     failures: Annotated[Int32, Field(ge=1)]
-    """Failures of workers there that are less than an hour apart."""
+    """Number of failures on the node that are less than an hour apart."""
     last_time: Time
-    """When the newest of them was."""
+    """When the newest of them happened."""
 
 
 class Status(Model, frozen=True):
-    """What the operator observed. Read it, wait for its conditions; do not write it."""
+    """Observed state of the job, written by the operator."""
 
     observed_generation: Int64 | None = None
-    """metadata.generation of the spec that this status speaks of."""
+    """metadata.generation of the spec that this status was observed for."""
     replicas: Count = 0
-    """Worker pods that exist and have not ended."""
+    """Worker pods that exist and have not terminated."""
     ready_replicas: Count = 0
     """Worker pods that are ready."""
     selector: str = ""
     """Label selector of the worker pods, for the scale subresource."""
     workers: str = ""
-    """Ready and wanted worker pods, such as 3/4. For people; programs read readyReplicas and desiredReplicas."""
+    """Ready and desired worker pods, such as 3/4.
+
+    For printing. Programs should read readyReplicas and desiredReplicas.
+    """
     desired_replicas: Count | None = None
-    """Worker pods that the operator aims at: spec.workers.replicas, rounded down to an allowed size, more of them only
-    after a delay."""
+    """Worker pods that the operator currently aims for: spec.workers.replicas, rounded down to an allowed size.
+    Increases only after scaleUpDelaySeconds."""
     scale_up_time: Time | None = None
-    """When it will aim at more, because of spec.scaling.scaleUpDelaySeconds."""
+    """When desiredReplicas will increase, if delayed by spec.scaling.scaleUpDelaySeconds."""
     world_size: Count = 0
-    """Training processes in the current worker group (WORLD_SIZE); 0 while nothing trains."""
+    """Worker processes in the current worker group (WORLD_SIZE). 0: not training."""
     round: Count = 0
-    """Number of the current worker group: 1 is the first, each restart or change of size makes the next."""
+    """Rendezvous round of the current worker group, starting at 1. Each restart or resize begins a new round."""
     restarts: Restarts = Restarts()
-    """Restarts so far."""
+    """Restarts of the worker group so far."""
     rendezvous: RendezvousStatus | None = None
-    """The rendezvous in use."""
+    """Rendezvous in use."""
     progress: Progress | None = None
-    """What the training reported last."""
+    """Progress that the training last reported."""
     last_failure: Failure | None = None
-    """The first failing process of the newest failure, with its traceback's last lines."""
+    """First worker process or pod that failed in the newest failure, with the end of its traceback."""
     failing_nodes: (
         Annotated[
             tuple[FailingNode, ...],
@@ -149,20 +152,20 @@ class Status(Model, frozen=True):
         ]
         | None
     ) = None
-    """Nodes on which workers failed lately; compared with spec.scheduling.avoidNodesAfter."""
+    """Nodes on which worker pods failed recently; see spec.scheduling.avoidNodesAfter."""
     conditions: Annotated[
         tuple[Condition, ...],
         Field(json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}),
     ] = ()
-    """State of the job, one entry for each aspect. `kubectl wait --for=condition=Succeeded` works."""
+    """Conditions of the job, by type. `kubectl wait --for=condition=Succeeded` works."""
     summary: str = ""
-    """Succeeded, Failed, Suspended, Running, Stalled, Degraded, Resizing or Restarting, or why the job does not run,
+    """Succeeded, Failed, Suspended, Running, Stalled, Degraded, Resizing or Restarting, or why the job is not running,
     such as Unschedulable.
 
-    For people; programs read conditions.
+    For printing. Programs should read conditions.
     """
     start_time: Time | None = None
-    """When the operator accepted the job, or went on with it after it was suspended."""
+    """When the operator accepted the job, or last resumed it."""
     completion_time: Time | None = None
     """When the job succeeded or failed."""
 

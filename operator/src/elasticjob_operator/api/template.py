@@ -1,14 +1,14 @@
 """The part of a pod template that the CRD knows.
 
-The full schema of a PodTemplateSpec is 382 kB and prunes what newer clusters add. So everything is preserved as
-written. Declared are:
+The full schema of a PodTemplateSpec is 382 kB and would prune fields that newer clusters add, so everything is
+preserved as written. Declared are only:
 
-- what the rules of `elasticjob_operator.api.rules` look at, because CEL sees declared fields alone;
+- what the rules of `elasticjob_operator.api.rules` look at, because CEL sees only declared fields;
 - the names of the other fields, without a type. CEL's `==` compares those exactly, but of undeclared fields only the
   number and the values of those on both sides: a template in which `nodeSelector` became `tolerations` would count as
   unchanged.
 
-Whether the whole makes a valid pod is found by a dry-run create.
+A dry-run create checks whether the whole makes a valid pod.
 """
 
 from __future__ import annotations
@@ -76,16 +76,16 @@ _CONTAINER = _object(
     at="pod.spec.containers",
     name=_text("Name of the container.", minLength=1, maxLength=63),
     restartPolicy=_text(
-        "Never, or left out, in the training container: ElasticJob replaces failed workers itself.", maxLength=16
+        "Must be Never or unset in the training container: ElasticJob replaces failed worker pods itself.", maxLength=16
     ),
     env=_list(
-        "Environment variables. Those that ElasticJob sets itself are refused in the training container.",
+        "Environment variables. The training container must not set those that ElasticJob sets itself.",
         _ENV,
         maxItems=MAX_ENV,
     ),
 )
 _LABELS: Schema = {
-    "description": "Labels of the worker pods. Those of elasticjob.dev/ are ElasticJob's own.",
+    "description": "Labels of the worker pods. The prefix elasticjob.dev/ is reserved.",
     "type": "object",
     "maxProperties": MAX_LABELS,
     "additionalProperties": {"type": "string", "maxLength": 63},
@@ -110,13 +110,13 @@ POD_TEMPLATE_SCHEMA = _object(
         at="pod.spec",
         # An atomic list, not one keyed by name: its order counts, because the first container trains by default.
         containers=_list("Containers of a worker pod.", _CONTAINER, minItems=1, maxItems=MAX_CONTAINERS),
-        restartPolicy=_text("Never, or left out: ElasticJob replaces failed workers itself.", maxLength=16),
+        restartPolicy=_text("Must be Never or unset: ElasticJob replaces failed worker pods itself.", maxLength=16),
         activeDeadlineSeconds={
-            "description": "Left out: spec.lifecycle.activeDeadlineSeconds is the job's.",
+            "description": "Must be unset: use spec.lifecycle.activeDeadlineSeconds.",
             "type": "integer",
             "format": "int64",
         },
-        hostname=_text("Left out: ElasticJob sets it to the pod's name.", maxLength=63),
-        subdomain=_text("Left out: ElasticJob sets it to the job's Service.", maxLength=63),
+        hostname=_text("Must be unset: ElasticJob sets it to the pod's name.", maxLength=63),
+        subdomain=_text("Must be unset: ElasticJob sets it to the job's Service.", maxLength=63),
     ),
 )

@@ -17,14 +17,14 @@ def _column(name: str, path: str, type_: str, description: str, **more: Any) -> 
 
 
 COLUMNS = [
-    _column("Workers", ".status.workers", "string", "Ready and wanted worker pods."),
-    _column("World", ".status.worldSize", "integer", "Training processes in the current worker group."),
-    _column("Restarts", ".status.restarts.total", "integer", "Restarts because of failures."),
+    _column("Workers", ".status.workers", "string", "Ready and desired worker pods."),
+    _column("World", ".status.worldSize", "integer", "Worker processes in the current worker group."),
+    _column("Restarts", ".status.restarts.total", "integer", "Restarts of the worker group because of failures."),
     _column("Step", ".status.progress.step", "integer", "Training step reached."),
-    _column("Status", ".status.summary", "string", "Whether the job runs, or why it does not."),
+    _column("Status", ".status.summary", "string", "State of the job, or why it is not running."),
     _column("Age", ".metadata.creationTimestamp", "date", "Time since the job was created."),
-    _column("Round", ".status.round", "integer", "Number of the current worker group.", priority=1),
-    _column("Rendezvous", ".status.rendezvous.endpoint", "string", "Where the workers meet.", priority=1),
+    _column("Round", ".status.round", "integer", "Rendezvous round of the current worker group.", priority=1),
+    _column("Rendezvous", ".status.rendezvous.endpoint", "string", "Rendezvous endpoint.", priority=1),
 ]
 
 
