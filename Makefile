@@ -1,4 +1,4 @@
-# Each target is a line or two; the work is in Python (tests/, operator/, trainer-runtime/). `make help` lists them.
+# Each target is a line or two; the work is in Python (hack/, benchmarks/). `make help` lists them.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -6,7 +6,7 @@ CLUSTER ?= own
 export CLUSTER
 BIN := .venv/bin
 
-help: ## this list
+help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 26
 
 setup: .venv/.done ## .venv with everything for development (one torch included: about 3 GB to download)
@@ -17,29 +17,29 @@ setup: .venv/.done ## .venv with everything for development (one torch included:
 	$(BIN)/python -m pip install -q -c constraints.txt -e ./trainer-runtime -e ./operator --group dev --group torch
 	@touch $@
 
-quickstart: setup ## no cluster, no root, a minute: agents on this machine lose a worker and gain a member
+quickstart: setup ## no cluster, no root, one minute: agents on this machine lose a worker process and gain a member
 	$(BIN)/python -m hack.quickstart
-demo: setup ## an elastic job on a real cluster: a pod is killed in the middle, the model trained to the end
+demo: setup ## an elastic job on a real cluster: a pod is killed mid-training, and the model trains to the end
 	$(BIN)/python -m hack.demo run
-demo-down: setup ## takes down what `make demo` brought up
+demo-down: setup ## take down what `make demo` brought up
 	$(BIN)/python -m hack.demo down
-install: setup ## images and chart on the cluster that is up
+install: setup ## images and chart on the running cluster
 	$(BIN)/python -m hack.demo install
 cluster: setup ## the test cluster: a real Kubernetes without Docker (root; kubeconfig in .cluster)
 	$(BIN)/python -m hack.cluster up
-cluster-down: setup ## takes down the test cluster
+cluster-down: setup ## take down the test cluster
 	$(BIN)/python -m hack.cluster down
 images: setup ## operator, runtime and trainer images
 	$(BIN)/python -m hack.images build
 
 test: setup ## every test (without root: all but end-to-end)
 	$(BIN)/python -m hack.run_tests
-test-unit: setup ## the tests that take seconds
+test-unit: setup ## the fast tests only
 	$(BIN)/python -m pytest -q -n 2 tests/unit
-chaos: setup ## faults on real pods, with a ledger of all that is trained and saved (root; about 40 minutes; ARGS=--nightly: hours)
+chaos: setup ## faults on real pods, with a ledger of everything trained and saved (root; about 40 minutes; ARGS=--nightly: hours)
 	$(BIN)/python -m hack.chaos $(ARGS)
 
-bench-recovery: setup ## torchrun and elasticrun side by side: how long each change costs
+bench-recovery: setup ## what each change costs under torchrun and elasticrun, side by side
 	$(BIN)/python -m benchmarks.recovery $(ARGS)
 bench-rendezvous: setup ## 4 to 1,000 agents meet on one etcd, and lose one
 	$(BIN)/python -m benchmarks.rendezvous $(ARGS)
@@ -55,7 +55,7 @@ check: setup ## format, lint, types, layers, words, docs, generated files, chart
 	$(BIN)/python -m elasticjob_operator.api.crd.generate --check
 	$(BIN)/python -m hack.checks
 	$(BIN)/python -m hack.cluster helm lint --strict --kube-version 1.36 charts/elasticjob
-generate: setup ## CRD and chart files from the models
+generate: setup ## generate CRD and chart files from the models
 	$(BIN)/python -m elasticjob_operator.api.crd.generate
 
 .PHONY: help setup quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check generate

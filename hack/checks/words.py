@@ -10,12 +10,21 @@ from functools import cache
 from hack.checks.pages import Problem
 
 GIVEN_UP = {
-    "sort out": "classify",
-    "hearsay": "peer plan",
+    "alone grace": "sole member grace",
+    "as it were": "leave it out",
     "asks nobody": "say what is read instead",
-    "rehearse": "trial import",
+    "can be had": "is available",
+    "comeback": "on_rejoin",
     "founder": "first member",
     "give way": "yield",
+    "hearsay": "peer plan",
+    "hub": "shared watch",
+    "makes way": "yields",
+    "may be away": "may be down",
+    "nudge": "reconnect",
+    "rehearsal": "trial import",
+    "rehearse": "trial import",
+    "sort out": "classify",
 }
 """Word -> what to write instead. Found in prose and as a part of a name, in the plural too."""
 
