@@ -1,4 +1,4 @@
-"""From results to what a person reads: a table on the terminal, Markdown and a plot. Pure."""
+"""From results to a table on the terminal, a Markdown page and a plot. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from benchmarks.recovery.systems import BASELINE, SYSTEMS
 
 Parser = Callable[[str], list[str]]
 Facts = Mapping[str, str | int]
-"""What the machine is: name -> value."""
+"""About the machine: name -> value."""
 
 SURVIVED = ("node joins", "2 -> 4")
-"""Changes that the running job need not wait for: what counts is how long it stood still."""
+"""Changes that the running job need not wait for: what counts is how long training pauses."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Result:
     at: str = ""
     """When it was measured: ISO 8601, UTC."""
     busy: float | None = None
-    """Share of the CPU that others used just before."""
+    """Share of the CPU that other processes used just before."""
 
 
 def figure(result: Result) -> float | None:
@@ -49,7 +49,7 @@ def figure(result: Result) -> float | None:
 
 
 def median(results: Sequence[Result]) -> float | None:
-    """None: in at least half of the runs it never came."""
+    """None: it never happened in at least half of the runs."""
     return _median([figure(result) for result in results if not result.error])
 
 
@@ -63,7 +63,7 @@ def _median(figures: Sequence[float | None]) -> float | None:
 
 
 def cell(results: Sequence[Result]) -> str:
-    """Median, least and most, steps lost, what failed; empty: nothing was measured."""
+    """Median, minimum and maximum, steps lost, failures; empty: nothing was measured."""
     good = [result for result in results if not result.error]
     failed = f"; {len(results) - len(good)} of {len(results)} failed" if len(good) < len(results) else ""
     if not good:
@@ -86,7 +86,7 @@ def _spread(values: Sequence[float], kind: str = "") -> str:
 
 
 def _lost(good: Sequence[Result]) -> str:
-    """Steps done again: the median, and the most where that is more."""
+    """Steps repeated: the median, and the maximum where it is larger."""
     lost = [result.recovery.steps_lost for result in good if result.recovery and result.recovery.steps_lost is not None]
     if not lost or good[0].change == "start":
         return ""
@@ -95,7 +95,7 @@ def _lost(good: Sequence[Result]) -> str:
 
 
 def ratio(results: Sequence[Result], baseline: Sequence[Result]) -> str:
-    """How many times as long the baseline takes; empty where there is nothing to compare."""
+    """How many times as long the baseline takes; empty if there is nothing to compare."""
     ours, theirs = median(results), median(baseline)
     if ours is None or theirs is None or not ours or (results and results[0].goodput is not None):
         return ""
@@ -103,8 +103,8 @@ def ratio(results: Sequence[Result], baseline: Sequence[Result]) -> str:
 
 
 def changes(results: Sequence[Result]) -> list[str]:
-    """All that were measured, in that order. What failed on its way there goes by its scenario, where no other system
-    came further."""
+    """All that were measured, in that order. A change that failed before it happened is listed by its scenario, unless
+    another system got further."""
     reached = {result.scenario for result in results if not result.error}
     return list(
         dict.fromkeys(result.change for result in results if not result.error or result.scenario not in reached)
@@ -112,7 +112,7 @@ def changes(results: Sequence[Result]) -> list[str]:
 
 
 def of(results: Sequence[Result], system: str, change: str) -> list[Result]:
-    """The runs of one system that were to have this change."""
+    """The runs of one system that were meant to have this change."""
     scenarios = {result.scenario for result in results if result.change == change and result.scenario}
     return [
         one
@@ -136,8 +136,7 @@ def grid(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
 
 
 def shares(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
-    """(header, rows): how long it took until the last script of the new world began: what the launcher can do about
-    it."""
+    """(header, rows): the time until the last script of the new round started, which is the launcher's share."""
     systems = [name for name in SYSTEMS if any(result.system == name for result in results)]
     rows = []
     for change in dict.fromkeys(result.change for result in results if result.recovery is not None):
@@ -155,7 +154,7 @@ def shares(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
 
 
 def _share(cost: Recovery, *, stall: bool) -> float | None:
-    """Of the stall: without the time in which the newcomers start while the others still train."""
+    """Of the pause: without the time in which joining members start while the others keep training."""
     if cost.restarted is None or cost.first_step is None or cost.stall is None or not stall:
         return cost.restarted
     return max(0.0, cost.restarted - (cost.first_step - cost.stall))
@@ -191,7 +190,8 @@ def markdown(results: Sequence[Result], facts: Facts) -> str:
         f"{value} {name}" if name == "cores" else f"{name} {value}" for name, value in facts.items() if value
     )
     quiet = (
-        f"Just before each run others used {statistics.median(others):.0%} of the CPU (at most {max(others):.0%})."
+        f"Just before each run, other processes used {statistics.median(others):.0%} of the CPU "
+        f"(at most {max(others):.0%})."
         if others
         else ""
     )
@@ -199,23 +199,21 @@ def markdown(results: Sequence[Result], facts: Facts) -> str:
         "# Recovery",
         "",
         f"Measured on {' and '.join(days) or 'an unknown day'}: {machine}. {quiet}",
-        "4 agents of one worker each on loopback, DDP over gloo, a step of 50 ms or more, a checkpoint per step. Same "
-        "script, same",
-        f"machine, run by run side by side: `python -m benchmarks.recovery`. {runs(results)}.",
+        "Four agents of one worker process each on loopback, DDP over gloo, steps of at least 50 ms, a checkpoint per "
+        "step.",
+        f"Same script, same machine, systems alternating: `python -m benchmarks.recovery`. {runs(results)}.",
         "",
-        "From the event to the first step of the new world: median (least-most), steps done again, and how many times "
-        "as long",
-        f"{BASELINE} takes. Never: not within {NEVER:.0f} s. Stall: the longest time without a step, where the job "
-        "need not wait for",
-        "those who join.",
+        "From the event to the first step of the new round: median (minimum-maximum), steps repeated, and how many "
+        f"times as long {BASELINE} takes.",
+        f"*Never*: not within {NEVER:.0f} s.",
+        "*Stall*: the longest time without a step, where training need not wait for joining members.",
         "",
         *_markdown_table(*grid(results)),
         "",
         "![plot](recovery.svg)",
         "",
-        "Of which the launcher and its rendezvous took, until the last worker's script began. The rest is `import "
-        "torch`, DDP and the",
-        "first step; a forked worker has most of that behind it.",
+        "The launcher's and its rendezvous' share, until the last worker process's script started.",
+        "The rest is `import torch`, DDP and the first step; a forked worker process has done most of that already.",
         "",
         *_markdown_table(*shares(results)),
         "",

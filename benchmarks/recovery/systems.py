@@ -59,13 +59,13 @@ SYSTEMS = {
             name="torchrun",
             launcher=_TORCHRUN,
             on_etcd=False,
-            what="as shipped: rendezvous c10d, all settings left as they are",
+            what="as shipped: rendezvous c10d with default settings",
         ),
         System(
             name="torchrun-tuned",
             launcher=(*_TORCHRUN, *_FAST, "--rdzv-conf", _TUNED),
             on_etcd=False,
-            what="c10d with the shortest timeouts there are, and `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`",
+            what="c10d with the shortest timeouts it accepts, and `TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`",
             environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         ),
         System(
@@ -78,13 +78,13 @@ SYSTEMS = {
             name="elasticrun-spawn",
             launcher=(*_ELASTICRUN, "--start-method", "spawn"),
             on_etcd=True,
-            what="elasticrun that starts each worker as a new process, as torchrun does",
+            what="elasticrun with `--start-method=spawn`: a new interpreter per worker process, as under torchrun",
         ),
         System(
             name="elasticrun",
             launcher=_ELASTICRUN,
             on_etcd=True,
-            what="as shipped: workers forked from a process that has imported torch",
+            what="as shipped: worker processes forked from a process that has already imported torch",
         ),
     )
 }
