@@ -1,17 +1,17 @@
-"""Trains a small convolutional network to read handwritten digits, with any number of workers, which may change on the
-way.
+"""Trains a small convolutional network to read handwritten digits, with any number of workers, which may change while
+it runs.
 
     python train.py                                         # one process
     torchrun --nproc-per-node 2 train.py                    # two; elasticrun takes the same flags
     kubectl apply -f elasticjob.yaml                        # a cluster
 
-The data are scikit-learn's digits: 1797 real images of 8 x 8 pixels, every fifth of them held out as the test set. An
-ordinary script for DistributedDataParallel but for four things, each marked with a number below:
+The data are scikit-learn's digits: 1797 real images of 8 x 8 pixels, every fifth of them held out as the test set. It
+is an ordinary script for DistributedDataParallel except for four things, each marked with its number below:
 
-1. It goes on from the newest checkpoint, which any number of workers may have written.
-2. The sampler deals the rest of the epoch to the workers there are now: no image is lost or comes twice.
-3. The batch is that of all workers together, so that the loss goes the same way whatever their number.
-4. On SIGTERM it saves once more and leaves.
+1. It resumes from the newest checkpoint, which any number of workers may have written.
+2. The sampler distributes the rest of the epoch over the current workers: no image is lost or repeated.
+3. The batch size is that of all workers together, so that the loss does not depend on their number.
+4. On SIGTERM it saves once more and exits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a worker that SIGTERM stopped: 0 would say that the training is done."""
+"""Exit code of a worker that SIGTERM stopped: 0 would mean that training is done."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -49,19 +49,19 @@ def parse_arguments() -> argparse.Namespace:
         "--step-seconds",
         type=float,
         default=0.1,
-        help="least time of a step: stands for the compute of a real model, which these images need not",
+        help="minimum time of a step: stands for the compute of a real model",
     )
     parser.add_argument("--batch-size", type=int, default=64, help="images per step, of all workers together")
     parser.add_argument("--learning-rate", type=float, default=0.05, help="of SGD with momentum 0.9")
-    parser.add_argument("--seed", type=int, default=0, help="of the first weights and of the order of the images")
+    parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the order of the images")
     parser.add_argument(
         "--checkpoint-dir",
         default=os.environ.get("ELASTICJOB_CHECKPOINT_DIRECTORY", "checkpoints"),
-        help="read at the start, written on the way",
+        help="read at the start, written during training",
     )
-    parser.add_argument("--checkpoint-every", type=int, default=10, help="steps from checkpoint to checkpoint")
-    parser.add_argument("--print-every", type=int, default=10, help="steps from line to line")
-    parser.add_argument("--test-every", type=int, default=100, help="steps from test to test")
+    parser.add_argument("--checkpoint-every", type=int, default=10, help="steps between checkpoints")
+    parser.add_argument("--print-every", type=int, default=10, help="steps between lines of output")
+    parser.add_argument("--test-every", type=int, default=100, help="steps between tests")
     return parser.parse_args()
 
 
@@ -106,7 +106,7 @@ def make_model() -> nn.Module:
 
 
 class Training:
-    """Everything that a checkpoint holds, and one step of it."""
+    """Everything that a checkpoint contains, and one training step."""
 
     def __init__(self, arguments: argparse.Namespace, data: Data, rank: int, world: int) -> None:
         torch.manual_seed(arguments.seed)
@@ -139,7 +139,7 @@ class Training:
             cross_entropy(model(self.data.images[indices]), self.data.labels[indices], reduction="sum") / samples
         )
         self.optimizer.zero_grad()
-        (loss * self.world).backward()  # (3) DDP takes the mean over the workers: this makes it the mean over the batch
+        (loss * self.world).backward()  # (3) DDP averages over the workers: this makes it the mean over the batch
         self.optimizer.step()
         self.sampler.advance(samples)
         self.step += 1
@@ -152,7 +152,7 @@ class Training:
 
 
 def start(training: Training, directory: str, rank: int) -> None:
-    """(1) Rank 0 reads the newest checkpoint and tells the others, so that all go on from the same one."""
+    """(1) Rank 0 reads the newest checkpoint and broadcasts it, so that all workers resume from the same one."""
     found = [load_checkpoint(directory) if rank == 0 else None]
     if training.world > 1:
         dist.broadcast_object_list(found)
@@ -185,7 +185,7 @@ def train(training: Training, test: Data, arguments: argparse.Namespace, rank: i
 
 
 def look_after(training: Training, test: Data, arguments: argparse.Namespace, metrics: dict[str, float]) -> None:
-    """What rank 0 does after a step: checkpoint, lines for people, news for the agent."""
+    """What rank 0 does after a step: checkpoint, output, and progress for the agent."""
     step = training.step
     if step % arguments.checkpoint_every == 0:
         save_checkpoint(arguments.checkpoint_dir, training.state_dict())
@@ -200,7 +200,7 @@ def look_after(training: Training, test: Data, arguments: argparse.Namespace, me
 
 
 def finish(training: Training, test: Data, arguments: argparse.Namespace) -> None:
-    """The last checkpoint, and the last line if all steps are done."""
+    """Writes the last checkpoint, and the last line if all steps are done."""
     save_checkpoint(arguments.checkpoint_dir, training.state_dict())
     if training.step < arguments.steps:
         print(f"stopped by SIGTERM step={training.step}", flush=True)
@@ -227,13 +227,13 @@ def main() -> None:
     except RuntimeError:
         if not stop.is_set():
             raise
-        # (4) The others left while this step was under way: it did not count, and the state is that of the step before.
+        # (4) The others left during this step: it did not count, and the state is that of the step before.
     if rank == 0:
         finish(training, test_set, arguments)
     if training.step < arguments.steps:
         sys.exit(TERMINATED)
     if world > 1:
-        # torch 2.6 hangs where a gloo group is destroyed while it lets go of the last all_reduce's tensors
+        # torch 2.6 hangs if a gloo group is destroyed while it releases the last all_reduce's tensors
         dist.barrier()
         dist.destroy_process_group()
 
