@@ -11,30 +11,28 @@ RUNNING, RESTARTING, FAILED = ConditionType.RUNNING, ConditionType.RESTARTING, C
 READY = ConditionType.RENDEZVOUS_READY
 
 
-def having(type_: ConditionType, status: bool, reason: Reason, message: str = "words") -> Status:
+def having(type_: ConditionType, status: bool, reason: Reason, message: str = "message") -> Status:
     return Status(
         conditions=set_condition((), type=type_, status=status, reason=reason, message=message, generation=1, now=NOW)
     )
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "expected"),
     [
         pytest.param(Status(), having(RUNNING, True, Reason.TRAINING), [(Reason.TRAINING, False)], id="trains"),
         pytest.param(
             having(RUNNING, True, Reason.TRAINING, "round 1"),
             having(RUNNING, True, Reason.TRAINING, "round 2"),
             [],
-            id="other words, same state",
+            id="only the message changes",
         ),
-        pytest.param(
-            Status(), having(RUNNING, False, Reason.WAITING_FOR_WORKERS), [], id="the ordinary course of things"
-        ),
+        pytest.param(Status(), having(RUNNING, False, Reason.WAITING_FOR_WORKERS), [], id="routine"),
         pytest.param(
             Status(),
             having(RUNNING, False, Reason.IMAGE_UNAVAILABLE),
             [(Reason.IMAGE_UNAVAILABLE, True)],
-            id="a person must act",
+            id="someone must act",
         ),
         pytest.param(
             Status(), having(RESTARTING, True, Reason.WORKER_FAILED), [(Reason.WORKER_FAILED, True)], id="a failure"
@@ -46,9 +44,9 @@ def having(type_: ConditionType, status: bool, reason: Reason, message: str = "w
             having(RESTARTING, True, Reason.WORKER_LOST),
             having(RESTARTING, False, Reason.RESUMED),
             [],
-            id="Training tells it",
+            id="in the event of Training",
         ),
-        pytest.param(Status(), having(READY, True, Reason.ETCD_READY), [], id="etcd is there"),
+        pytest.param(Status(), having(READY, True, Reason.ETCD_READY), [], id="etcd is ready"),
         pytest.param(
             having(READY, False, Reason.ETCD_STARTING),
             having(READY, True, Reason.ETCD_READY),
@@ -59,10 +57,10 @@ def having(type_: ConditionType, status: bool, reason: Reason, message: str = "w
             having(READY, False, Reason.ETCD_UNREACHABLE),
             having(READY, True, Reason.ETCD_READY),
             [(Reason.ETCD_READY, False)],
-            id="etcd is there again",
+            id="etcd is reachable again",
         ),
-        pytest.param(Status(), having(FAILED, False, Reason.NOT_FINISHED), [], id="not failed is no news"),
-        pytest.param(Status(), having(FAILED, False, Reason.WORKERS_SUCCEEDED), [], id="Succeeded tells it"),
+        pytest.param(Status(), having(FAILED, False, Reason.NOT_FINISHED), [], id="not failed"),
+        pytest.param(Status(), having(FAILED, False, Reason.WORKERS_SUCCEEDED), [], id="in the event of Succeeded"),
         pytest.param(
             Status(),
             having(FAILED, True, Reason.MAX_RESTARTS_EXCEEDED),
@@ -71,35 +69,35 @@ def having(type_: ConditionType, status: bool, reason: Reason, message: str = "w
         ),
     ],
 )
-def test_the_story_is_told_once(before: Status, after: Status, told: list[tuple[Reason, bool]]) -> None:
-    assert [(each.reason, each.warning) for each in events_of_status(before, after)] == told
+def test_events_of_condition_changes(before: Status, after: Status, expected: list[tuple[Reason, bool]]) -> None:
+    assert [(each.reason, each.warning) for each in events_of_status(before, after)] == expected
 
 
 def test_many_pods_are_one_event() -> None:
     created = [CreatePod(body={"metadata": {"name": f"digits-worker-{index}"}}, reason="") for index in range(1000)]
-    (story,) = events_of_actions(created)
-    assert story.message == "Created 1000 worker pods, digits-worker-0 to digits-worker-999."
+    (event,) = events_of_actions(created)
+    assert event.message == "Created 1000 worker pods, digits-worker-0 to digits-worker-999."
 
 
-def test_a_deletion_says_why() -> None:
-    (story,) = events_of_actions([DeletePod(name="digits-worker-3", uid="u", reason="node n1 is not ready")])
-    assert story.message == "Deleted digits-worker-3: node n1 is not ready"
+def test_the_event_of_a_deletion_has_its_reason() -> None:
+    (event,) = events_of_actions([DeletePod(name="digits-worker-3", uid="u", reason="node n1 is not ready")])
+    assert event.message == "Deleted digits-worker-3: node n1 is not ready"
 
 
-def test_many_deletions_for_one_cause_are_one_event() -> None:
+def test_many_deletions_for_one_reason_are_one_event() -> None:
     gone = [DeletePod(name=f"digits-worker-{index}", uid="u", reason="the job is suspended") for index in range(1000)]
-    (story,) = events_of_actions(gone)
-    assert story.message == "Deleted 1000 worker pods, digits-worker-0 to digits-worker-999: the job is suspended"
+    (event,) = events_of_actions(gone)
+    assert event.message == "Deleted 1000 worker pods, digits-worker-0 to digits-worker-999: the job is suspended"
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "expected"),
     [
-        pytest.param(Status(), Status(), ["b failed"], id="the conditions do not change: told all the same"),
+        pytest.param(Status(), Status(), ["b failed"], id="no condition changes"),
         pytest.param(
-            Status(), having(RESTARTING, True, Reason.WORKER_FAILED), ["words"], id="Restarting tells it: once"
+            Status(), having(RESTARTING, True, Reason.WORKER_FAILED), ["message"], id="in the event of Restarting"
         ),
     ],
 )
-def test_every_counted_failure_is_told_once(before: Status, after: Status, told: list[str]) -> None:
-    assert [each.message for each in events_of_status(before, after, "b failed")] == told
+def test_every_counted_failure_is_one_event(before: Status, after: Status, expected: list[str]) -> None:
+    assert [each.message for each in events_of_status(before, after, "b failed")] == expected

@@ -59,12 +59,12 @@ def with_another_flag(body: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("made", [older, ours])
-def test_upgrade_writes_nothing_of_a_job_that_runs(made: Callable[[], Objects]) -> None:
+def test_an_upgrade_does_not_touch_the_objects_of_a_running_job(made: Callable[[], Objects]) -> None:
     assert patches(made()) == []
 
 
 @pytest.mark.parametrize("made", [older, ours])
-def test_release_that_builds_an_etcd_otherwise_restarts_none(
+def test_an_upgrade_with_another_etcd_template_restarts_no_etcd(
     made: Callable[[], Objects], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = made()
@@ -73,11 +73,11 @@ def test_release_that_builds_an_etcd_otherwise_restarts_none(
     assert patches(there) == []
 
 
-def test_settings_of_the_operator_that_change_restart_no_etcd() -> None:
+def test_changed_settings_of_the_operator_restart_no_etcd() -> None:
     assert patches(ours(), Settings(etcd_image="etcd:2", etcd_pod={"nodeSelector": {"pool": "infra"}})) == []
 
 
-def test_what_somebody_changed_is_put_right() -> None:
+def test_a_changed_object_is_restored() -> None:
     there = ours()
     with_another_flag(there[STATEFUL_SET])
     (patch,) = patches(there)
@@ -85,7 +85,7 @@ def test_what_somebody_changed_is_put_right() -> None:
 
 
 @pytest.mark.parametrize("made", [older, ours])
-def test_what_somebody_changed_beside_the_template_is_put_right_after_an_upgrade_too(
+def test_a_changed_object_is_restored_after_an_upgrade_except_its_template(
     made: Callable[[], Objects], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = made()
@@ -100,6 +100,6 @@ def test_what_somebody_changed_beside_the_template_is_put_right_after_an_upgrade
     }
 
 
-def test_hash_says_what_was_applied() -> None:
+def test_the_annotation_is_the_hash_of_the_applied_template() -> None:
     one, two = etcd_stateful_set(make_job(), "etcd:1"), etcd_stateful_set(make_job(), "etcd:2")
     assert one["metadata"]["annotations"][ANNOTATION_APPLIED] != two["metadata"]["annotations"][ANNOTATION_APPLIED]

@@ -43,7 +43,7 @@ def answer(rejection: str = "", *, invalid: bool = False, seconds: float = 0, te
         ),
     ],
 )
-def test_accepted(
+def test_when_a_job_is_accepted(
     generation: int,
     status: Status | None,
     pods: list[Pod],
@@ -58,13 +58,13 @@ def test_accepted(
 
 
 @pytest.mark.parametrize(("invalid", "reason"), [(True, Reason.INVALID_POD_TEMPLATE), (False, Reason.POD_REFUSED)])
-def test_refusal_has_the_servers_own_words(invalid: bool, reason: Reason) -> None:
+def test_the_message_quotes_the_api_server(invalid: bool, reason: Reason) -> None:
     found = acceptance(make_job(), HASH, [], answer("spec.containers[0].image: Required value", invalid=invalid), NOW)
     assert found.reason is reason
     assert "spec.containers[0].image: Required value" in found.message
 
 
-def test_a_refused_condition_in_status_is_asked_about_again_after_a_restart() -> None:
+def test_a_rejected_template_is_tried_again_after_a_restart_of_the_operator() -> None:
     refused = Condition(
         type="Accepted",
         status=ConditionStatus.FALSE,

@@ -20,23 +20,21 @@ SIDECAR = (make_pod(4, end=ended(0)), PodState.SUCCEEDED)
 @pytest.mark.parametrize(
     ("policy", "pods", "after", "deleted", "rest", "again"),
     [
-        pytest.param(RUNNING, [], 0, [], True, None, id="nothing left"),
-        pytest.param(RUNNING, [LIVE, FAILED], 0, [], False, 10, id="agents end by themselves: wait, their logs stay"),
-        pytest.param(
-            RUNNING, [LIVE, FAILED], 10, [0], False, None, id="free resources: still running pods go, ended ones stay"
-        ),
+        pytest.param(RUNNING, [], 0, [], True, None, id="no pods"),
+        pytest.param(RUNNING, [LIVE, FAILED], 0, [], False, 10, id="agents exit by themselves: wait"),
+        pytest.param(RUNNING, [LIVE, FAILED], 10, [0], False, None, id="running pods are deleted, ended ones stay"),
         pytest.param(RUNNING, [FAILED], 0, [], True, None, id="all ended"),
-        pytest.param(ALL, [FAILED], 0, [1], True, None, id="all go: nobody runs, so at once"),
-        pytest.param(ALL, [LIVE, FAILED], 0, [], False, 10, id="all go, after the grace"),
-        pytest.param(ALL, [LIVE, FAILED], 10, [0, 1], False, None, id="all go"),
-        pytest.param(NONE, [LIVE, FAILED], 99, [], False, None, id="none go, so etcd stays too"),
+        pytest.param(ALL, [FAILED], 0, [1], True, None, id="all: at once if none runs"),
+        pytest.param(ALL, [LIVE, FAILED], 0, [], False, 10, id="all: after the grace period"),
+        pytest.param(ALL, [LIVE, FAILED], 10, [0, 1], False, None, id="all"),
+        pytest.param(NONE, [LIVE, FAILED], 99, [], False, None, id="none, so etcd stays too"),
         pytest.param(RUNNING, [SIDECAR], 0, [], True, 10, id="a sidecar may end by itself"),
-        pytest.param(RUNNING, [SIDECAR], 10, [4], True, None, id="a sidecar that runs on holds no GPU"),
-        pytest.param(NONE, [SIDECAR], 10, [], True, None, id="a sidecar is kept where all is"),
-        pytest.param(RUNNING, [TERMINATING], 99, [], False, None, id="on its way"),
+        pytest.param(RUNNING, [SIDECAR], 10, [4], True, None, id="a sidecar is deleted after the grace period"),
+        pytest.param(NONE, [SIDECAR], 10, [], True, None, id="a sidecar is kept by policy None"),
+        pytest.param(RUNNING, [TERMINATING], 99, [], False, None, id="terminating"),
     ],
 )
-def test_what_is_left_of_an_ended_job(
+def test_pods_are_deleted_by_the_cleanup_policy(
     policy: CleanPods,
     pods: list[tuple[Pod, PodState]],
     after: float,
@@ -50,12 +48,12 @@ def test_what_is_left_of_an_ended_job(
     assert found.requeue_at == (at(again) if again is not None else None)
 
 
-def test_pods_lost_with_their_node_go_by_force() -> None:
+def test_pods_lost_with_their_node_are_deleted_by_force() -> None:
     found = clean_up(RUNNING, [LOST], NOW, NOW)
     assert [pod.index for pod in found.force] == [3]
     assert not found.all_ended
 
 
-def test_worker_that_trains_on_after_the_job_failed_holds_no_gpu_whatever_is_kept() -> None:
+def test_running_pods_of_a_failed_job_are_deleted_whatever_the_policy() -> None:
     found = clean_up(NONE, [LIVE, FAILED], NOW, at(10), job_failed=True)
     assert [pod.index for pod in found.delete] == [0]

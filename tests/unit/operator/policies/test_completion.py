@@ -44,13 +44,19 @@ AWAY = make_view(Connectivity.UNREACHABLE)
             True,
             Reason.WORKERS_SUCCEEDED,
             None,
-            id="no word from the agents: all ended well",
+            id="no outcome: all pods succeeded",
         ),
         pytest.param(
             make_view(), [won(0), failed_pod(1)], FINE, True, Reason.WORKERS_SUCCEEDED, None, id="all ended, one well"
         ),
         pytest.param(
-            AWAY, [won(0), won(1)], FINE, None, None, 10, id="etcd away: all ended well, what they wrote is waited for"
+            AWAY,
+            [won(0), won(1)],
+            FINE,
+            None,
+            None,
+            10,
+            id="etcd unreachable: all pods succeeded, the outcome may be unread",
         ),
         pytest.param(
             make_view(Connectivity.CONNECTING), [won(0), won(1)], FINE, None, None, 10, id="not read yet: the same"
@@ -62,7 +68,7 @@ AWAY = make_view(Connectivity.UNREACHABLE)
             True,
             Reason.WORKERS_SUCCEEDED,
             None,
-            id="etcd away for longer than the grace",
+            id="etcd unreachable for longer than the grace period",
         ),
         pytest.param(
             AWAY, [won(0), make_pod(1)], FINE, None, None, 10, id="one ended well, another still runs: a grace"
@@ -121,7 +127,7 @@ AWAY = make_view(Connectivity.UNREACHABLE)
             True,
             Reason.WORKERS_SUCCEEDED,
             None,
-            id="the agents' word is final",
+            id="the reported outcome is final",
         ),
     ],
 )
@@ -139,14 +145,14 @@ def test_when_a_job_has_ended(
     assert found.requeue_at == (at(again) if again is not None else None)
 
 
-def test_message_says_who_failed_of_what_and_names_the_field() -> None:
+def test_the_message_names_the_failed_worker_and_the_field() -> None:
     end = outcome(make_job(max_restarts=3), make_view(), [failed_pod(2)], SPENT, NOW)
     assert end.status is False
     assert "maxRestarts (3)" in end.message
     assert "digits-worker-2: ValueError: no" in end.message
 
 
-def test_message_of_a_rule_says_who_failed_of_what() -> None:
+def test_the_message_of_a_rule_names_the_failed_worker() -> None:
     end = outcome(make_job(), make_view(), [failed_pod(2)], FATAL, NOW)
     assert end.status is False
     assert (

@@ -43,7 +43,7 @@ FAILED = PodPhase.FAILED
             "ContainerStatusUnknown",
             Cost.FREE,
             None,
-            id="rebooted, says containerd",
+            id="exit code of containerd after a reboot",
         ),
         pytest.param(failed_pod(code=255), "ApplicationError", Cost.COUNTS, 255, id="sys.exit(-1), and no signal 127"),
         pytest.param(failed_pod(code=192), "Signal", Cost.COUNTS, -64, id="the last signal"),
@@ -94,7 +94,7 @@ FAILED = PodPhase.FAILED
         pytest.param(
             make_pod(0, FAILED, reason="OutOfcpu"), "OutOfcpu", Cost.FREE_BUT_WAIT, None, id="kubelet refused: no room"
         ),
-        pytest.param(make_pod(0, FAILED), "Rejected", Cost.FREE_BUT_WAIT, None, id="never ran, nobody says why"),
+        pytest.param(make_pod(0, FAILED), "Rejected", Cost.FREE_BUT_WAIT, None, id="never ran, no reason"),
     ],
 )
 def test_what_a_failed_pod_costs(pod: Pod, reason: str, cost: Cost, exit_code: int | None) -> None:
@@ -103,7 +103,7 @@ def test_what_a_failed_pod_costs(pod: Pod, reason: str, cost: Cost, exit_code: i
     assert found.detail
 
 
-def test_time_is_when_the_container_ended() -> None:
+def test_the_time_of_a_failure_is_the_end_of_the_container() -> None:
     assert classify_failure(failed_pod(at=-7)).time == at(-7)
 
 
@@ -125,7 +125,7 @@ ANY_OOM = RestartRule(reasons=("OutOfMemory",), action=RuleAction.RESTART)
         pytest.param((ANY_OOM, KILLED), 137, "OutOfMemory", RuleAction.RESTART, id="the first that matches"),
     ],
 )
-def test_rule_for_a_failure(
+def test_the_first_matching_rule_applies(
     rules: tuple[RestartRule, ...], exit_code: int | None, reason: str, expected: RuleAction | None
 ) -> None:
     assert action_for(rules, exit_code, reason) == expected

@@ -33,18 +33,18 @@ def job(
         pytest.param(True, None, 0, False, False, id="to be suspended"),
         pytest.param(True, True, 0, False, False, id="at rest"),
         pytest.param(False, True, 0, True, True, id="resumed"),
-        pytest.param(False, False, 0, False, False, id="resumed before it was at rest: the run goes on"),
+        pytest.param(False, False, 0, False, False, id="resumed before it was suspended: the run continues"),
         pytest.param(False, True, None, True, False, id="applied suspended, then resumed: its first run"),
     ],
 )
-def test_run_after_suspension(
+def test_a_resumed_job_starts_a_new_run(
     suspend: bool, at_rest: bool | None, start: float | None, resuming: bool, new_run: bool
 ) -> None:
     found = job({"suspend": suspend}, at_rest, start)
     assert (is_resuming(found), starts_new_run(found)) == (resuming, new_run)
 
 
-def test_new_run_begins_with_its_own_rounds_and_deadlines() -> None:
+def test_a_new_run_has_its_own_rounds_and_deadlines() -> None:
     found = forget_last_run(job({}, True).status)
     assert (found.round, found.world_size, found.start_time) == (0, 0, None)
     assert found.conditions == job({}, True).status.conditions
@@ -104,7 +104,7 @@ ACTIVE, STARTUP = Reason.DEADLINE_EXCEEDED, Reason.STARTUP_DEADLINE_EXCEEDED
             500,
             STARTUP,
             None,
-            id="operator was away",
+            id="the operator was down",
         ),
     ],
 )
@@ -121,7 +121,7 @@ def test_deadlines(
     assert found.requeue_at == (at(again) if again is not None else None)
 
 
-def test_deadline_names_field_value_and_what_was_missing() -> None:
+def test_the_message_of_a_deadline_names_field_value_and_cause() -> None:
     end = deadlines(
         job({"startupDeadlineSeconds": 5}), trained=False, waiting="digits-worker-3 is unschedulable", now=at(9)
     )
@@ -132,13 +132,13 @@ def test_deadline_names_field_value_and_what_was_missing() -> None:
 @pytest.mark.parametrize(
     ("lifecycle", "after", "delete", "again"),
     [
-        pytest.param({}, 9999, False, None, id="kept for ever"),
-        pytest.param({"ttlSecondsAfterFinished": 60}, 59, False, 60, id="kept for its time"),
-        pytest.param({"ttlSecondsAfterFinished": 60}, 60, True, None, id="over"),
+        pytest.param({}, 9999, False, None, id="no TTL"),
+        pytest.param({"ttlSecondsAfterFinished": 60}, 59, False, 60, id="within the TTL"),
+        pytest.param({"ttlSecondsAfterFinished": 60}, 60, True, None, id="TTL expired"),
         pytest.param({"ttlSecondsAfterFinished": 0}, 0, True, None, id="at once"),
     ],
 )
-def test_ended_job_is_deleted_after_its_time(
+def test_a_finished_job_is_deleted_after_its_ttl(
     lifecycle: dict[str, Any], after: float, delete: bool, again: float | None
 ) -> None:
     found = expiry(job(lifecycle, completion=0), at(after))

@@ -22,22 +22,22 @@ def known(name: str, failures: int, seconds: float) -> FailingNode:
 @pytest.mark.parametrize(
     ("before", "pod", "state", "counted", "expected"),
     [
-        pytest.param((), make_pod(0, node="a"), LIVE, "", (), id="all is well"),
+        pytest.param((), make_pod(0, node="a"), LIVE, "", (), id="no failure"),
         pytest.param((), failed_pod(0, node="a"), FAILED, "digits-worker-0", (known("a", 1, 0),), id="a worker failed"),
         pytest.param(
-            (), failed_pod(0, node="a"), FAILED, "", (), id="it failed after the first of its group: says nothing"
+            (), failed_pod(0, node="a"), FAILED, "", (), id="failed after the first of its group: not counted"
         ),
-        pytest.param((), failed_pod(0, node="a", code=143), FAILED, "", (), id="left gracefully: says nothing"),
+        pytest.param((), failed_pod(0, node="a", code=143), FAILED, "", (), id="exited gracefully: not counted"),
         pytest.param(
             (),
             failed_pod(0, node="a", disruption="PreemptionByScheduler"),
             FAILED,
             "",
             (),
-            id="preempted: says nothing",
+            id="preempted: not counted",
         ),
-        pytest.param((), failed_pod(0, node="a", code=69), FAILED, "", (), id="etcd was away: says nothing"),
-        pytest.param((), REFUSED, FAILED, "", (known("a", 1, 0),), id="the kubelet refused the pod"),
+        pytest.param((), failed_pod(0, node="a", code=69), FAILED, "", (), id="etcd was unreachable: not counted"),
+        pytest.param((), REFUSED, FAILED, "", (known("a", 1, 0),), id="rejected by the kubelet"),
         pytest.param((known("a", 1, 0),), REFUSED, FAILED, "", (known("a", 1, 0),), id="seen before"),
         pytest.param((), make_pod(0, node="dead"), LOST, "", (known("dead", 1, -6),), id="the node was lost"),
         pytest.param(
@@ -51,9 +51,9 @@ def known(name: str, failures: int, seconds: float) -> FailingNode:
         pytest.param(
             (known("dead", 2, -99),), make_pod(1, node="dead"), LOST, "", (known("dead", 3, -6),), id="lost again"
         ),
-        pytest.param((known("b", 9, -3600),), make_pod(0, node="a"), LIVE, "", (), id="long ago: forgiven"),
+        pytest.param((known("b", 9, -3600),), make_pod(0, node="a"), LIVE, "", (), id="long ago: expired"),
         pytest.param(
-            (known("b", 9, -3599),), make_pod(0, node="a"), LIVE, "", (known("b", 9, -3599),), id="not yet forgiven"
+            (known("b", 9, -3599),), make_pod(0, node="a"), LIVE, "", (known("b", 9, -3599),), id="not yet expired"
         ),
     ],
 )

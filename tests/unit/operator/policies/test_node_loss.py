@@ -68,9 +68,7 @@ CONSISTENT = LossRules(on_partition=OnPartition.CONSISTENT)
         ),
         pytest.param(nodes(silent(-60), watched=None), LossRules(), "wait", 25, id="it has one now"),
         pytest.param(nodes(silent(-3600), heartbeat=OLD), CONSISTENT, "kept", None, id="Consistent: never"),
-        pytest.param(
-            nodes(silent(-1, out_of_service=True)), CONSISTENT, "lost", None, id="... but where somebody marked it"
-        ),
+        pytest.param(nodes(silent(-1, out_of_service=True)), CONSISTENT, "lost", None, id="... unless it is tainted"),
         pytest.param(
             nodes(silent(-1, out_of_service=True), watched=None), LossRules(), "lost", None, id="marked: at once"
         ),
@@ -78,14 +76,14 @@ CONSISTENT = LossRules(on_partition=OnPartition.CONSISTENT)
         pytest.param(nodes(make_node("bad")), LossRules(), "no", None, id="ready"),
         pytest.param(nodes(), LossRules(), "verify", None, id="no such node: asked first"),
         pytest.param(
-            nodes(heartbeat=make_heartbeat(exists=False)), LossRules(), "lost", None, id="... and there is none"
+            nodes(heartbeat=make_heartbeat(exists=False)), LossRules(), "lost", None, id="... which does not exist"
         ),
         pytest.param(
-            nodes(heartbeat=make_heartbeat()), LossRules(), "wait", 11, id="... and there is: the watch is late"
+            nodes(heartbeat=make_heartbeat()), LossRules(), "wait", 11, id="... which exists: the watch lags behind"
         ),
     ],
 )
-def test_node_is_lost_only_when_it_surely_is(
+def test_a_node_is_lost_only_when_that_is_certain(
     known: Nodes, rules: LossRules, expected: str, again: float | None
 ) -> None:
     found = assess_node("bad", at(-600), known, rules, NOW)
@@ -104,7 +102,7 @@ def test_node_is_lost_only_when_it_surely_is(
     assert bool(found.reason) == found.lost
 
 
-def test_pod_just_bound_to_an_unknown_node_waits_for_the_watch() -> None:
+def test_a_node_that_the_watch_has_not_reported_yet_is_not_lost() -> None:
     assert assess_node("bad", at(-1), nodes(), LossRules(), NOW).requeue_at == at(9)
 
 
@@ -117,7 +115,7 @@ def test_pod_just_bound_to_an_unknown_node_waits_for_the_watch() -> None:
         pytest.param(-7200, -5, True, None, id="a clock two hours behind"),
     ],
 )
-def test_members_behind_a_silent_node_are_replaced_after_their_grace(
+def test_pods_on_a_silent_node_are_replaced_once_they_have_certainly_stopped(
     renewed: float, seen: float, fenced: bool, expected: float | None
 ) -> None:
     known = nodes(silent(seen), heartbeat=make_heartbeat(renewed=renewed))
@@ -125,7 +123,7 @@ def test_members_behind_a_silent_node_are_replaced_after_their_grace(
     assert (found.lost, found.requeue_at) == (expected is None, at(expected) if expected is not None else None)
 
 
-def test_consistent_says_what_to_do() -> None:
+def test_the_message_of_a_kept_node_says_what_to_do() -> None:
     kept = assess_node("bad", at(-600), nodes(silent(-60)), CONSISTENT, NOW).kept
     assert kept is not None
     assert kept.reason is Reason.NODE_SILENT
@@ -145,7 +143,7 @@ def test_consistent_says_what_to_do() -> None:
         pytest.param([SILENT] + [NodeHealth.READY] * 4, [-30, -40], False, id="most came back a while ago"),
     ],
 )
-def test_nothing_is_given_up_while_most_nodes_are_not_ready(
+def test_no_node_is_lost_while_most_nodes_are_not_ready(
     healths: list[NodeHealth], recovered: list[float], expected: bool
 ) -> None:
     ready = [index for index, health in enumerate(healths) if health is NodeHealth.READY]
@@ -156,7 +154,7 @@ def test_nothing_is_given_up_while_most_nodes_are_not_ready(
     assert too_many(count_nodes(every), 25, NOW) is expected
 
 
-def test_brake_is_said_with_its_figures_and_the_remedy() -> None:
+def test_the_message_has_the_number_of_unhealthy_nodes() -> None:
     others = [make_node(f"n{number}", SILENT, since=-60) for number in range(8)]
     found = assess_node("bad", at(-600), nodes(silent(-60), *others, heartbeat=OLD), LossRules(), NOW)
     assert not found.lost
@@ -172,7 +170,7 @@ def test_brake_is_said_with_its_figures_and_the_remedy() -> None:
     watched=st.one_of(st.none(), st.floats(-300, 0)),
     read=st.floats(-60, 0),
 )
-def test_whatever_the_clocks_say_a_kubelet_that_is_heard_is_never_given_up(
+def test_a_node_with_heartbeats_is_never_lost_whatever_the_clocks_say(
     silent_for: float, renewed: float, unchanged: float, watched: float | None, read: float
 ) -> None:
     """A living kubelet renews every 10 s: a read never finds its Lease as it was for a whole Lease's duration, and a

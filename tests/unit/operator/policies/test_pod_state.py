@@ -25,11 +25,11 @@ def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
     ("pod", "known", "expected", "again"),
     [
         pytest.param(make_pod(), nodes(), PodState.LIVE, None, id="not scheduled"),
-        pytest.param(make_pod(node="good"), nodes(), PodState.LIVE, None, id="runs"),
-        pytest.param(make_pod(node="bad"), bad(-2), PodState.LIVE, 3, id="node away for 2 s"),
-        pytest.param(make_pod(node="bad"), bad(-5), PodState.LOST, None, id="node away for 5 s"),
+        pytest.param(make_pod(node="good"), nodes(), PodState.LIVE, None, id="running"),
+        pytest.param(make_pod(node="bad"), bad(-2), PodState.LIVE, 3, id="node silent for 2 s"),
+        pytest.param(make_pod(node="bad"), bad(-5), PodState.LOST, None, id="node silent for 5 s"),
         pytest.param(make_pod(node="gone", created=-60), nodes(), PodState.LOST, None, id="node deleted"),
-        pytest.param(make_pod(node="new", created=-1), nodes(), PodState.LIVE, 9, id="node not told of yet"),
+        pytest.param(make_pod(node="new", created=-1), nodes(), PodState.LIVE, 9, id="node not in the watch yet"),
         pytest.param(
             make_pod(node="good", deletion_timestamp=20), nodes(), PodState.TERMINATING, 320, id="deleted by hand"
         ),
@@ -38,15 +38,15 @@ def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
             nodes(),
             PodState.TERMINATING,
             200,
-            id="ends slowly on a good node",
+            id="terminates slowly on a ready node",
         ),
         pytest.param(
-            make_pod(node="good", deletion_timestamp=-300), nodes(), PodState.LOST, None, id="stuck on a good node"
+            make_pod(node="good", deletion_timestamp=-300), nodes(), PodState.LOST, None, id="stuck on a ready node"
         ),
         pytest.param(
-            make_pod(node="bad", deletion_timestamp=30), bad(-6), PodState.LOST, None, id="deleted, node dead"
+            make_pod(node="bad", deletion_timestamp=30), bad(-6), PodState.LOST, None, id="deleted, node lost"
         ),
-        pytest.param(failed_pod(node="bad"), bad(-99), PodState.FAILED, None, id="failed before"),
+        pytest.param(failed_pod(node="bad"), bad(-99), PodState.FAILED, None, id="failed before its node was lost"),
         pytest.param(
             make_pod(phase=PodPhase.SUCCEEDED, node="bad"),
             bad(-99),
@@ -59,18 +59,18 @@ def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
             bad(-99),
             PodState.LOST,
             None,
-            id="failed, deleted, node dead: stuck",
+            id="failed, deleted, node lost: stuck",
         ),
-        pytest.param(make_pod(node="any"), None, PodState.LIVE, None, id="may not see nodes"),
+        pytest.param(make_pod(node="any"), None, PodState.LIVE, None, id="nodes may not be read"),
         pytest.param(
             make_pod(node="any", deletion_timestamp=-10),
             None,
             PodState.TERMINATING,
             20,
-            id="may not see nodes: ends late",
+            id="nodes may not be read: terminates slowly",
         ),
         pytest.param(
-            make_pod(node="any", deletion_timestamp=-31), None, PodState.LOST, None, id="may not see nodes: stuck"
+            make_pod(node="any", deletion_timestamp=-31), None, PodState.LOST, None, id="nodes may not be read: stuck"
         ),
         pytest.param(make_pod(node="bad"), bad(-2, NOT_READY), PodState.LIVE, 3, id="Ready=False for 2 s"),
         pytest.param(
@@ -78,42 +78,40 @@ def bad(since: float, health: NodeHealth = SILENT) -> Nodes:
             bad(-3600, NOT_READY),
             PodState.LIVE,
             None,
-            id="Ready=False for an hour: its kubelet lives",
+            id="Ready=False for an hour: its kubelet is alive",
         ),
         pytest.param(
             make_pod(node="bad", deletion_timestamp=3),
             bad(-60, NOT_READY),
             PodState.TERMINATING,
             8,
-            id="... saves, and has its grace",
+            id="... within its grace period",
         ),
         pytest.param(
             make_pod(node="bad", deletion_timestamp=-5),
             bad(-60, NOT_READY),
             PodState.STRANDED,
             None,
-            id="... cannot be ended: keeps its name",
+            id="... not terminated: keeps its name",
         ),
     ],
 )
-def test_dead_node_pod_is_not_waited_for(
-    pod: Pod, known: Nodes | None, expected: PodState, again: float | None
-) -> None:
+def test_the_state_of_a_pod(pod: Pod, known: Nodes | None, expected: PodState, again: float | None) -> None:
     found = pod_status(pod, known, LossRules(), NOW)
     assert found.state is expected
     assert found.requeue_at == (at(again) if again is not None else None)
 
 
-def test_the_reason_names_the_node() -> None:
+def test_the_reason_of_a_lost_pod_names_its_node() -> None:
     assert pod_status(make_pod(node="bad"), bad(-9), LossRules(), NOW).reason == "node bad is not ready"
 
 
 @pytest.mark.parametrize(("since", "expected"), [(-4, False), (-5, True)])
-def test_pod_of_a_node_that_says_it_is_not_ready_is_replaced_gracefully(since: float, expected: bool) -> None:
+def test_pods_on_a_node_that_is_not_ready_are_replaced_gracefully(since: float, expected: bool) -> None:
     assert pod_status(make_pod(node="bad"), bad(since, NOT_READY), LossRules(), NOW).replace is expected
 
 
-def test_pods_stay_while_most_nodes_say_they_are_not_ready() -> None:
+def test_pods_are_kept_while_most_nodes_are_not_ready() -> None:
     """The network plug-in of a whole cluster is restarted."""
     others = [make_node(f"n{number}", NOT_READY, since=-60) for number in range(5)]
     found = pod_status(make_pod(node="n1"), nodes(*others), LossRules(), NOW)

@@ -25,15 +25,19 @@ OWN = "digits-etcd.ml.svc:2379"
 @pytest.mark.parametrize(
     ("in_spec", "default", "in_status", "expected"),
     [
-        pytest.param("", "", None, (OWN, True), id="neither given: an etcd of its own"),
-        pytest.param("etcd:2379", "", None, ("etcd:2379", False), id="the job's word"),
+        pytest.param("", "", None, (OWN, True), id="neither given: the job's own etcd"),
+        pytest.param("etcd:2379", "", None, ("etcd:2379", False), id="the endpoint in the spec"),
         pytest.param("", "shared:2379", None, ("shared:2379", False), id="the operator's default"),
-        pytest.param("etcd:2379", "shared:2379", None, ("etcd:2379", False), id="the job's word beats the default"),
+        pytest.param(
+            "etcd:2379", "shared:2379", None, ("etcd:2379", False), id="the endpoint in the spec takes precedence"
+        ),
         pytest.param("", "new:2379", OWN, (OWN, True), id="a new default does not move a running job"),
-        pytest.param("", "", "old:2379", ("old:2379", False), id="a default that was taken away does not either"),
+        pytest.param(
+            "", "", "old:2379", ("old:2379", False), id="a removed default does not move a running job either"
+        ),
     ],
 )
-def test_endpoint(in_spec: str, default: str, in_status: str | None, expected: tuple[str, bool]) -> None:
+def test_the_endpoint_of_a_job(in_spec: str, default: str, in_status: str | None, expected: tuple[str, bool]) -> None:
     status = make_status(rendezvous=RendezvousStatus(id=f"{UID}-1", endpoint=in_status)) if in_status else None
     job = make_job(spec={"rendezvous": {"endpoint": in_spec}}, status=status)
     found = rendezvous_of(job, Settings(endpoint=default))
@@ -45,14 +49,14 @@ def test_endpoint(in_spec: str, default: str, in_status: str | None, expected: t
     [(None, 1), (f"{UID}-1", 1), (f"{UID}-3", 3), ("someone-else-7", 1)],
     ids=["new", "first", "third", "other job"],
 )
-def test_rdzv_id_is_unique_to_job_and_run(in_status: str | None, expected: int) -> None:
+def test_the_run_id_is_unique_to_job_and_run(in_status: str | None, expected: int) -> None:
     """Two jobs in one etcd must not meet, nor two runs of one job."""
     status = make_status(rendezvous=RendezvousStatus(id=in_status, endpoint="x:1")) if in_status else None
     found = rendezvous_of(make_job(status=status), Settings())
     assert (found.run, found.run_id) == (expected, f"{UID}-{expected}")
 
 
-def test_hint_for_the_agents() -> None:
+def test_the_membership_hint() -> None:
     spec = wanted_spec(
         make_job(replicas=3, generation=7),
         members=[2, 0, 1],
@@ -74,7 +78,7 @@ def test_hint_for_the_agents() -> None:
     ("in_spec", "suspended", "endpoint", "run"),
     [
         pytest.param({}, True, "new:2379", 2, id="resumed: where the operator's default is now"),
-        pytest.param({"endpoint": "mine:2379"}, True, "mine:2379", 2, id="resumed: where the spec says now"),
+        pytest.param({"endpoint": "mine:2379"}, True, "mine:2379", 2, id="resumed: the endpoint in the spec"),
         pytest.param({}, False, "old:2379", 1, id="runs: another default moves nothing"),
         pytest.param(
             {"endpoint": "mine:2379"},
@@ -86,7 +90,7 @@ def test_hint_for_the_agents() -> None:
         pytest.param({"backend": "c10d"}, False, "digits-worker-0.digits.ml.svc:29400", 2, id="another backend, too"),
     ],
 )
-def test_resumed_job_meets_where_spec_and_settings_say_now(
+def test_a_resumed_job_uses_the_endpoint_of_spec_and_settings(
     in_spec: dict[str, str], suspended: bool, endpoint: str, run: int
 ) -> None:
     known = RendezvousStatus(id=f"{UID}-1", backend="etcd-v3", endpoint="old:2379")
@@ -103,7 +107,7 @@ def test_resumed_job_meets_where_spec_and_settings_say_now(
         pytest.param((None, ""), [("a", False)], (1, "a"), False, id="the first"),
         pytest.param((1, "a"), [("a", False)], (1, "a"), False, id="the same"),
         pytest.param((1, "a"), [], (1, "a"), None, id="none for a moment"),
-        pytest.param((1, "a"), [("b", False)], (2, "b"), True, id="another, whoever took the first away"),
+        pytest.param((1, "a"), [("b", False)], (2, "b"), True, id="another one, however the first was lost"),
         pytest.param((1, "a"), [("a", True)], (2, ""), False, id="lost: first the number"),
         pytest.param((2, ""), [("a", True)], (2, ""), True, id="... then it may be forced out"),
         pytest.param((2, ""), [("b", False)], (2, "b"), True, id="its successor has that number"),
@@ -111,7 +115,7 @@ def test_resumed_job_meets_where_spec_and_settings_say_now(
         pytest.param((None, ""), [("a", True)], (1, ""), False, id="lost before an operator that counts came"),
     ],
 )
-def test_number_of_a_jobs_etcd_grows_before_another_takes_its_place(
+def test_the_store_generation_increases_before_a_lost_etcd_is_replaced(
     before: tuple[int | None, str], pods: list[tuple[str, bool]], expected: tuple[int, str], gone: bool | None
 ) -> None:
     """`gone`: whether the pod may be taken away by force, with `before` written."""
@@ -139,7 +143,7 @@ WANTED = SpecValue(min=1, max=2, wanted=2, members=["a", "b"])
         pytest.param(make_view(Connectivity.CONNECTING), False, id="not connected yet"),
     ],
 )
-def test_publish_when_the_store_says_something_else(view: RendezvousView, publish: bool) -> None:
+def test_the_hint_is_published_if_it_differs(view: RendezvousView, publish: bool) -> None:
     assert bool(needs_publishing(view, WANTED)) is publish
 
 
@@ -155,7 +159,11 @@ def test_publish_when_the_store_says_something_else(view: RendezvousView, publis
             True, make_view(Connectivity.UNREACHABLE), True, (False, Reason.ETCD_STARTING), id="own etcd starts again"
         ),
         pytest.param(
-            False, make_view(Connectivity.UNREACHABLE), False, (False, Reason.ETCD_UNREACHABLE), id="external etcd away"
+            False,
+            make_view(Connectivity.UNREACHABLE),
+            False,
+            (False, Reason.ETCD_UNREACHABLE),
+            id="external etcd unreachable",
         ),
         pytest.param(False, make_view(Connectivity.DENIED), True, (False, Reason.ETCD_DENIED), id="refuses us"),
     ],
@@ -177,7 +185,7 @@ def test_rendezvous_ready(
         pytest.param(False, None, True, id="starts"),
     ],
 )
-def test_own_etcd_that_falls_silent_is_said_within_seconds(ready: bool, answered: float | None, expected: bool) -> None:
+def test_a_silent_etcd_is_reported_within_seconds(ready: bool, answered: float | None, expected: bool) -> None:
     view = make_view(answered_at=at(answered) if answered is not None else None)
     found = rendezvous_ready(
         rendezvous_of(make_job(), Settings()), view, [make_pod(ready=ready)], was_ready=True, now=NOW
@@ -190,10 +198,8 @@ def test_own_etcd_that_falls_silent_is_said_within_seconds(ready: bool, answered
     ("endpoint", "connectivity", "pods", "round_number", "held"),
     [
         pytest.param("mine:2379", Connectivity.CONNECTING, [], 3, True, id="an etcd of the user's: ask"),
-        pytest.param(
-            "mine:2379", Connectivity.UNREACHABLE, [], 3, True, id="... that is away: nobody could train anyway"
-        ),
-        pytest.param("mine:2379", Connectivity.REACHABLE, [], 3, False, id="... that says no"),
+        pytest.param("mine:2379", Connectivity.UNREACHABLE, [], 3, True, id="... which is unreachable"),
+        pytest.param("mine:2379", Connectivity.REACHABLE, [], 3, False, id="... which denies access"),
         pytest.param("mine:2379", Connectivity.CONNECTING, [], 0, False, id="never trained: pods do not wait for etcd"),
         pytest.param(
             "mine:2379", Connectivity.CONNECTING, [make_pod()], 3, False, id="a pod is there: its end will tell"
@@ -203,7 +209,7 @@ def test_own_etcd_that_falls_silent_is_said_within_seconds(ready: bool, answered
         pytest.param("", Connectivity.CONNECTING, [], 3, False, id="nothing is left that could know"),
     ],
 )
-def test_job_that_may_have_ended_creates_no_workers_before_etcd_has_said(
+def test_no_worker_is_created_while_the_outcome_is_unknown(
     endpoint: str, connectivity: Connectivity, pods: list[Pod | str], round_number: int, held: bool
 ) -> None:
     known = RendezvousStatus(
@@ -217,7 +223,7 @@ def test_job_that_may_have_ended_creates_no_workers_before_etcd_has_said(
     assert (unknown_outcome(job, rendezvous_of(job, Settings()), make_view(connectivity), there) is not None) is held
 
 
-def test_unreachable_etcd_is_named_with_its_error() -> None:
+def test_the_message_of_an_unreachable_etcd_has_the_error() -> None:
     job = make_job(spec={"rendezvous": {"endpoint": "etcd.example:2379"}})
     view = make_view(Connectivity.UNREACHABLE, error="connection refused")
     found = rendezvous_ready(rendezvous_of(job, Settings()), view, [], was_ready=False, now=NOW)
@@ -226,7 +232,7 @@ def test_unreachable_etcd_is_named_with_its_error() -> None:
     assert "connection refused" in found.message
 
 
-def test_own_etcd_that_cannot_start_says_why() -> None:
+def test_the_message_of_an_etcd_that_cannot_start_has_the_cause() -> None:
     pod = make_pod(phase=PodPhase.PENDING, blocked=Blocked(reason="ImagePullBackOff", message="no such image"))
     found = rendezvous_ready(
         rendezvous_of(make_job(), Settings()), make_view(Connectivity.UNREACHABLE), [pod], was_ready=False, now=NOW

@@ -30,7 +30,7 @@ QUICK = -5.0
             COUNTED.model_copy(update={"pod_uid": "pod-0-0"}),
             0,
             (True, None),
-            id="its node's clock is an hour ahead: at once all the same",
+            id="clock of the node an hour ahead: at once too",
         ),
         pytest.param(failed_pod(disruption="EvictionByEvictionAPI"), 0, None, 0, (True, None), id="evicted: at once"),
         pytest.param(
@@ -39,9 +39,9 @@ QUICK = -5.0
             None,
             0,
             (False, 10),
-            id="kubelet refused: no storm",
+            id="rejected by the kubelet: after a delay",
         ),
-        pytest.param(failed_pod(code=69), 0, None, 10, (True, None), id="etcd was away: after a wait"),
+        pytest.param(failed_pod(code=69), 0, None, 10, (True, None), id="etcd was unreachable: after a delay"),
     ],
 )
 def test_when_a_failed_pod_is_replaced(
@@ -59,11 +59,11 @@ def test_when_a_failed_pod_is_replaced(
         pytest.param(failed_pod(started=QUICK), 2, 10, id="the first wait"),
         pytest.param(failed_pod(started=QUICK), 3, 20, id="doubles"),
         pytest.param(failed_pod(started=QUICK), 9, 60, id="is bounded"),
-        pytest.param(failed_pod(started=QUICK, code=42), 0, 10, id="ignored by a rule, but in a loop: no storm"),
+        pytest.param(failed_pod(started=QUICK, code=42), 0, 10, id="ignored by a rule, in a crash loop: after a delay"),
         pytest.param(failed_pod(started=-3600, code=42), 0, None, id="ignored by a rule"),
     ],
 )
-def test_waits_are_those_of_the_job(pod: Pod, restarts: int, wait: float | None) -> None:
+def test_the_backoff_is_that_of_the_job(pod: Pod, restarts: int, wait: float | None) -> None:
     rule = RestartRule(exit_codes=(42,), action=RuleAction.IGNORE)
     policy = RestartPolicy(rules=(rule,), backoff=Backoff(initial_seconds=10, max_seconds=60))
     found = replacement(pod, classify_failure(pod, policy.rules), policy, restarts=restarts, counted=COUNTED, now=NOW)

@@ -54,7 +54,7 @@ def test_resizing(
     assert (found.status, found.reason) == expected
 
 
-def test_growth_that_is_put_off_says_until_when() -> None:
+def test_a_delayed_scale_up_has_its_time_in_the_message() -> None:
     growth = TargetSize(replicas=4, requested=6, scale_up_at=at(10))
     found = resizing(make_job(replicas=4), growth, planned(4), ready=4, leaving=0, trained=True)
     assert found is not None
@@ -62,7 +62,7 @@ def test_growth_that_is_put_off_says_until_when() -> None:
     assert "6 worker pods at 2026-01-01T12:00:10Z" in found.message
 
 
-def test_job_that_never_trained_has_nothing_to_resize() -> None:
+def test_a_job_that_never_trained_is_not_resizing() -> None:
     assert (
         resizing(make_job(), TargetSize(replicas=4, requested=4), make_view(), ready=0, leaving=0, trained=False)
         is None
@@ -97,7 +97,7 @@ def test_degraded(size: int, ready: int, runs: bool, resizes: bool, expected: tu
         pytest.param(Cause(reason=Reason.POD_REFUSED, message="exceeded quota"), Reason.POD_REFUSED, id="quota"),
     ],
 )
-def test_the_reason_is_what_keeps_the_missing_ones_from_coming(missing: Cause | None, reason: Reason) -> None:
+def test_the_reason_is_why_workers_are_missing(missing: Cause | None, reason: Reason) -> None:
     found = degraded(make_job(), planned(3), ready=3, running=True, resizing=False, missing=missing)
     assert (found.status, found.reason) == (True, reason)
     assert found.message.startswith("3 of 4 worker pods are training.")

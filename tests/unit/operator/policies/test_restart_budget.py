@@ -64,7 +64,7 @@ def test_pods_that_fail_in_one_round_count_once(last: Failure, view: RendezvousV
     assert count_restarts(job, view, with_failures(pod), NOW).total == total
 
 
-def test_eleven_pods_of_one_incident_count_once_however_long_they_take() -> None:
+def test_pods_of_one_incident_count_once_however_long_they_take() -> None:
     status, failed = make_status(), []
     for number in range(11):
         failed.append(failed_pod(number, at=6 * number))
@@ -73,7 +73,7 @@ def test_eleven_pods_of_one_incident_count_once_however_long_they_take() -> None
     assert found.total == 1
 
 
-def test_agent_whose_clock_is_an_hour_ahead_hides_no_failure() -> None:
+def test_a_clock_that_is_an_hour_ahead_hides_no_failure() -> None:
     view = make_view(plan=make_plan(restart_count=1), failure=make_failure(3, at=3600))
     status = make_status()
     for number in range(20):
@@ -93,7 +93,7 @@ def test_agent_whose_clock_is_an_hour_ahead_hides_no_failure() -> None:
     assert found.last_failure.worker == "digits-worker-1", "the newest"
 
 
-def test_same_report_of_a_clock_that_is_ahead_is_no_news() -> None:
+def test_a_report_from_a_fast_clock_counts_once() -> None:
     view = make_view(plan=make_plan(restart_count=1), failure=make_failure(3, at=3600))
     first = count_restarts(make_job(), view, [], at(1))
     status = make_status().model_copy(update={"restarts": first.restarts, "last_failure": first.last_failure})
@@ -173,7 +173,7 @@ def test_same_report_of_a_clock_that_is_ahead_is_no_news() -> None:
         ),
     ],
 )
-def test_restart_budget(
+def test_how_often_failures_count(
     before: int, last: Failure | None, view: RendezvousView, failed: Sequence[Pod], total: int
 ) -> None:
     job = make_job(status=make_status(restarts=before, last_failure=last))
@@ -181,7 +181,7 @@ def test_restart_budget(
 
 
 @pytest.mark.parametrize(("before", "spent"), [(2, False), (3, True)])
-def test_budget_is_spent_when_a_failure_exceeds_max_restarts(before: int, spent: bool) -> None:
+def test_the_budget_is_exceeded_after_max_restarts(before: int, spent: bool) -> None:
     job = make_job(max_restarts=3, status=make_status(restarts=before, last_failure=counted(-100)))
     assert count_restarts(job, NOTHING, with_failures(failed_pod(1)), NOW).spent is spent
 
@@ -196,7 +196,7 @@ def test_counting_is_repeatable() -> None:
     assert all(is_counted(pod, classify_failure(pod), second.last_failure) for pod in failed)
 
 
-def test_last_failure_of_a_pod_has_its_termination_message() -> None:
+def test_the_last_failure_has_the_termination_message() -> None:
     pod = failed_pod(2)
     assert pod.end is not None
     found = count_restarts(make_job(), NOTHING, with_failures(pod), NOW).last_failure
@@ -261,13 +261,15 @@ def test_last_failure_of_a_pod_has_its_termination_message() -> None:
         pytest.param(counted(-9), NOTHING, "digits-worker-0", id="kept while etcd has nothing"),
     ],
 )
-def test_last_failure_is_the_first_of_the_newest(known: Failure | None, view: RendezvousView, expected: str) -> None:
+def test_the_last_failure_is_the_first_of_the_newest_round(
+    known: Failure | None, view: RendezvousView, expected: str
+) -> None:
     found = count_restarts(make_job(status=make_status(last_failure=known)), view, [], NOW).last_failure
     assert found is not None
     assert found.worker == expected
 
 
-def test_failure_has_the_line_and_the_traceback() -> None:
+def test_the_last_failure_has_the_traceback() -> None:
     found = failure_of(make_failure(1, message="ValueError: no", traceback="Traceback ...\nValueError: no"))
     assert found.message.splitlines() == ["ValueError: no", "Traceback ...", "ValueError: no"]
     assert (found.rank, found.exit_code) == (1, 1)
@@ -290,14 +292,14 @@ def restarts(**fields: Any) -> Any:
         pytest.param({"total": 5}, 5, (5, 5), id="a status of an earlier version"),
     ],
 )
-def test_agents_restarts_count_once_for_the_group(
+def test_a_restart_by_the_agents_counts_once_per_group(
     before: dict[str, int], count: int, expected: tuple[int, int]
 ) -> None:
     found = count_restarts(make_job(status=restarts(**before)), make_view(plan=make_plan(restart_count=count)), [], NOW)
     assert (found.total, found.restarts.reported) == expected
 
 
-def test_restart_of_the_agents_that_follows_from_a_pods_end_is_the_same_failure() -> None:
+def test_a_restart_that_follows_from_the_end_of_a_pod_does_not_count_again() -> None:
     status = make_status(restarts=1, last_failure=counted(-2)).model_copy(
         update={"restarts": Restarts(total=1, reported=0)}
     )
@@ -305,7 +307,7 @@ def test_restart_of_the_agents_that_follows_from_a_pods_end_is_the_same_failure(
     assert count_restarts(make_job(status=status), view, [], NOW).restarts == Restarts(total=1, reported=1)
 
 
-def test_restarts_are_told_by_cause() -> None:
+def test_restarts_are_counted_by_cause() -> None:
     status = restarts(total=3, reported=1, by_cause={"OutOfMemory": 2, "ApplicationError": 1})
     view = make_view(plan=make_plan(2, restart_count=2), failure=make_failure(at=-90))
     found = count_restarts(
@@ -340,12 +342,12 @@ def test_only_restarts_within_the_window_count(
     [
         pytest.param({"total": 0, "reported": 0}, 3, id="all is left"),
         pytest.param({"total": 2, "reported": 2}, 3, id="their own restarts change nothing"),
-        pytest.param({"total": 2, "reported": 1}, 2, id="a pod's failure takes one away"),
+        pytest.param({"total": 2, "reported": 1}, 2, id="the failure of a pod uses one up"),
         pytest.param({"total": 2, "reported": 0}, 1, id="so do those of the last run"),
         pytest.param({"total": 9, "reported": 1}, 1, id="none is left"),
     ],
 )
-def test_what_the_agents_may_still_use(before: dict[str, int], limit: int) -> None:
+def test_the_agents_limit_is_what_is_left_of_the_budget(before: dict[str, int], limit: int) -> None:
     assert count_restarts(make_job(max_restarts=3, status=restarts(**before)), NOTHING, [], NOW).agents_limit == limit
 
 
@@ -394,12 +396,14 @@ def test_rules_for_pods(rule: dict[str, Any], pod: Pod, total: int, fatal: bool)
         ),
     ],
 )
-def test_rules_for_what_the_agents_report(rule: dict[str, Any], known: Failure | None, total: int, fatal: bool) -> None:
+def test_rules_for_failures_that_the_agents_report(
+    rule: dict[str, Any], known: Failure | None, total: int, fatal: bool
+) -> None:
     view = make_view(plan=make_plan(restart_count=1), failure=make_failure(1))
     found = count_restarts(ruled(rule, status=make_status(last_failure=known)), view, [], NOW)
     assert (found.total, found.restarts.reported, found.fatal is not None) == (total, 1, fatal)
 
 
-def test_agents_that_cannot_tell_ignored_failures_do_not_end_the_job_by_them() -> None:
+def test_agents_do_not_end_a_job_because_of_ignored_failures() -> None:
     job = ruled(IGNORE, status=restarts(total=3, reported=5))
     assert count_restarts(job, NOTHING, [], NOW).agents_limit == 105

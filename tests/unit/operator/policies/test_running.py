@@ -68,8 +68,8 @@ def gone(state: PodState, reason: str = "deleted", code: int = 143) -> list[tupl
             None, make_view(), live(4), CALM, Reason.WAITING_FOR_RENDEZVOUS, None, id="pods ready, no plan yet"
         ),
         pytest.param(None, PLANNED, live(4), CALM, Reason.TRAINING, None, id="trains"),
-        pytest.param(None, PLANNED, live(2), CALM, Reason.TRAINING, None, id="trains with the fewest allowed"),
-        pytest.param(TRAINED, AWAY, live(4), CALM, Reason.TRAINING, None, id="etcd away: training goes on"),
+        pytest.param(None, PLANNED, live(2), CALM, Reason.TRAINING, None, id="training with minReplicas"),
+        pytest.param(TRAINED, AWAY, live(4), CALM, Reason.TRAINING, None, id="etcd unreachable: training continues"),
         pytest.param(
             TRAINED,
             PLANNED,
@@ -77,7 +77,7 @@ def gone(state: PodState, reason: str = "deleted", code: int = 143) -> list[tupl
             CALM,
             Reason.WAITING_FOR_WORKERS,
             Reason.WORKER_LOST,
-            id="below the fewest allowed",
+            id="below minReplicas",
         ),
         pytest.param(
             TRAINED,
@@ -88,7 +88,7 @@ def gone(state: PodState, reason: str = "deleted", code: int = 143) -> list[tupl
             Reason.WORKER_FAILED,
             id="a worker failed, no new plan",
         ),
-        pytest.param(RESTARTING, REPLANNED, live(4), CALM, Reason.TRAINING, False, id="goes on"),
+        pytest.param(RESTARTING, REPLANNED, live(4), CALM, Reason.TRAINING, False, id="training continues"),
         pytest.param(
             RESTARTING,
             PLANNED,
@@ -96,7 +96,7 @@ def gone(state: PodState, reason: str = "deleted", code: int = 143) -> list[tupl
             CALM,
             Reason.WAITING_FOR_WORKERS,
             Reason.WORKER_FAILED,
-            id="successor on its way: why is kept",
+            id="the replacement starts: the reason stays",
         ),
         pytest.param(
             TRAINED,
@@ -142,7 +142,7 @@ def gone(state: PodState, reason: str = "deleted", code: int = 143) -> list[tupl
             CALM,
             Reason.WAITING_FOR_WORKERS,
             None,
-            id="another cause of the kubelet's",
+            id="another reason of the kubelet",
         ),
     ],
 )
@@ -168,13 +168,15 @@ def test_running_and_restarting(
 @pytest.mark.parametrize(
     ("connectivity", "workers", "running"),
     [
-        pytest.param(Connectivity.UNREACHABLE, live(4), True, id="etcd away, all members there: training goes on"),
-        pytest.param(Connectivity.UNREACHABLE, live(3), False, id="etcd away, and a member is gone"),
-        pytest.param(Connectivity.CONNECTING, live(3) + unready(4)[3:], False, id="... or not ready, with its node"),
-        pytest.param(Connectivity.REACHABLE, live(3), True, id="etcd is there: the agents know better"),
+        pytest.param(
+            Connectivity.UNREACHABLE, live(4), True, id="etcd unreachable, all members ready: training continues"
+        ),
+        pytest.param(Connectivity.UNREACHABLE, live(3), False, id="etcd unreachable, a member lost"),
+        pytest.param(Connectivity.CONNECTING, live(3) + unready(4)[3:], False, id="... or not ready"),
+        pytest.param(Connectivity.REACHABLE, live(3), True, id="etcd reachable: the agents decide"),
     ],
 )
-def test_nothing_trains_once_etcd_and_a_member_are_gone(
+def test_a_job_without_etcd_runs_only_while_no_member_is_lost(
     connectivity: Connectivity, workers: Sequence[tuple[Pod, PodStatus]], running: bool
 ) -> None:
     found = training(make_job(status=TRAINED), make_view(connectivity, plan=make_plan(2)), workers, CALM)
@@ -183,7 +185,7 @@ def test_nothing_trains_once_etcd_and_a_member_are_gone(
         assert found.running.message.startswith("3 of 4 worker pods of round 2 are ready and etcd is unreachable")
 
 
-def test_successor_that_no_plan_knows_trains_nothing_while_etcd_is_away() -> None:
+def test_a_replacement_that_is_in_no_plan_does_not_train() -> None:
     successor = (make_pod(3, created=-30), PodStatus(state=PodState.LIVE))
     found = training(
         make_job(status=TRAINED), make_view(Connectivity.UNREACHABLE, plan=make_plan(2)), [*live(3), successor], CALM
@@ -191,27 +193,27 @@ def test_successor_that_no_plan_knows_trains_nothing_while_etcd_is_away() -> Non
     assert not found.is_running
 
 
-def test_lost_worker_is_named_with_its_node() -> None:
+def test_the_message_of_a_lost_worker_names_its_node() -> None:
     found = training(
         make_job(status=make_status(round=2)), PLANNED, live(1) + gone(PodState.LOST, "node n1 is not ready"), CALM
     )
     assert _restarting(found).message.startswith("Lost digits-worker-5 (node n1 is not ready)")
 
 
-def test_cause_of_a_failed_worker_is_not_replaced_by_our_own_deletion_of_it() -> None:
+def test_the_cause_of_a_failure_stays_when_the_operator_deletes_the_pod() -> None:
     said = make_status(ConditionType.RESTARTING, reason="WorkerLost", message="preempted", round=2)
     deleted = [(failed_pod(5, deletion_timestamp=9), PodStatus(state=PodState.TERMINATING, reason="deleted"))]
     found = training(make_job(status=said), PLANNED, live(1) + deleted, CALM)
     assert (_restarting(found).reason, _restarting(found).message) == (Reason.WORKER_LOST, "preempted")
 
 
-def test_image_error_is_shown_in_the_kubelets_words() -> None:
+def test_the_message_of_an_image_error_quotes_the_kubelet() -> None:
     found = training(make_job(), make_view(), pending("ErrImagePull", "manifest unknown"), CALM)
     assert "digits-worker-7" in found.running.message
     assert "ErrImagePull: manifest unknown" in found.running.message
 
 
-def test_quota_that_stops_growth_is_shown_while_training() -> None:
+def test_an_exceeded_quota_is_shown_while_training() -> None:
     rejection = Rejection(kinds=frozenset({"Pod"}), message="exceeded quota: gpus", retry_at=at(8))
     found = training(make_job(), PLANNED, live(4), CALM, rejection=rejection)
     assert found.is_running
@@ -220,7 +222,7 @@ def test_quota_that_stops_growth_is_shown_while_training() -> None:
     assert found.missing.reason is Reason.POD_REFUSED
 
 
-def test_refused_autoscaler_is_not_told_as_refused_pods() -> None:
+def test_a_rejected_autoscaler_is_not_reported_as_rejected_pods() -> None:
     rejection = Rejection(kinds=frozenset({"HorizontalPodAutoscaler"}), message="spec.metrics[0].type", retry_at=at(8))
     found = training(make_job(), make_view(), live(1), CALM, rejection=rejection)
     assert found.running.reason is Reason.OBJECT_REFUSED
@@ -229,7 +231,7 @@ def test_refused_autoscaler_is_not_told_as_refused_pods() -> None:
     )
 
 
-def test_restart_is_not_announced_before_the_agents_have_decided_on_it() -> None:
+def test_a_restart_is_not_announced_before_the_agents_decide_on_it() -> None:
     budget = Budget(restarts=Restarts(total=1), limit=3, last_failure=FAILURE)
     view = make_view(plan=make_plan(2, restart_count=1), failure=make_failure(1, round_number=2))
     found = training(make_job(max_restarts=3, status=TRAINED), view, live(4), budget)
@@ -248,7 +250,7 @@ def test_restart_is_not_announced_before_the_agents_have_decided_on_it() -> None
         ),
     ],
 )
-def test_wait_for_a_failed_workers_successor_is_told(restarts: int, words: str) -> None:
+def test_the_message_has_the_time_of_the_replacement(restarts: int, words: str) -> None:
     policy = {"maxRestarts": 9, "backoff": {"initialSeconds": 10, "maxSeconds": 300}}
     job = make_job(spec={"restartPolicy": policy}, status=TRAINED)
     failed = [with_status(failed_pod(1, started=-3), PodState.FAILED)]
@@ -256,7 +258,7 @@ def test_wait_for_a_failed_workers_successor_is_told(restarts: int, words: str) 
     assert _restarting(found).message.endswith(words)
 
 
-def test_failed_worker_is_told_with_the_first_line_of_its_error() -> None:
+def test_the_message_has_the_first_line_of_the_error() -> None:
     failure = FAILURE.model_copy(update={"message": "ValueError: bad shape\nTraceback ..."})
     found = training(make_job(max_restarts=3, status=TRAINED), BROKEN, live(4), Budget(limit=3, last_failure=failure))
     assert (

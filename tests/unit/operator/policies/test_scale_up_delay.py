@@ -20,10 +20,10 @@ from tests.unit.operator.builders import NOW, at, make_job
         pytest.param(6, 4, 10, 10, 10, (6, None), id="now"),
         pytest.param(8, 4, 10, 10, 9, (4, 10), id="spot loops: a further wish joins the first, and puts nothing off"),
         pytest.param(3, 4, 10, 10, 5, (3, None), id="fewer: at once"),
-        pytest.param(4, 4, 10, 10, 5, (4, None), id="taken back"),
+        pytest.param(4, 4, 10, 10, 5, (4, None), id="withdrawn"),
     ],
 )
-def test_wish_for_more_workers_is_met_after_the_delay(
+def test_a_scale_up_happens_after_the_delay(
     wish: int,
     aimed_at: int | None,
     scale_up: float | None,
@@ -56,7 +56,7 @@ def test_wish_for_more_workers_is_met_after_the_delay(
         ),
     ],
 )
-def test_nothing_is_put_off(job: dict[str, Any]) -> None:
+def test_what_is_not_delayed(job: dict[str, Any]) -> None:
     status = Status(desired_replicas=4, start_time=NOW)
     found = delay_scale_up(make_job(replicas=5, status=status, **job), NOW)
     assert (found.replicas, found.scale_up_at) == (5, None)

@@ -53,7 +53,13 @@ def run(*indices: int) -> dict[int, PodState | str]:
             id="4 -> 2 -> 4: indices are held until free",
         ),
         pytest.param(
-            3, {**run(0, 1), 2: TERMINATING}, (), [0, 1, 2], [], [], id="deleted by hand: same index once it is gone"
+            3,
+            {**run(0, 1), 2: TERMINATING},
+            (),
+            [0, 1, 2],
+            [],
+            [],
+            id="deleted by hand: same index once the pod is gone",
         ),
         pytest.param(
             3, {**run(0, 1), 2: FAILED}, (), [0, 1, 2], [], [], id="a failed pod holds its index until replaced"
@@ -62,7 +68,7 @@ def run(*indices: int) -> dict[int, PodState | str]:
         pytest.param(2, {0: ENDED, 1: LIVE}, (), [0, 1], [], [], id="an ended one is no reason for another"),
     ],
 )
-def test_who_stays_who_leaves_who_comes(
+def test_which_pods_stay_and_which_are_removed_or_created(
     wanted: int,
     there: Mapping[int, PodState | str],
     taken: tuple[int, ...],

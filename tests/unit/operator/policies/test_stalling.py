@@ -17,13 +17,13 @@ from tests.unit.operator.builders import NOW, at, make_job, make_plan, make_stat
         pytest.param(-60, 0.1, 2, Connectivity.REACHABLE, True, False, id="steps of ten seconds"),
         pytest.param(-300, 0.1, 2, Connectivity.REACHABLE, True, True, id="... for thirty of them"),
         pytest.param(-300, 0.0, 2, Connectivity.REACHABLE, True, True, id="no speed known"),
-        pytest.param(-300, 1.0, 2, Connectivity.UNREACHABLE, True, None, id="etcd is away: who knows"),
+        pytest.param(-300, 1.0, 2, Connectivity.UNREACHABLE, True, None, id="etcd is unreachable: unknown"),
         pytest.param(-300, 1.0, 1, Connectivity.REACHABLE, True, None, id="a new round has not reported yet"),
         pytest.param(-300, 1.0, 2, Connectivity.REACHABLE, False, None, id="does not run"),
         pytest.param(None, 1.0, 2, Connectivity.REACHABLE, True, None, id="never reported a step"),
     ],
 )
-def test_training_that_stands_still_is_said(
+def test_when_training_has_stalled(
     seen: float | None,
     speed: float,
     round_number: int,
@@ -41,7 +41,7 @@ def test_training_that_stands_still_is_said(
     assert (found.status if found else None) is expected
 
 
-def test_silence_counts_from_when_etcd_was_back() -> None:
+def test_time_without_etcd_is_not_a_stall() -> None:
     """While it is away nothing can be reported."""
     job = make_job(status=make_status(ConditionType.RENDEZVOUS_READY))
     view = make_view(plan=make_plan(2), progress=ProgressValue(step=7, round=2))
@@ -50,7 +50,7 @@ def test_silence_counts_from_when_etcd_was_back() -> None:
     assert (found.status, found.requeue_at) == (False, at(60))
 
 
-def test_restart_ends_the_stall() -> None:
+def test_a_restart_ends_a_stall() -> None:
     job = make_job(status=make_status(ConditionType.STALLED))
     found = stalled(job, make_view(), None, running=False, now=NOW)
     assert found is not None

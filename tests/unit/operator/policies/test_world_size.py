@@ -28,7 +28,7 @@ def test_world_size_of_a_plan(plan: PlanValue, procs: int | str, expected: int) 
     assert found.world_size == expected
 
 
-def test_torchrun_trains_with_no_processes() -> None:
+def test_the_world_size_is_unknown_if_procs_per_worker_is_not_a_number() -> None:
     job = make_job(
         workers={"procsPerWorker": 2}, status=make_status(ConditionType.ACCEPTED, ConditionType.RUNNING, round=3)
     )

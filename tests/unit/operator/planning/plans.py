@@ -1,0 +1,94 @@
+"""Plans of one job in a given state, and what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from elasticjob_operator.api import ConditionType, ElasticJob
+from elasticjob_operator.planning import (
+    Action,
+    CreateObject,
+    Plan,
+    plan,
+)
+from elasticjob_operator.policies.rendezvous import wanted_spec
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.state import (
+    Admission,
+    JobState,
+    Kind,
+    OwnedObject,
+    Pod,
+)
+from elasticjob_runtime.contract import SpecValue
+
+from tests.unit.operator.builders import (
+    NOW,
+    UID,
+    at,
+    make_job,
+    make_pod,
+    make_status,
+)
+
+SETTINGS = Settings(endpoint="etcd:2379")
+
+
+ADMITTED = Admission(template_hash=make_pod().template_hash, at=NOW)
+
+
+def ask(job: ElasticJob, *pods: Pod, seconds: float = 0, settings: Settings = SETTINGS, **world: Any) -> Plan:
+    return plan(job, JobState(pods=tuple(pods), **{"nodes": {}, **world}), settings, at(seconds))
+
+
+def kinds(found: Plan) -> list[str]:
+    return [type(action).__name__ for action in found.actions]
+
+
+def names(found: Plan, kind: type[Action]) -> list[str]:
+    """Of the objects that actions of that kind are about."""
+    return [_name(each) for each in found.actions if isinstance(each, kind)]
+
+
+def _name(action: Any) -> str:
+    for attribute in ("name", "member"):
+        if hasattr(action, attribute):
+            return str(getattr(action, attribute))
+    return str(action.body["metadata"]["name"])
+
+
+def condition(found: Plan, type_: ConditionType) -> tuple[str, str]:
+    known = found.status.condition(type_)
+    return (known.status.value, known.reason) if known else ("", "")
+
+
+def owned(found: Plan) -> dict[tuple[Kind, str], OwnedObject]:
+    """The objects of a plan, as if they had been created."""
+    objects = [(each.kind, each.body) for each in found.actions if isinstance(each, CreateObject)]
+    return {
+        (kind, body["metadata"]["name"]): OwnedObject(
+            kind=kind, name=body["metadata"]["name"], uid="o", owner_uid=UID, terminating=False, json=orjson.dumps(body)
+        )
+        for kind, body in objects
+    }
+
+
+def follow(job: ElasticJob, found: Plan) -> ElasticJob:
+    return job.model_copy(update={"status": found.status})
+
+
+def published(job: ElasticJob, *members: int, draining: tuple[str, ...] = ()) -> SpecValue:
+    return wanted_spec(job, members=members, draining=draining, max_restarts=job.spec.restart_policy.max_restarts)
+
+
+def trained(replicas: int = 4, **job: Any) -> ElasticJob:
+    status = job.pop("status", None) or make_status(
+        ConditionType.ACCEPTED, ConditionType.RUNNING, round=1, world_size=4
+    )
+    return make_job(replicas=replicas, status=status, **job)
+
+
+METRICS = [
+    {"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}
+]

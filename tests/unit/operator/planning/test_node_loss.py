@@ -1,0 +1,162 @@
+"""Plans when nodes are silent, not ready or gone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from elasticjob_operator.api import ConditionType, ElasticJob, Reason, RendezvousStatus
+from elasticjob_operator.planning import (
+    CreatePod,
+    DeletePod,
+    EvictMember,
+    PublishSpec,
+    ReadHeartbeat,
+)
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.state import (
+    Connectivity,
+    NodeHealth,
+    Pod,
+)
+
+from tests.unit.operator.builders import (
+    NOW,
+    UID,
+    at,
+    make_heartbeat,
+    make_node,
+    make_plan,
+    make_pod,
+    make_view,
+)
+from tests.unit.operator.planning.plans import (
+    ask,
+    condition,
+    names,
+    trained,
+)
+
+SILENT_NODES = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.SILENT, since=-5)}
+
+
+OLD_LEASE = {"bad": make_heartbeat()}
+
+
+def test_a_pod_on_a_lost_node_is_deleted_by_force_and_its_member_evicted() -> None:
+    pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad"))
+    found = ask(trained(), *pods, nodes=SILENT_NODES, heartbeats=OLD_LEASE, rendezvous=make_view(plan=make_plan()))
+    (delete,) = [each for each in found.actions if isinstance(each, DeletePod)]
+    assert (delete.name, delete.force) == ("digits-worker-3", True)
+    assert names(found, EvictMember) == ["digits-worker-3"]
+    assert found.status.restarts.total == 0, "node loss is free"
+
+
+def test_the_heartbeat_is_read_before_pods_are_deleted_by_force() -> None:
+    pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad"))
+    found = ask(trained(), *pods, nodes=SILENT_NODES, rendezvous=make_view(plan=make_plan()))
+    assert [each.node for each in found.actions if isinstance(each, ReadHeartbeat)] == ["bad"]
+    assert not [each for each in found.actions if isinstance(each, DeletePod | EvictMember)]
+    assert found.requeue_at == NOW
+
+
+def test_a_pod_on_a_node_that_is_not_ready_is_deleted_gracefully() -> None:
+    nodes = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.NOT_READY, since=-60)}
+    pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad"))
+    found = ask(trained(), *pods, nodes=nodes, rendezvous=make_view(plan=make_plan()))
+    (delete,) = [each for each in found.actions if isinstance(each, DeletePod)]
+    assert (delete.name, delete.force) == ("digits-worker-3", False)
+    assert not names(found, EvictMember)
+
+
+def test_the_replacement_of_a_stranded_pod_gets_another_name() -> None:
+    nodes = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.NOT_READY, since=-60)}
+    pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad", deletion_timestamp=-6))
+    found = ask(trained(), *pods, nodes=nodes, rendezvous=make_view(plan=make_plan()))
+    assert names(found, CreatePod) == ["digits-worker-4"]
+    assert not [each for each in found.actions if isinstance(each, DeletePod)]
+    (published,) = [each for each in found.actions if isinstance(each, PublishSpec)]
+    assert published.spec.members == [f"digits-worker-{index}" for index in (0, 1, 2, 4)]
+
+
+@pytest.mark.parametrize("node", ["bad", "good"])
+def test_a_consistent_job_keeps_pods_on_a_silent_node_and_says_so(node: str) -> None:
+    job = trained(spec={"rendezvous": {"onPartition": "Consistent"}})
+    pods = (*(make_pod(index, node="good") for index in range(3)), make_pod(3, node=node, ready=node == "good"))
+    found = ask(job, *pods, nodes=SILENT_NODES, heartbeats=OLD_LEASE, rendezvous=make_view(plan=make_plan(size=3)))
+    assert not [each for each in found.actions if isinstance(each, DeletePod | EvictMember | ReadHeartbeat)]
+    (published,) = [each for each in found.actions if isinstance(each, PublishSpec)]
+    assert published.spec.on_partition == "Consistent"
+    if node == "bad":
+        assert condition(found, ConditionType.DEGRADED) == ("True", "NodeSilent")
+        (event,) = [each for each in found.events if each.reason is Reason.NODE_SILENT]
+        assert event.warning
+        assert "out-of-service" in event.message
+
+
+def etcd_pod(node: str, uid: str = "e") -> Pod:
+    return dataclasses.replace(make_pod(0, node=node), name="digits-etcd-0", uid=uid, component="etcd", index=-1)
+
+
+def with_store(job: ElasticJob, generation: int | None, pod: str) -> ElasticJob:
+    rendezvous = RendezvousStatus(
+        id=f"{UID}-1", backend="etcd-v3", endpoint="digits-etcd.ml.svc:2379", store_generation=generation, store_pod=pod
+    )
+    return job.model_copy(update={"status": job.status.model_copy(update={"rendezvous": rendezvous})})
+
+
+def test_a_lost_etcd_is_superseded_before_it_is_deleted_by_force() -> None:
+    """A group that goes on with it, behind a partition, must never pass for the newer one."""
+    pods = [make_pod(index, node="good") for index in range(4)]
+    world: dict[str, Any] = {
+        "nodes": SILENT_NODES,
+        "heartbeats": OLD_LEASE,
+        "settings": Settings(),
+        "rendezvous": make_view(Connectivity.UNREACHABLE),
+    }
+    job = with_store(trained(), 1, "e")
+    first = ask(job, *pods, etcd_pod("bad"), **world)
+    assert first.status.rendezvous is not None
+    assert (first.status.rendezvous.store_generation, first.status.rendezvous.store_pod) == (2, "")
+    assert not [each for each in first.actions if isinstance(each, DeletePod)]
+    assert first.requeue_at == NOW
+    written = job.model_copy(update={"status": first.status})
+    second = ask(written, *pods, etcd_pod("bad"), **world)
+    (delete,) = [each for each in second.actions if isinstance(each, DeletePod)]
+    assert (delete.name, delete.force) == ("digits-etcd-0", True)
+    assert second.status.rendezvous == first.status.rendezvous, "counted once"
+    third = ask(written, *pods, etcd_pod("good", uid="e2"), **{**world, "rendezvous": make_view()})
+    (published,) = [each for each in third.actions if isinstance(each, PublishSpec)]
+    assert published.spec.store_generation == 2
+    assert third.status.rendezvous is not None
+    assert (third.status.rendezvous.store_generation, third.status.rendezvous.store_pod) == (2, "e2")
+
+
+def test_etcd_on_a_silent_node_is_replaced_before_the_workers_there() -> None:
+    """Training stands still until there is an etcd to plan in, and the other etcd's number keeps the island out."""
+    pods = [*(make_pod(index, node="good") for index in range(3)), make_pod(3, node="bad")]
+    lease = {"bad": make_heartbeat(renewed=-20, unchanged=-20)}
+    job = with_store(trained(), 2, "")
+    found = ask(
+        job,
+        *pods,
+        etcd_pod("bad"),
+        nodes=SILENT_NODES,
+        heartbeats=lease,
+        settings=Settings(),
+        rendezvous=make_view(Connectivity.UNREACHABLE),
+    )
+    assert [each.name for each in found.actions if isinstance(each, DeletePod)] == ["digits-etcd-0"]
+
+
+def test_the_plan_is_made_again_when_a_node_becomes_lost() -> None:
+    nodes = {"good": make_node("good"), "bad": make_node("bad", NodeHealth.SILENT, since=-1)}
+    found = ask(
+        trained(replicas=2),
+        make_pod(0, node="good"),
+        make_pod(1, node="bad"),
+        nodes=nodes,
+        rendezvous=make_view(plan=make_plan()),
+    )
+    assert found.requeue_at == at(4)

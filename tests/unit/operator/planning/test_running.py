@@ -1,0 +1,109 @@
+"""Plans of a job that trains: nothing to do, pods that fail, an etcd that comes back empty."""
+
+from __future__ import annotations
+
+from elasticjob_operator.api import ConditionType, RendezvousStatus
+from elasticjob_operator.planning import (
+    CreatePod,
+    DeletePod,
+    EvictMember,
+    PublishSpec,
+)
+
+from tests.unit.operator.builders import (
+    NOW,
+    UID,
+    failed_pod,
+    make_plan,
+    make_pod,
+    make_status,
+    make_view,
+)
+from tests.unit.operator.planning.plans import (
+    ask,
+    condition,
+    follow,
+    names,
+    owned,
+    published,
+    trained,
+)
+
+
+def test_steady_state_does_nothing() -> None:
+    job = trained()
+    pods = [make_pod(index) for index in range(4)]
+    first = ask(job, *pods, rendezvous=make_view(plan=make_plan(), spec=published(job, 0, 1, 2, 3)))
+    again = ask(
+        follow(job, first),
+        *pods,
+        seconds=100,
+        objects=owned(first),
+        rendezvous=make_view(plan=make_plan(), spec=published(job, 0, 1, 2, 3)),
+    )
+    assert again.actions == ()
+    assert again.events == ()
+    assert again.status == first.status
+    assert again.requeue_at is None
+
+
+def test_status_has_the_world_size_and_round_of_the_plan() -> None:
+    found = ask(trained(), *[make_pod(index) for index in range(4)], rendezvous=make_view(plan=make_plan(3)))
+    assert condition(found, ConditionType.RUNNING) == ("True", "Training")
+    assert (found.status.world_size, found.status.round, found.status.workers) == (4, 3, "4/4")
+    assert (found.status.replicas, found.status.ready_replicas) == (4, 4)
+
+
+def test_the_spec_is_published_again_to_an_etcd_that_lost_its_data() -> None:
+    job = trained()
+    found = ask(job, *[make_pod(index) for index in range(4)], rendezvous=make_view())
+    (action,) = [each for each in found.actions if isinstance(each, PublishSpec)]
+    assert action.spec == published(job, 0, 1, 2, 3)
+
+
+def test_round_and_restarts_never_decrease_when_etcd_loses_its_data() -> None:
+    job = trained(status=make_status(ConditionType.ACCEPTED, restarts=2, round=7))
+    found = ask(job, *[make_pod(index) for index in range(4)], rendezvous=make_view())
+    assert (found.status.round, found.status.restarts.total) == (7, 2)
+
+
+def test_a_deleted_pod_is_replaced_with_the_same_index() -> None:
+    found = ask(trained(), make_pod(0), make_pod(1), make_pod(3), rendezvous=make_view(plan=make_plan()))
+    assert names(found, CreatePod) == ["digits-worker-2"]
+
+
+class TestFailedPod:
+    job = trained()
+    pods = (make_pod(0), make_pod(1), make_pod(2), failed_pod(3))
+    view = make_view(plan=make_plan())
+
+    def test_is_counted_before_it_is_deleted(self) -> None:
+        first = ask(self.job, *self.pods, rendezvous=self.view)
+        assert names(first, DeletePod) == []
+        assert first.status.restarts.total == 1
+        assert first.requeue_at == NOW
+        second = ask(follow(self.job, first), *self.pods, rendezvous=self.view)
+        assert names(second, DeletePod) == ["digits-worker-3"]
+        assert names(second, EvictMember) == ["digits-worker-3"]
+        assert second.status.restarts.total == 1
+
+    def test_that_lost_its_membership_does_not_count_and_is_replaced_at_once(self) -> None:
+        found = ask(self.job, *self.pods[:3], failed_pod(3, code=75), rendezvous=self.view)
+        assert names(found, DeletePod) == ["digits-worker-3"]
+        assert found.status.restarts.total == 0
+
+    def test_fails_the_job_once_the_restart_budget_is_exceeded(self) -> None:
+        job = trained(max_restarts=0)
+        found = ask(job, *self.pods, rendezvous=self.view)
+        assert condition(found, ConditionType.FAILED) == ("True", "MaxRestartsExceeded")
+        assert condition(found, ConditionType.RUNNING) == ("False", "Finished")
+        assert found.status.last_failure is not None
+        assert found.status.last_failure.worker == "digits-worker-3"
+        assert found.status.completion_time == NOW
+
+
+def test_pods_of_an_earlier_run_are_deleted() -> None:
+    status = make_status(ConditionType.ACCEPTED, rendezvous=RendezvousStatus(id=f"{UID}-2", endpoint="etcd:2379"))
+    found = ask(trained(replicas=2, status=status), make_pod(0, run=1), make_pod(1, run=2), rendezvous=make_view())
+    assert names(found, DeletePod) == ["digits-worker-0"]
+    assert names(found, CreatePod) == [], "its name is still held"

@@ -1,0 +1,85 @@
+"""Plans of a job with torchrun's own rendezvous backends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elasticjob_operator.api import ConditionType, ElasticJob, RendezvousStatus
+from elasticjob_operator.planning import (
+    CreateObject,
+    CreatePod,
+    DeletePod,
+)
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.state import (
+    PodPhase,
+)
+
+from tests.unit.operator.builders import (
+    NOW,
+    UID,
+    failed_pod,
+    make_job,
+    make_pod,
+    make_status,
+)
+from tests.unit.operator.planning.plans import (
+    ADMITTED,
+    ask,
+    condition,
+    follow,
+    names,
+)
+
+
+class TestC10d:
+    """Nothing is heard of the agents: pods tell."""
+
+    def job(self, *true: ConditionType, replicas: int = 2, **status: Any) -> ElasticJob:
+        known = make_status(*(true or (ConditionType.ACCEPTED,)), start_time=NOW, **status)
+        return make_job(replicas=replicas, spec={"rendezvous": {"backend": "c10d"}}, status=known)
+
+    def test_worker_0_hosts_the_store_and_no_etcd_is_created(self) -> None:
+        found = ask(self.job(), settings=Settings())
+        assert names(found, CreateObject) == ["digits"]
+        assert found.target is None
+        assert found.status.rendezvous is not None
+        assert found.status.rendezvous.endpoint == "digits-worker-0.digits.ml.svc:29400"
+        pods = [each.body for each in found.actions if isinstance(each, CreatePod)]
+        environments = [
+            {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]} for pod in pods
+        ]
+        assert [each["PET_RDZV_CONF"] for each in environments] == ["is_host=true", "is_host=false"]
+        assert {each["PET_RDZV_ENDPOINT"] for each in environments} == {"digits-worker-0.digits.ml.svc:29400"}
+        # Else torchrun restarts into the store of the round before, and hangs there after any lost pod.
+        assert {each["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] for each in environments} == {"1"}
+        assert condition(found, ConditionType.RENDEZVOUS_READY) == ("False", "StoreStarting")
+
+    def test_ready_pods_are_training(self) -> None:
+        found = ask(self.job(), make_pod(0), make_pod(1))
+        assert condition(found, ConditionType.RUNNING) == ("True", "Training")
+        assert condition(found, ConditionType.RENDEZVOUS_READY) == ("True", "StoreReady")
+        assert found.requeue_at is None
+
+    def test_a_scale_down_keeps_worker_0(self) -> None:
+        job = self.job(replicas=2)
+        found = ask(job, make_pod(0, PodPhase.PENDING), make_pod(1), make_pod(2))
+        assert names(found, DeletePod) == ["digits-worker-2"]
+
+    def test_training_resumes_once_a_failed_pod_is_replaced(self) -> None:
+        job = self.job(ConditionType.ACCEPTED, ConditionType.RUNNING, round=1)
+        first = ask(job, make_pod(0), failed_pod(1))
+        assert first.status.restarts.total == 1
+        assert condition(first, ConditionType.RESTARTING) == ("True", "WorkerFailed")
+        again = ask(follow(job, first), make_pod(0), make_pod(1, incarnation=1, created=9), seconds=9)
+        assert condition(again, ConditionType.RUNNING) == ("True", "Training")
+        assert condition(again, ConditionType.RESTARTING) == ("False", "Resumed")
+
+    def test_no_etcd_is_created_for_backend_etcd_v2(self) -> None:
+        rendezvous = {"backend": "etcd-v2", "endpoint": "old:2379"}
+        found = ask(
+            make_job(spec={"rendezvous": rendezvous}), admission=ADMITTED, settings=Settings(endpoint="v3:2379")
+        )
+        assert found.status.rendezvous == RendezvousStatus(id=f"{UID}-1", backend="etcd-v2", endpoint="old:2379")
+        assert found.target is None
+        assert condition(found, ConditionType.RENDEZVOUS_READY) == ("", "")
