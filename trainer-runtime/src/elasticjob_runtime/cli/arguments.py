@@ -1,4 +1,4 @@
-"""torchrun's command line, flag by flag, and a few flags of our own.
+"""torchrun's command line, flag by flag, and the flags that only elasticrun has.
 
 Source: torch/distributed/run.py (`get_args_parser`) and argparse_util.py of torch 2.15. Every flag can also be given as
 `PET_<FLAG>` in the environment. A test compares this parser with the one of the torch installed.
@@ -23,11 +23,11 @@ OUR_FLAGS = {
     "--hang-factor": 1,
     "--debug": 0,
 }
-"""Flags torchrun does not know, with the number of their arguments."""
+"""Flags that torchrun does not have, with the number of their arguments."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A question to add to an error; empty: nothing is near.
+    """A suggestion to add to an error message; empty: no similar word.
 
     >>> did_you_mean("lease_tl", ["lease_ttl", "prefix"])
     ' (did you mean lease_ttl?)'
@@ -39,7 +39,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """One sentence for a mistake, without the list of all flags."""
+    """Reports an error in one sentence, without the usage of all flags."""
 
     def error(self, message: str) -> NoReturn:
         sentence = f"{self.prog}: {message}{self._meant(message)} (see {self.prog} --help)"
@@ -47,7 +47,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, sentence + "\n")
 
     def _meant(self, message: str) -> str:
-        """Flags that look like those nobody knows."""
+        """Suggestions for unrecognized flags."""
         _, told, unknown = message.partition("unrecognized arguments: ")
         known = list(self._option_string_actions)
         near = [did_you_mean(word.partition("=")[0], known) for word in unknown.split()] if told else []
@@ -89,9 +89,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of `elasticrun`. Reads `PET_*` variables when it is built."""
     parser = _Parser(
         prog="elasticrun",
-        description="Elastic launcher for PyTorch. Takes torchrun's flags; with --rdzv-backend=etcd-v3 (or "
-        "--standalone) workers come "
-        "back in place after any change. Other backends are handed to torchrun.",
+        description="Elastic launcher for PyTorch. Takes torchrun's flags. With --rdzv-backend=etcd-v3 or "
+        "--standalone, worker processes restart in place after any change; with other backends, torchrun runs the job.",
     )
     _size_flags(parser)
     _rendezvous_flags(parser)
@@ -102,113 +101,117 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "training_script", type=str, help="Script, module (-m) or program (--no-python) that every worker runs."
     )
-    parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="Its arguments.")
+    parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="Arguments of the script.")
     return parser
 
 
 def _size_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--nnodes", action=_Env, type=str, default="1:1", help="Members of the job: N, or MIN:MAX.")
+    parser.add_argument("--nnodes", action=_Env, type=str, default="1:1", help="Number of members: N, or MIN:MAX.")
     parser.add_argument(
         "--nproc-per-node", "--nproc_per_node", action=_Env, type=str, default="1",
-        help="Workers each member starts: a number, auto, cpu, gpu or xpu.",
+        help="Worker processes per member: a number, auto, cpu, gpu or xpu.",
     )  # fmt: skip
 
 
 def _rendezvous_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rdzv-backend", "--rdzv_backend", action=_Env, type=str, default="static",
-        help="etcd-v3; c10d, etcd-v2 and static are handed to torchrun.",
+        help="etcd-v3, or one of torchrun's: c10d, etcd-v2, static.",
     )  # fmt: skip
     parser.add_argument(
         "--rdzv-endpoint", "--rdzv_endpoint", action=_Env, type=str, default="",
         help="host:port of the rendezvous service; several etcd members separated by commas.",
     )  # fmt: skip
     parser.add_argument(
-        "--rdzv-id", "--rdzv_id", action=_Env, type=str, default="none", help="Id of the job, the same for all members."
+        "--rdzv-id", "--rdzv_id", action=_Env, type=str, default="none", help="ID of the job, the same for all members."
     )
     parser.add_argument(
         "--rdzv-conf", "--rdzv_conf", action=_Env, type=str, default="",
         help="Settings of the rendezvous: key=value,key=value (see docs/elasticrun.md).",
     )  # fmt: skip
     parser.add_argument(
-        "--standalone", action=_EnvFlag, help="One member alone on this machine; no rendezvous service."
+        "--standalone", action=_EnvFlag, help="Run a single member on this machine, without a rendezvous service."
     )
 
 
 def _launch_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-restarts", "--max_restarts", action=_Env, type=int, default=0,
-        help="Restarts of the worker group after failures before the job fails; membership changes are free.",
+        help="Restarts of the workers after failures before the job fails; membership changes do not count.",
     )  # fmt: skip
     parser.add_argument(
         "--monitor-interval", "--monitor_interval", action=_Env, type=float, default=0.1,
-        help="Taken for torchrun's sake: the agent is told of a worker's end by the kernel, at once.",
+        help="Accepted for compatibility and ignored: the kernel notifies the agent at once when a worker exits.",
     )  # fmt: skip
     parser.add_argument(
         "--start-method", "--start_method", action=_Env, type=str, default="zygote",
         choices=["zygote", "spawn", "fork", "forkserver"],
-        help="zygote: workers are forked from a process that has imported torch already. The others: every worker is "
-            "a new interpreter.",
+        help="zygote: fork workers from a process that has already imported torch. All others: start a new "
+            "interpreter for each worker.",
     )  # fmt: skip
     parser.add_argument(
         "--event-log-handler", "--event_log_handler", action=_Env, type=str, default="null",
-        help="Taken for torchrun's sake; see --events.",
+        help="Accepted for compatibility and ignored; see --events.",
     )  # fmt: skip
     parser.add_argument("--role", action=_Env, type=str, default="default", help="Name of the workers' role.")
     parser.add_argument("-m", "--module", action=_EnvFlag, help="Run a module, as `python -m` does.")
-    parser.add_argument("--no-python", "--no_python", action=_EnvFlag, help="The script is a program: run it as it is.")
     parser.add_argument(
-        "--run-path", "--run_path", action=_EnvFlag, help="Taken for torchrun's sake: the script is run by Python."
+        "--no-python", "--no_python", action=_EnvFlag, help="Run the script as a program, without Python."
+    )
+    parser.add_argument(
+        "--run-path", "--run_path", action=_EnvFlag, help="Accepted for compatibility: Python runs the script."
     )
     parser.add_argument(
         "--signals-to-handle", "--signals_to_handle", action=_Env, type=str, default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-        help="Those of SIGTERM, SIGINT, SIGHUP and SIGQUIT that make this member leave; its workers get the same "
-            "signal. "
-        "SIGUSR1 and SIGUSR2 are passed on to the workers in any case.",
+        help="Signals out of SIGTERM, SIGINT, SIGHUP and SIGQUIT that make this member leave; its workers get the same "
+            "signal. SIGUSR1 and SIGUSR2 are always forwarded to the workers.",
     )  # fmt: skip
     parser.add_argument(
         "--shutdown-timeout", "--shutdown_timeout", action=_Env, type=int, default=None,
-        help="Seconds workers get to save between SIGTERM and SIGKILL when this member leaves (30).",
+        help="Seconds that workers get to save, between SIGTERM and SIGKILL (default: 30).",
     )  # fmt: skip
     parser.add_argument(
         "--virtual-local-rank", "--virtual_local_rank", action=_EnvFlag,
-        help="Every worker sees its one GPU as device 0.",
+        help="Each worker sees its GPU as device 0.",
     )  # fmt: skip
     parser.add_argument(
         "--numa-binding", "--numa_binding", type=str, default=None,
         choices=["node", "socket", "exclusive", "core-complex"],
-        help="Not supported here; use torchrun.",
+        help="Not supported; use torchrun.",
     )  # fmt: skip
 
 
 def _output_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--log-dir", "--log_dir", action=_Env, type=str, default=None, help="Folder for the workers' log files."
+        "--log-dir", "--log_dir", action=_Env, type=str, default=None, help="Directory for the workers' log files."
     )
     parser.add_argument(
         "-r", "--redirects", action=_Env, type=str, default="0",
-        help="Output that goes to files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:1,1:3.",
+        help="Output to redirect to files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank: 0:1,1:3.",
     )  # fmt: skip
     parser.add_argument(
-        "-t", "--tee", action=_Env, type=str, default="0", help="Output that goes to files and the console, as above."
+        "-t",
+        "--tee",
+        action=_Env,
+        type=str,
+        default="0",
+        help="Output to write to both files and the console, in the same format.",
     )
     parser.add_argument(
         "--log-line-prefix-template", "--log_line_prefix_template", action=_Env, type=str, default="",
-        help="Prefix of each teed line; ${role_name}, ${local_rank}, ${rank}, ${hostname} are filled in.",
+        help="Prefix of each teed line; ${role_name}, ${local_rank}, ${rank}, ${hostname} are replaced.",
     )  # fmt: skip
     parser.add_argument(
         "--local-ranks-filter", "--local_ranks_filter", action=_Env, type=str, default="",
-        help="Local ranks whose output is shown on the console: 0,1. Empty: all.",
+        help="Local ranks whose output is shown on the console, such as 0,1. Default: all.",
     )  # fmt: skip
     for stream in ("stdout", "stderr"):
         parser.add_argument(
             f"--duplicate-{stream}-filters", f"--duplicate_{stream}_filters", action=_Env,
             type=comma_separated, default=[],
-            help=f"Copy lines of {stream} with one of these words to a file of their own.",
+            help=f"Copy lines of {stream} that contain one of these words to a separate file.",
         )  # fmt: skip
-    parser.add_argument(
-        "--logs-specs", "--logs_specs", type=str, default=None, help="`default`, torchrun's own; no other here."
-    )
+    parser.add_argument("--logs-specs", "--logs_specs", type=str, default=None, help="Only `default` is supported.")
 
 
 def _static_flags(parser: argparse.ArgumentParser) -> None:
@@ -226,7 +229,7 @@ def _static_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--local-addr", "--local_addr", type=str, action=_Env, default=None,
-        help="Address at which the others reach this member. Found out where it is not given.",
+        help="Address at which other members reach this one. Default: detected.",
     )  # fmt: skip
 
 
@@ -237,31 +240,31 @@ def _own_flags(parser: argparse.ArgumentParser) -> None:
         action=_Env,
         type=str,
         default=None,
-        help="File that gets every phase of every change, as JSON lines.",
+        help="File for the event log: every phase of every change, as JSON lines.",
     )
     ours.add_argument(
         "--preload", action=_Env, type=str, default="auto",
-        help="Modules the zygote imports, separated by commas; auto: what the script imported in its first run.",
+        help="Modules for the zygote to import, separated by commas; auto: what the script imports.",
     )  # fmt: skip
     ours.add_argument(
         "--metrics-port", "--metrics_port", action=_Env, type=int, default=os.environ.get(Env.METRICS_PORT) or 0,
-        help="TCP port for Prometheus (GET /metrics); 0: none.",
+        help="TCP port for Prometheus metrics (GET /metrics); 0: none.",
     )  # fmt: skip
     ours.add_argument(
         "--port-range", "--port_range", action=_Env, type=str, default=None,
-        help="TCP ports that this agent listens on, LOW-HIGH (any). It takes five; give twice as many for each agent "
-            "of a host.",
+        help="Range of TCP ports to listen on, LOW-HIGH (default: any). An agent uses five; allow ten for each agent "
+            "on a host.",
     )  # fmt: skip
     ours.add_argument(
         "--max-stalled-restarts", "--max_stalled_restarts", action=_Env, type=int, default=None,
-        help="Restarts in a row without progress that end the job; 0: no such end (5 where the script reports steps, "
-            "else 0).",
+        help="Consecutive restarts without progress after which the job fails; 0: no limit (default: 5 if the script "
+            "reports steps, else 0).",
     )  # fmt: skip
     ours.add_argument(
         "--hang-factor", "--hang_factor", action=_Env, type=float, default=0.0,
-        help="Workers that report no step for so many times the median count as failed; 0: never.",
+        help="Treat workers as failed if they report no step for this many times the median; 0: never.",
     )  # fmt: skip
-    ours.add_argument("--debug", action=_EnvFlag, help="Show tracebacks and what the rendezvous does.")
+    ours.add_argument("--debug", action=_EnvFlag, help="Show tracebacks and the details of the rendezvous.")
 
 
 def without_our_flags(arguments: Sequence[str], script: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""etcd v3: the port that the rendezvous uses, the client for a real etcd, and a store in memory with the same
+"""etcd v3: the interface that the rendezvous uses, a client for a real etcd, and an in-memory store with the same
 semantics."""
 
 from elasticjob_runtime.etcd.client import EtcdClient, connect

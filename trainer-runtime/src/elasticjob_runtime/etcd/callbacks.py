@@ -1,4 +1,4 @@
-"""Handing updates to a watch's callback, so that none starts after the watch was cancelled."""
+"""Calling a watch's callback, so that no call starts after the watch was cancelled."""
 
 from __future__ import annotations
 

@@ -31,11 +31,11 @@ from elasticjob_runtime.etcd.watch import EtcdWatch
 log = logging.getLogger(__name__)
 
 PROBE_INTERVAL = 5.0
-"""Seconds of silence after which a watch asks whether its server still lives."""
+"""Seconds of silence after which a watch probes its server."""
 
 
 class EtcdClient:
-    """Implements port.Store. Threads may share it; it holds no thread of its own beyond those of watches and leases.
+    """Implements interface.Store. Thread-safe; the only threads it starts are those of watches and leases.
 
     Nothing is sent before the first call; that one also checks that the endpoint is an etcd (NotEtcd).
     """

@@ -1,22 +1,21 @@
-"""The port to the coordination store: the few operations of etcd v3 that the rendezvous needs, and its errors.
+"""The interface to the coordination store: the few operations of etcd v3 that the rendezvous needs, and its errors.
 
-Two implementations: `EtcdClient` (client.py) speaks to a real etcd; `MemoryStore` (memory.py) serves one process
-(`--standalone`, tests), or, behind `EmbeddedServer` (embedded.py), the `EtcdClient`s of one machine. One contract suite
-(tests/contract) runs on all of them. No wider than this on purpose: whatever is added must exist on both.
+Two implementations: `EtcdClient` (client.py) talks to a real etcd; `MemoryStore` (memory.py) serves a single process
+(`--standalone`, tests). The same contract tests (tests/contract) run on both. The interface is narrow on purpose,
+because each addition needs two implementations.
 
-All calls are blocking, bounded by a deadline, and may be made from any thread.
+All calls block until a deadline at most, and may be made from any thread.
 
 Errors (all derive from StoreError; library errors are chained):
 
     StoreError
       Unavailable        no endpoint answered within the deadline; worth trying again
       Denied             credentials refused, or no permission on the key; not worth trying again with the same ones
-      NotEtcd            the endpoint answers, but is no etcd of use (another service, version < 3.4); says what it is
+      NotEtcd            the endpoint is not a supported etcd (another service, version < 3.4); says what it is
       LeaseLost          the lease is expired or revoked
-      Full               the store takes no writes, until its owner has made room
+      Full               the store accepts no writes until an administrator makes room
 
-A StoreError of no subclass: the store does not take the request, whoever sends it and however often (too large,
-malformed).
+A plain StoreError: the store rejects the request itself (too large, malformed).
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from typing import Protocol
 
 
 class StoreError(Exception):
-    """The store could not do it."""
+    """The store could not execute the call."""
 
 
 class Unavailable(StoreError):
-    """No endpoint answered within the deadline. May pass: try again."""
+    """No endpoint answered within the deadline. Try again."""
 
 
 class Denied(StoreError):
@@ -39,7 +38,7 @@ class Denied(StoreError):
 
 
 class NotEtcd(StoreError):
-    """Something answers at the endpoint, but no etcd >= 3.4."""
+    """The endpoint answers, but is not an etcd >= 3.4."""
 
 
 class LeaseLost(StoreError):
@@ -47,11 +46,11 @@ class LeaseLost(StoreError):
 
 
 class Full(StoreError):
-    """The store has no room for writes, until its owner has made some."""
+    """The store accepts no writes until an administrator makes room."""
 
 
 def is_final(error: StoreError) -> bool:
-    """Whether the store has answered, and will say the same until a person has changed something."""
+    """Whether repeating the call is useless until a person changes something."""
     return isinstance(error, Denied | NotEtcd | Full) or type(error) is StoreError
 
 
@@ -172,12 +171,12 @@ WatchCallback = Callable[[WatchUpdate | WatchFailure], None]
 
 class Watch(Protocol):
     def cancel(self) -> None:
-        """Stops it; no callback starts after this returns. Idempotent; may be called from any thread but the
-        callback."""
+        """Stops the watch; no callback starts after this returns. Idempotent; may be called from any thread except the
+        callback's."""
 
 
 class LeaseKeeper(Protocol):
-    """A lease kept alive by a thread of its own."""
+    """A lease that a dedicated thread keeps alive."""
 
     @property
     def id(self) -> int: ...

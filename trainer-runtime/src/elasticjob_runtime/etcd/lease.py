@@ -1,4 +1,4 @@
-"""Keeping a lease alive on a thread of its own. Which store the lease is in does not matter here."""
+"""Keeping a lease alive on a dedicated thread, whatever store it is in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def new_lease_id() -> int:
 
 
 class KeptLease:
-    """Implements port.LeaseKeeper.
+    """Implements interface.LeaseKeeper.
 
     `renew` prolongs the lease and returns its TTL in seconds; it raises LeaseLost when the store says that it is gone,
     another StoreError when the store cannot be asked. `interrupt` makes a renewal under way fail, and those after it;

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class MemoryStore:
-    """Implements port.Store; any number of owners in a process may share one.
+    """Implements interface.Store; any number of owners in a process may share one.
 
     `clock` (seconds) decides when leases end; a test that passes its own calls `tick` after moving it.
     """
@@ -209,7 +209,7 @@ class MemoryStore:
 
 
 class MemoryWatch:
-    """Implements port.Watch."""
+    """Implements interface.Watch."""
 
     def __init__(
         self,

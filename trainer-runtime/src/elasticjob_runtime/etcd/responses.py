@@ -1,4 +1,4 @@
-"""Judging what an endpoint answered: the JSON of a success, or the port's error for everything else. Pure."""
+"""Parsing responses: the JSON of a success, or the matching StoreError. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ Json = dict[str, Any]
 
 
 class TokenRefused(Denied):
-    """Log in (again), then the call may be repeated: it was refused before it did anything."""
+    """The token is missing or invalid. Log in and repeat the call, which had no effect."""
 
 
 class Exists(StoreError):
-    """The lease is there already."""
+    """The lease already exists."""
 
 
 class AuthDisabled(StoreError):
-    """The server has no authentication."""
+    """Authentication is not enabled on the server."""
 
 
 _NOT_FOUND, _FORBIDDEN, _EXHAUSTED, _PRECONDITION, _UNAUTHENTICATED = 5, 7, 8, 9, 16
@@ -32,7 +32,7 @@ _REMEDY = "its owner must compact and defragment it, or raise --quota-backend-by
 
 
 def grpc_error(code: int, message: str) -> StoreError:
-    """The port's error for a gRPC status. Messages are compared where etcd uses one code for different things."""
+    """The StoreError for a gRPC status. Compares messages if etcd uses one code for different errors."""
     text = message.removeprefix("etcdserver: ")
     if any(words in text for words in _LOGIN_AGAIN) or code == _UNAUTHENTICATED:
         return TokenRefused(text)
@@ -52,7 +52,7 @@ def grpc_error(code: int, message: str) -> StoreError:
 
 
 def http_error(status: int, headers: dict[str, str], body: bytes) -> StoreError:
-    """The port's error for an answer that is no success."""
+    """The StoreError for an unsuccessful HTTP response."""
     data = _object(body)
     if data is not None:
         inner = data["error"] if isinstance(data.get("error"), dict) else data
@@ -102,7 +102,7 @@ def check_header(answer: Json) -> None:
 
 
 def check_version(status: int, headers: dict[str, str], body: bytes) -> None:
-    """Judges the answer to GET /version: {"etcdserver": "3.4.23", ...}. Raises StoreError."""
+    """Checks the response to GET /version: {"etcdserver": "3.4.23", ...}. Raises StoreError."""
     data = _object(body) if status == 200 else None
     version = data.get("etcdserver") if data is not None else None
     if not isinstance(version, str):

@@ -39,7 +39,7 @@ _HEADERS = "Grpc-Metadata-hasleader: true\r\nConnection: close\r\n"
 
 
 class EtcdWatch:
-    """Implements port.Watch.
+    """Implements interface.Watch.
 
     A stream on which nothing came for about `probe_interval` seconds is probed: the same member must answer a
     linearizable read within 3 s, and must not know of changes that the stream does not bring. That finds what TCP
