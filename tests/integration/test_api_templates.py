@@ -121,11 +121,11 @@ UNFIT = {
     ),
     "an argument as a number": Case(
         {f"{TRAINER}.args": ["--epochs", 3]},
-        ("args of container trainer has 3, which is not a text: write it with quotes",),
+        ("args of container trainer has 3, which is not a string: quote it",),
     ),
     "a variable as a number": Case(
         {f"{TRAINER}.env.1": {"name": "SEED", "value": 1}},
-        ("env SEED of container trainer is 1, which is not a text: write it with quotes",),
+        ("env SEED of container trainer is 1, which is not a string: quote it",),
     ),
     "a variable twice": Case(
         {f"{TRAINER}.env.1": {"name": "LR", "value": "1"}},

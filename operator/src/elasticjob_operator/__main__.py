@@ -28,24 +28,23 @@ def main() -> None:
     try:
         code = asyncio.run(_run(settings))
     except ConfigException as error:
-        sys.exit(f"elasticjob-operator: no way to the API server, neither a service account nor a kubeconfig: {error}")
+        sys.exit(f"elasticjob-operator: no service account and no kubeconfig found: {error}")
     logging.shutdown()
-    # A call to an etcd that does not answer may hold a thread for seconds more, and Python would wait for it.
+    # A call to an unresponsive etcd may hold a thread for seconds more, and Python would wait for it.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def _log_to_stderr(*, json: bool) -> None:
-    # In plain text a job is named before the message, in JSON in a field of its own.
+    # In plain text the job's name precedes the message; in JSON it is a separate field.
     kopf.configure(log_format=kopf.LogFormat.JSON if json else kopf.LogFormat.FULL, log_prefix=None)
     for chatty in ("kopf.objects", "kopf.activities"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 def _raise_file_limit() -> None:
-    """A job with an etcd of its own takes a socket, and 1024 is what many a container runtime allows who does not ask
-    for more."""
+    """Each job with its own etcd needs a socket, and the soft limit of many container runtimes is 1024."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

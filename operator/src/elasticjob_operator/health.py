@@ -1,8 +1,8 @@
 """/healthz and /readyz for the kubelet's probes, /metrics for Prometheus.
 
-Alive means: this event loop answers, every informer still does something (even failing is something: restarting the
-operator does not mend an API server), kopf's watch brings what the audit finds, and an operator that lost its lease has
-stopped. Ready means: everything was listed once - or another operator leads, and this one sees its lease.
+Live: the event loop responds, every informer makes progress (a failing request counts: restarting the operator does not
+fix the API server), kopf's watch delivers what the resync finds, and an operator that lost its lease has stopped.
+Ready: everything was listed once, or another operator leads and this one sees its lease.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 
 class Health:
-    """`faults()`: what is wrong, a sentence each. `ready()`: whether the operator does its work, or would; and a word
-    on it."""
+    """`faults()`: what is wrong, one message each. `ready()`: whether the operator is ready, and a status text."""
 
     def __init__(self, port: int, faults: Callable[[], list[str]], ready: Callable[[], tuple[bool, str]]) -> None:
         self._wanted_port = port
@@ -25,7 +24,7 @@ class Health:
         self.port = port
 
     async def start(self) -> None:
-        """Raises OSError where the port is taken."""
+        """Raises OSError if the port is in use."""
         app = web.Application()
         app.add_routes(
             [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz), web.get("/metrics", self._metrics)]

@@ -1,7 +1,7 @@
-"""Figures for Prometheus, in the process's own registry. One module, so that their names are found in one place.
+"""Prometheus metrics, in the default registry.
 
-What runs of training take is counted in `rendezvous.meter`, from what agents say; jobs by condition in
-`reconciler.jobs`.
+Recovery times are recorded by `etcd.recovery_metrics` from what agents report, jobs by condition by
+`controller.job_cache`.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from prometheus_client.registry import REGISTRY, Collector
 
 RECONCILE = Histogram(
     "elasticjob_reconcile_seconds",
-    "Time of one reconciliation of one job: writes, their retries and their wait for a place included, the wait in "
-    "the queue not.",
+    "Duration of one reconciliation of a job, including writes, retries and waiting for a request slot, but not the "
+    "wait in the queue.",
     buckets=(0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
 QUEUE_WAIT = Histogram(
     "elasticjob_queue_wait_seconds",
-    "How long a job waited to be reconciled, from the first thing that woke it.",
+    "Time that a job waited to be reconciled, from the first event that queued it.",
     buckets=(0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
 )
-QUEUE_DEPTH = Gauge("elasticjob_queue_depth", "Jobs that wait to be reconciled.")
-QUEUE_AGE = Gauge("elasticjob_queue_oldest_seconds", "How long the job at the head of the queue has waited.")
+QUEUE_DEPTH = Gauge("elasticjob_queue_depth", "Jobs waiting to be reconciled.")
+QUEUE_AGE = Gauge("elasticjob_queue_oldest_seconds", "Time that the job at the head of the queue has waited.")
 API_REQUESTS = Counter(
-    "elasticjob_api_requests", "Requests to the API server; code 0: no answer.", ["verb", "resource", "code"]
+    "elasticjob_api_requests", "Requests to the API server; code 0: no response.", ["verb", "resource", "code"]
 )
 PODS_CREATED = Counter("elasticjob_pods_created", "Worker pods created.")
-RESTARTS = Counter("elasticjob_restarts", "Restarts that count against the budget, by the kind of failure.", ["cause"])
-LEADER = Gauge("elasticjob_leader", "1: this operator acts; 0: it stands by.")
+RESTARTS = Counter("elasticjob_restarts", "Restarts that count towards maxRestarts, by kind of failure.", ["cause"])
+LEADER = Gauge("elasticjob_leader", "1: this operator is the leader; 0: it is on standby.")
 
 _SECONDS = (0.1, 0.2, 0.5, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600)
 RENDEZVOUS = Histogram(
     "elasticjob_rendezvous_seconds",
-    "From what changed the worker group to the new one being agreed on.",
+    "Time from a change of the worker group until the new round is agreed on.",
     ["reason"],
     buckets=_SECONDS,
 )
 RESUME = Histogram(
     "elasticjob_time_to_resume_seconds",
-    "From what changed the worker group to the first step of the new one, as the training reports it.",
+    "Time from a change of the worker group until the training reports the first step of the new round.",
     ["reason"],
     buckets=_SECONDS,
 )
-STEPS_LOST = Counter(
-    "elasticjob_steps_lost", "Training steps done again after a change of the worker group.", ["reason"]
-)
+STEPS_LOST = Counter("elasticjob_steps_lost", "Training steps repeated after a change of the worker group.", ["reason"])
 RESIZE = Histogram(
-    "elasticjob_resize_seconds", "From a changed number of workers to a worker group of that size.", buckets=_SECONDS
+    "elasticjob_resize_seconds",
+    "Time from a changed number of replicas until a worker group of that size.",
+    buckets=_SECONDS,
 )
 
 
@@ -75,14 +75,14 @@ class _JobsByCondition(Collector):
 
 
 def count_jobs(counts: Callable[[], Mapping[str, int]]) -> Callable[[], None]:
-    """`counts`: by condition, the jobs of which it is True. Returns what ends the counting."""
+    """`counts`: by condition type, the number of jobs for which it is True. Returns a function that unregisters it."""
     collector = _JobsByCondition(counts)
     REGISTRY.register(collector)
     return lambda: REGISTRY.unregister(collector)
 
 
 def count_request(method: str, path: str, query: Mapping[str, str], code: int) -> None:
-    """`path` as the API server has it: /api/v1/namespaces/<namespace>/pods/<name>."""
+    """`path`: such as /api/v1/namespaces/<namespace>/pods/<name>."""
     resource, has_name = _resource(path)
     verb = {"POST": "create", "PATCH": "patch", "PUT": "update", "DELETE": "delete"}.get(
         method, "get" if has_name else "list"
@@ -105,10 +105,10 @@ def _resource(path: str) -> tuple[str, bool]:
 
 @dataclasses.dataclass(slots=True)
 class Restarts:
-    """Counts restarts from what status says, each once; those before this process began are not counted."""
+    """Counts each restart in a job's status once, except those from before this process started."""
 
     _known: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
-    """By uid of the job and cause."""
+    """By job UID and cause."""
 
     def see(self, body: Mapping[str, Any]) -> None:
         status, uid = body.get("status") or {}, str(body["metadata"]["uid"])
@@ -119,7 +119,7 @@ class Restarts:
             return
         for cause, count in causes.items():
             more = count - known.get(cause, 0)
-            if more > 0:  # a late word has an older, smaller number
+            if more > 0:  # a late event has an older, smaller number
                 known[cause] = count
                 RESTARTS.labels(cause).inc(more)
 

@@ -1,5 +1,4 @@
-"""Every name that the operator gives: labels, objects of a job, run ids. Everybody may import it; it imports nothing of
-ours."""
+"""All names that the operator assigns: labels, annotations, objects of a job, run IDs. Depends on no other module."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ NamespacedName = tuple[str, str]
 """(namespace, name) of an object; of a job where nothing else is said."""
 
 FIELD_MANAGER = "elasticjob-operator"
-"""Field manager of what we apply, and the reporting component of our Events."""
+"""Field manager of server-side apply, and reporting component of Events."""
 
 LABEL_JOB = "elasticjob.dev/job-name"
 LABEL_JOB_UID = "elasticjob.dev/job-uid"
@@ -15,13 +14,13 @@ LABEL_COMPONENT = "elasticjob.dev/component"
 LABEL_INDEX = "elasticjob.dev/worker-index"
 LABEL_RUN = "elasticjob.dev/run"
 LABEL_TEMPLATE = "elasticjob.dev/template-hash"
-"""Hash of the user's part of a worker pod."""
+"""Hash of the user-defined part of a worker pod."""
 
 ANNOTATION_APPLIED = "elasticjob.dev/applied-spec-hash"
-"""On the etcd's StatefulSet: of what the operator applied, to tell its own changes from one release to the next from
-somebody else's."""
+"""On the etcd's StatefulSet: hash of the spec that the operator applied, to tell changes between operator releases from
+changes made by others."""
 ANNOTATION_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
-"""kubectl's own: which container `kubectl logs` and `kubectl exec` mean."""
+"""Read by kubectl: default container of `kubectl logs` and `kubectl exec`."""
 
 COMPONENT_WORKER = "worker"
 COMPONENT_ETCD = "etcd"
@@ -33,11 +32,11 @@ ETCD_CONTAINER = "etcd"
 ETCD_CLIENT_PORT_NAME = "client"
 
 FIRST_RUN = 1
-"""Number of a job's first run. A resumed job starts a new one."""
+"""Number of a job's first run. Resuming a job starts a new run."""
 
 
 def worker_name(job: str, index: int) -> str:
-    """Name of a worker pod, and of the member that its agent is."""
+    """Name of a worker pod, and member ID of its agent."""
     return f"{job}-worker-{index}"
 
 
@@ -57,12 +56,12 @@ def managed_endpoint(job: str, namespace: str, port: int) -> str:
 
 
 def run_id(uid: str, run: int) -> str:
-    """Under which the agents of one run meet. The uid, never the name: two jobs in one etcd must not meet."""
+    """Run ID of the agents of one run. It contains the UID, so that jobs that share an etcd never meet."""
     return f"{uid}-{run}"
 
 
 def run_of(run_id: str, uid: str) -> int:
-    """The run's number in a run id; FIRST_RUN where it is not an id of this job.
+    """The run number in a run ID; FIRST_RUN if the ID belongs to another job.
 
     >>> run_of("8c-2", "8c"), run_of("", "8c")
     (2, 1)
@@ -72,5 +71,5 @@ def run_of(run_id: str, uid: str) -> int:
 
 
 def worker_selector(job: str) -> str:
-    """Label selector of a job's worker pods, for `status.selector` and for people."""
+    """Label selector of a job's worker pods, as in `status.selector`."""
     return f"{LABEL_JOB}={job},{LABEL_COMPONENT}={COMPONENT_WORKER}"

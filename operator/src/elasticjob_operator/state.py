@@ -1,4 +1,4 @@
-"""What the operator observes of one job: plain data, made by `cluster` and `rendezvous`, judged by `policies`.
+"""What the operator observes of one job: plain data that `kube` and `etcd` produce and `policies` evaluates.
 
 All times are aware datetimes in UTC. Nothing here does I/O.
 """
@@ -35,16 +35,16 @@ class ContainerEnd:
 
     exit_code: int
     reason: str = ""
-    """The kubelet's word: Completed, Error, OOMKilled, StartError ..."""
+    """As reported by the kubelet: Completed, Error, OOMKilled, StartError ..."""
     message: str = ""
-    """The termination message: what the agent wrote of the job's first failure."""
+    """The termination message: the first failure of the job, written by the agent."""
     started_at: datetime.datetime | None = None
     finished_at: datetime.datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Blocked:
-    """Why a pod does not start: the kubelet's or the scheduler's reason and words."""
+    """Why a pod does not start: reason and message of the kubelet or the scheduler."""
 
     reason: str
     message: str = ""
@@ -52,7 +52,7 @@ class Blocked:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Disruption:
-    """The condition DisruptionTarget: Kubernetes itself is about to take the pod away, or has."""
+    """The pod condition DisruptionTarget: Kubernetes is about to delete the pod, or already has."""
 
     reason: str
     message: str = ""
@@ -60,14 +60,14 @@ class Disruption:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Pod:
-    """The part of a pod of ours that decisions need."""
+    """The parts of a job's pod that decisions depend on."""
 
     name: str
     uid: str
     job_uid: str
     component: str
     index: int = -1
-    """Worker index; -1: not a worker."""
+    """Worker index; -1: not a worker pod."""
     run: int = 0
     template_hash: str = ""
     phase: PodPhase = PodPhase.PENDING
@@ -76,12 +76,12 @@ class Pod:
     created_at: datetime.datetime
     scheduled_at: datetime.datetime | None = None
     deletion_timestamp: datetime.datetime | None = None
-    """metadata.deletionTimestamp: by when the kubelet will have ended it. None: nobody deleted it."""
+    """metadata.deletionTimestamp: when its grace period ends. None: not deleted."""
     reason: str = ""
     """status.reason: Evicted, NodeLost, OutOfcpu ..."""
     message: str = ""
     end: ContainerEnd | None = None
-    """None: the training container has not ended."""
+    """None: the training container has not terminated."""
     blocked: Blocked | None = None
     disruption: Disruption | None = None
 
@@ -91,12 +91,12 @@ class Pod:
 
     @property
     def ended(self) -> bool:
-        """The training has ended in this pod, whatever sidecars still do."""
+        """The training container has terminated, even if sidecars are still running."""
         return self.end is not None or self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
     @property
     def over(self) -> bool:
-        """No container of it runs any more: it holds no resources."""
+        """No container is running: the pod holds no resources."""
         return self.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
     @property
@@ -113,33 +113,32 @@ class Pod:
 
 
 class NodeHealth(str, enum.Enum):
-    """The condition Ready of a node, by who says so."""
+    """The condition Ready of a node."""
 
     READY = "Ready"
     NOT_READY = "NotReady"
-    """Its kubelet says False: alive, and able to report, but not to run pods (it shuts down, or has no container
-    runtime or network)."""
+    """The kubelet reports False: it is alive but cannot run pods, for example because the node is shutting down or has
+    no container runtime or network."""
     SILENT = "Silent"
-    """The control plane says Unknown: the kubelet has not been heard for a while. It may be dead, or only cut off."""
+    """The control plane reports Unknown: the kubelet has stopped responding. It may be dead or only cut off."""
 
     __str__ = str.__str__
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """The part of a node that decisions need."""
+    """The parts of a node that decisions depend on."""
 
     name: str
     health: NodeHealth
     since: datetime.datetime
-    """When `health` last changed, as the API server has it: the time of somebody else's clock, perhaps of before an
-    outage."""
+    """When `health` last changed according to the API server: by another clock, and possibly before an outage."""
     seen_at: datetime.datetime
-    """When this operator first saw that health: what waits are counted from."""
+    """When this operator first observed that health. Grace periods are measured from here."""
     recovered_at: datetime.datetime | None = None
-    """When this operator last saw it become ready after it was not. None: never."""
+    """When this operator last saw the node become ready again. None: never."""
     out_of_service: bool = False
-    """Somebody marked it with the taint node.kubernetes.io/out-of-service: it is certainly off."""
+    """The node has the taint node.kubernetes.io/out-of-service: it is certainly shut down."""
 
     @property
     def ready(self) -> bool:
@@ -148,35 +147,35 @@ class Node:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Heartbeat:
-    """What a fresh read of a node and of its kubelet's Lease said."""
+    """Result of a fresh read of a node and its kubelet's Lease."""
 
     read_at: datetime.datetime
     exists: bool = True
-    """The Node object is there, as far as may be known."""
+    """The Node object exists, as far as the operator can tell."""
     renewed_at: datetime.datetime | None = None
-    """spec.renewTime of the Lease, by the kubelet's clock. None: there is no Lease, or it may not be read."""
+    """spec.renewTime of the Lease, by the kubelet's clock. None: no Lease, or no permission to read it."""
     unchanged_since: datetime.datetime | None = None
-    """Since when this operator has read that same `renewed_at`, by its own clock."""
+    """Since when this operator has read the same `renewed_at`, by its own clock."""
     lease_seconds: float = 40.0
-    """spec.leaseDurationSeconds; a kubelet renews four times as often."""
+    """spec.leaseDurationSeconds. A kubelet renews its Lease four times in that period."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class NodeCounts:
-    """All nodes, counted: see policies.node_loss."""
+    """Counts over all nodes; see policies.node_loss."""
 
     total: int = 0
     not_ready: int = 0
     recoveries: tuple[datetime.datetime, ...] = ()
-    """When nodes that are ready now recovered, in order."""
+    """Recovery times of nodes that are ready now, sorted."""
 
 
 POD = "Pod"
-"""The kind of pods, beside those of `Kind`."""
+"""Kind of pods, in addition to those of `Kind`."""
 
 
 class Kind(str, enum.Enum):
-    """Kinds of objects that a job owns beside its pods."""
+    """Kinds of objects that a job owns besides its pods."""
 
     SERVICE = "Service"
     STATEFUL_SET = "StatefulSet"
@@ -193,68 +192,67 @@ class OwnedObject:
     owner_uid: str
     terminating: bool
     json: bytes
-    """Of metadata and spec. As bytes: as objects of Python it takes five times as much, and thousands of jobs have
-    three of these each."""
+    """metadata and spec, serialized. As Python objects they take five times the memory, and each of thousands of jobs
+    has three."""
 
     @property
     def body(self) -> Mapping[str, Any]:
-        """Made anew each time."""
+        """Parsed on each access."""
         body: Mapping[str, Any] = orjson.loads(self.json)
         return body
 
 
 class Connectivity(str, enum.Enum):
-    """Whether the rendezvous answers."""
+    """Whether the rendezvous is reachable."""
 
     CONNECTING = "connecting"
-    """Not asked yet: nothing is known."""
+    """Not contacted yet."""
     REACHABLE = "reachable"
     UNREACHABLE = "unreachable"
-    """Asked, no answer; asked again by itself."""
+    """Unreachable; retried automatically."""
     DENIED = "denied"
-    """Answers, but refuses the operator, or is no etcd."""
+    """Responds, but rejects the operator's requests or is not an etcd."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RendezvousView:
-    """What the operator knows of a job's rendezvous. While it cannot be reached: what it said last."""
+    """What the operator knows of a job's rendezvous; while it is unreachable, the last known state."""
 
     connectivity: Connectivity = Connectivity.CONNECTING
     run_id: str = ""
-    """Of which run this tells; empty: of the current one."""
+    """Run that this describes. Empty: the current one."""
     error: str = ""
     unreadable: str = ""
-    """What is wrong with a value of the run, which is taken as missing; empty: nothing."""
+    """What is wrong with an invalid value of the run, which is ignored. Empty: all values are valid."""
     answered_at: datetime.datetime | None = None
-    """When its etcd last answered anything; None: never yet. A silent one is asked after 10 s while a run trains, else
+    """When its etcd last responded; None: never. An idle connection is probed after 10 s during training, otherwise
     after a minute (see etcd/shared_watch.py)."""
     spec: SpecValue | None = None
     plan: PlanValue | None = None
     progress: ProgressValue | None = None
     outcome: OutcomeValue | None = None
     failure: FailureValue | None = None
-    """The first failure of the newest round that had one."""
+    """The first failure of the newest round with a failure."""
 
     @property
     def empty(self) -> bool:
-        """No key of the run is there, as far as known."""
+        """No key of the run exists, as far as is known."""
         return not (self.spec or self.plan or self.progress or self.outcome or self.failure)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Admission:
-    """The API server's answer to a dry-run create of a worker pod."""
+    """The API server's response to a dry-run create of a worker pod."""
 
     template_hash: str
-    """Of the pod that was tried."""
+    """Template hash of the pod."""
     rejection: str = ""
     """The API server's message; empty: it would create the pod."""
     invalid: bool = False
-    """The pod itself is at fault (400, 422), not quota or an admission rule."""
+    """The pod itself is invalid (400, 422); false for quota and admission policies."""
     at: datetime.datetime
     retry_seconds: float = 30.0
-    """After a refusal: how long until it is tried again, s. The quota may grow, a missing service account may be
-    made."""
+    """Seconds until the next attempt after a rejection: quota may be raised, a missing service account created."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -272,20 +270,20 @@ class JobState:
     """Everything observed of one job at one moment."""
 
     pods: tuple[Pod, ...] = ()
-    """The job's own pods, workers and etcd."""
+    """The job's own pods: worker pods and etcd."""
     names_in_use: frozenset[tuple[str, str]] = frozenset()
-    """(kind, name) of pods, Services and StatefulSets of an earlier job of the same name, on their way out."""
+    """(kind, name) of terminating pods, Services and StatefulSets of an earlier job with the same name."""
     objects: Mapping[tuple[Kind, str], OwnedObject] = dataclasses.field(default_factory=dict)
     nodes: Mapping[str, Node] | None = None
-    """None: the operator may not read nodes. A node of a pod that is not in here does not exist."""
+    """None: no permission to read nodes. A pod's node that is missing here does not exist."""
     nodes_watched_since: datetime.datetime | None = LONG_AGO
-    """Since when nodes are watched without a gap. None: they are not watched just now."""
+    """Since when nodes have been watched without a gap. None: not watched at the moment."""
     heartbeats: Mapping[str, Heartbeat] = dataclasses.field(default_factory=dict)
-    """By node: the last fresh read of each that was asked for."""
+    """By node: the last requested read."""
     node_counts: NodeCounts | None = None
-    """Of `nodes`. None: not counted yet."""
+    """Counts of `nodes`. None: not counted yet."""
     rendezvous: RendezvousView = RendezvousView()
     admission: Admission | None = None
     rejection: Rejection | None = None
     namespace_terminating: bool = False
-    """The job's namespace is being terminated, and the job with it: nothing can be created there any more."""
+    """The job's namespace is terminating, and so is the job: nothing can be created there."""

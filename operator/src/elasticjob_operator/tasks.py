@@ -1,8 +1,8 @@
-"""Tasks that go on for as long as the operator does. None of them ever ends by itself: one that did is a fault, which
-liveness must see.
+"""Background tasks that run for the operator's lifetime. A task that ends by itself is a fault and fails the liveness
+probe.
 
-start(work, name)   from then on its end, by an exception, a cancellation or a mere return, is a fault
-stop(task)          but not from here on
+start(work, name)   starts a task; its end by exception, cancellation or return is a fault
+stop(task)          cancels a task without a fault
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Supervisor:
-    """`on_fault` is called once for each fault, with a sentence."""
+    """`on_fault` is called once for each fault, with a message."""
 
     def __init__(self, on_fault: Callable[[str], None] = lambda _: None) -> None:
         self._on_fault = on_fault
@@ -25,7 +25,7 @@ class Supervisor:
 
     @property
     def tasks(self) -> frozenset[asyncio.Task[None]]:
-        """Those that must not end."""
+        """Running tasks."""
         return frozenset(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -35,7 +35,7 @@ class Supervisor:
         return task
 
     async def stop(self, task: asyncio.Task[None]) -> None:
-        """Cancels it and waits for its end."""
+        """Cancels the task and waits until it has ended."""
         self._tasks.discard(task)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -52,6 +52,6 @@ class Supervisor:
         self._tasks.discard(task)
         problem = None if task.cancelled() else task.exception()
         fault = f"{task.get_name()} ended" + (f": {type(problem).__name__}" if problem else "")
-        log.critical("%s: this operator must be started afresh", fault, exc_info=problem)
+        log.critical("%s: the operator must be restarted", fault, exc_info=problem)
         self.faults.append(fault)
         self._on_fault(fault)

@@ -1,4 +1,4 @@
-"""Whether an object still says what we want, whoever changed it, and how to put it right."""
+"""Drift detection: whether an object differs from its desired state, and the patch that corrects it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 from kubernetes.utils.quantity import parse_quantity
 
 _EXACT = frozenset({"selector"})
-"""Maps in which a key more changes the meaning. Elsewhere what only the server has (defaults, others' labels) is let
-be."""
+"""Maps in which an additional key changes the meaning. Additional fields elsewhere (defaults, labels) are ignored."""
 _QUANTITIES = frozenset({"limits", "requests"})
 _AMOUNTS = frozenset({"value", "averageValue"})
 """Fields of an autoscaler's metrics that are quantities."""
 
 
 def correction(desired: Mapping[str, Any], observed: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON merge patch (RFC 7396) that makes `observed` say what `desired` says; empty: it does already.
+    """The JSON merge patch (RFC 7396) that turns `observed` into `desired`. Empty: no drift.
 
     >>> correction({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}})
     {'a': {'b': 1}}
@@ -41,7 +40,7 @@ def correction(desired: Mapping[str, Any], observed: Mapping[str, Any]) -> dict[
 
 
 def _covers(desired: Any, observed: Any) -> bool:
-    """Lists have no keys to patch by, so they are compared element by element, and replaced whole."""
+    """Lists have no keys to patch by: they are compared element by element and replaced as a whole."""
     if isinstance(desired, Mapping):
         return isinstance(observed, Mapping) and not correction(desired, observed)
     if isinstance(desired, list):
@@ -55,7 +54,7 @@ def _covers(desired: Any, observed: Any) -> bool:
 
 
 def _same_quantities(desired: Mapping[str, Any], observed: Mapping[str, Any]) -> bool:
-    """The server spells quantities its own way: 0.5 becomes 500m."""
+    """The API server normalizes quantities: 0.5 becomes 500m."""
     return all(name in observed and _amount(value) == _amount(observed[name]) for name, value in desired.items())
 
 

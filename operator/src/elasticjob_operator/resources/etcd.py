@@ -1,5 +1,4 @@
-"""The StatefulSet of a job's own etcd: one member, nothing on disk that outlives its pod. The runtime survives its
-loss."""
+"""The StatefulSet of a job's own etcd: a single member without persistent storage. Training survives its loss."""
 
 from __future__ import annotations
 
@@ -17,28 +16,26 @@ from elasticjob_operator.resources.metadata import labels, metadata, selector_la
 
 _DATA = "/var/lib/etcd"
 PLACEMENT = ("tolerations", "nodeSelector", "priorityClassName", "imagePullSecrets")
-"""Fields of a pod's spec that the job's `spec.rendezvous.etcd` and the operator's settings may give."""
+"""Pod spec fields that `spec.rendezvous.etcd` and the operator's settings can set."""
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _USER = 65532
-"""Any user but root will do: etcd writes only to its volume, which fsGroup gives to it."""
+"""Any non-root user works: etcd writes only to its volume, which fsGroup makes writable."""
 
 _RESOURCES = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "1Gi"}}
-"""Requests for an etcd at rest; the limit only stops one that has gone astray. `spec.rendezvous.etcd.resources` says
-otherwise."""
+"""Requests fit an idle etcd; the limit only stops a runaway one. Overridden by `spec.rendezvous.etcd.resources`."""
 
 
 def etcd_stateful_set(
     job: ElasticJob, image: str, defaults: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """`image`: where the job names none. `defaults`: of its pod's spec, in the API's words, where the job says
-    nothing."""
+    """`image`, `defaults`: etcd image and pod spec fields to use if the job does not set them."""
     body = _stateful_set(job, image, defaults)
     body["metadata"]["annotations"] = {names.ANNOTATION_APPLIED: hash_of(body["spec"])}
     return body
 
 
 def hash_of(spec: Mapping[str, Any]) -> str:
-    """Of a spec as the operator builds it, not as the API server completes it."""
+    """Hash of a spec as built by the operator, before the API server adds defaults."""
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -80,8 +77,7 @@ def _stateful_set(job: ElasticJob, image: str, defaults: Mapping[str, Any]) -> d
 
 
 def _placement(job: ElasticJob, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What the cluster's nodes and registries ask of a pod: the job's word, else the operator's default; nothing where
-    there is neither."""
+    """Scheduling and image pull fields: the job's value, or else the operator's default."""
     etcd = job.spec.rendezvous.etcd
     said = etcd.to_api() if etcd else {}
     wanted = {
@@ -91,7 +87,7 @@ def _placement(job: ElasticJob, defaults: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _beside_workers(job: ElasticJob) -> dict[str, Any]:
-    """A node that takes workers and their etcd along costs an outage of both, and the record of how the job ended."""
+    """Losing a node with both worker pods and their etcd would also lose the record of how the job ended."""
     return {
         "labelSelector": {"matchLabels": selector_labels(job, names.COMPONENT_WORKER)},
         "topologyKey": "kubernetes.io/hostname",
@@ -107,7 +103,7 @@ def _container(job: ElasticJob, image: str) -> dict[str, Any]:
         "command": ["etcd", *_flags(job)],
         "ports": [{"name": names.ETCD_CLIENT_PORT_NAME, "containerPort": DEFAULT_ETCD_PORT, "protocol": "TCP"}],
         "readinessProbe": {**_probe("/health"), "periodSeconds": 1, "failureThreshold": 3, "timeoutSeconds": 2},
-        # serializable: this member alone. One that waits for a quorum is not dead.
+        # serializable: checks only this member, which is alive even while it waits for a quorum.
         "livenessProbe": {
             **_probe("/health?serializable=true"),
             "initialDelaySeconds": 10,
@@ -132,11 +128,11 @@ def _flags(job: ElasticJob) -> list[str]:
         f"--data-dir={_DATA}",
         f"--listen-client-urls=http://0.0.0.0:{DEFAULT_ETCD_PORT}",
         f"--advertise-client-urls=http://{endpoint}",
-        # One member has no peers: only itself may connect.
+        # A single member has no peers.
         "--listen-peer-urls=http://127.0.0.1:2380",
         "--initial-advertise-peer-urls=http://127.0.0.1:2380",
         f"--initial-cluster={names.etcd_name(job.name)}-0=http://127.0.0.1:2380",
-        # Without compaction every report of progress stays for ever, until the quota stops all writes.
+        # Without compaction, progress reports accumulate until the quota blocks all writes.
         "--auto-compaction-mode=revision",
         "--auto-compaction-retention=1000",
         "--log-level=warn",

@@ -1,4 +1,4 @@
-"""What all objects of a job have in common: labels, and the owner reference through which they go when the job goes."""
+"""Metadata of all objects of a job: labels, and the owner reference by which they are garbage-collected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def owner_reference(job: ElasticJob) -> dict[str, Any]:
 
 
 def selector_labels(job: ElasticJob, component: str) -> dict[str, str]:
-    """What a Service or a StatefulSet of the job selects its pods by."""
+    """Label selector of the job's Services and StatefulSet."""
     return {names.LABEL_JOB: job.name, names.LABEL_COMPONENT: component}
 
 

@@ -1,4 +1,4 @@
-"""Worker pods: the user's template, kept whole, with the job's environment on the training container."""
+"""Worker pods: the user's template, with the job's environment added to the training container."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _DEFAULT_GRACE = 30
 """Kubernetes' own terminationGracePeriodSeconds, s."""
 _AGENT_SECONDS = 5
-"""What the agent itself needs to leave the job once its workers have ended, s."""
+"""Seconds that the agent needs to leave the job after its worker processes have exited."""
 _FRESH_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""torch's own. Without it, c10d restarts workers into the store of the round before, and mostly hangs there after a
-lost pod."""
+"""Read by torch. Without it, c10d restarts worker processes with the store of the previous round, where they usually
+hang after a lost pod."""
 
 
 def worker_pod(job: ElasticJob, *, index: int, run: int, endpoint: str, avoid: Sequence[str] = ()) -> dict[str, Any]:
-    """The worker pod of that index. `avoid`: nodes that it rather not goes to. Raises InvalidTemplateError."""
+    """The worker pod with that index. `avoid`: nodes that it should prefer not to use. Raises InvalidTemplateError."""
     pod = _unnamed_pod(job)
     name = names.worker_name(job.name, index)
     metadata = pod["metadata"]
@@ -42,21 +42,20 @@ def worker_pod(job: ElasticJob, *, index: int, run: int, endpoint: str, avoid: S
     container = training_container(job, pod["spec"])
     _prefer_other_nodes(pod["spec"], avoid)
     workers_grace = _set_grace(job, pod["spec"])
-    # First, so that the user's own variables may refer to ours: $(PET_NNODES).
+    # Ours come first, so that the user's variables can refer to them: $(PET_NNODES).
     container["env"] = _with_users(_environment(job, index, run, endpoint, workers_grace), container.get("env") or [])
     return pod
 
 
 def _with_users(ours: list[dict[str, Any]], users: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A name twice would count as the last. Of PET_RDZV_CONF, a list of settings, what the user says comes after ours,
-    in one value."""
+    """If a name is repeated, the last one wins. The user's settings in PET_RDZV_CONF follow ours."""
     conf = next((each for each in ours if each["name"] == Env.RDZV_CONF), None)
     theirs = next((each for each in users if each.get("name") == Env.RDZV_CONF), None)
     if conf is None or theirs is None:
         return [*ours, *users]
     if "valueFrom" in theirs:
         raise InvalidTemplateError(
-            f"env {Env.RDZV_CONF} must be a value here: with backend c10d the operator adds to it"
+            f"env {Env.RDZV_CONF} must be a literal value: with backend c10d the operator adds to it"
         )
     joined = {"name": Env.RDZV_CONF, "value": ",".join(each for each in (conf["value"], theirs.get("value")) if each)}
     return [*(each for each in ours if each is not conf), joined, *(each for each in users if each is not theirs)]
@@ -67,14 +66,14 @@ def _prefer_other_nodes(spec: dict[str, Any], avoid: Sequence[str]) -> None:
         return
     affinity = spec["affinity"] = dict(spec.get("affinity") or {})
     node_affinity = affinity["nodeAffinity"] = dict(affinity.get("nodeAffinity") or {})
-    # A requirement on a field takes exactly one value; those of one term are all demanded.
+    # A field requirement takes exactly one value; the requirements of one term are ANDed.
     elsewhere = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in avoid]
     term = {"weight": 100, "preference": {"matchFields": elsewhere}}
     node_affinity[_PREFERRED] = [*(node_affinity.get(_PREFERRED) or []), term]
 
 
 def _set_grace(job: ElasticJob, spec: dict[str, Any]) -> int:
-    """Seconds from SIGTERM to SIGKILL that the agent gives its workers; the pod gets that and what the agent needs."""
+    """Seconds between SIGTERM and SIGKILL for worker processes; the pod's grace period is longer."""
     of_pod = spec.get("terminationGracePeriodSeconds")
     of_pod = of_pod if isinstance(of_pod, int) else _DEFAULT_GRACE
     wanted = job.spec.lifecycle.graceful_shutdown_seconds
@@ -86,15 +85,15 @@ def _set_grace(job: ElasticJob, spec: dict[str, Any]) -> int:
 
 
 def template_hash(job: ElasticJob) -> str:
-    """Changes when the user's part of a worker pod changes: what may change only while the job is suspended. Not with
-    the sizes, of which running agents learn from etcd, nor with a release of the operator that makes pods otherwise.
-    Raises InvalidTemplateError."""
+    """Hash of the user-defined part of a worker pod, which can change only while the job is suspended. It depends
+    neither on the sizes, which running agents read from etcd, nor on the operator's release. Raises
+    InvalidTemplateError."""
     _unnamed_pod(job)
     return hash_of(job)
 
 
 def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
-    """All that the workers of a job have in common."""
+    """What all worker pods of a job have in common."""
     template: dict[str, Any] = copy.deepcopy(job.spec.workers.template)
     spec = template.get("spec")
     if not isinstance(spec, dict):
@@ -113,8 +112,7 @@ def _unnamed_pod(job: ElasticJob) -> dict[str, Any]:
     metadata["ownerReferences"] = [owner_reference(job)]
     spec["restartPolicy"] = "Never"
     if spec.get("hostNetwork"):
-        # With the default, a pod in its node's network does not find the Services of the cluster, and so not the
-        # rendezvous.
+        # With the default DNS policy, a pod on the host network cannot resolve Services, and so not the rendezvous.
         spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
     _set_priority(job, spec)
     _mount_checkpoints(job, spec, container)
@@ -134,7 +132,7 @@ def _set_priority(job: ElasticJob, spec: dict[str, Any]) -> None:
 
 
 def hash_of(job: ElasticJob) -> str:
-    """`template_hash` of a template that may be invalid."""
+    """Like `template_hash`, but accepts an invalid template."""
     workers = job.spec.workers
     essence = {
         "template": workers.template,
@@ -147,7 +145,7 @@ def hash_of(job: ElasticJob) -> str:
 
 
 def _environment(job: ElasticJob, index: int, run: int, endpoint: str, workers_grace: int) -> list[dict[str, Any]]:
-    """What torchrun and elasticrun read as their flags, and our own."""
+    """Variables that torchrun and elasticrun read as flags, and ElasticJob's own."""
     values = {
         Env.NNODES: f"{job.min_replicas}:{job.max_replicas}",
         Env.NPROC_PER_NODE: str(job.spec.workers.procs_per_worker),
@@ -162,7 +160,7 @@ def _environment(job: ElasticJob, index: int, run: int, endpoint: str, workers_g
         Env.RUN: str(run),
     }
     if job.spec.rendezvous.backend is RendezvousBackend.C10D:
-        # torchrun would find out by itself, from names that may not resolve yet.
+        # torchrun would derive this from names that may not resolve yet.
         values[Env.RDZV_CONF] = f"is_host={str(index == 0).lower()}"
         values[_FRESH_STORE] = "1"
     if job.spec.checkpoint:

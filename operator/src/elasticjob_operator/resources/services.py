@@ -12,7 +12,7 @@ from elasticjob_operator.resources.metadata import metadata, selector_labels
 
 
 def workers_service(job: ElasticJob) -> dict[str, Any]:
-    """One headless Service for all worker pods: names such as `digits-worker-0.digits`, also before they are ready."""
+    """One headless Service for all worker pods: `digits-worker-0.digits` resolves even before the pod is ready."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -26,9 +26,9 @@ def workers_service(job: ElasticJob) -> dict[str, Any]:
 
 
 def etcd_service(job: ElasticJob) -> dict[str, Any]:
-    """The address of the job's own etcd. With a cluster IP on purpose: the name resolves from the first moment on and
-    to the same address for the job's whole life, so agents that start before etcd, or outlive its pod, need no DNS to
-    find it. A headless Service without ready pods answers "no such name", and resolvers remember that."""
+    """The address of the job's own etcd. It has a cluster IP so that the name resolves from the start, and to the same
+    address for the job's lifetime: agents that start before etcd, or outlive its pod, find it without another lookup.
+    The name of a headless Service without ready pods does not resolve, and resolvers cache that."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -1,4 +1,4 @@
-"""What a pod template must be to become worker pods, beyond what the schema sees."""
+"""Validation of the pod template beyond the CRD's schema."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ TEMPLATE = "spec.workers.template"
 
 
 class InvalidTemplateError(ValueError):
-    """The pod template cannot become a worker pod; the message names the field and the remedy. The schema refuses most
-    such templates, but a job may be older than the schema."""
+    """The pod template is invalid; the message names the field and the remedy. The schema rejects most such templates,
+    but a job may be older than the schema."""
 
 
 def training_container(job: ElasticJob, spec: dict[str, Any]) -> dict[str, Any]:
@@ -37,8 +37,7 @@ def training_container(job: ElasticJob, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_container(container: Mapping[str, Any]) -> None:
-    """What people write by mistake and the API server explains badly, or silently takes. Raises
-    InvalidTemplateError."""
+    """Checks for mistakes that the API server explains poorly or accepts. Raises InvalidTemplateError."""
     name = container.get("name")
     for field in ("command", "args"):
         words = container.get(field)
@@ -48,16 +47,13 @@ def check_container(container: Mapping[str, Any]) -> None:
             )
         for word in words or []:
             if not isinstance(word, str):
-                raise InvalidTemplateError(
-                    f"{field} of container {name} has {word!r}, which is not a text: write it with quotes"
-                )
+                raise InvalidTemplateError(f"{field} of container {name} has {word!r}, which is not a string: quote it")
     variables = [each for each in container.get("env") or [] if isinstance(each, Mapping)]
     for variable in variables:
         value = variable.get("value")
         if value is not None and not isinstance(value, str):
             raise InvalidTemplateError(
-                f"env {variable.get('name')} of container {name} is {value!r}, which is not a text: write it with "
-                "quotes"
+                f"env {variable.get('name')} of container {name} is {value!r}, which is not a string: quote it"
             )
     twice = [
         str(each)
