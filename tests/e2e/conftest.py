@@ -1,4 +1,4 @@
-"""The cluster that end-to-end tests run on, with images and chart, and jobs that are gone after their test."""
+"""The cluster of the end-to-end tests, with images and chart installed, and jobs that are deleted after their test."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ LOGS = ROOT / ".cluster" / "e2e"
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[ClusterDriver]:
-    """Brought up once, images and chart on it; taken away at the end where it was made here."""
+    """Started once, with images and chart. Removed at the end if it was created here."""
     driver = cluster_driver()
     set_up(driver)
     yield driver
-    if not os.environ.get("KEEP_CLUSTER"):  # for whoever works on one test
+    if not os.environ.get("KEEP_CLUSTER"):  # keep it while you work on one test
         driver.down()
 
 
 @pytest.fixture
 def power(cluster: ClusterDriver) -> NodePower:
-    """Power over nodes; skipped, with the reason, where the cluster cannot give it."""
+    """Power over nodes. Skips the test, with the reason, on a cluster without it."""
     if cluster.power is None:
         pytest.skip(cluster.no_power)
     return cluster.power
@@ -38,7 +38,7 @@ def power(cluster: ClusterDriver) -> NodePower:
 
 @pytest.fixture
 def new_job(cluster: ClusterDriver) -> Iterator[Callable[..., Job]]:
-    """Makes jobs; deletes them afterwards."""
+    """Creates jobs, and deletes them after the test."""
     jobs: list[Job] = []
 
     def make(name: str, **options: object) -> Job:
@@ -54,7 +54,7 @@ def new_job(cluster: ClusterDriver) -> Iterator[Callable[..., Job]]:
 
 @pytest.fixture
 def release(cluster: ClusterDriver, tmp_path: Path) -> Iterator[Release]:
-    """The operator's release; afterwards it has the values of before."""
+    """The operator's Helm release. Its values are restored after the test."""
     release = Release(cluster, tmp_path)
     yield release
     release.restore()
@@ -62,7 +62,7 @@ def release(cluster: ClusterDriver, tmp_path: Path) -> Iterator[Release]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """A failed test leaves its logs in .cluster/e2e/<test>, from before its jobs are deleted."""
+    """Saves the logs of a failed test to .cluster/e2e/<test> before its jobs are deleted."""
     report = yield
     driver = getattr(item, "funcargs", {}).get("cluster")
     if report.when == "call" and report.failed and driver is not None:  # type: ignore[attr-defined]

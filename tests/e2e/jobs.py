@@ -1,4 +1,4 @@
-"""An ElasticJob on a real cluster, as a person looks at it with kubectl."""
+"""An ElasticJob on a real cluster, seen through kubectl."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from hack.support import eventually
 MANIFEST = ROOT / "examples" / "digits" / "elasticjob.yaml"
 
 ARGUMENTS = ("--steps=20000", "--step-seconds=0.05", "--checkpoint-every=5")
-"""Of the script: trains for longer than any test."""
+"""Arguments of the script: it trains for longer than any test."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Course:
-    """What changes when something interrupts the training: equal before and after, nothing did."""
+class Snapshot:
+    """What any interruption of the training changes: if two of these are equal, nothing interrupted it in between."""
 
     pods: frozenset[tuple[str, str, int]]
     """Name, uid and container restarts of every worker pod."""
     round: int
-    begun: int
-    """How often rank 0 said that it began, or went on from a checkpoint."""
+    starts: int
+    """How often rank 0 started training or resumed it from a checkpoint."""
     restarts: int
 
 
@@ -102,7 +102,7 @@ class Job:
 
     @property
     def events(self) -> list[str]:
-        """What Events tell of this job, not of an earlier one of its name."""
+        """Messages of this job's events, without those of an earlier job of the same name."""
         uid = self._cluster.kubectl.get("elasticjob", self.name)["metadata"]["uid"]
         return [
             event["message"]
@@ -131,7 +131,7 @@ class Job:
         return max((str(pod["metadata"]["name"]) for pod in self.pods), key=self.last_step)
 
     def steps(self, pod: str, *words: str) -> list[int]:
-        """Of the pod's log, as printed; none where it does not run yet. `words`: of `kubectl logs`."""
+        """The steps in the pod's log, in order, or none if it does not run yet. `words`: options of `kubectl logs`."""
         try:
             lines = self._cluster.kubectl.logs(pod, *words).splitlines()
         except KubeError:
@@ -139,25 +139,25 @@ class Job:
         return [int(line.split("step=")[1].split()[0]) for line in lines if line.startswith("step=")]
 
     def last_step(self, pod: str) -> int:
-        """Of the pod's log; -1: there is none."""
+        """The highest step in the pod's log, or -1."""
         return max(self.steps(pod, "--tail=200"), default=-1)
 
     @property
-    def course(self) -> Course:
+    def snapshot(self) -> Snapshot:
         pods = self.pods
         logs = [self._cluster.kubectl.logs(pod["metadata"]["name"]) for pod in pods]
-        return Course(
+        return Snapshot(
             pods=frozenset(
                 (pod["metadata"]["name"], pod["metadata"]["uid"], pod["status"]["containerStatuses"][0]["restartCount"])
                 for pod in pods
             ),
             round=int(self.status["round"]),
-            begun=sum(line.startswith(("started ", "resumed ")) for log in logs for line in log.splitlines()),
+            starts=sum(line.startswith(("started ", "resumed ")) for log in logs for line in log.splitlines()),
             restarts=self.restarts,
         )
 
     def trains(self, world: int, timeout: float = 120) -> int:
-        """Waits until `world` workers train and the step moves. Returns the step then."""
+        """Waits until `world` worker processes train and the step advances. Returns that step."""
 
         def at_size() -> bool:
             status = self.status
@@ -166,11 +166,11 @@ class Job:
 
         eventually(at_size, timeout, 0.3, f"{self.name} trains with {world} workers")
         before = self.step
-        eventually(lambda: self.step > before, timeout, 0.3, f"{self.name} goes on from step {before}")
+        eventually(lambda: self.step > before, timeout, 0.3, f"{self.name} continues after step {before}")
         return self.step
 
     def leftovers(self) -> list[str]:
-        """Everything in the namespace that still belongs to the job."""
+        """Names of all objects in the namespace that still belong to the job."""
         kinds = "pods,services,statefulsets,configmaps,secrets,persistentvolumeclaims"
         listed = self._cluster.kubectl.run("get", kinds, "--output", "name").split()
         return [line for line in listed if line.partition("/")[2].startswith(self.name)]

@@ -1,4 +1,4 @@
-"""The operator's Helm release, as its administrator handles it: upgraded, tested, taken away, put back."""
+"""The operator's Helm release, as an administrator handles it: upgrade, test, uninstall, restore."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPERATORS = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=o
 
 
 class Release:
-    """The release that is installed. Values that a test changes are put back by `restore`."""
+    """The installed release. `restore` reverts what a test changed."""
 
     def __init__(self, cluster: ClusterDriver, folder: Path) -> None:
         self._cluster = cluster
@@ -49,16 +49,16 @@ class Release:
 
     @property
     def operators(self) -> list[str]:
-        """Names of the operators' pods, those that are ending too."""
+        """Names of the operators' pods, terminating ones included."""
         return sorted(pod["metadata"]["name"] for pod in self._cluster.kubectl.items("pods", NAMESPACE, OPERATORS))
 
     @property
     def leader(self) -> str:
-        """The pod that holds the lease; empty: nobody does."""
+        """The pod that holds the lease; empty if none does."""
         return str(self._cluster.kubectl.get("lease", RELEASE, NAMESPACE)["spec"].get("holderIdentity") or "")
 
     def leads(self, pod: str) -> bool:
-        """What the pod itself says."""
+        """Whether the pod reports itself as the leader."""
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8080/proxy/metrics"
         try:
             lines = self._cluster.kubectl.run("get", "--raw", path, timeout=10).splitlines()

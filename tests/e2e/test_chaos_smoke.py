@@ -1,5 +1,4 @@
-"""The smoke part of the chaos suite (docs/chaos.md): a few faults on one job, its ledger judged, and nothing left
-behind."""
+"""The smoke part of the chaos suite (docs/chaos.md): a few faults on one job, and an audit of its ledger."""
 
 from __future__ import annotations
 
@@ -13,9 +12,8 @@ SMOKE = [fault for fault in FAULTS if fault.smoke]
 
 
 @pytest.mark.timeout(900)  # many times what it takes on an idle machine
-def test_no_committed_step_is_lost_and_nothing_is_left_behind(cluster: ClusterDriver, power: NodePower) -> None:
-    """Faults one after the other, the last with the operator killed too: the same job goes on from each, and ends
-    well."""
+def test_faults_lose_no_committed_step_and_leave_nothing_behind(cluster: ClusterDriver, power: NodePower) -> None:
+    """The same job recovers from one fault after the other, the last one with the operator killed too, and succeeds."""
     del power  # needed: the suite reaches into nodes
     with Stage(cluster) as stage:
         broken = [

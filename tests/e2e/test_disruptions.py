@@ -1,4 +1,4 @@
-"""What a cluster's administrator does to nodes, by the eviction API: training goes on, at no cost."""
+"""Administrators evict pods and drain nodes: training continues at no cost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NewJob = Callable[..., Job]
 
 
 def evict(cluster: ClusterDriver, pod: str) -> str:
-    """Asks for the eviction; returns why it was refused, or nothing."""
+    """Evicts the pod; returns the error if the eviction is refused, else an empty string."""
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": "default"}}
     path = f"/api/v1/namespaces/default/pods/{pod}/eviction"
     try:
@@ -28,7 +28,7 @@ def evict(cluster: ClusterDriver, pod: str) -> str:
 
 @pytest.fixture
 def one_at_a_time(cluster: ClusterDriver) -> Iterator[None]:
-    """A PodDisruptionBudget for the workers of the job `drained`. It counts by the job's scale subresource how many
+    """A PodDisruptionBudget for the worker pods of the job `drained`. The job's scale subresource says how many
     there should be."""
     labels = {"elasticjob.dev/job-name": "drained", "elasticjob.dev/component": "worker"}
     budget = {
@@ -43,7 +43,7 @@ def one_at_a_time(cluster: ClusterDriver) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("one_at_a_time")
-def test_draining_a_node_counts_as_failures_or_ignores_the_budget(cluster: ClusterDriver, new_job: NewJob) -> None:
+def test_draining_a_node_respects_the_disruption_budget_at_no_cost(cluster: ClusterDriver, new_job: NewJob) -> None:
     job = new_job("drained", replicas=3, least=2)
     job.trains(3)
     allowed = eventually(
@@ -57,12 +57,12 @@ def test_draining_a_node_counts_as_failures_or_ignores_the_budget(cluster: Clust
 
     assert evict(cluster, "drained-worker-0") == ""
     assert "disruption budget" in evict(cluster, "drained-worker-1")
-    eventually(lambda: job.status.get("worldSize") == 2, 60, 0.2, "the rest go on")
+    eventually(lambda: job.status.get("worldSize") == 2, 60, 0.2, "the other workers continue")
     job.trains(3)
     now = {pod["metadata"]["uid"] for pod in job.pods}
     assert len(uids & now) == 2
 
-    # The node of the job's etcd, with whatever else is there: waits until the budget allows it.
+    # The node that runs the job's etcd, and maybe workers: the drain waits until the budget allows it.
     node = str(cluster.kubectl.get("pod", "drained-etcd-0")["spec"]["nodeName"])
     try:
         drain = ("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s")
@@ -73,5 +73,5 @@ def test_draining_a_node_counts_as_failures_or_ignores_the_budget(cluster: Clust
     finally:
         cluster.kubectl.run("uncordon", node)
     assert job.step >= before
-    assert job.restarts == 0  # what the cluster does is free
+    assert job.restarts == 0  # disruptions cost no restart
     assert not job.status.get("failingNodes")

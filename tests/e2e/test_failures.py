@@ -1,5 +1,4 @@
-"""What becomes of worker pods that fail or do not start, as the table in policies/failures.py has it. The jobs run side
-by side."""
+"""Worker pods that fail or do not start, judged by the table in policies/failures.py. The jobs run side by side."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from hack.support import eventually
 from tests.e2e.jobs import Job
 
 ONCE = 'mkdir "$ELASTICJOB_CHECKPOINT_DIRECTORY/$ELASTICJOB_UID" 2>/dev/null && exit {code}; exit 0'
-"""A command that fails with `code` the first time, and ends well when it is started again."""
+"""A command that fails with `code` the first time and succeeds the second."""
 
 HOG = "import time; kept = [bytearray(b'x' * 10_000_000) for _ in range(100)]; time.sleep(600)"
 
@@ -38,16 +37,16 @@ def shell(text: str) -> tuple[str, ...]:
 
 
 NO_IMAGE = "127.0.0.1:1/trainer:1"
-"""Nobody listens there: that it cannot be had shows at once, whatever the cluster's DNS."""
+"""Nothing listens there, so the pull fails at once, whatever the cluster's DNS does."""
 
-ONE_CHANCE = {"max_restarts": 0}
+NO_RESTARTS = {"max_restarts": 0}
 
 JOBS: dict[str, dict[str, Any]] = {
     "fatal": {"command": shell("exit 42"), "edit": edited(rules=({"exitCodes": [42], "action": "Fail"},))},
-    "ignored": ONE_CHANCE
+    "ignored": NO_RESTARTS
     | {"command": shell(ONCE.format(code=43)), "edit": edited(rules=({"exitCodes": [43], "action": "Ignore"},))},
     "terminated": {"command": shell(ONCE.format(code=143))},
-    "hungry": ONE_CHANCE
+    "hungry": NO_RESTARTS
     | {"command": ("python3", "-c", HOG), "edit": edited(container={"resources": {"limits": {"memory": "64Mi"}}})},
     "no-image": {
         "command": shell("exit 0"),
@@ -72,7 +71,7 @@ def jobs(cluster: ClusterDriver) -> Iterator[dict[str, Job]]:
 
 
 def ends(job: Job, condition: str, timeout: float = 120) -> dict[str, Any]:
-    """Waits for the job's end; returns the condition. It must not end the other way."""
+    """Waits for the job to end with this condition, and returns it. Fails at once if the job ends the other way."""
     other = "Failed" if condition == "Succeeded" else "Succeeded"
     eventually(lambda: job.is_true("Succeeded") or job.is_true("Failed"), timeout, 0.5, f"{job.name} ends")
     assert job.is_true(condition), job.condition(other)
@@ -80,39 +79,39 @@ def ends(job: Job, condition: str, timeout: float = 120) -> dict[str, Any]:
 
 
 def waits_for(job: Job, reason: str) -> dict[str, Any]:
-    """Waits until the condition Running has that reason; returns it."""
+    """Waits until the condition Running has this reason, and returns it."""
 
-    def told() -> dict[str, Any]:
+    def running_for_that_reason() -> dict[str, Any]:
         running = job.condition("Running")
         return running if running.get("reason") == reason else {}
 
-    return eventually(told, 90, 0.5, f"{job.name}: {reason}")
+    return eventually(running_for_that_reason, 90, 0.5, f"{job.name}: {reason}")
 
 
-def test_an_exit_code_that_cannot_be_mended_is_tried_again_and_again(jobs: dict[str, Job]) -> None:
+def test_a_fail_rule_ends_the_job_at_once(jobs: dict[str, Job]) -> None:
     job = jobs["fatal"]
     failed = ends(job, "Failed")
     assert failed["reason"] == "FailedByRule"
     assert "fatal-worker-0" in failed["message"]
     assert "exit code 42" in failed["message"]
     assert (job.status["lastFailure"]["exitCode"], job.status["lastFailure"]["reason"]) == (42, "ApplicationError")
-    assert len(job.pods) == 1  # it stays, for its log
+    assert len(job.pods) == 1  # kept for its log
 
 
-def test_an_exit_code_that_is_no_fault_burns_the_budget(jobs: dict[str, Job]) -> None:
+def test_an_ignore_rule_restarts_at_no_cost(jobs: dict[str, Job]) -> None:
     ends(jobs["ignored"], "Succeeded")
     assert jobs["ignored"].restarts == 0
 
 
-def test_a_worker_ended_by_sigterm_counts_where_nobody_deleted_its_pod(jobs: dict[str, Job]) -> None:
-    """A liveness probe, or the script itself: free, it would restart without end. Drains and deletions are in
-    test_disruptions.py."""
+def test_sigterm_counts_as_a_restart_unless_the_pod_was_deleted(jobs: dict[str, Job]) -> None:
+    """A liveness probe or the script itself may send it: at no cost, the worker would restart forever.
+    test_disruptions.py has drains and deletions."""
     ends(jobs["terminated"], "Succeeded")
     assert jobs["terminated"].restarts == 1
     assert jobs["terminated"].status["lastFailure"]["reason"] == "Terminated"
 
 
-def test_a_worker_out_of_memory_is_just_exit_code_137(jobs: dict[str, Job]) -> None:
+def test_an_oom_kill_is_reported_as_out_of_memory(jobs: dict[str, Job]) -> None:
     failed = ends(jobs["hungry"], "Failed")
     assert failed["reason"] == "MaxRestartsExceeded"
     last = jobs["hungry"].status["lastFailure"]
@@ -120,17 +119,14 @@ def test_a_worker_out_of_memory_is_just_exit_code_137(jobs: dict[str, Job]) -> N
     assert "raise the container's memory limit" in last["message"]
 
 
-def test_an_image_that_cannot_be_had_is_a_crash_loop_without_a_word(
-    cluster: ClusterDriver, jobs: dict[str, Job]
-) -> None:
+def test_an_unavailable_image_is_reported_and_no_pod_is_recreated(cluster: ClusterDriver, jobs: dict[str, Job]) -> None:
     job = jobs["no-image"]
     running = waits_for(job, "ImageUnavailable")
     assert running["status"] == "False"
     assert NO_IMAGE in running["message"]
     uid = job.pods[0]["metadata"]["uid"]
     assert job.restarts == 0
-    # Nothing is deleted and made again while the kubelet tries: what is wrong can be looked at. Mended, by way of
-    # suspension, it runs.
+    # While the kubelet retries, no pod is recreated, so that you can look at it. Suspending the job lets you mend it.
     job.suspend(True)
     eventually(lambda: job.is_true("Suspended"), 60, 0.5, "Suspended")
     container = job.manifest["spec"]["workers"]["template"]["spec"]["containers"][0]
@@ -141,7 +137,7 @@ def test_an_image_that_cannot_be_had_is_a_crash_loop_without_a_word(
     assert job.pods[0]["metadata"]["uid"] != uid
 
 
-def test_a_config_map_that_was_forgotten_fails_the_job(cluster: ClusterDriver, jobs: dict[str, Job]) -> None:
+def test_a_job_waits_for_a_missing_config_map(cluster: ClusterDriver, jobs: dict[str, Job]) -> None:
     job = jobs["no-config"]
     running = waits_for(job, "ContainerConfigError")
     assert 'configmap "forgotten" not found' in running["message"]
@@ -155,7 +151,7 @@ def test_a_config_map_that_was_forgotten_fails_the_job(cluster: ClusterDriver, j
     assert job.restarts == 0
 
 
-def test_a_program_that_is_not_there_is_told_as_an_exit_code(jobs: dict[str, Job]) -> None:
-    """The container cannot start: containerd says so, and the job's own deadline ends it."""
+def test_a_missing_program_is_named_in_the_failure(jobs: dict[str, Job]) -> None:
+    """containerd cannot start the container, and the startup deadline ends the job."""
     failed = ends(jobs["no-start"], "Failed")
     assert "no-such-program" in failed["message"] + jobs["no-start"].status.get("lastFailure", {}).get("message", "")

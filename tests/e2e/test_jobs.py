@@ -13,7 +13,7 @@ from tests.e2e.jobs import ARGUMENTS, Job
 NewJob = Callable[..., Job]
 
 
-def test_a_job_runs_to_succeeded_and_leaves_nothing_when_it_is_deleted(cluster: ClusterDriver, new_job: NewJob) -> None:
+def test_a_job_succeeds_and_its_deletion_leaves_nothing(cluster: ClusterDriver, new_job: NewJob) -> None:
     job = new_job("short", replicas=2, least=2, arguments=("--steps=120", "--step-seconds=0"))
     cluster.kubectl.wait("elasticjob/short", "condition=Succeeded", timeout=180)
     status = job.status
@@ -25,13 +25,13 @@ def test_a_job_runs_to_succeeded_and_leaves_nothing_when_it_is_deleted(cluster: 
         lambda: [pod["status"]["phase"] for pod in job.pods] == ["Succeeded"] * 2,
         30,
         0.5,
-        "ended pods stay, for their logs",
+        "finished pods are kept for their logs",
     )
     job.delete()
     eventually(lambda: not job.leftovers(), 60, 0.5, "nothing of the deleted job is left")
 
 
-def test_deleting_a_pod_restarts_all_pods_or_fails_the_job(cluster: ClusterDriver, new_job: NewJob) -> None:
+def test_a_deleted_pod_is_replaced_while_the_others_train(cluster: ClusterDriver, new_job: NewJob) -> None:
     """Complaints: kubeflow/trainer#1638 (c10d restarts every pod, etcd fails the job), pytorch/elastic#115 (hang after
     rank 0's pod)."""
     job = new_job("pod-loss", replicas=3, least=2)
@@ -40,7 +40,7 @@ def test_deleting_a_pod_restarts_all_pods_or_fails_the_job(cluster: ClusterDrive
     victim = job.pod_of_rank_zero()
     before = job.step
     cluster.kubectl.delete("pod", victim, wait=False)
-    eventually(lambda: job.status.get("worldSize") == 2, 60, 0.2, "the rest go on")
+    eventually(lambda: job.status.get("worldSize") == 2, 60, 0.2, "the other workers continue")
     job.trains(3)
     assert job.step >= before - 10  # a checkpoint every 5 steps
     assert job.restarts == 0  # a lost pod is free
@@ -49,7 +49,7 @@ def test_deleting_a_pod_restarts_all_pods_or_fails_the_job(cluster: ClusterDrive
     assert {name for name in uids if after[name] != uids[name]} == {victim}
 
 
-def test_scaling_a_running_job_restarts_it_from_nothing(new_job: NewJob) -> None:
+def test_scaling_keeps_progress_and_the_remaining_pods(new_job: NewJob) -> None:
     """Complaints: pytorch/elastic#97 (progress resets), pytorch#91943 (scale-down kills the job), pytorch/elastic#77
     (pods are left)."""
     job = new_job("scaled", replicas=2, arguments=(*ARGUMENTS, "--checkpoint-every=1", "--print-every=1"))
@@ -67,8 +67,8 @@ def test_scaling_a_running_job_restarts_it_from_nothing(new_job: NewJob) -> None
     assert steps == sorted(set(steps))  # with a checkpoint of each step, none is done twice
 
 
-def test_the_operator_is_killed_in_the_middle(cluster: ClusterDriver, new_job: NewJob) -> None:
-    """Training goes on without it, and a pod that was lost meanwhile is replaced when it is back."""
+def test_training_continues_while_the_operator_is_down(cluster: ClusterDriver, new_job: NewJob) -> None:
+    """A pod that is lost meanwhile is replaced when the operator is back."""
     job = new_job("orphan", replicas=2)
     job.trains(2)
     cluster.kubectl.run("scale", "deployment/elasticjob", "--replicas=0", "--namespace", "elasticjob-system")
@@ -82,7 +82,7 @@ def test_the_operator_is_killed_in_the_middle(cluster: ClusterDriver, new_job: N
         survivor = next(pod["metadata"]["name"] for pod in job.pods)
         lines = len(cluster.kubectl.logs(survivor).splitlines())
         eventually(
-            lambda: len(cluster.kubectl.logs(survivor).splitlines()) > lines + 3, 60, 0.5, "the other worker goes on"
+            lambda: len(cluster.kubectl.logs(survivor).splitlines()) > lines + 3, 60, 0.5, "the other worker continues"
         )
     finally:
         cluster.kubectl.run("scale", "deployment/elasticjob", "--replicas=1", "--namespace", "elasticjob-system")
@@ -90,7 +90,7 @@ def test_the_operator_is_killed_in_the_middle(cluster: ClusterDriver, new_job: N
     assert job.restarts == 0
 
 
-def test_a_script_that_raises_shows_nothing_but_an_exit_code(cluster: ClusterDriver, new_job: NewJob) -> None:
+def test_a_python_error_is_shown_in_status_events_and_pod(cluster: ClusterDriver, new_job: NewJob) -> None:
     """Complaint: the traceback is in some pod's log, if that pod still exists."""
     script = (
         "import os, sys, time; time.sleep(1)\nif os.environ['RANK'] == '1': raise ValueError('the data are not "
@@ -105,26 +105,26 @@ def test_a_script_that_raises_shows_nothing_but_an_exit_code(cluster: ClusterDri
     assert job.restarts == 1
     eventually(
         lambda: any("the data are not there" in event.get("message", "") for event in cluster.kubectl.items("events")),
-        30, 0.5, "an Event tells it",
+        30, 0.5, "an event contains the message",
     )  # fmt: skip
 
-    def told_by_a_pod() -> bool:
+    def in_a_termination_message() -> bool:
         states = [state["state"] for pod in job.pods for state in pod["status"].get("containerStatuses", [])]
         return any("the data are not there" in state.get("terminated", {}).get("message", "") for state in states)
 
-    eventually(told_by_a_pod, 30, 0.5, "a pod's termination message tells it")
+    eventually(in_a_termination_message, 30, 0.5, "a termination message contains it")
 
 
-def test_an_external_etcd_that_is_away_is_no_crash_loop(new_job: NewJob) -> None:
+def test_workers_wait_for_an_unreachable_external_etcd(new_job: NewJob) -> None:
     job = new_job("no-etcd", replicas=1, endpoint="nobody.default.svc:2379")
 
-    def told() -> bool:
+    def names_the_address() -> bool:
         condition = job.condition("RendezvousReady")
         return condition.get("status") == "False" and "nobody.default.svc:2379" in condition.get("message", "")
 
-    eventually(told, 60, 0.5, "RendezvousReady=False names the address")
+    eventually(names_the_address, 60, 0.5, "RendezvousReady=False names the address")
     running = eventually(
-        lambda: [pod for pod in job.pods if pod["status"]["phase"] == "Running"], 60, 0.5, "the worker waits"
+        lambda: [pod for pod in job.pods if pod["status"]["phase"] == "Running"], 60, 0.5, "the worker pod waits"
     )
     for pod in running:
         assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
@@ -146,7 +146,7 @@ def spare_node(cluster: ClusterDriver, job: Job) -> str:
 
 
 @pytest.mark.parametrize("trouble", ["power_off", "freeze", "partition"])
-def test_a_node_that_goes_silent_is_never_noticed(
+def test_workers_on_a_silent_node_are_replaced(
     cluster: ClusterDriver, power: NodePower, new_job: NewJob, trouble: str
 ) -> None:
     """Complaints: pytorch#111646 (survivors hang 30 minutes), kubeflow/trainer#2072 (Terminating forever, Restarting
@@ -157,7 +157,7 @@ def test_a_node_that_goes_silent_is_never_noticed(
     node = spare_node(cluster, job)
     getattr(power, trouble)(node)
     try:
-        eventually(lambda: 0 < job.status.get("worldSize", 4) < 4, 60, 0.2, "the rest go on")
+        eventually(lambda: 0 < job.status.get("worldSize", 4) < 4, 60, 0.2, "the other workers continue")
         job.trains(4)  # replaced on the other nodes
         assert job.step >= before - 10
         assert job.restarts == 0

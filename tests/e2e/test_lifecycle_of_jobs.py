@@ -1,4 +1,4 @@
-"""A job's life besides training, on a real cluster: it rests and goes on, and is over in time."""
+"""Suspension, deadlines and expiry of jobs on a real cluster."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from tests.e2e.jobs import Job
 NewJob = Callable[..., Job]
 
 
-def test_a_suspended_job_keeps_its_pods_or_begins_anew(new_job: NewJob) -> None:
-    """Kueue counts on both: all resources are free while a job is suspended, and a resumed one goes on from its
-    checkpoint."""
+def test_a_suspended_job_frees_its_pods_and_resumes_from_its_checkpoint(new_job: NewJob) -> None:
+    """Kueue relies on both: a suspended job holds no resources, and a resumed one continues from its checkpoint."""
     job = new_job("rests", replicas=2, least=2)
     job.trains(2)
     uids = {pod["metadata"]["uid"] for pod in job.pods}
@@ -28,9 +27,9 @@ def test_a_suspended_job_keeps_its_pods_or_begins_anew(new_job: NewJob) -> None:
     assert job.restarts == 0
 
 
-def test_a_job_out_of_time_goes_on_for_ever_and_stays_for_ever(cluster: ClusterDriver, new_job: NewJob) -> None:
+def test_a_job_past_its_deadline_fails_and_is_deleted_after_its_ttl(cluster: ClusterDriver, new_job: NewJob) -> None:
     job = new_job("late", replicas=1, least=1, lifecycle={"activeDeadlineSeconds": 20, "ttlSecondsAfterFinished": 15})
     cluster.kubectl.wait("elasticjob/late", "condition=Failed", timeout=120)
     assert job.condition("Failed")["reason"] == "DeadlineExceeded"
-    eventually(lambda: not job.exists, 90, 0.5, "the job takes itself away")
-    eventually(lambda: not job.leftovers(), 60, 0.5, "and all it had")
+    eventually(lambda: not job.exists, 90, 0.5, "the job is deleted")
+    eventually(lambda: not job.leftovers(), 60, 0.5, "and everything it owned")

@@ -1,5 +1,4 @@
-"""What the operator's administrator does while jobs train: upgrade, limit, lose and remove the operator. Training must
-not notice."""
+"""Training must not notice when an administrator upgrades, restricts, loses or removes the operator."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from tests.e2e.release import Release
 NewJob = Callable[..., Job]
 
 IDLE = ("sh", "-c", "trap exit TERM; sleep 600 & wait")
-"""A worker that does nothing, and ends when it is told to."""
+"""A worker that does nothing and stops on SIGTERM."""
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def elsewhere(cluster: ClusterDriver) -> Iterator[str]:
 
 
 def may_list_pods(cluster: ClusterDriver, namespace: str) -> bool:
-    """Whether the operator may, by the API server's word."""
+    """Whether the API server lets the operator do so."""
     user = f"--as=system:serviceaccount:{NAMESPACE}:{RELEASE}"
     try:
         return cluster.kubectl.run("auth", "can-i", "list", "pods", "--namespace", namespace, user).strip() == "yes"
@@ -40,13 +39,13 @@ def may_list_pods(cluster: ClusterDriver, namespace: str) -> bool:
         return False
 
 
-def test_an_upgrade_of_the_operator_restarts_the_training(
+def test_training_survives_an_operator_upgrade(
     cluster: ClusterDriver, new_job: NewJob, release: Release, elsewhere: str
 ) -> None:
-    """Nor does another scope: then jobs elsewhere are left alone, until the operator is let at them again."""
+    """An upgrade may restrict the watched namespaces: jobs elsewhere wait until the operator watches them again."""
     job = new_job("upgraded", replicas=2)
     job.trains(2)
-    before, old = job.course, set(release.operators)
+    before, old = job.snapshot, set(release.operators)
 
     release.upgrade(watchNamespaces=["default"], logging={"format": "plain"})
     eventually(lambda: not old & set(release.operators), 60, 0.5, "the old operator is gone")
@@ -55,42 +54,42 @@ def test_an_upgrade_of_the_operator_restarts_the_training(
     eventually(lambda: not may_list_pods(cluster, elsewhere), 30, 0.5, "and in no other")
     other = Job(cluster, "other", replicas=1, least=1, command=IDLE)
     cluster.kubectl.apply(yaml.safe_dump(other.manifest), elsewhere)
-    job.trains(2)  # by the new operator's word
-    assert job.course == before
+    job.trains(2)  # as reported by the new operator
+    assert job.snapshot == before
     job.scale(3)
     job.trains(3)
     assert not cluster.kubectl.items("pods", elsewhere)
     assert "status" not in cluster.kubectl.get("elasticjob", "other", elsewhere)
 
     release.restore()
-    eventually(lambda: cluster.kubectl.items("pods", elsewhere), 90, 0.5, "a job that waited gets its pods")
+    eventually(lambda: cluster.kubectl.items("pods", elsewhere), 90, 0.5, "the waiting job gets its pods")
 
 
-def test_jobs_of_an_uninstalled_operator_are_stuck(cluster: ClusterDriver, new_job: NewJob, release: Release) -> None:
-    """They go on; they can be deleted, with all they have; and an operator that is put back takes up the rest as it
-    is."""
+def test_jobs_survive_the_removal_of_the_operator(cluster: ClusterDriver, new_job: NewJob, release: Release) -> None:
+    """Without an operator, jobs continue and can be deleted with everything they own. A new operator adopts the rest as
+    it finds them."""
     stays, goes = new_job("stays", replicas=2), new_job("goes", replicas=1, least=1, command=IDLE)
     stays.trains(2)
-    eventually(lambda: [pod["status"]["phase"] for pod in goes.pods] == ["Running"], 60, 0.5, "the other runs too")
-    before = stays.course
+    eventually(lambda: [pod["status"]["phase"] for pod in goes.pods] == ["Running"], 60, 0.5, "the other job runs too")
+    before = stays.snapshot
     release.uninstall()
     goes.delete()
     eventually(lambda: not goes.leftovers(), 90, 0.5, "nothing of the deleted job is left")
     rank_zero = stays.pod_of_rank_zero()
     step = stays.last_step(rank_zero)
-    eventually(lambda: stays.last_step(rank_zero) > step, 60, 0.5, "the other job goes on")
+    eventually(lambda: stays.last_step(rank_zero) > step, 60, 0.5, "the other job continues")
 
     release.restore()
     stays.trains(2)
-    assert stays.course == before
+    assert stays.snapshot == before
     cluster.kubectl.delete("pod", "stays-worker-1", wait=False)
-    eventually(lambda: stays.status["round"] > before.round, 60, 0.3, "its loss is seen")
+    eventually(lambda: stays.status["round"] > before.round, 60, 0.3, "the lost pod is noticed")
     stays.trains(2)
 
 
 @contextlib.contextmanager
 def only_nodes_without(cluster: ClusterDriver, pods: list[dict[str, Any]]) -> Iterator[None]:
-    """New pods go to other nodes than those of `pods`."""
+    """Keeps new pods off the nodes of `pods`."""
     busy = {pod["spec"]["nodeName"] for pod in pods}
     if busy >= {node["metadata"]["name"] for node in cluster.kubectl.items("nodes")}:
         pytest.skip("every node has an operator: a job could not be kept away from it")
@@ -101,42 +100,42 @@ def only_nodes_without(cluster: ClusterDriver, pods: list[dict[str, Any]]) -> It
         cluster.kubectl.run("uncordon", *busy)
 
 
-def test_nobody_acts_when_the_leading_operator_is_lost(
+def test_a_standby_operator_takes_over_from_a_lost_leader(
     cluster: ClusterDriver, power: NodePower, new_job: NewJob, release: Release
 ) -> None:
-    """Its node loses power: the lease runs out, the other takes over, and does what is to be done, once."""
+    """The leader's node loses power: its lease expires, and the standby acts, once."""
     release.upgrade(replicaCount=2)
     with only_nodes_without(cluster, cluster.kubectl.items("pods", NAMESPACE)):
         job = new_job("led", replicas=2)
         job.trains(2)
-    before, old = job.course, release.leader
-    heir = next(name for name in release.operators if name != old)
-    assert [release.leads(name) for name in (old, heir)] == [True, False]
+    before, old = job.snapshot, release.leader
+    standby = next(name for name in release.operators if name != old)
+    assert [release.leads(name) for name in (old, standby)] == [True, False]
     node = str(cluster.kubectl.get("pod", old, NAMESPACE)["spec"]["nodeName"])
 
     power.power_off(node)
     lost_at = time.monotonic()
     try:
         cluster.kubectl.delete("pod", "led-worker-1", wait=False)
-        eventually(lambda: release.leader == heir, 90, 0.1, "the other operator takes the lease")
+        eventually(lambda: release.leader == standby, 90, 0.1, "the other operator takes the lease")
         print(f"another leads {time.monotonic() - lost_at:.1f} s after the leader's node lost power")
-        eventually(lambda: release.leads(heir), 60, 0.2, "and says so")
+        eventually(lambda: release.leads(standby), 60, 0.2, "and reports it")
         job.trains(2)
     finally:
         power.power_on(node)
     eventually(lambda: [release.leads(name) for name in release.operators].count(True) == 1, 60, 0.5, "one leads")
-    after = job.course
+    after = job.snapshot
     assert len(after.pods) == 2
-    assert len(before.pods & after.pods) == 1  # the other one is the deleted pod's successor
+    assert len(before.pods & after.pods) == 1  # the other one replaces the deleted pod
     assert [text for text in job.events if text.startswith("Created led-worker-1")] == ["Created led-worker-1."]
     assert after.restarts == 0
 
-    heir_of_heir = eventually(
-        lambda: [name for name in release.operators if name != heir], 60, 0.5, "another stands by"
+    next_in_line = eventually(
+        lambda: [name for name in release.operators if name != standby], 60, 0.5, "a new standby runs"
     )
-    cluster.kubectl.run("delete", "pod", heir, "--namespace", NAMESPACE, "--force", "--grace-period=0")
+    cluster.kubectl.run("delete", "pod", standby, "--namespace", NAMESPACE, "--force", "--grace-period=0")
     killed_at = time.monotonic()
-    eventually(lambda: release.leader not in (heir, ""), 60, 0.1, "another leads")
-    print(f"another leads {time.monotonic() - killed_at:.1f} s after the leader was killed; stood by: {heir_of_heir}")
+    eventually(lambda: release.leader not in (standby, ""), 60, 0.1, "another leads")
+    print(f"another leads {time.monotonic() - killed_at:.1f} s after the leader was killed; standby: {next_in_line}")
     job.trains(2)
-    assert job.course.pods == after.pods
+    assert job.snapshot.pods == after.pods

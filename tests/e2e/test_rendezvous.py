@@ -1,4 +1,4 @@
-"""What happens to a running job when its rendezvous service is lost, or too many of its pods are."""
+"""A running job that loses its rendezvous service, or too many of its pods."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ NewJob = Callable[..., Job]
 
 
 def workers_started(cluster: ClusterDriver, job: Job) -> int:
-    """How often the job's training began or was taken up again: rank 0 says so."""
+    """How often training started or resumed, as rank 0 logs it."""
     logs = [cluster.kubectl.logs(pod["metadata"]["name"]) for pod in job.pods]
     return sum(line.startswith(("started ", "resumed ")) for log in logs for line in log.splitlines())
 
 
 def steps_on(job: Job, seconds_at_most: float = 60) -> None:
-    """Training goes on, read from rank 0's log: the job's status needs the etcd that is away."""
+    """Waits until training makes progress in rank 0's log: the status cannot show it while etcd is down."""
     pod = job.pod_of_rank_zero()
     before = job.last_step(pod)
-    eventually(lambda: job.last_step(pod) > before, seconds_at_most, 0.5, f"{pod} goes on from step {before}")
+    eventually(lambda: job.last_step(pod) > before, seconds_at_most, 0.5, f"{pod} continues after step {before}")
 
 
-def test_losing_the_jobs_own_etcd_stops_the_training(cluster: ClusterDriver, new_job: NewJob) -> None:
-    """It comes back empty; the agents register again, and no worker is restarted."""
+def test_training_survives_the_loss_of_the_jobs_etcd(cluster: ClusterDriver, new_job: NewJob) -> None:
+    """The new etcd starts empty: the agents register again, and no worker process restarts."""
     job = new_job("etcd-lost", replicas=2)
     job.trains(2)
     round_number, started = job.status["round"], workers_started(cluster, job)
@@ -48,8 +48,8 @@ def test_losing_the_jobs_own_etcd_stops_the_training(cluster: ClusterDriver, new
 
 @pytest.fixture
 def outside_etcd(cluster: ClusterDriver) -> Iterator[Callable[[], None]]:
-    """An etcd beside the jobs, at outside-etcd.default.svc:2379; call to bring it (back) up. Nothing is left of it
-    afterwards."""
+    """An etcd beside the jobs, at outside-etcd.default.svc:2379; call it to start etcd (again). Deleted
+    after the test."""
     image = cluster.etcd_image or "registry.k8s.io/etcd:3.6.8-0"
     urls = ["--listen-client-urls=http://0.0.0.0:2379", "--advertise-client-urls=http://outside-etcd:2379"]
     container = {
@@ -86,14 +86,14 @@ def outside_etcd(cluster: ClusterDriver) -> Iterator[Callable[[], None]]:
     cluster.kubectl.delete("service", "outside-etcd")
 
 
-def test_an_etcd_that_is_gone_for_a_minute_ends_the_job(
+def test_training_survives_a_minute_without_etcd(
     cluster: ClusterDriver, new_job: NewJob, outside_etcd: Callable[[], None]
 ) -> None:
     job = new_job("etcd-away", replicas=2, endpoint="outside-etcd.default.svc:2379")
     job.trains(2)
     started = workers_started(cluster, job)
     cluster.kubectl.delete("pod", "outside-etcd", wait=True)
-    time.sleep(60)  # the outage itself: longer than every lease and patience
+    time.sleep(60)  # the outage itself: longer than every lease and grace period
     steps_on(job)
     assert job.condition("RendezvousReady")["status"] == "False"
     outside_etcd()
@@ -103,8 +103,8 @@ def test_an_etcd_that_is_gone_for_a_minute_ends_the_job(
     assert job.restarts == 0
 
 
-def test_all_pods_deleted_at_once_begin_anew(cluster: ClusterDriver, new_job: NewJob) -> None:
-    """Complaint: nobody is left to go on, and progress is reset. It resumes from the last checkpoint."""
+def test_a_job_that_loses_all_pods_resumes_from_its_checkpoint(cluster: ClusterDriver, new_job: NewJob) -> None:
+    """Complaint: no worker is left, and progress is reset."""
     job = new_job("all-gone", replicas=2)
     before = job.trains(2)
     uids = {pod["metadata"]["uid"] for pod in job.pods}
@@ -117,8 +117,8 @@ def test_all_pods_deleted_at_once_begin_anew(cluster: ClusterDriver, new_job: Ne
     assert job.restarts == 0
 
 
-def test_a_job_below_its_minimum_fails(cluster: ClusterDriver, new_job: NewJob) -> None:
-    """It waits, and goes on when a pod comes."""
+def test_a_job_below_its_minimum_waits_and_resumes(cluster: ClusterDriver, new_job: NewJob) -> None:
+    """It needs both of its two workers."""
     job = new_job("fixed", replicas=2, least=2, most=2)
     before = job.trains(2)
     victim = sorted(pod["metadata"]["name"] for pod in job.pods)[1]

@@ -1,4 +1,4 @@
-"""torchrun itself in the worker pods, with no flag but what the operator sets in their environment."""
+"""torchrun in the worker pods, configured only by the environment that the operator sets."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SCRIPT = "/workspace/examples/digits/train.py"
 ARGUMENTS = ("--steps=20000", "--step-seconds=0.05", "--checkpoint-every=5", "--print-every=5")
 
 
-def of_the_image(manifest: dict[str, Any]) -> None:
+def with_the_images_torch(manifest: dict[str, Any]) -> None:
     """The trainer image's torch is Debian's 2.6."""
     manifest["spec"]["workers"]["template"]["spec"]["containers"][0]["command"] = ["torchrun", SCRIPT]
 
 
-def of_this_machine(manifest: dict[str, Any]) -> None:
+def with_this_machines_torch(manifest: dict[str, Any]) -> None:
     """The development set-up's torch, from PyPI, with its Python: c10d needs libuv, which Debian's torch was built
     without."""
     manifest["spec"]["rendezvous"] = {"backend": "c10d"}
     spec = manifest["spec"]["workers"]["template"]["spec"]
-    spec["securityContext"] = {"runAsUser": 0}  # who installed them, perhaps in a home of their own
+    spec["securityContext"] = {"runAsUser": 0}  # the owner of Python and torch, perhaps in a private home directory
     container = spec["containers"][0]
     container["command"] = [str(Path(sys.prefix, "bin", "torchrun")), SCRIPT]
     folders = {"python": sys.base_prefix, "checkout": str(ROOT)}
@@ -55,7 +55,7 @@ class Round:
 
 
 def rounds(cluster: ClusterDriver, job: Job) -> list[Round]:
-    """All rounds of the pods that there are."""
+    """All rounds in the logs of the current pods."""
     found: list[Round] = []
     for pod in job.pods:
         try:
@@ -86,13 +86,15 @@ def trains(cluster: ClusterDriver, job: Job, world: int, but: Collection[tuple[s
     return eventually(found, 180, 1, f"{job.name} trains with {world} workers")
 
 
-def test_torchrun_needs_flags_or_never_comes_back_after_a_lost_pod(cluster: ClusterDriver, new_job: NewJob) -> None:
-    """With our rendezvous by the plug-in, and with torchrun's own, c10d, side by side."""
+def test_torchrun_recovers_from_a_lost_pod_without_extra_flags(cluster: ClusterDriver, new_job: NewJob) -> None:
+    """Two jobs side by side: one with the etcd-v3 plug-in, one with torchrun's own c10d rendezvous."""
     if cluster.name != "own":
-        pytest.skip("c10d needs a torch with libuv, which only nodes on this machine can take from it")
-    jobs = [new_job("torchrun-etcd", replicas=2, arguments=ARGUMENTS, edit=of_the_image)]
+        pytest.skip("c10d needs a torch with libuv: only nodes on this machine can mount the one installed here")
+    jobs = [new_job("torchrun-etcd", replicas=2, arguments=ARGUMENTS, edit=with_the_images_torch)]
     # With room for more workers than there are, torchrun would wait half a minute for them.
-    jobs.append(new_job("torchrun-c10d", replicas=2, least=2, most=2, arguments=ARGUMENTS, edit=of_this_machine))
+    jobs.append(
+        new_job("torchrun-c10d", replicas=2, least=2, most=2, arguments=ARGUMENTS, edit=with_this_machines_torch)
+    )
     for job in jobs:
         trains(cluster, job, 2)
     # A checkpoint every 5 steps: there is one by the time that these are read.
@@ -102,5 +104,5 @@ def test_torchrun_needs_flags_or_never_comes_back_after_a_lost_pod(cluster: Clus
     for job in jobs:
         after = trains(cluster, job, 2, but=[each.name for each in before[job.name]])
         assert after[-1].first >= max(each.last for each in before[job.name]) - 10
-    assert jobs[0].restarts == 0  # c10d may need another try, which counts
-    assert jobs[0].status["worldSize"] == 2  # known from etcd; of c10d nothing is
+    assert jobs[0].restarts == 0  # c10d may need another attempt, which counts
+    assert jobs[0].status["worldSize"] == 2  # read from etcd; c10d reports nothing

@@ -1,4 +1,4 @@
-"""What the tests of the cluster share: pods made of the etcd image, and what a cluster could leave behind."""
+"""Helpers of the cluster's tests: pods from the etcd image, and what a cluster could leave behind."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ETCD_SERVER = [
 NODE_PROGRAMS = {"containerd", "containerd-shim-runc-v2", "coredns", "kube-proxy", "kube-scheduler", "kubelet"}
 """Programs that only a cluster with nodes runs; etcd and the API server may belong to another test."""
 
-SUSPECTS = [
+POSSIBLE_LEFTOVERS = [
     *(
         "/etc/cni",
         "/opt/cni",
@@ -104,7 +104,7 @@ def node_status(name: str) -> cluster.NodeStatus:
 
 
 def remains(before: dict[str, set[str]] | None = None) -> dict[str, set[str]]:
-    """Everything that a cluster may leave behind, by kind; less what was there `before`."""
+    """Everything that a cluster may leave behind, by kind, except what was there `before`."""
     found = {
         "processes": _cluster_processes(),
         "mounts": {line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()},
@@ -112,13 +112,13 @@ def remains(before: dict[str, set[str]] | None = None) -> dict[str, set[str]]:
         "links": {line.split()[0] for line in run(["ip", "-brief", "link", "show"]).splitlines()},
         "routes": set(run(["ip", "route", "show"]).splitlines()),
         "cgroups": {str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{CGROUP}")},
-        "files": {path for path in SUSPECTS if Path(path).exists()},
+        "files": {path for path in POSSIBLE_LEFTOVERS if Path(path).exists()},
     }
     return {kind: names - (before or {}).get(kind, set()) for kind, names in found.items()}
 
 
 def assert_nothing_remains(before: dict[str, set[str]]) -> None:
-    """Waits a little: the kernel and the machine's first process clear away the dead in their own time."""
+    """Waits a little: the kernel and process 1 clean up in their own time."""
 
     def nothing() -> bool:
         left = {kind: names for kind, names in remains(before).items() if names}

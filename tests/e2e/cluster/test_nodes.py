@@ -1,5 +1,4 @@
-"""Nodes as the other end-to-end tests use them: real pods, real networks between them, and everything that can be done
-to a node."""
+"""Nodes as the other end-to-end tests use them: real pods, real networks, and every kind of node failure."""
 
 from __future__ import annotations
 
@@ -21,19 +20,19 @@ pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="no
 
 @pytest.fixture(scope="module", autouse=True)
 def nodes() -> list[str]:
-    """The names of three nodes that are on."""
+    """The names of three running nodes."""
     cluster.up(nodes=3)
     return [node.name for node in cluster.status()]
 
 
 @pytest.fixture(autouse=True)
 def _no_pods() -> Iterator[None]:
-    """Each test finds no pods of another one."""
+    """Deletes each test's pods."""
     yield
     cluster.kubectl("delete", "pods,services", "--selector", "app", "--force", "--grace-period=0")
 
 
-def test_a_pod_finds_a_pod_of_another_node_by_its_service_name() -> None:
+def test_a_service_name_resolves_across_nodes() -> None:
     make_service("server")
     make_pod("server", "node-1", ETCD_SERVER)
     make_pod(
@@ -44,7 +43,7 @@ def test_a_pod_finds_a_pod_of_another_node_by_its_service_name() -> None:
     assert cluster.kubectl("exec", "server", "--", "etcdctl", "get", "key") == "key\nvalue\n"
 
 
-def test_a_name_of_the_outside_world_does_not_exist() -> None:
+def test_outside_names_do_not_resolve() -> None:
     make_pod(
         "client", "node-1", ["etcdctl", "--endpoints=http://example.org:2379", "--command-timeout=1s", "get", "key"]
     )
@@ -52,7 +51,7 @@ def test_a_name_of_the_outside_world_does_not_exist() -> None:
     assert "no such host" in cluster.kubectl("logs", "client")
 
 
-def test_a_loaded_image_is_on_every_node_and_its_pods_reach_the_api_server(nodes: list[str], tmp_path: Path) -> None:
+def test_a_loaded_image_runs_on_every_node_and_reaches_the_api_server(nodes: list[str], tmp_path: Path) -> None:
     write_archive(
         tmp_path / "kubectl.tar", "localhost/kubectl:test", {"/usr/local/bin/kubectl": program("kubectl")}, ["kubectl"]
     )
@@ -64,7 +63,7 @@ def test_a_loaded_image_is_on_every_node_and_its_pods_reach_the_api_server(nodes
         assert "system:serviceaccount:default:default" in cluster.kubectl("logs", f"on-{node}")
 
 
-def test_a_rebuilt_image_replaces_the_one_of_that_name_on_running_nodes(tmp_path: Path) -> None:
+def test_a_rebuilt_image_replaces_the_old_one_on_running_nodes(tmp_path: Path) -> None:
     for turn, tool in enumerate(["etcd", "kwok"]):
         write_archive(tmp_path / f"{tool}.tar", "localhost/tool:test", {"/tool": program(tool)}, ["/tool"])
         cluster.load_image(tmp_path / f"{tool}.tar")
@@ -73,7 +72,7 @@ def test_a_rebuilt_image_replaces_the_one_of_that_name_on_running_nodes(tmp_path
         assert cluster.kubectl("logs", f"pod-{turn}").lower().startswith(f"{tool} version")
 
 
-def test_the_shared_directory_is_one_folder_for_all_nodes_and_the_machine() -> None:
+def test_all_nodes_and_the_machine_share_one_directory() -> None:
     make_pod("writer", "node-1", ETCD_SERVER, data=str(cluster.SHARED_DIRECTORY))
     status = wait_for_phase("writer", "Running")
     database = cluster.SHARED_DIRECTORY / "etcd" / "member" / "snap" / "db"
@@ -86,24 +85,24 @@ def test_the_shared_directory_is_one_folder_for_all_nodes_and_the_machine() -> N
     assert (cluster.SHARED_DIRECTORY / "saved").stat().st_uid == 65532
 
 
-def test_a_node_that_loses_power_is_not_ready_says_nothing_and_comes_back() -> None:
+def test_a_powered_off_node_falls_silent_and_recovers() -> None:
     make_pod("server", "node-2", ETCD_SERVER, restart="Always")
     status = wait_for_phase("server", "Running")
     with _connection(status["podIP"]) as connection:
         cluster.power_off("node-2")
         assert node_status("node-2").power == "off"
         eventually(lambda: not node_status("node-2").ready, what="node-2 is NotReady")
-        with pytest.raises(TimeoutError):  # not closed, not reset: no other machine hears of it
+        with pytest.raises(TimeoutError):  # neither closed nor reset: its peers notice nothing
             connection.recv(1)
     cluster.power_on("node-2")
     assert node_status("node-2") == cluster.NodeStatus("node-2", "10.89.0.12", "on", connected=True, ready=True)
     eventually(
         lambda: _restarts("server") >= 1 and pod_status("server")["phase"] == "Running",
-        what="its container was started anew",
+        what="its container was started again",
     )
 
 
-def test_a_partitioned_node_goes_on_alone_and_heals() -> None:
+def test_a_partitioned_node_keeps_running_and_heals() -> None:
     make_pod("server", "node-3", ETCD_SERVER, restart="Always")
     before = wait_for_phase("server", "Running")
     cluster.partition("node-3")
@@ -117,7 +116,7 @@ def test_a_partitioned_node_goes_on_alone_and_heals() -> None:
     assert _restarts("server") == 0
 
 
-def test_a_frozen_node_stands_still_until_it_thaws() -> None:
+def test_a_frozen_node_stops_until_it_is_thawed() -> None:
     make_pod("server", "node-1", ETCD_SERVER)
     status = wait_for_phase("server", "Running")
     with _connection(status["podIP"]) as connection:
@@ -132,7 +131,7 @@ def test_a_frozen_node_stands_still_until_it_thaws() -> None:
     assert node_status("node-1").ready
 
 
-def test_a_node_comes_and_goes() -> None:
+def test_nodes_can_be_added_and_removed() -> None:
     name = cluster.add_node()
     make_pod("on-new-node", name, ["etcdctl", "version"])
     wait_for_phase("on-new-node", "Succeeded")
@@ -146,7 +145,7 @@ def test_an_unknown_node_is_a_clear_error() -> None:
         cluster.power_off("node-77")
 
 
-def test_a_file_that_is_no_image_is_a_clear_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_image_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "text.tar").write_text("no archive")
     with pytest.raises(cluster.ClusterError, match=r"text\.tar cannot be read"):
         cluster.load_image(tmp_path / "text.tar")
