@@ -1,4 +1,4 @@
-"""The cluster comes and goes without a trace, whatever happened to it in between."""
+"""The cluster leaves no trace, whatever happened to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="no
 
 @pytest.fixture(scope="module")
 def before() -> Iterator[dict[str, set[str]]]:
-    """What the machine has without a cluster. One that was up is brought up again at the end, empty."""
+    """The machine's state without a cluster. A cluster that was up is started again at the end, empty."""
     was_up = []
     with contextlib.suppress(cluster.ClusterError):
         was_up = cluster.status()
@@ -35,7 +35,7 @@ def before() -> Iterator[dict[str, set[str]]]:
         cluster.up(nodes=len(was_up))
 
 
-def test_down_leaves_nothing_behind_not_even_of_a_cluster_in_trouble(before: dict[str, set[str]]) -> None:
+def test_down_leaves_nothing_behind_even_of_a_broken_cluster(before: dict[str, set[str]]) -> None:
     cluster.up(nodes=3)
     make_pod("server", "node-1", ETCD_SERVER)
     wait_for_phase("server", "Running")
@@ -57,7 +57,7 @@ def test_a_second_up_keeps_a_healthy_cluster(before: dict[str, set[str]]) -> Non
     assert [node.name for node in cluster.status() if node.ready] == ["node-1", "node-2"]
 
 
-def test_up_after_a_killed_up(before: dict[str, set[str]]) -> None:
+def test_up_works_after_a_killed_up(before: dict[str, set[str]]) -> None:
     for seconds in (0.6, 2.5, 6.0):  # about: in the clean-up, in the control plane, in the nodes
         command = [sys.executable, "-m", "hack.cluster", "up", "--fresh", "--nodes=2"]
         up = subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -72,9 +72,7 @@ def test_up_after_a_killed_up(before: dict[str, set[str]]) -> None:
 
 def test_the_cluster_of_another_checkout_is_taken_down(before: dict[str, set[str]], tmp_path: Path) -> None:
     cluster.up(nodes=1)
-    shutil.copytree(CHECKOUT / "tests" / "cluster", tmp_path / "tests" / "cluster")
-    for file in (CHECKOUT / "tests").glob("*.py"):  # what the cluster stands on
-        shutil.copy(file, tmp_path / "tests" / file.name)
+    shutil.copytree(CHECKOUT / "hack", tmp_path / "hack", ignore=shutil.ignore_patterns("__pycache__"))
     other = [sys.executable, "-m", "hack.cluster"]
     said = subprocess.run([*other, "up", "--nodes=1"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert f"the cluster of {CHECKOUT}" in " ".join(said.split())
