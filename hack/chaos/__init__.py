@@ -1,7 +1,10 @@
-"""Faults on real pods, and a ledger that tells what they cost: `python -m hack.chaos --help`, docs/chaos.md.
+"""Faults on real pods, and a ledger that shows what they cost: `python -m hack.chaos --help`, docs/chaos.md.
 
-script.py     what trains in the pods, and writes the ledger       faults.py    the faults, as data
-ledger.py     the ledger, read back                                schedule.py  random schedules, from a seed
-audit.py      what is wrong with it: pure                          run.py       one fault on one job
-processes.py, network.py, scene.py, job.py                         the hands: pods' processes, partitions, the job
+script.py                             the training script in the pods, which writes the ledger
+ledger.py, audit.py                   the ledger, read back; a pure audit of it
+faults.py                             the faults, as data; storm.py draws random schedules of them
+injections.py, expectations.py        how a fault is made and undone; what it may cost
+processes.py, network.py              pods' processes; partitions
+scene.py, job.py                      the job on the cluster
+run.py, report.py                     one fault on one job; the results as a table
 """

@@ -127,7 +127,7 @@ def run_fault(stage: Stage, driver: ClusterDriver, fault: Fault, kill_operator: 
         return result
     before = _Before(scene)
     try:
-        with fault.make(scene), _operator_killed(scene, kill_operator):
+        with fault.inject(scene), _operator_killed(scene, kill_operator):
             time.sleep(fault.lasts)
         if fault.expect.new_group and not _within(
             WELL_WITHIN, lambda: any(group.began >= before.at for group in scene.groups())
@@ -160,7 +160,10 @@ def judge(fault: Fault, scene: Scene, before: _Before, result: Result) -> None:
     """Fills in the result. Gives the status some time to say what it has to."""
     expect = fault.expect
     least, most = expect.restarts
-    _within(STATUS_WITHIN, lambda: scene.job.restarts - before.restarts >= least and not _told(fault, scene, before))
+    _within(
+        STATUS_WITHIN,
+        lambda: scene.job.restarts - before.restarts >= least and not _wrong_statuses(fault, scene, before),
+    )
     now = time.monotonic()
     groups = scene.groups()
     known = {(finding.kind, finding.text) for finding in audit.audit(before.groups)}
@@ -170,7 +173,7 @@ def judge(fault: Fault, scene: Scene, before: _Before, result: Result) -> None:
         for each in audit.audit(groups, limits)
         if each.at >= before.at and (each.kind, each.text) not in known
     ]
-    result.broken += _told(fault, scene, before)
+    result.broken += _wrong_statuses(fault, scene, before)
     old = {group.token for group in before.groups}
     result.went_on = max([0.0, *(group.last_done - before.at for group in groups if group.token in old)])
     if expect.ends_within is not None and result.went_on > expect.ends_within:
@@ -200,9 +203,9 @@ def judge(fault: Fault, scene: Scene, before: _Before, result: Result) -> None:
             result.split += overlap.split
 
 
-def _told(fault: Fault, scene: Scene, before: _Before) -> list[str]:
+def _wrong_statuses(fault: Fault, scene: Scene, before: _Before) -> list[str]:
     seen: Sequence[Seen] = scene.job.history[max(0, before.seen - 1) :]
-    return [complaint for told in fault.expect.told if (complaint := told(seen))]
+    return [wrong for check in fault.expect.status if (wrong := check(seen))]
 
 
 @contextlib.contextmanager

@@ -10,12 +10,11 @@ from hack.chaos.faults import FAULTS
 from hack.chaos.network import CONTROL_PLANE, rules
 from hack.chaos.report import complaints, table
 from hack.chaos.run import Result
-from hack.chaos.schedule import draw
-from hack.chaos.storm import AT_RANDOM, storm
+from hack.chaos.storm import AT_RANDOM, draw, storm
 from hack.images.recipe import ROOT
 
 
-def test_every_fault_has_a_name_of_its_own_and_the_smoke_part_is_small() -> None:
+def test_fault_names_are_unique_and_few_run_in_the_smoke_test() -> None:
     names = [fault.name for fault in FAULTS]
     assert len(set(names)) == len(names)
     assert set(AT_RANDOM) <= set(names)
@@ -23,7 +22,7 @@ def test_every_fault_has_a_name_of_its_own_and_the_smoke_part_is_small() -> None
     assert len({fault.layout for fault in FAULTS if fault.smoke}) == 1
 
 
-def test_every_fault_is_in_the_docs_and_the_docs_have_no_other() -> None:
+def test_the_docs_list_exactly_the_faults_that_exist() -> None:
     text = (ROOT / "docs" / "chaos.md").read_text(encoding="utf-8")
     listed = re.findall(
         r"^\| `([a-z0-9-]+)` \|", text.partition("## Faults")[2].partition("## Results")[0], re.MULTILINE
@@ -31,7 +30,7 @@ def test_every_fault_is_in_the_docs_and_the_docs_have_no_other() -> None:
     assert listed == [fault.name for fault in FAULTS]
 
 
-def test_a_partition_drops_on_each_node_what_the_other_side_sends_and_nothing_else() -> None:
+def test_a_partition_drops_exactly_the_packets_of_the_other_side() -> None:
     made = rules(["node-2", "node-3"], ["node-1", CONTROL_PLANE])
     assert made["node-2"] == made["node-3"] == ["10.89.0.11", "10.244.1.0/24", "10.89.0.2", "10.89.0.1"]
     assert made["node-1"] == ["10.89.0.12", "10.244.2.0/24", "10.89.0.13", "10.244.3.0/24"]
@@ -39,16 +38,16 @@ def test_a_partition_drops_on_each_node_what_the_other_side_sends_and_nothing_el
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_schedule_is_the_same_for_the_same_seed_and_never_has_one_fault_twice_at_once(seed: int) -> None:
-    deeds = draw(seed, 120, AT_RANDOM)
-    assert deeds == draw(seed, 120, AT_RANDOM)
-    assert deeds
-    assert [deed.at for deed in deeds] == sorted(deed.at for deed in deeds)
-    for index, deed in enumerate(deeds):
-        assert all(later.at > deed.at + deed.lasts for later in deeds[index + 1 :] if later.fault == deed.fault)
+def test_a_seed_always_draws_the_same_schedule_and_no_fault_overlaps_itself(seed: int) -> None:
+    schedule = draw(seed, 120, AT_RANDOM)
+    assert schedule == draw(seed, 120, AT_RANDOM)
+    assert schedule
+    assert [each.at for each in schedule] == sorted(each.at for each in schedule)
+    for index, each in enumerate(schedule):
+        assert all(later.at > each.at + each.lasts for later in schedule[index + 1 :] if later.fault == each.fault)
 
 
-def test_a_storms_budget_is_what_its_faults_can_cost() -> None:
+def test_a_storm_may_cost_at_most_the_restarts_of_its_faults() -> None:
     least, most = storm(1, 120).expect.restarts
     assert least == 0
     assert most > 0
