@@ -1,4 +1,4 @@
-"""Debian packages that this machine lacks, installed one caller after the other: cluster and images ask side by side,
+"""Debian packages that this machine lacks, installed by one caller at a time: cluster and images run side by side, but
 apt has one lock."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hack.steps import CACHE, StepError, Steps
 
 
 def install(packages: Sequence[str], steps: Steps, why: str) -> None:
-    """Installs `packages`. Raises StepError with the one command to run by hand where that cannot be done."""
+    """Installs `packages`. Raises StepError with the command to run by hand if that fails."""
     by_hand = f"as root: apt-get install --no-install-recommends {' '.join(packages)}"
     if os.geteuid() != 0:
         raise StepError(f"these Debian packages are missing; {by_hand}")

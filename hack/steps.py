@@ -1,7 +1,7 @@
-"""What long set-up says of itself: each step's name and reason, how long it took here the last time, where it is now,
-and how it ended.
+"""Shows the progress of long operations: each step's name and reason, its duration in the last run here, its current
+state, and its outcome.
 
-On a terminal the running steps are lines that move; elsewhere there is one line per start, change and end. Steps may
+On a terminal the running steps are lines that move; elsewhere each start, change and end is a line. Steps may
 run side by side (`concurrently`). Safe to use from several threads.
 """
 
@@ -27,7 +27,7 @@ LINE_EVERY = 10.0
 """Seconds between two lines of one step where the output is no terminal."""
 
 CACHE = Path(os.environ.get("ELASTICJOB_CACHE", "~/.cache/elasticjob")).expanduser()
-"""Outside the checkout, so that every checkout on this machine profits."""
+"""Outside the checkout, so that all checkouts on this machine share it."""
 
 
 class StepError(Exception):
@@ -50,8 +50,7 @@ class Step:
 
 
 class _Display:
-    """The lines that move on a terminal: one set per process, whoever shows steps in it, because two would write over
-    each other."""
+    """The live lines on a terminal. One per process, because two would overwrite each other."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -100,8 +99,8 @@ class Steps:
 
     @contextlib.contextmanager
     def step(self, name: str, why: str = "", usually: float | None = None) -> Iterator[Step]:
-        """Shows a step while the body runs. `usually`: seconds it took on 2 cores, shown until this machine has a
-        figure of its own."""
+        """Shows a step while the body runs. `usually`: seconds it took on 2 cores, shown until this machine has
+        measured it."""
         here = self._timings.get(name)
         known = (
             f"{here:.0f} s here last time"
@@ -147,7 +146,7 @@ def run_logged(
 ) -> None:
     """Runs a program with its output in `log` (appended) and each line given to `on_line`.
 
-    Raises StepError with the last lines where it exits with anything but 0 or is not there.
+    Raises StepError with the last lines if it exits with anything but 0 or does not exist.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     tail: list[str] = []
@@ -180,7 +179,7 @@ def run_logged(
 
 
 class _Timings:
-    """How long each step took on this machine: a small JSON file. A broken or unwritable file is no reason to stop."""
+    """How long each step took on this machine: a small JSON file. A broken or unwritable file is ignored."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""What every kind of test uses: waiting for behaviour instead of sleeping."""
+"""`eventually`: waits for behaviour instead of sleeping, in every kind of test."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
 """Partitions between chosen machines of the own cluster: rules in a table of the nodes' own network namespaces, removed
 at the end.
 
-A partition of two sides is made where packets arrive, on each node of either side: it drops what comes from the other
-side, before connection tracking sees it. The machine itself and the control plane (API server, DNS) count as one,
-CONTROL_PLANE; it has no rules: what it sends is dropped on the node, and so is nothing that it hears from the node
-answered.
+Each node drops what arrives from the other side, before connection tracking sees it. The machine and the control plane
+(API server, DNS) count as one, CONTROL_PLANE. It has no rules: nodes drop what it sends, and so its answers too.
 """
 
 from __future__ import annotations

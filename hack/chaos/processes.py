@@ -1,5 +1,5 @@
-"""The processes of pods, seen from the machine that all nodes of the own cluster run on. Touches the cluster's cgroups
-only."""
+"""The processes of pods, seen from the machine that runs all nodes of the test cluster. Touches only the cluster's
+cgroups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PodProcess:
     command: str
 
     def send(self, number: signal.Signals) -> None:
-        """Harmless when it has ended."""
+        """Does nothing if it has ended."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
@@ -74,7 +74,7 @@ def stopped(process: PodProcess) -> Iterator[None]:
 
 @contextlib.contextmanager
 def frozen(group: str) -> Iterator[None]:
-    """Stops every process of one of the cluster's cgroups, such as control-plane/coredns; it goes on at the end."""
+    """Stops every process of one of the cluster's cgroups, such as control-plane/coredns; they resume at the end."""
     cgroups.freeze(group)
     try:
         yield
@@ -84,7 +84,7 @@ def frozen(group: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def load(processes: int, seconds: float) -> Iterator[None]:
-    """Burns CPU beside the job, at low priority, for `seconds` at most, whatever becomes of this process."""
+    """Burns CPU beside the job, at low priority, for `seconds` at most, even if this process is killed."""
     children = [_burner(seconds) for _ in range(processes)]
     try:
         yield
@@ -107,7 +107,7 @@ def _burner(seconds: float) -> int:
 
 
 def _read(pid: int, below: str) -> PodProcess | None:
-    """None where it is none of that part of the tree, or has ended."""
+    """None if it is outside that part of the tree, or has ended."""
     folder = Path("/proc", str(pid))
     try:
         if below not in (folder / "cgroup").read_text():

@@ -1,4 +1,4 @@
-"""What came of the runs, as a table in Markdown."""
+"""The results as a Markdown table."""
 
 from __future__ import annotations
 

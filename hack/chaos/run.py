@@ -1,5 +1,4 @@
-"""One fault on one job: the job trains, the fault happens and is taken back, the job is well again, the ledger is
-judged."""
+"""One fault on one job: the job trains, the fault is injected and undone, the job recovers, the ledger is audited."""
 
 from __future__ import annotations
 
@@ -21,46 +20,46 @@ from hack.images.recipe import ROOT
 
 LOGS = ROOT / ".cluster" / "chaos"
 WELL_WITHIN = 180.0
-"""s after which a job that is not well again is given up."""
+"""Seconds for the job to recover."""
 STATUS_WITHIN = 20.0
-"""s for the status to say what it has to."""
+"""Seconds for the status to catch up."""
 OPERATOR_KILLED_AFTER = 1.0
-"""s after the fault's begin."""
+"""Seconds after the start of the fault."""
 
 
 @dataclass(kw_only=True)
 class Result:
-    """What one fault did to one job. `broken`: the promises that it broke, in words."""
+    """What one fault did to one job. `broken`: the broken promises, in words."""
 
     fault: str
     with_operator_killed: bool = False
     broken: list[str] = field(default_factory=list)
     pause: float = 0.0
-    """The longest time, s, without a completed step."""
+    """Longest time in seconds without a completed step."""
     redone: int = 0
-    """Steps that were trained again."""
+    """Steps trained again."""
     together: float = 0.0
-    """s for which two groups were at work."""
+    """Seconds for which two groups trained."""
     went_on: float = 0.0
-    """s for which the group of before trained on after the fault's begin."""
+    """Seconds for which the previous group kept training after the start of the fault."""
     beside: int = 0
-    """Checkpoints that an older group committed beside a newer one."""
+    """Checkpoints that an older group committed while a newer one trained."""
     split: int = 0
-    """Steps of which two groups committed different content."""
+    """Steps for which two groups committed different content."""
     restarts: int = 0
     deleted: int = 0
-    """Pods that are not those of before."""
+    """Pods replaced."""
 
 
 class Stage:
-    """The cluster with at most one job at a time, kept from fault to fault while its layout fits. A context manager."""
+    """A context manager with at most one job at a time, which is kept for the next fault if its layout fits."""
 
     def __init__(self, driver: ClusterDriver) -> None:
         self._driver = driver
         self._stack = ExitStack()
         self._scene: Scene | None = None
         self.left: list[str] = []
-        """What jobs left behind, in words."""
+        """Leftovers of deleted jobs, in words."""
 
     def __enter__(self) -> Stage:
         return self
@@ -69,7 +68,7 @@ class Stage:
         self._drop()
 
     def scene(self, layout: Layout) -> Scene:
-        """A job of this layout that is well. Raises AssertionError where none comes to be."""
+        """A healthy job of this layout. Raises AssertionError if there is none in time."""
         scene = self._scene
         if scene is not None and (scene.job.layout != layout or scene.misplaced() or scene.complaint()):
             self.end()
@@ -82,7 +81,7 @@ class Stage:
         return scene
 
     def end(self) -> None:
-        """The job ends well, if it can, and leaves nothing behind."""
+        """Lets a healthy job succeed, deletes it, and records what it leaves behind."""
         if self._scene is None:
             return
         job = self._scene.job
@@ -115,8 +114,8 @@ class Stage:
 
 
 def run_fault(stage: Stage, driver: ClusterDriver, fault: Fault, kill_operator: bool = False) -> Result:
-    """Never raises what the job or the cluster did wrong: it is in the result. What is seen to be broken leaves its
-    logs below LOGS."""
+    """Reports failures of the job or the cluster in the result, and never raises them. Saves logs below LOGS if a
+    promise is broken."""
     result = Result(fault=fault.name, with_operator_killed=kill_operator)
     try:
         scene = stage.scene(fault.layout)
@@ -141,12 +140,12 @@ def run_fault(stage: Stage, driver: ClusterDriver, fault: Fault, kill_operator: 
         result.broken.append(f"not run to its end: {error}")
     if result.broken:
         _keep_logs(driver, fault.name)
-        stage.end()  # whatever is wrong with it must not be blamed on the next fault
+        stage.end()  # so that its trouble is not blamed on the next fault
     return result
 
 
 class _Before:
-    """How things were when the fault began."""
+    """The state of the job when the fault began."""
 
     def __init__(self, scene: Scene) -> None:
         self.at = time.monotonic()
@@ -157,7 +156,7 @@ class _Before:
 
 
 def judge(fault: Fault, scene: Scene, before: _Before, result: Result) -> None:
-    """Fills in the result. Gives the status some time to say what it has to."""
+    """Fills in the result. Gives the status some time to catch up."""
     expect = fault.expect
     least, most = expect.restarts
     _within(
@@ -212,7 +211,7 @@ def _wrong_statuses(fault: Fault, scene: Scene, before: _Before) -> list[str]:
 def _operator_killed(scene: Scene, wanted: bool) -> Iterator[None]:
     if wanted:
         time.sleep(OPERATOR_KILLED_AFTER)
-        with contextlib.suppress(KubeError):  # the API server is what was taken away
+        with contextlib.suppress(KubeError):  # the API server may be the target of the fault
             scene.kill_operator()
     yield
 

@@ -1,4 +1,4 @@
-"""One job on the cluster while faults are put to it: who is where, whether all is well, and the operator."""
+"""One job on the cluster while faults hit it: where everything runs, and whether the job has recovered."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from hack.support import eventually
 
 OPERATORS = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=operator"
 FRESH = 5.0
-"""s: a group whose last step is older does not train."""
+"""Seconds: a group whose last step is older does not train."""
 STEADY = 10
-"""Steps after which a group is left alone no longer."""
+"""Steps that a group completes before the next fault may hit it."""
 
 
 class Scene:
@@ -67,7 +67,7 @@ class Scene:
         return processes.etcd_of(self.uid(self.job.etcd))
 
     def kill_operator(self) -> None:
-        """At once and by force; its Deployment makes another."""
+        """Deletes the operator's pod by force; its Deployment creates another."""
         words = (
             "--selector",
             OPERATORS,
@@ -80,8 +80,8 @@ class Scene:
         self.driver.kubectl.run("delete", "pods", *words)
 
     def complaint(self) -> str:
-        """Why all is not well; empty: it is. Well is: the wanted number of pods runs, the newest group has that size
-        and trains, and the status says so."""
+        """Why the job is not well, or an empty string. It is well if the wanted number of pods runs, and the newest
+        group has that size and trains, and the status says so."""
         try:
             newest, wanted = self.newest(), self.job.wanted
         except LookupError as error:
@@ -101,7 +101,7 @@ class Scene:
         return ""
 
     def becomes_well(self, limit: float) -> str:
-        """Waits until all is well; returns the complaint that is left after `limit` s."""
+        """Waits until the job is well. Returns the complaint that is left after `limit` seconds."""
         end = time.monotonic() + limit
         while True:
             try:
@@ -113,7 +113,7 @@ class Scene:
             time.sleep(0.5)
 
     def misplaced(self) -> str:
-        """How the workers are placed otherwise than the layout wants; empty: they are not."""
+        """How the placement of the workers differs from the layout, or an empty string."""
         here, wanted = (
             sorted(str(pod["spec"].get("nodeName")) for pod in self.job.pods()),
             sorted(self.job.layout.workers),
@@ -150,7 +150,7 @@ class Scene:
 
 @contextlib.contextmanager
 def only_node(driver: ClusterDriver, node: str) -> Iterator[None]:
-    """New pods go to this node alone."""
+    """Schedules new pods on this node only."""
     others = [each["metadata"]["name"] for each in driver.kubectl.items("nodes") if each["metadata"]["name"] != node]
     driver.kubectl.run("cordon", *others)
     try:

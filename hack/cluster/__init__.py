@@ -8,19 +8,19 @@ them):
     with Etcd() as etcd: ...                                                                # .endpoint
 
 **As root**, a cluster with real kubelets, containers, Services and DNS; one per machine. Each function is also a
-command, `python -m hack.cluster up`, and waits until what it did is true:
+command, such as `python -m hack.cluster up`, and returns once its effect is visible:
 
-    build()                          programs, Debian packages, images: minutes the first time, then nothing
+    build()                          programs, Debian packages, images: takes minutes the first time, then no time
     up(nodes=3, fresh=False)         -> kubeconfig; keeps a healthy cluster, removes anything else first
     down()                           leaves nothing behind but logs
     status()                         -> [NodeStatus(name, address, power, connected, ready)]
     add_node() -> name               remove_node(name)
-    power_off(name), power_on(name)  the plug: everything on it ends, silently
-    partition(name), heal(name)      the network cable
-    freeze(name), thaw(name)         every process stops where it stands
+    power_off(name), power_on(name)  pulls the plug: everything on it ends, silently
+    partition(name), heal(name)      unplugs the network cable
+    freeze(name), thaw(name)         stops every process
     stop_api_server(), start_api_server()
     kubectl(*arguments, stdin=None)  -> its output, as administrator
-    load_image(archive)              an OCI or Docker archive, into every node, present and future
+    load_image(archive)              loads an OCI or Docker archive into every present and future node
 
 Nodes are called node-1, node-2, ... The kubeconfig is KUBECONFIG (.cluster/kubeconfig); .cluster/bin has kubectl, helm,
 etcdctl, ctr and kwok; logs are below .cluster/logs. A hostPath volume on SHARED_DIRECTORY is one folder for all nodes

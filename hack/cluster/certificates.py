@@ -1,4 +1,4 @@
-"""Certificates and kubeconfigs, all made by `kubeadm init phase`: no PKI of our own."""
+"""Certificates and kubeconfigs, all created by `kubeadm init phase`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_certificates(folder: Path, endpoint: str, roles: tuple[str, ...] = ()) 
 
 
 def make_kubelet_kubeconfig(folder: Path, node: str) -> Path:
-    """Makes `folder/kubelets/<node>/kubelet.conf`, the identity `system:node:<node>`. `make_certificates` comes
+    """Makes `folder/kubelets/<node>/kubelet.conf`, the identity `system:node:<node>`. Call `make_certificates`
     first."""
     kubelet_folder = folder / "kubelets" / node
     config = ["--config", str(folder / "kubeadm.yaml")]

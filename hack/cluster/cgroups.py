@@ -1,8 +1,8 @@
 """The cluster's cgroups: every process of the cluster is in one, so finding, freezing and killing them needs no list of
 process ids.
 
-On cgroup v1 each hierarchy gets the same folders below `CGROUP`; on v2 there is one hierarchy. (v1 is what this was run
-on; the v2 branches follow the kernel's documentation, https://docs.kernel.org/admin-guide/cgroup-v2.html, and are
+On cgroup v1 each hierarchy gets the same folders below `CGROUP`; on v2 there is one hierarchy. (Tested
+on v1; the v2 branches follow the kernel's documentation, https://docs.kernel.org/admin-guide/cgroup-v2.html, and are
 untested.) The machine's own root cgroups are never given to a kubelet and nothing is unmounted.
 """
 
@@ -66,7 +66,7 @@ def hierarchies() -> list[Hierarchy]:
 def create(group: str = "") -> list[Path]:
     """Makes the cgroup `CGROUP/<group>`, such as `nodes/node-1`, in every hierarchy and returns its folders.
 
-    Processes go in by JOIN_AND_EXECUTE.
+    Processes join it through JOIN_AND_EXECUTE.
     """
     return [_create_in(hierarchy, (CGROUP, *group.split("/"))) for hierarchy in hierarchies()]
 
@@ -81,7 +81,7 @@ def processes(group: str = "") -> set[int]:
 
 
 def freeze(group: str = "") -> None:
-    """Stops every process in the cgroup where it stands. Returns when all of them have."""
+    """Stops every process in the cgroup, and returns once all have stopped."""
     _set_frozen(group, frozen=True)
 
 
@@ -98,7 +98,7 @@ def is_frozen(group: str) -> bool:
 
 
 def kill(group: str = "") -> None:
-    """Kills every process of the cgroup at one moment, as losing power would: none sees another one die.
+    """Kills every process of the cgroup at the same moment, as a power loss would: none sees another one die.
 
     Raises ClusterError when some stay.
     """
@@ -120,7 +120,7 @@ def kill(group: str = "") -> None:
 
 def remove(group: str = "") -> None:
     """Removes the cgroup and everything below it from every hierarchy, and what is empty then above it, up to `CGROUP`.
-    Its processes have ended before (`kill`)."""
+    Call `kill` first."""
     for hierarchy in hierarchies():
         top = hierarchy.root / CGROUP / group
         for folder in reversed([Path(folder) for folder, _, _ in os.walk(top)]):

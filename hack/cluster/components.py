@@ -16,7 +16,7 @@ def command(name: str, flags: Mapping[str, object]) -> list[str]:
 
 
 def etcd(data: Path, client_port: int, peer_port: int) -> list[str]:
-    """A single member on loopback, plain HTTP: only this machine (or its network namespace) reaches it."""
+    """A single member that serves plain HTTP on loopback: reachable only from this machine or its network namespace."""
     peer = f"http://127.0.0.1:{peer_port}"
     flags = {
         "name": "test",

@@ -34,7 +34,7 @@ class Containerd:
         return True
 
     def import_archive(self, archive: Path) -> None:
-        """Imports an image archive, frees what the image of that name was before, and keeps only the unpacked form."""
+        """Imports an image archive, releases the previous image of that name, and keeps only the unpacked form."""
         self._ctr("images", "import", "--local", "--discard-unpacked-layers", str(archive))
         self._ctr("content", "prune", "references")
 

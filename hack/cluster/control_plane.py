@@ -1,4 +1,4 @@
-"""The control plane of a cluster with nodes: plain processes in a network namespace of their own."""
+"""The control plane of a cluster with nodes: plain processes in their own network namespace."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ cluster.local:53 in-addr.arpa:53 ip6.arpa:53 {{
 
 
 def start_control_plane(state: Path) -> None:
-    """Starts everything in its order and waits until the API server answers. The network exists (`network.create`)."""
+    """Starts everything in order and waits until the API server answers. The network exists (`network.create`)."""
     make_certificates(state, f"{CONTROL_PLANE_ADDRESS}:6443", roles=("controller-manager", "scheduler"))
     _start(state, components.etcd(state / "etcd", ETCD_PORT, ETCD_PEER_PORT))
     start_api_server(state)
@@ -62,13 +62,13 @@ def start_control_plane(state: Path) -> None:
 
 
 def start_api_server(state: Path) -> None:
-    """Starts the API server and waits until it answers; its data are etcd's."""
+    """Starts the API server and waits until it answers; its data is in etcd."""
     _start(state, components.api_server(state, 6443, ETCD_PORT, {"advertise-address": CONTROL_PLANE_ADDRESS}))
     _wait(state, "kube-apiserver", lambda: server_is_ready(state))
 
 
 def stop_api_server() -> None:
-    """Kills it. Everything else goes on. Harmless when it is down."""
+    """Kills the API server; everything else keeps running. Does nothing if it is down."""
     cgroups.kill(f"{GROUP}/kube-apiserver")
 
 
@@ -77,7 +77,7 @@ def api_server_is_running() -> bool:
 
 
 def wait_for_service_accounts(state: Path) -> None:
-    """Pods are refused until their namespace has its service account."""
+    """Waits for the default service account, without which pods are rejected."""
     _wait(
         state,
         "kube-controller-manager",
@@ -94,7 +94,7 @@ def server_is_ready(state: Path) -> bool:
 
 
 def is_running() -> bool:
-    """True while every program of the control plane is."""
+    """Whether every program of the control plane runs."""
     return all(
         cgroups.processes(f"{GROUP}/{name}")
         for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns")

@@ -1,4 +1,4 @@
-"""The images that the cluster itself brings: made in plain Python from the built programs."""
+"""The images that the cluster itself needs, written in plain Python from the built programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ETCD = "localhost/etcd:3.6.8"
 
 
 def own_archives(steps: Steps) -> list[Path]:
-    """Archives of pause (every pod's first container) and etcd; made where they do not exist yet."""
+    """Archives of pause (every pod's first container) and etcd; created if missing."""
     folder = programs_folder().parent / "images"
     pause, etcd = folder / "pause.tar", folder / "etcd.tar"
     if not (pause.exists() and etcd.exists()):

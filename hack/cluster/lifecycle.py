@@ -1,5 +1,4 @@
-"""The commands of the cluster with nodes. Each is documented once, here, and is a function of the package and a
-subcommand."""
+"""The commands of the cluster with nodes. Each is a function of the package and a subcommand, documented here."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ READY_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """One node as it is now. `power`: on, off or frozen. `ready`: what the API server says of it."""
+    """One node as it is now. `power`: on, off or frozen. `ready`: the node's condition in the API."""
 
     name: str
     address: str
@@ -38,17 +37,17 @@ class NodeStatus:
 
 
 def build() -> None:
-    """Gets everything that a cluster needs onto this machine: Debian packages (as root), programs, images. Quick when
-    all is there."""
+    """Installs everything that a cluster needs: Debian packages (as root), programs, images. Quick if nothing is
+    missing."""
     with Steps() as steps:
         _build(steps)
 
 
 def up(nodes: int = 3, fresh: bool = False) -> Path:
-    """Brings the cluster up with at least this many nodes, all Ready, and returns its kubeconfig.
+    """Starts the cluster with at least this many nodes, all Ready, and returns its kubeconfig.
 
-    A healthy cluster of this checkout is kept as it is, unless `fresh`; anything else, such as what a killed run left
-    or another checkout's cluster, is removed first. Builds what is not built.
+    Keeps a healthy cluster of this checkout, unless `fresh`. Removes anything else first, such as the remains of a
+    killed run or another checkout's cluster. Builds what is missing.
     """
     machine.require_root()
     with Steps() as steps:
@@ -62,7 +61,7 @@ def up(nodes: int = 3, fresh: bool = False) -> Path:
 
 
 def down() -> None:
-    """Removes the cluster, or what is left of one, without a trace. Only its logs stay."""
+    """Removes the cluster, or what is left of one. Only its logs stay."""
     machine.require_root()
     with Steps() as steps, machine.turn():
         _clean(steps)
@@ -75,8 +74,7 @@ def add_node() -> str:
 
 
 def remove_node(name: str) -> None:
-    """Takes a node away for good: it loses power, and the API server forgets it (and with it, soon, the pods that were
-    on it)."""
+    """Removes a node for good: it loses power, and its Node object is deleted. Its pods follow soon after."""
     with _changing():
         node = _node(name)
         node.remove()
@@ -84,14 +82,14 @@ def remove_node(name: str) -> None:
 
 
 def power_off(name: str) -> None:
-    """Ends everything on the node at one moment and silently, as pulling the plug does: no connection of it is closed.
-    The API server calls it NotReady after about 5 s. Its disk stays. Harmless when it is off."""
+    """Ends everything on the node at once and silently, as pulling the plug does: no connection is closed. The node
+    becomes NotReady after about 5 s and keeps its disk. Does nothing if it is off."""
     with _changing():
         _node(name).power_off()
 
 
 def power_on(name: str) -> None:
-    """Starts a node that is off, with its disk as it was, and waits until it is Ready. Harmless when it is on."""
+    """Starts a node that is off, with its disk unchanged, and waits until it is Ready. Does nothing if it is on."""
     with _changing():
         node = _node(name)
         if not node.is_on():
@@ -101,13 +99,13 @@ def power_on(name: str) -> None:
 
 
 def partition(name: str) -> None:
-    """Pulls the node's network cable. All on it goes on, but reaches nobody outside the node."""
+    """Unplugs the node's network cable. Its processes keep running, but reach nothing outside the node."""
     with _changing():
         network.set_link(_node_that_is_on(name).address, up=False)
 
 
 def heal(name: str) -> None:
-    """Plugs the cable in again, and waits until the node is Ready."""
+    """Plugs the cable back in, and waits until the node is Ready."""
     with _changing():
         node = _node_that_is_on(name)
         network.set_link(node.address, up=True)
@@ -115,13 +113,13 @@ def heal(name: str) -> None:
 
 
 def freeze(name: str) -> None:
-    """Stops every process of the node where it stands. Its connections stay open, unanswered."""
+    """Stops every process of the node. Its connections stay open, unanswered."""
     with _changing():
         _node_that_is_on(name).freeze()
 
 
 def thaw(name: str) -> None:
-    """Lets a frozen node go on, and waits until it is Ready."""
+    """Resumes a frozen node, and waits until it is Ready."""
     with _changing():
         node = _node_that_is_on(name)
         node.thaw()
@@ -129,23 +127,22 @@ def thaw(name: str) -> None:
 
 
 def stop_api_server() -> None:
-    """Kills the API server; all else goes on without it. Harmless when it is down."""
+    """Kills the API server; everything else keeps running. Does nothing if it is down."""
     with _changing():
         control_plane.stop_api_server()
 
 
 def start_api_server() -> None:
-    """Starts the API server that was stopped, with all it knew, and waits until it answers. Harmless when it is up."""
+    """Starts the stopped API server on its old data, and waits until it answers. Does nothing if it is up."""
     with _changing():
         if not control_plane.api_server_is_running():
             control_plane.start_api_server(state_folder())
 
 
 def load_image(archive: Path | str) -> None:
-    """Makes the image in an OCI or Docker archive known to every node, present and future. Quick where a node has that
-    very image.
+    """Loads the image in an OCI or Docker archive into every present and future node. Quick if a node already has it.
 
-    Works without a cluster too: then the next one has it from the start.
+    Works without a cluster too: the next one then starts with the image.
     """
     machine.require_root()
     archive = Path(archive)
@@ -157,13 +154,13 @@ def load_image(archive: Path | str) -> None:
 
 
 def kubectl(*arguments: str, stdin: str | None = None) -> str:
-    """Runs kubectl as the cluster's administrator and returns its output. Raises ClusterError with its words when it
-    fails."""
+    """Runs kubectl as the cluster's administrator and returns its output. Raises ClusterError with its error
+    output if it fails."""
     return run([program("kubectl"), "--kubeconfig", KUBECONFIG, *arguments], stdin=stdin)
 
 
 def status() -> list[NodeStatus]:
-    """Every node as it is now. Raises ClusterError when this checkout has no cluster."""
+    """The present state of every node. Raises ClusterError if this checkout has no cluster."""
     _require_cluster()
     ready = ready_nodes(KUBECONFIG)
     return [_status(node, node.name in ready) for node in _nodes()]

@@ -31,7 +31,7 @@ START_ATTEMPTS = 3
 
 
 class _Loopback:
-    """Folder, retries and clean-up, the same for both."""
+    """What both have in common: a folder, retries and clean-up."""
 
     def __init__(self, directory: Path | None) -> None:
         self._temporary = directory is None
@@ -53,8 +53,8 @@ class _Loopback:
                 raise ClusterError(f"no free port in {START_ATTEMPTS} attempts, logs: {self.logs}\n{self.log_tails()}")
 
     def stop(self) -> None:
-        """Ends the programs and removes the data. The logs stay when the caller chose the directory. Harmless when
-        stopped already."""
+        """Ends the programs and removes the data. The logs stay if the caller chose the directory. Does nothing if
+        already stopped."""
         self._end_programs()
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -64,7 +64,7 @@ class _Loopback:
         return "\n".join(f"--- {log}\n{tail(log)}" for log in sorted(self.logs.glob("*.log")))
 
     def _started(self) -> bool:
-        """False: another process took the port that we had found free."""
+        """Returns False if another process has taken the free port meanwhile."""
         try:
             self._start()
         except BaseException as error:
@@ -153,7 +153,7 @@ class ControlPlane(_Loopback):
         self.stop()
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """Runs kubectl as administrator and returns its output. Raises ClusterError with its words when it fails."""
+        """Runs kubectl as administrator and returns its output. Raises ClusterError with its errors if it fails."""
         return run([program("kubectl"), "--kubeconfig", self.kubeconfig, *arguments], stdin=stdin)
 
     def _start(self) -> None:
@@ -170,7 +170,7 @@ class ControlPlane(_Loopback):
             manager = self._start_child(
                 components.controller_manager(self.directory, self.kubeconfig, self.controllers, flags)
             )
-            manager_context = ssl._create_unverified_context()  # noqa: S323  it makes its own certificate, and only health is asked
+            manager_context = ssl._create_unverified_context()  # noqa: S323  its certificate is self-signed, and only /healthz is read
             manager.wait_until(lambda: answers(f"https://127.0.0.1:{manager_port}/healthz", manager_context))
         self.server = f"https://127.0.0.1:{port}"
         self.etcd_endpoint = f"http://127.0.0.1:{etcd_port}"

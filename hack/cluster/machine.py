@@ -1,4 +1,4 @@
-"""The one cluster of this machine: who runs it, taking turns on it, and removing every trace of it."""
+"""The one cluster of this machine: its owner, the lock on it, and how to remove every trace of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NETWORK_NAMESPACES = Path("/run/netns")
 
 @dataclass(frozen=True)
 class Record:
-    """What the machine knows about its cluster; lies in RECORD while there is one, or remains of one."""
+    """The machine's cluster, as stored in RECORD while a cluster or remains of one exist."""
 
     checkout: str
     state: str
@@ -39,7 +39,7 @@ class Record:
 
 
 def read_record() -> Record | None:
-    """The cluster that is on the machine; None: none, or nothing readable."""
+    """The cluster on this machine; None if there is none, or its record is unreadable."""
     try:
         return Record(**json.loads(RECORD.read_text()))
     except (FileNotFoundError, ValueError, TypeError):
@@ -87,7 +87,7 @@ def turn(timeout: float = LOCK_SECONDS) -> Iterator[None]:
 
 
 def traces() -> list[str]:
-    """What there is of a cluster on this machine, dead or alive, in words. Empty: nothing."""
+    """Everything of a cluster, dead or alive, that is on this machine, in words."""
     found = [f"network namespace {name}" for name in network.namespaces()]
     found += [f"process {process}" for process in sorted(cgroups.processes())]
     found += [f"cgroups {CGROUP}"] if cgroups.exists() else []
@@ -96,8 +96,7 @@ def traces() -> list[str]:
 
 
 def remove_everything() -> None:
-    """Removes every trace of a cluster, whoever made it and however it ended. Only its logs stay, in its state
-    folder."""
+    """Removes every trace of a cluster, whichever checkout started it and however it ended. Only its logs stay."""
     record = read_record()
     cgroups.kill()
     cgroups.remove()
@@ -115,7 +114,7 @@ def remove_everything() -> None:
 
 
 def _remove_empty_namespace_folder() -> None:
-    """`ip netns add` mounts this folder on itself the first time; with no namespace left, nobody needs that."""
+    """`ip netns add` mounts this folder on itself the first time; undone when no namespace is left."""
     if NETWORK_NAMESPACES.is_dir() and not any(NETWORK_NAMESPACES.iterdir()):
         while str(NETWORK_NAMESPACES) in _mount_points():
             run(["umount", NETWORK_NAMESPACES])

@@ -1,10 +1,9 @@
-"""One way to any cluster, for end-to-end tests and the demo: `CLUSTER=own` (default), `kind` or `current`.
+"""One interface to any cluster, for end-to-end tests and the demo: `CLUSTER=own` (default), `kind` or `current`.
 
 driver = cluster_driver()
-with Steps() as steps:
-    _, images = concurrently(lambda: driver.prepare(steps), lambda: build(steps=steps))
-    driver.up(steps, images)
-    install_chart(driver, images)
+driver.up()
+driver.load_images(images)
+install_chart(driver, images)
 driver.kubectl.apply(Path("examples/digits/elasticjob.yaml"))
 """
 
@@ -34,7 +33,7 @@ __all__ = [
 
 
 def cluster_driver(environment: Mapping[str, str] = os.environ) -> ClusterDriver:
-    """The cluster that `CLUSTER` names. Raises DriverError for another word."""
+    """The cluster that `CLUSTER` names. Raises DriverError for any other value."""
     name = environment.get("CLUSTER", "").strip() or "own"
     if name == "own":
         from hack.drivers.own import OwnCluster  # builds on hack.cluster, which the others do without

@@ -1,4 +1,4 @@
-"""The cluster of the current kubeconfig: somebody's own, which we neither make nor take away."""
+"""The cluster of the current kubeconfig: an existing one, neither created nor deleted here."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class CurrentCluster:
                     raise DriverError(str(error)) from error
 
     def down(self) -> None:
-        """Nothing: the cluster is not ours."""
+        """Does nothing: the cluster was not created here."""
 
     def image(self, name: str) -> str:
         return f"{self._registry}/elasticjob-{name}:dev" if self._registry else reference(name)

@@ -1,4 +1,4 @@
-"""Helm and the chart, on whichever cluster."""
+"""Installs the chart on any cluster, with Helm."""
 
 from __future__ import annotations
 

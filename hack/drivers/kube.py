@@ -1,4 +1,4 @@
-"""kubectl and Helm, as a person would use them: thin, with their own words in every error."""
+"""Thin wrappers of kubectl and Helm, with their output in every error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINKS = ROOT / ".cluster" / "bin"
 
 
 class KubeError(RuntimeError):
-    """kubectl or Helm refused; the message has the command and its words."""
+    """kubectl or Helm failed; the message has the command and its output."""
 
 
 def find_program(name: str) -> str:
@@ -29,13 +29,13 @@ def find_program(name: str) -> str:
 
 
 class Kubectl:
-    """kubectl on one cluster. `kubeconfig` None: whatever kubectl itself takes."""
+    """kubectl on one cluster. `kubeconfig` None: kubectl's default."""
 
     def __init__(self, kubeconfig: Path | None) -> None:
         self.kubeconfig = kubeconfig
 
     def command(self, *words: str) -> list[str]:
-        """The full command line, for who runs it in a way of their own."""
+        """The full command line, for callers that run it themselves."""
         return [find_program("kubectl"), *(["--kubeconfig", str(self.kubeconfig)] if self.kubeconfig else []), *words]
 
     def run(self, *words: str, stdin: str | None = None, timeout: float = 60) -> str:

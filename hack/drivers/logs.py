@@ -1,4 +1,4 @@
-"""Where to look when something went wrong: everything a person would ask for, written to files."""
+"""Collects logs, events and objects for debugging."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def collect_logs(driver: ClusterDriver, folder: Path, namespace: str = "default"
     """Writes the operator's log, every pod's logs, jobs, pods and events of both namespaces below `folder`; returns the
     files.
 
-    What cannot be had is left out, with the reason in its file: collecting never fails.
+    Never fails: a file that cannot be collected holds the reason instead.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {

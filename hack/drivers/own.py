@@ -42,7 +42,7 @@ class OwnPower:
 
 
 class OwnCluster:
-    """Everything that tests and demo want, with no program but Debian's and Go's."""
+    """Supports everything that tests and demo need, with only Debian packages and Go programs."""
 
     name = "own"
     etcd_image = cluster.ETCD_IMAGE

@@ -1,4 +1,4 @@
-"""What end-to-end tests and the demo need of a cluster, whichever it is."""
+"""The interface that end-to-end tests and the demo use, implemented for each kind of cluster."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class DriverError(RuntimeError):
 
 
 class NodePower(Protocol):
-    """Power over nodes, to test what happens when they fail. Nodes go by their Kubernetes names."""
+    """Power over nodes, to test what happens when they fail. Nodes are given by their Kubernetes names."""
 
     def power_off(self, node: str) -> None:
-        """At once and without a word, as when the plug is pulled."""
+        """At once and silently, as when the plug is pulled."""
 
     def power_on(self, node: str) -> None: ...
 
     def partition(self, node: str) -> None:
-        """Cuts the node off the network; what runs on it goes on."""
+        """Cuts the node off the network; its processes keep running."""
 
     def heal(self, node: str) -> None: ...
 
@@ -41,7 +41,7 @@ class NodePower(Protocol):
 
 
 class ClusterDriver(Protocol):
-    """A cluster: brought up, given images, and used by kubectl. What takes long shows its steps (hack/steps.py)."""
+    """A cluster: brought up, given images, and used by kubectl. Long operations show their steps (hack/steps.py)."""
 
     @property
     def name(self) -> str:
@@ -70,8 +70,8 @@ class ClusterDriver(Protocol):
 
     @property
     def shared_directory(self) -> str | None:
-        """A folder that every node has at this path with the same content, for hostPath volumes in tests; None: there
-        is none."""
+        """A folder that every node has at this path with the same content, for hostPath volumes in tests; None if
+        there is none."""
 
     @property
     def checkpoint_volume(self) -> dict[str, Any] | None:
@@ -79,17 +79,17 @@ class ClusterDriver(Protocol):
         theirs works."""
 
     def up(self) -> None:
-        """Brings the cluster up; needs no image, so run it beside the image build. Harmless when it is up already.
+        """Starts the cluster. Needs no image, so it can run beside the image build. Does nothing if it is up.
         Raises DriverError."""
 
     def load_images(self, images: Mapping[str, Path]) -> None:
         """Puts images (name -> archive) on the cluster that is up. Raises DriverError."""
 
     def down(self) -> None:
-        """Takes away all that `up` made; nothing where the cluster is somebody else's."""
+        """Removes everything that `up` created; nothing on an existing cluster."""
 
     def image(self, name: str) -> str:
-        """How a pod on this cluster names one of our images."""
+        """The name of one of our images in a pod on this cluster."""
 
 
 def adapt(manifest: str, driver: ClusterDriver) -> str:

@@ -1,4 +1,4 @@
-"""The base image where there is no registry: Debian's smallest, from packages alone."""
+"""The base image without a registry: a minimal Debian, installed from packages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STEPS_AWAY = ("Retrieving", "Validating", "Extracting", "Unpacking", "Configurin
 
 
 def base_key() -> str:
-    """Changes when the way the base is made does. The packages' versions are those of the day it is made."""
+    """Changes when the way the base is made does. The packages have the versions of the day it is built."""
     return hashlib.sha256(f"{SUITE}\0{EPOCH}\0{_SCRIPT}".encode()).hexdigest()[:16]
 
 
@@ -77,6 +77,6 @@ def make_base(archive: Path, log: Path, step: Step) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Removes what a killed run left of its work."""
+    """Removes what a killed run left behind."""
     for leftover in folder.glob("debootstrap-*"):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Builds with buildah: no daemon, no registry, a store of its own in the cache. Needs root."""
+"""Builds with buildah: no daemon and no registry, with a store in the cache. Needs root."""
 
 from __future__ import annotations
 
@@ -107,8 +107,8 @@ class Buildah:
         part.replace(archive)
 
     def tidy(self) -> None:
-        """Removes what has no name any more: earlier images and their layers. Buildah looks at every image there is for
-        each line of the Dockerfile, so that a store full of old ones is a slow one."""
+        """Removes untagged images and their layers. Buildah compares every image with each line of the Dockerfile, so
+        old ones slow it down."""
         run_logged(["buildah", *self._options, "rmi", "--prune", "--force"], self._logs / "store.log")
 
     def push(self, archive: Path, name: str, target: str, step: Step) -> None:
@@ -141,8 +141,8 @@ def _stage_reference(stage: str) -> str:
 
 
 def install_missing(steps: Steps) -> None:
-    """Installs buildah and debootstrap from Debian where they are missing. Raises StepError where that cannot be
-    done."""
+    """Installs buildah and debootstrap from Debian where they are missing. Raises StepError if that
+    fails."""
     if missing := [package for program, package in PACKAGES.items() if not shutil.which(program)]:
         debian.install(missing, steps, "they build images without Docker")
 

@@ -1,4 +1,4 @@
-"""Builds with Docker, where it runs: base images come from its registry, names and caches are its own."""
+"""Builds with Docker: base images come from its registry, and it manages its own names and caches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hack.steps import Step, Steps, run_logged
 
 
 def docker_runs() -> bool:
-    """Whether there is a Docker engine that answers."""
+    """Whether a Docker engine answers."""
     if not shutil.which("docker"):
         return False
     return subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0
@@ -51,7 +51,7 @@ class Docker:
         part.replace(archive)
 
     def tidy(self) -> None:
-        """Nothing: Docker looks after its cache itself."""
+        """Does nothing: Docker manages its own cache."""
 
     def push(self, archive: Path, name: str, target: str, step: Step) -> None:
         """Pushes the image `name` of an archive to a registry as `target`. Raises StepError."""
@@ -61,4 +61,4 @@ class Docker:
         run_logged(["docker", "push", target], log, step.say)
 
     def clean(self) -> None:
-        """Docker's own store stays as it is; `docker builder prune` is the user's to say."""
+        """Does nothing: run `docker builder prune` yourself."""

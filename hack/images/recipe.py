@@ -34,8 +34,8 @@ def reference(name: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """A copy of what one image is built from: what was hashed is what is built, whatever happens to the checkout
-    meanwhile."""
+    """A copy of one image's inputs, so that a change of the checkout during the build cannot differ from what was
+    hashed."""
 
     name: str
     folder: Path
@@ -46,7 +46,7 @@ def make_context(name: str, folder: Path, base: str, root: Path = ROOT) -> Conte
     """Copies the inputs of image `name` to `folder` (made anew) and hashes them together with `base`, which names the
     base image.
 
-    Raises FileNotFoundError where an input is missing.
+    Raises FileNotFoundError if an input is missing.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
