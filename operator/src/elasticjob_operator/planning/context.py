@@ -1,4 +1,4 @@
-"""What the planning functions share: a job, what was observed of it, and its pods as classified."""
+"""What the planning functions share: a job, its observed state, and its pods as classified."""
 
 from __future__ import annotations
 

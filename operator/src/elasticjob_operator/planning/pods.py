@@ -1,4 +1,4 @@
-"""Which pods are created, deleted and replaced, and what the agents are told about it."""
+"""Which pods are created, deleted and replaced, and what is published to the agents."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def is_leaving(status: PodStatus) -> bool:
 
 def _may_leave(assessment: Assessment, pod: Pod, status: PodStatus) -> bool:
     """A failed pod must be counted before it is deleted. The agents must know of the removal of a pod that trains,
-    unless they cannot be told."""
+    unless etcd is unreachable."""
     if status.state is PodState.FAILED:
         return assessment.is_counted(pod, status)
     if status.state is PodState.SUCCEEDED:

@@ -1,3 +1,5 @@
+"""How failures of worker processes and pods add up in status.restarts."""
+
 from __future__ import annotations
 
 import dataclasses
@@ -7,8 +9,8 @@ from typing import Any
 import pytest
 from elasticjob_operator.api import Failure, Restarts
 from elasticjob_operator.policies.failures import classify_failure
-from elasticjob_operator.policies.restart_budget import count_restarts, failure_of, is_counted
-from elasticjob_operator.state import Pod, PodPhase, RendezvousView
+from elasticjob_operator.policies.restart_budget import count_restarts, is_counted
+from elasticjob_operator.state import Pod, RendezvousView
 
 from tests.unit.operator.builders import (
     NOW,
@@ -16,13 +18,16 @@ from tests.unit.operator.builders import (
     failed_pod,
     make_failure,
     make_job,
-    make_outcome,
     make_plan,
-    make_pod,
     make_status,
     make_view,
     with_failures,
 )
+
+
+def restarts(**fields: Any) -> Any:
+    return make_status().model_copy(update={"restarts": Restarts(**fields)})
+
 
 NOTHING = make_view()
 
@@ -196,89 +201,6 @@ def test_counting_is_repeatable() -> None:
     assert all(is_counted(pod, classify_failure(pod), second.last_failure) for pod in failed)
 
 
-def test_the_last_failure_has_the_termination_message() -> None:
-    pod = failed_pod(2)
-    assert pod.end is not None
-    found = count_restarts(make_job(), NOTHING, with_failures(pod), NOW).last_failure
-    assert found is not None
-    assert (found.worker, found.exit_code, found.reason, found.time) == (
-        "digits-worker-2",
-        1,
-        "ApplicationError",
-        at(0),
-    )
-
-
-@pytest.mark.parametrize(
-    ("known", "view", "expected"),
-    [
-        pytest.param(None, make_view(failure=make_failure(1)), "digits-worker-1", id="agents report"),
-        pytest.param(counted(-50), make_view(failure=make_failure(1)), "digits-worker-1", id="newer than a pod's"),
-        pytest.param(
-            counted(-2),
-            make_view(failure=make_failure(1)),
-            "digits-worker-0",
-            id="the rest fails of a pod's failure: the pod is first",
-        ),
-        pytest.param(
-            counted(-2, rank=0),
-            make_view(failure=make_failure(1)),
-            "digits-worker-1",
-            id="next round fails right after",
-        ),
-        pytest.param(
-            counted(0, rank=0),
-            make_view(failure=make_failure(1, at=-50)),
-            "digits-worker-0",
-            id="an old one read again",
-        ),
-        pytest.param(
-            in_round(2, -3600, rank=0),
-            make_view(failure=make_failure(1, round_number=3, at=-7200)),
-            "digits-worker-1",
-            id="a clock hours behind",
-        ),
-        pytest.param(
-            in_round(2, 3600, rank=0),
-            make_view(failure=make_failure(1, round_number=3)),
-            "digits-worker-1",
-            id="a clock an hour ahead",
-        ),
-        pytest.param(
-            in_round(3, -60),
-            make_view(failure=make_failure(1, round_number=3)),
-            "digits-worker-0",
-            id="its round fails of a pod, a minute later",
-        ),
-        pytest.param(
-            None,
-            make_view(
-                failure=make_failure(1), outcome=make_outcome("failed", failure=dataclasses.asdict(make_failure(3)))
-            ),
-            "digits-worker-3",
-            id="the outcome names the first",
-        ),
-        pytest.param(counted(-9), NOTHING, "digits-worker-0", id="kept while etcd has nothing"),
-    ],
-)
-def test_the_last_failure_is_the_first_of_the_newest_round(
-    known: Failure | None, view: RendezvousView, expected: str
-) -> None:
-    found = count_restarts(make_job(status=make_status(last_failure=known)), view, [], NOW).last_failure
-    assert found is not None
-    assert found.worker == expected
-
-
-def test_the_last_failure_has_the_traceback() -> None:
-    found = failure_of(make_failure(1, message="ValueError: no", traceback="Traceback ...\nValueError: no"))
-    assert found.message.splitlines() == ["ValueError: no", "Traceback ...", "ValueError: no"]
-    assert (found.rank, found.exit_code) == (1, 1)
-
-
-def restarts(**fields: Any) -> Any:
-    return make_status().model_copy(update={"restarts": Restarts(**fields)})
-
-
 @pytest.mark.parametrize(
     ("before", "count", "expected"),
     [
@@ -305,105 +227,3 @@ def test_a_restart_that_follows_from_the_end_of_a_pod_does_not_count_again() -> 
     )
     view = make_view(plan=make_plan(restart_count=1), failure=make_failure(1))
     assert count_restarts(make_job(status=status), view, [], NOW).restarts == Restarts(total=1, reported=1)
-
-
-def test_restarts_are_counted_by_cause() -> None:
-    status = restarts(total=3, reported=1, by_cause={"OutOfMemory": 2, "ApplicationError": 1})
-    view = make_view(plan=make_plan(2, restart_count=2), failure=make_failure(at=-90))
-    found = count_restarts(
-        make_job(status=status), view, with_failures(failed_pod(0, reason="OOMKilled", code=137)), NOW
-    ).restarts
-    assert found.by_cause == {"OutOfMemory": 3, "ApplicationError": 2}
-    assert found.total == 5
-
-
-@pytest.mark.parametrize(
-    ("times", "after", "window", "spent", "again"),
-    [
-        pytest.param([], 0, 1, False, 60, id="the first"),
-        pytest.param([-10, -5], 0, 3, False, 50, id="at the limit"),
-        pytest.param([-10, -5, -1], 0, 4, True, 50, id="one too many within the minute"),
-        pytest.param([-90, -59, -1], 0, 3, False, 1, id="the oldest has left"),
-        pytest.param([-60, -59, -1], 0, 3, False, 1, id="leaves at its very second"),
-    ],
-)
-def test_only_restarts_within_the_window_count(
-    times: list[float], after: float, window: int, spent: bool, again: float
-) -> None:
-    status = restarts(total=40, reported=0, times=tuple(at(each) for each in times))
-    job = make_job(spec={"restartPolicy": {"maxRestarts": 3, "windowSeconds": 60}}, status=status)
-    found = count_restarts(job, NOTHING, with_failures(failed_pod(0)), at(after))
-    assert (found.restarts.window, found.spent, found.total) == (window, spent, 41)
-    assert found.requeue_at == at(again)
-
-
-@pytest.mark.parametrize(
-    ("before", "limit"),
-    [
-        pytest.param({"total": 0, "reported": 0}, 3, id="all is left"),
-        pytest.param({"total": 2, "reported": 2}, 3, id="their own restarts change nothing"),
-        pytest.param({"total": 2, "reported": 1}, 2, id="the failure of a pod uses one up"),
-        pytest.param({"total": 2, "reported": 0}, 1, id="so do those of the last run"),
-        pytest.param({"total": 9, "reported": 1}, 1, id="none is left"),
-    ],
-)
-def test_the_agents_limit_is_what_is_left_of_the_budget(before: dict[str, int], limit: int) -> None:
-    assert count_restarts(make_job(max_restarts=3, status=restarts(**before)), NOTHING, [], NOW).agents_limit == limit
-
-
-def ruled(*rules: dict[str, Any], **job: Any) -> Any:
-    return make_job(spec={"restartPolicy": {"maxRestarts": 3, "rules": list(rules)}}, **job)
-
-
-IGNORE, FAIL, RESTART = (
-    {"exitCodes": [42], "action": "Ignore"},
-    {"exitCodes": [42], "action": "Fail"},
-    {"reasons": ["Evicted"], "action": "Restart"},
-)
-
-
-@pytest.mark.parametrize(
-    ("rule", "pod", "total", "fatal"),
-    [
-        pytest.param(IGNORE, failed_pod(0, code=42), 0, False, id="ignored"),
-        pytest.param(IGNORE, failed_pod(0, code=1), 1, False, id="another code counts"),
-        pytest.param(FAIL, failed_pod(0, code=42), 1, True, id="fails the job"),
-        pytest.param(FAIL, failed_pod(0, code=75), 0, False, id="losing one's membership stays free"),
-        pytest.param(
-            RESTART, make_pod(0, PodPhase.FAILED, reason="Evicted", created=0), 1, False, id="evictions count by wish"
-        ),
-        pytest.param(
-            RESTART, make_pod(0, PodPhase.FAILED, reason="Preempted", created=0), 0, False, id="preemption does not"
-        ),
-    ],
-)
-def test_rules_for_pods(rule: dict[str, Any], pod: Pod, total: int, fatal: bool) -> None:
-    found = count_restarts(ruled(rule), NOTHING, with_failures(pod, job=ruled(rule)), NOW)
-    assert (found.total, found.fatal is not None) == (total, fatal)
-
-
-@pytest.mark.parametrize(
-    ("rule", "known", "total", "fatal"),
-    [
-        pytest.param({"exitCodes": [1], "action": "Ignore"}, None, 0, False, id="ignored"),
-        pytest.param({"reasons": ["ApplicationError"], "action": "Fail"}, None, 1, True, id="fails the job"),
-        pytest.param(
-            {"reasons": ["ApplicationError"], "action": "Fail"},
-            failure_of(make_failure(1)),
-            1,
-            False,
-            id="was there before the rule",
-        ),
-    ],
-)
-def test_rules_for_failures_that_the_agents_report(
-    rule: dict[str, Any], known: Failure | None, total: int, fatal: bool
-) -> None:
-    view = make_view(plan=make_plan(restart_count=1), failure=make_failure(1))
-    found = count_restarts(ruled(rule, status=make_status(last_failure=known)), view, [], NOW)
-    assert (found.total, found.restarts.reported, found.fatal is not None) == (total, 1, fatal)
-
-
-def test_agents_do_not_end_a_job_because_of_ignored_failures() -> None:
-    job = ruled(IGNORE, status=restarts(total=3, reported=5))
-    assert count_restarts(job, NOTHING, [], NOW).agents_limit == 105
