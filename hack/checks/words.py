@@ -24,6 +24,7 @@ GIVEN_UP = {
     "nudge": "reconnect",
     "rehearsal": "trial import",
     "rehearse": "trial import",
+    "round of a job": "reconciliation",
     "sort out": "classify",
 }
 """Word -> what to write instead. Found in prose and as a part of a name, in the plural too."""
