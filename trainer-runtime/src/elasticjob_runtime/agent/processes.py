@@ -1,13 +1,14 @@
-"""The processes of one agent, and what belongs to them: workers, zygote, warden, the socket they report on, the ports
-of their stores."""
+"""The processes of one agent and what belongs to them: workers, zygote, reaper, the socket they report on, the ports of
+their stores."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import os
+import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from elasticjob_runtime.agent.config import AgentConfig
 from elasticjob_runtime.agent.worker_server import WorkerServer
@@ -18,7 +19,6 @@ from elasticjob_runtime.membership.view import (
     Plan,
     Workers,
 )
-from elasticjob_runtime.rendezvous.network import hold_ports
 from elasticjob_runtime.telemetry.report import Report
 from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.environment import worker_environment
@@ -38,19 +38,19 @@ class Processes:
         config: AgentConfig,
         event_loop: EventLoop,
         environment: Mapping[str, str],
+        held: Sequence[socket.socket],
         *,
         on_progress: Callable[[ProgressValue], None],
         on_report: Callable[[Report], None],
         on_learned: Callable[[], None] = lambda: None,
     ) -> None:
-        """`environment`: of the workers, but for what each gets for itself. `on_learned`: `imports` has changed."""
+        """`environment`: of the workers, apart from what each gets for itself. `held`: sockets that keep the ports of
+        their stores; closed by `close`. `on_learned`: `imports` has changed."""
         self._config = config
         self._on_learned = on_learned
         self._folder = environment.get(Env.CHECKPOINT_DIRECTORY, "")
         self._event_loop = event_loop
-        self._held = hold_ports(config.member.port_range)
-        self.ports = [holder.getsockname()[1] for holder in self._held]
-        """TCP ports for the stores of coming rounds."""
+        self._held = held
         self._reaper = Reaper(event_loop)
         environment = {**environment, MARK: self._reaper.mark}
         self._reports = WorkerServer(event_loop, on_progress, on_report, folder=self._reaper.folder)
@@ -132,7 +132,7 @@ class Processes:
         self.group.close()
 
     def close(self) -> None:
-        """After `end`: the warden goes last."""
+        """After `end`: the reaper ends last."""
         self._reports.close()
         for holder in self._held:
             holder.close()
@@ -190,7 +190,7 @@ class Processes:
             environment,
             self._event_loop,
             preload=self._config.preload,
-            ports=self.ports,
+            ports=[holder.getsockname()[1] for holder in self._held],
             on_ready=lambda: None,
             on_learned=self._on_learned,
             waits_for_imports=True,

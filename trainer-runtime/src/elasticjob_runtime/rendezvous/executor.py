@@ -48,10 +48,16 @@ def what_it_means(error: StoreError) -> str:
 class StoreExecutor:
     """On the agent's loop only."""
 
-    def __init__(self, submit: Callable[[StoreAction], None], on_trouble: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        submit: Callable[[StoreAction], None],
+        on_trouble: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`on_trouble` gets the trouble whenever it changes; empty: the store answers again."""
         self._submit = submit
         self._on_trouble = on_trouble
+        self._clock = clock
         self._busy = False
         self._retry_at = 0.0
         self._tries = 0
@@ -86,7 +92,7 @@ class StoreExecutor:
             reason = str(error) if denied else f"no etcd 3.4 or newer at the endpoint: {error}"
             self.fatal = Exit(code=ExitCode.DENIED if denied else ExitCode.UNAVAILABLE, reason=reason)
         else:
-            self._retry_at = time.monotonic() + retry_pause(error, self._tries)
+            self._retry_at = self._clock() + retry_pause(error, self._tries)
             self._tries += 1
             self.tell_trouble(error)
 

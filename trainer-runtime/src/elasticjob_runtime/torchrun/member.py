@@ -11,38 +11,29 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from elasticjob_runtime.contract import ExitCode, FailureValue, MemberValue, OutcomeValue
+from elasticjob_runtime.contract import ExitCode, FailureValue, OutcomeValue
 from elasticjob_runtime.etcd.interface import Store, StoreError
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership import View
 from elasticjob_runtime.membership.actions import (
     Action,
     Exit,
-    ProbePeers,
-    ProbeWitnesses,
     StartWorkers,
     StopWorkers,
-    Wait,
 )
 from elasticjob_runtime.membership.view import (
     Plan,
-    Probe,
     StoreView,
 )
 from elasticjob_runtime.rendezvous.config import MemberConfig
-from elasticjob_runtime.rendezvous.executor import StoreExecutor
-from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
-from elasticjob_runtime.rendezvous.peers import PeerServer, probe_in_background
-from elasticjob_runtime.rendezvous.session import Rendezvous
-from elasticjob_runtime.rendezvous.witnesses import ask_in_background
+from elasticjob_runtime.rendezvous.member import LocalState
+from elasticjob_runtime.rendezvous.runner import MemberRunner
 from elasticjob_runtime.torchrun.policy import TorchAgent, closes, is_spare, next_action
 from elasticjob_runtime.torchrun.stale_run import clear_ended_run
 
 logger = logging.getLogger(__name__)
-
-_NEVER = float("inf")
 
 
 class Ended(Exception):
@@ -58,49 +49,20 @@ class Member:
 
     def __init__(self, config: MemberConfig, store: Store, ports: Sequence[int], *, shared: bool) -> None:
         """`ports`: of stores that listen. `shared`: workers may use these stores too."""
-        settings = config.settings
         self._config = config
         self._store = store
         self._shared = shared
         self._event_loop = EventLoop()
-        self._peers = PeerServer(settings.me, settings.incarnation, config.port_range)
-        self._heartbeats = Heartbeats(self._event_loop)
-        member = MemberValue(
-            address=config.address,
-            ports=list(ports),
-            nproc=settings.nproc,
-            incarnation=settings.incarnation,
-            peer_port=self._peers.port,
-            started_at=time.time(),
-        )
-        self._rendezvous = Rendezvous(
-            store,
-            config.keys,
-            settings.me,
-            member,
-            lease_ttl=config.lease_ttl,
-            on_view=lambda view: self._event_loop.call_soon(lambda: self._saw(view)),
-            on_done=lambda action, error: self._event_loop.call_soon(
-                lambda: self._executor.done(action, error, started=self._agent.round > 0)
-            ),
-            on_trouble=lambda error: self._event_loop.call_soon(lambda: self._executor.tell_trouble(error)),
-        )
-        self._executor = StoreExecutor(self._rendezvous.submit, lambda _trouble: None)
         # Shared with the threads that call in; guarded by `_changed`.
         self._changed = threading.Condition()
         self._agent = TorchAgent()
-        self._store_view = StoreView()
         self._verdict: OutcomeValue | None = None
         self._leaving: float | None = None
         self._closing = False
         self._exit: Exit | None = None
-        self._said = ""
-        # The loop's own.
+        # The event loop's own.
         self._signals: int | None = None
-        self._probes: dict[str, Probe] = {}
-        self._probing = False
-        self._witnesses_probed_at: float | None = None
-        self._witness_answered_at: float | None = None
+        self._runner = MemberRunner(config, store, self._event_loop, self, ports=ports, lock=self._changed)
         self._thread = threading.Thread(target=self._run, name="etcd-v3-member", daemon=True)
 
     def start(self, signals: int | None = None) -> None:
@@ -108,8 +70,7 @@ class Member:
         self._signals = signals
         if signals is not None:
             self._event_loop.add_reader(signals, self._read_signals)
-        self._event_loop.add_reader(self._peers.fileno(), self._greet)
-        self._rendezvous.start()
+        self._runner.start()
         self._thread.start()
 
     # -- what torch's agent says and asks
@@ -133,9 +94,9 @@ class Member:
                 plan = self._agent.plan
                 if plan is not None and self._agent.is_in(plan.round):
                     return plan
-                left = None if is_spare(self._view()) else deadline - time.monotonic()
+                left = None if is_spare(self._runner.loop.view()) else deadline - time.monotonic()
                 if left is not None and left <= 0:
-                    why = self._executor.trouble or self._said
+                    why = self._runner.loop.executor.trouble or self._runner.loop.reason
                     raise TimeoutError(f"no training after {self._config.join_timeout:g} s (join_timeout): {why}")
                 self._changed.wait(left)
 
@@ -158,12 +119,12 @@ class Member:
 
     def outcome(self) -> OutcomeValue | None:
         with self._changed:
-            return self._store_view.outcome
+            return self._runner.loop.store_view.outcome
 
     def closes(self) -> bool:
         """Would a failure here be the job's?"""
         with self._changed:
-            return self._exit is None and closes(self._view())
+            return self._exit is None and closes(self._runner.loop.view())
 
     def conclude(self, verdict: OutcomeValue, *, gone: bool) -> None:
         """The job is over, says torch's agent. `gone`: it has ended itself, and its workers."""
@@ -205,18 +166,16 @@ class Member:
     def _is_over(self, round_number: int) -> bool:
         return self._exit is not None or not self._agent.is_in(round_number)
 
-    # -- the loop
+    # -- the thread
 
     def _run(self) -> None:
         try:
             self._begin()
-            exit_ = self._loop()
+            exit_ = self._runner.run()
         except Exception as error:
             logger.exception("the rendezvous thread failed")
             exit_ = Exit(code=ExitCode.INTERNAL, reason=f"internal error: {error!r}")
-        self._rendezvous.close()
-        self._heartbeats.close()
-        self._peers.close()
+        self._runner.close()
         with self._changed:
             self._exit = exit_
             self._changed.notify_all()
@@ -228,70 +187,36 @@ class Member:
         except StoreError:
             pass  # registering meets the same trouble, and tells
 
-    def _loop(self) -> Exit:
-        while True:
-            now = time.monotonic()
-            self._heartbeats.tick(now)
-            with self._changed:
-                if self._closing:
-                    return Exit(code=ExitCode.SUCCEEDED, reason="closed")
-                action = self._executor.fatal or next_action(self._view(), self._agent, self._verdict, now)
-                self._say(action)
-            if isinstance(action, Exit):
-                return action
-            until = self._execute(action, now)
-            if until is not None:
-                beat = self._heartbeats.deadline
-                until = until if beat is None else min(until, beat)
-                self._event_loop.wait(None if until == _NEVER else max(0.0, until - time.monotonic()))
+    # -- what the runner asks (RunnerOwner); decisions are made with `_changed` held
 
-    def _view(self) -> View:
-        heard = self._heartbeats.heard()
-        return View(
-            settings=self._config.settings,
-            store=self._store_view,
-            workers=self._agent.workers,
-            probes=self._probes,
-            lease_expires_at=self._rendezvous.lease_expires_at,
-            silent=self._heartbeats.silent(self._event_loop.now()),
-            silent_since=self._heartbeats.silent_since(self._event_loop.now()),
-            witnesses_probed_at=self._witnesses_probed_at,
-            witness_answered_at=self._witness_answered_at,
-            peer_round=heard[0],
-            peer_round_at=heard[1],
-            stores=self._shared,
-            reported_failure=self._executor.reported_failure,
-            leaving_since=self._leaving,
-        )
+    def state(self) -> LocalState:
+        return LocalState(workers=self._agent.workers, stores=self._shared, leaving_since=self._leaving)
 
-    def _execute(self, action: Action, now: float) -> float | None:
-        """Does it. Returns until when to wait for what comes; None: decide again at once."""
-        until = _NEVER if action.until is None else action.until
-        match action:
-            case Wait():
-                return until
-            case StartWorkers() | StopWorkers():
-                self._command(action, now)
-                return None
-            case ProbePeers():
-                if not self._probing:
-                    self._probing = True
-                    probe_in_background(
-                        action.members, lambda found: self._event_loop.call_soon(lambda: self._probed(found))
-                    )
-                return until
-            case ProbeWitnesses():
-                self._probe_witnesses(now)
-                return until
-            case _:
-                return self._executor.execute(action, now, until)  # type: ignore[arg-type]  # everything else is handled above
+    def tick(self, now: float) -> None:
+        """Nothing to do: torch's agent watches the workers."""
 
-    def _command(self, action: StartWorkers | StopWorkers, now: float) -> None:
+    @property
+    def deadline(self) -> float | None:
+        return None
+
+    def decide(self, view: View, now: float) -> Action:
+        if self._closing:
+            return Exit(code=ExitCode.SUCCEEDED, reason="this member leaves the rendezvous")
+        return next_action(view, self._agent, self._verdict, now)
+
+    def start_workers(self, action: StartWorkers, now: float) -> None:
+        self._set_agent(self._agent.start(action.plan, now))
+
+    def stop_workers(self, action: StopWorkers, now: float) -> None:
+        self._set_agent(self._agent.stop(self._failure(action.reason), now))
+
+    def store_changed(self, _before: StoreView, _view: StoreView) -> None:
         with self._changed:
-            if isinstance(action, StartWorkers):
-                self._agent = self._agent.start(action.plan, now)
-            else:
-                self._agent = self._agent.stop(self._failure(action.reason), now)
+            self._changed.notify_all()
+
+    def _set_agent(self, agent: TorchAgent) -> None:
+        with self._changed:
+            self._agent = agent
             self._changed.notify_all()
 
     def _failure(self, message: str) -> FailureValue:
@@ -306,42 +231,6 @@ class Member:
             message=message,
             time=time.time(),
         )
-
-    def _say(self, action: Action) -> None:
-        if action.reason != self._said:
-            self._said = action.reason
-            logger.info("%s", action.reason)
-
-    # -- observations, all on the loop's thread
-
-    def _greet(self) -> None:
-        for connection in self._peers.greet():
-            self._heartbeats.add_listener(connection)
-
-    def _saw(self, view: StoreView) -> None:
-        with self._changed:
-            self._store_view = view
-            self._changed.notify_all()
-        self._heartbeats.round = self._peers.round = view.plan.round if view.plan is not None else 0
-        rank = view.plan.rank if view.plan is not None else None
-        if rank is not None:
-            self._heartbeats.follow(rank.neighbours, self._event_loop.now())
-
-    def _probe_witnesses(self, now: float) -> None:
-        self._witnesses_probed_at = now
-
-        def told(answered: bool) -> None:
-            if answered:
-                self._witness_answered_at = now
-
-        ask_in_background(self._config.witnesses, lambda answered: self._event_loop.call_soon(lambda: told(answered)))
-
-    def _probed(self, found: Mapping[str, Probe]) -> None:
-        self._probing = False
-        self._probes.update(found)
-        for name, probe in found.items():
-            if not probe.reachable:
-                logger.info("%s does not answer", name)
 
     def _read_signals(self) -> None:
         """A signal that ends torch's agent: tell the others at once, not when the workers have saved."""

@@ -1,0 +1,219 @@
+"""The loop around `membership.decide`: a member observes, decides and executes.
+
+MemberLoop has no thread, no socket and no clock of its own, so the same loop runs in an agent and under torchrun (both
+through runner.py), in the rendezvous benchmark (a thousand members in a few processes) and in the simulation (virtual
+time).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from elasticjob_runtime.contract import ExitCode, Neighbour
+from elasticjob_runtime.etcd.interface import StoreError
+from elasticjob_runtime.membership import View, decide
+from elasticjob_runtime.membership.actions import (
+    Action,
+    Exit,
+    ProbePeers,
+    ProbeWitnesses,
+    StartWorkers,
+    StopWorkers,
+    StoreAction,
+    Wait,
+)
+from elasticjob_runtime.membership.view import Member, MemberSettings, Probe, StoreView, Workers, WorkersState
+from elasticjob_runtime.rendezvous.executor import StoreExecutor
+
+logger = logging.getLogger(__name__)
+
+NEVER = float("inf")
+"""A deadline that never comes."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LocalState:
+    """The part of a View that the owner of the worker processes knows."""
+
+    workers: Workers
+    warm: bool = True
+    stores: bool = False
+    step: int | None = None
+    leaving_since: float | None = None
+    leaving_code: ExitCode = ExitCode.TERMINATED
+
+
+class MemberOwner(Protocol):
+    """Who starts and stops the worker processes of a member."""
+
+    def state(self) -> LocalState: ...
+
+    def decide(self, view: View, now: float) -> Action:
+        """`membership.decide`, with the owner's own rules around it."""
+        ...
+
+    def start_workers(self, action: StartWorkers, now: float) -> None: ...
+
+    def stop_workers(self, action: StopWorkers, now: float) -> None: ...
+
+
+class MemberIO(Protocol):
+    """How a member reaches the store, its peers and the witnesses. No method blocks."""
+
+    @property
+    def lease_expires_at(self) -> float | None: ...
+
+    def submit(self, action: StoreAction) -> None:
+        """Starts to execute `action`; MemberLoop.done follows."""
+        ...
+
+    def probe(self, members: Sequence[Member], on_result: Callable[[Mapping[str, Probe]], None]) -> None: ...
+
+    def probe_witnesses(self, on_result: Callable[[bool], None]) -> None: ...
+
+
+class Hearing(Protocol):
+    """What a member hears of its neighbours in rank order; see heartbeat.Heartbeats."""
+
+    def silent(self, now: float) -> frozenset[str]: ...
+
+    def silent_since(self, now: float) -> float | None: ...
+
+    def heard(self) -> tuple[int, float]: ...
+
+    def follow(self, neighbours: Sequence[Neighbour], now: float) -> None: ...
+
+
+class DecisionCache:
+    """Repeats the last decision to wait as long as nothing has changed.
+
+    With thousands of members a decision takes milliseconds, and heartbeats and reports of workers wake the loop many
+    times a second.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[View, Wait] | None = None
+
+    def decide(self, view: View, now: float) -> Action:
+        # While workers run, no rule reads the step: only their failure makes it matter.
+        seen = dataclasses.replace(view, step=None) if view.workers.state is WorkersState.RUNNING else view
+        last = self._last
+        if last is not None and last[0] == seen and (last[1].until is None or now < last[1].until):
+            return last[1]
+        action = decide(view, now)
+        self._last = (seen, action) if isinstance(action, Wait) else None
+        return action
+
+
+class MemberLoop:
+    """One member. Not thread-safe: whoever drives it calls `decide`, then `execute`, until that says how long to
+    wait."""
+
+    def __init__(
+        self,
+        settings: MemberSettings,
+        owner: MemberOwner,
+        io: MemberIO,
+        heartbeats: Hearing,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        on_trouble: Callable[[str], None] = lambda _trouble: None,
+    ) -> None:
+        """`on_trouble` gets the trouble with the store whenever it changes; empty: the store answers again."""
+        self._settings = settings
+        self._owner = owner
+        self._io = io
+        self._heartbeats = heartbeats
+        self._clock = clock
+        self.executor = StoreExecutor(io.submit, on_trouble, clock)
+        self.store_view = StoreView()
+        self.reason = ""
+        """Of the last action."""
+        self._probes: Mapping[str, Probe] = {}
+        self._probing = False
+        self._witnesses_probed_at: float | None = None
+        self._witness_answered_at: float | None = None
+
+    def view(self) -> View:
+        local, now = self._owner.state(), self._clock()
+        peer_round, peer_round_at = self._heartbeats.heard()
+        return View(
+            settings=self._settings,
+            store=self.store_view,
+            workers=local.workers,
+            probes=self._probes,
+            lease_expires_at=self._io.lease_expires_at,
+            silent=self._heartbeats.silent(now),
+            silent_since=self._heartbeats.silent_since(now),
+            witnesses_probed_at=self._witnesses_probed_at,
+            witness_answered_at=self._witness_answered_at,
+            peer_round=peer_round,
+            peer_round_at=peer_round_at,
+            warm=local.warm,
+            stores=local.stores,
+            reported_failure=self.executor.reported_failure,
+            step=local.step,
+            leaving_since=local.leaving_since,
+            leaving_code=local.leaving_code,
+        )
+
+    def decide(self, now: float) -> Action:
+        """What to do next. After an Exit, the member's part in the job is over."""
+        action = self.executor.fatal or self._owner.decide(self.view(), now)
+        if action.reason != self.reason:
+            self.reason = action.reason
+            logger.info("%s", action.reason)
+        return action
+
+    def execute(self, action: Action, now: float) -> float | None:
+        """Returns the time until which to wait for news (NEVER: as long as it takes); None: decide again at once."""
+        until = NEVER if action.until is None else action.until
+        match action:
+            case Wait() | Exit():
+                return until
+            case StartWorkers():
+                self._owner.start_workers(action, now)
+                return None
+            case StopWorkers():
+                self._owner.stop_workers(action, now)
+                return None
+            case ProbePeers():
+                if not self._probing:
+                    self._probing = True
+                    self._io.probe(action.members, self._probed)
+                return until
+            case ProbeWitnesses():
+                self._probe_witnesses(now)
+                return until
+            case _:
+                return self.executor.execute(action, now, until)  # type: ignore[arg-type]  # a StoreAction
+
+    def observe(self, view: StoreView) -> None:
+        """The store has changed."""
+        self.store_view = view
+        if view.plan is not None and view.plan.rank is not None:
+            self._heartbeats.follow(view.plan.rank.neighbours, self._clock())
+
+    def done(self, action: StoreAction, error: StoreError | None) -> None:
+        """The store has executed `action`, or failed to."""
+        self.executor.done(action, error, started=self._owner.state().workers.round > 0)
+
+    def _probed(self, found: Mapping[str, Probe]) -> None:
+        self._probing = False
+        self._probes = {**self._probes, **found}  # not changed in place: the cached decision saw the old one
+        for name, probe in found.items():
+            if not probe.reachable:
+                logger.info("%s does not answer", name)
+
+    def _probe_witnesses(self, now: float) -> None:
+        self._witnesses_probed_at = now
+
+        def answered(yes: bool) -> None:
+            if yes:
+                self._witness_answered_at = now
+
+        self._io.probe_witnesses(answered)

@@ -1,0 +1,154 @@
+"""Runs a MemberLoop on an event loop, with real sockets and a real store.
+
+The store has a thread of its own (session.py), and so has each probe. Their results come to the event loop as calls.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from elasticjob_runtime.contract import ImportsValue, MemberValue
+from elasticjob_runtime.etcd.interface import Store
+from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.membership.actions import Exit, PublishSuspicion, StoreAction
+from elasticjob_runtime.membership.view import Member, Probe, StoreView
+from elasticjob_runtime.rendezvous.config import MemberConfig
+from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
+from elasticjob_runtime.rendezvous.member import NEVER, MemberLoop, MemberOwner
+from elasticjob_runtime.rendezvous.peers import PeerServer, probe_in_background
+from elasticjob_runtime.rendezvous.session import Rendezvous
+from elasticjob_runtime.rendezvous.witnesses import ask_in_background
+
+
+class RunnerOwner(MemberOwner, Protocol):
+    """All methods are called on the event loop's thread."""
+
+    def tick(self, now: float) -> None:
+        """Called before each decision."""
+        ...
+
+    @property
+    def deadline(self) -> float | None:
+        """Monotonic time of the next `tick` that has something to do."""
+        ...
+
+    def store_changed(self, before: StoreView, view: StoreView) -> None: ...
+
+
+class MemberRunner:
+    """The event loop's thread calls all methods; `loop` may be read by others that hold `lock`."""
+
+    def __init__(
+        self,
+        config: MemberConfig,
+        store: Store,
+        event_loop: EventLoop,
+        owner: RunnerOwner,
+        *,
+        ports: Sequence[int],
+        lock: contextlib.AbstractContextManager[Any] | None = None,
+        on_trouble: Callable[[str], None] = lambda _trouble: None,
+        on_imports: Callable[[ImportsValue | None, bool], None] = lambda _imports, _running: None,
+    ) -> None:
+        """`ports`: of this member's worker stores. `lock`: held while the store's view changes and while a decision is
+        made. `on_trouble`: see MemberLoop. `on_imports`: see StoreCallbacks.
+
+        Raises OSError where no port is free.
+        """
+        settings = config.settings
+        self._config = config
+        self._event_loop = event_loop
+        self._owner = owner
+        self._lock: contextlib.AbstractContextManager[Any] = lock or contextlib.nullcontext()
+        self._peers = PeerServer(settings.me, settings.incarnation, config.port_range)
+        self.heartbeats = Heartbeats(event_loop)
+        self.loop = MemberLoop(settings, owner, self, self.heartbeats, clock=event_loop.now, on_trouble=on_trouble)
+        member = MemberValue(
+            address=config.address,
+            ports=list(ports),
+            nproc=settings.nproc,
+            incarnation=settings.incarnation,
+            peer_port=self._peers.port,
+            started_at=time.time(),
+        )
+        soon = event_loop.call_soon
+        self.session = Rendezvous(
+            store,
+            config.keys,
+            settings.me,
+            member,
+            lease_ttl=config.lease_ttl,
+            on_view=lambda view: soon(lambda: self._store_changed(view)),
+            on_done=lambda action, error: soon(lambda: self.loop.done(action, error)),
+            on_trouble=lambda error: soon(lambda: self.loop.executor.tell_trouble(error)),
+            on_imports=lambda imports, running: soon(lambda: on_imports(imports, running)),
+        )
+
+    def start(self) -> None:
+        """Registers with the store in the background, and answers peers as soon as `run` is called."""
+        self._event_loop.add_reader(self._peers.fileno(), self._greet)
+        self.session.start()
+
+    def run(self) -> Exit:
+        """Decides and executes until this member's part in the job is over."""
+        while True:
+            now = time.monotonic()
+            self.heartbeats.tick(now)
+            self._owner.tick(now)
+            with self._lock:
+                action = self.loop.decide(now)
+            if isinstance(action, Exit):
+                return action
+            wait_until = self.loop.execute(action, now)
+            if wait_until is not None:
+                deadlines = (wait_until, self.heartbeats.deadline, self._owner.deadline)
+                until = min(deadline for deadline in deadlines if deadline is not None)
+                self._event_loop.wait(None if until == NEVER else max(0.0, until - time.monotonic()))
+
+    def close(self) -> None:
+        """Gives the lease back, so that the others need not wait for its end."""
+        self.session.close()
+        self.heartbeats.close()
+        self._peers.close()
+
+    # -- MemberIO
+
+    @property
+    def lease_expires_at(self) -> float | None:
+        return self.session.lease_expires_at
+
+    def submit(self, action: StoreAction) -> None:
+        self.session.submit(self._with_last_heartbeat(action) if isinstance(action, PublishSuspicion) else action)
+
+    def probe(self, members: Sequence[Member], on_result: Callable[[Mapping[str, Probe]], None]) -> None:
+        probe_in_background(members, lambda found: self._event_loop.call_soon(lambda: on_result(found)))
+
+    def probe_witnesses(self, on_result: Callable[[bool], None]) -> None:
+        ask_in_background(
+            self._config.witnesses, lambda answered: self._event_loop.call_soon(lambda: on_result(answered))
+        )
+
+    def _with_last_heartbeat(self, action: PublishSuspicion) -> PublishSuspicion:
+        heard = self.heartbeats.last_heard(action.suspicion.suspect)
+        if heard is None:
+            return action
+        heard_at, closed = heard
+        at = round(time.time() - (self._event_loop.now() - heard_at), 4)
+        return dataclasses.replace(action, suspicion=dataclasses.replace(action.suspicion, heard_at=at, closed=closed))
+
+    # -- observations
+
+    def _greet(self) -> None:
+        for connection in self._peers.greet():
+            self.heartbeats.add_listener(connection)
+
+    def _store_changed(self, view: StoreView) -> None:
+        before = self.loop.store_view
+        with self._lock:
+            self.loop.observe(view)
+        self._owner.store_changed(before, view)
+        self.heartbeats.round = self._peers.round = view.plan.round if view.plan is not None else 0
