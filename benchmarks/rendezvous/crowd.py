@@ -23,7 +23,7 @@ import traceback
 from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.etcd import EtcdClient
 
-from benchmarks.rendezvous.member import Member
+from benchmarks.rendezvous.member import BenchMember
 
 POOL = 8
 """Threads that run members: how many of them wait for etcd at a time."""
@@ -34,16 +34,16 @@ class Crowd:
 
     def __init__(self, endpoint: str, run_id: str, first: int, count: int, total: int) -> None:
         self._lock = threading.Lock()
-        self._ready: queue.SimpleQueue[Member] = queue.SimpleQueue()
-        self._queued: set[Member] = set()
-        self._running: set[Member] = set()
-        self._again: set[Member] = set()
-        self._timers: list[tuple[float, int, Member]] = []
+        self._ready: queue.SimpleQueue[BenchMember] = queue.SimpleQueue()
+        self._queued: set[BenchMember] = set()
+        self._running: set[BenchMember] = set()
+        self._again: set[BenchMember] = set()
+        self._timers: list[tuple[float, int, BenchMember]] = []
         self._timer_set = threading.Condition()
         self._ranked: dict[int, int] = {}
         keys = Keys("/bench", run_id)
         self._members = [
-            Member(f"m{number:05d}", EtcdClient(endpoint, timeout=30.0), keys, total, self.wake, self._got_rank)
+            BenchMember(f"m{number:05d}", EtcdClient(endpoint, timeout=30.0), keys, total, self.wake, self._got_rank)
             for number in range(first, first + count)
         ]
         self._alive = count
@@ -62,7 +62,7 @@ class Crowd:
             self._alive -= 1
         member.post(member.leave)
 
-    def wake(self, member: Member) -> None:
+    def wake(self, member: BenchMember) -> None:
         """Has it run soon; by one thread at a time."""
         with self._lock:
             if member in self._running:
