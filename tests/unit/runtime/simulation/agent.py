@@ -1,24 +1,19 @@
-"""An agent of the simulation: the real `decide` and the real RendezvousCore; loop, workers and peers as agent/agent.py
-has them."""
+"""An agent of the simulation: the product's MemberLoop and RendezvousCore; threads, workers and peers are simulated."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from elasticjob_runtime.contract import ExitCode, Keys, MemberValue
+from elasticjob_runtime.contract import Keys, MemberValue
 from elasticjob_runtime.etcd.interface import Operation, StoreError
-from elasticjob_runtime.membership import View, decide
+from elasticjob_runtime.membership import View
 from elasticjob_runtime.membership.actions import (
     Action,
     Exit,
-    ProbePeers,
-    ProbeWitnesses,
-    PublishFailure,
     StartWorkers,
     StopWorkers,
     StoreAction,
-    Wait,
 )
 from elasticjob_runtime.membership.view import (
     Member,
@@ -27,8 +22,8 @@ from elasticjob_runtime.membership.view import (
     StoreView,
 )
 from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
+from elasticjob_runtime.rendezvous.member import NEVER, DecisionCache, LocalState, MemberLoop
 from elasticjob_runtime.rendezvous.peers import PROBE_TIMEOUT
-from elasticjob_runtime.rendezvous.plan_writer import PlanOutdatedError
 from elasticjob_runtime.rendezvous.witnesses import TIMEOUT as OUTSIDE_TIMEOUT
 
 from tests.unit.runtime.simulation.clock import Actor
@@ -41,7 +36,6 @@ if TYPE_CHECKING:
 
 KEYS = Keys("/sim", "run")
 LEASE_TTL = 5.0
-RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 BATCH = 2
 """Members in one transaction: small, so that plans of few agents take several."""
 
@@ -52,7 +46,6 @@ class Agent:
     def __init__(self, world: World, settings: MemberSettings, *, warm_after: float) -> None:
         self.world = world
         self.clock = world.clock
-        self.settings = settings
         self.name = settings.me
         self.dead = False
         self.frozen = False
@@ -70,22 +63,14 @@ class Agent:
         """The same, or since the store is away."""
         self.awake_since = 0.0
         """When it last went on after a freeze."""
-        self.witnesses_probed_at: float | None = None
-        self.witness_answered_at: float | None = None
         self.exit: Exit | None = None
         self.leaving_since: float | None = None
         self.warm = False
-        self.store_view = StoreView()
         self.workers = Workforce(self)
         self.hearing = Hearing(self)
-        self.probes: dict[str, Probe] = {}
-        self._probing = False
-        self._busy = False
-        self._retry_at = 0.0
-        self._tries = 0
-        self._reported_failure = 0
-        self._said = ""
-        self._loop = Actor(self.clock, lambda: self.stopped, self._decide)
+        self._decisions = DecisionCache()
+        self.loop = MemberLoop(settings, self, self, self.hearing, clock=lambda: self.now)
+        self._thread = Actor(self.clock, lambda: self.stopped, self._run)
         self._core_thread = Actor(self.clock, lambda: self.stopped, self._after_core)
         member = MemberValue(
             address="10.0.0.1",
@@ -100,9 +85,9 @@ class Agent:
             self.name,
             member,
             Callbacks(
-                on_view=lambda view: self._loop.post(lambda: self._saw(view)),
-                on_done=lambda action, error: self._loop.post(lambda: self._done(action, error)),
-                on_trouble=lambda _error: self._loop.post(lambda: None),
+                on_view=lambda view: self._thread.post(lambda: self.loop.observe(view)),
+                on_done=lambda action, error: self._thread.post(lambda: self._done(action, error)),
+                on_trouble=lambda error: self._thread.post(lambda: self.loop.executor.tell_trouble(error)),
                 post=self._core_thread.post,
             ),
             lease_ttl=LEASE_TTL,
@@ -132,7 +117,7 @@ class Agent:
 
     def wake(self) -> None:
         """Decide again; and go on after a freeze."""
-        self._loop.post(lambda: None)
+        self._thread.post(lambda: None)
         self._core_thread.wake()
 
     def leave(self) -> None:
@@ -145,81 +130,62 @@ class Agent:
         self.workers.killed()
 
     @property
+    def settings(self) -> MemberSettings:
+        return self.loop.settings
+
+    @property
+    def store_view(self) -> StoreView:
+        return self.loop.store_view
+
+    @property
     def known_round(self) -> int:
         return self.store_view.plan.round if self.store_view.plan else 0
 
     def view(self) -> View:
-        heard = self.hearing.heard()
-        return View(
-            settings=self.settings,
-            store=self.store_view,
-            workers=self.workers.view,
-            probes=self.probes,
-            lease_expires_at=self._core.lease_expires_at,
-            silent=self.hearing.silent(self.now),
-            silent_since=self.hearing.silent_since(self.now),
-            witnesses_probed_at=self.witnesses_probed_at,
-            witness_answered_at=self.witness_answered_at,
-            peer_round=heard[0],
-            peer_round_at=heard[1],
-            warm=self.warm,
-            reported_failure=self._reported_failure,
-            leaving_since=self.leaving_since,
-            leaving_code=ExitCode.TERMINATED,
-        )
+        return self.loop.view()
 
-    # -- the loop
+    # -- the thread of the loop
 
-    def _decide(self) -> None:
+    def _run(self) -> None:
         while self.exit is None and not self.stopped:
-            view = self.view()
-            action = decide(view, self.now)
-            if action.reason != self._said:
-                self._said = action.reason
+            said = self.loop.reason
+            action = self.loop.decide(self.now)
+            if action.reason != said:
                 self.clock.note(self.name, action.reason)
             if isinstance(action, Exit):
                 self._leave_the_stage(action)
                 return
-            until = self._execute(action, view)
+            until = self.loop.execute(action, self.now)
             if until is not None:
-                if until != float("inf"):
-                    self.clock.later(until - self.now + 1e-6, lambda: self._loop.post(lambda: None))
+                if until != NEVER:
+                    self.clock.later(until - self.now + 1e-6, lambda: self._thread.post(lambda: None))
                 return
 
-    def _execute(self, action: Action, view: View) -> float | None:
-        until = float("inf") if action.until is None else action.until
-        match action:
-            case Wait():
-                return until
-            case StartWorkers():
-                self.world.invariants.starts(self, action.plan)
-                self.world.invariants.saved_first(self, action.plan)
-                self.workers.start(action.plan)
-                return None
-            case StopWorkers():
-                self.workers.stop(action.grace)
-                return None
-            case ProbePeers():
-                if not self._probing:
-                    self._probing = True
-                    self._probe(action.members)
-                return until
-            case ProbeWitnesses():
-                self._probe_witnesses()
-                return until
-            case _:
-                return self._to_store(action, view, until)
+    # -- what the loop asks (MemberOwner)
 
-    def _to_store(self, action: Action, view: View, until: float) -> float:
-        now = self.now
-        if self._busy:
-            return until
-        if now < self._retry_at:
-            return min(until, self._retry_at)
-        self.world.invariants.acts(self, action, view)
-        self._busy = True
-        self._core_thread.post(lambda: self._core.execute(action))  # type: ignore[arg-type]  # everything else is handled above
-        return until
+    def state(self) -> LocalState:
+        return LocalState(workers=self.workers.view, warm=self.warm, leaving_since=self.leaving_since)
+
+    def decide(self, view: View, now: float) -> Action:
+        return self._decisions.decide(view, now)
+
+    def start_workers(self, action: StartWorkers, _now: float) -> None:
+        self.world.invariants.starts(self, action.plan)
+        self.world.invariants.saved_first(self, action.plan)
+        self.workers.start(action.plan)
+
+    def stop_workers(self, action: StopWorkers, _now: float) -> None:
+        self.workers.stop(action.grace)
+
+    # -- what it does (MemberIO)
+
+    @property
+    def lease_expires_at(self) -> float | None:
+        return self._core.lease_expires_at
+
+    def submit(self, action: StoreAction) -> None:
+        self.world.invariants.acts(self, action, self.view())
+        self._core_thread.post(lambda: self._core.execute(action))
 
     def _leave_the_stage(self, action: Exit) -> None:
         self.exit = action
@@ -230,31 +196,18 @@ class Agent:
 
     # -- observations
 
-    def _saw(self, view: StoreView) -> None:
-        self.store_view = view
-        if view.plan is not None and view.plan.rank is not None:
-            self.hearing.follow(view.plan.rank.neighbours)
-
     def _done(self, action: StoreAction, error: StoreError | None) -> None:
-        self._busy = False
-        if error is None:
-            self._tries = 0
-            if isinstance(action, PublishFailure):
-                self._reported_failure = action.failure.round
-        elif isinstance(error, PlanOutdatedError):
-            self.clock.note(self.name, str(error))
-        else:
-            self._retry_at = self.now + RETRY_SECONDS[min(self._tries, len(RETRY_SECONDS) - 1)]
-            self._tries += 1
+        self.loop.done(action, error)
+        if error is not None:
             self.clock.note(self.name, f"{type(action).__name__} failed: {error}")
 
     def _warmed(self) -> None:
         self.warm = True
         self.wake()
 
-    def _probe(self, members: Sequence[Member]) -> None:
+    def probe(self, members: Sequence[Member], on_result: Callable[[Mapping[str, Probe]], None]) -> None:
         if self.no_descriptors:
-            self.clock.later(PROBE_TIMEOUT, lambda: self._loop.post(lambda: self._probed({})))
+            self.clock.later(PROBE_TIMEOUT, lambda: self._thread.post(lambda: on_result({})))
             return
 
         def ended() -> None:
@@ -268,7 +221,7 @@ class Agent:
                 )
                 for member in members
             }
-            self._loop.post(lambda: self._probed(found))
+            self._thread.post(lambda: on_result(found))
 
         asked_at = self.now
         answers = {member.name: self.world.answers(self, member) for member in members}
@@ -277,19 +230,10 @@ class Agent:
         silent = any(not answers[member.name] and not self.world.refuses(self, member) for member in members)
         self.clock.later(PROBE_TIMEOUT if silent else self.clock.latency(), ended)
 
-    def _probe_witnesses(self) -> None:
-        asked_at = self.witnesses_probed_at = self.now
+    def probe_witnesses(self, on_result: Callable[[bool], None]) -> None:
         answered = not self.cut_off and not self.no_descriptors
-
-        def told() -> None:
-            if answered:
-                self.witness_answered_at = asked_at
-
-        self.clock.later(self.clock.latency() if answered else OUTSIDE_TIMEOUT, lambda: self._loop.post(told))
-
-    def _probed(self, found: dict[str, Probe]) -> None:
-        self._probing = False
-        self.probes.update(found)
+        delay = self.clock.latency() if answered else OUTSIDE_TIMEOUT
+        self.clock.later(delay, lambda: self._thread.post(lambda: on_result(answered)))
 
     # -- the thread of the store
 

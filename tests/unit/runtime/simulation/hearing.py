@@ -35,11 +35,11 @@ class Hearing:
         latest = max((round_number for round_number, _ in self._rounds.values()), default=0)
         return latest, min((at for round_number, at in self._rounds.values() if round_number == latest), default=0.0)
 
-    def follow(self, neighbours: Sequence[Neighbour]) -> None:
+    def follow(self, neighbours: Sequence[Neighbour], now: float) -> None:
         if tuple(neighbours) == self._neighbours:
             return
         self._neighbours = tuple(neighbours)
-        self._heard_at = {neighbour.name: self._agent.now for neighbour in neighbours}
+        self._heard_at = {neighbour.name: now for neighbour in neighbours}
         self._closed = set()
         self._rounds = {}
         if not self._ticking:

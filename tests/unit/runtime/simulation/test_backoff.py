@@ -30,7 +30,7 @@ def story(seed: int, limits: CrashLimits) -> Story:
     """Three train; all have these limits."""
     told = Story(agents=3, least=2, most=3, seed=seed, max_restarts=99)
     for agent in told.agents:
-        agent.settings = dataclasses.replace(agent.settings, crash_limits=limits)
+        agent.loop.settings = dataclasses.replace(agent.settings, crash_limits=limits)
     return told
 
 

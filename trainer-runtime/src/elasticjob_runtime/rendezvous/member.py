@@ -124,7 +124,7 @@ class MemberLoop:
         on_trouble: Callable[[str], None] = lambda _trouble: None,
     ) -> None:
         """`on_trouble` gets the trouble with the store whenever it changes; empty: the store answers again."""
-        self._settings = settings
+        self.settings = settings
         self._owner = owner
         self._io = io
         self._heartbeats = heartbeats
@@ -142,7 +142,7 @@ class MemberLoop:
         local, now = self._owner.state(), self._clock()
         peer_round, peer_round_at = self._heartbeats.heard()
         return View(
-            settings=self._settings,
+            settings=self.settings,
             store=self.store_view,
             workers=local.workers,
             probes=self._probes,
