@@ -1,12 +1,12 @@
-"""Which endpoints jobs may name: the chart's `rendezvous.allowedEndpoints`. Pure; no name is looked up.
+"""Which endpoints jobs may use: the chart's `rendezvous.allowedEndpoints`. Pure; resolves no names.
 
-A pattern is one of these, each with `:port` behind it or, without, for every port:
+A pattern is one of these, followed by `:port` or, for every port, by nothing:
 
-    etcd.infra.svc        that name
-    *.etcd.example.com    names that end so; a * stands for any characters
-    10.0.0.0/8            addresses of that network, given as an address; so do 10.1.2.3 and [fd00::/8]
+    etcd.infra.svc        this name
+    *.etcd.example.com    names with this ending; * matches any characters
+    10.0.0.0/8            IP addresses in this network; also 10.1.2.3 and [fd00::/8]
 
-A name is never taken for the address that it has: it would have to be looked up, and may be another one a moment later.
+A network never matches a name: the name would have to be resolved, and might resolve differently a moment later.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class Pattern:
             return False
         address = _address(host)
         if isinstance(self.host, str):
-            # An address is no name: it has many spellings.
+            # Names do not match IP addresses, which have many spellings.
             return self.host == _ALL or (address is None and fnmatch.fnmatchcase(host.lower(), self.host))
         return address is not None and address in self.host
 
 
 def is_allowed(endpoint: str, patterns: tuple[Pattern, ...]) -> bool:
-    """Whether a job may name that endpoint; without patterns, any. One that is no address is not allowed."""
+    """Whether a job may use that endpoint. Without patterns, any; with patterns, never an invalid one."""
     if not patterns:
         return True
     try:

@@ -1,4 +1,4 @@
-"""The operator put together: who calls whom. Started by `__main__`, and by nothing else."""
+"""The operator's composition root: creates its components and connects them. Started by `__main__`."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from elasticjob_operator.tasks import Supervisor
 log = logging.getLogger(__name__)
 
 CRD_SECONDS = 5.0
-"""How often to look whether the ElasticJob CRD is installed, s."""
+"""Seconds between checks whether the ElasticJob CRD is installed."""
 
 REST_PER_POD, LONGEST_REST = 0.00025, 0.25
-"""A round costs some 25 us of CPU for each pod of the job, and a start of a thousand pods brings five thousand events,
-s."""
+"""Pause between reconciliations of a job, seconds: one costs about 25 us of CPU for each pod, and the start of a
+thousand pods causes five thousand events."""
 
 
 class App:
-    """`run` until SIGTERM, SIGINT or a fault; returns the exit code."""
+    """`run` runs until SIGTERM, SIGINT or a fault and returns the exit code."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -72,7 +72,7 @@ class App:
         self._leader_elector = self._new_leader_elector(lease_api)
         health = Health(self._settings.probe_port, self._faults, self._readiness)
         await health.start()
-        log.info("probes and metrics on port %d", health.port)
+        log.info("Serving probes and metrics on port %d", health.port)
         stop_counting = self._count()
         self._supervisor.start(credentials.follow_ca(), "renewal of the certificate authority")
         try:
@@ -112,7 +112,7 @@ class App:
         return self._leader_elector is None or self._leader_elector.is_leader()
 
     async def _lead(self) -> None:
-        """Returns when this operator may act, or is to stop."""
+        """Returns once this operator is the leader, or must stop."""
         if self._leader_elector is not None:
             await self._until_stopped(self._leader_elector.acquire())
             if not self._stop.is_set():
@@ -127,7 +127,7 @@ class App:
         return metrics.count_jobs(lambda: self._jobs.conditions)
 
     async def _start(self, api: KubeClient) -> None:
-        """Everything but kopf: when the first job comes, the cluster is known."""
+        """Starts everything except kopf, so that the caches are synced before the first job arrives."""
         if self._stop.is_set():
             return
         await self._wait_for_crd(api)
@@ -157,9 +157,9 @@ class App:
                     await list_job_versions(api, namespace)
                 return
             except NotFoundError:
-                log.error("the CRD elasticjobs.elasticjob.dev is not installed; waiting for it")
+                log.error("The CRD elasticjobs.elasticjob.dev is not installed; waiting for it")
             except (ApiError, ConnectionError) as error:
-                log.error("cannot list ElasticJobs, trying again: %s", error)
+                log.error("Cannot list ElasticJobs, retrying: %s", error)
             await asyncio.sleep(CRD_SECONDS)
 
     async def _follow_jobs(self, credentials: Credentials) -> None:
@@ -174,7 +174,7 @@ class App:
         )
 
     def _on_new_watch(self) -> None:
-        """It tells of all jobs there are, but not of those that are gone."""
+        """A new watch lists existing jobs, but not those deleted in the meantime."""
         if self._audit is not None:
             self._audit.hurry()
 
@@ -197,7 +197,7 @@ class App:
             self._queue.add(key)
 
     def _on_fault(self, fault: str) -> None:
-        """A fresh start is the cure."""
+        """Stops the operator, so that its container is restarted."""
         self._fault = fault
         self._stop.set()
 
@@ -207,20 +207,20 @@ class App:
     def _faults(self) -> list[str]:
         informers = self._cluster.informers if self._watching else ()
         faults = list(self._supervisor.faults)
-        faults += [f"the informer of {informer} hangs" for informer in informers if informer.stuck]
+        faults += [f"the informer of {informer} is stuck" for informer in informers if informer.stuck]
         if self._silent_watch:
-            faults.append("kopf's watch of ElasticJobs brings no news")
+            faults.append("kopf's watch of ElasticJobs delivers no events")
         if self._leading and not self._may_write() and not self._stop.is_set():
-            faults.append("the lease is lost, and nobody has stopped this operator")
+            faults.append("the lease is lost, but the operator has not stopped")
         return faults
 
     def _readiness(self) -> tuple[bool, str]:
         if self._leading:
             return self._synced, "ok" if self._synced else "starting"
-        return self._leader_elector is not None and self._leader_elector.observed_recently, "standing by"
+        return self._leader_elector is not None and self._leader_elector.observed_recently, "standby"
 
     async def _until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work`, but not beyond the signal to stop."""
+        """Runs `work` until it returns or the operator must stop."""
         task = asyncio.create_task(work)
         stopped = asyncio.create_task(self._stop.wait())
         await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The operator's settings, read from the environment once, at the start. The chart sets them from its values."""
+"""The operator's settings, read from the environment at startup. The chart sets them from its values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POD_FIELDS = {"tolerations": list, "nodeSelector": dict, "priorityClassName": s
 
 
 class SettingsError(ValueError):
-    """An environment variable that cannot be what it must be; the message names it."""
+    """An environment variable has an invalid value; the message names it."""
 
 
 class LogFormat(str, enum.Enum):
@@ -29,19 +29,19 @@ class LogFormat(str, enum.Enum):
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
     etcd_image: str = DEFAULT_ETCD_IMAGE
-    """ELASTICJOB_ETCD_IMAGE: image of a job's own etcd where the job names none."""
+    """ELASTICJOB_ETCD_IMAGE: image of a job's own etcd, unless the job sets one."""
 
     etcd_pod: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """ELASTICJOB_ETCD_POD: a JSON object with defaults for the pod of a job's own etcd: tolerations, nodeSelector,
-    priorityClassName, imagePullSecrets, as in a pod's spec. A job's spec.rendezvous.etcd says otherwise."""
+    priorityClassName, imagePullSecrets, as in a pod's spec. A job's spec.rendezvous.etcd takes precedence."""
 
     endpoint: str = ""
-    """ELASTICJOB_RENDEZVOUS_ENDPOINT: host:port of an etcd for all jobs that name none. Empty: each job gets one of its
-    own."""
+    """ELASTICJOB_RENDEZVOUS_ENDPOINT: host:port of an etcd for all jobs that set no endpoint. Empty: each job gets
+    its own etcd."""
 
     allowed_endpoints: tuple[Pattern, ...] = ()
-    """ELASTICJOB_ALLOWED_ENDPOINTS: comma-separated patterns (see `allowed`) of the endpoints that jobs may name.
-    Empty: any. The operator's own, and a job's own etcd, need not be among them."""
+    """ELASTICJOB_ALLOWED_ENDPOINTS: comma-separated patterns (see `allowed`) of the endpoints that jobs may use.
+    Empty: any. The operator's default endpoint and a job's own etcd are always allowed."""
 
     namespaces: tuple[str, ...] = ()
     """ELASTICJOB_WATCH_NAMESPACES: comma-separated. Empty: the whole cluster."""
@@ -50,46 +50,44 @@ class Settings:
     """ELASTICJOB_LOG_FORMAT: json (one object a line, for log collectors) or plain."""
 
     node_lost_seconds: float = 5.0
-    """ELASTICJOB_NODE_LOST_SECONDS: how long a node is NotReady before its workers are replaced, s. Shorter: quicker
-    replacement; too short: a node that is only slow loses its workers. Kubernetes itself calls a silent node NotReady
-    after about 50 s."""
+    """ELASTICJOB_NODE_LOST_SECONDS: seconds that a node must be NotReady before its worker pods are replaced. A lower
+    value replaces them sooner, but a slow node may lose its worker pods. Kubernetes itself marks an unreachable node
+    NotReady after about 50 s."""
 
     node_settle_seconds: float = 25.0
-    """ELASTICJOB_NODE_SETTLE_SECONDS: for how long after a gap in which the operator could not watch the nodes (its
-    start, an API server that was away) no node is given up, s. Kubelets need up to 17 s to be heard again, and
-    Kubernetes 5 s more to say so."""
+    """ELASTICJOB_NODE_SETTLE_SECONDS: seconds after a gap in watching nodes (startup, an API server outage) during
+    which no node is considered lost. Kubelets need up to 17 s to report again, and Kubernetes 5 s more to update the
+    node."""
 
     stuck_seconds: float = 300.0
-    """ELASTICJOB_STUCK_SECONDS: how long past its deadline a terminating worker is waited for on a node that is Ready,
-    s, before it is removed by force and replaced. Its kubelet cannot end it, because of a volume that does not unmount,
-    say."""
+    """ELASTICJOB_STUCK_SECONDS: seconds that a worker pod may stay in Terminating past its grace period on a Ready node
+    before it is force-deleted and replaced. This happens, for example, if a volume does not unmount."""
 
     probe_port: int = 8080
-    """ELASTICJOB_PROBE_PORT: port of /healthz and /readyz. 0: any free one."""
+    """ELASTICJOB_PROBE_PORT: port of /healthz and /readyz. 0: any free port."""
 
     lease_namespace: str = ""
-    """ELASTICJOB_LEASE_NAMESPACE: where the Lease is that decides which of several operators acts. Empty: this one
-    acts, alone."""
+    """ELASTICJOB_LEASE_NAMESPACE: namespace of the Lease for leader election. Empty: no leader election."""
 
     lease_name: str = "elasticjob"
-    """ELASTICJOB_LEASE_NAME: operators with the same Lease take turns."""
+    """ELASTICJOB_LEASE_NAME: name of the Lease. Of the operators with the same Lease, one is the leader."""
 
     lease_identity: str = ""
-    """ELASTICJOB_LEASE_IDENTITY: who we are, such as the pod's name: one that comes back under its name finds the lease
-    its own. Two that run at the same time must differ. Empty: a new one for each process."""
+    """ELASTICJOB_LEASE_IDENTITY: unique identity of this operator, such as the pod's name. A restarted operator with
+    the same identity still holds its lease. Empty: a new identity for each process."""
 
     lease_seconds: float = 10.0
-    """ELASTICJOB_LEASE_SECONDS: after so long without a word from the leader another takes over, s. Shorter: quicker;
-    too short: an API server that is slow for a moment makes the leader step down. One that cannot renew it stops acting
-    after 0.7 of it."""
+    """ELASTICJOB_LEASE_SECONDS: seconds without a renewal by the leader after which another operator takes over. If too
+    low, a briefly slow API server makes the leader step down. A leader that cannot renew stops acting after 0.7 of
+    this time."""
 
     workers: int = 8
-    """ELASTICJOB_WORKERS: jobs that are reconciled at once. More of them do not make a busy API server quicker, only
-    each answer slower; and what waits in the queue becomes one round for many events."""
+    """ELASTICJOB_WORKERS: number of concurrent reconciliations. More do not help a busy API server, and events that
+    arrive while a job is queued are handled in one reconciliation."""
 
     resync_seconds: float = 60.0
-    """ELASTICJOB_RESYNC_SECONDS: every job is looked at again at least this often, s: the safety net under lost events.
-    Shorter: quicker recovery from what should not happen; costs about a millisecond of CPU for each job."""
+    """ELASTICJOB_RESYNC_SECONDS: seconds between full resyncs, the safety net for lost events. Each costs about a
+    millisecond of CPU per job."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
@@ -135,7 +133,7 @@ class _Reader:
         return value
 
     def object(self, name: str, fields: Mapping[str, type]) -> dict[str, Any]:
-        """`fields`: the known ones and their types. Empty ones are left out."""
+        """`fields`: known fields and their types. Empty values are omitted."""
         text = self.text(name, "{}")
         try:
             value = json.loads(text)
@@ -143,10 +141,10 @@ class _Reader:
             raise SettingsError(f"{name} must be a JSON object: {error}") from None
         if not isinstance(value, dict) or not all(isinstance(each, fields.get(key, ())) for key, each in value.items()):
             known = ", ".join(
-                f"{key} ({'a list' if kind is list else 'a text' if kind is str else 'an object'})"
+                f"{key} ({'a list' if kind is list else 'a string' if kind is str else 'an object'})"
                 for key, kind in fields.items()
             )
-            raise SettingsError(f"{name} must be a JSON object with these fields alone: {known}; not {text:.200}")
+            raise SettingsError(f"{name} must be a JSON object with only these fields: {known}; not {text:.200}")
         return {key: each for key, each in value.items() if each}
 
     def patterns(self, name: str) -> tuple[Pattern, ...]:
