@@ -6,20 +6,20 @@ from typing import Annotated
 
 from pydantic import Field
 
-from elasticjob_operator.api import rules
+from elasticjob_operator.api.crd import validation
 from elasticjob_operator.api.fields import Model, Preserved
 
 
 class Claim(Model, frozen=True):
     """A PersistentVolumeClaim in the job's namespace."""
 
-    claim_name: Annotated[str, Field(min_length=1, max_length=253, json_schema_extra=rules.CLAIM)]
+    claim_name: Annotated[str, Field(min_length=1, max_length=253, json_schema_extra=validation.CLAIM)]
     """Name of the claim. Its access mode must let the nodes of all worker pods mount it, such as ReadWriteMany."""
     read_only: bool | None = None
     """Whether to mount the volume read-only. Default: false."""
 
 
-class Volume(Model, frozen=True, json_schema_extra=rules.VOLUME):
+class Volume(Model, frozen=True, json_schema_extra=validation.VOLUME):
     """A volume source, like a pod's volume without its name. Mount other kinds of volumes in the template."""
 
     persistent_volume_claim: Claim | None = None
@@ -41,7 +41,7 @@ class Volume(Model, frozen=True, json_schema_extra=rules.VOLUME):
 class Checkpoint(Model, frozen=True):
     """Where the training keeps its checkpoints."""
 
-    directory: Annotated[str, Field(max_length=1024, json_schema_extra=rules.DIRECTORY)] = "/checkpoints"
+    directory: Annotated[str, Field(max_length=1024, json_schema_extra=validation.DIRECTORY)] = "/checkpoints"
     """Absolute path in the training container, passed to the script as ELASTICJOB_CHECKPOINT_DIRECTORY.
 
     If volume is set, it is mounted there.

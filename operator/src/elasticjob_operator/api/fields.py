@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from elasticjob_operator.api import rules, worker_rules
+from elasticjob_operator.api.crd import validation, worker_validation
 
 MAX_METRICS = 32
 MAX_METRIC = 64
@@ -140,7 +140,7 @@ Preserved = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kuber
 """An object of Kubernetes' own, kept as written."""
 
 ProcsPerWorker = Annotated[
-    Literal["auto", "cpu", "gpu"] | Annotated[int, Field(ge=1, le=worker_rules.MAX_PROCS_PER_WORKER)],
+    Literal["auto", "cpu", "gpu"] | Annotated[int, Field(ge=1, le=worker_validation.MAX_PROCS_PER_WORKER)],
     WithJsonSchema({"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]}),
 ]
 
@@ -151,7 +151,7 @@ Quantity = Annotated[
             "x-kubernetes-int-or-string": True,
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "maxLength": 32,
-            **rules.QUANTITY,
+            **validation.QUANTITY,
         }
     ),
 ]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from elasticjob_operator.api import rules
+from elasticjob_operator.api.crd import validation
 from elasticjob_operator.api.fields import Int64, Model, Quantities
 
 
@@ -30,7 +30,7 @@ class OnPartition(str, enum.Enum):
     __str__ = str.__str__
 
 
-class Resources(Model, frozen=True, json_schema_extra=rules.RESOURCES):
+class Resources(Model, frozen=True, json_schema_extra=validation.RESOURCES):
     """Compute resources of a container."""
 
     limits: Quantities | None = None
@@ -67,7 +67,7 @@ _ATOMIC: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
 class ManagedEtcd(Model, frozen=True):
     """The etcd that the operator runs for a job."""
 
-    image: Annotated[str, Field(max_length=1024, json_schema_extra=rules.IMAGE)] = ""
+    image: Annotated[str, Field(max_length=1024, json_schema_extra=validation.IMAGE)] = ""
     """Image with etcd 3.5 or newer on its PATH. Empty: the operator's default."""
     resources: Resources | None = None
     """Compute resources of the etcd container. Default: small requests, enough for a thousand workers."""
@@ -87,7 +87,7 @@ class ManagedEtcd(Model, frozen=True):
     """Secrets in the job's namespace for pulling the etcd image. Default: set by the operator."""
 
 
-class Rendezvous(Model, frozen=True, json_schema_extra=rules.RENDEZVOUS):
+class Rendezvous(Model, frozen=True, json_schema_extra=validation.RENDEZVOUS):
     """How the worker pods find each other and agree on the members of a round."""
 
     backend: RendezvousBackend = RendezvousBackend.ETCD_V3
@@ -97,7 +97,7 @@ class Rendezvous(Model, frozen=True, json_schema_extra=rules.RENDEZVOUS):
     operator does not take part in: status then has neither world size nor progress. etcd-v2 needs an endpoint with the
     v2 API (etcd up to 3.5). c10d uses a store in worker pod 0, whose loss restarts all worker pods.
     """
-    endpoint: Annotated[str, Field(max_length=261, json_schema_extra=rules.ENDPOINT)] = ""
+    endpoint: Annotated[str, Field(max_length=261, json_schema_extra=validation.ENDPOINT)] = ""
     """host:port of an etcd that you run. Empty: the operator's default endpoint, or a dedicated etcd for this job.
 
     Required with etcd-v2; must be empty with c10d, which uses worker pod 0.

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from elasticjob_operator.api import rules, worker_rules
 from elasticjob_operator.api.checkpoint import Checkpoint
+from elasticjob_operator.api.crd import validation, worker_validation
 from elasticjob_operator.api.fields import Int32, Model, Preserved, ProcsPerWorker
 from elasticjob_operator.api.rendezvous import Rendezvous
 from elasticjob_operator.api.template import POD_TEMPLATE_SCHEMA
@@ -33,7 +33,7 @@ class CleanPods(str, enum.Enum):
     __str__ = str.__str__
 
 
-class Workers(Model, frozen=True, json_schema_extra=worker_rules.WORKERS):
+class Workers(Model, frozen=True, json_schema_extra=worker_validation.WORKERS):
     """The worker pods: how many to run, and their template."""
 
     replicas: WorkerCount = 1
@@ -58,7 +58,7 @@ class Workers(Model, frozen=True, json_schema_extra=worker_rules.WORKERS):
     """
     replica_step: Annotated[Int32, Field(ge=1, le=MAX_WORKERS)] | None = None
     """Allows only multiples of this number of worker pods. Cannot be combined with allowedReplicas."""
-    procs_per_worker: Annotated[ProcsPerWorker, Field(json_schema_extra=worker_rules.PROCS_PER_WORKER)] = "auto"
+    procs_per_worker: Annotated[ProcsPerWorker, Field(json_schema_extra=worker_validation.PROCS_PER_WORKER)] = "auto"
     """Worker processes in each worker pod, like torchrun's --nproc-per-node. Can be changed only while suspended.
 
     A number, cpu (one for each CPU), gpu (one for each GPU) or auto (gpu if the pod has any, otherwise cpu).
@@ -86,7 +86,7 @@ class RuleAction(str, enum.Enum):
     __str__ = str.__str__
 
 
-class RestartRule(Model, frozen=True, json_schema_extra=rules.RESTART_RULE):
+class RestartRule(Model, frozen=True, json_schema_extra=validation.RESTART_RULE):
     """How to handle failures of a kind. If both lists are set, a failure must match both."""
 
     exit_codes: Annotated[
@@ -95,7 +95,7 @@ class RestartRule(Model, frozen=True, json_schema_extra=rules.RESTART_RULE):
     ] = ()
     """Exit codes of the worker process or the container. 128 + n means killed by signal n."""
     reasons: Annotated[
-        tuple[Annotated[str, Field(min_length=1, max_length=64, json_schema_extra=rules.RESTART_REASON)], ...],
+        tuple[Annotated[str, Field(min_length=1, max_length=64, json_schema_extra=validation.RESTART_REASON)], ...],
         Field(max_length=64, json_schema_extra={"x-kubernetes-list-type": "set"}),
     ] = ()
     """Failure reasons as in status.lastFailure.reason, such as ApplicationError, Signal, OutOfMemory or Evicted."""
@@ -103,7 +103,7 @@ class RestartRule(Model, frozen=True, json_schema_extra=rules.RESTART_RULE):
     """Restart counts the restart towards maxRestarts, Ignore restarts without counting, Fail fails the job."""
 
 
-class Backoff(Model, frozen=True, json_schema_extra=rules.BACKOFF):
+class Backoff(Model, frozen=True, json_schema_extra=validation.BACKOFF):
     """Delay before replacing a worker pod that repeatedly fails right after it starts."""
 
     initial_seconds: Annotated[Int32, Field(ge=0, le=86_400)] = 1
@@ -112,7 +112,7 @@ class Backoff(Model, frozen=True, json_schema_extra=rules.BACKOFF):
     """Longest delay in seconds."""
 
 
-class RestartPolicy(Model, frozen=True, json_schema_extra=rules.RESTART_POLICY):
+class RestartPolicy(Model, frozen=True, json_schema_extra=validation.RESTART_POLICY):
     """Which failures restart the worker group, and how often, before the job fails."""
 
     max_restarts: Annotated[Int32, Field(ge=0, le=1_000_000)] = 10
@@ -134,7 +134,7 @@ class RestartPolicy(Model, frozen=True, json_schema_extra=rules.RESTART_POLICY):
     """Delay before replacing a worker pod that repeatedly fails right after it starts."""
 
 
-class Lifecycle(Model, frozen=True, json_schema_extra=rules.LIFECYCLE):
+class Lifecycle(Model, frozen=True, json_schema_extra=validation.LIFECYCLE):
     """When the job runs, and what happens when it finishes."""
 
     suspend: bool = False
@@ -167,7 +167,7 @@ class Lifecycle(Model, frozen=True, json_schema_extra=rules.LIFECYCLE):
     Running deletes those that are still running and keeps the others, with their logs. None keeps all, except those
     that are still running when the job fails.
     """
-    managed_by: Annotated[str, Field(max_length=63, json_schema_extra=rules.MANAGED_BY)] = ""
+    managed_by: Annotated[str, Field(max_length=63, json_schema_extra=validation.MANAGED_BY)] = ""
     """Same as spec.managedBy. Immutable."""
 
 
@@ -205,7 +205,7 @@ class Scheduling(Model, frozen=True):
     """
 
 
-class Spec(Model, frozen=True, json_schema_extra=rules.SPEC):
+class Spec(Model, frozen=True, json_schema_extra=validation.SPEC):
     """Desired state of the job."""
 
     workers: Workers
@@ -225,7 +225,7 @@ class Spec(Model, frozen=True, json_schema_extra=rules.SPEC):
     """How worker pods are scheduled."""
     lifecycle: Lifecycle = Lifecycle()
     """When the job runs, and what happens when it finishes."""
-    managed_by: Annotated[str, Field(max_length=63, json_schema_extra=rules.MANAGED_BY)] = ""
+    managed_by: Annotated[str, Field(max_length=63, json_schema_extra=validation.MANAGED_BY)] = ""
     """Controller that manages this job, such as kueue.x-k8s.io/multikueue. Immutable.
 
     Empty or elasticjob.dev/operator: this operator. The operator ignores jobs with any other value.

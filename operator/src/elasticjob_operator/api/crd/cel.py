@@ -1,10 +1,10 @@
-"""How the CEL rules of the CRD are written: expression, message with values, field. The rules are in `rules` and
-`worker_rules`.
+"""How the CEL rules of the CRD are written: expression, message with values, field. The rules are in `validation` and
+`worker_validation`.
 
-Each says in its message which field is wrong, its value, and what to do. Two things about CEL in a CRD shape the
+Each message says which field is wrong, its value, and what to do. Two properties of CEL in a CRD shape the
 expressions:
 
-- It sees declared fields alone (`elasticjob_operator.api.template`), but `==` on an object compares the undeclared ones
+- It sees only declared fields (`elasticjob_operator.api.template`), but `==` on an object compares the undeclared ones
   too.
 - The API server estimates a rule's cost from the bounds of lists and strings, and refuses the CRD above a limit.
   `string(number)` has no bound and can be joined to nothing; `format` can, and came with Kubernetes 1.30.

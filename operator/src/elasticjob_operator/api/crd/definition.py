@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from elasticjob_operator.api import job, rules
+from elasticjob_operator.api import job
+from elasticjob_operator.api.crd import validation
 from elasticjob_operator.api.crd.schema import structural_schema
 from elasticjob_operator.api.spec import Spec
 from elasticjob_operator.api.status import Status
@@ -79,5 +80,5 @@ def _root() -> dict[str, Any]:
             "spec": structural_schema(Spec),
             "status": structural_schema(Status, defaults=False),
         },
-        **rules.JOB,
+        **validation.JOB,
     }

@@ -1,4 +1,4 @@
-"""CEL rules of `spec.workers`: sizes, and what the pod template may say. How they are written: `cel`."""
+"""CEL validation rules of `spec.workers`: sizes and the pod template. See `cel` for how they are written."""
 
 from __future__ import annotations
 

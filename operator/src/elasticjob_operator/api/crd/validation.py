@@ -1,5 +1,5 @@
-"""CEL rules of the CRD, but for those of `spec.workers`: what one field's type and bounds cannot say. The API server
-applies them at every write. How they are written: `cel`."""
+"""CEL validation rules of the CRD, except those of `spec.workers`, for what types and bounds of fields cannot express.
+See `cel` for how they are written."""
 
 from __future__ import annotations
 
