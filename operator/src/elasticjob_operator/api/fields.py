@@ -1,4 +1,4 @@
-"""What every model of the API is made of: the base class, and the field types that Kubernetes and Python spell apart.
+"""Base class and field types of the API's models.
 
 The models are the source of the CRD (see `elasticjob_operator.api.crd.schema`): a field's docstring becomes its
 description, its default the default that the API server fills in.
@@ -32,14 +32,14 @@ class Model(
     validate_by_alias=True,
     use_attribute_docstrings=True,
 ):
-    """A frozen object of the API. snake_case in Python, camelCase on the wire.
+    """A frozen API object: snake_case in Python, camelCase in JSON.
 
-    Unknown fields are ignored when parsing, because a newer CRD than this operator may be installed; the CRD itself
-    refuses them. Subclasses repeat `frozen=True`, because type checkers do not see it inherited.
+    Unknown fields are ignored when parsing, because the installed CRD may be newer than this operator; the CRD
+    itself rejects them. Subclasses repeat `frozen=True`, because type checkers do not see it inherited.
     """
 
     def to_api(self) -> dict[str, Any]:
-        """The JSON object for the API server; unset optional fields are left out."""
+        """The JSON object for the API server, without unset optional fields."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -50,7 +50,7 @@ def _to_seconds(time: datetime.datetime) -> datetime.datetime:
 
 
 def format_time(time: datetime.datetime) -> str:
-    """RFC 3339 in UTC with whole seconds, as metav1.Time has it."""
+    """RFC 3339 in UTC with whole seconds, like metav1.Time."""
     return time.astimezone(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -59,7 +59,7 @@ def _finite_or_none(value: Any) -> Any:
 
 
 def _metrics_as_strings(value: Any) -> Any:
-    """Numbers become strings of six digits; the first `MAX_METRICS` names stay, so that the status stays small."""
+    """Formats numbers with six digits, and keeps the first `MAX_METRICS` names to bound the size of the status."""
     if not isinstance(value, Mapping):
         return value
     names = sorted(map(str, value))[:MAX_METRICS]
@@ -67,7 +67,7 @@ def _metrics_as_strings(value: Any) -> Any:
 
 
 def _keep_end(value: Any) -> Any:
-    """A traceback says what happened in its last lines."""
+    """Truncates at the start: the last lines of a traceback say what happened."""
     if not isinstance(value, str) or len(value) <= MAX_FAILURE_MESSAGE:
         return value
     return "..." + value[3 - MAX_FAILURE_MESSAGE :]
@@ -82,10 +82,10 @@ Time = Annotated[
     PlainSerializer(format_time, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
-"""A moment with whole seconds, in UTC: equal to what the API server gives back. A time without a zone is refused."""
+"""A UTC time with whole seconds, as the API server returns it. Naive times are rejected."""
 
 Rate = Annotated[float | None, BeforeValidator(_finite_or_none)]
-"""A number that JSON can carry: NaN and infinity become None."""
+"""A number that JSON can represent: NaN and infinity become None."""
 
 Metrics = Annotated[
     dict[str, str],
@@ -98,16 +98,16 @@ Metrics = Annotated[
         }
     ),
 ]
-"""What the script reports, built from numbers or strings. Strings, because a loss may be NaN, which JSON cannot say."""
+"""Metrics that the script reports. They are strings because a loss may be NaN, which JSON cannot represent."""
 
 
 def _clip(value: Any) -> Any:
-    """The API server's words on a large template may be longer than a condition may be."""
+    """Truncates: the API server's message on a large template can exceed the limit of a condition."""
     return value if not isinstance(value, str) or len(value) <= MAX_MESSAGE else value[: MAX_MESSAGE - 3] + "..."
 
 
 def _few_causes(value: Any) -> Any:
-    """The first `MAX_CAUSES` causes by name; all others are one."""
+    """Keeps the first `MAX_CAUSES` causes by name and sums up the others."""
     if not isinstance(value, Mapping) or len(value) <= MAX_CAUSES:
         return value
     kept = sorted(name for name in value if name != OTHER_CAUSES)[: MAX_CAUSES - 1]
@@ -118,7 +118,7 @@ def _few_causes(value: Any) -> Any:
 
 
 ConditionMessage = Annotated[str, BeforeValidator(_clip), Field(max_length=MAX_MESSAGE)]
-"""A sentence of any length, clipped to what the API server takes. Every condition's message goes through here."""
+"""A message of any length, truncated to what the API server accepts. Used for all conditions."""
 
 Causes = Annotated[
     dict[str, Annotated[int, Field(ge=0, le=2**31 - 1)]],
@@ -131,13 +131,12 @@ Causes = Annotated[
         }
     ),
 ]
-"""Numbers of restarts by cause. A script that invents a cause for each of its failures does not make the status too
-large."""
+"""Number of restarts by cause, bounded in size even if a script uses a new cause for each failure."""
 
 FailureMessage = Annotated[str, BeforeValidator(_keep_end), Field(max_length=MAX_FAILURE_MESSAGE)]
 
 Preserved = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
-"""An object of Kubernetes' own, kept as written."""
+"""An object of the Kubernetes API, preserved as written."""
 
 ProcsPerWorker = Annotated[
     Literal["auto", "cpu", "gpu"] | Annotated[int, Field(ge=1, le=worker_validation.MAX_PROCS_PER_WORKER)],
@@ -157,4 +156,4 @@ Quantity = Annotated[
 ]
 """resource.Quantity: `500m`, `1Gi`, `2`."""
 Quantities = Annotated[dict[str, Quantity], Field(max_length=16)]
-"""Amounts by resource name."""
+"""Quantities by resource name."""

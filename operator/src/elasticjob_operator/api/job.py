@@ -20,13 +20,13 @@ PLURAL = "elasticjobs"
 SINGULAR = "elasticjob"
 SHORT_NAME = "ej"
 MANAGER = f"{GROUP}/operator"
-"""This operator as `managedBy` names it."""
+"""Value of `managedBy` for this operator."""
 
 
 class InvalidJobError(ValueError):
     """An object from the API server that this operator cannot read.
 
-    One line for each field: its path, what is wrong, its value.
+    The message has one line for each invalid field: path, error, value.
     """
 
 
@@ -53,7 +53,7 @@ class ElasticJob(Model, frozen=True):
 
     @classmethod
     def parse(cls, body: Mapping[str, Any]) -> ElasticJob:
-        """`body` as the API server gives it, defaults filled in. Fields this version does not know are ignored.
+        """`body`: the object from the API server, with defaults. Unknown fields are ignored.
 
         Raises InvalidJobError, which a schema of the same version makes impossible.
         """
@@ -87,18 +87,18 @@ class ElasticJob(Model, frozen=True):
 
     @property
     def replicas(self) -> int:
-        """Worker pods wanted now, rounded down to a size that is allowed."""
+        """Desired number of worker pods, rounded down to an allowed size."""
         return self.round_down(self.spec.workers.replicas)
 
     def round_down(self, replicas: int) -> int:
-        """The largest allowed size up to `replicas`; the smallest one where there is none."""
+        """The largest allowed size up to `replicas`, or the smallest allowed size if there is none."""
         allowed, step = self.spec.workers.allowed_replicas, self.spec.workers.replica_step
         if allowed:
             return max((size for size in allowed if size <= replicas), default=min(allowed))
         return max(step, replicas - replicas % step) if step else replicas
 
     def with_replicas(self, replicas: int) -> ElasticJob:
-        """The same job, wanting another number of workers."""
+        """The same job with another number of replicas."""
         if replicas == self.spec.workers.replicas:
             return self
         workers = self.spec.workers.model_copy(update={"replicas": replicas})
@@ -106,7 +106,7 @@ class ElasticJob(Model, frozen=True):
 
     @property
     def allowed_sizes(self) -> list[int]:
-        """Sizes with which the training may run; empty: all from minimum to maximum."""
+        """Sizes that training can run with. Empty: all from minReplicas to maxReplicas."""
         allowed, step = self.spec.workers.allowed_replicas, self.spec.workers.replica_step
         if allowed:
             return sorted(allowed)
@@ -116,26 +116,26 @@ class ElasticJob(Model, frozen=True):
 
     @property
     def min_replicas(self) -> int:
-        """Fewest workers that train. Default: replicas."""
+        """Minimum number of worker pods that training needs. Default: replicas."""
         least, allowed = self.spec.workers.min_replicas, self.spec.workers.allowed_replicas
         least = self.replicas if least is None else least
         return min((size for size in allowed if size >= least), default=least) if allowed else least
 
     @property
     def max_replicas(self) -> int:
-        """Most workers the job may have. Default: replicas."""
+        """Maximum number of worker pods. Default: replicas."""
         most = self.spec.workers.max_replicas
         return self.replicas if most is None else most
 
     @property
     def has_plans(self) -> bool:
-        """Its agents say in etcd what they do, and hear there who is wanted. Those of torchrun's own rendezvous do
-        neither."""
+        """Whether its agents publish plans to etcd and read the desired members there. Those with torchrun's own
+        rendezvous backends do neither."""
         return self.spec.rendezvous.backend is RendezvousBackend.ETCD_V3
 
     @property
     def is_suspended(self) -> bool:
-        """Its owner wants it to rest."""
+        """Whether spec.lifecycle.suspend is true."""
         return self.spec.lifecycle.suspend
 
     @property
@@ -144,7 +144,7 @@ class ElasticJob(Model, frozen=True):
 
     @property
     def training_container(self) -> str:
-        """Name of the container that trains. Default: the first of the template; "" where the template has none."""
+        """Name of the training container. Default: the template's first container; "" if there is none."""
         if self.spec.workers.container:
             return self.spec.workers.container
         containers = self.spec.workers.template.get("spec", {}).get("containers") or [{}]
