@@ -71,7 +71,7 @@ def test_a_finished_job_stays_finished_when_a_write_of_the_old_leader_arrives_la
     eventually(
         lambda: not agents.keys_left(), what="nothing is left of the run that could tell of its end again", timeout=60
     )
-    eventually(lambda: ns.status("digits")["replicas"] == 0, what="the last word of the new leader", timeout=60)
+    eventually(lambda: ns.status("digits").get("replicas") == 0, what="the last word of the new leader", timeout=60)
     ended = ns.job("digits")
 
     server.release.set()

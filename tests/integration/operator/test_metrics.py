@@ -36,10 +36,10 @@ def test_life_of_a_job_in_figures(ns: Namespace, operator: Operator, training: C
     )
     eventually(lambda: figure(operator, "elasticjob_jobs", condition="Running") == 1, what="one job runs")
 
-    agents.progress(10, round=1)
+    agents.progress(10, round_number=1)
     eventually(lambda: ns.status("digits").get("progress", {}).get("step") == 10, what="progress")
     agents.plan(2, size=2, restart_count=1, caused_at=time.time() - 0.5)
-    agents.progress(8, round=2)
+    agents.progress(8, round_number=2)
     eventually(lambda: figure(operator, "elasticjob_time_to_resume_seconds_count") == 1, what="time to resume")
     assert figure(operator, "elasticjob_time_to_resume_seconds_sum") >= 0.5
     assert figure(operator, "elasticjob_steps_lost_total") == 3
@@ -68,7 +68,7 @@ def test_logs_are_json_with_job_and_reason_and_without_what_a_template_holds(
     submit(replicas=2, template={"spec": {"containers": [container]}})
     eventually(lambda: len(ns.workers()) == 2, what="two workers")
     ns.end("digits-worker-0", 1, at=rfc3339())
-    eventually(lambda: ns.status("digits")["restarts"]["total"] == 1, what="a restart")
+    eventually(lambda: ns.status("digits").get("restarts", {}).get("total") == 1, what="a restart")
     submit("refused", template={"spec": {"containers": [{**container, "imagePullPolicy": "hunter2-never"}]}})
     eventually(lambda: ns.condition("refused", "Accepted").get("status") == "False", what="refused")
     operator.stop()

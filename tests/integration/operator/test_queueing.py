@@ -131,7 +131,9 @@ def test_queued_job_holds_nothing_goes_where_it_is_admitted_and_returns_from_pre
     (second,) = {environment(each)["PET_RDZV_ID"] for each in pods}
     assert second != first
     assert ns.status("digits")["progress"]["lastCheckpointStep"] == 100
-    eventually(lambda: ns.status("digits")["rendezvous"]["id"] == second, LONG, what="the new run in status")
+    eventually(
+        lambda: ns.status("digits").get("rendezvous", {}).get("id") == second, LONG, what="the new run in status"
+    )
     agents_of("digits").outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
     eventually(queue.hears_of_the_end, LONG, what="the queue hears of the end")
     assert ns.condition("digits", "Accepted")["lastTransitionTime"] == accepted_at, "it was so all the time"

@@ -59,7 +59,7 @@ def live(ns: Namespace, job: str = "digits") -> None:
     eventually(
         lambda: (pod := ns.workers().get(replaced)) and pod["metadata"]["uid"] != first, what="replaced", timeout=60
     )
-    eventually(lambda: ns.status(job)["restarts"]["total"] == 1, what="one restart is counted", timeout=60)
+    eventually(lambda: ns.status(job).get("restarts", {}).get("total") == 1, what="one restart is counted", timeout=60)
     ns.scale(job, 3)
     eventually(
         lambda: set(ns.workers()) == {f"{job}-worker-{index}" for index in range(3)}, what="three workers", timeout=60
