@@ -147,7 +147,7 @@ PLANNING = {
         make_view(plan=STUCK, probes=answers("bc"), failures=[BOOM], settings=SETTINGS, step=11), "plan 2: a b c, WorkerFailed, 3 restarts"
     ),
     "a lost member never waits and never counts": Case(LEFT, "plan 2: a b, MemberLost, 2 restarts"),
-    "a newcomer changes nothing of the wait": Case(
+    "a joiner changes nothing of the wait": Case(
         make_view(there=members("abcd", d={"seen_at": NOW - 5}), plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2),
                   probes=answers("bcd"), failures=[BOOM], settings=SETTINGS, store={"failed_at": NOW - 0.5}), "wait 1.5 s"
     ),

@@ -136,11 +136,11 @@ IDENTITY = {
     ),
 }
 
-MISFITS = {
-    "misfits are refused: another number of workers than the plan's": Case(
+INCOMPATIBLE = {
+    "incompatible: another number of workers than the plan's": Case(
         make_view(plan=SPARE, workers=Workers(), settings={"nproc": 2}), "exit CONFIG"
     ),
-    "misfits are refused: another number of workers than the first member's": Case(
+    "incompatible: another number of workers than the first member's": Case(
         make_view(
             me="b",
             there="ab",
@@ -269,7 +269,7 @@ REPORT = {
     ),
 }
 
-TABLES = {"end": END, "leave": LEAVE, "identity": IDENTITY, "misfits": MISFITS, "follow": FOLLOW, "report": REPORT}
+TABLES = {"end": END, "leave": LEAVE, "identity": IDENTITY, "misfits": INCOMPATIBLE, "follow": FOLLOW, "report": REPORT}
 
 
 @pytest.mark.parametrize(("rule", "name"), [(rule, name) for rule, cases in TABLES.items() for name in cases])

@@ -191,6 +191,6 @@ def test_the_cause_is_the_moment_of_the_request_not_of_the_plan_after_the_saving
     assert planned.caused_at == 7.0
 
 
-def test_a_newcomer_that_saves_is_not_waited_for() -> None:
+def test_a_joiner_that_saves_is_not_waited_for() -> None:
     there = {**joins(a=SAVED), "e": make_member("e", saves=True)}
     assert told(decide(stopped(there=there), NOW)).startswith("plan 2: a b c d")

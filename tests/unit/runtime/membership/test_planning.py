@@ -80,13 +80,13 @@ FIRST_PLAN = {
         ),
         "wait 115 s",
     ),
-    "newcomers stand in the order in which they registered": Case(
+    "joiners are ranked in the order of registration": Case(
         make_view(there=members("abc", a={"create": 50})), "plan 1: b c a, Start, 0 restarts"
     ),
-    "newcomers stand in the operator's order": Case(
+    "joiners are ranked in the order of the spec": Case(
         make_view(spec=SpecValue(min=2, max=3, members=["c", "a", "b"])), "plan 1: c a b, Start, 0 restarts"
     ),
-    "misfits are not planned": Case(
+    "incompatible members are not planned": Case(
         make_view(there=members("abcd", b={"nproc": 2})), "plan 1: a c d, Start, 0 restarts"
     ),
     "draining members are not planned": Case(
@@ -178,7 +178,7 @@ REPAIR = {
         make_view(there="abd", plan=PLAN, probes={**answers("b"), **answers("d", reachable=False)}),
         "plan 2: a b, MemberLost, 0 restarts",
     ),
-    "a newcomer under an old name is a newcomer": Case(
+    "a joiner under an old name is a joiner": Case(
         make_view(
             there=members("abc", a={"incarnation": "a2", "create": 200}),
             plan=PLAN,
@@ -284,8 +284,8 @@ SUCCESS = {
 }
 
 RESIZE = {
-    "a newcomer is asked before it is planned": Case(make_view(plan=TWO), "ask c"),
-    "a newcomer joins at the end": Case(
+    "a joiner is asked before it is planned": Case(make_view(plan=TWO), "ask c"),
+    "a joiner joins at the end": Case(
         make_view(there=members("abc", c={"create": 1}), plan=TWO, probes=answers("c")),
         "plan 2: a b c, MemberJoined, 0 restarts",
     ),
@@ -362,16 +362,16 @@ RESIZE = {
     "allowed sizes: one more does not fit": Case(
         make_view(plan=TWO, spec=SpecValue(min=2, max=4, allowed=[2, 4])), "nothing"
     ),
-    "a newcomer that is still importing stops nobody": Case(
+    "a joiner that is still importing stops nobody": Case(
         make_view(there=members("abc", c={"state": MemberState.WARMING}), plan=TWO), "nothing"
     ),
-    "a newcomer that cannot be reached is asked again later": Case(
+    "a joiner that cannot be reached is asked again later": Case(
         make_view(plan=TWO, probes=answers("c", ago=0.5, reachable=False)), "wait 0.5 s"
     ),
-    "a newcomer that could not be reached is asked again": Case(
+    "a joiner that could not be reached is asked again": Case(
         make_view(plan=TWO, probes=answers("c", ago=1.5, reachable=False)), "ask c"
     ),
-    "a newcomer without a port to ask is taken as it is": Case(
+    "a joiner without a port to ask is taken as it is": Case(
         make_view(there=members("abc", c={"peer_port": 0}), plan=TWO), "plan 2: a b c, MemberJoined, 0 restarts"
     ),
     "above the maximum: a spare": Case(make_view(there="abcd", plan=PLAN), "nothing"),
@@ -386,7 +386,7 @@ RESIZE = {
         make_view(there="abcd", plan=PLAN, spec=SpecValue(min=2, max=4, wanted=4), probes=answers("d")),
         "plan 2: a b c d, MemberJoined, 0 restarts",
     ),
-    "misfits are no newcomers": Case(make_view(there=members("abc", c={"nproc": 2}), plan=TWO), "nothing"),
+    "an incompatible member does not join": Case(make_view(there=members("abc", c={"nproc": 2}), plan=TWO), "nothing"),
     "a minimum above what trains stops nobody": Case(make_view(plan=PLAN, spec=SpecValue(min=4, max=5)), "nothing"),
 }
 
@@ -449,12 +449,12 @@ def test_a_later_plan_never_has_a_smaller_store_generation(spec: SpecValue | Non
     assert action.store_generation == generation
 
 
-def test_candidates_are_survivors_in_rank_order_then_newcomers() -> None:
+def test_survivors_keep_their_rank_order_and_joiners_follow() -> None:
     view = make_view(there=members("abcde", d={"create": 1}), plan=make_plan("ca", me="a"))
     assert [member.name for member in eligible_members(view)] == ["c", "a", "d", "b", "e"]
 
 
-def test_who_is_leaving_warming_or_silent_is_no_candidate() -> None:
+def test_leaving_warming_and_silent_members_are_not_eligible() -> None:
     there = members("abcd", b=LEAVING, c={"state": MemberState.WARMING})
     view = make_view(there=there, probes=answers("d", reachable=False))
     assert [member.name for member in eligible_members(view)] == ["a"]
@@ -464,7 +464,7 @@ def test_who_is_leaving_warming_or_silent_is_no_candidate() -> None:
     ("named", "size", "expected"),
     [([], 2, "ab"), (["c", "d"], 2, "cd"), (["d"], 2, "ad"), (["a", "b", "c", "d"], 3, "abc"), (["nobody"], 2, "ab")],
 )
-def test_who_is_chosen(named: list[str], size: int, expected: str) -> None:
+def test_members_that_the_operator_names_are_selected_first(named: list[str], size: int, expected: str) -> None:
     view = make_view(spec=SpecValue(min=1, max=4, members=named))
     among = [make_member(name) for name in "abcd"]
     assert "".join(member.name for member in select_members(view, among, size)) == expected

@@ -69,7 +69,7 @@ WATCH = {
         make_view(there="ab", plan=SPARE, workers=Workers(), role=Role.FOLLOWER, predecessor="c"),
         "watch as follower of b",
     ),
-    "a newcomer under the leader's name does not follow itself": Case(
+    "a joiner under the leader's name does not follow itself": Case(
         make_view(
             me="b",
             there=members("b", b={"create": 200, "incarnation": "b1"}),
