@@ -1,9 +1,9 @@
-"""What an agent does with the store, one step after the other; no thread of its own, so that a simulation can drive it.
+"""Everything one member does with the store, step by step. It has no thread, so that a simulation can drive it.
 
-The owner (rendezvous.py) calls one method at a time: `execute` for the agent's actions, whatever `post` was given,
-`tick` when `due` has come, and `flush` when there is nothing else to do. What the store says goes to the agent as
-`StoreView`s, the end of each action as (action, error). An action is over only when the mirror shows its effect: so a
-decision never sees the world before its own last deed.
+The owner (session.py) calls one method at a time: `execute` for an action, each call that `post` was given, `tick` at
+`due`, and `flush` when there is nothing else to do. Callbacks report each change of the store as a `StoreView` and the
+end of each action as (action, error). An action ends only when the cache shows its effect, so a decision always sees
+the result of the previous one.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ RETRY_REFUSED = 5.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Callbacks:
-    """Where the core's words go."""
+    """Called by the core, on the thread that drives it."""
 
     on_view: Callable[[StoreView], None]
     on_done: Callable[[StoreAction, StoreError | None], None]
@@ -89,7 +89,7 @@ class _Awaited:
 
 
 class RendezvousCore:
-    """One member's dealings with the store. Not thread-safe."""
+    """One member's session with the store. Not thread-safe."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class RendezvousCore:
         self._plans = PlanWriter(store, keys, f"{me}.{member.incarnation}", batch=batch, wall_clock=wall_clock)
         self._first_member: MemberValue | None = None
         self._arrival: JoinResult | None = None
-        """What the mirror holds is what was read as this member registered, and nothing is watched yet."""
+        """What the cache holds is what was read as this member registered, and nothing is watched yet."""
         self._watch: Watch | None = None
         self._watches = 0
         self._role: Role | None = None
@@ -122,9 +122,9 @@ class RendezvousCore:
         self._ranks = RankReader(store, keys, me, self._plans)
         self._awaited: _Awaited | None = None
         self._changed = False
-        """The mirror holds something that the agent has not been told."""
+        """The cache holds something that `on_view` has not reported."""
         self._stale = False
-        """The mirror is to be read again: its watch is over, or it is known to be late."""
+        """The cache is to be read again: its watch is over, or it is known to be late."""
         self._retry_at: float | None = None
         self._refused = False
         """The store has refused a write, and none has succeeded since. That it still brings changes does not count."""
@@ -147,7 +147,7 @@ class RendezvousCore:
             if isinstance(error, LeaseLost):
                 self._registration.forget()
             if isinstance(error, LeaseLost | PlanOutdatedError):
-                self._stale = True  # the world is not what the agent took it for
+                self._stale = True  # the store is not in the state that the decision was based on
             self._refused = self._refused or is_final(error)
             self.flush()
             self._tell.on_done(action, error)
@@ -324,7 +324,7 @@ class RendezvousCore:
         return before
 
     def _meet(self, name: str) -> MemberValue | None:
-        """One member's key beside what the mirror holds: as the tail told it, else read."""
+        """One member's key beside what the cache holds: as the tail told it, else read."""
         arrival = self._arrival
         told = arrival.before_key if arrival is not None and name == arrival.before else None
         kv = told or self._store.get(self._keys.member(name))

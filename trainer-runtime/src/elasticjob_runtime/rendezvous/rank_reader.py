@@ -22,23 +22,23 @@ class RankReader:
         self._me = me
         self._plans = plans
         self._read: tuple[str, int, int] = ("", 0, 0)
-        """Of what they were read: the attempt, at which revision, of which state of the mirror."""
+        """What `known` was read for: (attempt, revision of the plan, `replaced` of the cache)."""
         self._everybody = False
         self.known: Mapping[str, RankValue] = {}
 
-    def load(self, mirror: StoreCache, incarnation: str, *, everybody: bool) -> None:
-        """Sees to it that `known` is of the mirror's plan. Raises StoreError."""
-        plan = mirror.plan
+    def load(self, cache: StoreCache, incarnation: str, *, everybody: bool) -> None:
+        """Brings `known` up to date with the plan in the cache. Raises StoreError."""
+        plan = cache.plan
         if plan is None:
             return
-        wanted = (plan.attempt, mirror.plan_revision, mirror.replaced)
+        wanted = (plan.attempt, cache.plan_revision, cache.replaced)
         if self._read == wanted and (self._everybody or not everybody):
             return
         ranks = self._plans.known(plan.attempt)
         if ranks is None and not everybody:
             ranks = self._carried_over(plan, incarnation)
         if ranks is None:
-            ranks = self._fetch(plan, mirror, everybody=everybody)
+            ranks = self._fetch(plan, cache, everybody=everybody)
         self._read, self._everybody, self.known = wanted, everybody, ranks
         if len(ranks) == plan.size and everybody:
             self._plans.remember(plan.attempt, ranks)
@@ -50,8 +50,8 @@ class RankReader:
         rank = carry_over_rank(mine, plan)
         return {self._me: rank} if rank is not None else None
 
-    def _fetch(self, plan: PlanValue, mirror: StoreCache, *, everybody: bool) -> Mapping[str, RankValue]:
+    def _fetch(self, plan: PlanValue, cache: StoreCache, *, everybody: bool) -> Mapping[str, RankValue]:
         start = self._keys.rank(plan.attempt, "")
         wanted = KeyRange.prefix(start) if everybody else KeyRange(start + self._me)
-        found = ((kv.key[len(start) :], mirror.parse(kv, RankValue)) for kv in self._store.range(Get(wanted)).kvs)
+        found = ((kv.key[len(start) :], cache.parse(kv, RankValue)) for kv in self._store.range(Get(wanted)).kvs)
         return {name: rank for name, rank in found if rank is not None}

@@ -46,11 +46,11 @@ class Rendezvous:
         on_imports: Callable[[ImportsValue | None, bool], None] = lambda _imports, _runs: None,
     ) -> None:
         self._store = store
-        self._deaf = False
-        """The owner has closed: a call that still waits for the store must not tell it anything any more."""
+        self._silenced = False
+        """Closed: a call that still waits for the store must not reach the owner."""
 
-        def unless_closed(tell: Callable[..., None]) -> Callable[..., None]:
-            return lambda *said: None if self._deaf else tell(*said)
+        def unless_closed(callback: Callable[..., None]) -> Callable[..., None]:
+            return lambda *arguments: None if self._silenced else callback(*arguments)
 
         self._on_done = unless_closed(on_done)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -96,19 +96,19 @@ class Rendezvous:
         """Gives the lease back, so that the others need not wait for its end. Takes at most `timeout` seconds."""
         self._inbox.put(self._leave)
         self._thread.join(timeout)
-        self._deaf = True
+        self._silenced = True
 
     def _run(self) -> None:
         while not self._closed:
             try:
                 self._step()
             except Exception:
-                # The lease keeper would go on: a member that is there and deaf. Better to go on too.
-                logger.exception("the rendezvous stumbled; going on")
+                # The lease keeper would keep this member alive without a watch: better to continue.
+                logger.exception("internal error in the rendezvous thread; it continues")
 
     def _step(self) -> None:
         try:
-            work = self._inbox.get(timeout=self._patience())
+            work = self._inbox.get(timeout=self._timeout())
         except queue.Empty:
             work = self._core.tick
         work()
@@ -122,7 +122,7 @@ class Rendezvous:
             self._on_done(action, StoreError(f"internal error: {error!r}"))
             raise
 
-    def _patience(self) -> float | None:
+    def _timeout(self) -> float | None:
         due = self._core.due
         return None if due is None else max(0.0, due - time.monotonic())
 

@@ -119,7 +119,7 @@ def next_action(view: View, agent: TorchAgent, verdict: OutcomeValue | None, now
             if special is not None:
                 return special
     action = decide(_in_our_words(view), now)
-    if isinstance(action, Wait) and (until := _patience(view, agent)) is not None:
+    if isinstance(action, Wait) and (until := _come_back_deadline(view, agent)) is not None:
         return dataclasses.replace(action, until=until if action.until is None else min(until, action.until))
     if isinstance(action, PublishOutcome) and view.store.plan is not None:
         message = f"the workers of all {view.store.plan.value.size} members exited with 0"
@@ -217,7 +217,7 @@ def _keep_time(view: View, agent: TorchAgent, now: float) -> Action | None:
     return None
 
 
-def _patience(view: View, agent: TorchAgent) -> float | None:
+def _come_back_deadline(view: View, agent: TorchAgent) -> float | None:
     """When `_keep_time` has something to do."""
     waits = agent.phase is Phase.STOPPING and view.me is not None and view.me.value.state is MemberState.READY
     return agent.changed_at + COME_BACK if waits else None
