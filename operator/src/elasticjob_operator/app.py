@@ -58,7 +58,7 @@ class App:
         self._jobs = JobCache()
         self._run_watches = RunWatches(self._queue.add, may_write=self._may_write, supervisor=self._supervisor)
         self._restarts = metrics.Restarts()
-        self._audit: Resync | None = None
+        self._resync: Resync | None = None
         self._leader_elector: LeaderElector | None = None
         self._leading = False
         self._watching = False
@@ -137,7 +137,7 @@ class App:
             self._supervisor.start(informer.run(), f"informer of {informer}")
         await self._cluster.synced()
         reconciler = Reconciler(self._settings, self._jobs, self._cluster, self._run_watches, recorder, self._queue)
-        audit = self._audit = Resync(
+        resync = self._resync = Resync(
             api,
             self._jobs,
             self._queue,
@@ -145,9 +145,9 @@ class App:
             seconds=self._settings.resync_seconds,
             on_dead=self._on_silent_watch,
         )
-        self._supervisor.start(recorder.run(), "teller")
+        self._supervisor.start(recorder.run(), "event recorder")
         self._supervisor.start(self._queue.work(reconciler.reconcile, self._settings.workers), "reconcilers")
-        self._supervisor.start(audit.run(), "audit")
+        self._supervisor.start(resync.run(), "resync")
         self._synced = True
 
     async def _wait_for_crd(self, api: KubeClient) -> None:
@@ -170,13 +170,13 @@ class App:
             namespaces=self._settings.namespaces,
             stop=self._stop,
             started=self._take_signals,
-            again=self._on_new_watch,
+            restarting=self._on_watch_restarted,
         )
 
-    def _on_new_watch(self) -> None:
-        """A new watch lists existing jobs, but not those deleted in the meantime."""
-        if self._audit is not None:
-            self._audit.hurry()
+    def _on_watch_restarted(self) -> None:
+        """A new watch lists the jobs there are, but not those deleted meanwhile."""
+        if self._resync is not None:
+            self._resync.on_watch_restarted()
 
     def _on_job(self, body: Mapping[str, Any]) -> None:
         key = self._heard_of(body)
@@ -186,8 +186,8 @@ class App:
 
     def _heard_of(self, body: Mapping[str, Any]) -> NamespacedName:
         key = key_of(body)
-        if self._audit is not None:
-            self._audit.heard(key)
+        if self._resync is not None:
+            self._resync.on_watch_event(key)
         return key
 
     def _on_deleted_job(self, body: Mapping[str, Any]) -> None:

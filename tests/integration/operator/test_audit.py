@@ -23,8 +23,8 @@ class Bench:
         self.queue: WorkQueue[NamespacedName] = WorkQueue()
         self.woken: list[NamespacedName] = []
         self.deaths = 0
-        self.audit = Resync(api, self.jobs, self.queue, namespaces=(ns.name,), seconds=seconds, on_dead=self._on_dead)
-        self._tasks = [asyncio.create_task(self.audit.run()), asyncio.create_task(self.queue.work(self._handle, 1))]
+        self.resync = Resync(api, self.jobs, self.queue, namespaces=(ns.name,), seconds=seconds, on_dead=self._on_dead)
+        self._tasks = [asyncio.create_task(self.resync.run()), asyncio.create_task(self.queue.work(self._handle, 1))]
 
     async def _handle(self, key: NamespacedName) -> None:
         self.woken.append(key)
@@ -70,7 +70,7 @@ async def test_operator_silently_stops_watching(bench: Bench, ns: Namespace, sub
     assert bench.jobs.get(key) is not None
     await change(bench, ns, 3)
     assert bench.deaths == 0, "twice is bad luck"
-    bench.audit.heard(key)
+    bench.resync.on_watch_event(key)
     for replicas in (4, 5):
         await change(bench, ns, replicas)
     assert bench.deaths == 0, "it lives: it told of something meanwhile"
@@ -102,6 +102,6 @@ async def test_watch_begun_anew_is_followed_by_audits_at_once(
     await asyncio.to_thread(submit)
     bench.jobs.put(await asyncio.to_thread(ns.job, "digits"))
     await asyncio.to_thread(ns.delete, "elasticjobs", "digits")
-    bench.audit.hurry()
+    bench.resync.on_watch_restarted()
     await until(lambda: bench.jobs.body((ns.name, "digits")) is None, "the job is forgotten")
     await bench.close()

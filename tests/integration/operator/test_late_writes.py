@@ -96,4 +96,4 @@ def test_a_user_who_edits_the_job_while_its_status_is_on_its_way_delays_no_end(
     server.release.set()
     eventually(lambda: ns.is_true("digits", "Succeeded"), what="decided anew, and written", timeout=60)
     assert operator.returncode is None
-    assert "came too late" in operator.log_text()
+    assert "The job changed before its status was written" in operator.log_text()

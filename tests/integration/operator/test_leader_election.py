@@ -208,9 +208,9 @@ def test_leader_that_is_told_to_stop_gives_the_lease_back(
     code, _ = pair.operators["a"].stop()
     assert code == 0
     released = pair.operators["a"].log_text()
-    assert "gave back the lease" in released
+    assert "Released the Lease" in released
     eventually(lambda: pair.leader == "b", what="b leads")
-    assert "gave back the lease" not in pair.operators["b"].log_text()
+    assert "Released the Lease" not in pair.operators["b"].log_text()
     ns.scale("one", 3)
     settle(ns, "one", 3)
     assert written_in_turns(audited, ns) == ["a", "b"]

@@ -72,6 +72,6 @@ def test_job_of_a_namespace_that_goes_is_left_alone_quietly(
     assert "PodRefused" not in reasons
     told = [line for line in operator.log_text().splitlines() if "terminated" in line]
     assert len(told) == 1, told
-    assert "refused" not in operator.log_text()
-    assert "not posted" not in operator.log_text()
+    assert "Rejected" not in operator.log_text()
+    assert "Cannot post Event" not in operator.log_text()
     assert operator.log_text().count("WorkerCreated: ") == 1, "what was refused did not happen"

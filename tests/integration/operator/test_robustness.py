@@ -281,7 +281,7 @@ def test_watch_of_jobs_that_is_answered_410_in_plain_does_not_end_the_operator(
     ns.scale("digits", 3)
     names = {f"digits-worker-{index}" for index in range(3)}
     eventually(lambda: names <= set(ns.workers()), what="news of jobs come again", timeout=60)
-    eventually(lambda: "beginning it anew" in operator.log_text(), what="the log tells of it")
+    eventually(lambda: "restarting it" in operator.log_text(), what="the log says so")
     assert operator.returncode is None, "the same process"
     assert operator.probe("/healthz") == 200
     assert operator.stop()[0] == 0

@@ -1,4 +1,4 @@
-"""One loop for each job: observe, plan, apply, write status. A keyed queue says when."""
+"""The reconciler (observe, plan, apply, write status), the work queue that drives it, and the cache of jobs."""
 
 from elasticjob_operator.controller.job_cache import JobCache, key_of
 from elasticjob_operator.controller.reconciler import Reconciler

@@ -1,7 +1,7 @@
-"""The ElasticJobs, as kopf's watch and our own writes tell of them. The newest state of each, parsed when asked for.
+"""The latest state of each ElasticJob, from kopf's watch and from responses to our own writes.
 
-Thousands of jobs rest at any time, so a job at rest is kept as the bytes of its JSON, without what nobody here reads: a
-tenth of what the same takes as Python objects. The jobs that were asked for last are kept parsed as well.
+Most of thousands of jobs are idle at any time, so a job is kept as JSON, without fields that nobody here reads: a tenth
+of the memory of Python objects. The most recently used jobs are kept parsed as well.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from elasticjob_operator.names import NamespacedName
 Json = Mapping[str, Any]
 
 PARSED = 2048
-"""Jobs that are kept parsed: some 20 KB each."""
+"""Jobs kept parsed, some 20 KB each."""
 _UNREAD = frozenset({"managedFields", "ownerReferences", "finalizers", "selfLink"})
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Known:
-    """One state of one job."""
+    """One version of one job."""
 
     uid: str
     version: int
@@ -43,9 +43,9 @@ class JobCache:
     def __init__(self) -> None:
         self._known: dict[NamespacedName, _Known] = {}
         self._parsed: collections.OrderedDict[NamespacedName, ElasticJob] = collections.OrderedDict()
-        """Of these states; the last used at the end."""
+        """The most recently used last."""
         self.conditions: collections.Counter[str] = collections.Counter()
-        """How many jobs each condition is True of."""
+        """By condition type, the number of jobs for which it is True."""
 
     def __len__(self) -> int:
         return len(self._known)
@@ -54,8 +54,7 @@ class JobCache:
         return iter(list(self._known))
 
     def put(self, body: Json) -> bool:
-        """Whether this is news. An older state of the same job is not: the answer to our own write may be ahead of the
-        watch."""
+        """Whether this is a newer version. The watch may be behind the response to our own write."""
         key, metadata = key_of(body), body["metadata"]
         known, uid, version = self._known.get(key), str(metadata["uid"]), int(metadata.get("resourceVersion") or 0)
         if known is not None and known.uid == uid and version <= known.version:
@@ -66,7 +65,7 @@ class JobCache:
         return True
 
     def remove(self, key: NamespacedName, uid: str) -> bool:
-        """Only that very job, never a younger one of its name. Whether it was there."""
+        """Removes the job with that UID, never a newer one of the same name. Whether it was there."""
         known = self._known.get(key)
         if known is None or known.uid != uid:
             return False
@@ -76,12 +75,12 @@ class JobCache:
         return True
 
     def _count(self, before: _Known | None, after: _Known | None) -> None:
-        """Now, and not whenever somebody reads the figures."""
+        """Counts on change, not whenever metrics are read."""
         self.conditions.subtract(before.true if before else ())
         self.conditions.update(after.true if after else ())
 
     def body(self, key: NamespacedName) -> Json | None:
-        """As the API server has it, without managed fields and the like. A new object each time."""
+        """As the API server has it, without managed fields and the like. A new object on each call."""
         known = self._known.get(key)
         body: Json | None = orjson.loads(known.body) if known else None
         return body
@@ -100,17 +99,17 @@ class JobCache:
         return job
 
     def uid(self, key: NamespacedName) -> str:
-        """Empty: not known."""
+        """Empty: unknown."""
         known = self._known.get(key)
         return known.uid if known else ""
 
     def version(self, key: NamespacedName) -> int:
-        """resourceVersion of the known state; 0: not known."""
+        """resourceVersion of the cached job; 0: unknown."""
         known = self._known.get(key)
         return known.version if known else 0
 
     def generation(self, key: NamespacedName) -> int:
-        """Of the spec in the known state; 0: not known."""
+        """metadata.generation of the cached job; 0: unknown."""
         known = self._known.get(key)
         return known.generation if known else 0
 

@@ -1,8 +1,7 @@
-"""What kopf does for us: it watches ElasticJobs. No handler here decides or writes anything.
+"""Watches ElasticJobs with kopf. No handler here decides or writes anything.
 
-`on.event` alone: change handlers keep state in annotations and cost two patches a change, daemons and on.delete add a
-finalizer (see docs/design/0006-no-finalizer.md). kopf ends where it meets what it takes for the end of the world;
-`follow_jobs` begins anew.
+Only `on.event` is used: change handlers keep state in annotations and cost two patches a change, daemons and on.delete
+add a finalizer (see docs/design/0006-no-finalizer.md). `follow_jobs` restarts kopf when it ends on an error.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ WATCH_SECONDS = 300
 PAGE = 100
 """Jobs in one page of a list."""
 FIRST_WAIT, LONGEST_WAIT, STEADY_SECONDS = 0.5, 30.0, 60.0
-"""Before kopf is begun anew; the wait doubles unless it went well for so long, s."""
+"""Delay before kopf is restarted; it doubles unless kopf ran for `STEADY_SECONDS`."""
 
 
 def register(
@@ -50,14 +49,14 @@ async def follow_jobs(
     namespaces: Collection[str],
     stop: asyncio.Event,
     started: Callable[[], None],
-    again: Callable[[], None],
+    restarting: Callable[[], None],
 ) -> None:
-    """Until `stop`. `started()` after each start, by when kopf has taken the signal handlers; `again()` before each but
-    the first.
+    """Runs until `stop`. `started()` is called after each start, once kopf has installed its signal handlers, and
+    `restarting()` before each restart.
 
-    kopf lives through cut connections, 429, 5xx and a 410 within a watch. A plain 410 or 404 in answer to one, 403 for
-    longer than an upgrade takes, or an ERROR in a watch that is no 410 end all its tasks. All of that passes, and the
-    jobs must not suffer for it.
+    kopf survives cut connections, 429, 5xx and a 410 within a watch. A plain 410 or 404 in response to a watch request,
+    403 for longer than an upgrade takes, or an ERROR event other than 410 end all its tasks. All of these are
+    temporary.
     """
     wait = FIRST_WAIT
     while not stop.is_set():
@@ -67,21 +66,20 @@ async def follow_jobs(
             return
         wait = FIRST_WAIT if asyncio.get_running_loop().time() - began > STEADY_SECONDS else min(LONGEST_WAIT, wait * 2)
         log.warning(
-            "the watch of ElasticJobs ended, beginning it anew in %.1f s: %s",
+            "The watch of ElasticJobs ended, restarting it in %.1f s: %s",
             wait,
-            fault or "for no reason that it told",
+            fault or "no reason given",
         )
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait * random.uniform(0.75, 1.25)):  # noqa: S311 spreads load
                 await stop.wait()
-        again()
+        restarting()
 
 
 async def _run(
     registry: kopf.OperatorRegistry, namespaces: Collection[str], stop: asyncio.Event, started: Callable[[], None]
 ) -> BaseException | None:
-    """Until kopf ends; returns why. Not kopf.operator: that takes every task begun since for its own, and cancels it in
-    the end."""
+    """Runs until kopf ends; returns why. Not kopf.operator, which cancels every task started since, also ours."""
     tasks = await kopf.spawn_tasks(
         registry=registry,
         settings=kopf_settings(),
@@ -101,8 +99,7 @@ async def _run(
 
 
 class _NoDiff(kopf.DiffBaseStorage):
-    """For each event kopf compares an object with how it was when change handlers last saw it. We have none: nothing to
-    copy or compare."""
+    """kopf keeps the last state that change handlers saw, for diffs. There are none here."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
         return kopf.BodyEssence()
@@ -115,7 +112,7 @@ class _NoDiff(kopf.DiffBaseStorage):
 
 
 class _NoProgress(kopf.ProgressStorage):
-    """Of handlers that go on for long: none."""
+    """There are no long-running handlers."""
 
     def fetch(self, **_: Any) -> None:
         return None
@@ -142,11 +139,9 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.peering.standalone = True
     settings.networking.request_timeout = 30.0
     settings.networking.connect_timeout = 10.0
-    settings.watching.chunk_size = (
-        PAGE  # all jobs in one answer are hundreds of megabytes where there are thousands of them
-    )
+    settings.watching.chunk_size = PAGE  # thousands of jobs in one response are hundreds of megabytes
     settings.watching.server_timeout = WATCH_SECONDS
     settings.watching.client_timeout = WATCH_SECONDS + 30
     settings.queueing.exit_timeout = 0.5
-    settings.process.ultimate_exiting_timeout = None  # it kills the process after kopf has ended; ours goes on
+    settings.process.ultimate_exiting_timeout = None  # it would kill the process after kopf ends; ours continues
     return settings

@@ -1,7 +1,7 @@
-"""The loop of one job: observe -> plan -> apply -> write status -> tell.
+"""Reconciles one job: observe -> plan -> apply -> write status -> record Events.
 
-All that is kept between two rounds is in memory for speed alone and may be lost at any moment: the answer to a dry run
-is asked again, a rejection met again, a status that is not written yet decided again (see pacing).
+Whatever is remembered between two reconciliations only saves work and may be lost at any moment: a dry run is repeated,
+a rejection met again, a pending status decided again (see status_throttle).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from elasticjob_runtime.etcd import StoreError
 
 from elasticjob_operator.api import API_VERSION, KIND, ElasticJob, InvalidJobError, Status
 from elasticjob_operator.controller.job_cache import JobCache
-from elasticjob_operator.controller.status_throttle import as_written, conflict_wait, seconds_to_hold
+from elasticjob_operator.controller.status_throttle import as_written, conflict_delay, seconds_to_hold
 from elasticjob_operator.controller.work_queue import WorkQueue
 from elasticjob_operator.etcd import RunWatches
 from elasticjob_operator.kube import Cluster, EventRecorder
@@ -39,47 +39,47 @@ from elasticjob_operator.state import Admission, Connectivity, JobState, Rejecti
 
 log = logging.getLogger(__name__)
 
-FIRST_REJECTION_WAIT, LONGEST_REJECTION_WAIT = 1.0, 60.0
-MISSED_SECONDS = 0.25
-AT_ONCE = 8
-"""Writes of one job to its etcd."""
-NAMED = 4
-"""Names in one line of the log."""
+FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
+CONFLICT_RETRY_SECONDS = 0.25
+ETCD_WRITES = 8
+"""Concurrent writes of one job to its etcd."""
+NAMES_IN_LOG = 4
+"""Object names in one log line."""
 _RENDEZVOUS = (PublishSpec, EvictMember, ClearRun)
 
 
 @dataclasses.dataclass(slots=True)
 class _Memory:
-    """What is remembered of a job between two rounds."""
+    """What is remembered of a job between two reconciliations."""
 
     uid: str
     admission: Admission | None = None
     rejection: Rejection | None = None
     rejections: int = 0
     unanswered: int = 0
-    """Dry runs in a row that got no verdict."""
+    """Dry runs in a row without a verdict."""
     namespace_terminating: bool = False
     run_id: str = ""
-    """Of the run whose rendezvous is followed."""
+    """Of the run whose rendezvous is watched."""
     written_at: float = float("-inf")
     """Monotonic time of the last status write, s."""
-    unwritten: Status | None = None
-    """Decided, and held back."""
-    based_on: Status | None = None
-    """The written status from which that was decided."""
-    held_since: float = 0.0
-    """Monotonic time since which something is, s."""
-    untold: tuple[JobEvent, ...] = ()
-    """Of what is held back."""
+    pending_status: Status | None = None
+    """Decided, but not written yet."""
+    pending_base: Status | None = None
+    """The written status from which `pending_status` was decided."""
+    pending_since: float = 0.0
+    """Monotonic time since which a status is pending, s."""
+    pending_events: tuple[JobEvent, ...] = ()
+    """Events of `pending_status`."""
     conflicts: int = 0
-    """Status writes in a row that came too late: the job had changed."""
-    told_version: str = ""
-    told: collections.Counter[JobEvent] = dataclasses.field(default_factory=collections.Counter)
-    """What was told how often at that version of the job."""
+    """Status writes in a row that failed because the job had changed."""
+    recorded_version: str = ""
+    recorded: collections.Counter[JobEvent] = dataclasses.field(default_factory=collections.Counter)
+    """How often each Event was recorded at that version of the job."""
 
 
 class Reconciler:
-    """`reconcile` is called for one key at a time; different keys at the same time."""
+    """`reconcile` is called concurrently for different keys, never for the same key."""
 
     def __init__(
         self,
@@ -101,40 +101,40 @@ class Reconciler:
         self._memories: dict[NamespacedName, _Memory] = {}
 
     async def reconcile(self, key: NamespacedName) -> None:
-        """Raises ApiError or ConnectionError: try again later."""
+        """Raises ApiError or ConnectionError; retry later."""
         try:
             job = self._jobs.get(key)
         except InvalidJobError as error:
-            await self._refuse(key, error)
+            await self._report_invalid(key, error)
             return
         memory = self._memories.get(key)
         replaced = memory is not None and (job is None or job.uid != memory.uid)
-        if memory is not None and replaced and not await self._leave(key, memory.uid):
+        if memory is not None and replaced and not await self._clean_up(key, memory.uid):
             return
         if job is None:
             self._queue.forget(key)
             return
-        await self._round(key, job, self._memories.setdefault(key, _Memory(uid=job.uid)))
+        await self._reconcile(key, job, self._memories.setdefault(key, _Memory(uid=job.uid)))
 
-    async def _round(self, key: NamespacedName, job: ElasticJob, memory: _Memory) -> None:
+    async def _reconcile(self, key: NamespacedName, job: ElasticJob, memory: _Memory) -> None:
         now = self._clock()
-        world = self._observe(key, job, memory)
-        if memory.unwritten is not None and memory.based_on != job.status:
-            memory.unwritten = (
-                None  # somebody else wrote: an operator that led before, say. It stands, above all an end
+        state = self._observe(key, job, memory)
+        if memory.pending_status is not None and memory.pending_base != job.status:
+            memory.pending_status = (
+                None  # another operator, such as the previous leader, wrote the status: it takes precedence
             )
-        current = job if memory.unwritten is None else job.model_copy(update={"status": memory.unwritten})
-        decided = plan(current, world, self._settings, now)
-        await self._run_watches.follow(key, decided.target)
-        memory.run_id = decided.target.run_id if decided.target else ""
-        _log_actions(key, decided.actions)
-        failure, done = await self._apply(key, job, memory, decided.actions)
-        decided = dataclasses.replace(decided, events=(*decided.events, *events_of_actions(done)))
-        await self._write_status(key, job.metadata.resource_version, job.status, decided, memory, done=bool(done))
+        current = job if memory.pending_status is None else job.model_copy(update={"status": memory.pending_status})
+        planned = plan(current, state, self._settings, now)
+        await self._run_watches.follow(key, planned.target)
+        memory.run_id = planned.target.run_id if planned.target else ""
+        _log_actions(key, planned.actions)
+        failure, done = await self._apply(key, job, memory, planned.actions)
+        planned = dataclasses.replace(planned, events=(*planned.events, *events_of_actions(done)))
+        await self._write_status(key, job.metadata.resource_version, job.status, planned, memory, done=bool(done))
         if failure is not None:
             raise failure
-        if decided.requeue_at is not None:
-            self._look_again(key, decided.requeue_at, now)
+        if planned.requeue_at is not None:
+            self._requeue_at(key, planned.requeue_at, now)
 
     def _observe(self, key: NamespacedName, job: ElasticJob, memory: _Memory) -> JobState:
         return dataclasses.replace(
@@ -148,15 +148,15 @@ class Reconciler:
     async def _apply(
         self, key: NamespacedName, job: ElasticJob, memory: _Memory, actions: tuple[Action, ...]
     ) -> tuple[Exception | None, tuple[Action, ...]]:
-        """Cluster and rendezvous at once. Returns a failure that may pass (what status says is true all the same), and
-        what was created and deleted."""
+        """Writes to cluster and rendezvous concurrently. Returns a temporary failure, which does not affect the status,
+        and what was created and deleted."""
         applied, _ = await asyncio.gather(
             self._cluster.apply(
                 job,
                 [action for action in actions if not isinstance(action, _RENDEZVOUS)],
                 refused=memory.rejections + memory.unanswered > 0,
             ),
-            self._tell_agents(key, [action for action in actions if isinstance(action, _RENDEZVOUS)]),
+            self._write_rendezvous(key, [action for action in actions if isinstance(action, _RENDEZVOUS)]),
             return_exceptions=True,
         )
         if isinstance(applied, BaseException):
@@ -165,28 +165,28 @@ class Reconciler:
             memory.unanswered = memory.unanswered + 1 if applied.unanswered else 0
             memory.admission = applied.admission
             if applied.unanswered:
-                delay = rejection_wait(memory.unanswered, longest=applied.admission.retry_seconds)
+                delay = retry_delay(memory.unanswered, longest=applied.admission.retry_seconds)
                 memory.admission = dataclasses.replace(applied.admission, retry_seconds=delay)
         if applied.namespace_terminating:
-            memory.namespace_terminating = True  # for good: a namespace that is being terminated never comes back
-            log.info("left alone: its namespace is being terminated", extra=about(key))
+            memory.namespace_terminating = True  # permanent: termination of a namespace is never undone
+            log.info("Ignoring the job: its namespace is being terminated", extra=about(key))
             return None, applied.done
         if applied.missed:
-            self._queue.add_at(key, asyncio.get_running_loop().time() + MISSED_SECONDS)
+            self._queue.add_at(key, asyncio.get_running_loop().time() + CONFLICT_RETRY_SECONDS)
         if applied.rejection:
             memory.rejections += 1
-            delay = rejection_wait(memory.rejections)
+            delay = retry_delay(memory.rejections)
             retry_at = self._clock() + datetime.timedelta(seconds=delay)
-            log.warning("refused, again in %.0f s: %s", delay, applied.rejection, extra=about(key))
+            log.warning("Rejected, retrying in %.0f s: %s", delay, applied.rejection, extra=about(key))
             memory.rejection = Rejection(kinds=applied.refused, message=applied.rejection, retry_at=retry_at)
-            self._queue.add(key)  # so that status says so
+            self._queue.add(key)  # to report it in status
         elif memory.rejection is not None and applied.created & memory.rejection.kinds:
             memory.rejection, memory.rejections = None, 0
         return applied.failure, applied.done
 
-    async def _tell_agents(self, key: NamespacedName, actions: list[PublishSpec | EvictMember | ClearRun]) -> None:
-        """Several at once. An etcd that does not answer is waited for once and not for each: the next round asks for
-        what is left."""
+    async def _write_rendezvous(self, key: NamespacedName, actions: list[PublishSpec | EvictMember | ClearRun]) -> None:
+        """Several at once. The first failure ends them, so that an unresponsive etcd is waited for once; the next
+        reconciliation writes what is left."""
         left, failed = iter(actions), False
 
         async def lane() -> None:
@@ -200,73 +200,80 @@ class Reconciler:
                 if failed:
                     return
 
-        await asyncio.gather(*(lane() for _ in range(min(AT_ONCE, len(actions)))))
+        await asyncio.gather(*(lane() for _ in range(min(ETCD_WRITES, len(actions)))))
 
     async def _write_status(
-        self, key: NamespacedName, version: str, written: Status, decided: Plan, memory: _Memory, *, done: bool = False
+        self, key: NamespacedName, version: str, written: Status, planned: Plan, memory: _Memory, *, done: bool = False
     ) -> None:
-        """`version`, `written`: of the job that was decided on; `done`: this round created or deleted something."""
-        stories = tuple(dict.fromkeys(memory.untold + decided.events))
-        if decided.status != written:
+        """`version`, `written`: of the job that was planned for; `done`: this reconciliation created or deleted
+        something."""
+        stories = tuple(dict.fromkeys(memory.pending_events + planned.events))
+        if planned.status != written:
             now = time.monotonic()
-            held_since = memory.held_since if memory.unwritten is not None else now
+            pending_since = memory.pending_since if memory.pending_status is not None else now
             seconds = seconds_to_hold(
-                written, decided.status, now - memory.written_at, done=done, held=now - held_since
+                written, planned.status, now - memory.written_at, done=done, held=now - pending_since
             )
             if seconds > 0:
-                memory.unwritten, memory.untold, memory.held_since = as_written(decided.status), stories, held_since
-                memory.based_on = written
+                memory.pending_status, memory.pending_events, memory.pending_since = (
+                    as_written(planned.status),
+                    stories,
+                    pending_since,
+                )
+                memory.pending_base = written
                 self._queue.add_at(key, asyncio.get_running_loop().time() + seconds)
                 return
-            memory.untold = stories  # also where the write fails
-            if not await self._send_status(key, version, decided.status, memory):
+            memory.pending_events = stories  # kept if the write fails
+            if not await self._send_status(key, version, planned.status, memory):
                 return
-        memory.unwritten, memory.untold = None, ()
-        self._tell(key, memory, stories)
+        memory.pending_status, memory.pending_events = None, ()
+        self._record_events(key, memory, stories)
 
     async def _send_status(self, key: NamespacedName, version: str, status: Status, memory: _Memory) -> bool:
-        """False: it was not written, because the job is gone or has changed; then it is decided on anew."""
+        """False: not written, because the job was deleted or has changed; it is reconciled again."""
         if str(self._jobs.version(key)) != version:
-            self._queue.add(key)  # changed while this round was under way
+            self._queue.add(key)  # changed during this reconciliation
             return False
         answer = await self._cluster.write_status(key, memory.uid, version, status.to_api())
         if answer.job is None:
-            log.info("the job is gone", extra=about(key))
+            log.info("The job was deleted", extra=about(key))
             self._jobs.remove(key, memory.uid)
             self._queue.add(key)
             return False
         generation = self._jobs.generation(key)
         self._jobs.put(answer.job)
         if not answer.written:
-            delay = conflict_wait(memory.conflicts)
+            delay = conflict_delay(memory.conflicts)
             memory.conflicts += 1
-            log.info("the status came too late, the job has changed: deciding anew in %.2f s", delay, extra=about(key))
+            log.info(
+                "The job changed before its status was written, reconciling again in %.2f s", delay, extra=about(key)
+            )
             self._queue.add_at(key, asyncio.get_running_loop().time() + delay)
             return False
         memory.written_at, memory.conflicts = time.monotonic(), 0
         if generation != self._jobs.generation(key):
-            self._queue.add(key)  # the watch will tell of that change of the spec as of something known
+            self._queue.add(key)  # the watch will deliver that spec change as a known version
         return True
 
-    def _tell(self, key: NamespacedName, memory: _Memory, stories: Iterable[JobEvent]) -> None:
+    def _record_events(self, key: NamespacedName, memory: _Memory, stories: Iterable[JobEvent]) -> None:
         version = str(self._jobs.version(key))
-        if memory.told_version != version:
-            memory.told_version = version
-            memory.told.clear()
+        if memory.recorded_version != version:
+            memory.recorded_version = version
+            memory.recorded.clear()
         for story in stories:
             log.info("%s: %s", story.reason.value, story.message, extra=about(key, story.reason.value))
-            again = memory.told[story]  # the same deed once more, with no status written between
-            memory.told[story] += 1
+            again = memory.recorded[story]  # the same action again, without a status write in between
+            memory.recorded[story] += 1
             self._recorder.record(*key, memory.uid, f"{version}.{again}" if again else version, story)
 
-    def _look_again(self, key: NamespacedName, when: datetime.datetime, now: datetime.datetime) -> None:
+    def _requeue_at(self, key: NamespacedName, when: datetime.datetime, now: datetime.datetime) -> None:
         delay = (when - now).total_seconds()
         if delay <= 0:
             self._queue.add(key)
         else:
             self._queue.add_at(key, asyncio.get_running_loop().time() + delay)
 
-    async def _refuse(self, key: NamespacedName, error: InvalidJobError) -> None:
+    async def _report_invalid(self, key: NamespacedName, error: InvalidJobError) -> None:
         body = self._jobs.body(key)
         if body is None:
             return
@@ -277,26 +284,26 @@ class Reconciler:
             key, str(self._jobs.version(key)), before, plan_for_invalid_spec(body, error, self._clock()), memory
         )
 
-    async def _leave(self, key: NamespacedName, uid: str) -> bool:
-        """The job was deleted: owner references take its objects; its keys in an etcd of the user's we take ourselves,
-        once its agents are gone. False: not yet."""
+    async def _clean_up(self, key: NamespacedName, uid: str) -> bool:
+        """The job was deleted: the garbage collector deletes its objects; its keys in a user's etcd are deleted here,
+        once its agents have ended. False: not yet."""
         view = self._run_watches.view(key)
         if view.connectivity is Connectivity.REACHABLE and not view.empty:
             if self._cluster.has_active_pods(key, uid):
-                return False  # their end wakes this key again
-            await self._tell_agents(key, [ClearRun(reason="the job was deleted")])
+                return False  # their end requeues this key
+            await self._write_rendezvous(key, [ClearRun(reason="the job was deleted")])
         await self._run_watches.follow(key, None)
         del self._memories[key]
         return True
 
 
-def rejection_wait(rejections: int, *, longest: float = LONGEST_REJECTION_WAIT) -> float:
-    """How long after the last of so many rejections in a row the next try comes, s."""
-    return min(longest, FIRST_REJECTION_WAIT * 2.0 ** min(rejections - 1, 10))
+def retry_delay(rejections: int, *, longest: float = MAX_RETRY_SECONDS) -> float:
+    """Delay after so many rejections in a row, s."""
+    return min(longest, FIRST_RETRY_SECONDS * 2.0 ** min(rejections - 1, 10))
 
 
 def about(key: NamespacedName, reason: str = "") -> dict[str, object]:
-    """Which job a log record is about, for kopf's formatters, and why."""
+    """The job that a log record is about, for kopf's formatters, and the reason."""
     extra: dict[str, object] = {
         "k8s_ref": {"apiVersion": API_VERSION, "kind": KIND, "namespace": key[0], "name": key[1]}
     }
@@ -304,13 +311,13 @@ def about(key: NamespacedName, reason: str = "") -> dict[str, object]:
 
 
 def _log_actions(key: NamespacedName, actions: Iterable[Action]) -> None:
-    """One line for all of a kind and reason: a job of a thousand workers is not told of in a thousand lines."""
+    """One line per kind and reason: a job of a thousand workers must not log a thousand lines."""
     groups: dict[tuple[str, str], list[str]] = {}
     for action in actions:
         groups.setdefault((type(action).__name__, action.reason), []).append(_name(action))
     for (kind, why), names in groups.items():
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        log.info("%s %s%s: %s", kind, ", ".join(names[:NAMED]), more, why, extra=about(key, why))
+        more = f" and {len(names) - NAMES_IN_LOG} more" if len(names) > NAMES_IN_LOG else ""
+        log.info("%s %s%s: %s", kind, ", ".join(names[:NAMES_IN_LOG]), more, why, extra=about(key, why))
 
 
 def _name(action: Action) -> str:

@@ -1,8 +1,8 @@
-"""The safety net: every job is looked at again now and then, and the list of jobs is compared with the API server's.
+"""The periodic resync: requeues every job, and compares the cached jobs with the API server's.
 
-kopf's watch tells of changes at once, but not of a job that vanished while it was disconnected, and a watch can fall
-silent. The audit lists names and versions only (PartialObjectMetadata). What it finds it repairs; a watch that misses
-changes again and again is dead, which the liveness probe reports.
+kopf's watch reports changes at once, but not the deletion of a job while it was disconnected, and a watch can go
+silent. The resync lists names and versions only (PartialObjectMetadata) and corrects differences. A watch that misses
+changes repeatedly is dead, which the liveness probe reports.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from elasticjob_operator.names import NamespacedName
 log = logging.getLogger(__name__)
 
 DEAD_AFTER = 3
-"""Audits that found what a watch had not told of, without one word from that watch in between."""
+"""Resyncs in a row that found changes which the watch had missed, without an event from it in between."""
 
-HURRY_SECONDS = 2.0
-"""Between audits after a watch was begun anew: time for it to tell what there is."""
+RESTART_SECONDS = 2.0
+"""Delay of a resync after a watch was restarted, s: time for it to list the jobs."""
 
 
 class Resync:
@@ -46,29 +46,29 @@ class Resync:
         self._namespaces = namespaces or ("",)
         self._seconds = seconds
         self._on_dead = on_dead
-        self._suspects: dict[NamespacedName, int] = {}
-        """Jobs of which the last audit knew more than the watch, and the version it saw."""
+        self._unconfirmed: dict[NamespacedName, int] = {}
+        """Jobs of which the last resync knew more than the watch, and the version it saw."""
         self._missed: dict[str, int] = {}
-        """By watch (one for each namespace, or one for all): audits with findings since it last told anything."""
+        """By watch (one for each namespace, or one for all): resyncs that found missed changes since its last event."""
 
         self._hurry = asyncio.Event()
         self._hurried = 0
 
-    def hurry(self) -> None:
-        """The watch was begun anew: what vanished meanwhile takes two audits to be sure of."""
+    def on_watch_restarted(self) -> None:
+        """The watch was restarted: it takes two resyncs to confirm which jobs were deleted meanwhile."""
         self._hurried = 2
         self._hurry.set()
 
     async def run(self) -> None:
         while True:
-            await self._rest()
+            await self._wait()
             try:
-                await self._audit()
+                await self._compare()
             except (ApiError, ConnectionError) as error:
-                log.warning("cannot list ElasticJobs: %s", error)
-            self._resync()
+                log.warning("Cannot list ElasticJobs: %s", error)
+            self._requeue_all()
 
-    async def _rest(self) -> None:
+    async def _wait(self) -> None:
         if not self._hurried:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._seconds * random.uniform(0.9, 1.1)):  # noqa: S311 spreads load
@@ -76,34 +76,34 @@ class Resync:
         if self._hurried:
             self._hurry.clear()
             self._hurried -= 1
-            await asyncio.sleep(min(HURRY_SECONDS, self._seconds))
+            await asyncio.sleep(min(RESTART_SECONDS, self._seconds))
 
-    def heard(self, key: NamespacedName) -> None:
-        """The watch told of that job."""
+    def on_watch_event(self, key: NamespacedName) -> None:
+        """The watch delivered an event of that job."""
         self._missed.pop(self._watch_of(key), None)
 
     def _watch_of(self, key: NamespacedName) -> str:
         return key[0] if key[0] in self._namespaces else ""
 
-    def _resync(self) -> None:
-        """All jobs, spread over a part of the interval."""
+    def _requeue_all(self) -> None:
+        """Spread over half of the interval."""
         now = asyncio.get_running_loop().time()
         for key in self._jobs:
             self._queue.add_at(key, now + random.uniform(0, self._seconds / 2))  # noqa: S311 spreads load
 
-    async def _audit(self) -> None:
+    async def _compare(self) -> None:
         listed: dict[NamespacedName, tuple[str, int]] = {}
         for namespace in self._namespaces:
             listed |= await list_job_versions(self._client, namespace)
         behind = {key: version for key, (_, version) in listed.items() if self._jobs.version(key) < version}
-        missed = [key for key, version in behind.items() if self._suspects.get(key) == version]
-        vanished = [key for key in self._jobs if key not in listed and key in self._suspects]
-        self._suspects = {**behind, **{key: -1 for key in self._jobs if key not in listed}}
+        missed = [key for key, version in behind.items() if self._unconfirmed.get(key) == version]
+        vanished = [key for key in self._jobs if key not in listed and key in self._unconfirmed]
+        self._unconfirmed = {**behind, **{key: -1 for key in self._jobs if key not in listed}}
         for key in missed:
-            log.warning("%s/%s: changed, and the watch did not tell", *key)
+            log.warning("The watch missed a change of %s/%s", *key)
             await self._read(key)
         for key in vanished:
-            log.warning("%s/%s: gone, and the watch did not tell", *key)
+            log.warning("The watch missed the deletion of %s/%s", *key)
             self._forget(key)
         for watch in {self._watch_of(key) for key in missed}:
             self._missed[watch] = self._missed.get(watch, 0) + 1
@@ -119,5 +119,5 @@ class Resync:
 
     def _forget(self, key: NamespacedName) -> None:
         self._jobs.remove(key, self._jobs.uid(key))
-        self._suspects.pop(key, None)
+        self._unconfirmed.pop(key, None)
         self._queue.add(key)

@@ -1,9 +1,9 @@
-"""A work queue of keys, as client-go's: a key is in it at most once, and never worked on twice at the same time.
+"""A work queue of keys, like client-go's: a key is queued at most once, and never processed twice at the same time.
 
-add(key)              now. While the key is worked on: again right after
+add(key)              now; while the key is being processed: right after
 add_at(key, when)     at a time of the loop's clock; the earliest of several wins
-work(handle)          N workers call `await handle(key)`; an exception is logged and the key comes again after a growing
-                      wait. A worker waits for a slow key no longer than its budget
+work(handle)          N workers call `await handle(key)`; an exception is logged and the key is requeued with
+                      exponential backoff. A slow key occupies a worker for `WORKER_SECONDS` at most
 """
 
 from __future__ import annotations
@@ -22,51 +22,50 @@ log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
-FIRST_WAIT, LONGEST_WAIT = 0.25, 60.0
-BUDGET = 1.0
-"""For how long a round holds a worker, s. One that takes longer waits for somebody - a webhook, an etcd that is frozen
-- and does so without a worker from then on; the next round of such a key takes none at all."""
-SLOW_ROUNDS, SLOW_WAIT = 40, 0.25
-"""While so many rounds are under way, no other key that is known to be slow begins one; it looks again after so long,
-s."""
+FIRST_WAIT, MAX_WAIT = 0.25, 60.0
+WORKER_SECONDS = 1.0
+"""How long a reconciliation occupies a worker. A longer one waits for something - a webhook, a frozen etcd - and
+continues without a worker; the next one of that key takes none at all."""
+MAX_SLOW, SLOW_WAIT = 40, 0.25
+"""While so many reconciliations are running, a key known to be slow is not started but delayed by `SLOW_WAIT`, s."""
 
 
 class WorkQueue(Generic[K]):
-    """`rest(key)`: for how long a key, once worked on, is left alone, s. What comes meanwhile is taken together; the
-    first thing after a quiet time is not held up."""
+    """`cooldown(key)`: how long a processed key is not processed again, s. What is added meanwhile is processed
+    together; the first addition after a quiet time is not delayed."""
 
-    def __init__(self, rest: Callable[[K], float] = lambda _: 0.0) -> None:
-        self._rest = rest
-        self._resting: dict[K, float] = {}
+    def __init__(self, cooldown: Callable[[K], float] = lambda _: 0.0) -> None:
+        self._cooldown = cooldown
+        self._cooling: dict[K, float] = {}
         """Until when (monotonic, s)."""
         self._ready: asyncio.Queue[K] = asyncio.Queue()
         self._waiting: dict[K, float] = {}
-        """In `_ready`, in that order, and since when (monotonic, s)."""
-        self._working: set[K] = set()
-        self._again: set[K] = set()
-        """Added while worked on."""
+        """In `_ready`, in this order, and since when (monotonic, s)."""
+        self._processing: set[K] = set()
+        self._dirty: set[K] = set()
+        """Added while being processed."""
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
         self._slow: set[K] = set()
-        """Keys whose last round went beyond its budget."""
-        self._rounds: set[asyncio.Task[None]] = set()
-        """Under way, with a worker or without."""
+        """Keys whose last reconciliation exceeded `WORKER_SECONDS`."""
+        self._running: set[asyncio.Task[None]] = set()
+        """Running, with a worker or without."""
         self._broken: asyncio.Future[None]
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._again)
+        return len(self._waiting) + len(self._dirty)
 
     @property
     def age(self) -> float:
-        """How long the key at the head has waited, s."""
+        """How long the first key has waited, s."""
         return time.monotonic() - next(iter(self._waiting.values())) if self._waiting else 0.0
 
     def add(self, key: K) -> None:
-        if key in self._working:
+        if key in self._processing:
             self._cancel_timer(key)
-            self._again.add(key)
-        elif (until := self._resting.pop(key, 0.0)) > time.monotonic():
-            self._resting[key] = until
+            self._dirty.add(key)
+        elif (until := self._cooling.pop(key, 0.0)) > time.monotonic():
+            self._cooling[key] = until
             self.add_at(key, until)
         else:
             self._put(key)
@@ -86,10 +85,10 @@ class WorkQueue(Generic[K]):
         self._timers[key] = loop.call_at(max(when, loop.time()), self._on_timer, key)
 
     def forget(self, key: K) -> None:
-        """No more waiting for that key, and its failures are forgiven."""
+        """Drops the timer, backoff and history of the key."""
         self._cancel_timer(key)
         self._failures.pop(key, None)
-        self._resting.pop(key, None)
+        self._cooling.pop(key, None)
         self._slow.discard(key)
 
     async def work(self, handle: Callable[[K], Awaitable[None]], workers: int) -> None:
@@ -100,61 +99,61 @@ class WorkQueue(Generic[K]):
             await asyncio.gather(*tasks, self._broken)
         finally:
             self._broken.cancel()
-            for task in (*tasks, *self._rounds):
+            for task in (*tasks, *self._running):
                 task.cancel()
-            await asyncio.gather(*tasks, *self._rounds, return_exceptions=True)
+            await asyncio.gather(*tasks, *self._running, return_exceptions=True)
 
     async def _worker(self, handle: Callable[[K], Awaitable[None]]) -> None:
         while True:
             key = await self._ready.get()
             waited = time.monotonic() - self._waiting.pop(key)
-            if key in self._slow and len(self._rounds) >= SLOW_ROUNDS:
+            if key in self._slow and len(self._running) >= MAX_SLOW:
                 self.add_at(key, asyncio.get_running_loop().time() + SLOW_WAIT)
                 continue
             metrics.QUEUE_WAIT.observe(waited)
-            self._working.add(key)
-            work = asyncio.create_task(self._round(handle, key))
-            self._rounds.add(work)
-            work.add_done_callback(self._on_round_done)
+            self._processing.add(key)
+            work = asyncio.create_task(self._process(handle, key))
+            self._running.add(work)
+            work.add_done_callback(self._on_process_done)
             if key not in self._slow:
-                await asyncio.wait({work}, timeout=BUDGET)
+                await asyncio.wait({work}, timeout=WORKER_SECONDS)
 
-    async def _round(self, handle: Callable[[K], Awaitable[None]], key: K) -> None:
+    async def _process(self, handle: Callable[[K], Awaitable[None]], key: K) -> None:
         began = time.monotonic()
         try:
             with metrics.RECONCILE.time():
                 await handle(key)
             self._failures.pop(key, None)
-        except Exception as error:  # noqa: BLE001  one job's fault, whatever it is, must not stop the others
+        except Exception as error:  # noqa: BLE001  a fault in one job must not stop the others
             self._on_failure(key, error)
         finally:
-            self._working.discard(key)
-            (self._slow.add if time.monotonic() - began > BUDGET else self._slow.discard)(key)
-            if (seconds := self._rest(key)) > 0:
-                self._resting[key] = time.monotonic() + seconds
-            if key in self._again:
-                self._again.discard(key)
+            self._processing.discard(key)
+            (self._slow.add if time.monotonic() - began > WORKER_SECONDS else self._slow.discard)(key)
+            if (seconds := self._cooldown(key)) > 0:
+                self._cooling[key] = time.monotonic() + seconds
+            if key in self._dirty:
+                self._dirty.discard(key)
                 self.add(key)
 
-    def _on_round_done(self, work: asyncio.Task[None]) -> None:
-        """What `_round` does not catch is no fault of a job: `work` ends with it."""
-        self._rounds.discard(work)
-        error = RuntimeError("somebody cancelled a round") if work.cancelled() else work.exception()
+    def _on_process_done(self, work: asyncio.Task[None]) -> None:
+        """An exception that `_process` does not catch ends `work`."""
+        self._running.discard(work)
+        error = RuntimeError("a reconciliation was cancelled") if work.cancelled() else work.exception()
         if error is not None and not self._broken.done():
             self._broken.set_exception(error)
 
     def _on_failure(self, key: K, error: Exception) -> None:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        delay = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(failures - 1, 20)) * random.uniform(0.75, 1.25)  # noqa: S311 spreads load
+        delay = min(MAX_WAIT, FIRST_WAIT * 2 ** min(failures - 1, 20)) * random.uniform(0.75, 1.25)  # noqa: S311 spreads load
         expected = isinstance(error, ConnectionError) or hasattr(error, "status")
-        log.warning("%s: %s; again in %.1f s", key, error, delay, exc_info=None if expected else error)
+        log.warning("%s: %s; retrying in %.1f s", key, error, delay, exc_info=None if expected else error)
         self.add_at(key, asyncio.get_running_loop().time() + delay)
 
     def _on_timer(self, key: K) -> None:
         self._timers.pop(key, None)
-        self._resting.pop(key, None)
-        if key in self._working:
-            self._again.add(key)
+        self._cooling.pop(key, None)
+        if key in self._processing:
+            self._dirty.add(key)
         else:
             self._put(key)
 

@@ -1,15 +1,14 @@
-"""The operator's side of the Kubernetes API: informers that observe, and the few writes. Beside `rendezvous`, the only
-I/O.
+"""The operator's side of the Kubernetes API: informers, and the few writes. Besides `etcd`, the operator's only I/O.
 
-Errors, all from `cluster.api`:
+Errors, all from `kube.client`:
 
-    ApiError         the API server answered with an error; has `status`, `reason` and the server's own words
-      NotFoundError       404: gone already, or never there
-      ConflictError       409: exists already, or is not the object it was
-      GoneError           410: the history before this resourceVersion is no longer kept
-      RefusedError        other 4xx: the request itself is at fault, or not allowed (quota, admission, RBAC)
-        NamespaceTerminatingError  the namespace is being terminated or gone: nothing can be created there any more
-    ConnectionError  no answer (aiohttp's errors are chained)
+    ApiError         the API server returned an error; has `status`, `reason` and the server's message
+      NotFoundError       404: does not exist
+      ConflictError       409: exists already, or has changed
+      GoneError           410: this resourceVersion is too old
+      RefusedError        other 4xx: the request is invalid or forbidden (quota, admission, RBAC)
+        NamespaceTerminatingError  the namespace is being terminated or deleted: nothing can be created in it
+    ConnectionError  no response (aiohttp's errors are chained)
 """
 
 from elasticjob_operator.kube.client import (

@@ -1,8 +1,8 @@
-"""What an informer knows: objects by namespace and name, ordered by resourceVersion.
+"""An informer's cache: the latest version of each object, by namespace and name.
 
-The informer is the truth. Answers to our own writes are entered as well, so that the next plan sees them and does not
-do the same again - but only where they are newer than everything the informer has told, or an object that was deleted
-meanwhile would come back for ever.
+The informer is authoritative. Responses to our own writes are stored as well, so that the next plan sees them and does
+not repeat the write, but only where they are newer than everything the informer has seen: otherwise an object deleted
+meanwhile would come back forever.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from elasticjob_operator.names import NamespacedName
 T = TypeVar("T")
 Json = dict[str, Any]
 Entry = tuple[int, T, NamespacedName | None]
-"""resourceVersion, what is kept, group"""
+"""resourceVersion, cached value, group"""
 
-REMEMBERED = 1000
-"""Objects that are gone."""
+MAX_TOMBSTONES = 1000
+"""Deleted objects to remember."""
 
 
 class ObjectCache(Generic[T]):
-    """`convert`: from the API's object to what is kept. `group`: under which keys (usually one job) an object is found.
-    `index`: at which place, such as a node, an object is, so that the groups with objects there are found without
-    looking at all; empty: nowhere.
+    """`convert` turns an API object into the cached value. `group` returns the job that it belongs to. `index` returns
+    an index value, such as the node name, by which the groups with such objects are found; empty: not indexed.
 
-    `changed(group key)` is called for every change that could matter.
+    `changed(group)` is called for every change of a cached value.
     """
 
     def __init__(
@@ -47,10 +46,10 @@ class ObjectCache(Generic[T]):
         self._objects: dict[NamespacedName, Entry[T]] = {}
         self._groups: dict[NamespacedName, set[NamespacedName]] = {}
         self._places: dict[str, collections.Counter[NamespacedName]] = {}
-        """By place, how many objects of which groups are there."""
+        """By index value, how many objects each group has."""
         self._by_name: dict[str, T] | None = None
-        self._gone: dict[NamespacedName, int] = {}
-        """Of the last objects that were deleted: their last version. A late word must not bring them back."""
+        self._tombstones: dict[NamespacedName, int] = {}
+        """The last versions of deleted objects, so that a late event does not bring them back."""
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -68,64 +67,63 @@ class ObjectCache(Generic[T]):
 
     @property
     def by_name(self) -> Mapping[str, T]:
-        """Of a resource without namespaces. What was returned does not change; without news it is the same again."""
+        """Of a cluster-scoped resource. An immutable snapshot; the same one until something changes."""
         if self._by_name is None:
             self._by_name = {name: value for (_, name), (_, value, _) in self._objects.items()}
         return self._by_name
 
     def groups_at(self, place: str) -> list[NamespacedName]:
-        """Groups with an object at that place of the index."""
+        """Groups with an object of that index value."""
         return list(self._places.get(place, ()))
 
     def put(self, body: Json) -> None:
-        """An added or changed object. A state of a known object that is no news is ignored, and so is one of an object
-        that is gone."""
+        """An added or modified object. An old version, also of a deleted object, is ignored."""
         name, version = name_of(body), version_of(body)
         known = self._objects.get(name)
-        if version and version <= (known[0] if known is not None else self._gone.get(name, 0)):
+        if version and version <= (known[0] if known is not None else self._tombstones.get(name, 0)):
             return
         value, group = self._convert(body), self._group(body)
-        self._file(name, known, (version, value, group))
+        self._index_entry(name, known, (version, value, group))
         if known is None or known[1] != value:
             self._by_name = None
-            self._tell(group, known[2] if known else None)
+            self._notify(group, known[2] if known else None)
 
     def remove(self, body: Json) -> None:
-        """A deleted object, as it was last. A younger one of the same name stays."""
+        """A deleted object, in its last version. A newer one of the same name is kept."""
         known = self._objects.get(name_of(body))
         if known is None or known[0] <= version_of(body):
-            self._gone[name_of(body)] = version_of(body)
-            while len(self._gone) > REMEMBERED:
-                del self._gone[next(iter(self._gone))]
+            self._tombstones[name_of(body)] = version_of(body)
+            while len(self._tombstones) > MAX_TOMBSTONES:
+                del self._tombstones[next(iter(self._tombstones))]
         if known is not None and known[0] <= version_of(body):
             self.drop(name_of(body))
 
     def replacement(self, namespace: str = "") -> Replacement:
-        """Takes all there is (in `namespace`; empty: everywhere) page by page, so that a long list is never held
-        whole."""
+        """Replaces all objects (in `namespace`; empty: in all) page by page, so that a long list is never in memory as
+        a whole."""
         return Replacement(self, namespace)
 
     def replace(self, bodies: Iterable[Json], version: int, namespace: str = "") -> None:
-        """All there is, as of `version`."""
+        """Replaces all objects by a list as of `version`."""
         replacement = self.replacement(namespace)
         replacement.add(bodies)
         replacement.finish(version)
 
     def older_than(self, version: int, namespace: str) -> set[NamespacedName]:
-        """Names of what is known of that namespace (empty: of all) and has not changed since."""
+        """Names of the objects in a namespace (empty: in all) that have not changed since."""
         return {name for name, entry in self._objects.items() if entry[0] <= version and namespace in ("", name[0])}
 
     def drop(self, name: NamespacedName) -> None:
-        """It is gone, though nobody said so."""
+        """It was deleted, though no event said so."""
         entry = self._objects[name]
         self._by_name = None
-        self._file(name, entry, None)
-        self._tell(entry[2])
+        self._index_entry(name, entry, None)
+        self._notify(entry[2])
 
-    def _file(self, name: NamespacedName, before: Entry[T] | None, after: Entry[T] | None) -> None:
-        """Under its name, its group and its place."""
+    def _index_entry(self, name: NamespacedName, before: Entry[T] | None, after: Entry[T] | None) -> None:
+        """Updates the indexes by name, group and index value."""
         if before is not None and before[2] is not None and (after is None or after[2] != before[2]):
-            _leave(self._groups, before[2], name)
+            _discard(self._groups, before[2], name)
         if after is not None:
             self._objects[name] = after
             if after[2] is not None:
@@ -146,13 +144,13 @@ class ObjectCache(Generic[T]):
             if not groups:
                 del self._places[place]
 
-    def _tell(self, *groups: NamespacedName | None) -> None:
+    def _notify(self, *groups: NamespacedName | None) -> None:
         for group in {each for each in groups if each is not None}:
             self._changed(group)
 
 
 class Replacement:
-    """All there is of a resource, as a list tells it. What came in later from our own writes stays."""
+    """A list of all objects, page by page. Newer versions from our own writes are kept."""
 
     def __init__(self, store: ObjectCache[Any], namespace: str) -> None:
         self._store = store
@@ -166,12 +164,12 @@ class Replacement:
             self._store.put(body)
 
     def finish(self, version: int) -> None:
-        """That was all, as of `version`: whatever else is known is gone."""
+        """The list is complete, as of `version`: drops everything else."""
         for name in self._store.older_than(version, self._namespace) - self._seen:
             self._store.drop(name)
 
 
-def _leave(groups: dict[NamespacedName, set[NamespacedName]], group: NamespacedName, name: NamespacedName) -> None:
+def _discard(groups: dict[NamespacedName, set[NamespacedName]], group: NamespacedName, name: NamespacedName) -> None:
     members = groups[group]
     members.discard(name)
     if not members:
@@ -184,12 +182,11 @@ def name_of(body: Json) -> NamespacedName:
 
 
 def to_bytes(value: Any) -> bytes:
-    """JSON that takes no more memory than it is long: what orjson gives keeps the buffer in which it was made."""
+    """Compact JSON: the result of orjson.dumps keeps its larger buffer."""
     return bytes(memoryview(orjson.dumps(value)))
 
 
 def version_of(body: Json) -> int:
-    """resourceVersion; comparable as a number within one resource (Kubernetes 1.35 guarantees it, etcd always had it
-    so)."""
+    """resourceVersion as a number, comparable within one resource (guaranteed since Kubernetes 1.35, true before)."""
     text = str(body.get("metadata", {}).get("resourceVersion", ""))
     return int(text) if text.isdigit() else 0

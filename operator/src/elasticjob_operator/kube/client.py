@@ -1,6 +1,6 @@
 """Requests to the API server: dicts in, dicts out, over aiohttp, with the credentials and TLS of `kubernetes.aio`.
 
-The client's own methods are not used: the same call costs five times the CPU there, and we need eight kinds of request.
+The methods of the official client are not used: the same call costs five times the CPU.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 
 REQUEST_SECONDS = 35.0
-"""Longer than the longest time-out of a webhook: the API server's own words say more than none."""
+"""Longer than the longest timeout of a webhook, so that the API server's error arrives."""
 KEEP_ALIVE_SECONDS = 60.0
-"""A burst of failures must not begin with a TLS handshake for each request. The API server closes after 90 s."""
+"""A burst of requests must not start with a TLS handshake each. The API server closes idle connections after 90 s."""
 BUSY_RETRIES = 6
 LONGEST_RETRY_AFTER = 30.0
 FAULT_RETRIES, FIRST_FAULT_WAIT = 2, 0.1
-"""After a 5xx that says nothing: one bad moment of the server must not cost a whole round."""
+"""After a 5xx without Retry-After: a momentary fault of the server must not fail the reconciliation."""
 SLOW_FAULT_SECONDS = 3.0
 
 Json = dict[str, Any]
 
 
 class ApiError(Exception):
-    """The API server's answer was an error."""
+    """The API server returned an error."""
 
     def __init__(self, status: int, reason: str, message: str) -> None:
         super().__init__(message or reason or f"HTTP status {status}")
@@ -56,24 +56,24 @@ class GoneError(ApiError):
 
 
 class RefusedError(ApiError):
-    """400, 401, 403, 405, 413, 422 ...: trying the same again at once is no use."""
+    """400, 401, 403, 405, 413, 422 ...: an immediate retry is of no use."""
 
 
 class NamespaceTerminatingError(RefusedError):
-    """The namespace is being terminated, or is gone: nothing can be created in it ever again."""
+    """The namespace is being terminated or deleted: nothing can be created in it."""
 
 
 class RequestTimeoutError(ConnectionError):
-    """The request was sent, and not answered in time."""
+    """The request was sent, and no response came in time."""
 
 
 class NotLeaderError(ConnectionError):
-    """This operator may not write any more: another one may by now."""
+    """This operator lost the leader election and must not write."""
 
 
 class KubeClient:
-    """Any number of requests at once; a pool of connections bounds them. Watches have connections of their own, or
-    those of many namespaces would leave none to write. `may_write` is asked before everything that is not a read."""
+    """Concurrent requests, bounded by a connection pool. Watches are outside the pool: those of many namespaces would
+    exhaust it. `may_write` is checked before every request but GET."""
 
     def __init__(self, client: ApiClient, may_write: Callable[[], bool] = lambda: True) -> None:
         self._client = client
@@ -98,8 +98,8 @@ class KubeClient:
         content_type: str = "application/json",
         accept: str = "application/json",
     ) -> Json:
-        """The answer's object. Waits and tries again while the server is too busy (429, or 5xx that says when to come
-        back), or fails.
+        """Returns the response's object. Retries while the server is overloaded (429, or 5xx with Retry-After) or
+        fails.
 
         Raises ApiError or ConnectionError.
         """
@@ -155,7 +155,7 @@ class KubeClient:
         session: aiohttp.ClientSession | None = None,
     ) -> aiohttp.ClientResponse:
         if method != "GET" and not self._may_write():
-            raise NotLeaderError(f"{method} {path}: not sent, because this operator does not lead any more")
+            raise NotLeaderError(f"{method} {path}: not sent: this operator is no longer the leader")
         configuration = self._configuration
         headers = {"Accept": accept, "Content-Type": content_type}
         if token := await configuration.get_api_key_with_prefix("BearerToken", alias="authorization"):
@@ -185,10 +185,9 @@ def _no_answer(method: str, path: str, error: Exception) -> ConnectionError:
 
 
 def _retry_after(response: aiohttp.ClientResponse, attempt: int, took: float) -> float | None:
-    """Seconds to wait; None: do not try again. Every write of ours may be sent twice: it names its object, or a uid.
+    """Seconds until the retry; None: do not retry. All our writes are idempotent: each has an object name or a UID.
 
-    `took`: for how long the server thought, s. A fault that took long, such as a webhook that hangs, would take as long
-    again.
+    `took`: duration of the request, s. A slow failure, such as a hanging webhook, would take as long again.
     """
     header = response.headers.get("Retry-After", "")
     if response.status == 429 or (response.status >= 500 and header):

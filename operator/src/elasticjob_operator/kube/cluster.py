@@ -1,4 +1,4 @@
-"""The cluster as the reconciler sees it: what there is of a job, and carrying out what a plan asks for."""
+"""The cluster as the reconciler sees it: observes the objects of a job, and executes the actions of a plan."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from elasticjob_operator.state import JobState, Kind, OwnedObject, Pod
 log = logging.getLogger(__name__)
 
 NODES_SECONDS = 0.05
-"""For how long changes of nodes are gathered, s."""
+"""How long changes of nodes are collected, s."""
 
 
 class Cluster:
-    """`changed(key)`: something that belongs to that job changed."""
+    """`changed(key)` is called when an object of that job changes."""
 
     def __init__(self, api: KubeClient, settings: Settings, changed: Callable[[NamespacedName], None]) -> None:
         self._client = api
@@ -52,7 +52,7 @@ class Cluster:
 
     def _watch(self, resource: ApiResource, store: ObjectCache[Any]) -> None:
         for namespace in self._namespaces:
-            # Autoscalers are the one kind that jobs can do without: an older chart gives no right to them.
+            # Jobs work without autoscalers, and an older chart grants no access to them.
             optional = resource is AUTOSCALERS
             informer = Informer(
                 self._client, resource, store, namespace=namespace, selector=names.LABEL_JOB, optional=optional
@@ -64,11 +64,11 @@ class Cluster:
         return (*self._informers.values(), self._node_informer)
 
     async def synced(self) -> None:
-        """Returns when everything was listed once."""
+        """Returns when all informers have synced."""
         await asyncio.gather(*(informer.synced.wait() for informer in self.informers))
 
     def observe(self, key: NamespacedName, uid: str) -> JobState:
-        """Without the rendezvous, which is not the cluster's."""
+        """Without the rendezvous, which is in etcd."""
         pods = list(self._pods.of(key))
         objects = [each for store in self._objects.values() for each in store.of(key)]
         foreign = {("Pod", pod.name) for pod in pods if pod.job_uid != uid}
@@ -90,8 +90,8 @@ class Cluster:
         return any(pod.job_uid == uid and not pod.ended for pod in self._pods.of(key))
 
     async def apply(self, job: ElasticJob, actions: Iterable[Action], *, refused: bool = False) -> ApplyResult:
-        """Carries out what can be, many at once. `refused`: the last create of this job was. What failed and may pass
-        is in `failure`."""
+        """Executes the actions concurrently. `refused`: the last create of this job was rejected. A temporary failure
+        is returned in `failure`."""
         actions = list(actions)
         nodes = {action.node for action in actions if isinstance(action, ReadHeartbeat)}
         read = await asyncio.gather(*(self._heartbeats.read(node) for node in nodes), return_exceptions=True)
@@ -105,24 +105,24 @@ class Cluster:
         return applied
 
     async def write_status(self, key: NamespacedName, uid: str, version: str, status: Json) -> StatusWrite:
-        """Refused where the job is not as it was at that resourceVersion. Raises ApiError or ConnectionError."""
+        """Not written where the job has changed since that resourceVersion. Raises ApiError or ConnectionError."""
         return await write_status(self._client, key, uid, version, status)
 
     def _on_written(self, resource: ApiResource, body: Json) -> None:
-        """The answer to a write of ours, so that the next plan knows."""
+        """Stores the response to our own write, so that the next plan sees it."""
         namespace = body["metadata"].get("namespace", "")
         informer = self._informers.get((resource.plural, namespace)) or self._informers.get((resource.plural, ""))
         if informer is not None:
             informer.on_written(body)
 
     def _on_node(self, node: NamespacedName) -> None:
-        """A node came, went, or is ready no more: so many jobs as have pods on it look again. Nodes often change
-        together, and a job with pods on several of them looks once."""
+        """Requeues the jobs with pods on a node that was added, deleted or changed its health. Nodes often change
+        together, and a job with pods on several of them is requeued once."""
         if not self._changed_nodes:
-            asyncio.get_running_loop().call_later(NODES_SECONDS, self._tell_of_nodes)
+            asyncio.get_running_loop().call_later(NODES_SECONDS, self._requeue_jobs_of_nodes)
         self._changed_nodes.add(node[1])
 
-    def _tell_of_nodes(self) -> None:
+    def _requeue_jobs_of_nodes(self) -> None:
         nodes, self._changed_nodes = self._changed_nodes, set()
         for key in {key for node in nodes for key in self._pods.groups_at(node)}:
             self._changed(key)

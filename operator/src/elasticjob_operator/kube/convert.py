@@ -1,4 +1,4 @@
-"""From the API's objects to the parts that decisions need. Pure."""
+"""Converts API objects to what decisions need. Pure."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from elasticjob_operator.state import (
 _HEALTH = {"True": NodeHealth.READY, "False": NodeHealth.NOT_READY, "Unknown": NodeHealth.SILENT}
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 _LONGEST_NUMBER = 7
-"""Digits of a label that is a number: anybody who may create pods may write labels."""
+"""Digits of a numeric label: anybody who may create pods may write labels."""
 _ORDINARY_WAITING = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
 def job_of(body: Json) -> NamespacedName | None:
-    """(namespace, name) of the job that an object of ours belongs to."""
+    """The job that an object belongs to."""
     metadata = body["metadata"]
     job = (metadata.get("labels") or {}).get(names.LABEL_JOB)
     return (intern(metadata.get("namespace", "")), intern(job)) if job else None
@@ -46,7 +46,7 @@ def pod_of(body: Json) -> Pod:
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
-        # The same words stand in thousands of pods.
+        # Interned: the same strings occur in thousands of pods.
         job_uid=intern(labels.get(names.LABEL_JOB_UID, "")),
         component=intern(labels.get(names.LABEL_COMPONENT, "")),
         index=_number(labels.get(names.LABEL_INDEX), -1),
@@ -67,7 +67,7 @@ def pod_of(body: Json) -> Pod:
 
 
 def node_of(body: Json, before: Node | None, now: datetime.datetime) -> Node:
-    """`before`: the node as this operator saw it last; `now`: when it sees this."""
+    """`before`: the node as last seen; `now`: the current time."""
     conditions = {each["type"]: each for each in (body.get("status") or {}).get("conditions") or []}
     ready = conditions.get("Ready", {})
     health = _HEALTH.get(ready.get("status", ""), NodeHealth.NOT_READY)
@@ -93,7 +93,7 @@ def object_of(kind: Kind) -> Callable[[Json], OwnedObject]:
             uid=metadata["uid"],
             owner_uid=_owner_uid(metadata),
             terminating=bool(metadata.get("deletionTimestamp")),
-            # Without what changes all the time and nobody here reads.
+            # Without fields that change often and are not read here.
             json=to_bytes(
                 {
                     "metadata": {
@@ -138,7 +138,7 @@ def _end(spec: Json, status: Json) -> ContainerEnd | None:
 
 
 def _training_container(spec: Json) -> str:
-    """The one that we gave the environment to."""
+    """The container that has our environment variables."""
     containers: list[dict[str, Any]] = spec.get("containers") or [{}]
     for container in containers:
         if any(variable.get("name") == Env.MEMBER_ID for variable in container.get("env") or []):

@@ -1,5 +1,4 @@
-"""Credentials: in a pod its service account, elsewhere the current kubeconfig. One source for our own requests and for
-kopf's."""
+"""Credentials from the pod's service account or the current kubeconfig, for our own requests and for kopf's."""
 
 from __future__ import annotations
 
@@ -20,15 +19,15 @@ from kubernetes.aio.client import ApiClient, Configuration
 log = logging.getLogger(__name__)
 
 POOL = 256
-"""Connections: 64 writes, lists, and room. Watches have their own."""
+"""Connections for writes and lists. Watches are not counted."""
 CA_SECONDS = 60.0
-"""How often to look whether the certificate authority's file has changed, s: Kubernetes rotates it in running pods."""
+"""How often to check the CA file for changes, s: Kubernetes rotates it in running pods."""
 LOGIN_SECONDS = 600
-"""kopf asks for credentials again after this time: service account tokens are renewed well within."""
+"""kopf requests new credentials after this time: service account tokens live longer."""
 
 
 class Credentials:
-    """Where the API server is and who we are. `client` renews its own tokens."""
+    """Address and credentials of the API server. `client` renews its own tokens."""
 
     def __init__(self, configuration: Configuration, refresher: asyncio.Task[None] | None) -> None:
         self._configuration = configuration
@@ -37,7 +36,7 @@ class Credentials:
 
     @classmethod
     async def open(cls) -> Credentials:
-        """Raises kubernetes.aio.config.ConfigException where there are no credentials."""
+        """Raises kubernetes.aio.config.ConfigException if there are no credentials."""
         configuration = Configuration()
         configuration.connection_pool_maxsize = POOL
         if os.environ.get("KUBERNETES_SERVICE_HOST") and not os.environ.get("KUBECONFIG"):
@@ -58,8 +57,7 @@ class Credentials:
         return made
 
     async def follow_ca(self) -> None:
-        """Until cancelled: has the clients trust a certificate authority that came later. What they trusted before they
-        go on to."""
+        """Runs until cancelled: makes the clients trust a rotated CA, in addition to the earlier ones."""
         path = self._configuration.ssl_ca_cert
         known = _content(path)
         while True:
@@ -71,10 +69,10 @@ class Credentials:
                 for context in self._contexts:
                     context.load_verify_locations(cadata=content.decode("ascii"))
             except (ssl.SSLError, ValueError) as error:
-                log.warning("%s has changed and cannot be read, trying again: %s", path, error)
+                log.warning("Cannot read the changed %s, retrying: %s", path, error)
                 continue
             known = content
-            log.info("%s has changed: trusting what is there now as well", path)
+            log.info("%s has changed: trusting the new CA as well", path)
 
     async def for_kopf(self) -> kopf.ConnectionInfo:
         configuration = self._configuration

@@ -1,7 +1,7 @@
-"""Events about jobs: posted in the background, each once.
+"""Events of jobs, posted in the background, each once.
 
-An Event's name is made of what it tells, so telling it again - after a restart of the operator, say - is a 409. Losing
-one harms nobody: what matters is in status.
+The name of an Event is a hash of its content, so posting it again, for example after a restart of the operator, is a
+409. Events may be lost: whatever matters is in status.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from elasticjob_operator.planning import JobEvent
 
 log = logging.getLogger(__name__)
 
-WAITING_OF_A_NAMESPACE, WAITING = 1000, 10_000
-"""Events that are not posted yet; what comes beyond is dropped."""
-LANES = 4
-"""Namespaces that are posted to at once."""
-LONGEST_MESSAGE = 1024
-"""The API server refuses longer ones."""
+MAX_WAITING_PER_NAMESPACE, MAX_WAITING = 1000, 10_000
+"""Events not posted yet; further ones are dropped."""
+CONCURRENT_POSTS = 4
+"""Namespaces to which Events are posted concurrently."""
+MAX_MESSAGE = 1024
+"""The API server rejects longer ones."""
 
 
 class EventRecorder:
-    """`run` until cancelled. Of each namespace one Event after the other, and namespaces take turns: the failures of
-    one tenant drop no Event of another, and neither does a webhook that hangs on each of them."""
+    """`run` until cancelled. Posts one Event per namespace at a time, and namespaces take turns: neither the failures
+    of one tenant nor a hanging webhook drop the Events of another."""
 
     def __init__(self, api: KubeClient) -> None:
         self._client = api
         self._waiting: dict[str, collections.deque[Json]] = {}
-        """By namespace, of those that have any, one that is under way included."""
+        """By namespace, including the one being posted."""
         self._ready: asyncio.Queue[str] = asyncio.Queue()
-        """Namespaces with an Event that nobody posts now."""
+        """Namespaces with Events, none of which is being posted."""
         self._count = 0
 
     def record(self, namespace: str, job: str, uid: str, version: str, event: JobEvent) -> None:
@@ -48,7 +48,7 @@ class EventRecorder:
         waiting = self._waiting.setdefault(namespace, collections.deque())
         if not waiting:
             self._ready.put_nowait(namespace)
-        if not waiting or (self._count < WAITING and len(waiting) < WAITING_OF_A_NAMESPACE):
+        if not waiting or (self._count < MAX_WAITING and len(waiting) < MAX_WAITING_PER_NAMESPACE):
             waiting.append(
                 event_body(namespace, job, uid, version, event, datetime.datetime.now(datetime.timezone.utc))
             )
@@ -56,7 +56,7 @@ class EventRecorder:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for _ in range(LANES):
+            for _ in range(CONCURRENT_POSTS):
                 group.create_task(self._post_in_turn())
 
     async def _post_in_turn(self) -> None:
@@ -77,7 +77,7 @@ class EventRecorder:
         except (ApiError, ConnectionError) as error:
             told = isinstance(error, NamespaceTerminatingError) or getattr(error, "status", 0) in (404, 409)
             level = logging.DEBUG if told else logging.WARNING
-            log.log(level, "Event %s of %s not posted: %s", body["reason"], body["involvedObject"]["name"], error)
+            log.log(level, "Cannot post Event %s of %s: %s", body["reason"], body["involvedObject"]["name"], error)
 
 
 def event_body(namespace: str, job: str, uid: str, version: str, event: JobEvent, now: datetime.datetime) -> Json:
@@ -90,7 +90,7 @@ def event_body(namespace: str, job: str, uid: str, version: str, event: JobEvent
         "involvedObject": {"apiVersion": API_VERSION, "kind": KIND, "namespace": namespace, "name": job, "uid": uid},
         "type": "Warning" if event.warning else "Normal",
         "reason": event.reason.value,
-        "message": event.message[:LONGEST_MESSAGE],
+        "message": event.message[:MAX_MESSAGE],
         "source": {"component": names.FIELD_MANAGER},
         "reportingComponent": names.FIELD_MANAGER,
         "firstTimestamp": moment,

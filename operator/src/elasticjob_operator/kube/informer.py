@@ -1,9 +1,9 @@
-"""A raw list-watch of one resource into a store: what client-go calls a reflector. Why our own:
+"""List and watch of one resource into a cache: what client-go calls a reflector. Why our own:
 docs/design/0005-informer.md.
 
     list in pages -> replace -> watch from there -> (stream ends) watch from the last version seen -> (410) list again
 
-Every object that vanished while the watch was away is found by the next list, because a list replaces everything.
+A list replaces everything, so objects deleted while the watch was down are removed.
 """
 
 from __future__ import annotations
@@ -26,23 +26,20 @@ from elasticjob_operator.kube.client import ApiError, GoneError, KubeClient, Ref
 log = logging.getLogger(__name__)
 
 PAGE = 200
-"""A pod takes some 30 KB while it is read: a page 6 MB."""
+"""A pod takes some 30 KB while it is parsed: a page 6 MB."""
 WATCH_SECONDS = 300
-"""The server ends a watch after this time, and we go on from the last version; it spreads the load over several API
-servers."""
+"""The server ends a watch after this time, and the next one resumes: this spreads the load over several API servers."""
 SILENCE_SECONDS = 90.0
-"""A stream without a byte, not even a bookmark (about one a minute), is opened again: its connection may be half
-dead."""
+"""A stream without a byte, not even a bookmark (about one a minute), is reopened: its connection may be dead."""
 FIRST_WAIT, LONGEST_WAIT = 0.2, 15.0
 SHORT_SECONDS = 1.0
-"""A watch that ends sooner, without news, was not worth opening: a server that shuts down, say."""
+"""A watch that ends sooner without events counts as a failure: the server may be shutting down."""
 STUCK_SECONDS = 240.0
-"""An informer that did nothing for this long, not even fail, hangs: longer than every wait above."""
+"""An informer without any activity for this long, even failures, hangs: longer than every wait above."""
 
 
 class Informer:
-    """`run` until cancelled. `optional`: being forbidden is no fault; the store then stays empty and `forbidden` is
-    set."""
+    """`run` until cancelled. `optional`: if access is forbidden, the cache stays empty and `forbidden` is set."""
 
     def __init__(
         self,
@@ -65,22 +62,21 @@ class Informer:
         self._failures = 0
         self._alive_at = time.monotonic()
         self.synced = asyncio.Event()
-        """The first list is in the store - or is forbidden."""
+        """The first list is in the cache, or is forbidden."""
         self.forbidden = False
         self.watching_since: datetime.datetime | None = None
-        """Since when it watches without a gap: everything that happened since was told at once. None: it does not watch
-        just now."""
+        """Since when it has been watching without a gap. None: it is not watching now."""
 
     def __str__(self) -> str:
         return f"{self._resource.plural} of {self._namespace or 'all namespaces'}"
 
     @property
     def stuck(self) -> bool:
-        """It does not even try any more."""
+        """It hangs."""
         return time.monotonic() - self._alive_at > STUCK_SECONDS
 
     def on_written(self, body: Json) -> None:
-        """The answer to a write of ours. Ignored where the watch is ahead of it."""
+        """The response to our own write. Ignored where the watch is ahead of it."""
         if version_of(body) > self._version:
             self._store.put(body)
 
@@ -95,27 +91,27 @@ class Informer:
                     await self._wait()
             except GoneError:
                 self.watching_since = None
-                log.info("listing %s again: the history since version %d is gone", self, self._version)
+                log.info("Listing %s again: version %d is too old", self, self._version)
                 self._version = 0
-                await self._wait()  # a server that forgets at once must not be listed without a pause
+                await self._wait()  # a server that expires versions at once must not be listed in a loop
             except RefusedError as error:
                 self.watching_since = None
                 self._on_refusal(error)
                 await self._wait()
             except (ApiError, ConnectionError) as error:
                 self.watching_since = None
-                log.log(logging.WARNING if self._failures == 3 else logging.DEBUG, "watching %s: %s", self, error)
+                log.log(logging.WARNING if self._failures == 3 else logging.DEBUG, "Cannot watch %s: %s", self, error)
                 await self._wait()
 
     def _on_refusal(self, error: RefusedError) -> None:
         if error.status == 403 and self._optional:
             if not self.forbidden:
-                log.warning("may not watch %s, going on without: %s", self, error)
+                log.warning("Watching %s is forbidden, continuing without: %s", self, error)
             self.forbidden = True
             self.synced.set()
             self._failures = 10
             return
-        log.error("watching %s: %s", self, error)
+        log.error("Cannot watch %s: %s", self, error)
 
     async def _wait(self) -> None:
         delay = min(LONGEST_WAIT, FIRST_WAIT * 2 ** min(self._failures, 10))
@@ -123,8 +119,8 @@ class Informer:
         await asyncio.sleep(delay * random.uniform(0.75, 1.25))  # noqa: S311 spreads load
 
     async def _list(self) -> None:
-        """All pages of one moment, each read and let go. A list that takes longer than the server keeps that moment
-        (410) starts again."""
+        """Reads all pages of one resourceVersion, holding one at a time. If that version expires meanwhile (410), the
+        list starts again."""
         replacement = self._store.replacement(self._namespace)
         query = self._query(limit=str(PAGE))
         while True:
@@ -174,7 +170,7 @@ class Informer:
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Json]:
-    """One JSON object a line; a line may come in any number of pieces. Ends when the stream does."""
+    """One JSON object per line, until the stream ends."""
     rest = b""
     try:
         async for piece in response.content.iter_any():
@@ -183,6 +179,6 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Json]:
                 if line.strip():
                     yield orjson.loads(line)
     except TimeoutError:
-        return  # silence: open it again
+        return  # silent: reopen it
     except (aiohttp.ClientError, OSError) as error:
         raise ConnectionError(str(error) or type(error).__name__) from error

@@ -15,8 +15,7 @@ _PAGE = 500
 
 
 async def list_job_versions(api: KubeClient, namespace: str = "") -> dict[NamespacedName, tuple[str, int]]:
-    """uid and resourceVersion of every job. Names only: nothing of their specs travels. Raises ApiError or
-    ConnectionError."""
+    """UID and resourceVersion of every job, requested as metadata only. Raises ApiError or ConnectionError."""
     found: dict[NamespacedName, tuple[str, int]] = {}
     query = {"limit": str(_PAGE)}
     while True:
@@ -35,22 +34,22 @@ async def read_job(api: KubeClient, name: NamespacedName) -> Json:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StatusWrite:
-    """What became of a status write."""
+    """The result of a status write."""
 
     job: Json | None
-    """The job as it is now; None: it is gone."""
+    """The current job; None: it was deleted."""
     written: bool
-    """False: the job is not the one that was decided on, and must be decided on anew."""
+    """False: the job has changed and must be reconciled again."""
 
 
 async def write_status(api: KubeClient, name: NamespacedName, uid: str, version: str, status: Json) -> StatusWrite:
-    """Replaces the status whole, if the job is still the one of that uid and resourceVersion. Raises ApiError or
+    """Replaces the whole status, if the job still has that UID and resourceVersion. Raises ApiError or
     ConnectionError.
 
-    A JSON patch, because it can test: a merge patch with another uid in it is carried out all the same (Kubernetes
-    1.36), and the old job's end would be written to a new one of its name. The version keeps out a write that was held
-    up on its way: of an operator that led before, say, about a job that has ended since. A refusal costs one read more,
-    and brings the newer job, so that the next try does not wait for the watch.
+    A JSON patch, because it can test: the API server ignores the UID in a merge patch (Kubernetes 1.36), and would
+    write the old job's end to a new job of the same name. The version rejects delayed writes, for example of a former
+    leader about a job that has finished since. After a conflict the newer job is read, so that the retry need not wait
+    for the watch.
     """
     tests = [
         {"op": "test", "path": f"/metadata/{field}", "value": value}
@@ -76,7 +75,7 @@ async def write_status(api: KubeClient, name: NamespacedName, uid: str, version:
 
 
 async def _read_same(api: KubeClient, name: NamespacedName, uid: str) -> Json | None:
-    """None: that very job is gone."""
+    """None: the job of that UID was deleted."""
     try:
         found = await read_job(api, name)
     except NotFoundError:

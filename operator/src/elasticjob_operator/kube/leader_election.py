@@ -28,40 +28,40 @@ log = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 STALE_PERIODS = 15
-"""A standby that has not managed to look at the lease for so many periods is not ready."""
+"""A standby that could not read the Lease for so many retry periods is not ready."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LeaderElectionConfig:
-    """All in seconds. A leader stops acting `duration - renew_deadline` before its lease can be taken."""
+    """All in seconds. A leader stops acting `duration - renew_deadline` before its Lease can be acquired."""
 
     duration: float
-    """An unchanged lease may be taken after this time."""
+    """An unchanged Lease may be acquired after this time."""
 
     @property
     def renew_deadline(self) -> float:
-        """For so long after a renewal a leader acts."""
+        """How long a leader acts after a renewal."""
         return self.duration * 0.7
 
     @property
     def retry_period(self) -> float:
-        """Between two renewals, or two looks."""
+        """Between two renewals, or two reads of a standby."""
         return self.duration * 0.2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedLease:
-    """The lease as it was last seen to change."""
+    """The Lease as last seen to change."""
 
     version: str
     holder: str
     duration: float
     since: float
-    """By our clock."""
+    """By the local clock."""
 
 
 def observe_lease(lease: Json, before: ObservedLease | None, now: float) -> ObservedLease:
-    """`now`: our clock, s. The clock of an unchanged lease goes on."""
+    """`now`: local clock, s. The same observation while the Lease is unchanged."""
     version, spec = str(lease["metadata"]["resourceVersion"]), lease.get("spec") or {}
     if before is not None and before.version == version:
         return before
@@ -70,7 +70,7 @@ def observe_lease(lease: Json, before: ObservedLease | None, now: float) -> Obse
 
 
 def may_acquire(seen: ObservedLease, now: float) -> bool:
-    """Given back, or not renewed for its whole duration."""
+    """Released, or not renewed for its whole duration."""
     return not seen.holder or now - seen.since > seen.duration
 
 
@@ -78,7 +78,7 @@ class LeaderElector:
     """`acquire`, then `renew` for as long as this operator acts, then `release`."""
 
     def __init__(self, api: KubeClient, namespace: str, name: str, identity: str, config: LeaderElectionConfig) -> None:
-        """`api`: one whose writes do not ask `is_leader`."""
+        """`client`: its writes must not check `is_leader`."""
         self._client = api
         self._namespace, self._name = namespace, name
         self.identity = identity
@@ -90,33 +90,33 @@ class LeaderElector:
 
     @property
     def observed_recently(self) -> bool:
-        """It has seen the lease lately."""
+        """It has read the Lease recently."""
         return _clock() - self._observed_at < STALE_PERIODS * self._config.retry_period
 
     def is_leader(self) -> bool:
-        """Nobody else can hold the lease now."""
+        """Nobody else can hold the Lease now."""
         return _clock() < self._valid_until
 
     async def acquire(self) -> None:
-        """Returns once the lease is ours."""
-        told = ""
+        """Returns once this operator holds the Lease."""
+        logged = ""
         while True:
             try:
                 async with asyncio.timeout(self._config.renew_deadline):
                     taken = await self._try_acquire()
                 if taken:
-                    log.info("leading: %s holds the lease %s/%s", self.identity, self._namespace, self._name)
+                    log.info("Became leader: %s acquired the Lease %s/%s", self.identity, self._namespace, self._name)
                     return
                 holder = self._observed.holder if self._observed else ""
-                if holder != told:
-                    log.info("standing by: %s leads", holder)
-                    told = holder
+                if holder != logged:
+                    log.info("Standing by: the leader is %s", holder)
+                    logged = holder
             except (ApiError, ConnectionError, TimeoutError) as error:
-                log.warning("lease %s/%s: %s", self._namespace, self._name, error or "no answer")
+                log.warning("Cannot acquire the Lease %s/%s: %s", self._namespace, self._name, error or "no response")
             await self._pause()
 
     async def renew(self) -> None:
-        """Renews. Returns when the lease is lost, or may be by the time anybody acts again."""
+        """Renews the Lease. Returns when it is lost, or was not renewed in time."""
         while True:
             await self._pause()
             try:
@@ -125,16 +125,16 @@ class LeaderElector:
             except ConflictError:
                 if not await self._still_holds():
                     self._valid_until = float("-inf")
-                    log.error("another operator has taken the lease %s/%s", self._namespace, self._name)
+                    log.error("Another operator has acquired the Lease %s/%s", self._namespace, self._name)
                     return
             except (ApiError, ConnectionError, TimeoutError) as error:
-                log.warning("cannot renew the lease %s/%s: %s", self._namespace, self._name, error or "no answer")
+                log.warning("Cannot renew the Lease %s/%s: %s", self._namespace, self._name, error or "no response")
             if not self.is_leader():
-                log.error("the lease %s/%s was not renewed in time", self._namespace, self._name)
+                log.error("The Lease %s/%s was not renewed in time", self._namespace, self._name)
                 return
 
     async def release(self) -> None:
-        """Gives the lease back, so that the next one need not wait for it to run out. Nothing may be written after
+        """Releases the Lease, so that the next leader need not wait for it to expire. Nothing may be written after
         this."""
         if not self.is_leader():
             return
@@ -142,9 +142,9 @@ class LeaderElector:
         try:
             async with asyncio.timeout(self._config.retry_period):
                 await self._update(holder="", duration=1)
-            log.info("gave back the lease %s/%s", self._namespace, self._name)
+            log.info("Released the Lease %s/%s", self._namespace, self._name)
         except (ApiError, ConnectionError, TimeoutError) as error:
-            log.warning("cannot give back the lease %s/%s: %s", self._namespace, self._name, error or "no answer")
+            log.warning("Cannot release the Lease %s/%s: %s", self._namespace, self._name, error or "no response")
 
     async def _try_acquire(self) -> bool:
         started = _clock()
@@ -163,7 +163,7 @@ class LeaderElector:
         try:
             await (self._create() if create else self._update(holder=self.identity, duration=self._config.duration))
         except ConflictError:
-            return False  # somebody was quicker
+            return False  # another operator was faster
         self._observed_at = _clock()
         self._valid_until = started + self._config.renew_deadline
         return True
@@ -175,7 +175,7 @@ class LeaderElector:
         self._valid_until = started + self._config.renew_deadline
 
     async def _still_holds(self) -> bool:
-        """After a conflict: perhaps with ourselves, when the answer to a renewal was lost."""
+        """After a conflict: perhaps with ourselves, when the response to a renewal was lost."""
         try:
             async with asyncio.timeout(max(0.01, self._valid_until - _clock())):
                 self._lease = await self._client.request("GET", self._path)
@@ -216,7 +216,7 @@ class LeaderElector:
 
 
 def _clock() -> float:
-    """Goes on while this process, or its machine, sleeps."""
+    """Advances while this process, or its machine, sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 

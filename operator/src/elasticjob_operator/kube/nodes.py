@@ -1,8 +1,7 @@
-"""What the operator knows of nodes: how it saw their health change, and the latest word of a kubelet before something
-irrevocable is done.
+"""Health of nodes as this operator saw it change, and kubelet heartbeats read before an irrevocable action.
 
-The Leases of kubelets are not watched: each node would bring an event every 10 s, for the sake of the few nodes that
-are ever lost. Two reads right before the deed tell the same.
+The Leases of kubelets are not watched: each node would cause an event every 10 s, for the few nodes that are ever lost.
+Two reads right before the action give the same information.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def utc_now() -> datetime.datetime:
 
 
 class NodeCache(ObjectCache[Node]):
-    """Nodes as this operator saw them. `changed(("", name))`."""
+    """Nodes as this operator saw them. Calls `changed(("", name))`."""
 
     def __init__(self, changed: Callable[[NamespacedName], None], clock: Clock = utc_now) -> None:
         super().__init__(self._seen, lambda body: ("", body["metadata"]["name"]), changed)
@@ -46,7 +45,7 @@ class NodeCache(ObjectCache[Node]):
 
     @property
     def node_counts(self) -> NodeCounts:
-        """Of all nodes; counted again only where one changed."""
+        """Of all nodes; recounted only when one changes."""
         nodes = self.by_name
         if self._counted is None or self._counted[0] is not nodes:
             self._counted = nodes, count_nodes(nodes)
@@ -67,8 +66,7 @@ class Heartbeats:
         return self._known
 
     async def read(self, node: str) -> None:
-        """Raises ApiError or ConnectionError where nothing was learnt. What may not be read (403) counts as not
-        there."""
+        """Raises ApiError or ConnectionError. An object that may not be read (403) counts as missing."""
         async with self._reads.setdefault(node, asyncio.Lock()):
             before = self._known.get(node)
             if before is not None and (self._clock() - before.read_at).total_seconds() < CACHED_SECONDS:

@@ -1,4 +1,4 @@
-"""Places for requests under way: so many at once, so many of one owner, and owners take turns."""
+"""Concurrency limits for requests: in total and per owner, with owners taking turns."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Hashable
 
 
 class FairSlots:
-    """At most `limit` places are held at once, at most `each` by one owner. Those that wait are served in turn, one of
-    each owner.
+    """At most `limit` slots are held at once, at most `each` by one owner. Waiting requests are served round-robin by
+    owner.
 
-    So an owner that wants a thousand places delays another one by what is under way, not by what waits; and one whose
-    requests hang keeps `each` places and no more.
+    So an owner that needs a thousand slots delays others by its running requests, not by its waiting ones; and one
+    whose requests hang holds `each` slots and no more.
     """
 
     def __init__(self, limit: int, each: int) -> None:
@@ -42,7 +42,7 @@ class FairSlots:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._give_back(owner)  # it was served in the same moment
+                self._give_back(owner)  # it was served at the same moment
             else:
                 self._leave(owner, turn)
             raise

@@ -1,8 +1,8 @@
-"""Carrying out actions: one request each, so many at once, and no job at the cost of another.
+"""Executes actions: one request each, with limits on concurrency that are fair between jobs.
 
-Pods are created as the Job controller of Kubernetes does it: one, then two, then four at once, twice as many each time
-all went well. The first rejection ends it: a quota that is used up costs one request, however many pods are wanted,
-and a webhook that hangs holds one place.
+Pods are created with the slow start of Kubernetes' Job controller: one, then two, then four at once, doubling with each
+success. The first rejection ends it: an exhausted quota costs one request per reconciliation, however many pods are
+needed, and a hanging webhook holds one slot.
 """
 
 from __future__ import annotations
@@ -44,61 +44,60 @@ from elasticjob_operator.state import Admission
 
 log = logging.getLogger(__name__)
 
-CREATES, CREATES_OF_A_JOB = 64, 32
-"""Creates under way."""
-PROBES, PROBES_OF_A_NAMESPACE = 24, 6
-"""Beside them: dry runs, and creates of jobs that were refused last time. Nobody knows whether the server takes them,
-or how long it needs to say so: a webhook may let each wait for 30 s. They take no place from creates that go well."""
-REMOVALS, REMOVALS_OF_A_JOB = 48, 24
-"""Deletes and patches under way: never behind creates, because they free what creates wait for."""
+CREATES, CREATES_PER_JOB = 64, 32
+"""Concurrent creates."""
+DRY_RUNS, DRY_RUNS_PER_NAMESPACE = 24, 6
+"""Concurrent dry runs, and creates of jobs whose last create was rejected. They may hang for 30 s each in a webhook, so
+they take no slots from creates that succeed."""
+REMOVALS, REMOVALS_PER_JOB = 48, 24
+"""Concurrent deletes and patches: never behind creates, because they free what creates wait for."""
 
 _STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
-"""Of a template, a misspelt field is refused rather than dropped."""
+"""A misspelt field of a template is rejected rather than dropped."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ApplyResult:
-    """What became of a plan's actions, where the next plan must know."""
+    """The results of a plan's actions that the next plan needs."""
 
     admission: Admission | None = None
     rejection: str = ""
-    """The server's words on a create that it refused, pods before others; empty: it refused none."""
+    """The server's message on a rejected create, of pods before others; empty: none."""
     refused: frozenset[str] = frozenset()
-    """Kinds of what it refused."""
+    """Kinds of rejected objects."""
     created: frozenset[str] = frozenset()
-    """Kinds of what is there now."""
+    """Kinds of created objects."""
     missed: bool = False
-    """A create met something that was gone a moment later: it is to be tried again, and nothing else may wake the
-    job."""
+    """A create conflicted with an object that was deleted a moment later: retry it, as no event may requeue the job."""
     done: tuple[Action, ...] = ()
-    """What was created and deleted."""
+    """Creates and deletes that succeeded."""
     unanswered: bool = False
-    """The admission is the server's failure to say, not its verdict."""
+    """The dry run got no verdict from the server."""
     failure: Exception | None = None
-    """ApiError or ConnectionError of another request: it may pass."""
+    """ApiError or ConnectionError of another request; temporary."""
 
     @property
     def stops(self) -> bool:
-        """More of the same would fare no better now."""
+        """Further creates would fail as well."""
         return bool(self.rejection or self.failure or self.namespace_terminating)
 
     namespace_terminating: bool = False
-    """A create was refused because the job's namespace is being terminated."""
+    """A create was rejected because the job's namespace is being terminated."""
 
 
 class Writer:
-    """`on_written(resource, body)`: the state of an object after our write."""
+    """`on_written(resource, body)` receives an object after our write."""
 
     def __init__(self, api: KubeClient, on_written: Callable[[ApiResource, Json], None]) -> None:
         self._client = api
         self._on_written = on_written
-        self._creates = FairSlots(CREATES, CREATES_OF_A_JOB)
-        self._probes = FairSlots(PROBES, PROBES_OF_A_NAMESPACE)
-        self._removals = FairSlots(REMOVALS, REMOVALS_OF_A_JOB)
+        self._creates = FairSlots(CREATES, CREATES_PER_JOB)
+        self._dry_runs = FairSlots(DRY_RUNS, DRY_RUNS_PER_NAMESPACE)
+        self._removals = FairSlots(REMOVALS, REMOVALS_PER_JOB)
 
     async def apply(self, job: ElasticJob, actions: Iterable[Action], *, refused: bool = False) -> ApplyResult:
-        """Carries out what can be. `refused`: the last create of this job was. What fails and may pass is in `failure`;
-        bugs are raised."""
+        """Executes the actions. `refused`: the last create of this job was rejected. A temporary failure is returned in
+        `failure`; bugs are raised."""
         actions = list(actions)
         pods = [action for action in actions if isinstance(action, CreatePod)]
         others = [action for action in actions if not isinstance(action, CreatePod)]
@@ -109,7 +108,7 @@ class Writer:
         return _merged([*created, *rest])
 
     async def _ramp_up(self, job: ElasticJob, actions: list[CreatePod], *, refused: bool) -> list[ApplyResult]:
-        """Each create that went well lets one more go beside it, so that they double with each answer; what did not
+        """Each successful create starts one more beside it, so that they double with each response; the first failure
         ends them all."""
         results: list[ApplyResult] = []
         left, lanes, stopped = iter(actions), 0, False
@@ -122,7 +121,7 @@ class Writer:
                 stopped = stopped or result.stops
                 if stopped:
                     return
-                if result.created and lanes < min(CREATES_OF_A_JOB, len(actions)):
+                if result.created and lanes < min(CREATES_PER_JOB, len(actions)):
                     lanes += 1
                     group.create_task(lane())
 
@@ -145,7 +144,7 @@ class Writer:
     async def _slot(self, job: ElasticJob, action: Action, *, refused: bool) -> AsyncIterator[None]:
         creates = isinstance(action, CreatePod | CreateObject)
         if isinstance(action, DryRunCreate) or (creates and refused):
-            slot = self._probes.hold(job.namespace)
+            slot = self._dry_runs.hold(job.namespace)
         else:
             slot = (self._creates if creates else self._removals).hold((job.namespace, job.name))
         async with slot:
@@ -168,7 +167,7 @@ class Writer:
             case DryRunCreate():
                 return await self._dry_run(job, action)
             case _:
-                raise TypeError(f"not for the cluster: {action!r}")
+                raise TypeError(f"not an action on the cluster: {action!r}")
         return ApplyResult()
 
     async def _create(self, job: ElasticJob, resource: ApiResource, action: CreatePod | CreateObject) -> ApplyResult:
@@ -181,8 +180,8 @@ class Writer:
         except NamespaceTerminatingError:
             raise
         except ApiError as error:
-            # 5xx too: a webhook that is broken, say. Without an answer at all nothing can be told: no status would be
-            # written either.
+            # Includes 5xx, for example of a broken webhook. Without any response the status could not be written
+            # either.
             return ApplyResult(rejection=str(error), refused=frozenset({resource.kind}))
         except RequestTimeoutError as error:
             return ApplyResult(rejection=f"{error}: an admission webhook may hang", refused=frozenset({resource.kind}))
@@ -190,21 +189,21 @@ class Writer:
         return ApplyResult(created=frozenset({resource.kind}), done=(action,))
 
     async def _exists(self, job: ElasticJob, resource: ApiResource, action: CreatePod | CreateObject) -> ApplyResult:
-        """Created before, by us; or somebody else's, which is left alone."""
+        """Created earlier by us, or somebody else's, which is not touched."""
         name = action.body["metadata"]["name"]
         try:
             found = await self._client.request("GET", resource.path(job.namespace, name))
         except NotFoundError:
             return ApplyResult(
                 missed=True
-            )  # gone meanwhile, or a conflict about something else, such as the quota: the next plan creates it
+            )  # deleted meanwhile, or another conflict, such as of the quota: the next plan creates it
         owners = [each["uid"] for each in found["metadata"].get("ownerReferences") or []]
         if job.uid in owners:
             self._on_written(resource, found)
             return ApplyResult(created=frozenset({resource.kind}), done=(action,))
         owner = (found["metadata"].get("labels") or {}).get(names.LABEL_JOB)
         if owner == job.name:
-            return ApplyResult()  # of an earlier job of that name: the informer tells when it is gone
+            return ApplyResult()  # of an earlier job of that name: the informer reports its deletion
         kind = resource.kind
         whose = f"belongs to ElasticJob {owner}" if owner else "does not belong to this job"
         rejection = f"{kind} {name} exists and {whose}: delete it, or give this job another name"
@@ -212,7 +211,7 @@ class Writer:
 
     async def _patch(self, job: ElasticJob, action: PatchObject) -> None:
         resource = OWNED[action.kind]
-        # The uid makes the server refuse (409 or 422) where another object has taken the name.
+        # With the UID the server rejects the patch (409 or 422) if another object has the name now.
         patch = {**action.patch, "metadata": {**action.patch.get("metadata", {}), "uid": action.uid}}
         path, query = resource.path(job.namespace, action.name), {"fieldManager": names.FIELD_MANAGER}
         try:
@@ -220,7 +219,7 @@ class Writer:
                 resource, await self._client.request("PATCH", path, query=query, body=patch, content_type=MERGE_PATCH)
             )
         except (ConflictError, NotFoundError, RefusedError) as error:
-            log.warning("cannot put %s right: %s", action.name, error, extra={"reason": action.reason})
+            log.warning("Cannot correct %s: %s", action.name, error, extra={"reason": action.reason})
 
     async def _delete(
         self,
@@ -236,7 +235,7 @@ class Writer:
         try:
             answer = await self._client.request("DELETE", resource.path(job.namespace, action.name), body=options)
         except (NotFoundError, ConflictError):
-            return ApplyResult()  # gone, or a successor has its name
+            return ApplyResult()  # deleted, or replaced by another object of the name
         metadata = answer.get("metadata") or {}
         if not force and metadata.get("deletionTimestamp") and metadata.get("uid") == action.uid:
             self._on_written(resource, answer)
@@ -247,7 +246,7 @@ class Writer:
         try:
             await self._client.request("POST", PODS.path(job.namespace), query=_STRICT, body=dict(action.body))
         except ConflictError:
-            pass  # a pod of that name exists: all checks of this one were passed
+            pass  # a pod of that name exists: this one passed all checks
         except NamespaceTerminatingError:
             raise
         except RefusedError as error:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from elasticjob_operator.controller import JobCache, Reconciler, WorkQueue
-from elasticjob_operator.controller.reconciler import AT_ONCE, rejection_wait
-from elasticjob_operator.controller.status_throttle import LONGEST_CONFLICT, conflict_wait
+from elasticjob_operator.controller.reconciler import ETCD_WRITES, retry_delay
+from elasticjob_operator.controller.status_throttle import MAX_CONFLICT_SECONDS, conflict_delay
 from elasticjob_operator.planning import EvictMember
 from elasticjob_operator.settings import Settings
 from elasticjob_runtime.etcd import StoreError
@@ -41,18 +41,18 @@ def reconciler(run_watches: RunWatches) -> Reconciler:
 
 async def test_a_frozen_etcd_is_waited_for_once_and_not_for_each_dead_member() -> None:
     run_watches = RunWatches(answers=False)
-    await reconciler(run_watches)._tell_agents(
+    await reconciler(run_watches)._write_rendezvous(
         KEY, [EvictMember(member=f"w-{number}", reason="lost") for number in range(100)]
     )
-    assert run_watches.asked == AT_ONCE, "all at the same time"
+    assert run_watches.asked == ETCD_WRITES, "all at the same time"
 
 
 async def test_dead_members_are_evicted_several_at_once_and_all_of_them() -> None:
     run_watches = RunWatches(answers=True)
-    await reconciler(run_watches)._tell_agents(
+    await reconciler(run_watches)._write_rendezvous(
         KEY, [EvictMember(member=f"w-{number}", reason="lost") for number in range(100)]
     )
-    assert (run_watches.asked, run_watches.most) == (100, AT_ONCE)
+    assert (run_watches.asked, run_watches.most) == (100, ETCD_WRITES)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ async def test_dead_members_are_evicted_several_at_once_and_all_of_them() -> Non
     [(1, 60, 1), (2, 60, 2), (5, 60, 16), (7, 60, 60), (1000, 60, 60), (9, 30, 30)],
 )
 def test_after_each_refusal_the_next_try_comes_later(rejections: int, longest: float, seconds: float) -> None:
-    assert rejection_wait(rejections, longest=longest) == seconds
+    assert retry_delay(rejections, longest=longest) == seconds
 
 
-@pytest.mark.parametrize(("conflicts", "seconds"), [(0, 0.0), (1, 0.05), (3, 0.2), (1000, LONGEST_CONFLICT)])
+@pytest.mark.parametrize(("conflicts", "seconds"), [(0, 0.0), (1, 0.05), (3, 0.2), (1000, MAX_CONFLICT_SECONDS)])
 def test_a_late_status_is_decided_anew_at_once_and_then_ever_later(conflicts: int, seconds: float) -> None:
-    assert conflict_wait(conflicts) == pytest.approx(seconds)
+    assert conflict_delay(conflicts) == pytest.approx(seconds)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from elasticjob_operator.api import ConditionType, Failure, Restarts, Status
 from elasticjob_operator.controller.status_throttle import (
-    NEWS_SECONDS,
+    FOLLOW_UP_SECONDS,
     STATUS_SECONDS,
+    actions_wait,
     as_written,
-    deeds_wait,
     seconds_to_hold,
 )
 
@@ -37,7 +37,7 @@ AT_ONCE = {
 
 @pytest.mark.parametrize("what", HELD)
 def test_what_nothing_waits_for_is_written_once_a_second(what: str) -> None:
-    assert not deeds_wait(TRAINS, HELD[what])
+    assert not actions_wait(TRAINS, HELD[what])
     assert seconds_to_hold(TRAINS, HELD[what], since=0.0) == STATUS_SECONDS
     assert seconds_to_hold(TRAINS, HELD[what], since=0.75) == pytest.approx(0.25)
     assert seconds_to_hold(TRAINS, HELD[what], since=STATUS_SECONDS) == 0.0, "and after a quiet second at once"
@@ -52,7 +52,9 @@ def test_what_deeds_wait_for_is_written_at_once(what: str) -> None:
 def test_a_round_that_did_something_leaves_its_status_to_the_next() -> None:
     """Which is woken by what was done: accepted, and four workers, is one write."""
     changed = HELD["a count"]
-    assert seconds_to_hold(TRAINS, changed, since=100.0, done=True) == NEWS_SECONDS, "the longest, if nothing wakes it"
+    assert seconds_to_hold(TRAINS, changed, since=100.0, done=True) == FOLLOW_UP_SECONDS, (
+        "the longest, if nothing wakes it"
+    )
     assert seconds_to_hold(TRAINS, changed, since=0.25, done=True) == 0.75
     assert seconds_to_hold(TRAINS, changed, since=100.0, done=True, held=STATUS_SECONDS) == 0.0, (
         "a second at most, however much is done"
@@ -63,11 +65,11 @@ def test_a_round_that_did_something_leaves_its_status_to_the_next() -> None:
 
 def test_a_failure_that_is_written_already_holds_nothing_up() -> None:
     written = TRAINS.model_copy(update={"last_failure": OF_A_POD})
-    assert not deeds_wait(written, written.model_copy(update={"workers": "3/4"}))
+    assert not actions_wait(written, written.model_copy(update={"workers": "3/4"}))
 
 
 def test_the_end_of_rest_is_written_at_once_too() -> None:
-    assert deeds_wait(make_status(ConditionType.SUSPENDED), TRAINS)
+    assert actions_wait(make_status(ConditionType.SUSPENDED), TRAINS)
 
 
 def test_what_is_held_is_what_will_be_read() -> None:

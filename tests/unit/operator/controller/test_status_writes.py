@@ -46,7 +46,7 @@ class Bench:
         self.told: list[str] = []
         self.names: list[tuple[str, str]] = []
         self.seen: list[Status] = []
-        self.deeds = 0
+        self.actions = 0
         """Rounds that create something, from now on."""
         self._decided = Plan(status=Status())
         reconciler = Reconciler(Settings(), self.jobs, self, self, self, self.queue)  # type: ignore[arg-type]
@@ -94,8 +94,8 @@ class Bench:
         return None
 
     async def apply(self, *_: Any, **__: Any) -> Any:
-        self.deeds -= 1
-        if self.deeds < 0:
+        self.actions -= 1
+        if self.actions < 0:
             return ApplyResult()
         self.queue.add(KEY)  # the answer to our own write wakes the job
         return ApplyResult(done=(CreatePod(body={"metadata": {"name": f"{NAME}-worker-0"}}, reason="wanted"),))
@@ -199,7 +199,7 @@ async def test_a_write_that_failed_is_decided_again_and_loses_nothing(bench: Ben
 
 
 async def test_what_a_round_did_and_what_came_of_it_is_one_write(bench: Bench) -> None:
-    bench.deeds = 1
+    bench.actions = 1
     await bench.decide(ACCEPTED, "accepted")
     await until(lambda: bench.writes == [ACCEPTED])
     assert len(bench.seen) == 2, "by the round after"
@@ -208,11 +208,11 @@ async def test_what_a_round_did_and_what_came_of_it_is_one_write(bench: Bench) -
 
 async def test_the_same_deed_done_twice_is_two_events_though_nothing_was_written_between(bench: Bench) -> None:
     """An Event's name is made of the job's version and the words: the second one would be taken for the first."""
-    bench.deeds = 1
+    bench.actions = 1
     await bench.decide(ACCEPTED)
     await until(lambda: len(bench.told) == 1)
     for times in (2, 3):
-        bench.deeds = 1
+        bench.actions = 1
         await bench.decide(ACCEPTED)
         await until(lambda times=times: len(bench.told) == times)  # type: ignore[misc]
     assert len(bench.writes) == 1
@@ -222,7 +222,7 @@ async def test_the_same_deed_done_twice_is_two_events_though_nothing_was_written
 
 async def test_a_job_with_something_to_do_in_every_round_is_written_all_the_same(bench: Bench) -> None:
     bench.set_second(0.2)
-    bench.deeds = 10**9
+    bench.actions = 10**9
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
 

@@ -114,7 +114,7 @@ async def test_a_bug_in_one_job_stops_no_other(bench: Bench, caplog: pytest.LogC
 async def test_what_comes_while_a_key_rests_is_worked_on_once_and_soon() -> None:
     worked: list[float] = []
     loop = asyncio.get_running_loop()
-    queue: WorkQueue[str] = WorkQueue(rest=lambda _: 0.1)
+    queue: WorkQueue[str] = WorkQueue(cooldown=lambda _: 0.1)
 
     async def handle(_: str) -> None:
         worked.append(loop.time())
@@ -146,7 +146,7 @@ async def test_depth_and_age_are_those_of_what_waits() -> None:
 
 async def test_rounds_that_hang_hold_no_workers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs whose webhook or etcd is silent, more than there are workers."""
-    monkeypatch.setattr(module, "BUDGET", 0.05)
+    monkeypatch.setattr(module, "WORKER_SECONDS", 0.05)
     hanging = [f"hangs-{number}" for number in range(10)]
     for key in hanging:
         bench.hold[key] = asyncio.Event()
@@ -163,8 +163,8 @@ async def test_rounds_that_hang_hold_no_workers(bench: Bench, monkeypatch: pytes
 async def test_of_keys_known_to_be_slow_so_many_are_worked_on_at_once(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BUDGET", 0.02)
-    monkeypatch.setattr(module, "SLOW_ROUNDS", 3)
+    monkeypatch.setattr(module, "WORKER_SECONDS", 0.02)
+    monkeypatch.setattr(module, "MAX_SLOW", 3)
     monkeypatch.setattr(module, "SLOW_WAIT", 0.02)
     slow = [f"slow-{number}" for number in range(10)]
     for key in slow:

@@ -71,7 +71,7 @@ async def test_an_event_never_waits_behind_a_thousand_of_another_namespace(bench
 async def test_a_webhook_that_hangs_in_one_namespace_drops_no_event_of_another(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WAITING_OF_A_NAMESPACE", 20)
+    monkeypatch.setattr(module, "MAX_WAITING_PER_NAMESPACE", 20)
     bench.gates["broken"] = asyncio.Event()
     for number in range(100):
         bench.record("broken", str(number))

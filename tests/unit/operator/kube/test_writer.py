@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from elasticjob_operator.api import ElasticJob
 from elasticjob_operator.kube.client import ApiError, ConflictError, NotFoundError, RefusedError, RequestTimeoutError
-from elasticjob_operator.kube.writer import CREATES_OF_A_JOB, PROBES_OF_A_NAMESPACE, Writer
+from elasticjob_operator.kube.writer import CREATES_PER_JOB, DRY_RUNS_PER_NAMESPACE, Writer
 from elasticjob_operator.planning import Action, CreatePod, DeletePod, DryRunCreate
 
 from tests.unit.operator.builders import TEMPLATE
@@ -84,9 +84,9 @@ async def test_creates_that_go_well_double_up_to_the_bound() -> None:
     applied = await writer(server).apply(job(), creates(500))
     assert len(applied.done) == 500
     assert server.count() == 500
-    assert max(server.peaks) == CREATES_OF_A_JOB
+    assert max(server.peaks) == CREATES_PER_JOB
     assert server.peaks[0] == 1
-    assert server.peaks.index(CREATES_OF_A_JOB) < 4 * CREATES_OF_A_JOB, "within a few answers"
+    assert server.peaks.index(CREATES_PER_JOB) < 4 * CREATES_PER_JOB, "within a few answers"
 
 
 @pytest.mark.parametrize(
@@ -142,12 +142,12 @@ async def test_webhooks_that_hang_hold_no_place_of_jobs_that_go_well() -> None:
         asyncio.create_task(writes.apply(job(f"h-{number}", "broken"), creates(50), refused=True))
         for number in range(200)
     ]
-    await until(lambda: server.under_way == PROBES_OF_A_NAMESPACE)
+    await until(lambda: server.under_way == DRY_RUNS_PER_NAMESPACE)
     applied = await writes.apply(job("good"), creates(100))
     assert len(applied.done) == 100
     ask = DryRunCreate(template_hash="h", body={"metadata": {"name": "w-0"}}, reason="new")
     assert (await writes.apply(job("new", "other"), [ask])).admission is not None
-    assert server.under_way == PROBES_OF_A_NAMESPACE
+    assert server.under_way == DRY_RUNS_PER_NAMESPACE
     for task in hang:
         task.cancel()
     await asyncio.gather(*hang, return_exceptions=True)
