@@ -21,9 +21,9 @@ pytestmark = pytest.mark.torch
 
 BEFORE = """
     import torch, torch.distributed, torch.optim
-    from elasticjob_runtime.workers import phases
+    from elasticjob_runtime.workers.zygote import hooks
     original = torch.distributed.init_process_group
-    hooks.watch()
+    hooks.install()
     print("begun")
 """
 
@@ -137,4 +137,4 @@ def test_stacks_of_all_threads_even_while_the_interpreter_is_held(agent: Agent) 
 
 def test_who_wrote_no_stacks_has_none(tmp_path: pathlib.Path) -> None:
     assert hooks.stacks({0: tmp_path / "error.json"}) == ""
-    hooks.ask_for_stacks(os.getpid(), tmp_path / "error.json")  # not asked: the signal would end this process
+    hooks.request_stacks(os.getpid(), tmp_path / "error.json")  # not asked: the signal would end this process

@@ -78,9 +78,9 @@ class Run:
         return found
 
     @property
-    def warden(self) -> int:
+    def reaper(self) -> int:
         """0: there is none at present."""
-        return next(iter(self._children("warden")), 0)
+        return next(iter(self._children("reaper")), 0)
 
     @property
     def zygote(self) -> int:
@@ -146,11 +146,11 @@ def test_a_killed_agent_leaves_nothing_behind(run: Run) -> None:
     run.kill_and_see_all_end(workers)
 
 
-def test_a_killed_warden_is_replaced_before_the_agent_is_killed_too(run: Run) -> None:
+def test_a_killed_reaper_is_replaced_before_the_agent_is_killed_too(run: Run) -> None:
     workers = run.workers()
-    old = run.warden
+    old = run.reaper
     os.kill(old, signal.SIGKILL)
-    eventually(lambda: run.warden not in (0, old), 30)
+    eventually(lambda: run.reaper not in (0, old), 30)
     assert all(lives(pid) for pid in workers.values())
     run.kill_and_see_all_end(workers)
 
@@ -160,7 +160,7 @@ def test_a_killed_zygote_is_replaced_and_its_workers_live_on(run: Run) -> None:
     """Then a worker fails: the restart is forked from the new one. At last, the agent is killed."""
     workers = run.workers()
     os.kill(run.zygote, signal.SIGKILL)
-    eventually(lambda: "another one takes its place" in run.log, 30)
+    eventually(lambda: "lost the zygote" in run.log, 30)
     assert all(lives(pid) for pid in workers.values())
     (run.folder / "go-0").touch()
     again = run.workers(restart=1)

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 
 import elasticjob_runtime
 import pytest
-from elasticjob_runtime.workers.command import Command
+from elasticjob_runtime.workers.process import Command
 from elasticjob_runtime.workers.zygote import ipc
 from elasticjob_runtime.workers.zygote.client import start_command
-from elasticjob_runtime.workers.zygote.launcher import can_fork
+from elasticjob_runtime.workers.zygote.launcher import no_fork_reason
 
 from hack.support import eventually
 from tests.integration.runtime.agents import lives
@@ -196,7 +196,7 @@ def test_what_is_not_source_is_left_to_a_fresh_interpreter(tmp_path: pathlib.Pat
     zipapp.create_archive(tmp_path, archive, filter=lambda path: path == pathlib.Path("__main__.py"))
     py_compile.compile(str(source), str(compiled))
     found = [
-        can_fork(Command(program=[sys.executable], arguments=[str(path)]))
+        no_fork_reason(Command(program=[sys.executable], arguments=[str(path)]))
         for path in (source, archive, compiled, tmp_path)
     ]
     assert found == ["", "the script is an archive", "the script is compiled", "the script is a directory"]

@@ -16,10 +16,9 @@ from typing import Any
 import elasticjob_runtime
 import pytest
 from elasticjob_runtime.event_loop import EventLoop
-from elasticjob_runtime.workers.command import Command
-from elasticjob_runtime.workers.process import WorkerSpec
+from elasticjob_runtime.workers.process import Command, WorkerSpec
 from elasticjob_runtime.workers.zygote.launcher import ZygoteLauncher
-from elasticjob_runtime.workers.zygote.preload import Verdicts
+from elasticjob_runtime.workers.zygote.preload import ImportVerdicts
 
 from tests.integration.runtime.agents import lives
 from tests.integration.runtime.subreaper import subreaper
@@ -161,7 +160,7 @@ class Bench:
         assert self._launcher is not None
         told, output = self.start(**variables)
         pid = self.run_until(lambda: told)[0]
-        self._launcher.started()
+        self._launcher.prefork_next()
         self.run_until(lambda: "Z" in pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0])
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         return json.loads(output.read_text().splitlines()[0])
@@ -172,15 +171,19 @@ class Bench:
         assert launcher is not None
 
         def learned() -> bool:
-            idle = launcher._next is None and not launcher._succeeding and not launcher._modules.to_try()
-            return idle and launcher._zygote is not None and bool(launcher._zygote.parked)
+            idle = not launcher._zygotes.is_learning and not launcher._modules.untried()
+            return idle and launcher._zygotes.current is not None and bool(launcher._zygotes.current.preforked)
 
         self.run_until(learned, what="it learns")
 
     def zygotes(self) -> list[int]:
         """This launcher's."""
         assert self._launcher is not None
-        return [zygote.pid for zygote in (self._launcher._zygote, self._launcher._next) if zygote is not None]
+        return [
+            zygote.pid
+            for zygote in (self._launcher._zygotes.current, self._launcher._zygotes.successor)
+            if zygote is not None
+        ]
 
     def close(self) -> None:
         if self._launcher is not None:
@@ -220,7 +223,7 @@ def test_one_module_that_cannot_be_forked_makes_all_imports_slow_again(
         ("connects", "opens 2 network connections"),
         ("locks", "makes a semaphore"),
     ]:
-        assert f"{name} is not preloaded, every worker imports it itself: importing it {why}" in told
+        assert f"not preloading {name}, every worker imports it itself: importing it {why}" in told
     assert not launcher.problem
 
 
@@ -233,10 +236,10 @@ def test_a_module_that_asks_for_its_rank_is_preloaded_for_the_rank_it_will_have(
     bench.learns()
     same = bench.worker(RANK="3")
     assert ("knows_its_rank" in same["warm"], same["rank"], same["forked"]) == (True, 3, True)
-    bench.run_until(lambda: launcher._zygote is not None and launcher._zygote.parked)
+    bench.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
     other = bench.worker(RANK="2")
     assert ("knows_its_rank" in other["warm"], other["rank"], other["forked"]) == (False, 2, True)
-    bench.run_until(lambda: launcher._zygote is not None and launcher._zygote.parked)
+    bench.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
     launcher.expect({0: {"RANK": "5"}})
     expected = bench.worker(RANK="5")
     assert ("knows_its_rank" in expected["warm"], expected["rank"], expected["forked"]) == (True, 5, True)
@@ -265,8 +268,8 @@ def test_all_that_ask_for_their_rank_are_found_with_one_trial(bench: Bench) -> N
     bench.run_until(lambda: launcher.ready)
     assert bench.worker(RANK="3", LOCAL_RANK="0") == []
     bench.learns()
-    assert launcher.imports.fit == ["neutral"]
-    assert launcher.imports.late == {"outer": ["LOCAL_RANK", "RANK"], "inner": ["LOCAL_RANK"]}
+    assert launcher.imports.fork_safe == ["neutral"]
+    assert launcher.imports.per_rank == {"outer": ["LOCAL_RANK", "RANK"], "inner": ["LOCAL_RANK"]}
     assert imported.read_text() == "xxx", "by the first worker, in one trial, by the worker that is parked"
     assert bench.worker(RANK="3", LOCAL_RANK="0") == ["outer", "inner", "neutral"]
 
@@ -290,9 +293,9 @@ def test_a_newcomer_is_ready_when_it_has_imported_what_the_others_scripts_import
     launcher = bench.launcher(preload=["auto"], waits=True)
     bench.run_until(lambda: launcher.stores.listening)
     assert not launcher.ready, "it does not know yet whether there is something to import"
-    known = Verdicts(fit=["plain", "last", "not_installed_here"], late={"knows_its_rank": ["RANK"]})
+    known = ImportVerdicts(fork_safe=["plain", "last", "not_installed_here"], per_rank={"knows_its_rank": ["RANK"]})
     launcher.expect({0: {"RANK": "2"}})
-    launcher.tell_imports(known, wait=True)
+    launcher.add_imports(known, wait=True)
     assert not launcher.ready
     bench.run_until(lambda: launcher.ready)
     assert bench.worker(RANK="2")["warm"] == ["plain", "knows_its_rank", "last"]
@@ -301,7 +304,7 @@ def test_a_newcomer_is_ready_when_it_has_imported_what_the_others_scripts_import
 def test_the_first_members_of_a_job_do_not_wait_for_what_an_earlier_run_learned(bench: Bench) -> None:
     launcher = bench.launcher(preload=["auto"], waits=True)
     bench.run_until(lambda: launcher.stores.listening)
-    launcher.tell_imports(Verdicts(fit=["plain"]), wait=False)
+    launcher.add_imports(ImportVerdicts(fork_safe=["plain"]), wait=False)
     assert launcher.ready
     bench.learns()
     assert "plain" in bench.worker()["warm"]
@@ -314,7 +317,7 @@ def test_a_module_that_the_user_named_and_that_cannot_be_forked_is_left_out(
     bench.run_until(lambda: launcher.ready)
     said = bench.worker()
     assert (said["warm"], said["forked"]) == (["plain", "last"], True)
-    assert [record.levelname for record in caplog.records if "package.threads is not preloaded" in record.message] == [
+    assert [record.levelname for record in caplog.records if "not preloading package.threads" in record.message] == [
         "WARNING"
     ]
 
@@ -326,17 +329,17 @@ def test_workers_are_spawned_where_torch_itself_cannot_be_forked(
     launcher = bench.launcher(preload=["auto"])
     bench.run_until(lambda: launcher.ready)
     assert bench.worker()["forked"] is False
-    assert "no zygote, workers are spawned: importing it starts 1 thread" in caplog.text
+    assert "no zygote, spawning workers: importing it starts 1 thread" in caplog.text
 
 
 def test_a_start_never_holds_up_the_agent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A zygote that hangs: the agent's loop goes on, and the worker is spawned after a while."""
-    monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.PATIENCE", 0.5)
+    monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.FORK_TIMEOUT", 0.5)
     launcher = bench.launcher(preload=[])
     bench.run_until(lambda: launcher.ready)
     (zygote,) = bench.zygotes()
     bench.worker()
-    bench.run_until(lambda: launcher._zygote is not None and launcher._zygote.parked)
+    bench.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
     os.kill(zygote, signal.SIGSTOP)
     assert bench.worker()["forked"], "there was one parked"
     told, _ = bench.start()
@@ -349,7 +352,7 @@ def test_a_start_never_holds_up_the_agent(bench: Bench, monkeypatch: pytest.Monk
     pid = bench.run_until(lambda: told)[0]
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.kill(zygote, signal.SIGCONT)
-    monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.PATIENCE", 60.0)
+    monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.FORK_TIMEOUT", 60.0)
     assert bench.worker()["forked"]
 
 
@@ -361,19 +364,23 @@ def test_starts_that_are_called_off_are_forgotten(bench: Bench) -> None:
     told, _ = bench.start()
     launcher.cancel()
     os.kill(bench.zygotes()[0], signal.SIGCONT)
-    bench.run_until(lambda: launcher._zygote is not None and launcher._zygote.parked)
+    bench.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
     assert told == []
     assert launcher.deadline is None
 
 
 def test_a_killed_zygote_is_replaced_and_what_it_parked_is_used(bench: Bench) -> None:
     launcher = bench.launcher(preload=[])
-    bench.run_until(lambda: launcher.ready and launcher._zygote is not None and launcher._zygote.parked)
+    bench.run_until(
+        lambda: launcher.ready and launcher._zygotes.current is not None and launcher._zygotes.current.preforked
+    )
     (old,) = bench.zygotes()
     os.kill(old, signal.SIGKILL)
-    bench.run_until(lambda: launcher._next is not None)
+    bench.run_until(lambda: launcher._zygotes.successor is not None)
     assert bench.worker()["forked"]
-    bench.run_until(lambda: launcher._zygote is not None and launcher._zygote.ready, what="another one")
+    bench.run_until(
+        lambda: launcher._zygotes.current is not None and launcher._zygotes.current.ready, what="another one"
+    )
     assert not lives(old)
     assert bench.worker()["forked"]
 
@@ -381,7 +388,7 @@ def test_a_killed_zygote_is_replaced_and_what_it_parked_is_used(bench: Bench) ->
 def test_who_waits_for_a_fork_is_spawned_at_once_when_the_zygote_dies(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.PATIENCE", 600.0)
+    monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.FORK_TIMEOUT", 600.0)
     launcher = bench.launcher(preload=[])
     bench.run_until(lambda: launcher.ready)
     os.kill(bench.zygotes()[0], signal.SIGSTOP)
@@ -397,7 +404,9 @@ def test_who_waits_for_a_fork_is_spawned_at_once_when_the_zygote_dies(
 def test_a_parked_worker_that_was_killed_takes_no_command_along(bench: Bench) -> None:
     """The agent does not know yet when it hands the command over."""
     launcher = bench.launcher(preload=[])
-    parked = bench.run_until(lambda: launcher.ready and launcher._zygote is not None and launcher._zygote.parked)
+    parked = bench.run_until(
+        lambda: launcher.ready and launcher._zygotes.current is not None and launcher._zygotes.current.preforked
+    )
     os.kill(parked[0].pid, signal.SIGKILL)
     os.waitpid(parked[0].pid, 0)
     assert bench.worker()["forked"]
@@ -406,12 +415,14 @@ def test_a_parked_worker_that_was_killed_takes_no_command_along(bench: Bench) ->
 def test_a_zygote_that_keeps_being_killed_is_given_up(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     launcher = bench.launcher(preload=[])
     for _ in range(4):
-        bench.run_until(lambda: launcher.ready and launcher._zygote is not None and launcher._zygote.ready)
-        assert launcher._zygote is not None
-        os.kill(launcher._zygote.pid, signal.SIGKILL)
-        bench.run_until(lambda: launcher._zygote is None or not launcher._zygote.ready)
+        bench.run_until(
+            lambda: launcher.ready and launcher._zygotes.current is not None and launcher._zygotes.current.ready
+        )
+        assert launcher._zygotes.current is not None
+        os.kill(launcher._zygotes.current.pid, signal.SIGKILL)
+        bench.run_until(lambda: launcher._zygotes.current is None or not launcher._zygotes.current.ready)
     bench.run_until(lambda: launcher.problem)
-    assert "workers are spawned" in caplog.text
+    assert "spawning workers" in caplog.text
     assert bench.worker()["forked"] is False
 
 

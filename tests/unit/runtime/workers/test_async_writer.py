@@ -19,14 +19,14 @@ LINE = b"x" * 999 + b"\n"
 class Console:
     """A pipe as the console."""
 
-    def __init__(self, outlet: AsyncWriter) -> None:
-        self.outlet = outlet
+    def __init__(self, writer: AsyncWriter) -> None:
+        self.writer = writer
         self.reading, self.writing = os.pipe()
         os.set_blocking(self.reading, False)
         self.seen = b""
 
     def put(self, data: bytes) -> None:
-        self.outlet.put(self.writing, data)
+        self.writer.put(self.writing, data)
 
     def read(self) -> bytes:
         with contextlib.suppress(BlockingIOError):
@@ -36,9 +36,9 @@ class Console:
 
 @pytest.fixture
 def console() -> Iterator[Console]:
-    made = Console(AsyncWriter(patience=0.2, limit=200_000))
+    made = Console(AsyncWriter(stall_timeout=0.2, limit=200_000))
     yield made
-    eventually(lambda: (made.read(), not made.outlet._queue)[1])
+    eventually(lambda: (made.read(), not made.writer._queue)[1])
     os.close(made.writing)
     os.close(made.reading)
 
@@ -54,12 +54,12 @@ def test_a_console_that_nobody_reads_stalls_nobody_and_tells_what_is_missing(con
     """At first it is full: whoever has more waits. Then it is stalled, and more is dropped."""
     for _ in range(300):
         console.put(LINE)
-    full = console.outlet.full
+    full = console.writer.full
     assert full
     room = threading.Event()
-    console.outlet.when_room(room.set)
+    console.writer.call_when_room(room.set)
     assert room.wait(10), "the workers wait for ever"
-    assert console.outlet.full is False
+    assert console.writer.full is False
     for _ in range(50):
         console.put(b"lost\n")
     eventually(lambda: (console.read(), b"missing" in console.seen)[1])
@@ -74,9 +74,9 @@ def test_a_slow_console_loses_nothing(console: Console) -> None:
     """It takes 4 KiB at a time, less often than once in half its patience; the writer waits while it is full."""
     written = 0
     while written < 400:
-        if console.outlet.full:
+        if console.writer.full:
             room = threading.Event()
-            console.outlet.when_room(room.set)
+            console.writer.call_when_room(room.set)
             while not room.wait(0.01):
                 console.seen += os.read(console.reading, 16384)
         console.put(LINE)
@@ -86,32 +86,32 @@ def test_a_slow_console_loses_nothing(console: Console) -> None:
 
 
 def test_files_are_waited_for_however_long_they_take() -> None:
-    console = Console(AsyncWriter(patience=None, limit=1000))
+    console = Console(AsyncWriter(stall_timeout=None, limit=1000))
     for _ in range(100):
         console.put(LINE)
     time.sleep(0.1)
-    assert console.outlet.full
+    assert console.writer.full
     eventually(lambda: len(console.read()) == 100 * len(LINE))
-    eventually(lambda: not console.outlet.full)
+    eventually(lambda: not console.writer.full)
 
 
 def test_a_reader_that_went_away_ends_nothing(console: Console) -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    console.outlet.put(writing, LINE)
-    assert console.outlet.flush(10)
+    console.writer.put(writing, LINE)
+    assert console.writer.flush(10)
     os.close(writing)
 
 
 def test_flush_gives_up_on_a_console_that_takes_nothing(console: Console) -> None:
     for _ in range(100):
         console.put(LINE)
-    assert not console.outlet.flush(0.3)
-    eventually(lambda: (console.read(), console.outlet.flush(0.1))[1])
+    assert not console.writer.flush(0.3)
+    eventually(lambda: (console.read(), console.writer.flush(0.1))[1])
 
 
 def test_closing_waits_for_what_was_put_before(console: Console) -> None:
     closed: list[bytes] = []
     console.put(b"last words\n")
-    console.outlet.then(console.writing, lambda: closed.append(os.read(console.reading, 100)))
+    console.writer.call_after(console.writing, lambda: closed.append(os.read(console.reading, 100)))
     eventually(lambda: closed == [b"last words\n"])

@@ -22,8 +22,8 @@ def test_an_agent_raises_its_limit_and_workers_get_back_the_users() -> None:
 import os, resource, subprocess, sys
 from pathlib import Path
 from elasticjob_runtime.workers import descriptors
-from elasticjob_runtime.workers.command import Command
-from elasticjob_runtime.workers.process import SpawnLauncher, WorkerSpec
+from elasticjob_runtime.workers.process import Command, WorkerSpec
+from elasticjob_runtime.workers.spawn import spawn
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))
 assert descriptors.raise_limit() == 4096 == descriptors.raise_limit()
 assert resource.getrlimit(resource.RLIMIT_NOFILE) == (4096, 4096)
@@ -33,14 +33,14 @@ spec = WorkerSpec(
     command=command, environment=dict(os.environ), local_rank=0, rank=0, error_file=Path("x"), stdout=None, stderr=None
 )
 pids = []
-SpawnLauncher().start(spec, pids.append)
+spawn(spec, pids.append)
 os.waitpid(pids[0], 0)
 other = subprocess.Popen(["sleep", "60"])
-descriptors.give_back_limit(other.pid)
+descriptors.restore_limit(other.pid)
 print(resource.prlimit(other.pid, resource.RLIMIT_NOFILE))
 other.kill()
 other.wait()
-descriptors.give_back_limit(other.pid)  # it has gone: no error
+descriptors.restore_limit(other.pid)  # no error if it is gone
 """
     assert run(script).splitlines() == ["(256, 4096)", "(256, 4096)"]
 
@@ -59,10 +59,10 @@ def test_a_loop_does_not_spin_on_a_connection_that_it_cannot_take() -> None:
     """A readable listener wakes a loop for ever while nobody accepts: who comes is greeted, and closed."""
     script = """
 import os, resource, select, socket
-from elasticjob_runtime.workers.descriptors import Door
+from elasticjob_runtime.workers.descriptors import Acceptor
 listener = socket.create_server(("127.0.0.1", 0))
 listener.setblocking(False)
-door = Door(listener, lambda connection: connection.send(b"hello"))
+acceptor = Acceptor(listener, lambda connection: connection.send(b"hello"))
 callers = [socket.create_connection(listener.getsockname()) for _ in range(5)]
 resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), 4096))
 filler = []
@@ -70,15 +70,15 @@ try:
     while True: filler.append(os.open("/dev/null", os.O_RDONLY))
 except OSError:
     pass
-assert door.accept() == [] and door.turned_away == 5
+assert acceptor.accept() == [] and acceptor.rejected == 5
 assert not select.select([listener], [], [], 0)[0], "nothing is left to wake the loop"
 assert [caller.recv(100) for caller in callers] == [b"hello"] * 5
 assert [caller.recv(100) for caller in callers] == [b""] * 5
 for fd in filler: os.close(fd)
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
 again = socket.create_connection(listener.getsockname())
-assert len(door.accept()) == 1, "and when there is room again, all is as before"
-door.close()
+assert len(acceptor.accept()) == 1, "and when there is room again, all is as before"
+acceptor.close()
 """
     run(script)
 
@@ -98,8 +98,8 @@ def test_room_leaves_some_to_everything_else() -> None:
 import resource
 from elasticjob_runtime.workers import descriptors
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
-assert 900 < descriptors.room() < 960, descriptors.room()
+assert 900 < descriptors.available() < 960, descriptors.available()
 resource.setrlimit(resource.RLIMIT_NOFILE, (20, 1024))
-assert descriptors.room() == 8
+assert descriptors.available() == 8
 """
     run(script)

@@ -47,7 +47,7 @@ def record(path: Path, message: object) -> Path:
             "exit code 3: train.py: error: no data",
         ),
         (-signal.SIGSEGV, "", "Signal", "killed by SIGSEGV"),
-        (-signal.SIGKILL, "", "Signal", "killed by SIGKILL (out of memory? the kernel kills with it)"),
+        (-signal.SIGKILL, "", "Signal", "killed by SIGKILL (out of memory?)"),
         (-63, "", "Signal", "killed by signal 63"),
         (-signal.SIGABRT, "terminate called\n", "Signal", "killed by SIGABRT"),
     ],

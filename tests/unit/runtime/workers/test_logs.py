@@ -175,7 +175,7 @@ def test_folders_as_torchrun_has_them(tmp_path: Path) -> None:
         "the agent reads it: its disk must not be that of the logs, which may hang"
     )
     error_file.write_text("{}")
-    directory.keep(error_file)
+    directory.copy_error_file(error_file)
     assert FILES.flush(10)
     assert (directory.worker(3, 1) / "error.json").read_text() == "{}"
 

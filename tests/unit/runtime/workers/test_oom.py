@@ -62,7 +62,7 @@ def test_only_what_was_killed_since_the_start_counts(tmp_path: Path) -> None:
     assert not oom.happened()
     file.write_text("oom_kill 2\n")
     assert oom.happened()
-    oom.begin()
+    oom.reset()
     assert not oom.happened()
     file.unlink()
     assert not oom.happened(), "a file that has gone says nothing"

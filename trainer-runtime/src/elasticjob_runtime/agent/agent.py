@@ -151,9 +151,9 @@ class Agent:
 
     def store_changed(self, before: StoreView, view: StoreView) -> None:
         if view.stop is not before.stop:
-            self._processes.group.look_for_handlers()
+            self._processes.group.check_handlers()
         if view.plan is not None and (before.plan is None or before.plan.round != view.plan.round):
-            self._processes.group.look_for_handlers()
+            self._processes.group.check_handlers()
             self._processes.tell_plan(view.plan)
             self._publish_imports()
 
@@ -188,7 +188,7 @@ class Agent:
             self._processes.hear_last_words()  # their last progress is published before the end of the job
             self._progress.ended()
         elif why := self._progress.hang(now):
-            self._processes.group.hung(why, now)
+            self._processes.group.fail_hung(why, now)
         self._progress.publish(now, at_once=not running)
         if self._starting and self._processes.all_spawned:
             self._starting = False

@@ -8,9 +8,9 @@ from collections.abc import Collection, Sequence
 from elasticjob_runtime.agent import signals
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.rendezvous.config import MemberConfig
-from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.environment import GroupSpec
 from elasticjob_runtime.workers.logs import LogSettings
+from elasticjob_runtime.workers.process import Command
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

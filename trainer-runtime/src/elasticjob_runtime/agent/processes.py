@@ -24,10 +24,10 @@ from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.environment import worker_environment
 from elasticjob_runtime.workers.group import WorkerGroup
 from elasticjob_runtime.workers.reaper import MARK, Reaper
-from elasticjob_runtime.workers.spawn import SpawningLauncher
-from elasticjob_runtime.workers.zygote import imports_file
+from elasticjob_runtime.workers.spawn import SpawnLauncher
+from elasticjob_runtime.workers.zygote import import_cache
 from elasticjob_runtime.workers.zygote.launcher import ZygoteLauncher
-from elasticjob_runtime.workers.zygote.preload import Verdicts
+from elasticjob_runtime.workers.zygote.preload import ImportVerdicts
 
 
 class Processes:
@@ -142,23 +142,23 @@ class Processes:
     def imports(self) -> ImportsValue | None:
         """What the script's workers import, as this agent has found out; None: nothing."""
         known = self._launcher.imports if isinstance(self._launcher, ZygoteLauncher) else None
-        if known is None or not known.known():
+        if known is None or not known.importable():
             return None
-        reads = sorted({name for names in known.late.values() for name in names})
-        late = list(known.late)[:MAX_IMPORTS]
-        fit = [name for name in known.fit if len(name) <= MAX_IMPORT_LENGTH]
+        reads = sorted({name for names in known.per_rank.values() for name in names})
+        late = list(known.per_rank)[:MAX_IMPORTS]
+        fit = [name for name in known.fork_safe if len(name) <= MAX_IMPORT_LENGTH]
         return ImportsValue(fit=fit[: max(0, MAX_IMPORTS - len(late) - len(reads))], late=late, reads=reads)
 
     def tell_imports(self, imports: ImportsValue | None, *, running: bool) -> None:
         """What other members have found out. `running`: the others train, and are not to wait for imports of this
         one."""
         if isinstance(self._launcher, ZygoteLauncher):
-            self._launcher.tell_imports(_verdicts(imports) if imports is not None else None, wait=running)
+            self._launcher.add_imports(_verdicts(imports) if imports is not None else None, wait=running)
 
     def keep_imports(self, imports: ImportsValue) -> None:
         """For the next run."""
         if self._folder:
-            imports_file.save(self._folder, imports)
+            import_cache.save(self._folder, imports)
 
     def _expect_to_join(self, plan: PlanValue) -> None:
         """Newcomers come last."""
@@ -176,14 +176,14 @@ class Processes:
     def _load_imports(self, launcher: ZygoteLauncher) -> None:
         def found(imports: ImportsValue) -> None:
             with contextlib.suppress(OSError):  # the agent has ended meanwhile
-                self._event_loop.call_soon(lambda: launcher.learn_from(_verdicts(imports)))
+                self._event_loop.call_soon(lambda: launcher.add_cached_imports(_verdicts(imports)))
 
         if self._folder:
-            imports_file.load(self._folder, found)
+            import_cache.load(self._folder, found)
 
-    def _new_launcher(self, environment: Mapping[str, str]) -> ZygoteLauncher | SpawningLauncher:
+    def _new_launcher(self, environment: Mapping[str, str]) -> ZygoteLauncher | SpawnLauncher:
         if self._config.preload is None:
-            return SpawningLauncher(self._event_loop)
+            return SpawnLauncher(self._event_loop)
         launcher = ZygoteLauncher(
             self._config.command,
             self._config.group.nproc,
@@ -199,5 +199,5 @@ class Processes:
         return launcher
 
 
-def _verdicts(imports: ImportsValue) -> Verdicts:
-    return Verdicts(fit=list(imports.fit), late={name: list(imports.reads) for name in imports.late})
+def _verdicts(imports: ImportsValue) -> ImportVerdicts:
+    return ImportVerdicts(fork_safe=list(imports.fit), per_rank={name: list(imports.reads) for name in imports.late})

@@ -56,7 +56,7 @@ class WorkerServer:
         self._listener.bind(self.path)
         self._listener.listen(128)
         self._listener.setblocking(False)
-        self._door = descriptors.Door(self._listener)
+        self._door = descriptors.Acceptor(self._listener)
         self._connections: dict[int, socket.socket] = {}
         self._followers: set[int] = set()
         """Connections on which plans are wanted."""

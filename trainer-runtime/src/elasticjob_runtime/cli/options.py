@@ -38,9 +38,9 @@ from elasticjob_runtime.rendezvous.config import (
 )
 from elasticjob_runtime.rendezvous.network import PortRange
 from elasticjob_runtime.telemetry.metrics import Metrics
-from elasticjob_runtime.workers.command import Command
 from elasticjob_runtime.workers.logs import LogSettings, parse_std
-from elasticjob_runtime.workers.zygote.launcher import can_fork
+from elasticjob_runtime.workers.process import Command
+from elasticjob_runtime.workers.zygote.launcher import no_fork_reason
 
 if TYPE_CHECKING:
     from elasticjob_runtime.telemetry.metrics_server import MetricsServer
@@ -292,7 +292,7 @@ def preload(args: argparse.Namespace, command: Command) -> list[str] | None:
     """What the zygote imports; None: no zygote."""
     if args.start_method != "zygote":
         return None
-    if problem := can_fork(command):
+    if problem := no_fork_reason(command):
         logger.info("workers are spawned: %s", problem)
         return None
     return [name for name in args.preload.split(",") if name]

@@ -53,7 +53,7 @@ class PeerServer:
         self._socket.listen(BACKLOG)
         self._socket.setblocking(False)
         self._member, self._incarnation = member, incarnation
-        self._door = descriptors.Door(self._socket, self._say)
+        self._acceptor = descriptors.Acceptor(self._socket, self._say)
         self._told_at = 0.0
         self.round = 0
         """Of the plan that this agent knows."""
@@ -63,9 +63,9 @@ class PeerServer:
 
     def greet(self) -> list[socket.socket]:
         """Greets all who connected. Returns their connections: whoever stays wants heartbeats."""
-        before = self._door.turned_away
-        greeted = self._door.accept()
-        if self._door.turned_away > before and time.monotonic() >= self._told_at:
+        before = self._acceptor.rejected
+        greeted = self._acceptor.accept()
+        if self._acceptor.rejected > before and time.monotonic() >= self._told_at:
             self._told_at = time.monotonic() + TELL_SECONDS
             logger.warning(
                 "peers are answered, but get no heartbeats: %s", descriptors.explain(OSError(errno.EMFILE, ""))
@@ -73,7 +73,7 @@ class PeerServer:
         return greeted
 
     def close(self) -> None:
-        self._door.close()
+        self._acceptor.close()
         self._socket.close()
 
     def _say(self, connection: socket.socket) -> None:
@@ -105,7 +105,7 @@ def probe(members: Sequence[Member], timeout: float = PROBE_TIMEOUT, at_once: in
     Raises OSError where this process cannot ask anybody.
     """
     with selectors.DefaultSelector() as selector:
-        asking = _Asking(members, timeout, at_once or descriptors.room(), selector)
+        asking = _Asking(members, timeout, at_once or descriptors.available(), selector)
         try:
             return asking.run()
         finally:

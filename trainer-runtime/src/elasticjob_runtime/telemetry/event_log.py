@@ -24,7 +24,7 @@ class EventLog:
         self._member = member
         self._path = path
         self._file = File(path, self._failed) if path else None
-        self._outlet = AsyncWriter(patience=None)
+        self._writer = AsyncWriter(stall_timeout=None)
         if path is not None and not path.parent.is_dir():  # a slip in the flag must not make folders
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         if self._file is not None:
@@ -35,7 +35,7 @@ class EventLog:
         if self._file is not None:
             moment = time.time() if at is None else at
             record = {"time": round(moment, 4), "member": self._member, "event": name, **fields}
-            self._outlet.put(self._file, (json.dumps(record) + "\n").encode())
+            self._writer.put(self._file, (json.dumps(record) + "\n").encode())
 
     def close(self, timeout: float = 5.0) -> None:
         """Returns when all is written, or the file has taken nothing for `timeout` s."""
@@ -45,7 +45,7 @@ class EventLog:
 
     def flush(self, timeout: float = 5.0) -> bool:
         """Waits as `close` does. Returns whether all is written."""
-        return self._outlet.flush(timeout)
+        return self._writer.flush(timeout)
 
     def _failed(self, error: OSError) -> None:
         """A full disk must not end the training."""

@@ -66,7 +66,7 @@ class _Channel:
 _channel = _Channel()
 
 
-def tell(kind: str, *, wait: float = 0.0, **fields: Any) -> None:
+def send(kind: str, *, wait: float = 0.0, **fields: Any) -> None:
     """Sends one message; does nothing where there is no agent (plain python, torchrun). `wait`: s for an agent that is
     busy."""
     path = os.environ.get(Env.AGENT_SOCKET)
@@ -76,9 +76,9 @@ def tell(kind: str, *, wait: float = 0.0, **fields: Any) -> None:
         _channel.send(path, json.dumps(message, separators=(",", ":")).encode(), wait)
 
 
-def tell_phase(phase: str, **fields: Any) -> None:
+def send_phase(phase: str, **fields: Any) -> None:
     """This worker is through `phase` of its start: `fork`, `connect`, `restore` or `first-step`."""
-    tell("phase", phase=phase, **fields)
+    send("phase", phase=phase, **fields)
 
 
 def number(variable: str) -> int:

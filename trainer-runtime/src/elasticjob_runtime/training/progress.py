@@ -40,7 +40,7 @@ def report_progress(step: int, **metrics: float) -> None:
     numbers = {name: _number(name, value) for name, value in metrics.items()}
     if not os.environ.get(Env.AGENT_SOCKET):
         return
-    channel.tell(
+    channel.send(
         "progress",
         step=int(step),
         last_checkpoint_step=_state.last_checkpoint_step,
@@ -63,7 +63,7 @@ def expect_pause(seconds: float, why: str = "") -> None:
     """
     if not seconds >= 0:
         raise ValueError(f"expect_pause: {seconds!r} is no number of seconds")
-    channel.tell("phase", wait=PAUSE_WAIT, phase="pause", seconds=float(seconds), why=why)
+    channel.send("phase", wait=PAUSE_WAIT, phase="pause", seconds=float(seconds), why=why)
 
 
 def remember_checkpoint(step: int) -> None:

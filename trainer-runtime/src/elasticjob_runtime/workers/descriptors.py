@@ -1,8 +1,8 @@
-"""File descriptors: how many this process may have open, and what becomes of the agent when there are none left.
+"""File descriptors: the limit on how many this process may have open, and how to go on when none are left.
 
-Many container runtimes give a process 1,024. An agent needs a handful, but a planner asks every member of its job, and
-a store host has a connection to every worker. So the agent raises its own limit as far as it may, and its workers get
-back the one that the user has set.
+Many container runtimes set a limit of 1,024. An agent needs few, but the planner connects to every member of the job,
+and a store host has a connection to every worker. So the agent raises its own limit as far as it may, and restores the
+user's limit for its workers.
 """
 
 from __future__ import annotations
@@ -16,103 +16,102 @@ import time
 from collections.abc import Callable
 
 WANTED = 65_536
-"""Descriptors that an agent asks for at most: enough for a connection to each member of the largest jobs."""
+"""The limit an agent sets if it may: enough for a connection to each member of the largest jobs."""
 
 _RESERVE = 64
-"""Descriptors that are left to everything else when many are opened at once."""
+"""Descriptors that `available` leaves to everything else."""
 
-_MOST_AT_ONCE = 2_048
+_MAX_AVAILABLE = 2_048
 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE)
 
-_given: list[int] = []
-"""The soft limit that this process was started with; empty: it has not been raised."""
+_original: list[int] = []
+"""The soft limit that this process was started with; empty if it was not raised."""
 
 
 def raise_limit(wanted: int = WANTED) -> int:
-    """Raises the soft limit of this process to `wanted`, or to the hard limit where that is lower. Returns the soft
-    limit now."""
+    """Raises the soft limit of this process to `wanted`, or to the hard limit if that is lower. Returns the new soft
+    limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft == resource.RLIM_INFINITY or soft >= target:
         return soft
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
-    except (OSError, ValueError):  # a sandbox that does not let it: the agent does with what it has
+    except (OSError, ValueError):  # forbidden by a sandbox
         return soft
-    if not _given:
-        _given.append(soft)
+    if not _original:
+        _original.append(soft)
     return target
 
 
-def give_back_limit(pid: int = 0) -> None:
-    """Sets the soft limit of the child `pid` (0: of this process) to the one that the agent was started with."""
-    if not _given:
+def restore_limit(pid: int = 0) -> None:
+    """Sets the soft limit of the child `pid` (0: this process) to the one that the agent was started with."""
+    if not _original:
         return
-    with contextlib.suppress(OSError, ValueError):  # it has gone already
+    with contextlib.suppress(OSError, ValueError):  # the child is gone
         _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (_given[0], hard))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (_original[0], hard))
 
 
-def room() -> int:
-    """How many more descriptors this process may well open at once; at least 8, at most 2,048."""
+def available() -> int:
+    """How many more descriptors this process may open at once; at least 8, at most 2,048."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return _MOST_AT_ONCE
+        return _MAX_AVAILABLE
     try:
         used = len(os.listdir("/proc/self/fd"))
-    except OSError:  # not one is left to look with
+    except OSError:  # none is left to list them with
         used = soft
-    return max(8, min(_MOST_AT_ONCE, soft - used - _RESERVE))
+    return max(8, min(_MAX_AVAILABLE, soft - used - _RESERVE))
 
 
 def exhausted(error: OSError) -> bool:
-    """Whether `error` says that this process, or the machine, has no descriptor left."""
+    """Whether `error` means that this process or the machine has no file descriptor left."""
     return error.errno in _EXHAUSTED
 
 
 def explain(error: OSError) -> str:
-    """`error` in a sentence for people; where descriptors have run out, with what to do about it."""
+    """Describes `error`; if descriptors have run out, with what to do about it."""
     if not exhausted(error):
         return str(error)
     if error.errno == errno.ENFILE:
-        return "this machine has no file descriptor left; raise the sysctl fs.file-max"
+        return "this machine has no file descriptors left; raise the sysctl fs.file-max"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
-        f"this process has no file descriptor left (limit {soft}, hard limit {hard}); raise the hard limit: `ulimit "
-        "-Hn`, "
-        "LimitNOFILE= of the container runtime's service, or `--ulimit nofile` of the container"
+        f"this process has no file descriptors left (limit {soft}, hard limit {hard}); raise the hard limit: "
+        "`ulimit -Hn`, LimitNOFILE= of the container runtime's service, or `--ulimit nofile` of the container"
     )
 
 
-class Door:
-    """Accepts connections on a listening socket that does not block.
+class Acceptor:
+    """Accepts connections on a non-blocking listening socket.
 
-    Where no descriptor is left for a connection, it is taken with a spare one, greeted and closed: one that nobody
-    takes would keep an event loop awake for ever.
+    If no descriptor is left for a connection, it is accepted with a spare one, greeted and closed: a connection that is
+    never accepted would wake the event loop again and again.
     """
 
     def __init__(
         self, listener: socket.socket, greet: Callable[[socket.socket], object] = lambda _connection: None
     ) -> None:
-        """`greet` gets every connection as it comes; its OSErrors are ignored."""
+        """`greet` is called with each accepted connection; its OSErrors are ignored."""
         self._listener = listener
         self._greet = greet
         self._spare: int | None = _open_spare()
-        self.turned_away = 0
-        """Connections that were closed because there was no descriptor for them."""
+        self.rejected = 0
+        """Connections that were closed because no descriptor was left for them."""
 
     def accept(self) -> list[socket.socket]:
-        """All who wait. They are the caller's to close, and do not block."""
+        """Returns all waiting connections, non-blocking. The caller closes them."""
         accepted: list[socket.socket] = []
         while True:
             try:
                 connection, _ = self._listener.accept()
             except OSError as error:
-                if exhausted(error) and self._turn_away():
+                if exhausted(error) and self._reject():
                     continue
                 return accepted
-            self._welcome(connection)
+            self._prepare(connection)
             accepted.append(connection)
 
     def close(self) -> None:
@@ -120,27 +119,27 @@ class Door:
             os.close(self._spare)
             self._spare = None
 
-    def _turn_away(self) -> bool:
-        """Whether there was somebody."""
+    def _reject(self) -> bool:
+        """Closes one waiting connection. Returns False if there is none."""
         if self._spare is None:
             self._spare = _open_spare()
         if self._spare is None:
-            time.sleep(0.05)  # the caller's loop comes back at once
+            time.sleep(0.05)  # the caller's loop calls again at once
             return False
         os.close(self._spare)
         try:
             connection, _ = self._listener.accept()
-        except OSError:  # nobody waits any more, or another thread took the spare one
+        except OSError:  # none is waiting any more, or another thread took the spare descriptor
             return False
         else:
-            self._welcome(connection)
+            self._prepare(connection)
             connection.close()
-            self.turned_away += 1
+            self.rejected += 1
             return True
         finally:
             self._spare = _open_spare()
 
-    def _welcome(self, connection: socket.socket) -> None:
+    def _prepare(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError):
             connection.setblocking(False)
             self._greet(connection)

@@ -1,7 +1,7 @@
-"""The environment of a worker: torchrun's, name by name, and our own.
+"""The environment of a worker process: torchrun's variables and ElasticJob's own.
 
 Source: torch/distributed/elastic/agent/server/local_elastic_agent.py (`_start_workers`) and
-elastic/multiprocessing/api.py of torch 2.15. A test compares the two on the torch installed.
+elastic/multiprocessing/api.py of torch 2.15. A test compares the two for the installed torch.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections.abc import Mapping
 from elasticjob_runtime.contract import Env, Fence, PlanValue
 
 RES_OPTIONS = "timeout:1 attempts:2"
-"""For glibc's resolver (resolv.conf(5)) in zygote, store host and workers, where nobody else has set it. torch asks DNS
-for the name of the store that it connects to, only for its log: while DNS is silent, every restart would stand still
-for the resolver's own 10 s."""
+"""For glibc's resolver (resolv.conf(5)) in the zygote, store host and workers, unless set otherwise. torch resolves the
+name of the store that it connects to, only to log it: while DNS does not answer, every restart would wait for the
+resolver's default timeout of 10 s."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class GroupSpec:
-    """What all workers of one agent have in common, over all rounds."""
+    """What all worker processes of one agent have in common, in all rounds."""
 
     run_id: str
     role: str
     nproc: int
     max_restarts: int
     master_port: int | None = None
-    """A port the user asked for by flag; None: the plan's."""
+    """Set by flag; None: use the plan's."""
     virtual_local_rank: bool = False
 
 
@@ -41,9 +41,9 @@ def worker_environment(
     agent_socket: str,
     without_libuv: bool = False,
 ) -> dict[str, str]:
-    """The complete environment of one worker: `base` (the agent's own) and what the plan says.
+    """The complete environment of one worker process: `base`, which is the agent's, and variables of the plan.
 
-    `without_libuv`: this torch has no libuv, its TCPStore must not ask for it.
+    `without_libuv`: this torch has no libuv, and its TCPStore must not use it.
     """
     rank = group_rank * group.nproc + local_rank
     environment = {
@@ -79,15 +79,14 @@ def worker_environment(
 
 
 def fencing_token(base: Mapping[str, str], plan: PlanValue) -> Fence:
-    """Larger than that of any earlier group of the run. Without an operator that numbers the runs, the time of the
-    first plan does."""
+    """Greater than the token of any earlier worker group of the run. Runs are numbered by the operator, or without one
+    by the time of their first plan."""
     run = base.get(Env.RUN, "")
     return Fence(int(run) if run.isascii() and run.isdigit() else plan.run_began, plan.store_generation, plan.round)
 
 
 def _virtual_local_rank(base: Mapping[str, str], local_rank: int) -> dict[str, str]:
-    """Every worker sees one GPU, as device 0. Raises ValueError where fewer GPUs are visible than workers are
-    wanted."""
+    """Each worker sees one GPU, as device 0. Raises ValueError if there are fewer visible GPUs than workers."""
     variable = "HIP_VISIBLE_DEVICES" if base.get("HIP_VISIBLE_DEVICES") else "CUDA_VISIBLE_DEVICES"
     visible = base.get(variable)
     device = str(local_rank)

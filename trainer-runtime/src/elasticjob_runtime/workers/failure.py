@@ -1,19 +1,16 @@
-"""What a failed worker says of itself: exit code, signal, traceback.
-
-In order of trust: the error file that `torch.distributed.elastic.multiprocessing.errors.record` writes, the traceback
-at the end of its stderr, the exit code.
-"""
+"""Describes the failure of a worker, from the most to the least reliable source: its error file, the traceback at the
+end of its stderr, its exit code."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import signal
 from pathlib import Path
 
 from elasticjob_runtime.contract import PEER_LOST
+from elasticjob_runtime.workers import error_file as error_files
 
 _LOST_PEER = re.compile(
     r"Connection closed by peer \[|Application timeout caused pair closure|gloo.{0,300}Connection reset by peer"
@@ -23,41 +20,42 @@ _LOST_PEER = re.compile(
     r"or crash",
     re.DOTALL,
 )
-"""What gloo, NCCL and TCPStore say of a peer that went away (torch 2.4 to 2.15)."""
+"""Errors of gloo, NCCL and TCPStore when a peer is gone (torch 2.4 to 2.15)."""
 
 TRACEBACK = "Traceback (most recent call last):"
 TRACEBACK_BYTES = 4096
-"""Most of a traceback that is published."""
+"""Longer tracebacks are cut to their end when they are published."""
 
-
-KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""Exit codes of a worker that was killed; and of a shell, as a worker, whose program was."""
+KILL_EXIT_CODES = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""Exit codes of a worker that was killed, and of a shell script whose program was."""
 
 OUT_OF_MEMORY = "OutOfMemory"
-"""Reason of a failure: the operator's word for a container that ended so."""
+"""Failure reason; the operator uses it for containers that ran out of memory, too."""
 
 
 def describe(
     exit_code: int, error_file: Path | None, stderr_tail: str, *, out_of_memory: bool = False
 ) -> tuple[str, str, str]:
-    """(reason, message of one line, traceback) of a worker that ended with `exit_code` (negative: by that signal).
-    `out_of_memory`: the kernel has killed for lack of memory meanwhile."""
-    if out_of_memory and exit_code in KILLED:
+    """Returns (reason, one-line message, traceback) for a worker that ended with `exit_code`; negative: by that signal.
+
+    `out_of_memory`: the kernel's OOM killer was active while the worker ran.
+    """
+    if out_of_memory and exit_code in KILL_EXIT_CODES:
         how = "killed by SIGKILL, out of memory: raise the container's memory limit, or let the script use less"
         return OUT_OF_MEMORY, how, _tail(stderr_tail)
     reason, message, traceback = _described(exit_code, error_file, stderr_tail)
-    aborted = exit_code == -signal.SIGABRT  # NCCL's watchdog ends a process so
+    aborted = exit_code == -signal.SIGABRT  # by NCCL's watchdog
     lost = (exit_code > 0 or aborted) and lost_peer(f"{message}\n{traceback}")
     return PEER_LOST if lost else reason, message, traceback
 
 
 def lost_peer(text: str) -> bool:
-    """Does this error tell of a peer that is gone? Then the peer's own failure came first, or its node's."""
+    """Whether an error says that a peer is gone. Then the peer, or its node, failed first."""
     return _LOST_PEER.search(text) is not None
 
 
 def _described(exit_code: int, error_file: Path | None, stderr_tail: str) -> tuple[str, str, str]:
-    recorded = _recorded(error_file)
+    recorded = error_files.read(error_file)
     if recorded is not None:
         message, traceback = recorded
         return "ApplicationError", _line(message), _tail(traceback)
@@ -72,10 +70,12 @@ def _described(exit_code: int, error_file: Path | None, stderr_tail: str) -> tup
 
 
 def happened_at(exit_code: int, error_file: Path | None, traceback_at: float | None, ended_at: float) -> float:
-    """Unix time of the failure itself. Python takes a while from the exception to its end, in which peers notice and
-    fail too: by the ends alone, the wrong rank would be the first.
+    """Unix time of the failure.
 
-    `traceback_at`: when a traceback last came out of its stderr; `ended_at`: when the process was seen to have ended.
+    From an exception to its exit, a Python process takes a while, in which peers notice and fail too: going by exit
+    times, the wrong rank would have failed first.
+
+    `traceback_at`: when a traceback last appeared in its stderr; `ended_at`: when its exit was noticed.
     """
     moments = [ended_at]
     if error_file is not None and error_file.exists():
@@ -93,7 +93,7 @@ def signal_name(number: int) -> str:
 
 
 def last_traceback(text: str) -> str:
-    """The last Python traceback in `text`, up to its exception's message; empty where there is none."""
+    """The last Python traceback in `text`, up to its exception's message; empty if there is none."""
     start = text.rfind(TRACEBACK)
     if start < 0:
         return ""
@@ -102,21 +102,8 @@ def last_traceback(text: str) -> str:
     return "\n".join([header, *frames, *lines[len(frames) : len(frames) + 1]])
 
 
-def _recorded(error_file: Path | None) -> tuple[str, str] | None:
-    """Message and traceback of torch's error file; None where there is none that can be read."""
-    if error_file is None:
-        return None
-    try:
-        message = json.loads(error_file.read_text())["message"]
-        if isinstance(message, str):
-            return message, message
-        return str(message["message"]), str(message.get("extraInfo", {}).get("py_callstack", ""))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 def _hint(number: int) -> str:
-    return " (out of memory? the kernel kills with it)" if number == signal.SIGKILL else ""
+    return " (out of memory?)" if number == signal.SIGKILL else ""
 
 
 def _line(text: str) -> str:

@@ -1,8 +1,8 @@
-"""Does the installed torch have libuv?
+"""Whether the installed torch has libuv.
 
-torch asks for a libuv TCPStore by default and raises where it was built without (Debian's, some vendors'). Importing
-torch to find out costs seconds, so this looks into its library instead: libuv reads UV_THREADPOOL_SIZE, so the name is
-in every build that contains it.
+torch uses a libuv TCPStore by default, and raises an error if it was built without libuv, as Debian and some vendors
+do. Importing torch to find out takes seconds, so this searches its library instead: libuv reads UV_THREADPOOL_SIZE, and
+so the name is in every build that contains it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CHUNK = 8 << 20
 
 
 def torch_library() -> Path | None:
-    """libtorch_cpu.so of the torch that this interpreter would import; None where there is none to be found."""
+    """libtorch_cpu.so of the torch that this interpreter would import; None if there is none."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -27,7 +27,7 @@ def torch_library() -> Path | None:
 
 
 def lacks_libuv(library: Path | None) -> bool:
-    """True where `library` certainly has no libuv. Takes 0.1-0.4 s; lets other threads run in between."""
+    """True if `library` certainly has no libuv. Takes 0.1-0.4 s, and lets other threads run in between."""
     if library is None:
         return False
     try:
@@ -44,5 +44,5 @@ def lacks_libuv(library: Path | None) -> bool:
 
 @functools.cache
 def libuv_is_lacking() -> bool:
-    """Of the torch installed here; looked up once."""
+    """Whether the torch installed here lacks libuv; cached."""
     return lacks_libuv(torch_library())

@@ -1,4 +1,4 @@
-"""The few Linux calls that Python's standard library has no name for."""
+"""Linux calls and /proc files that Python's standard library does not cover."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent: int) -> None:
-    """The kernel kills this process when `parent` (its parent now) dies, however that dies. Exits at once where it is
-    dead already."""
+    """Makes the kernel kill this process when `parent`, its current parent, dies. Exits if the parent is dead
+    already."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def become_subreaper() -> None:
-    """Orphans among the descendants of this process become its children, so that it can wait for them."""
+    """Makes orphaned descendants of this process its children, so that it can reap them."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def catches(pid: int, number: int) -> bool:
-    """Has this process a handler of its own for the signal `number`? False where it has gone."""
+    """Whether process `pid` has a handler for the signal `number`. False if the process is gone."""
     with contextlib.suppress(OSError):
         return caught(Path(f"/proc/{pid}/status").read_text(errors="replace"), number)
     return False
 
 
 def caught(status: str, number: int) -> bool:
-    """The same, from the text of /proc/PID/status.
+    """Like `catches`, given the text of /proc/PID/status.
 
     >>> caught("Name: python\nSigCgt:\t0000000000004002\n", signal.SIGTERM)
     True
@@ -47,7 +47,7 @@ def caught(status: str, number: int) -> bool:
 
 
 def children() -> list[int]:
-    """Process ids of this process's children."""
+    """Process ids of this process's children, zombies included."""
     pids: list[int] = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):
@@ -56,7 +56,7 @@ def children() -> list[int]:
 
 
 def open_files() -> list[str]:
-    """Paths of what this process has open."""
+    """Paths of the files that this process has open."""
     found: list[str] = []
     for entry in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -73,17 +73,17 @@ def is_open(fd: int) -> bool:
 
 
 def threads() -> int:
-    """How many this process has."""
+    """How many threads this process has."""
     return len(os.listdir("/proc/self/task"))
 
 
-def die_alone() -> None:
-    """Takes `die_with_parent` back."""
+def outlive_parent() -> None:
+    """Reverts `die_with_parent`."""
     _libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
 def living_children() -> list[int]:
-    """Children of this process that have not ended."""
+    """Children of this process that are not zombies."""
     found = []
     for pid in children():
         with contextlib.suppress(OSError):
@@ -93,14 +93,17 @@ def living_children() -> list[int]:
 
 
 def maps_semaphores() -> bool:
-    """Whether this process has a POSIX semaphore: glibc keeps each in a file of shared memory, which may have no name
-    any more."""
-    return "/dev/shm/sem." in Path("/proc/self/maps").read_text()  # noqa: S108 - looked at, not used
+    """Whether this process has a POSIX semaphore. glibc maps each from a file in shared memory, which may have been
+    unlinked."""
+    return "/dev/shm/sem." in Path("/proc/self/maps").read_text()  # noqa: S108 - compared, not used
 
 
 def set_command_line(command: Sequence[str]) -> None:
-    """What `ps`, `pgrep -f` and /proc/PID/cmdline show of this process, as setproctitle(3) does it: one text over the
-    arguments it was started with, cut to their length. The kernel takes it for one when the last byte is not 0."""
+    """Sets what `ps`, `pgrep -f` and /proc/PID/cmdline show of this process.
+
+    As setproctitle(3) does, this overwrites the arguments the process was started with, and is cut to their length. The
+    kernel takes them for one string if the last byte is not 0.
+    """
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
         start, end = int(fields[45]), int(fields[46])

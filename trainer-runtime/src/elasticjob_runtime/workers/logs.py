@@ -1,7 +1,7 @@
-"""Where the output of workers goes: torchrun's --redirects, --tee, --log-dir, --local-ranks-filter, line prefixes.
+"""Where the output of workers goes: torchrun's --redirects, --tee, --log-dir, --local-ranks-filter and line prefixes.
 
-Standard error always passes through the agent, so that a script without `@record` has its traceback reported too;
-standard output only where it is to be copied. The agent's loop only reads; outlets (async_writer.py) write.
+Standard error always passes through the agent, so that tracebacks of scripts without `@record` are reported too.
+Standard output does only if it is copied. The agent's loop only reads; AsyncWriters write.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.workers.async_writer import CONSOLES, FILES, AsyncWriter, File, Target
 from elasticjob_runtime.workers.failure import TRACEBACK
 
 TAIL_BYTES = 16384
-"""How much of a worker's last stderr is kept for its failure report."""
+"""How much of the end of a worker's stderr is kept for its failure report."""
 
 LINE_BYTES = 65536
-"""A longer line is cut where lines get a prefix."""
+"""Longer lines are split if lines get a prefix."""
 
 READS_AT_ONCE = 16
-"""Pieces of 64 KiB: a worker that writes without end must not keep the loop for itself."""
+"""Reads of 64 KiB before the loop goes on: a worker that writes without pause must not block it."""
 
 STDOUT, STDERR = 1, 2
 
@@ -36,8 +37,8 @@ _TRACEBACK = TRACEBACK.encode()
 
 
 def parse_std(text: str) -> dict[int, int] | int:
-    """torchrun's syntax of --redirects and --tee: one value for all local ranks, or `rank:value,rank:value`; 0 none, 1
-    out, 2 err, 3 both.
+    """Parses torchrun's syntax of --redirects and --tee: one value for all local ranks, or `rank:value,rank:value`. 0:
+    none, 1: stdout, 2: stderr, 3: both.
 
     Raises ValueError for anything else.
 
@@ -70,15 +71,15 @@ class LogSettings:
 class LogDirectory:
     """`<base>/<run-id>_<random>/attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json}`, as torchrun lays it out.
 
-    The disk of the logs may hang, and the agent must not: after the start only the outlet's thread touches it. So
-    workers write their error files, which the agent reads, in the agent's own folder, and the logs get copies.
+    The disk of the logs may hang, and the agent must not: after the start, only the writing thread touches it. So
+    workers write their error files, which the agent reads, in the agent's private directory, and the logs get copies.
     """
 
     def __init__(self, settings: LogSettings, run_id: str, private: str) -> None:
-        """`private`: the agent's own folder, for error files where nobody asked for logs. It goes when the agent
-        goes."""
-        keeps = bool(settings.redirects or settings.tee or settings.stdout_filters or settings.stderr_filters)
-        base = settings.directory or (tempfile.mkdtemp(prefix="elasticrun_") if keeps else private)
+        """`private`: the agent's own directory, removed with the agent. It has the error files, and the logs' directory
+        if nothing is logged."""
+        keeps_logs = bool(settings.redirects or settings.tee or settings.stdout_filters or settings.stderr_filters)
+        base = settings.directory or (tempfile.mkdtemp(prefix="elasticrun_") if keeps_logs else private)
         Path(base).mkdir(parents=True, exist_ok=True)
         safe = re.sub(r"[^\w.-]", "_", run_id)
         self.path = Path(tempfile.mkdtemp(prefix=f"{safe}_", dir=base))
@@ -86,17 +87,17 @@ class LogDirectory:
         self._own = self.path if base == private else Path(tempfile.mkdtemp(prefix=f"{safe}_", dir=private))
 
     def worker(self, round_number: int, local_rank: int) -> Path:
-        """The folder of its logs. Perhaps not there yet."""
+        """The directory of the worker's logs, which may not exist yet."""
         return self.path / f"attempt_{round_number}" / str(local_rank)
 
     def error_file(self, round_number: int, local_rank: int) -> Path:
-        """Its folder is there. Raises OSError."""
+        """The worker's error file, in an existing directory. Raises OSError."""
         folder = self._own / f"attempt_{round_number}" / str(local_rank)
         folder.mkdir(parents=True, exist_ok=True)
         return folder / "error.json"
 
-    def keep(self, error_file: Path) -> None:
-        """Copies an error file to the logs, before long."""
+    def copy_error_file(self, error_file: Path) -> None:
+        """Copies an error file to the logs, asynchronously."""
         if self._own == self.path:
             return
         with contextlib.suppress(OSError):
@@ -108,28 +109,27 @@ class LogDirectory:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Destination:
-    """A console, or a log file of one sink's own."""
+    """A console, or a log file that only one sink writes to."""
 
-    outlet: AsyncWriter
+    writer: AsyncWriter
     target: Target
 
     @staticmethod
     def of_file(path: Path) -> Destination:
         file = File(path)
-        FILES.then(file, file.create)
+        FILES.call_after(file, file.create)
         return Destination(FILES, file)
 
     def put(self, data: bytes) -> None:
-        self.outlet.put(self.target, data)
+        self.writer.put(self.target, data)
 
     def close(self) -> None:
         if isinstance(self.target, File):
-            self.outlet.then(self.target, self.target.close)
+            self.writer.call_after(self.target, self.target.close)
 
 
 class Sink:
-    """One stream of one worker: a pipe's reading end, and where its bytes go. Never waits, neither to read nor to
-    write."""
+    """One stream of one worker: the reading end of a pipe, and the destinations of what it reads. Never blocks."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Sink:
         self._tail = bytearray()
         self.closed = False
         self.traceback_at: float | None = None
-        """Unix time at which a Python traceback last began; None: there was none."""
+        """Unix time at which a Python traceback last began; None if there was none."""
 
     @property
     def tail(self) -> str:
@@ -158,12 +158,12 @@ class Sink:
 
     @property
     def full(self) -> AsyncWriter | None:
-        """What takes no more at present. The worker's output stays in its pipe until then."""
-        outlets = [destination.outlet for destination in (*self._consoles, *self._files)]
-        return next((outlet for outlet in outlets if outlet.full), None)
+        """A destination's writer that is full. Until it has room, the worker's output stays in its pipe."""
+        writers = [destination.writer for destination in (*self._consoles, *self._files)]
+        return next((writer for writer in writers if writer.full), None)
 
     def pump(self) -> bool:
-        """Takes what is there, for a while. False: the writing end is closed."""
+        """Reads what is available, within limits. Returns False if the writing end is closed."""
         for _ in range(READS_AT_ONCE):
             if self.full:
                 return True
@@ -173,21 +173,20 @@ class Sink:
                 return True
             if not data:
                 return False
-            self._take(data)
+            self._handle(data)
         return True
 
     def close(self) -> None:
-        """Takes what is left, then closes. A grandchild may still hold the writing end: its later output is lost, as
-        its parent is."""
+        """Reads what is left and closes. If a grandchild still holds the writing end, its later output is lost."""
         self.closed = True
-        self._take_rest()
+        self._drain()
         if self._line:
             self._put_line(self._line)
         os.close(self.fd)
         for destination in (*self._files, *([self._filtered[0]] if self._filtered else [])):
             destination.close()
 
-    def _take_rest(self) -> None:
+    def _drain(self) -> None:
         for _ in range(READS_AT_ONCE):
             try:
                 data = os.read(self.fd, 65536)
@@ -195,9 +194,9 @@ class Sink:
                 return
             if not data:
                 return
-            self._take(data)
+            self._handle(data)
 
-    def _take(self, data: bytes) -> None:
+    def _handle(self, data: bytes) -> None:
         if _TRACEBACK in self._tail[1 - len(_TRACEBACK) :] + data:
             self.traceback_at = time.time()
         self._tail += data
@@ -209,7 +208,7 @@ class Sink:
                 console.put(data)
             return
         *lines, self._line = (self._line + data).split(b"\n")
-        if len(self._line) > LINE_BYTES:  # a progress bar that never ends its line
+        if len(self._line) > LINE_BYTES:  # such as a progress bar
             lines, self._line = [*lines, self._line], b""
         for line in lines:
             self._put_line(line)
@@ -221,11 +220,37 @@ class Sink:
             self._filtered[0].put(self._prefix + line + b"\n")
 
 
+class SinkReader:
+    """Reads sinks on the event loop. A sink whose destination is full is not read until there is room."""
+
+    def __init__(self, event_loop: EventLoop) -> None:
+        self._event_loop = event_loop
+
+    def add(self, sink: Sink) -> None:
+        self._event_loop.add_reader(sink.fd, lambda: self._read(sink))
+
+    def close(self, sink: Sink) -> None:
+        with contextlib.suppress(KeyError):
+            self._event_loop.remove_reader(sink.fd)
+        sink.close()
+
+    def _read(self, sink: Sink) -> None:
+        if not sink.pump():
+            self._event_loop.remove_reader(sink.fd)
+        elif (writer := sink.full) is not None:
+            self._event_loop.remove_reader(sink.fd)
+            writer.call_when_room(lambda: self._event_loop.call_soon(lambda: self._resume(sink)))
+
+    def _resume(self, sink: Sink) -> None:
+        if not sink.closed:
+            self.add(sink)
+
+
 def open_sink(
     settings: LogSettings, directory: Path, stream: int, *, local_rank: int, rank: int, role: str
 ) -> tuple[Sink | None, BinaryIO | None]:
-    """(sink, the writing end to give to the worker) of one stream; (None, None): the worker inherits the agent's
-    own."""
+    """Returns (sink, the writing end for the worker) of one stream, or (None, None) if the worker inherits the
+    agent's."""
     name = "stdout" if stream == STDOUT else "stderr"
     redirected, teed = (wants(std, local_rank, stream) for std in (settings.redirects, settings.tee))
     hidden = settings.ranks_filter is not None and local_rank not in settings.ranks_filter

@@ -1,6 +1,6 @@
-"""Whether the kernel has killed for lack of memory: only the container's cgroup tells such a SIGKILL from any other.
+"""Whether the kernel's OOM killer was active: only the container's cgroup tells its SIGKILL from any other.
 
-cgroup v2 counts in `memory.events`, v1 in `memory.oom_control`; both in a line `oom_kill N`.
+cgroup v2 counts kills in `memory.events`, v1 in `memory.oom_control`, both in a line `oom_kill N`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from pathlib import Path
 
 
 class OomKills:
-    """The kills in this process's own cgroup, which is its container's."""
+    """OOM kills in this process's cgroup, which is its container's."""
 
     def __init__(self, file: Path | None = None) -> None:
-        """`file`: what counts; None: that of this process."""
+        """`file`: the counter; None: this process's."""
         self._file = file or _own_file()
         self._before = self._count()
 
-    def begin(self) -> None:
-        """What was killed until now is nobody's business any more."""
+    def reset(self) -> None:
+        """Ignores kills up to now."""
         self._before = self._count()
 
     def happened(self) -> bool:
-        """Has the kernel killed somebody since `begin`? False where it does not say."""
+        """Whether the kernel killed a process since `reset`. False if there is no counter."""
         before, count = self._before, self._count()
         return before is not None and count is not None and count > before
 
@@ -34,7 +34,7 @@ class OomKills:
 
 
 def kills(text: str) -> int | None:
-    """The number in memory.events (v2) or memory.oom_control (v1); None: it has none (v1 before Linux 4.13).
+    """The number in memory.events (v2) or memory.oom_control (v1); None if there is none (v1 before Linux 4.13).
 
     >>> kills("low 0\\noom 3\\noom_kill 2\\n")
     2
@@ -47,11 +47,11 @@ def kills(text: str) -> int | None:
 
 
 def counting_file(cgroups: str, mounts: str) -> Path | None:
-    """The file that counts for a process with these /proc/PID/cgroup and /proc/PID/mountinfo; None: no memory
-    controller is to be seen.
+    """The counter of a process with these /proc/PID/cgroup and /proc/PID/mountinfo; None: there is no memory
+    controller.
 
-    A container sees its own cgroup at the root of the mount, or, without a cgroup namespace, a mount of that part of
-    the tree only.
+    A container sees its own cgroup at the root of the mount. Without a cgroup namespace, only its part of the tree is
+    mounted.
     """
     version_1 = _path(cgroups, "memory")
     if version_1 is not None:
@@ -63,7 +63,7 @@ def counting_file(cgroups: str, mounts: str) -> Path | None:
 
 
 def _path(cgroups: str, controller: str) -> str | None:
-    """Of this process in the hierarchy with this controller; "": in that of v2."""
+    """This process's cgroup in the hierarchy with this controller, or in that of v2 if it is empty."""
     for line in cgroups.splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):

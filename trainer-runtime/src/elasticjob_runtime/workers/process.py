@@ -1,4 +1,5 @@
-"""One worker process: started in its own session, ends with its agent, watched by pidfd."""
+"""One worker process: what it runs, and how its agent signals and reaps it. It leads its own session, and dies with its
+agent."""
 
 from __future__ import annotations
 
@@ -6,19 +7,36 @@ import contextlib
 import dataclasses
 import os
 import signal
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from elasticjob_runtime.workers import descriptors, linux
-from elasticjob_runtime.workers.command import Command
+from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.failure import exit_code_of
 from elasticjob_runtime.workers.logs import Sink
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Command:
+    """What every worker runs: `program`, which is an interpreter with its flags, and a script or module with its
+    arguments. An empty `program` means that the script is executable."""
+
+    program: Sequence[str] = ()
+    module: bool = False
+    arguments: Sequence[str]
+
+    def for_rank(self, local_rank: int) -> list[str]:
+        """The whole command line, with torchrun's macro `${local_rank}` replaced."""
+        flags = ["-m"] if self.module else []
+        return [*self.program, *flags, *self.script_arguments(local_rank)]
+
+    def script_arguments(self, local_rank: int) -> list[str]:
+        """The script's sys.argv."""
+        return [argument.replace("${local_rank}", str(local_rank)) for argument in self.arguments]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerSpec:
-    """What to start."""
+    """A worker process to start."""
 
     command: Command
     environment: Mapping[str, str]
@@ -26,49 +44,15 @@ class WorkerSpec:
     rank: int
     error_file: Path
     stdout: int | None
-    """File descriptor; None: the agent's own."""
+    """File descriptor; None: inherit the agent's."""
     stderr: int | None
 
 
-Started = Callable[[int | OSError], None]
-"""Is told the process id of a child of this process that leads a session of its own; or why there is none."""
-
-
-class SpawnLauncher:
-    """fork and exec: works for every command; a Python worker then pays for all its imports."""
-
-    def start(self, spec: WorkerSpec, started: Started) -> None:
-        try:
-            pid = self._spawn(spec)
-        except OSError as error:
-            started(error)
-        else:
-            started(pid)
-
-    def _spawn(self, spec: WorkerSpec) -> int:
-        agent = os.getpid()
-
-        def in_child() -> None:
-            linux.die_with_parent(agent)
-            descriptors.give_back_limit()
-
-        process = subprocess.Popen(
-            spec.command.for_rank(spec.local_rank),
-            env=dict(spec.environment),
-            stdout=spec.stdout,
-            stderr=spec.stderr,
-            start_new_session=True,
-            preexec_fn=in_child,  # noqa: PLW1509 - a few system calls, no locks: safe beside threads
-        )
-        process.returncode = 0  # reaped by `Worker.reap`, not by Popen
-        return process.pid
-
-
-class Worker:
-    """A running worker. `pidfd` gets readable when it ends."""
+class WorkerProcess:
+    """A running worker process. `pidfd` becomes readable when it ends."""
 
     def __init__(self, spec: WorkerSpec, pid: int, sinks: Sequence[Sink]) -> None:
-        """Raises OSError where it cannot be watched; the caller ends it then, with `end_unwatched`."""
+        """Raises OSError if the process cannot be watched; the caller then calls `kill_unwatched`."""
         self.spec = spec
         self.pid = pid
         self.pidfd = os.pidfd_open(pid)
@@ -76,10 +60,11 @@ class Worker:
         self.exit_code: int | None = None
 
     def signal(self, number: int) -> None:
-        """Sends a signal to the worker; SIGKILL, or any to a program that may be a shell, to everything it started in
-        its session too.
+        """Sends a signal to the worker. SIGKILL, and any signal to a program that may be a shell, goes to its whole
+        process group.
 
-        A script's data loaders must not die of what asks the script to save: torch then raises in the midst of it.
+        The signal that asks a script to save must not kill its data loaders: torch would raise an error in the middle
+        of saving.
         """
         if self.exit_code is None:
             send = os.kill if self.spec.command.program and number != signal.SIGKILL else os.killpg
@@ -87,12 +72,12 @@ class Worker:
                 send(self.pid, number)
 
     def catches(self, number: int) -> bool:
-        """Has the worker itself, not what it started, a handler for this signal?"""
+        """Whether the worker process itself has a handler for this signal."""
         return self.exit_code is None and linux.catches(self.pid, number)
 
     def reap(self) -> int:
-        """Takes the exit code of a worker that ended. What it left behind (data loaders) ends first, while its id is
-        still its own."""
+        """Returns the exit code of a worker that ended. Processes it left behind, such as data loaders, are killed
+        first, while the process group's id cannot be reused."""
         self.signal(signal.SIGKILL)
         _, status = os.waitpid(self.pid, 0)
         self.exit_code = exit_code_of(status)
@@ -100,8 +85,8 @@ class Worker:
         return self.exit_code
 
     @staticmethod
-    def end_unwatched(pid: int) -> None:
-        """Ends a worker of which there is no descriptor: nobody would see its end."""
+    def kill_unwatched(pid: int) -> None:
+        """Kills a worker without a pidfd, whose end would go unnoticed."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):

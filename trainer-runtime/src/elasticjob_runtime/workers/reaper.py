@@ -1,9 +1,9 @@
-"""The warden: ends everything an agent started when the agent itself was killed, and removes its folder.
+"""The reaper: kills everything that a killed agent leaves behind, and removes its directory.
 
-Workers die with their agent by the kernel's doing, but not what *they* started (data loaders, a shell's children). The
-warden, a process of its own, waits at the end of a pipe that only the agent holds open; when it closes, it kills every
-process that carries this agent's mark, and what those started. When the warden itself is killed, the agent starts
-another one.
+The kernel kills worker processes when their agent dies, but not what they started, such as data loaders or a shell's
+children. The reaper is a separate process that waits at the end of a pipe that only the agent holds open. When the pipe
+closes, it kills every process that carries the agent's mark, and all descendants. If the reaper itself is killed, the
+agent starts another one.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from elasticjob_runtime.workers.zygote.client import ROOT
 logger = logging.getLogger(__name__)
 
 MARK = "ELASTICJOB_AGENT_MARK"
-"""Environment variable with a random value per agent: all its descendants inherit it."""
+"""Environment variable with a random value per agent, which all its descendants inherit."""
 
-MOST_LIVES = 20
-"""A warden that keeps dying is not started for ever."""
+MAX_STARTS = 20
+"""A reaper that keeps dying is not restarted any more."""
 
 _BOOTSTRAP = f"import sys; sys.path.insert(0, {ROOT!r}); from elasticjob_runtime.workers.reaper import main; main()"
 
 
 class Reaper:
-    """The agent's side. `mark` belongs into the environment of all its children; `folder` is its own, removed by
-    `close` or the warden."""
+    """The agent's side. The agent sets `mark` in the environment of all its children; `folder` is the agent's private
+    directory, removed by `close` or by the reaper."""
 
     def __init__(self, event_loop: EventLoop) -> None:
         self.mark = secrets.token_hex(8)
         self.folder = tempfile.mkdtemp(prefix="elasticrun-", dir=short_folder(tempfile.gettempdir()))
         self._event_loop = event_loop
-        self._lives = 0
+        self._starts = 0
         self._start()
 
     @property
@@ -50,7 +50,7 @@ class Reaper:
         return self._process.pid
 
     def close(self) -> None:
-        """It is not needed any more."""
+        """Ends the reaper; call this when no child of the agent is left."""
         with contextlib.suppress(KeyError):
             self._event_loop.remove_reader(self._pidfd)
         os.close(self._pidfd)
@@ -60,7 +60,7 @@ class Reaper:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _start(self) -> None:
-        """A fresh interpreter: the agent has threads by now, and must not fork. 20 ms, beside everything else."""
+        """Starts a fresh interpreter, in 20 ms: the agent has threads and must not fork without exec."""
         reading, self._pipe = os.pipe2(os.O_CLOEXEC)
         command = [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, self.mark, self.folder]
         environment = {name: value for name, value in os.environ.items() if name != MARK}
@@ -73,19 +73,19 @@ class Reaper:
             start_new_session=True,
         )
         os.close(reading)
-        self._lives += 1
+        self._starts += 1
         self._pidfd = os.pidfd_open(self._process.pid)
-        self._event_loop.add_reader(self._pidfd, self._died)
+        self._event_loop.add_reader(self._pidfd, self._exited)
 
-    def _died(self) -> None:
+    def _exited(self) -> None:
         self._event_loop.remove_reader(self._pidfd)
-        if self._lives >= MOST_LIVES:
+        if self._starts >= MAX_STARTS:
             logger.warning(
-                "the warden was killed again and again: what the workers started may outlive this agent if it is "
-                "killed too"
+                "the reaper keeps getting killed and is not restarted: if this agent is killed too, processes that its "
+                "workers started may survive it"
             )
             return
-        logger.warning("the warden was killed; another one takes its place")
+        logger.warning("the reaper was killed; starting another")
         os.close(self._pidfd)
         os.close(self._pipe)
         self._process.wait()
@@ -93,25 +93,25 @@ class Reaper:
 
 
 def short_folder(path: str) -> str:
-    """Where temporary files belong, unless a socket in there would have a longer name than Linux allows (108 bytes)."""
-    return path if len(os.fsencode(path)) <= 50 else "/tmp"  # noqa: S108 - mkdtemp makes a name of its own
+    """`path`, or /tmp if a socket in `path` would have a longer name than Linux allows (108 bytes)."""
+    return path if len(os.fsencode(path)) <= 50 else "/tmp"  # noqa: S108 - mkdtemp makes a unique name
 
 
 def main() -> None:
-    """The process: standard input is the pipe."""
+    """The reaper process; its standard input is the pipe."""
     mark, folder = sys.argv[1:]
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
-    os.read(0, 1)  # nobody writes: it returns when the agent is gone
-    sweep(mark)
+    os.read(0, 1)  # returns when the agent is gone: nothing is ever written
+    kill_marked(mark)
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def sweep(mark: str, rounds: int = 50) -> None:
-    """Kills all marked processes and what they started, again and again until none is left: they may be starting
+def kill_marked(mark: str, attempts: int = 50) -> None:
+    """Kills all marked processes and their descendants. Repeats until none is left, because they may be starting
     others."""
-    for _ in range(rounds):
-        found = family(marked(mark)) - {os.getpid()}
+    for _ in range(attempts):
+        found = with_descendants(marked(mark)) - {os.getpid()}
         if not found:
             return
         for pid in found:
@@ -121,7 +121,7 @@ def sweep(mark: str, rounds: int = 50) -> None:
 
 
 def marked(mark: str) -> set[int]:
-    """Process ids whose environment has the mark. Not of zombies: theirs is empty."""
+    """Ids of processes whose environment has the mark; zombies have an empty one."""
     wanted = f"{MARK}={mark}".encode()
     found = set()
     for pid in processes():
@@ -131,20 +131,21 @@ def marked(mark: str) -> set[int]:
     return found
 
 
-def family(pids: set[int]) -> set[int]:
-    """Also their descendants, and who shares a session with them, workers having one each: a process may hide its
-    environment."""
-    found, everybody = set(pids), relations()
-    sessions = {session for pid, (_, session) in everybody.items() if pid in pids}
+def with_descendants(pids: set[int]) -> set[int]:
+    """Adds all descendants, and all processes in the same sessions, which each worker has its own of: a process may
+    have cleared its environment."""
+    found, all_relations = set(pids), relations()
+    sessions = {session for pid, (_, session) in all_relations.items() if pid in pids}
     while (
-        more := {pid for pid, (parent, session) in everybody.items() if parent in found or session in sessions} - found
+        more := {pid for pid, (parent, session) in all_relations.items() if parent in found or session in sessions}
+        - found
     ):
         found |= more
     return found
 
 
 def relations() -> dict[int, tuple[int, int]]:
-    """Process id -> (its parent's, its session leader's)."""
+    """Process id -> (parent's id, session leader's id), without zombies."""
     found = {}
     for pid in processes():
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The agent's side of its store host: the process that keeps the TCPStores of coming rounds listening
+"""The agent's side of the store host, the process that keeps the TCPStores of the next rounds listening
 (zygote/server.py)."""
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ logger = logging.getLogger(__name__)
 
 
 class PortUse:
-    """Which round used the store of which port: no round may meet what an earlier one left in a store. Pure.
+    """Which round used the store on which port, so that no round finds keys of an earlier one. Pure.
 
-    The store of round n is on ports[n % len(ports)] of the member that leads it.
+    The store of round n is on ports[n % len(ports)] of its leader.
     """
 
     def __init__(self, ports: Sequence[int]) -> None:
@@ -25,8 +25,8 @@ class PortUse:
         self._used: dict[int, int] = {}
 
     def enter(self, round_number: int, *, leads: bool) -> list[int]:
-        """The ports whose stores have to be replaced now. To be called for every round that this member sees, whoever
-        leads it: so they are fresh long before it leads again."""
+        """Returns the ports whose stores must be replaced now. Called for every round that this member sees, whoever
+        leads it, so that its stores are fresh long before it leads again."""
         stale = [port for port, used_by in self._used.items() if used_by != round_number]
         for port in stale:
             del self._used[port]
@@ -45,33 +45,33 @@ class StoreHost:
         self._connection: socket.socket | None = None
         self._use = PortUse(ports)
         self._broken: set[int] = set()
-        """Ports on which no store could be opened."""
+        """Ports on which no store listens because it could not be opened."""
         self._deaths = 0
         self.listening = False
-        """A fresh store is on every port, or will be before anybody can know that this member leads."""
+        """A fresh store listens on every port, or will before another member can know that this one leads."""
         self.pid = 0
-        """Of the process; 0: it has not said yet."""
+        """Of the store host process; 0: not known yet."""
         self.libuv = True
 
     @property
     def attached(self) -> bool:
-        """There is a process, whether or not its stores listen already."""
+        """There is a store host process, whether its stores listen or not."""
         return self._connection is not None
 
     @property
     def hopeless(self) -> bool:
-        """It ends whenever it is started."""
+        """It failed too often to be started again."""
         return self._deaths > 3
 
     def attach(self, connection: socket.socket) -> None:
-        """`connection`: to a fresh store host process."""
+        """`connection`: to a new store host process."""
         self._connection = connection
         with contextlib.suppress(OSError):
             ipc.send(connection, {"ports": self._ports})
         self._event_loop.add_reader(connection.fileno(), self._read)
 
     def enter(self, round_number: int, *, leads: bool) -> None:
-        """Round `round` begins, with this member's store or another's: the ones used before it get fresh."""
+        """A round begins, with this member's store if it `leads`: stores that earlier rounds used are replaced."""
         stale = self._use.enter(round_number, leads=leads)
         for port in sorted({*stale, *self._broken}):
             if self._connection is not None:
@@ -91,9 +91,9 @@ class StoreHost:
         try:
             message, _ = ipc.receive(self._connection)
         except (EOFError, OSError):
-            message = {"error": "it ended"}
+            message = {"error": "it exited"}
         if "error" in message:
-            logger.warning("no store host (%s): rank 0's worker hosts the store", message["error"])
+            logger.warning("no store host (%s); rank 0 hosts the store", message["error"])
             self._deaths += 1
             self.close()
         elif "renewed" in message:
@@ -105,11 +105,10 @@ class StoreHost:
         self._on_ready(self.listening)
 
     def _renewed(self, port: int, problem: str) -> None:
-        """What is claimed must be there: the workers of a plan that counts on it would wait for minutes."""
+        """`listening` must be right: if a plan relied on a store that is missing, its workers would wait for
+        minutes."""
         if problem:
-            logger.warning(
-                "no store listens on port %d (%s): until one does, rank 0's worker hosts the store", port, problem
-            )
+            logger.warning("no store listens on port %d (%s); until one does, rank 0 hosts the store", port, problem)
             self._broken.add(port)
         else:
             self._broken.discard(port)

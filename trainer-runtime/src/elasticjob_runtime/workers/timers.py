@@ -1,9 +1,9 @@
-"""torchelastic's watchdog: ends a worker that asked to be ended if it is not done in time
+"""torchelastic's watchdog: kills a worker that does not finish a block in time
 (`torch.distributed.elastic.timer.expires`).
 
-The environment is torchrun's: TORCHELASTIC_ENABLE_FILE_TIMER=1 turns it on, TORCHELASTIC_TIMER_FILE is the named pipe
-on which workers ask (torch 2.15, distributed/elastic/timer/file_based_local_timer.py: a line of JSON for each request,
-a negative time takes one back). Unlike torchrun, which then ends itself too, only the worker is ended; the group
+The environment is torchrun's: TORCHELASTIC_ENABLE_FILE_TIMER=1 enables it, and TORCHELASTIC_TIMER_FILE is the named
+pipe that workers write to (torch 2.15, distributed/elastic/timer/file_based_local_timer.py: one line of JSON per
+request; a negative time cancels one). Unlike torchrun, which then exits too, only the worker is killed, and the group
 restarts as after any failure.
 """
 
@@ -22,17 +22,17 @@ logger = logging.getLogger(__name__)
 
 ENABLE, FILE = "TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_TIMER_FILE"
 
-_LONGEST = 65536
+_MAX_LINE = 65536
 
 
 class TimerServer:
-    """Reads requests from the pipe; `tick` ends whoever's time is over. Does nothing unless the environment asks for
-    it."""
+    """Reads requests from the pipe; `tick` signals the workers whose timers have expired. Does nothing unless the
+    environment enables it."""
 
     def __init__(
         self, environment: Mapping[str, str], folder: str, event_loop: EventLoop, is_ours: Callable[[int], bool]
     ) -> None:
-        """`is_ours`: may this process be ended? Raises OSError where the pipe cannot be made."""
+        """`is_ours`: whether a process may be killed. Raises OSError if the pipe cannot be made."""
         self._event_loop = event_loop
         self._is_ours = is_ours
         self._rest = b""
@@ -44,14 +44,13 @@ class TimerServer:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path)
             os.mkfifo(self._path)
-            self._fd = os.open(
-                self._path, os.O_RDWR | os.O_NONBLOCK
-            )  # writing too: else every client that closes would be the pipe's end
+            # Open for writing too, or else the pipe would end whenever a client closes it.
+            self._fd = os.open(self._path, os.O_RDWR | os.O_NONBLOCK)
             event_loop.add_reader(self._fd, self._read)
 
     @property
     def environment(self) -> dict[str, str]:
-        """What workers need to find it."""
+        """Variables by which workers find the pipe."""
         return {FILE: self._path} if self._fd is not None else {}
 
     @property
@@ -67,7 +66,7 @@ class TimerServer:
             pid, scope = key
             _, number = self._timers.pop(key)
             if number > 0 and self._is_ours(pid):
-                logger.warning("timer %r of process %d has expired: signal %d", scope, pid, number)
+                logger.warning("timer %r of process %d expired, sending signal %d", scope, pid, number)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
 
@@ -82,18 +81,18 @@ class TimerServer:
     def _read(self) -> None:
         assert self._fd is not None
         with contextlib.suppress(BlockingIOError):
-            *lines, self._rest = (self._rest + os.read(self._fd, _LONGEST)).split(b"\n")
-            self._rest = self._rest[-_LONGEST:]
+            *lines, self._rest = (self._rest + os.read(self._fd, _MAX_LINE)).split(b"\n")
+            self._rest = self._rest[-_MAX_LINE:]
             for line in lines:
-                self._take(line)
+                self._handle(line)
 
-    def _take(self, line: bytes) -> None:
+    def _handle(self, line: bytes) -> None:
         try:
             request = json.loads(line)
             key = (int(request["pid"]), str(request["scope_id"]))
             at, number = float(request["expiration_time"]), int(request["signal"])
         except (ValueError, TypeError, KeyError) as error:
-            logger.warning("a timer request that cannot be read: %r", error)
+            logger.warning("ignoring an invalid timer request: %r", error)
             return
         if at < 0:
             self._timers.pop(key, None)

@@ -6,57 +6,65 @@ import pathlib
 import sys
 
 import pytest
-from elasticjob_runtime.workers.zygote.learning import LONGEST_PAUSE, Learning
-from elasticjob_runtime.workers.zygote.preload import Modules, Verdicts, by_package, is_worth_trying, matches
-from elasticjob_runtime.workers.zygote.trial_imports import open_device, to_try
+from elasticjob_runtime.workers.zygote.fork_safety import open_gpu_driver
+from elasticjob_runtime.workers.zygote.preload import (
+    MAX_PAUSE_SECONDS,
+    ImportVerdicts,
+    LearningSchedule,
+    PreloadModules,
+    by_package,
+    is_worth_trying,
+    matches,
+)
+from elasticjob_runtime.workers.zygote.trial_imports import worth_a_trial
 
 
 def test_what_the_user_named_is_imported_first_and_not_learned_again() -> None:
-    modules = Modules(base=["torch"], asked=["mine"])
-    assert modules.named() == ["torch", "mine"]
+    modules = PreloadModules(base=["torch"], requested=["mine"])
+    assert modules.initial() == ["torch", "mine"]
     assert modules.learn(["torch", "pandas", "mine", "json.decoder", "pandas.core"])
-    assert modules.to_try() == ["pandas", "pandas.core"]
+    assert modules.untried() == ["pandas", "pandas.core"]
     assert not modules.learn(["torch", "pandas", "mine", "pandas.core"]), "nothing new"
 
 
 def test_a_named_module_that_is_unfit_is_left_out_with_its_submodules() -> None:
-    modules = Modules(base=["torch"], asked=["mine", "mine.more", "mines"])
-    assert modules.can_do_without("mine")
-    assert not modules.can_do_without("torch")
-    modules.leave_out("mine")
-    assert modules.named() == ["torch", "mines"]
-    assert not modules.can_do_without("mine"), "not twice"
+    modules = PreloadModules(base=["torch"], requested=["mine", "mine.more", "mines"])
+    assert modules.can_exclude("mine")
+    assert not modules.can_exclude("torch")
+    modules.exclude("mine")
+    assert modules.initial() == ["torch", "mines"]
+    assert not modules.can_exclude("mine"), "not twice"
 
 
 def test_a_zygote_that_is_new_tries_everything_again() -> None:
-    modules = Modules(base=["torch"])
+    modules = PreloadModules(base=["torch"])
     modules.learn(["pandas"])
     modules.tried.update(["pandas"])
     modules.learn(["numpy"])
-    assert modules.to_try() == ["numpy"]
+    assert modules.untried() == ["numpy"]
     modules.forget_trials()
-    assert modules.to_try() == ["pandas", "numpy"]
+    assert modules.untried() == ["pandas", "numpy"]
 
 
 def test_a_module_that_only_asks_for_what_is_known_beforehand_is_imported_late() -> None:
-    verdicts = Verdicts()
-    verdicts.refuse("lightning", "importing it reads RANK", ["LOCAL_RANK", "RANK"])
-    verdicts.refuse("counts", "importing it reads TORCHELASTIC_RESTART_COUNT", ["RANK", "TORCHELASTIC_RESTART_COUNT"])
-    verdicts.refuse("grpc", "importing it starts 2 threads")
-    assert list(verdicts.late) == ["lightning"]
-    assert sorted(verdicts.refused) == ["counts", "grpc"]
-    assert verdicts.rules_on("grpc.aio")
-    assert verdicts.rules_on("lightning.pytorch"), "and it is imported late too"
-    assert list(verdicts.late) == ["lightning", "lightning.pytorch"]
-    assert not verdicts.rules_on("grpcio")
+    verdicts = ImportVerdicts()
+    verdicts.reject("lightning", "importing it reads RANK", ["LOCAL_RANK", "RANK"])
+    verdicts.reject("counts", "importing it reads TORCHELASTIC_RESTART_COUNT", ["RANK", "TORCHELASTIC_RESTART_COUNT"])
+    verdicts.reject("grpc", "importing it starts 2 threads")
+    assert list(verdicts.per_rank) == ["lightning"]
+    assert sorted(verdicts.excluded) == ["counts", "grpc"]
+    assert verdicts.covers("grpc.aio")
+    assert verdicts.covers("lightning.pytorch"), "and it is imported late too"
+    assert list(verdicts.per_rank) == ["lightning", "lightning.pytorch"]
+    assert not verdicts.covers("grpcio")
 
 
 def test_verdicts_survive_the_way_between_processes() -> None:
-    verdicts = Verdicts(fit=["a"], late={"b": ["RANK"]}, refused={"c": "it starts a thread"})
-    assert Verdicts.of(verdicts.to_message()) == verdicts
-    other = Verdicts(fit=["a", "d"])
+    verdicts = ImportVerdicts(fork_safe=["a"], per_rank={"b": ["RANK"]}, excluded={"c": "it starts a thread"})
+    assert ImportVerdicts.from_message(verdicts.to_message()) == verdicts
+    other = ImportVerdicts(fork_safe=["a", "d"])
     other.add(verdicts)
-    assert (other.fit, other.late, other.refused) == (["a", "d"], verdicts.late, verdicts.refused)
+    assert (other.fork_safe, other.per_rank, other.excluded) == (["a", "d"], verdicts.per_rank, verdicts.excluded)
 
 
 def test_names_from_outside_may_be_anything() -> None:
@@ -88,47 +96,47 @@ def test_a_worker_may_be_used_where_every_answer_is_the_same() -> None:
 
 
 def test_imports_are_learned_within_seconds_and_less_and_less_often() -> None:
-    modules = Modules(base=["torch"])
-    learning = Learning(modules, on=True, quiet=2.0)
+    modules = PreloadModules(base=["torch"])
+    schedule = LearningSchedule(modules, enabled=True, quiet=2.0)
     for name, at in (("json", 10.0), ("a", 10.0), ("b", 11.0)):
-        learning.imported(name, at)
-    assert learning.due == 13.0, "the standard library does not count"
+        schedule.imported(name, at)
+    assert schedule.due == 13.0, "the standard library does not count"
     for second in range(12, 30):
-        learning.imported(f"c{second}", float(second))
-    assert learning.due == 16.0, "a script that never stops importing"
-    assert learning.take(15.0) == []
-    assert learning.take(16.0)[:2] == ["a", "b"]
-    learning.imported("late", 17.0)
-    learning.done(20.0, anew=False)
-    assert learning.due == 22.0, "two seconds after the last time"
-    assert learning.take(22.0) == ["late"]
-    learning.done(23.0, anew=False)
-    learning.imported("later", 23.5)
-    assert learning.due == 27.0, "then four"
+        schedule.imported(f"c{second}", float(second))
+    assert schedule.due == 16.0, "a script that never stops importing"
+    assert schedule.take_due(15.0) == []
+    assert schedule.take_due(16.0)[:2] == ["a", "b"]
+    schedule.imported("late", 17.0)
+    schedule.finished(20.0, fresh_zygote=False)
+    assert schedule.due == 22.0, "two seconds after the last time"
+    assert schedule.take_due(22.0) == ["late"]
+    schedule.finished(23.0, fresh_zygote=False)
+    schedule.imported("later", 23.5)
+    assert schedule.due == 27.0, "then four"
     now = 27.0
     for number in range(20):
-        learning.take(now)
-        learning.done(now, anew=False)
-        learning.imported(f"again{number}", now)
-        assert learning.due is not None
-        assert learning.due - now <= LONGEST_PAUSE
-        now = learning.due
+        schedule.take_due(now)
+        schedule.finished(now, fresh_zygote=False)
+        schedule.imported(f"again{number}", now)
+        assert schedule.due is not None
+        assert schedule.due - now <= MAX_PAUSE_SECONDS
+        now = schedule.due
 
 
 def test_what_others_have_found_out_is_tried_at_once() -> None:
-    modules = Modules(base=["torch"])
-    learning = Learning(modules, on=True, quiet=2.0)
-    learning.told(Verdicts(fit=["a"], late={"b": ["RANK"]}))
-    assert learning.take(0.0) == ["a", "b"]
-    assert modules.verdicts.rules_on("b"), "not tried: imported late"
+    modules = PreloadModules(base=["torch"])
+    schedule = LearningSchedule(modules, enabled=True, quiet=2.0)
+    schedule.add_known(ImportVerdicts(fork_safe=["a"], per_rank={"b": ["RANK"]}))
+    assert schedule.take_due(0.0) == ["a", "b"]
+    assert modules.verdicts.covers("b"), "not tried: imported late"
 
 
 def test_nothing_is_learned_where_the_user_named_all_modules() -> None:
-    modules = Modules(base=["torch"], asked=["mine"])
-    learning = Learning(modules, on=False)
-    learning.imported("a", 0.0)
-    learning.told(Verdicts(fit=["b"]))
-    assert learning.due is None
+    modules = PreloadModules(base=["torch"], requested=["mine"])
+    schedule = LearningSchedule(modules, enabled=False)
+    schedule.imported("a", 0.0)
+    schedule.add_known(ImportVerdicts(fork_safe=["b"]))
+    assert schedule.due is None
 
 
 def test_only_what_is_installed_and_not_here_yet_is_tried(
@@ -140,14 +148,14 @@ def test_only_what_is_installed_and_not_here_yet_is_tried(
     (package / "__init__.py").touch()
     (package.parent / "a_namespace" / "part").mkdir(parents=True)
     monkeypatch.syspath_prepend(str(package.parent))
-    assert to_try(["only_here", "only_here.more"]) == ["only_here", "only_here.more"]
-    assert to_try(["a_namespace.part"]) == ["a_namespace.part"]
+    assert worth_a_trial(["only_here", "only_here.more"]) == ["only_here", "only_here.more"]
+    assert worth_a_trial(["a_namespace.part"]) == ["a_namespace.part"]
     assert "only_here" not in sys.modules
-    assert to_try(["pytest"]) == [], "imported already"
-    assert to_try(["torch_xla_is_not_here", "torch_xla_is_not_here.core"]) == []
+    assert worth_a_trial(["pytest"]) == [], "imported already"
+    assert worth_a_trial(["torch_xla_is_not_here", "torch_xla_is_not_here.core"]) == []
 
 
 def test_an_open_gpu_driver_is_seen() -> None:
-    assert open_device(["pipe:[1]", "/dev/nvidiactl", "/dev/nvidia0"]) == "", "NVML"
-    assert open_device(["/dev/nvidia0", "/dev/nvidia-uvm"]) == "/dev/nvidia-uvm"
-    assert open_device(["/dev/kfd"]) == "/dev/kfd"
+    assert open_gpu_driver(["pipe:[1]", "/dev/nvidiactl", "/dev/nvidia0"]) == "", "NVML"
+    assert open_gpu_driver(["/dev/nvidia0", "/dev/nvidia-uvm"]) == "/dev/nvidia-uvm"
+    assert open_gpu_driver(["/dev/kfd"]) == "/dev/kfd"

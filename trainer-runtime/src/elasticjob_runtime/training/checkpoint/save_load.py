@@ -64,7 +64,7 @@ def load_checkpoint(
     if found is None:
         return None
     progress.remember_checkpoint(found.step)
-    channel.tell_phase("restore", began=began, step=found.step)
+    channel.send_phase("restore", began=began, step=found.step)
     return found.state
 
 
@@ -93,7 +93,7 @@ def save_checkpoint(
     number = _step_of(path, state) if step is None else step
     written = checkpoint.save(path, number, lambda file: torch.save(state, file), keep=keep)
     progress.remember_checkpoint(number)
-    channel.tell_phase("checkpoint", step=number)
+    channel.send_phase("checkpoint", step=number)
     if written.parent not in _checked_content:
         _checked_content.add(written.parent)
         _warn_of_objects(written)

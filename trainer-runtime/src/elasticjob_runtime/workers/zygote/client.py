@@ -1,6 +1,6 @@
-"""The agent's side of the zygote (server.py): starts it, and keeps parked workers ready.
+"""The agent's side of a zygote process (server.py): starts it, asks it for forks, and keeps preforked processes.
 
-Everything here runs on the agent's loop and never waits.
+Everything here runs on the agent's loop and never blocks.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import json
 import logging
 import os
 import signal
@@ -22,24 +21,12 @@ import elasticjob_runtime
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.workers import descriptors
 from elasticjob_runtime.workers.zygote import ipc
-from elasticjob_runtime.workers.zygote.preload import Verdicts, matches
+from elasticjob_runtime.workers.zygote.preload import ImportVerdicts, matches
 
 logger = logging.getLogger(__name__)
 
-PRELOAD = (
-    "torch",
-    "torch.distributed",
-    "torch.distributed.elastic.multiprocessing.errors",
-    "torch.nn.parallel",
-    "torch.optim",
-    "torch.utils.data",
-    "torch._dynamo",  # what DistributedDataParallel pulls in: 2.5 s
-    "numpy",
-)
-"""What nearly every training script imports."""
-
 ROOT = str(Path(elasticjob_runtime.__file__).resolve().parents[1])
-"""The folder that this package lies in."""
+"""The directory that contains this package."""
 
 _BOOTSTRAP = (
     f"import sys; sys.path[: not sys.flags.safe_path] = [{ROOT!r}]; from "
@@ -48,168 +35,186 @@ _BOOTSTRAP = (
 
 
 def start_command(python: str, fd: int, modules: Sequence[str]) -> list[str]:
-    """The command line of a zygote that talks on `fd`. Unbuffered, as torchrun's workers are: its children keep its
-    streams."""
+    """The command line of a zygote that communicates on `fd`. Unbuffered, as torchrun's workers are: its children keep
+    its streams."""
     return [python, "-u", "-c", _BOOTSTRAP, str(fd), str(os.getpid()), *modules]
 
 
 @dataclasses.dataclass(slots=True)
 class Preforked:
-    """A process that waits for its command."""
+    """A process that waits to become a worker."""
 
     pid: int
     connection: socket.socket
     local_rank: int
-    """Whose it is to be."""
-    seen: Mapping[str, str | None]
-    """What was asked of the environment as it imported what only a worker can, and the answers."""
+    """The one it was forked for."""
+    variables_read: Mapping[str, str | None]
+    """The worker variables that its per-rank imports read, with their values."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Guess:
-    """What the next worker of a local rank will be, most likely."""
+class ExpectedWorker:
+    """What the next worker of a local rank will probably look like."""
 
     local_rank: int
-    late: Sequence[str] = ()
-    """What it is to import before it gets its command."""
+    per_rank_imports: Sequence[str] = ()
+    """What the preforked process imports ahead, under `environment`."""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class End:
-    """Why a zygote is no more, or never was one."""
+class ZygoteExit:
+    """Why a zygote ended or never became ready."""
 
-    why: str
+    reason: str
     module: str = ""
-    """The module after whose import it could not be forked any more; empty: none."""
+    """The module whose import made it unsafe to fork, if that is why."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Callbacks:
-    """What a zygote tells its owner."""
-
+class ZygoteCallbacks:
     on_ready: Callable[[Zygote], None]
-    on_parked: Callable[[], None]
-    on_gone: Callable[[Zygote, End], None]
-    on_unparked: Callable[[Guess], None] = lambda _guess: None
-    """A fork ended before it was parked."""
+    on_preforked: Callable[[], None]
+    """A process joined `preforked`."""
+    on_exit: Callable[[Zygote, ZygoteExit], None]
+    on_fork_lost: Callable[[ExpectedWorker], None] = lambda _expected: None
+    """A forked process ended before it joined `preforked`."""
 
 
 class Zygote:
-    """One zygote process and the children it has parked. Those outlive it: they can be taken even when it was
-    killed."""
+    """One zygote process and the processes it preforked, which remain usable if it is killed."""
 
     def __init__(
-        self, connection: socket.socket, process: subprocess.Popen[bytes] | None, event_loop: EventLoop, tell: Callbacks
+        self,
+        connection: socket.socket,
+        process: subprocess.Popen[bytes] | None,
+        event_loop: EventLoop,
+        callbacks: ZygoteCallbacks,
     ) -> None:
-        """See `start` and `successor`."""
+        """Called by `start` and `fork_successor`."""
         self._connection = connection
         self._process = process
         self._event_loop = event_loop
-        self._tell = tell
-        self._waiting: list[Callable[[socket.socket], None]] = []
-        """For forks that were asked for, in that order."""
-        self._newborn: dict[socket.socket, Guess] = {}
-        self._coming: list[Guess] = []
+        self._callbacks = callbacks
+        self._requested: list[Callable[[socket.socket], None]] = []
+        """What to do with the forks that were requested, in that order."""
+        self._requested_workers: list[ExpectedWorker] = []
+        self._importing: dict[socket.socket, ExpectedWorker] = {}
+        """Forked, but not yet in `preforked`."""
         self.pid = process.pid if process is not None else 0
-        """0: it has not said yet."""
-        self.parked: list[Preforked] = []
+        """0: not known yet."""
+        self.preforked: list[Preforked] = []
         self.ready = False
         self.seconds = 0.0
-        self.verdicts: Verdicts | None = None
-        """Of a successor that is ready: what it found out."""
+        """How long it took to become ready."""
+        self.verdicts: ImportVerdicts | None = None
+        """Of a successor that is ready: the result of its trial imports."""
         event_loop.add_reader(connection.fileno(), self._read)
 
     @property
-    def waited_for(self) -> int:
-        """Its process id, if it is one that `close` waits for; 0: whoever reaps orphans does."""
+    def child_pid(self) -> int:
+        """Its process id if `close` waits for it; 0 for a successor, which is reaped with the orphans."""
         return self._process.pid if self._process is not None else 0
 
     @classmethod
     def start(
-        cls, python: str, modules: Sequence[str], environment: Mapping[str, str], event_loop: EventLoop, tell: Callbacks
+        cls,
+        python: str,
+        modules: Sequence[str],
+        environment: Mapping[str, str],
+        event_loop: EventLoop,
+        callbacks: ZygoteCallbacks,
     ) -> Zygote:
-        """A fresh interpreter. Raises OSError."""
+        """Starts a fresh interpreter that imports `modules`. Raises OSError."""
         ours, theirs = socket.socketpair()
         process = subprocess.Popen(
             start_command(python, theirs.fileno(), modules),
             env=dict(environment), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True,
         )  # fmt: skip
         theirs.close()
-        descriptors.give_back_limit(process.pid)  # to the workers, which inherit it
-        return cls(ours, process, event_loop, tell)
+        descriptors.restore_limit(process.pid)  # for the workers, which inherit it
+        return cls(ours, process, event_loop, callbacks)
 
-    def successor(
-        self, names: Sequence[str], verdicts: Verdicts, tell: Callbacks, on_forked: Callable[[Zygote], None]
+    def fork_successor(
+        self,
+        names: Sequence[str],
+        verdicts: ImportVerdicts,
+        callbacks: ZygoteCallbacks,
+        on_forked: Callable[[Zygote], None],
     ) -> None:
-        """Forks one that imports `names` too."""
+        """Forks a zygote that tries to import `names` too."""
         message = {"names": list(names), "verdicts": verdicts.to_message()}
-        self._fork("successor", lambda connection: on_forked(Zygote(connection, None, self._event_loop, tell)), message)
-
-    def coming(self, local_rank: int) -> list[Guess]:
-        """What is on its way for this local rank."""
-        return [guess for guess in (*self._coming, *self._newborn.values()) if guess.local_rank == local_rank]
-
-    def park(self, guess: Guess) -> None:
-        """Asks for a fork, unless there is one for that local rank, or one is on its way."""
-        there = any(parked.local_rank == guess.local_rank for parked in self.parked)
-        if self.ready and not there and not self.coming(guess.local_rank):
-            self.fork(guess)
-
-    def fork(self, guess: Guess) -> None:
-        def forked(connection: socket.socket) -> None:
-            self._coming.remove(guess)
-            self._newborn[connection] = guess
-            self._event_loop.add_reader(connection.fileno(), lambda: self._said(connection))
-
-        self._coming.append(guess)
         self._fork(
-            "worker", forked, {"late": list(guess.late), "environment": dict(guess.environment) if guess.late else {}}
+            "successor", lambda connection: on_forked(Zygote(connection, None, self._event_loop, callbacks)), message
         )
 
-    def fork_stores(self, on_socket: Callable[[socket.socket], None]) -> None:
-        self._fork("stores", on_socket, {})
+    def fork_store_host(self, on_forked: Callable[[socket.socket], None]) -> None:
+        self._fork("stores", on_forked, {})
+
+    def pending(self, local_rank: int) -> list[ExpectedWorker]:
+        """Processes that are being forked for this local rank."""
+        pending = (*self._requested_workers, *self._importing.values())
+        return [expected for expected in pending if expected.local_rank == local_rank]
+
+    def prefork(self, expected: ExpectedWorker) -> None:
+        """Forks a process for a local rank, unless it already has one, or one is pending."""
+        has_one = any(preforked.local_rank == expected.local_rank for preforked in self.preforked)
+        if self.ready and not has_one and not self.pending(expected.local_rank):
+            self.fork(expected)
+
+    def fork(self, expected: ExpectedWorker) -> None:
+        def forked(connection: socket.socket) -> None:
+            self._requested_workers.remove(expected)
+            self._importing[connection] = expected
+            self._event_loop.add_reader(connection.fileno(), lambda: self._read_from_fork(connection))
+
+        self._requested_workers.append(expected)
+        imports = list(expected.per_rank_imports)
+        environment = dict(expected.environment) if imports else {}
+        self._fork("worker", forked, {"per_rank_imports": imports, "environment": environment})
 
     def take(self, local_rank: int, environment: Mapping[str, str]) -> Preforked | None:
-        """A parked worker that is right for it, which is the caller's from now on; None: there is none at present
-        (`on_parked` tells when there is). One that was meant for it and has become wrong is dropped."""
-        for wrong in [
-            one for one in self.parked if one.local_rank == local_rank and not matches(one.seen, environment)
-        ]:
-            self._drop(wrong)
-        right = [one for one in self.parked if matches(one.seen, environment)]
-        if not right:
+        """Hands over a preforked process that can run a worker with `environment`; None: there is none at present, and
+        `on_preforked` is called when that changes.
+
+        Processes for this local rank that cannot run it are dropped.
+        """
+        for preforked in list(self.preforked):
+            if preforked.local_rank == local_rank and not matches(preforked.variables_read, environment):
+                self._drop(preforked)
+        usable = [preforked for preforked in self.preforked if matches(preforked.variables_read, environment)]
+        if not usable:
             return None
-        best = max(right, key=lambda one: (one.local_rank == local_rank, len(one.seen)))
-        if best.local_rank != local_rank and self.coming(local_rank):
-            return None  # its own is on its way; another rank's has what that one needs
-        self.parked.remove(best)
+        best = max(usable, key=lambda one: (one.local_rank == local_rank, len(one.variables_read)))
+        if best.local_rank != local_rank and self.pending(local_rank):
+            return None  # wait for its own: the other local rank needs the one it has
+        self.preforked.remove(best)
         self._event_loop.remove_reader(best.connection.fileno())
         return best
 
-    def drop_wrong(self, guesses: Iterable[Guess]) -> None:
-        """Drops the parked workers that will not be right, as is now known."""
-        wanted = {guess.local_rank: guess.environment for guess in guesses}
-        for parked in list(self.parked):
-            if not matches(parked.seen, wanted.get(parked.local_rank, {})):
-                self._drop(parked)
+    def drop_outdated(self, expected: Iterable[ExpectedWorker]) -> None:
+        """Drops preforked processes that cannot run the workers now expected."""
+        environments = {one.local_rank: one.environment for one in expected}
+        for preforked in list(self.preforked):
+            if not matches(preforked.variables_read, environments.get(preforked.local_rank, {})):
+                self._drop(preforked)
 
     def close(self) -> None:
-        """Ends it, with the workers that still wait. Running workers and the store host live on."""
-        for parked in list(self.parked):
-            self._drop(parked)
-        for newborn in self._newborn:
-            self._event_loop.remove_reader(newborn.fileno())
-            newborn.close()
-        self._newborn.clear()
-        self._end()
+        """Ends it and the processes that have not become workers. Workers and the store host go on."""
+        for preforked in list(self.preforked):
+            self._drop(preforked)
+        for connection in self._importing:
+            self._event_loop.remove_reader(connection.fileno())
+            connection.close()
+        self._importing.clear()
+        self._kill()
 
-    def _drop(self, parked: Preforked) -> None:
-        self._event_loop.remove_reader(parked.connection.fileno())
-        parked.connection.close()
-        self.parked.remove(parked)
+    def _drop(self, preforked: Preforked) -> None:
+        self._event_loop.remove_reader(preforked.connection.fileno())
+        preforked.connection.close()
+        self.preforked.remove(preforked)
 
-    def _end(self) -> None:
+    def _kill(self) -> None:
         self.ready = False
         if self._connection.fileno() >= 0:
             self._event_loop.remove_reader(self._connection.fileno())
@@ -219,12 +224,12 @@ class Zygote:
             self._process.wait()
         elif self.pid:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)  # also while a fork of it is trying an import
+                os.killpg(self.pid, signal.SIGKILL)  # the group, because a fork of it may be trying an import
 
-    def _fork(self, kind: str, on_socket: Callable[[socket.socket], None], more: Mapping[str, Any]) -> None:
+    def _fork(self, kind: str, on_forked: Callable[[socket.socket], None], more: Mapping[str, Any]) -> None:
         try:
             ipc.send(self._connection, {"kind": kind, **more})
-            self._waiting.append(on_socket)
+            self._requested.append(on_forked)
         except OSError as error:
             logger.debug("zygote: %s", error)
 
@@ -232,107 +237,59 @@ class Zygote:
         try:
             message, fds = ipc.receive(self._connection)
         except (EOFError, OSError):
-            self._gone(End(why="it ended unexpectedly"))
+            self._exited(ZygoteExit(reason="it ended unexpectedly"))
             return
         if "forked" in message:
             self._forked(message["forked"], fds)
         elif "pid" in message:
             self.pid = message["pid"]
         elif message["ready"]:
-            self._started(message)
+            self._is_ready(message)
         else:
-            self._gone(End(why=message["problem"], module=message["module"]))
+            self._exited(ZygoteExit(reason=message["problem"], module=message["module"]))
 
     def _forked(self, kind: str, fds: Sequence[int]) -> None:
-        on_socket = self._waiting.pop(0)
+        on_forked = self._requested.pop(0)
         if fds:
-            on_socket(socket.socket(fileno=fds[0]))
+            on_forked(socket.socket(fileno=fds[0]))
             return
-        # The kernel has closed it, since this process has no room for it; and so the child ends.
-        logger.error("a fork is lost: %s", descriptors.explain(OSError(errno.EMFILE, "")))
+        # The kernel closed the descriptor because this process has no room for it, and so the child ends.
+        logger.error("lost a forked process: %s", descriptors.explain(OSError(errno.EMFILE, "")))
         if kind == "worker":
-            self._coming.pop(0)
+            self._requested_workers.pop(0)
         else:
-            self._gone(
-                End(why="its store host cannot be reached" if kind == "stores" else "its successor cannot be reached")
-            )
+            child = "store host" if kind == "stores" else "successor"
+            self._exited(ZygoteExit(reason=f"cannot connect to its {child}"))
 
-    def _started(self, message: dict[str, Any]) -> None:
+    def _is_ready(self, message: dict[str, Any]) -> None:
         self.ready = True
         self.seconds = message["seconds"]
         if "verdicts" in message:
-            self.verdicts = Verdicts.of(message["verdicts"])
+            self.verdicts = ImportVerdicts.from_message(message["verdicts"])
         if message.get("failed"):
             logger.debug("zygote: not preloaded: %s", message["failed"])
-        self._tell.on_ready(self)
+        self._callbacks.on_ready(self)
 
-    def _gone(self, end: End) -> None:
-        self._end()
-        self._tell.on_gone(self, end)
+    def _exited(self, exit_: ZygoteExit) -> None:
+        self._kill()
+        self._callbacks.on_exit(self, exit_)
 
-    def _said(self, connection: socket.socket) -> None:
-        """A fork is parked, or is no more."""
+    def _read_from_fork(self, connection: socket.socket) -> None:
+        """A forked process has finished its imports, or has ended."""
         self._event_loop.remove_reader(connection.fileno())
-        guess = self._newborn.pop(connection)
+        expected = self._importing.pop(connection)
         try:
             message, _ = ipc.receive(connection)
         except (EOFError, OSError):
             connection.close()
-            self._tell.on_unparked(guess)
+            self._callbacks.on_fork_lost(expected)
             return
-        parked = Preforked(message["pid"], connection, guess.local_rank, message["seen"])
-        self.parked.append(parked)
-        self._event_loop.add_reader(connection.fileno(), lambda: self._lost(parked, guess))
-        self._tell.on_parked()
+        preforked = Preforked(message["pid"], connection, expected.local_rank, message["variables_read"])
+        self.preforked.append(preforked)
+        self._event_loop.add_reader(connection.fileno(), lambda: self._lost(preforked, expected))
+        self._callbacks.on_preforked()
 
-    def _lost(self, parked: Preforked, guess: Guess) -> None:
-        """A parked worker was killed."""
-        self._drop(parked)
-        self.park(guess)
-
-
-class ImportLog:
-    """What the scripts of this agent's workers imported, read from the sockets they were parked on."""
-
-    def __init__(self, event_loop: EventLoop, on_name: Callable[[str], None]) -> None:
-        """`on_name`: is told each once, in the order of the first import: a module's own imports come after it."""
-        self._event_loop = event_loop
-        self._on_name = on_name
-        self._names: set[str] = set()
-        self._warned = False
-
-    def follow(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        rest = b""
-
-        def read() -> None:
-            nonlocal rest
-            try:
-                data = connection.recv(65536)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self._event_loop.remove_reader(connection.fileno())
-                connection.close()
-                return
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                self._take(json.loads(line))
-
-        self._event_loop.add_reader(connection.fileno(), read)
-
-    def _take(self, told: object) -> None:
-        if isinstance(told, str):
-            if told not in self._names:
-                self._names.add(told)
-                self._on_name(told)
-        elif isinstance(told, list) and not self._warned:
-            self._warned = True
-            logger.warning(
-                "the script sets %s, which its libraries had read already when they were preloaded: set it outside of "
-                "the script, or use "
-                "--start-method=spawn",
-                ", ".join(map(str, told)),
-            )
+    def _lost(self, preforked: Preforked, expected: ExpectedWorker) -> None:
+        """A preforked process was killed."""
+        self._drop(preforked)
+        self.prefork(expected)

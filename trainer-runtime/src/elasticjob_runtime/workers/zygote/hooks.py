@@ -1,13 +1,13 @@
-"""Inside a forked worker: tells the agent of the start's phases, without a change to the script; and shows stacks when
-it hangs.
+"""Hooks in a forked worker that report the phases of its start to the agent, and write its stacks if it hangs. The
+script needs no changes.
 
 - `fork`: the script is about to run.
-- `connect`: the first `torch.distributed.init_process_group` has returned (NCCL connects later, at the first
-  collective).
-- `first-step`: the first `step()` of any `torch.optim.Optimizer` has returned. After that the hook is one comparison
-  per step.
+- `connect`: the first `torch.distributed.init_process_group` has returned. NCCL connects later, at the first
+  collective.
+- `first-step`: the first `step()` of any `torch.optim.Optimizer` has returned. From then on the hook costs one
+  comparison per step.
 
-Each is one datagram. Where torch is too old for a hook, or the script does it some other way, the agent is not told.
+Each report is one datagram. If torch is too old for a hook, or the script uses neither function, there is no report.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from typing import Any
 from elasticjob_runtime.training import channel
 
 STACKS_SIGNAL = signal.SIGRTMIN + 9
-"""Makes a worker write the stacks of all its threads, even while one of them holds the interpreter. Not a signal that
-scripts use."""
-
+"""Makes a worker write the stacks of all its threads, even while one of them holds the interpreter. Scripts do not use
+this signal."""
 
 STACKS_SECONDS = 0.3
-"""s that workers get to write their stacks before they are ended."""
+"""s that workers have to write their stacks before they are killed."""
 
 STACKS_BYTES = 4000
+"""Upper limit of what `stacks` returns."""
 
 HANG = "Hang"
-"""Reason of a failure: workers that run, and do no step."""
+"""Failure reason: the workers run, but make no progress."""
 
 
 def stacks_file(error_file: str | os.PathLike[str]) -> Path:
-    """Where a worker writes its stacks: beside its error file."""
+    """Where a worker writes its stacks: next to its error file."""
     return Path(error_file).with_name("stacks")
 
 
-def ask_for_stacks(pid: int, error_file: Path) -> None:
-    """Called by the agent. A worker that could not prepare for the signal would die of it, and is not asked."""
+def request_stacks(pid: int, error_file: Path) -> None:
+    """Called by the agent. Sends no signal to a worker that has no handler for it, because it would die."""
     if stacks_file(error_file).exists():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, STACKS_SIGNAL)
 
 
 def stacks(error_files: Mapping[int, Path]) -> str:
-    """What the workers wrote, by local rank; empty: nothing. At most STACKS_BYTES."""
+    """The stacks that workers wrote, by local rank; empty if there are none. `error_files`: by local rank."""
     found = []
     for local_rank, error_file in error_files.items():
         with contextlib.suppress(OSError):
@@ -61,30 +61,30 @@ def stacks(error_files: Mapping[int, Path]) -> str:
     return "\n".join(found)
 
 
-def watch() -> None:
-    """Call it right before the script runs."""
+def install() -> None:
+    """Call this right before the script runs."""
     with contextlib.suppress(OSError, RuntimeError):
-        _show_stacks()
-    channel.tell_phase("fork")
+        _write_stacks_on_signal()
+    channel.send_phase("fork")
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None:
-        _watch_connect(distributed)
+        _report_connect(distributed)
     optimizer = sys.modules.get("torch.optim.optimizer")
     hook = getattr(optimizer, "register_optimizer_step_post_hook", None)
     if hook is not None:
         hook(_first_step())
 
 
-def _show_stacks() -> None:
+def _write_stacks_on_signal() -> None:
     if error_file := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        file = stacks_file(error_file).open("w")  # open as long as the process lives
+        file = stacks_file(error_file).open("w")  # stays open until the process ends
         faulthandler.register(STACKS_SIGNAL, file=file, all_threads=True, chain=False)
 
 
-def _watch_connect(distributed: Any) -> None:
-    """Both names of the function get a wrapper, until its first success."""
-    homes: list[Any] = [
-        home for home in (distributed, sys.modules.get("torch.distributed.distributed_c10d")) if home is not None
+def _report_connect(distributed: Any) -> None:
+    """Wraps `init_process_group`, under both its names, until it first succeeds."""
+    modules: list[Any] = [
+        module for module in (distributed, sys.modules.get("torch.distributed.distributed_c10d")) if module is not None
     ]
     original: Callable[..., Any] | None = getattr(distributed, "init_process_group", None)
     if original is None:  # torch without distributed
@@ -95,26 +95,26 @@ def _watch_connect(distributed: Any) -> None:
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         began = time.time()
         result = function(*args, **kwargs)
-        channel.tell_phase("connect", began=began)
-        for home in homes:
-            if home.init_process_group is init_process_group:
-                home.init_process_group = function
+        channel.send_phase("connect", began=began)
+        for module in modules:
+            if module.init_process_group is init_process_group:
+                module.init_process_group = function
         return result
 
-    for home in homes:
-        home.__dict__["init_process_group"] = init_process_group
+    for module in modules:
+        module.__dict__["init_process_group"] = init_process_group
 
 
 def _first_step() -> Callable[..., None]:
-    told = False
+    reported = False
     compiler = getattr(sys.modules["torch"], "compiler", None)
     is_compiling = getattr(compiler, "is_compiling", lambda: False)
 
     def stepped(*_: Any) -> None:
-        nonlocal told
-        if told or is_compiling():  # a compiled step must not trace a socket
+        nonlocal reported
+        if reported or is_compiling():  # torch.compile must not trace a socket
             return
-        told = True
-        channel.tell_phase("first-step")
+        reported = True
+        channel.send_phase("first-step")
 
     return stepped

@@ -1,9 +1,8 @@
-"""What libraries read from the environment when they are loaded, read again in a forked worker, whose libraries were
-loaded by the zygote.
+"""Applies environment variables in a forked worker that its libraries read when they were loaded, in the zygote.
 
-Twice: when the worker gets its environment (the launcher itself sets OMP_NUM_THREADS), and when the script imports
-torch for the first time, since a script may set variables in its first lines. What a loaded library cannot be told any
-more is named in the agent's log.
+This happens twice: when the worker gets its environment (the agent itself sets OMP_NUM_THREADS), and when the script
+first imports torch, because scripts set variables in their first lines. The agent logs variables that a loaded library
+cannot apply any more.
 """
 
 from __future__ import annotations
@@ -20,11 +19,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from elasticjob_runtime.workers.zygote import blas
-
 THREADS = ("MKL_NUM_THREADS", "OMP_NUM_THREADS")
-"""What torch takes its number of intra-op threads from; the first one counts. The number of inter-op threads comes from
-no variable."""
+"""What torch takes its number of intra-op threads from; the first that is set counts. No variable sets the number of
+inter-op threads."""
 
 CONFIGS = (
     "torch._dynamo.config",
@@ -33,7 +30,7 @@ CONFIGS = (
     "torch.fx.experimental._config",
     "torch.compiler.config",
 )
-"""torch's modules of settings whose defaults come from the environment."""
+"""Modules of torch whose settings default to environment variables."""
 
 LOADED_ONCE = (
     "KMP_",
@@ -44,13 +41,15 @@ LOADED_ONCE = (
     "PYTORCH_JIT",
     "OPENBLAS_CORETYPE",
 )
-"""Variables, or how their names begin, that a library reads while it is loaded and never again."""
+"""Variables, or their prefixes, that a library reads when it is loaded and never again."""
+
+OPENBLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 DISTRIBUTED_DEBUG, LOGS = "TORCH_DISTRIBUTED_DEBUG", ("TORCH_LOGS", "TORCH_LOGS_OUT", "TORCH_LOGS_FORMAT")
 
 
 def threads(environment: Mapping[str, str]) -> int | None:
-    """The number of threads that `environment` asks torch for; None: it asks for none.
+    """The number of threads that `environment` sets for torch; None: not set.
 
     >>> threads({"OMP_NUM_THREADS": "4,2"}), threads({"OMP_NUM_THREADS": "x"})
     (4, None)
@@ -65,7 +64,7 @@ def threads(environment: Mapping[str, str]) -> int | None:
 
 
 def changed(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
-    """Names of the variables that are not the same.
+    """Names of the variables that differ.
 
     >>> sorted(changed({"A": "1", "B": "2"}, {"B": "3", "C": "4"}))
     ['A', 'B', 'C']
@@ -74,26 +73,44 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
 
 
 def apply_threads(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-    """Gives the loaded libraries the threads that they would have taken from `after`, where they were loaded under
-    `before`. False: `after` asks for no number, and what torch would choose by itself is not known any more."""
-    blas.restore_threads(after)
+    """Sets the number of threads of libraries loaded under `before` to what they would have read from `after`. Returns
+    False if `after` sets none: torch's own choice is not known any more."""
+    _set_blas_threads(after)
     return _set_threads(threads(before), threads(after))
 
 
 def apply(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Tells the loaded libraries what is in `after` and was not in `before`, which they know. Returns the names that
-    came too late."""
+    """Applies to libraries loaded under `before` what is different in `after`. Returns the variables that came too
+    late."""
     names = changed(before, after)
     late = {name for name in names if name.startswith(LOADED_ONCE) and name not in THREADS}
-    if names & {*THREADS, blas.VARIABLE} and not apply_threads(before, after):
+    if names & {*THREADS, OPENBLAS_THREADS} and not apply_threads(before, after):
         late |= names & {*THREADS}
     if any(name.startswith(("TORCH", "PYTORCH", "PT2_", "AOT_", "FAKE_", "PARTITIONER_")) for name in names):
-        late |= _read_again(names)
+        late |= _reread(names)
     return sorted(late)
 
 
+def load_blas_single_threaded() -> None:
+    """Call this before numpy is imported: OpenBLAS, which numpy's wheels contain, starts its threads when it is loaded,
+    and a process with threads is not fork-safe. Each worker sets the number it would have had (`apply_threads`)."""
+    os.environ.setdefault(OPENBLAS_THREADS, "1")
+
+
+def _set_blas_threads(environment: Mapping[str, str]) -> None:
+    """Gives each loaded OpenBLAS the threads that a fresh process with `environment` has."""
+    value = environment.get(OPENBLAS_THREADS) or environment.get("OMP_NUM_THREADS") or ""
+    count = int(value) if value.isdigit() else len(os.sched_getaffinity(0))
+    for library in _loaded_libraries(lambda path: "openblas" in path):
+        for name in ("scipy_openblas_set_num_threads64_", "scipy_openblas_set_num_threads", "openblas_set_num_threads"):
+            function = getattr(library, name, None)
+            if function is not None:
+                function(ctypes.c_int(count))
+                break
+
+
 def _set_threads(known: int | None, wanted: int | None) -> bool:
-    """False: there is no number to go back to."""
+    """Returns False if there is no number to set."""
     if known == wanted:
         return True
     if wanted is None:
@@ -102,36 +119,41 @@ def _set_threads(known: int | None, wanted: int | None) -> bool:
         function(ctypes.c_int(wanted))
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "set_num_threads"):
-        torch.set_num_threads(wanted)  # MKL's too, and those of threads that are still to come
+        torch.set_num_threads(wanted)  # for MKL and for future threads too
     return True
 
 
 def _omp_functions() -> Iterable[Callable[[ctypes.c_int], object]]:
-    """`omp_set_num_threads` of every OpenMP that is loaded: wheels bring their own."""
+    """`omp_set_num_threads` of each loaded OpenMP library: wheels ship their own."""
+    for library in _loaded_libraries(lambda path: os.path.basename(path).startswith(("libgomp", "libomp", "libiomp"))):
+        with contextlib.suppress(AttributeError):
+            yield library.omp_set_num_threads
+
+
+def _loaded_libraries(wanted: Callable[[str], bool]) -> Iterable[ctypes.CDLL]:
     maps = Path("/proc/self/maps").read_text().splitlines()
     paths = {line.rsplit(" ", 1)[-1] for line in maps if ".so" in line}
-    for path in sorted(paths):
-        if os.path.basename(path).startswith(("libgomp", "libomp", "libiomp")):
-            with contextlib.suppress(OSError, AttributeError):
-                yield ctypes.CDLL(path).omp_set_num_threads
+    for path in sorted(path for path in paths if wanted(path)):
+        with contextlib.suppress(OSError):
+            yield ctypes.CDLL(path)
 
 
-def _read_again(names: set[str]) -> set[str]:
-    """What Python can tell torch afterwards. Returns the names that torch refused, or has no way to take."""
+def _reread(names: set[str]) -> set[str]:
+    """Applies variables through torch's Python functions. Returns those that this torch cannot apply."""
     late = set()
-    if DISTRIBUTED_DEBUG in names and not _did(_set_debug_level):
+    if DISTRIBUTED_DEBUG in names and not _succeeds(_set_debug_level):
         late.add(DISTRIBUTED_DEBUG)
-    if names & {*LOGS} and not _did(_set_logs):
+    if names & {*LOGS} and not _succeeds(_set_logs):
         late |= names & {*LOGS}
     for name in CONFIGS:
         config = sys.modules.get(name)
         if config is not None:
-            _did(functools.partial(reread_config, config))
+            _succeeds(functools.partial(reread_config, config))
     return late
 
 
-def _did(action: Callable[[], object]) -> bool:
-    """torch's own corners differ from release to release: what cannot be had must not cost the worker."""
+def _succeeds(action: Callable[[], object]) -> bool:
+    """These functions of torch are internal and differ between releases: a failure must not end the worker."""
     try:
         action()
     except Exception:  # noqa: BLE001 - see above
@@ -148,8 +170,8 @@ def _set_logs() -> None:
 
 
 def reread_config(config: Any) -> None:
-    """Runs the source of one of torch's config modules again, aside, and takes over every default that came out
-    different."""
+    """Runs the source of one of torch's config modules again, in a separate module, and applies the defaults that
+    differ."""
     name: str = config.__name__
     fresh: Any = types.ModuleType(name)
     fresh.__dict__.update(
@@ -175,8 +197,10 @@ def reread_config(config: Any) -> None:
 
 
 class FirstImport:
-    """Calls `then`, once, before the script's first import of one of `packages`. All of them are loaded, so no finder
-    would be asked: the functions that import are wrapped until then."""
+    """Calls `then` once, before the script's first import of one of `packages`.
+
+    The packages are loaded, so that no finder is called; the import functions themselves are wrapped until then.
+    """
 
     def __init__(self, packages: Collection[str], then: Callable[[], None]) -> None:
         self._packages = frozenset(packages)
@@ -188,19 +212,19 @@ class FirstImport:
     def watch(self) -> None:
         def watched_import(name: str, *given: Any, **named: Any) -> Any:
             if name.partition(".")[0] in self._packages:
-                self._over(watched_import, import_module)
+                self._finish(watched_import, import_module)
             return self._import(name, *given, **named)
 
         def import_module(name: str, package: str | None = None) -> types.ModuleType:
             if name.partition(".")[0] in self._packages:
-                self._over(watched_import, import_module)
+                self._finish(watched_import, import_module)
             return self._import_module(name, package)
 
         builtins.__import__ = watched_import
         importlib.import_module = import_module
 
-    def _over(self, ours: object, our_module: object) -> None:
-        """The script's own wrappers around ours stay, and ours then passes through."""
+    def _finish(self, ours: object, our_module: object) -> None:
+        """Keeps wrappers that the script put around ours, which then only passes through."""
         if builtins.__import__ is ours:
             builtins.__import__ = self._import
         if importlib.import_module is our_module:
@@ -211,7 +235,7 @@ class FirstImport:
 
 
 def users_of_torch() -> set[str]:
-    """Top-level packages that are loaded and have torch: the script may import one of them without torch itself."""
+    """Loaded top-level packages that use torch: the script may import one of them and not torch itself."""
     torch = sys.modules.get("torch")
     if torch is None:
         return set()

@@ -1,8 +1,9 @@
-"""Runs a user's script in a process that already has a history (a fork of the zygote), so that the script cannot tell.
+"""Runs the user's script in a fork of the zygote, as if in a fresh interpreter.
 
-What `python -u script.py` or `python -u -m module` sets up is set up again: environment, stdio, signals, `sys.argv`,
-`sys.path[0]`, a fresh `__main__`, random numbers seeded anew. An exception that ends the script goes to torchelastic's
-error file too, `@record` or not. What the script imports beyond the zygote is reported, so that the next zygote has it.
+Everything that `python -u script.py` or `python -u -m module` sets up is set up again: the environment, standard
+streams, signals, `sys.argv`, `sys.path[0]`, a new `__main__` and the seeds of random generators. An exception that ends
+the script is written to torchelastic's error file even without `@record`. What the script imports is reported to the
+agent, so that the next zygote preloads it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from elasticjob_runtime.workers import error_file, linux
-from elasticjob_runtime.workers.zygote import hooks, late_environment, reinit, resource_tracker
+from elasticjob_runtime.workers.zygote import hooks, late_environment, patches
 
 STREAMS = ("stdin", "stdout", "stderr")
 
@@ -36,39 +37,38 @@ INTERRUPTED = -2
 
 def run(message: dict[str, Any], fds: Sequence[int], agent: socket.socket) -> None:
     """Becomes the worker that `message` describes: {"environment", "command", "arguments", "module": bool, "stdio": [0,
-    1, 2]}; `fds` are for stdio."""
-    loaded_under = dict(os.environ)
-    set_environment(message["environment"])
+    1, 2]}. `fds` are the descriptors for `stdio`."""
+    zygote_environment = dict(os.environ)
+    environment: dict[str, str] = message["environment"]
+    set_environment(environment)
     set_stdio(dict(zip(message["stdio"], fds, strict=True)))
     reset_signals()
     reseed()
-    late_environment.apply_threads(loaded_under, message["environment"])
-    ask_for_no_libuv(message["environment"])
+    late_environment.apply_threads(zygote_environment, environment)
+    patches.apply(environment)
     arguments: list[str] = message["arguments"]
     sys.argv = arguments
     sys.orig_argv[:] = message["command"]
     linux.set_command_line(message["command"])
-    resource_tracker.outlive()
     folder = os.getcwd() if message["module"] else os.path.dirname(os.path.realpath(arguments[0]))
     sys.path[:1] = [] if getattr(sys.flags, "safe_path", False) else [folder]  # since Python 3.11
-    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python 3.11 leaves the parent's after a fork
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # Python 3.11 keeps the parent's after a fork
     reporter = ImportReporter(agent)
     sys.meta_path.insert(0, reporter)
     late_environment.FirstImport(
         late_environment.users_of_torch(),
-        lambda: reporter.tell_too_late(late_environment.apply(message["environment"], dict(os.environ))),
+        lambda: reporter.report_too_late(late_environment.apply(environment, dict(os.environ))),
     ).watch()
-    error_file.write_for(os.getpid(), message["environment"].get(error_file.VARIABLE))
+    error_file.enable(os.getpid(), environment.get(error_file.VARIABLE))
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
-    reinit.watch(message["environment"])
-    hooks.watch()
-    leave(exit_code_of(message["module"], arguments[0], main))
+    hooks.install()
+    leave(run_script(message["module"], arguments[0], main))
 
 
-def exit_code_of(module: bool, script: str, main: types.ModuleType) -> int:
-    """Runs it. Returns what the interpreter would exit with, or INTERRUPTED."""
+def run_script(module: bool, script: str, main: types.ModuleType) -> int:
+    """Runs the script. Returns what the interpreter would exit with, or INTERRUPTED."""
     try:
         if module:
             runpy._run_module_as_main(script)  # type: ignore[attr-defined]  # what `python -m` itself calls
@@ -89,18 +89,16 @@ def exit_code_of(module: bool, script: str, main: types.ModuleType) -> int:
 
 
 def leave(code: int) -> None:
-    """Ends as an interpreter does: waits for threads, runs exit functions, lets go of what the script holds, flushes
-    what it left open.
+    """Exits as an interpreter does: waits for threads, runs exit functions, destroys the script's globals, flushes open
+    files.
 
-    But for the teardown of all modules, which here would touch what belongs to the zygote (and takes longer than a
-    restart may).
+    It skips the teardown of modules, which takes longer than a restart may.
     """
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter itself calls
         atexit._run_exitfuncs()
-        if (
-            len(sys._current_frames()) == 1
-        ):  # a daemon thread, which the interpreter would halt here, would look for what is gone
+        # The interpreter stops daemon threads here. This one cannot, and they would miss the globals they use.
+        if len(sys._current_frames()) == 1:
             sys.modules["__main__"].__dict__.clear()
             gc.collect()
         for thing in gc.get_objects():
@@ -108,7 +106,7 @@ def leave(code: int) -> None:
                 with contextlib.suppress(OSError, ValueError):
                     thing.flush()
     finally:
-        if code == INTERRUPTED:  # as the interpreter ends then: whoever waits must see the signal
+        if code == INTERRUPTED:  # as the interpreter does: the parent sees the signal
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         os._exit(code & 0xFF)
@@ -124,17 +122,17 @@ def run_file(path: str, main: types.ModuleType) -> None:
 
 
 def report(error: BaseException) -> None:
-    """Writes torchelastic's error file, and prints the traceback from the script's own first line on."""
+    """Writes torchelastic's error file and prints the traceback, from the script's first frame on."""
     traceback = error.__traceback__
     own = {__file__, runpy.__file__, "<frozen runpy>"}
     while traceback is not None and traceback.tb_frame.f_code.co_filename in own:
         traceback = traceback.tb_next
     error = error.with_traceback(traceback)
-    if not isinstance(error, KeyboardInterrupt):  # that one ends as the signal it was
+    if not isinstance(error, KeyboardInterrupt):  # the exit status says so
         error_file.write(error)
     try:
         sys.excepthook(type(error), error, traceback)
-    except BaseException:  # noqa: BLE001 - the script's own hook may raise anything; its error must not hide the first
+    except BaseException:  # noqa: BLE001 - the script's own hook may raise anything
         sys.__excepthook__(type(error), error, traceback)
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.flush()
@@ -149,8 +147,8 @@ def set_environment(environment: dict[str, str]) -> None:
 
 
 def set_stdio(descriptors: dict[int, int]) -> None:
-    """From and to the given descriptors, output without one to where the agent's own goes. Python's streams are those
-    of the zygote, which was started with `-u` and these variables; but for one that was closed then."""
+    """Connects the standard streams to the given descriptors; others stay the agent's. Python's stream objects are the
+    zygote's, which was started with `-u`, except one that was closed then."""
     for target, fd in descriptors.items():
         os.dup2(fd, target)
         os.close(fd)
@@ -162,13 +160,13 @@ def set_stdio(descriptors: dict[int, int]) -> None:
 
 def reset_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def reseed() -> None:
-    """As in a fresh interpreter: Python's, numpy's and torch's generators from the system's entropy."""
+    """Seeds the generators of Python, numpy and torch from the system's entropy, as a fresh interpreter does."""
     random.seed()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -178,18 +176,11 @@ def reseed() -> None:
         torch.default_generator.seed()
 
 
-def ask_for_no_libuv(environment: dict[str, str]) -> None:
-    """torch 2.6 ignores USE_LIBUV for a store that the agent hosts (rendezvous._create_c10d_store), and fails where it
-    has no libuv."""
-    rendezvous = sys.modules.get("torch.distributed.rendezvous")
-    if environment.get("USE_LIBUV") == "0" and rendezvous is not None:
-        store = rendezvous.TCPStore
-        rendezvous.__dict__["TCPStore"] = lambda *given, **named: store(*given, **{"use_libuv": False, **named})
-
-
 class ImportReporter:
-    """Tells the agent the name of every module that is looked for, once each. Finds nothing itself. Each line is JSON:
-    a name, or a list of variables that the script has set too late for a library that was loaded before."""
+    """A finder that finds nothing, but reports the name of every module that is looked for to the agent (ImportLog).
+
+    Each line is JSON: a name, or a list of variables that the script set too late for a library that was preloaded.
+    """
 
     def __init__(self, agent: socket.socket) -> None:
         self._agent = agent
@@ -197,13 +188,13 @@ class ImportReporter:
         agent.setblocking(False)
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> None:
-        self._tell(name)
+        self._report(name)
 
-    def tell_too_late(self, variables: list[str]) -> None:
+    def report_too_late(self, variables: list[str]) -> None:
         if variables:
-            self._tell(variables)
+            self._report(variables)
 
-    def _tell(self, what: str | list[str]) -> None:
-        if os.getpid() == self._pid:  # not in the script's own children
+    def _report(self, item: str | list[str]) -> None:
+        if os.getpid() == self._pid:  # not in processes that the script forks
             with contextlib.suppress(OSError):
-                self._agent.send(json.dumps(what).encode() + b"\n")
+                self._agent.send(json.dumps(item).encode() + b"\n")

@@ -1,12 +1,11 @@
-"""The zygote: a process that has imported torch once, and forks a worker whenever one is needed.
+"""The zygote: a process that has imported torch once and forks a worker whenever one is needed.
 
-Started by the agent with arguments FD AGENT_PID MODULE ... (see zygote.py). It stays single-threaded and never touches
-a GPU, so that its children are as good as fresh interpreters. Three kinds of process leave it: parked workers, which
-wait for their command and environment; one store host per agent, which keeps the TCPStores of coming rounds listening;
-a successor, which has imported more (trial_imports.py).
+The agent starts it with arguments FD AGENT_PID MODULE ... (client.start_command). It stays single-threaded and never
+touches a GPU, so that its children are as good as fresh interpreters. It forks three kinds of process: preforked
+workers, which wait for their command and environment; one store host per agent, which keeps the TCPStores of the next
+rounds listening; and a successor, which has imported more (trial_imports.py).
 
-Every child that stays is forked twice, so that the agent (a subreaper) becomes its parent and waits for it as for any
-child.
+Each child is forked twice, so that the agent, a subreaper, becomes its parent and reaps it like any other child.
 """
 
 from __future__ import annotations
@@ -22,50 +21,51 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from elasticjob_runtime.workers import descriptors, linux
-from elasticjob_runtime.workers.zygote import blas, ipc, trial_imports
-from elasticjob_runtime.workers.zygote.preload import Verdicts
+from elasticjob_runtime.workers.zygote import ipc, late_environment, trial_imports
+from elasticjob_runtime.workers.zygote.fork_safety import fork_problem
+from elasticjob_runtime.workers.zygote.preload import ImportVerdicts
 
 
 def main() -> None:
     connection = socket.socket(fileno=int(sys.argv[1]))
     agent = int(sys.argv[2])
     linux.die_with_parent(agent)
-    # The agent decides when to stop, by closing the connection; a terminal's Ctrl-C goes to the whole group.
+    # The agent decides when to stop, by closing the connection, but a terminal sends Ctrl-C to the whole group.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     started = time.monotonic()
-    blas.start_single_threaded()
-    # `torch.cuda.is_available()`, which many modules ask when they are imported, must not initialise CUDA. Workers get
+    late_environment.load_blas_single_threaded()
+    # Many modules call `torch.cuda.is_available()` when they are imported, which must not initialise CUDA. Workers get
     # the user's value.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     failed, module, problem = preload(sys.argv[3:])
-    told = {
+    message = {
         "ready": not problem,
         "failed": failed,
         "module": module,
         "problem": problem,
         "seconds": time.monotonic() - started,
     }
-    ipc.send(connection, told)
+    ipc.send(connection, message)
     if problem:
-        os._exit(0)  # nothing of whatever was started needs to end well
+        os._exit(0)  # without waiting for threads that an import started
     freeze()
     serve(connection, agent)
 
 
 def preload(modules: Sequence[str]) -> tuple[dict[str, str], str, str]:
-    """Imports what can be imported. Returns (module -> what went wrong, the module after which this process must not be
-    forked, why)."""
+    """Imports modules until one makes this process unsafe to fork. Returns (module -> import error, that module or an
+    empty string, why)."""
     failed: dict[str, str] = {}
     for name in modules:
         if error := trial_imports.import_one(name, anywhere=True):
             failed[name] = error
-        if problem := trial_imports.unfit():
+        if problem := fork_problem():
             return failed, name, problem
-    return failed, "", trial_imports.unfit()
+    return failed, "", fork_problem()
 
 
 def freeze() -> None:
-    """Children share these pages; a collection must not copy them."""
+    """Keeps garbage collections in children from copying the pages they share."""
     gc.collect()
     gc.freeze()
 
@@ -73,9 +73,9 @@ def freeze() -> None:
 def serve(connection: socket.socket, agent: int) -> None:
     """Forks a child for each request until the agent closes the connection."""
     kinds: dict[str, Callable[[socket.socket, dict[str, Any], int], None]] = {
-        "worker": park,
+        "worker": prefork,
         "stores": host_stores,
-        "successor": succeed,
+        "successor": become_successor,
     }
     while True:
         try:
@@ -91,7 +91,7 @@ def serve(connection: socket.socket, agent: int) -> None:
             theirs.close()
             become_child_of(agent)
             kinds[message["kind"]](ours, message, agent)
-            return  # leave through the interpreter's own exit: atexit, flushing, threads
+            return  # to leave through the interpreter's own exit: atexit, flushing, threads
         os.waitpid(child, 0)
         ours.close()
         with contextlib.suppress(OSError):
@@ -100,39 +100,39 @@ def serve(connection: socket.socket, agent: int) -> None:
 
 
 def become_child_of(agent: int) -> None:
-    while os.getppid() != agent:  # until the process between us has gone: microseconds
+    while os.getppid() != agent:  # until the process in between is gone: microseconds
         if os.getppid() == 1 != agent:
             os._exit(1)
         time.sleep(0.0002)
     linux.die_with_parent(agent)
 
 
-def park(ours: socket.socket, message: dict[str, Any], _agent: int) -> None:
-    """Waits for a command, then becomes that worker. Before, it imports what only a worker can: {"late",
+def prefork(ours: socket.socket, message: dict[str, Any], _agent: int) -> None:
+    """Waits for a command and becomes that worker. First, it does its per-rank imports. `message`: {"per_rank_imports",
     "environment"}."""
     from elasticjob_runtime.workers.zygote import script
 
     os.setsid()
-    late = message.get("late", [])
-    seen = trial_imports.import_for(late, message["environment"]) if late else {}
-    if late and trial_imports.unfit():
-        os._exit(0)  # it may be no worker but the one whose turn it is: a GPU is the predecessor's
+    imports = message.get("per_rank_imports", [])
+    variables_read = trial_imports.import_under(imports, message["environment"]) if imports else {}
+    if imports and fork_problem():
+        os._exit(0)  # until this process becomes a worker, a GPU belongs to the one before it
     try:
-        ipc.send(ours, {"pid": os.getpid(), "seen": seen})
+        ipc.send(ours, {"pid": os.getpid(), "variables_read": variables_read})
         command, fds = ipc.receive(ours)
     except (EOFError, OSError):
         os._exit(0)
     script.run(command, fds, ours)
 
 
-def succeed(ours: socket.socket, message: dict[str, Any], agent: int) -> None:
-    """Imports what was learned, then takes the place of the zygote that forked it: {"names", "verdicts"}."""
+def become_successor(ours: socket.socket, message: dict[str, Any], agent: int) -> None:
+    """Tries the imports that were learned, then serves as a zygote. `message`: {"names", "verdicts"}."""
     os.setsid()
     started = time.monotonic()
-    verdicts = Verdicts.of(message["verdicts"])
+    verdicts = ImportVerdicts.from_message(message["verdicts"])
     try:
         ipc.send(ours, {"pid": os.getpid()})
-        trial_imports.take(message["names"], verdicts, lambda: become_child_of(agent))
+        trial_imports.import_in_forks(message["names"], verdicts, lambda: become_child_of(agent))
         ipc.send(ours, {"ready": True, "verdicts": verdicts.to_message(), "seconds": time.monotonic() - started})
     except OSError:
         os._exit(0)
@@ -142,8 +142,9 @@ def succeed(ours: socket.socket, message: dict[str, Any], agent: int) -> None:
 
 
 def host_stores(ours: socket.socket, _message: dict[str, Any], _agent: int) -> None:
-    """Keeps one fresh TCPStore listening on each port, so that a new world finds its store at once (a client that comes
-    too early waits half a second). `renew` replaces the store of a port that was used."""
+    """Keeps one fresh TCPStore listening on each port, so that the workers of a new round find their store at once: a
+    client that connects too early waits half a second. The message `renew` replaces the store of a port that was
+    used."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # not in its __all__
 
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -158,7 +159,7 @@ def host_stores(ours: socket.socket, _message: dict[str, Any], _agent: int) -> N
     try:
         listen(0)
     except RuntimeError:
-        libuv = False  # Debian's torch, and some vendors': the next try shows any other trouble
+        libuv = False  # this torch has none, or the next attempt raises the same error
     try:
         stores = {port: listen(port) for port in ports}
     except RuntimeError as error:
@@ -176,7 +177,7 @@ def host_stores(ours: socket.socket, _message: dict[str, Any], _agent: int) -> N
         try:
             stores[port] = listen(port)
         except RuntimeError as error:
-            problem = str(error).partition("\n")[0] or "it cannot be opened"
+            problem = str(error).partition("\n")[0] or "cannot open it"
         with contextlib.suppress(OSError):
             ipc.send(ours, {"renewed": port, "problem": problem})
 

@@ -1,0 +1,79 @@
+"""Prepares the start of a worker process: its environment, error file and output."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import BinaryIO
+
+from elasticjob_runtime.membership.view import Plan
+from elasticjob_runtime.workers import logs
+from elasticjob_runtime.workers.environment import GroupSpec, worker_environment
+from elasticjob_runtime.workers.process import Command, WorkerSpec
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PreparedWorker:
+    spec: WorkerSpec
+    sinks: list[logs.Sink]
+    """For its output."""
+    writing_ends: list[BinaryIO]
+    """The other ends of the sinks' pipes, which only the worker holds after its start."""
+
+    def close_writing_ends(self) -> None:
+        for end in self.writing_ends:
+            end.close()
+
+    def close_sinks(self) -> None:
+        for sink in self.sinks:
+            sink.close()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerPreparation:
+    """What the workers of all rounds have in common."""
+
+    group: GroupSpec
+    command: Command
+    environment: Mapping[str, str]
+    agent_socket: str
+    log_settings: logs.LogSettings
+    directory: logs.LogDirectory
+
+    def prepare(self, plan: Plan, local_rank: int, *, without_libuv: bool) -> PreparedWorker:
+        """Raises OSError, ValueError."""
+        group_rank, rank = self.group_rank(plan), self.rank(plan, local_rank)
+        directory = self.directory.worker(plan.round, local_rank)
+        error_file = self.directory.error_file(plan.round, local_rank)
+        error_file.unlink(missing_ok=True)
+        environment = worker_environment(
+            self.environment, self.group, plan.value, group_rank, local_rank,
+            error_file=str(error_file), agent_socket=self.agent_socket, without_libuv=without_libuv,
+        )  # fmt: skip
+        sinks: list[logs.Sink] = []
+        writing_ends: dict[int, BinaryIO] = {}
+        for stream in (logs.STDOUT, logs.STDERR):
+            sink, end = logs.open_sink(
+                self.log_settings, directory, stream, local_rank=local_rank, rank=rank, role=self.group.role
+            )
+            if sink is not None and end is not None:
+                sinks.append(sink)
+                writing_ends[stream] = end
+        spec = WorkerSpec(
+            command=self.command,
+            environment=environment,
+            local_rank=local_rank,
+            rank=rank,
+            error_file=error_file,
+            stdout=writing_ends[logs.STDOUT].fileno() if logs.STDOUT in writing_ends else None,
+            stderr=writing_ends[logs.STDERR].fileno() if logs.STDERR in writing_ends else None,
+        )
+        return PreparedWorker(spec, sinks, list(writing_ends.values()))
+
+    def rank(self, plan: Plan, local_rank: int) -> int:
+        return self.group_rank(plan) * self.group.nproc + local_rank
+
+    @staticmethod
+    def group_rank(plan: Plan) -> int:
+        assert plan.rank is not None
+        return plan.rank.group_rank

@@ -1,0 +1,95 @@
+"""Changes to library functions in a forked worker, each for a problem that an unchanged script would otherwise have."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import util
+from typing import Any
+
+_RESOURCE_TRACKER = "from multiprocessing.resource_tracker import main"
+
+
+def apply(environment: Mapping[str, str]) -> None:
+    """Call this in the worker before the script runs. `environment`: the worker's."""
+    disable_libuv(environment)
+    detach_resource_tracker()
+    isolate_process_groups(environment)
+
+
+def disable_libuv(environment: Mapping[str, str]) -> None:
+    """Honours USE_LIBUV=0. torch 2.6 ignores it for a store that the agent hosts (rendezvous._create_c10d_store), and
+    fails where torch has no libuv."""
+    rendezvous = sys.modules.get("torch.distributed.rendezvous")
+    if environment.get("USE_LIBUV") == "0" and rendezvous is not None:
+        store = rendezvous.TCPStore
+        rendezvous.__dict__["TCPStore"] = lambda *given, **named: store(*given, **{"use_libuv": False, **named})
+
+
+def detach_resource_tracker() -> None:
+    """Lets Python's resource tracker outlive a killed worker long enough to clean up.
+
+    The tracker (multiprocessing) removes the semaphores and shared memory of DataLoaders that use the spawn or
+    forkserver method once all their users have ended. SIGKILL to the worker's process group would kill it too, so it
+    gets its own session. It ends by itself: it reads a pipe that closes with the last process of the worker.
+    """
+    spawn = util.spawnv_passfds
+
+    def spawnv_passfds(path: bytes, args: Sequence[str], passfds: Sequence[int]) -> int:
+        return spawn(path, in_new_session(args), passfds)
+
+    util.__dict__["spawnv_passfds"] = spawnv_passfds
+
+
+def in_new_session(arguments: Sequence[str]) -> list[str]:
+    """
+    >>> in_new_session(["python", "-c", "from multiprocessing.resource_tracker import main;main(3)"])[-1]
+    'import os;os.setsid();from multiprocessing.resource_tracker import main;main(3)'
+    """
+    return [
+        f"import os;os.setsid();{argument}"
+        if isinstance(argument, str) and argument.startswith(_RESOURCE_TRACKER)
+        else argument
+        for argument in arguments
+    ]
+
+
+def isolate_process_groups(environment: Mapping[str, str]) -> None:
+    """Makes process-group re-initialization work: `init_process_group` after `destroy_process_group`.
+
+    If the agent hosts the store, torch (2.6 to 2.15, with torchrun too) finds the previous group's keys there: gloo
+    then connects to closed ports and waits for its timeout. Each group after the first gets its own prefix in the
+    store. All ranks count alike, because every group is created by all of them. If rank 0 hosts the store, each group
+    has a new one anyway.
+    """
+    distributed, c10d, rendezvous = (
+        sys.modules.get(f"torch.distributed{name}") for name in ("", ".distributed_c10d", ".rendezvous")
+    )
+    function: Callable[..., Any] | None = getattr(distributed, "init_process_group", None)
+    create: Callable[..., Any] | None = getattr(rendezvous, "_create_c10d_store", None)
+    if function is None or create is None or environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return
+    groups = 0
+
+    def create_store(host: str, port: int, *given: Any, **named: Any) -> Any:
+        store = create(host, port, *given, **named)
+        hosted_by_agent = str(port) == environment["MASTER_PORT"]
+        if not groups or not hosted_by_agent:
+            return store
+        return distributed.__dict__["PrefixStore"](f"group_{groups}", store)
+
+    @functools.wraps(function)
+    def init_process_group(*given: Any, **named: Any) -> Any:
+        nonlocal groups
+        rendezvous.__dict__["_create_c10d_store"] = create_store
+        try:
+            result = function(*given, **named)
+        finally:
+            rendezvous.__dict__["_create_c10d_store"] = create
+        groups += 1
+        return result
+
+    for module in (distributed, c10d):
+        if module is not None:
+            module.__dict__["init_process_group"] = init_process_group
