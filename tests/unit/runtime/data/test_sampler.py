@@ -171,26 +171,26 @@ class TestEpochs:
 
 class TestWrongInput:
     @pytest.mark.parametrize(("num_replicas", "rank"), [(2, 2), (2, -1), (0, 0)])
-    def test_a_rank_outside_the_world(self, num_replicas: int, rank: int) -> None:
-        with pytest.raises(ValueError, match=f"rank {rank} is outside"):
+    def test_a_rank_outside_the_world_is_an_error(self, num_replicas: int, rank: int) -> None:
+        with pytest.raises(ValueError, match=f"rank {rank} is out of range"):
             ElasticDistributedSampler(range(10), num_replicas, rank)
 
     @pytest.mark.parametrize("start_index", [-1, 11])
-    def test_a_start_outside_the_data_set(self, start_index: int) -> None:
+    def test_a_start_outside_the_data_set_is_an_error(self, start_index: int) -> None:
         with pytest.raises(ValueError, match="start_index"):
             ElasticDistributedSampler(range(10), 1, 0, start_index)
 
-    def test_the_state_of_another_data_set(self) -> None:
+    def test_the_state_of_another_data_set_is_an_error(self) -> None:
         state = ElasticDistributedSampler(range(10), 1, 0).state_dict()
-        with pytest.raises(ValueError, match="data set of 10 samples, this one has 11"):
+        with pytest.raises(ValueError, match="data set with 10 samples, but this one has 11"):
             ElasticDistributedSampler(range(11), 1, 0).load_state_dict(state)
 
-    def test_a_batch_without_samples(self) -> None:
+    def test_a_batch_without_samples_is_an_error(self) -> None:
         with pytest.raises(ValueError, match="global_batch_size"):
             next(ElasticDistributedSampler(range(10), 1, 0).batches(0))
 
-    def test_going_back(self) -> None:
-        with pytest.raises(ValueError, match="go back"):
+    def test_a_negative_advance_is_an_error(self) -> None:
+        with pytest.raises(ValueError, match="samples must be 0 or more"):
             ElasticDistributedSampler(range(10), 1, 0).advance(-1)
 
 

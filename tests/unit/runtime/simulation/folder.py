@@ -32,7 +32,7 @@ class Folder:
     def enter(self, writer: Writer) -> Claim | None:
         """The claim to save under; None: refused."""
         listing = self._listing()
-        if claims.refusal(self._claim, writer):
+        if claims.rejection(self._claim, writer):
             return None
         if not claims.is_current(self._claim, writer):
             self._claim = claims.next_claim(listing, writer)

@@ -155,7 +155,7 @@ def test_a_pause_is_announced(agent: Agent) -> None:
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan")])
 def test_a_pause_of_no_length(seconds: float) -> None:
-    with pytest.raises(ValueError, match="is no number of seconds"):
+    with pytest.raises(ValueError, match="expected a number of seconds"):
         expect_pause(seconds)
 
 

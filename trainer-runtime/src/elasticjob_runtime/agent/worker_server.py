@@ -22,7 +22,7 @@ from elasticjob_runtime.agent.snapshots import Snapshot, Snapshots
 from elasticjob_runtime.contract import PlanValue, ProgressValue
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.telemetry.report import Report
-from elasticjob_runtime.training.link import MOST_FDS
+from elasticjob_runtime.training.link import MAX_FDS
 from elasticjob_runtime.workers import descriptors
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class WorkerServer:
                 return
             fds: list[int] = []
             try:
-                data, fds, _, _ = socket.recv_fds(self._connections[fd], 65536, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+                data, fds, _, _ = socket.recv_fds(self._connections[fd], 65536, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
             except OSError:

@@ -1,4 +1,4 @@
-"""Data for elastic training: every sample once per epoch, however often the world changes its size in the middle of it.
+"""Data for elastic training: each sample once per epoch, even if the number of workers changes in the middle of it.
 
     sampler = ElasticDistributedSampler(dataset)
     for epoch in range(sampler.epoch, epochs):
@@ -7,7 +7,7 @@
             train(dataset, indices)
             sampler.advance(64)
 
-For training scripts. Standard library only; works with and without torch's DataLoader.
+For training scripts. Standard library only; works with or without torch's DataLoader.
 """
 
 from elasticjob_runtime.data.sampler import ElasticDistributedSampler

@@ -1,12 +1,12 @@
-"""A pseudo-random order of `range(size)` that is computed index by index instead of shuffled in memory.
+"""A pseudo-random permutation of `range(size)`, computed index by index instead of shuffled in memory.
 
-A restart must not pay for the whole data set again: a shuffled list of ImageNet's 1.28 million indices costs every rank
-0.6 s and 50 MB before its first batch, this costs 2 us per index that the rank really uses. And it depends on nothing
-but `key`: not on the version of torch, numpy or Python, so that a job goes on in the same order in a newer image.
+A restart should not pay for the whole data set again: shuffling the 1.28 million indices of ImageNet costs every rank
+0.6 s and 50 MB before its first batch, while this costs 2 us per index that the rank uses. The order depends only on
+`key`, not on the version of torch, numpy or Python, so that a job continues in the same order with a newer image.
 
-The construction is a Feistel network over two numbers modulo `a` and `b` with a * b just above `size` (Black and
-Rogaway, "Ciphers with arbitrary finite domains", 2002); results outside the range go through once more. It shuffles; it
-keeps no secrets.
+The construction is a Feistel network over two numbers modulo `a` and `b`, with a * b just above `size` (Black and
+Rogaway, "Ciphers with arbitrary finite domains", 2002). Results outside the range go through it again. It is not
+cryptographically secure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ODD_2 = 0xBF58476D1CE4E5B9
 
 
 class Permutation(Sequence[int]):
-    """The numbers 0 ... size - 1 in an order that `key` names: the same for the same key, everywhere.
+    """The numbers 0 ... size - 1, in an order that depends only on `key`.
 
     >>> sorted(Permutation(5, key="seed 0, epoch 1"))
     [0, 1, 2, 3, 4]
@@ -62,6 +62,6 @@ class Permutation(Sequence[int]):
 
 
 def _mix(number: int) -> int:
-    """32 well mixed bits of a 64-bit number."""
+    """Mixes a 64-bit number into 32 bits."""
     number = number * _ODD_1 & _MASK
     return (number ^ number >> 32) * _ODD_2 >> 32 & 0xFFFFFFFF

@@ -1,5 +1,4 @@
-"""`ElasticDistributedSampler`: which rank reads which sample, in a world that changes its size. Used in training
-scripts."""
+"""`ElasticDistributedSampler`: which rank reads which sample while the number of workers changes."""
 
 from __future__ import annotations
 
@@ -12,51 +11,54 @@ from elasticjob_runtime.data.permutation import Permutation
 
 
 class ElasticDistributedSampler:
-    """A distributed sampler whose state is one number: how many samples of the epoch all ranks together have consumed.
+    """A distributed sampler for a number of workers that may change within an epoch.
 
-    Every rank sees the same order of the whole data set, named by (seed, epoch). Ranks take turns in it: rank r of W
-    gets the indices at consumed + r, consumed + r + W, ... So whatever the ranks have consumed in step with each other
-    is a prefix of the order, and the rest can be dealt to any number of ranks. torch's sampler of the same name
-    shuffles the rest anew: 4 -> 3 ranks after 500 of 1000 samples, and 252 of them are lost and 252 come twice.
+    Its state is one number: how many samples of the epoch all ranks together have consumed. Every rank computes the
+    same order of the whole data set from (seed, epoch), and ranks take turns in it: rank r of W gets the indices at
+    consumed + r, consumed + r + W, and so on. So the consumed samples are always a prefix of the order, and the rest
+    can be distributed to any number of ranks. torch's DistributedSampler shuffles again after a change: going from 4 to
+    3 ranks after 500 of 1000 samples, it loses 252 of them and repeats 252.
 
-    Two ways to use it. Both count with `advance(samples)`, the number of samples that ALL ranks trained on, once the
-    optimizer step is done: what a data loader has fetched ahead does not count.
+    There are two ways to use it. In both, call `advance(samples)` after each optimizer step with the number of samples
+    that ALL ranks trained on. Samples that a data loader has only prefetched do not count.
 
-    With a fixed global batch, for a trajectory that does not depend on the number of ranks:
+    With a fixed global batch, the training does not depend on the number of ranks:
 
         for indices in sampler.batches(64):
             ...                                 # train on dataset[i] for i in indices
             sampler.advance(64)
 
-    With torch's DataLoader and a batch per rank:
+    With torch's DataLoader and a batch size per rank:
 
         loader = DataLoader(dataset, batch_size=16, sampler=sampler)
         for batch in loader:
             ...
             sampler.advance(16 * sampler.num_replicas)
 
-    The last, partial turn of an epoch:
+    They differ at the end of an epoch:
 
-    - `batches` deals out what is left, be it less than a batch or less than one sample per rank: every sample comes
-      exactly once, all ranks take the same number of steps, and a rank may get an empty list in the last one. Weigh the
-      loss by the global batch, not by the rank's share.
-    - iteration (DataLoader) gives all ranks the same number of samples, as torch does, because DDP hangs otherwise:
-      with drop_last=False the last turn is filled up with at most W - 1 samples from the start of the order, with
-      drop_last=True at most W - 1 samples are left out.
+    - `batches` distributes all remaining samples, even if they are less than a batch or less than one per rank. Each
+      sample comes exactly once, all ranks take the same number of steps, and a rank may get an empty list in the last
+      one. Weight the loss by the size of the global batch, not of the rank's share.
+    - Iteration (DataLoader) gives all ranks the same number of samples, as torch does, because DDP would hang
+    otherwise.
+      With drop_last=False, up to W - 1 samples from the start of the order fill the last turn. With drop_last=True, up
+      to W - 1 samples are left out.
 
-    `advance` stops at the end of the epoch; `set_epoch(n)` begins epoch n, or goes on in it where n is the current one.
-    After the end of an epoch there is nothing left until `set_epoch` names the next.
+    `advance` stops at the end of the epoch. `set_epoch(n)` begins epoch n, or continues it if it is the current one.
+    After the end of an epoch, the sampler is empty until `set_epoch` begins the next.
 
-    Arguments, as torch's:
+    Arguments, as of torch's DistributedSampler:
 
     - dataset: anything with a length.
-    - num_replicas, rank: default torch.distributed's where it is initialised, else WORLD_SIZE and RANK from the
+    - num_replicas, rank: by default torch.distributed's if it is initialized, else WORLD_SIZE and RANK from the
       environment, else 1 and 0.
-    - start_index: samples already consumed of epoch 0, for scripts that keep this number themselves.
-    - shuffle: False gives 0, 1, 2 ... in every epoch.
-    - seed: the same on all ranks.
+    - start_index: samples of epoch 0 already consumed, for scripts that store this number themselves.
+    - shuffle: False yields 0, 1, 2 ... in every epoch.
+    - seed: must be the same on all ranks.
+    - drop_last: see above.
 
-    Raises ValueError for a rank outside the world, a start index outside the data set, or a state of another data set.
+    Raises ValueError if the rank or start_index is out of range.
     """
 
     def __init__(
@@ -76,11 +78,13 @@ class ElasticDistributedSampler:
         self.rank = here if rank is None else rank
         if not 0 <= self.rank < self.num_replicas:
             raise ValueError(
-                f"rank {self.rank} is outside of 0 ... {self.num_replicas - 1}, the ranks of "
+                f"rank {self.rank} is out of range: expected 0 ... {self.num_replicas - 1} for "
                 f"num_replicas={self.num_replicas}"
             )
         if not 0 <= start_index <= len(dataset):
-            raise ValueError(f"start_index {start_index} is outside of 0 ... {len(dataset)}, the size of the data set")
+            raise ValueError(
+                f"start_index {start_index} is out of range: expected 0 ... {len(dataset)}, the size of the data set"
+            )
         self.shuffle = shuffle
         self.seed = seed
         self.drop_last = drop_last
@@ -93,25 +97,25 @@ class ElasticDistributedSampler:
 
     @property
     def consumed(self) -> int:
-        """Samples of this epoch that all ranks together have trained on."""
+        """How many samples of this epoch all ranks together have trained on."""
         return self._consumed
 
     def __len__(self) -> int:
-        """How many indices iteration gives this rank now, the same for all ranks."""
+        """How many indices iteration yields now, the same on all ranks."""
         left = len(self.dataset) - self._consumed
         return left // self.num_replicas if self.drop_last else -(-left // self.num_replicas)
 
     def __iter__(self) -> Iterator[int]:
-        """This rank's share of the rest of the epoch, for a DataLoader."""
+        """Yields this rank's share of the rest of the epoch, for a DataLoader."""
         order = self._order()
         first = self._consumed + self.rank
         for turn in range(len(self)):
             yield order[(first + turn * self.num_replicas) % len(order)]
 
     def batches(self, global_batch_size: int) -> Iterator[list[int]]:
-        """This rank's share of each global batch in the rest of the epoch.
+        """Yields this rank's share of each global batch in the rest of the epoch.
 
-        The shares of a batch differ by one sample at most. Give `advance` the same `global_batch_size` after each
+        The shares of a batch differ by at most one sample. Call `advance` with the same `global_batch_size` after each
         optimizer step.
         """
         if global_batch_size < 1:
@@ -122,29 +126,27 @@ class ElasticDistributedSampler:
             yield list(order[start + self.rank : end : self.num_replicas])
 
     def advance(self, samples: int) -> None:
-        """Counts `samples` that all ranks together have trained on; what goes past the end of the epoch does not
-        count."""
+        """Counts `samples` as consumed by all ranks together, up to the end of the epoch."""
         if samples < 0:
-            raise ValueError(f"cannot go back by {-samples} samples")
+            raise ValueError(f"samples must be 0 or more: got {samples}")
         self._consumed = min(self._consumed + samples, len(self.dataset))
 
     def set_epoch(self, epoch: int) -> None:
-        """Begins `epoch`. Goes on where it was when that is the current one, as after `load_state_dict`."""
+        """Begins `epoch`, or continues it if it is the current one, as after `load_state_dict`."""
         if epoch != self._epoch:
             self._epoch = epoch
             self._consumed = 0
 
     def state_dict(self) -> dict[str, int]:
-        """The state to put into a checkpoint: the same on all ranks, valid for any number of ranks."""
+        """The state for a checkpoint: the same on all ranks, and valid for any number of ranks."""
         return {"seed": self.seed, "epoch": self._epoch, "consumed": self._consumed, "dataset_size": len(self.dataset)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state` was taken, with its seed: the rest of its epoch is the rest of its order."""
+        """Continues where `state` was taken, with its seed. Raises ValueError if the data set has another size."""
         if state["dataset_size"] != len(self.dataset):
             raise ValueError(
-                f"The checkpoint is of a data set of {state['dataset_size']} samples, this one has "
-                f"{len(self.dataset)}: "
-                "the rest of the epoch cannot be told. Begin a new epoch with a new sampler."
+                f"The checkpoint is of a data set with {state['dataset_size']} samples, but this one has "
+                f"{len(self.dataset)}: cannot continue the epoch. Begin a new epoch with a new sampler."
             )
         self.seed = state["seed"]
         self._epoch = state["epoch"]
@@ -156,7 +158,7 @@ class ElasticDistributedSampler:
 
 
 def _current_world() -> tuple[int, int]:
-    """(rank, world size) of this process. Never imports torch: a script that has a process group has imported it."""
+    """(rank, world size) of this process. Does not import torch: a script with a process group has imported it."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()

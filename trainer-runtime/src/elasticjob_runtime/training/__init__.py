@@ -1,12 +1,11 @@
-"""What a training script may import: checkpoints in the classic pair of functions, and progress for the agent.
+"""Functions for training scripts: checkpoints, and progress reports to the agent.
 
-    state = load_checkpoint(directory)              # the newest whole one, or None
-    save_checkpoint(directory, state, step=step)    # on rank 0
-    report_progress(step, loss=loss)                # shows in `kubectl get elasticjob`
-    expect_pause(1800, "evaluation")                # with --hang-factor: no step for a while is no hang
+    state = load_checkpoint(directory)              # the newest intact checkpoint, or None
+    save_checkpoint(directory, state, step=step)    # call this on rank 0
+    report_progress(step, loss=loss)                # shown by `kubectl get elasticjob`
+    expect_pause(1800, "evaluation")                # --hang-factor: a long step is coming
 
-The only part of the runtime that imports torch, and only inside the functions that need it: `report_progress` works in
-any Python script.
+Only `load_checkpoint` and `save_checkpoint` import torch. The other functions work in any Python script.
 """
 
 from elasticjob_runtime.training.checkpoint import CheckpointError

@@ -1,14 +1,16 @@
-"""The connection of a worker to its agent: one datagram per message. Standard library only.
+"""The one-way connection from a worker to its agent. Standard library only.
 
 The agent listens on a Unix socket (SOCK_SEQPACKET) that the environment names; each message is one JSON object:
 
     {"type": "progress", "rank": 0, "round": 2, "time": 1767225600.0, "step": 120, "last_checkpoint_step": 100,
-    "metrics": {"loss": 0.12}} {"type": "phase", "rank": 0, "round": 2, "time": 1767225600.0, "phase": "restore",
-    "began": 1767225599.5, "step": 100} {"type": "phase", "rank": 0, "round": 2, "time": 1767225600.0, "phase": "pause",
-    "seconds": 1800, "why": "evaluation"}
+     "metrics": {"loss": 0.12}}
+    {"type": "phase", "rank": 0, "round": 2, "time": 1767225600.0, "phase": "restore", "began": 1767225599.5,
+     "step": 100}
+    {"type": "phase", "rank": 0, "round": 2, "time": 1767225600.0, "phase": "pause", "seconds": 1800,
+     "why": "evaluation"}
 
-What is told is news, not data: a message that cannot be sent at once is dropped, for the next one says more. For
-`hello`, `snapshot` and `fetch`, and for what the agent sends, see elasticjob_runtime.training.link.
+A message that cannot be sent at once is dropped; the next one has newer values. For messages in both directions, see
+elasticjob_runtime.training.link.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from elasticjob_runtime.contract import Env
 
 @dataclasses.dataclass
 class _Channel:
-    """The connection of this process to its agent, made at the first message and again when the agent came back."""
+    """The connection of this process to its agent. Connects at the first message, and again after an error."""
 
     connection: socket.socket | None = None
     connected_to: tuple[str, int] | None = None
@@ -42,8 +44,8 @@ class _Channel:
                 poll.poll(wait * 1000)
             connection.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except BlockingIOError:
-            pass  # the agent is busy
-        except OSError:  # the agent is away
+            pass  # the agent is busy: drop the message
+        except OSError:  # no agent listens
             self._close()
 
     def _connection_to(self, path: str) -> socket.socket:
@@ -67,8 +69,8 @@ _channel = _Channel()
 
 
 def send(kind: str, *, wait: float = 0.0, **fields: Any) -> None:
-    """Sends one message; does nothing where there is no agent (plain python, torchrun). `wait`: s for an agent that is
-    busy."""
+    """Sends one message; does nothing without an agent (plain python, torchrun). `wait`: s to wait for a busy
+    agent."""
     path = os.environ.get(Env.AGENT_SOCKET)
     if path:
         rank, round_number = number("RANK"), number(Env.ROUND)
@@ -77,11 +79,11 @@ def send(kind: str, *, wait: float = 0.0, **fields: Any) -> None:
 
 
 def send_phase(phase: str, **fields: Any) -> None:
-    """This worker is through `phase` of its start: `fork`, `connect`, `restore` or `first-step`."""
+    """Reports that this worker has finished a phase of its start: `fork`, `connect`, `restore` or `first-step`."""
     send("phase", phase=phase, **fields)
 
 
 def number(variable: str) -> int:
-    """Of the environment; 0 where it has none."""
+    """The value of an environment variable; 0 if it is not a number."""
     text = os.environ.get(variable, "")
     return int(text) if text.isdigit() else 0

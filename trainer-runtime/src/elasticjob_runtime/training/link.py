@@ -1,15 +1,15 @@
-"""The two-way connection of a worker to its agent: plans come, snapshots go there and come back. Standard library only.
+"""The two-way connection between a worker and its agent, for plans and snapshots. Standard library only.
 
-On the socket of `channel`; one JSON object per message (SOCK_SEQPACKET), file descriptors beside it:
+It uses the same socket as `channel`. Each message is one JSON object, with file descriptors for snapshots:
 
-    worker: {"type": "hello"}                                                 wants to be told of plans
+    worker: {"type": "hello"}                                                 requests plans
     agent:  {"type": "plan", "round": 3, "world_size": 4, "group_rank": 0, "reason": "MemberJoined", ...}
-            the current and every later one
+            the current plan and every later one
     worker: {"type": "snapshot", "local_rank": 0, "round": 2, "step": 120}
-            with descriptors of memory that the agent is to hold
+            with descriptors of memory for the agent to hold
     worker: {"type": "fetch", "local_rank": 0}
     agent:  {"type": "snapshot", "round": 2, "step": 120}
-            with the descriptors; step null: there is none
+            with the descriptors; step is null if there is no snapshot
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import Any
 from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training.channel import number
 
-MOST_FDS = 16
-"""File descriptors of one snapshot."""
+MAX_FDS = 16
+"""File descriptors per snapshot."""
 
 
 class NoAgentError(Exception):
@@ -35,8 +35,8 @@ class NoAgentError(Exception):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Kept:
-    """What an earlier worker of this local rank has left. The descriptors are the caller's to close."""
+class Snapshot:
+    """What an earlier worker of this local rank left with the agent. The caller closes the descriptors."""
 
     round: int
     step: int
@@ -44,11 +44,10 @@ class Kept:
 
 
 class AgentLink:
-    """Not thread-safe. Raises NoAgentError where there is no agent (any more)."""
+    """Not thread-safe. All methods raise NoAgentError if there is no agent, or it has ended."""
 
     def __init__(self, path: str | None = None, *, timeout: float = 5.0) -> None:
-        """`path`: of the agent's socket, by default the one in the environment; `timeout`: s that an answer may
-        take."""
+        """`path`: the agent's socket, by default the one in the environment; `timeout`: for responses, in s."""
         found = path or os.environ.get(Env.AGENT_SOCKET, "")
         if not found:
             raise NoAgentError("no agent: this process was not started by elasticrun")
@@ -62,15 +61,15 @@ class AgentLink:
             raise NoAgentError(f"no agent at {found}: {error}") from error
 
     def fileno(self) -> int:
-        """Readable when there may be a plan."""
+        """Becomes readable when there may be a plan."""
         return self._connection.fileno()
 
     def follow(self) -> None:
-        """Asks for the current plan and every later one."""
+        """Requests the current plan and every later one."""
         self._send({"type": "hello"})
 
     def next_plan(self, timeout: float) -> dict[str, Any] | None:
-        """The next one that has come; None: none within so many seconds."""
+        """The next plan; None if none arrives within `timeout` seconds."""
         end = time.monotonic() + timeout
         while not self._plans:
             if self._receive(end) is None:
@@ -78,28 +77,30 @@ class AgentLink:
         return self._plans.popleft()
 
     def keep(self, step: int, fds: Sequence[int]) -> None:
-        """Leaves the state after `step` with the agent, which drops the one before. The caller may close its
-        descriptors.
+        """Leaves a snapshot of the state after `step` with the agent, which drops the previous one. The caller may then
+        close its descriptors.
 
-        Raises ValueError for no descriptors, or more than MOST_FDS.
+        Raises ValueError if there are no descriptors, or more than MAX_FDS.
         """
-        if not 0 < len(fds) <= MOST_FDS:
-            raise ValueError(f"a snapshot has 1 to {MOST_FDS} file descriptors, not {len(fds)}")
+        if not 0 < len(fds) <= MAX_FDS:
+            raise ValueError(f"a snapshot has 1 to {MAX_FDS} file descriptors, not {len(fds)}")
         self._send(
             {"type": "snapshot", "local_rank": number("LOCAL_RANK"), "round": number(Env.ROUND), "step": step}, fds
         )
 
-    def fetch(self) -> Kept | None:
-        """The newest that was kept for this local rank; None: there is none. Raises TimeoutError."""
+    def fetch(self) -> Snapshot | None:
+        """The newest snapshot of this local rank; None if there is none. Raises TimeoutError."""
         self._send({"type": "fetch", "local_rank": number("LOCAL_RANK")})
         end = time.monotonic() + self._timeout
         while True:
-            answer = self._receive(end)
-            if answer is None:
-                raise TimeoutError(f"the agent did not answer within {self._timeout:g} s")
-            message, fds = answer
+            response = self._receive(end)
+            if response is None:
+                raise TimeoutError(f"the agent did not respond within {self._timeout:g} s")
+            message, fds = response
             if message["type"] == "snapshot":
-                return None if message["step"] is None else Kept(round=message["round"], step=message["step"], fds=fds)
+                return (
+                    None if message["step"] is None else Snapshot(round=message["round"], step=message["step"], fds=fds)
+                )
 
     def close(self) -> None:
         self._connection.close()
@@ -109,19 +110,19 @@ class AgentLink:
         try:
             socket.send_fds(self._connection, [json.dumps(message).encode()], fds, socket.MSG_NOSIGNAL)
         except OSError as error:
-            raise NoAgentError(f"the agent has gone: {error}") from error
+            raise NoAgentError(f"the agent has ended: {error}") from error
 
     def _receive(self, end: float) -> tuple[dict[str, Any], list[int]] | None:
-        """One message, plans put aside; None: it was too late."""
+        """Receives one message, and queues it if it is a plan; None after the timeout."""
         self._connection.settimeout(max(0.001, end - time.monotonic()))
         try:
-            data, fds, _, _ = socket.recv_fds(self._connection, 65536, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+            data, fds, _, _ = socket.recv_fds(self._connection, 65536, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
         except TimeoutError:
             return None
         except OSError as error:
-            raise NoAgentError(f"the agent has gone: {error}") from error
+            raise NoAgentError(f"the agent has ended: {error}") from error
         if not data:
-            raise NoAgentError("the agent has gone")
+            raise NoAgentError("the agent has ended")
         message = json.loads(data)
         if message["type"] == "plan":
             self._plans.append(message)

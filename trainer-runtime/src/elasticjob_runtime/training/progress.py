@@ -1,5 +1,5 @@
-"""`report_progress`, `expect_pause`: tell the agent how far the training is, and when it rests. Standard library
-only."""
+"""`report_progress` and `expect_pause` tell the agent how far the training is, and when to expect no steps. Standard
+library only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from elasticjob_runtime.contract import Env
 from elasticjob_runtime.training import channel
 
 PAUSE_WAIT = 1.0
-"""s that an agent which is busy is waited for: progress that is lost is told by the next step, a pause is not."""
+"""s to wait for a busy agent. The next step makes up for a lost progress report, but nothing for a lost pause."""
 
 
 @dataclasses.dataclass
@@ -23,19 +23,19 @@ _state = _State()
 
 
 def report_progress(step: int, **metrics: float) -> None:
-    """Tells the agent that `step` steps are done, with metrics of your choice: `report_progress(step, loss=loss,
+    """Reports to the agent that `step` steps are done, with any metrics: `report_progress(step, loss=loss,
     accuracy=accuracy)`.
 
-    Any rank may call it, as often as it likes (about 20 us); rank 0's is what the job shows. Metrics are anything that
-    float() takes; a tensor on a GPU waits for the GPU here. Values that are not finite are left out, as JSON has no
-    word for them.
+    Call it on any rank, as often as you like: a call takes about 20 us. The job shows what rank 0 reports. Metrics can
+    be anything that float() accepts; converting a tensor on a GPU waits for the GPU. Metrics that are not finite are
+    left out, because JSON cannot represent them.
 
-    The agent goes by it where it looks for progress: a crash loop (--max-stalled-restarts), a hang (--hang-factor).
+    The agent uses the reports to detect crash loops (--max-stalled-restarts) and hangs (--hang-factor).
 
-    Does nothing where there is no agent (plain python, torchrun), and never waits for one: what cannot be sent at once
-    is dropped.
+    Without an agent (plain python, torchrun), this does nothing. It never waits for the agent: a report that cannot be
+    sent at once is dropped.
 
-    Raises TypeError or ValueError for a metric that is no number, whether there is an agent or not.
+    Raises TypeError or ValueError if a metric is not a number, even without an agent.
     """
     numbers = {name: _number(name, value) for name, value in metrics.items()}
     if not os.environ.get(Env.AGENT_SOCKET):
@@ -49,25 +49,25 @@ def report_progress(step: int, **metrics: float) -> None:
 
 
 def expect_pause(seconds: float, why: str = "") -> None:
-    """Tells the agent that the next step may begin as late as `seconds` from now: before an evaluation, a checkpoint, a
-    download.
+    """Tells the agent that the next step may take up to `seconds` from now, for example because of an evaluation, a
+    checkpoint or a download.
 
         expect_pause(1800, "evaluation")
         evaluate(model)
 
-    For --hang-factor, which else takes it for a hang. Call it on every rank, also where one alone has something to do:
-    the others wait for that one. The next `report_progress` with a new step ends the pause, so there is no harm in
-    asking for more than it takes; what hangs in it is found that much later. `float("inf")`: for however long.
+    Without it, --hang-factor takes a long pause for a hang. Call it on every rank, even if only one has something to
+    do: the others wait for that one. The next `report_progress` with a new step ends the pause, so a generous limit
+    does no harm, except that a hang during the pause is detected later. `float("inf")` sets no limit.
 
-    Does nothing where there is no agent. Raises ValueError where `seconds` is negative or no number.
+    Without an agent, this does nothing. Raises ValueError if `seconds` is negative or not a number.
     """
     if not seconds >= 0:
-        raise ValueError(f"expect_pause: {seconds!r} is no number of seconds")
+        raise ValueError(f"expect_pause: expected a number of seconds, got {seconds!r}")
     channel.send("phase", wait=PAUSE_WAIT, phase="pause", seconds=float(seconds), why=why)
 
 
 def remember_checkpoint(step: int) -> None:
-    """Notes the step of the newest checkpoint for the next message. Called by `checkpoints`."""
+    """Remembers the step of the newest checkpoint for the next report. Called by `checkpoint.save_load`."""
     _state.last_checkpoint_step = step
 
 

@@ -15,12 +15,12 @@ from elasticjob_runtime.contract import Env, Fence
 from elasticjob_runtime.training import checkpoint
 from elasticjob_runtime.training.checkpoint import FencedError, claims
 from elasticjob_runtime.training.checkpoint.claims import (
-    NOBODY,
+    ANONYMOUS,
     Claim,
     Found,
     Listing,
     Writer,
-    refusal,
+    rejection,
     valid,
     writer_of,
 )
@@ -60,7 +60,7 @@ def test_an_older_round_cannot_commit_once_a_newer_one_has(tmp_path: pathlib.Pat
     act_as("1.0.2")
     save(tmp_path, 11, "new")
     act_as("1.0.1")
-    with pytest.raises(FencedError, match=r"step 50 is not saved.*round 1.*round 2.*has taken over"):
+    with pytest.raises(FencedError, match=r"checkpoint of step 50 .*round 1.*round 2.*has taken over"):
         save(tmp_path, 50, "old")
     assert load(tmp_path) == ("new", 11)
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".tmp")]
@@ -197,16 +197,16 @@ def test_another_job_in_the_same_directory_takes_over(tmp_path: pathlib.Path, ac
 def test_many_that_claim_at_once_get_a_number_each(tmp_path: pathlib.Path) -> None:
     def one(round_: int) -> int:
         try:
-            return claims.enter(tmp_path, Writer(owner=JOB, fence=Fence(1, 0, round_))).number
-        except claims.RefusedError:
+            return claims.claim_directory(tmp_path, Writer(owner=JOB, fence=Fence(1, 0, round_))).number
+        except claims.RejectedError:
             return 0
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         numbers = list(pool.map(one, range(1, 25)))
     won = [number for number in numbers if number]
     assert len(won) == len(set(won))
-    assert claims.look(tmp_path).claim.writer.fence.round == 24
-    assert len(claims.look(tmp_path).claims) <= 4
+    assert claims.list_directory(tmp_path).claim.writer.fence.round == 24
+    assert len(claims.list_directory(tmp_path).claims) <= 4
 
 
 @pytest.mark.parametrize("error", [1, 95], ids=["EPERM", "EOPNOTSUPP"])
@@ -275,13 +275,13 @@ def test_nothing_counts_that_the_newest_claim_neither_made_nor_found(listing: Li
 def test_of_two_writers_of_one_owner_exactly_the_older_is_refused(one: Writer, other: Writer) -> None:
     claim = Claim(number=1, writer=one)
     if one.owner == other.owner != "":
-        assert bool(refusal(claim, other)) == (other.fence < one.fence)
+        assert bool(rejection(claim, other)) == (other.fence < one.fence)
     else:
-        assert not refusal(claim, other)
+        assert not rejection(claim, other)
 
 
 def test_who_the_agent_says_one_is() -> None:
-    assert writer_of({}) == NOBODY
+    assert writer_of({}) == ANONYMOUS
     operator = {Env.FENCE: "2.1.3", Env.JOB_UID: "u", Env.RUN: "2", "TORCHELASTIC_RUN_ID": "u-2"}
     assert writer_of(operator) == Writer(owner="u", fence=Fence(2, 1, 3))
     assert writer_of({Env.FENCE: "17.0.3", "TORCHELASTIC_RUN_ID": "mine"}) == Writer(

@@ -127,7 +127,7 @@ class TestTornAndCorruptFiles:
         [
             (lambda _: b"", "it is empty"),
             (lambda content: content[:20], "it ends after 20 bytes, in the middle of a write"),
-            (lambda content: content[:-1], "without the mark of a finished write"),
+            (lambda content: content[:-1], "without the footer of a finished write"),
             (lambda content: content[:30] + content[40:], "bytes where its footer says"),
             (lambda content: content + content, "bytes where its footer says"),
             (lambda content: bytes(len(content) - 56) + content[-56:], "its checksum does not match its content"),

@@ -1,19 +1,18 @@
-"""Checkpoints in a directory: written whole or not at all, named by step, checked when read.
+"""A directory of checkpoints: each is written completely or not at all, named by its step, and verified when read.
 
     checkpoint.save("/checkpoints", step, lambda file: pickle.dump(state, file))
-    found = checkpoint.load("/checkpoints", pickle.load)    # the newest that is whole, or None
+    found = checkpoint.load("/checkpoints", pickle.load)    # the newest intact one, or None
 
-Called by `elasticjob_runtime.training`, which brings torch's serializer; standard library only, so that any script and
-any serializer can use it. Works on local disks and on folders shared over the network, also where two processes write
-by mistake.
+`elasticjob_runtime.training` adds torch's serializer. This package uses the standard library only and works with any
+serializer, on local disks and on shared file systems, even if two processes write by mistake.
 
 Errors:
 
-    CheckpointError         a checkpoint cannot be written or read, and a person must mend it: a full disk, permissions,
-                            a path that is no directory. What was there before is untouched.
-    FencedError             a newer group of the job saves in this directory: what this one would add must not count.
+    CheckpointError         A checkpoint cannot be written or read, and a person has to fix the cause: a full disk,
+                            permissions, a path that is not a directory. Existing checkpoints are untouched.
+    FencedError             A newer worker group of the job saves in this directory, so this one may not.
 
-A corrupt or half-written checkpoint is not an error: it is skipped for the one before, with one warning in the log.
+A corrupt or incomplete checkpoint is not an error: it is skipped for the previous one, with one warning in the log.
 """
 
 from elasticjob_runtime.training.checkpoint.directory import (

@@ -1,11 +1,11 @@
-"""A directory of checkpoints: save, load the newest whole one, keep the last few. The public functions of this package.
+"""Saves and loads checkpoints in a directory: the public functions of this package.
 
     step-000000000120.ckpt                                    a checkpoint (see `format`)
-    step-000000000130-7.ckpt                              one that was committed under the seventh claim (see `claims`)
+    step-000000000130-7.ckpt                                  one that was saved under the seventh claim (see `claims`)
     .step-000000000130.ckpt.<kernel>.<pid>.<random>.tmp       one that is being written (see `files`)
     .claim-000000000007.json                                  the seventh group that saved here
 
-Nothing but the folder itself says what there is: no index that could be wrong.
+There is no index that could be wrong, only the directory itself.
 """
 
 from __future__ import annotations
@@ -30,20 +30,18 @@ T = TypeVar("T")
 PathLike = str | os.PathLike[str]
 
 DEFAULT_KEEP = 3
-"""Checkpoints kept in a directory. More than one, so that there is one to go back to when the newest turns out
-corrupt."""
+"""Checkpoints kept in a directory. More than one, in case the newest turns out to be corrupt."""
 
 _SCANS = 3
-"""How often `load` lists the directory while another process prunes what it found."""
+"""How often `load` lists the directory if another process removes what it found."""
 
 
 class CheckpointError(Exception):
-    """A checkpoint cannot be written or read, for a reason that a person has to mend. The message says which."""
+    """A checkpoint cannot be written or read, for a reason that a person has to fix. The message says which."""
 
 
 class FencedError(CheckpointError):
-    """A newer group saves in this directory: what this one would add must not count. The message says which; this group
-    has to end."""
+    """A newer worker group saves in this directory, so this one may not, and has to end. The message says which."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,39 +49,39 @@ class Checkpoint(Generic[T]):
     step: int
     path: pathlib.Path
     state: T
-    """What the reader made of the file."""
+    """What `read` returned."""
 
 
 def save(directory: PathLike, step: int, write: Callable[[BinaryIO], Any], *, keep: int = DEFAULT_KEEP) -> pathlib.Path:
     """Writes the checkpoint of `step` and returns its path. When this returns, the checkpoint survives a power loss.
 
-    `write` gets a binary file (write only, no seek) and puts the state into it: `lambda file: pickle.dump(state,
-    file)`. An exception in it passes through, and leaves everything as it was. A checkpoint of the same step is
-    replaced. Of the checkpoints up to this step the newest `keep` stay. Those of later steps are left alone: this run
-    did not write them, and replaces them when it gets there.
+    `write` writes the state to a binary file that cannot seek: `lambda file: pickle.dump(state, file)`. An exception in
+    it is passed on, and changes nothing in the directory. A checkpoint of the same step is replaced. Of the checkpoints
+    up to this step, the newest `keep` are kept. Those of later steps are left alone: this run did not write them, and
+    replaces them when it gets there.
 
-    A worker of an agent (ELASTICJOB_FENCE is set) claims the directory for its group with the first save. From then on
-    no older group commits there, and nothing that one adds is ever loaded.
+    A worker that was started by an agent (ELASTICJOB_FENCE is set) claims the directory for its group with the first
+    save. From then on, older groups cannot save there, and what they add anyway is never loaded.
 
-    Raises CheckpointError where the directory cannot be written, FencedError where a newer group saves there,
-    ValueError for a negative step or a `keep` below 1.
+    Raises CheckpointError if the directory cannot be written, FencedError if a newer group saves there, and ValueError
+    for a negative step or a `keep` below 1.
     """
     if step < 0 or keep < 1:
-        raise ValueError(f"a step is 0 or more and keep is 1 or more: got step={step}, keep={keep}")
+        raise ValueError(f"step must be 0 or more, and keep 1 or more: got step={step}, keep={keep}")
     folder = pathlib.Path(directory)
     target = folder / Found(0, step).name
     writer: file_format.PayloadWriter | None = None
     try:
         files.make_directory(folder)
-        claim = claims.enter(folder, claims.writer_of(os.environ))
+        claim = claims.claim_directory(folder, claims.writer_of(os.environ))
         target = folder / Found(claim.number, step).name
         with files.replace_atomically(target, before_commit=lambda: claims.check(folder, claim)) as file:
             writer = file_format.PayloadWriter(file)
             write(writer)  # type: ignore[arg-type]  # a binary file in all but typeshed's class tree
             writer.finish(step)
             now = os.fstat(file.fileno()).st_mtime
-    except claims.RefusedError as error:
-        raise FencedError(f"The checkpoint of step {step} is not saved in {folder}: {error}.") from error
+    except claims.RejectedError as error:
+        raise FencedError(f"Cannot save the checkpoint of step {step} in {folder}: {error}.") from error
     except OSError as error:
         raise _cannot_write(target, error) from error
     except Exception:
@@ -95,19 +93,16 @@ def save(directory: PathLike, step: int, write: Callable[[BinaryIO], Any], *, ke
 
 
 def load(directory: PathLike, read: Callable[[BinaryIO], T]) -> Checkpoint[T] | None:
-    """The newest checkpoint that is whole, or None where there is none.
+    """Loads the newest intact checkpoint; returns None if there is none.
 
-    `read` gets a binary file (read only, seekable) that holds what `write` wrote: `pickle.load`. It is called only on a
-    file whose checksum is right, so an exception in it means that state and reader do not fit, and passes through:
-    going back to an older checkpoint would not help. Corrupt and half-written checkpoints are skipped, each with one
-    warning in the log.
+    `read` reads what `write` wrote from a seekable binary file: `pickle.load`. It is called only if the checksum is
+    right, so an exception in it means that it does not fit the state; it is passed on, because an older checkpoint
+    would not help. Corrupt and incomplete checkpoints are skipped, each with one warning in the log.
 
-    Every caller looks for itself. In a shared folder with a cache, two ranks may find different steps: let rank 0 load,
-    and broadcast.
+    With the cache of a shared file system, two ranks may find different steps: load on rank 0, and broadcast.
 
-    Raises CheckpointError where the directory or a file in it may not be read, and where no checkpoint is left because
-    of errors of the disk or the file server: they may pass, and starting from the beginning would be the wrong answer
-    to them.
+    Raises CheckpointError if the directory or a file in it cannot be read, or if no checkpoint is left because of
+    errors of the disk or the file server: they may be temporary, and starting from scratch would be wrong.
     """
     folder = pathlib.Path(directory)
     skipped: dict[Found, Exception] = {}
@@ -116,32 +111,32 @@ def load(directory: PathLike, read: Callable[[BinaryIO], T]) -> Checkpoint[T] | 
         for found in (one for one in _history(folder) if one not in skipped):
             path, step = folder / found.name, found.step
             try:
-                file, footer = _open_whole(path, step)
+                file, footer = _open_intact(path, step)
             except _GoneError:
                 gone = True
                 continue
             except (CorruptCheckpointError, _FaultyStorageError) as error:
-                logger.warning("Checkpoint %s is skipped for the one before: %s.", path, error)
+                logger.warning("Skipping checkpoint %s for the previous one: %s.", path, error)
                 skipped[found] = error
                 continue
             with file:
                 return Checkpoint(step=step, path=path, state=read(file_format.open_payload(file, footer)))
         if not gone:
-            break  # else another process pruned what was listed, and has written a newer one: look again
-    _nothing_left(folder, skipped)
+            break  # otherwise, another process removed it after writing a newer one
+    _report_skipped(folder, skipped)
     return None
 
 
 def steps(directory: PathLike) -> list[int]:
-    """Steps of the checkpoints in a directory, whole or not, in ascending order. Raises CheckpointError where it may
-    not be read."""
+    """Steps of the checkpoints in a directory, intact or not, in ascending order. Raises CheckpointError if the
+    directory cannot be read."""
     return sorted({found.step for found in _history(pathlib.Path(directory))})
 
 
 def _history(folder: pathlib.Path) -> list[Found]:
-    """What counts, the newest first. Raises CheckpointError."""
+    """The checkpoints that count, newest first. Raises CheckpointError."""
     try:
-        return claims.valid(claims.look(folder))
+        return claims.valid(claims.list_directory(folder))
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -149,17 +144,16 @@ def _history(folder: pathlib.Path) -> list[Found]:
 
 
 class _GoneError(Exception):
-    """The file was there when the directory was listed, and is no more."""
+    """The file was removed after the directory was listed."""
 
 
 class _FaultyStorageError(Exception):
-    """The storage failed to deliver the file. The message says how, as the second half of a sentence."""
+    """The storage failed to return the file. The message, the second half of a sentence, says how."""
 
 
 @contextlib.contextmanager
-def _sorting_errors(path: pathlib.Path) -> Iterator[None]:
-    """Turns an OSError on a checkpoint into what it means: pruned meanwhile, faulty storage, or a matter for a
-    person."""
+def _classified_errors(path: pathlib.Path) -> Iterator[None]:
+    """Classifies an OSError on a checkpoint: the file was removed, the storage is faulty, or a person has to act."""
     try:
         yield
     except OSError as error:
@@ -170,9 +164,9 @@ def _sorting_errors(path: pathlib.Path) -> Iterator[None]:
         raise CheckpointError(f"Cannot read the checkpoint {path}: {error.strerror}.") from error
 
 
-def _open_whole(path: pathlib.Path, step: int) -> tuple[BinaryIO, file_format.Footer]:
-    """Opens a checkpoint and checks all of it."""
-    with _sorting_errors(path), contextlib.ExitStack() as on_error:
+def _open_intact(path: pathlib.Path, step: int) -> tuple[BinaryIO, file_format.Footer]:
+    """Opens a checkpoint and verifies it completely."""
+    with _classified_errors(path), contextlib.ExitStack() as on_error:
         file = on_error.enter_context(open(path, "rb"))
         footer = file_format.read_footer(file)
         if footer.step != step:
@@ -182,41 +176,41 @@ def _open_whole(path: pathlib.Path, step: int) -> tuple[BinaryIO, file_format.Fo
         return file, footer
 
 
-def _nothing_left(folder: pathlib.Path, skipped: dict[Found, Exception]) -> None:
+def _report_skipped(folder: pathlib.Path, skipped: dict[Found, Exception]) -> None:
     faults = [error for error in skipped.values() if isinstance(error, _FaultyStorageError)]
     if faults:
         raise CheckpointError(f"No checkpoint in {folder} can be read; the newest: {faults[0]}.") from faults[0]
     if skipped:
-        logger.error("No checkpoint in %s can be used: all %d are corrupt.", folder, len(skipped))
+        logger.error("No checkpoint in %s is usable: all %d are corrupt.", folder, len(skipped))
 
 
 def _tidy(folder: pathlib.Path, written: Found, claim: Claim, keep: int, now: float) -> None:
-    """Removes what is no longer needed. Errors are logged: the checkpoint itself is safe by now.
+    """Removes what is no longer needed. Errors are only logged, because the checkpoint itself is safe.
 
-    `now`: time of the file system, s, which may not be ours.
+    `now`: the file system's time, s, which may differ from this machine's.
     """
     try:
         for path in files.remove_abandoned(folder, now):
-            logger.info("Removed %s, left behind by a writer that died.", path)
-        listing = claims.look(folder)
+            logger.info("Removed %s, abandoned by a writer that died.", path)
+        listing = claims.list_directory(folder)
         if listing.claim.number != claim.number:
-            return  # the next group's matter
+            return  # the newer group tidies
         history = claims.valid(listing)
         earlier = [folder / found.name for found in reversed(history) if found < written]
-        whole = [path for path in earlier if not _is_gone(path)]  # else they would take the place of good ones
-        for path in whole[: max(0, len(whole) + 1 - keep)]:
+        intact = [path for path in earlier if not _is_gone(path)]  # corrupt ones must not displace intact ones
+        for path in intact[: max(0, len(intact) + 1 - keep)]:
             path.unlink(missing_ok=True)
         for found in set(listing.checkpoints) - set(history):
             (folder / found.name).unlink(missing_ok=True)
-            logger.warning("Removed %s, which a group added that had been replaced.", folder / found.name)
+            logger.warning("Removed %s, which a group added after it was replaced.", folder / found.name)
     except (OSError, CheckpointError, _FaultyStorageError) as error:
-        logger.warning("Old checkpoints in %s could not be removed: %s.", folder, error)
+        logger.warning("Cannot remove old checkpoints in %s: %s.", folder, error)
 
 
 def _is_gone(path: pathlib.Path) -> bool:
-    """Cheap check of an old checkpoint; also true where another process removed it."""
+    """Checks only the footer, and removes a corrupt checkpoint. Also true if another process removed it."""
     try:
-        with _sorting_errors(path), open(path, "rb") as file:
+        with _classified_errors(path), open(path, "rb") as file:
             file_format.read_footer(file)
     except CorruptCheckpointError as error:
         path.unlink(missing_ok=True)
@@ -229,4 +223,4 @@ def _is_gone(path: pathlib.Path) -> bool:
 
 def _cannot_write(target: pathlib.Path, error: OSError) -> CheckpointError:
     reason = error.strerror or error
-    return CheckpointError(f"Cannot write the checkpoint {target}: {reason}. The checkpoints before it are untouched.")
+    return CheckpointError(f"Cannot write the checkpoint {target}: {reason}. Earlier checkpoints are untouched.")

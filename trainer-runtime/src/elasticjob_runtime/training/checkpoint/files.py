@@ -1,10 +1,9 @@
-"""Files that appear whole or not at all, on local and on shared file systems. Called by `directory` only.
+"""Atomic file writes on local and shared file systems. Used by `directory` only.
 
-A file is written under a temporary name in the same folder, flushed to the disk, renamed, and the folder flushed. The
-temporary name tells the kernel, the process and a random part, so that two writers never share one. The writer holds a
-lock on its temporary file: the kernel drops the lock when the writer dies, however it dies, which is how the next
-writer tells an abandoned file from one in use.
-"""
+A file is written under a temporary name in the same directory, flushed to the disk and renamed, and the directory is
+flushed. The temporary name contains the kernel's boot id, the process id and a random part, so that two writers never
+share one. The writer holds a lock on its temporary file, which the kernel releases when the writer dies: so the next
+writer can tell an abandoned file from one in use."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 ABANDONED_AFTER_SECONDS = 3600.0
-"""Age at which a temporary file is abandoned where its lock proves nothing: written on another machine, or the file
-system has no locks. Far longer than the pause between two writes to one file, which is what keeps a file young."""
+"""Age at which a temporary file counts as abandoned if its lock proves nothing, because it was written on another
+machine or the file system has no locks. Much longer than the time between two writes to a file."""
 
 _TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<kernel>[0-9a-f]+)\.\d+\.[0-9a-f]+\.tmp")
 _NO_LOCKS = {errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
@@ -31,9 +30,10 @@ _NO_DIRECTORY_SYNC = {errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.ENOSYS}
 
 @contextlib.contextmanager
 def replace_atomically(target: pathlib.Path, before_commit: Callable[[], None] = lambda: None) -> Iterator[BinaryIO]:
-    """A new file that becomes `target` when the block ends well, and vanishes when it raises. Raises OSError.
+    """Opens a new file that becomes `target` at the end of the block, and is removed if the block raises. Raises
+    OSError.
 
-    `before_commit` is called when the file is on the disk, right before it gets its name; it may raise to prevent that.
+    `before_commit` is called when the file is on the disk, right before the rename; it may raise to prevent that.
     """
     temporary, file = create_temporary(target)
     try:
@@ -42,7 +42,7 @@ def replace_atomically(target: pathlib.Path, before_commit: Callable[[], None] =
             file.flush()
             os.fsync(file.fileno())
             before_commit()
-            temporary.rename(target)  # still locked: nobody may take the file for abandoned in between
+            temporary.rename(target)  # still locked, so that it does not count as abandoned
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -50,7 +50,7 @@ def replace_atomically(target: pathlib.Path, before_commit: Callable[[], None] =
 
 
 def make_directory(path: pathlib.Path) -> None:
-    """Makes a folder and its parents, so that they survive a power loss. Raises OSError."""
+    """Creates a directory and its parents, so that they survive a power loss. Raises OSError."""
     if path.is_dir():
         return
     make_directory(path.parent)
@@ -59,7 +59,7 @@ def make_directory(path: pathlib.Path) -> None:
 
 
 def sync_directory(path: pathlib.Path) -> None:
-    """Flushes names and renames in a folder to the disk. Raises OSError."""
+    """Flushes names and renames in a directory to the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -71,9 +71,9 @@ def sync_directory(path: pathlib.Path) -> None:
 
 
 def remove_abandoned(directory: pathlib.Path, reference: float) -> list[pathlib.Path]:
-    """Removes the temporary files of writers that are dead, and returns them.
+    """Removes the temporary files of dead writers, and returns them.
 
-    `reference`: time of the file system, s: the modification time of a file just written there. The clocks of a file
+    `reference`: the file system's time, s: the modification time of a file just written there. The clocks of a file
     server and its clients differ.
     """
     removed = []
@@ -83,7 +83,7 @@ def remove_abandoned(directory: pathlib.Path, reference: float) -> list[pathlib.
             continue
         with contextlib.suppress(
             OSError
-        ):  # another writer was quicker, or it is not ours to remove: a later save tries again
+        ):  # another writer was faster, or it may not be removed: a later save tries again
             if path.stat().st_mtime < reference - ABANDONED_AFTER_SECONDS:
                 path.unlink()
                 removed.append(path)
@@ -93,7 +93,7 @@ def remove_abandoned(directory: pathlib.Path, reference: float) -> list[pathlib.
 
 
 def create_temporary(target: pathlib.Path) -> tuple[pathlib.Path, BinaryIO]:
-    """A new file beside `target`, locked while it is open: nobody takes it for abandoned. Raises OSError."""
+    """Opens a new file next to `target`, locked so that it does not count as abandoned. Raises OSError."""
     while True:
         name = f".{target.name}.{_kernel()}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
         path = target.with_name(name)
@@ -106,7 +106,7 @@ def create_temporary(target: pathlib.Path) -> tuple[pathlib.Path, BinaryIO]:
             file.close()
             path.unlink(missing_ok=True)
             raise
-        file.close()  # a cleaner came between open and lock: once more
+        file.close()  # removed between open and lock: try again
 
 
 def _lock(file: BinaryIO) -> None:

@@ -1,4 +1,4 @@
-"""The file of one checkpoint: the bytes of the serializer, then a footer that tells whether they are whole.
+"""The file of one checkpoint: the bytes of the serializer, then a footer that shows whether they are intact.
 
     payload                      as the serializer wrote it
     step          8 bytes        big-endian
@@ -6,8 +6,8 @@
     SHA-256      32 bytes        over payload, step and payload size
     magic         8 bytes        last, so that a file cut anywhere lacks it
 
-One file, so that one rename commits it: a manifest beside it could be torn away from it. At the end and not at the
-start, so that `torch.load` and other readers of ZIP files also open the file as it is, without this package.
+It is one file, so that one rename commits it; a manifest next to it could get separated. The footer is at the end, so
+that `torch.load` and other readers of ZIP files can open the file without this package.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CHUNK = 1 << 20
 
 
 class CorruptCheckpointError(Exception):
-    """The file is not a whole checkpoint. The message says why, as the second half of a sentence."""
+    """The file is not an intact checkpoint. The message, the second half of a sentence, says why."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,15 +39,15 @@ class Footer:
 
 
 class PayloadWriter(io.BufferedIOBase):
-    """What the serializer writes to: passes bytes on to `file` and keeps their checksum. Cannot seek, so the checksum
-    is always right."""
+    """The file that the serializer writes to: it passes bytes on to `file` and updates their checksum. It cannot seek,
+    so the checksum is always right."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._hash = hashlib.sha256()
         self._size = 0
         self.error: OSError | None = None
-        """The first error of the file system. Serializers in C++ may replace it by an error of their own."""
+        """The first error of the file system, which serializers in C++ may replace with their own."""
 
     def writable(self) -> bool:
         return True
@@ -80,7 +80,7 @@ def read_footer(file: BinaryIO) -> Footer:
     file.seek(length - FOOTER_SIZE)
     numbers, digest, magic = _FOOTER.unpack(file.read(FOOTER_SIZE))
     if magic != MAGIC:
-        raise CorruptCheckpointError(f"it ends after {length} bytes without the mark of a finished write")
+        raise CorruptCheckpointError(f"it ends after {length} bytes without the footer of a finished write")
     step, size = _NUMBERS.unpack(numbers)
     if size != length - FOOTER_SIZE:
         raise CorruptCheckpointError(f"it holds {length - FOOTER_SIZE} bytes where its footer says {size}")
@@ -104,7 +104,7 @@ def verify(file: BinaryIO, footer: Footer) -> None:
 
 
 def open_payload(file: BinaryIO, footer: Footer) -> BinaryIO:
-    """A binary file of the payload alone, at its start, for the deserializer."""
+    """A binary file of only the payload, for the deserializer."""
     return io.BufferedReader(_Payload(file, footer.size), _CHUNK)
 
 

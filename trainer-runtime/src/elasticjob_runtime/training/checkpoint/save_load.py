@@ -1,7 +1,7 @@
-"""`load_checkpoint` and `save_checkpoint`, the classic pair, with torch's serializer on a directory of checkpoints.
+"""`load_checkpoint` and `save_checkpoint`: a directory of checkpoints with torch's serializer.
 
-Each checkpoint is a file that plain `torch.load` opens too; see `elasticjob_runtime.training.checkpoint` for what makes
-it safe.
+Each checkpoint is a file that plain `torch.load` can open too. See `elasticjob_runtime.training.checkpoint` for what
+makes it safe.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ logger = logging.getLogger("elasticjob_runtime.training")
 PathLike = str | os.PathLike[str]
 
 _checked_content: set[pathlib.Path] = set()
-"""Directories whose first checkpoint of this process was looked at for objects that a safe load refuses."""
+"""Directories in which this process has checked a checkpoint for objects that a safe load refuses."""
 
 
 def load_checkpoint(
     path: PathLike, map_location: str | torch.device | None = "cpu", *, weights_only: bool = True
 ) -> Any | None:
-    """The state in the newest whole checkpoint in the directory `path`, or None where there is none yet.
+    """Returns the state of the newest intact checkpoint in the directory `path`, or None if there is none yet.
 
-    Corrupt and half-written checkpoints are skipped for the one before, each with one warning in the log.
+    Corrupt and incomplete checkpoints are skipped for the previous one, each with one warning in the log.
 
-    - map_location: as torch.load's. The default keeps the ranks of a machine from loading all their states onto its
+    - map_location: as for torch.load. The default keeps the ranks of a machine from loading all their states onto its
       first GPU.
-    - weights_only: as torch.load's. With True a checkpoint is data: tensors, numbers, strings, and dicts, lists and
-      tuples of them. With False it may hold any Python object, and loading it runs whatever code its writer put in:
-      only for directories you trust.
+    - weights_only: as for torch.load. With True, a checkpoint is data: tensors, numbers, strings, and dicts, lists and
+      tuples of them. With False, it may contain any Python object, and loading it runs code that its writer chose: use
+      this only for directories you trust.
 
-    Each rank may call it. Ranks on different machines can find different steps (a shared folder with a cache, a local
-    disk); where that matters, load on rank 0 and send the state to the others:
+    Every rank may call this, but ranks on different machines can find different steps, because of a local disk or the
+    cache of a shared file system. If that matters, load on rank 0 and send the state to the others with
     `torch.distributed.broadcast_object_list`.
 
-    Raises CheckpointError where the newest whole checkpoint cannot be read, or holds other objects than `weights_only`
-    allows.
+    Raises CheckpointError if the newest intact checkpoint cannot be read, or contains objects that `weights_only`
+    forbids.
     """
 
     def read(file: BinaryIO) -> Any:
@@ -58,8 +58,8 @@ def load_checkpoint(
         found = checkpoint.load(path, read)
     except pickle.UnpicklingError as error:
         raise checkpoint.CheckpointError(
-            f"The newest checkpoint in {path} is whole, but torch.load refuses it: {_first_line(error)} "
-            "If you trust this directory: load_checkpoint(..., weights_only=False)."
+            f"The newest checkpoint in {path} is intact, but torch.load refuses it: {_first_line(error)} "
+            "If you trust this directory, use load_checkpoint(..., weights_only=False)."
         ) from error
     if found is None:
         return None
@@ -71,22 +71,22 @@ def load_checkpoint(
 def save_checkpoint(
     path: PathLike, state: Any, *, step: int | None = None, keep: int = checkpoint.DEFAULT_KEEP
 ) -> None:
-    """Saves `state` as a checkpoint in the directory `path`, which is made where it is missing.
+    """Saves `state` as a checkpoint in the directory `path`, which is created if it does not exist.
 
-    The rank that calls writes: call it on rank 0, all other ranks may go on. When it returns, the checkpoint is on the
-    disk. A process that dies in the middle leaves the checkpoints before it as they were.
+    Call this on rank 0 only; the other ranks need not wait. When it returns, the checkpoint is on the disk. If the
+    process dies while saving, earlier checkpoints are untouched.
 
-    - state: what torch.save takes. Keep to tensors, numbers, strings, dicts, lists and tuples (`state_dict()` gives
-      nothing else), and `load_checkpoint` reads it without trusting it; a warning names what goes beyond.
-    - step: names the checkpoint; the highest is the newest. Default: state["step"] where there is one, else one more
-      than the newest.
-    - keep: how many checkpoints stay.
+    - state: anything torch.save accepts. `load_checkpoint` reads tensors, numbers, strings, dicts, lists and tuples
+      without trusting the checkpoint; `state_dict()` returns nothing else. A warning names other objects.
+    - step: names the checkpoint; the highest step is the newest. The default is state["step"] if it exists, else one
+      more than the newest.
+    - keep: how many checkpoints to keep.
 
-    A group that was replaced while it was cut off or frozen cannot commit any more: its save raises FencedError, a
-    CheckpointError. Let it pass: the group has to end. The first save of a group claims the directory; see
-    docs/design/0002-rendezvous.md.
+    A worker group that was replaced while it was disconnected or frozen can no longer save: it gets a FencedError, a
+    subclass of CheckpointError. Do not catch it: the group has to end. The first save of a group claims the directory;
+    see docs/design/0002-rendezvous.md.
 
-    Raises CheckpointError where the directory cannot be written, FencedError where a newer group saves there.
+    Raises CheckpointError if the directory cannot be written, FencedError if a newer group saves there.
     """
     import torch
 
@@ -106,14 +106,14 @@ def _step_of(path: PathLike, state: Any) -> int:
 
 
 def _warn_of_objects(path: pathlib.Path) -> None:
-    """A state that the default load will refuse is better known now than at the first restart."""
+    """Warns now about a state that the default load will refuse, not at the first restart."""
     import torch
 
     find = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)  # torch >= 2.6
     objects = find(path) if find is not None else []
     if objects:
         logger.warning(
-            "The state saved in %s holds %s: load_checkpoint will read it with weights_only=False only.",
+            "The state saved in %s contains %s: only load_checkpoint(..., weights_only=False) can read it.",
             path.parent,
             ", ".join(sorted(objects)),
         )
