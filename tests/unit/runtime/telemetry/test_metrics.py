@@ -30,10 +30,10 @@ def test_all_that_is_known_can_be_parsed() -> None:
     metrics = Metrics(
         state=State.TRAINING, round=3, world_size=8, rank=2, step=120, steps_per_second=2.5, last_checkpoint_step=100
     )
-    metrics.restarted("WorkerFailed")
-    metrics.restarted("WorkerFailed")
-    metrics.changed("WorkerFailed", {"detect": {"since": 0.01, "seconds": 0.01}, "stop": None}, 3)
-    metrics.changed("WorkerFailed", {"detect": {"since": 300.0, "seconds": 300.0}}, None)
+    metrics.add_restart("WorkerFailed")
+    metrics.add_restart("WorkerFailed")
+    metrics.add_transition("WorkerFailed", {"detect": {"since": 0.01, "seconds": 0.01}, "stop": None}, 3)
+    metrics.add_transition("WorkerFailed", {"detect": {"since": 300.0, "seconds": 300.0}}, None)
     found = values(metrics.text())
     assert found["round",] == 3
     assert found["world_size",] == 8
@@ -57,8 +57,8 @@ def test_all_that_is_known_can_be_parsed() -> None:
 
 def test_types_are_what_prometheus_takes_them_for() -> None:
     metrics = Metrics()
-    metrics.restarted("MemberLost")
-    metrics.changed("Start", {"plan": {"since": 1.0, "seconds": 1.0}}, None)
+    metrics.add_restart("MemberLost")
+    metrics.add_transition("Start", {"plan": {"since": 1.0, "seconds": 1.0}}, None)
     types = {name.removeprefix("elasticjob_agent_"): family.type for name, family in parsed(metrics.text()).items()}
     assert types["phase_seconds"] == "histogram"
     assert types["restarts"] == "counter"

@@ -22,7 +22,7 @@ from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics, State
 from elasticjob_runtime.telemetry.recorder import Recorder
-from elasticjob_runtime.telemetry.report import Report
+from elasticjob_runtime.telemetry.transitions import WorkerReport
 
 from tests.unit.runtime.membership.builders import fails, make_failure, make_plan, make_view, runs, suspicion
 
@@ -75,7 +75,7 @@ def train(desk: Desk) -> None:
     desk.sees(make_view(plan=FIRST, workers=Workers()), START + 2)
     desk.chronicle.starting()
     desk.sees(make_view(plan=FIRST), START + 3)
-    desk.chronicle.reported(Report(rank=0, round=1, at=START + 4, phase="step", step=1))
+    desk.chronicle.reported(WorkerReport(rank=0, round=1, at=START + 4, phase="step", step=1))
 
 
 def silent_since(at: float, *, closed: bool) -> Suspicion:

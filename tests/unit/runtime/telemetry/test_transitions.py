@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 from elasticjob_runtime.contract import PlanReason
-from elasticjob_runtime.telemetry.transitions import Cause, Record, Transitions, cause_of
+from elasticjob_runtime.telemetry.transitions import Cause, EventRecord, Transitions, cause_of
 
 
-def phases(records: list[Record]) -> list[tuple[str, float, float]]:
+def phases(records: list[EventRecord]) -> list[tuple[str, float, float]]:
     """(phase, since, seconds), in the order told."""
     return [(fields["phase"], fields["since"], fields["seconds"]) for name, _, fields in records if name == "phase"]
 
 
-def summary(records: list[Record]) -> dict[str, Any]:
+def summary(records: list[EventRecord]) -> dict[str, Any]:
     (fields,) = [fields for name, _, fields in records if name == "change"]
     return fields
 

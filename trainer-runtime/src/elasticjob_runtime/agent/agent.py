@@ -28,7 +28,7 @@ from elasticjob_runtime.rendezvous.runner import MemberRunner
 from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics
 from elasticjob_runtime.telemetry.recorder import Recorder
-from elasticjob_runtime.telemetry.report import Report
+from elasticjob_runtime.telemetry.transitions import WorkerReport
 from elasticjob_runtime.workers import async_writer
 
 logger = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class Agent:
         self._progress.told(progress, self._processes.workers.round)
         self._recorder.progressed(progress)
 
-    def _reported(self, report: Report) -> None:
+    def _reported(self, report: WorkerReport) -> None:
         if report.round in (0, self._processes.workers.round):  # not from workers of an earlier round
             self._progress.reported(report, time.monotonic())
             self._recorder.reported(report)

@@ -19,7 +19,7 @@ from elasticjob_runtime.membership.view import (
     Plan,
     Workers,
 )
-from elasticjob_runtime.telemetry.report import Report
+from elasticjob_runtime.telemetry.transitions import WorkerReport
 from elasticjob_runtime.workers import linux
 from elasticjob_runtime.workers.environment import worker_environment
 from elasticjob_runtime.workers.group import WorkerGroup
@@ -41,7 +41,7 @@ class Processes:
         held: Sequence[socket.socket],
         *,
         on_progress: Callable[[ProgressValue], None],
-        on_report: Callable[[Report], None],
+        on_report: Callable[[WorkerReport], None],
         on_learned: Callable[[], None] = lambda: None,
     ) -> None:
         """`environment`: of the workers, apart from what each gets for itself. `held`: sockets that keep the ports of

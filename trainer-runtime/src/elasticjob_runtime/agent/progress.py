@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from elasticjob_runtime.contract import ProgressValue
 from elasticjob_runtime.membership.hang import HangLimits, StepTimes
-from elasticjob_runtime.telemetry.report import Report
+from elasticjob_runtime.telemetry.transitions import WorkerReport
 
 PUBLISH_SECONDS = 1.0
 """s between two progress writes in the first minute of a round: people watch."""
@@ -52,7 +52,7 @@ class Progress:
         self._started_at = now
         self.step = None
 
-    def reported(self, report: Report, now: float) -> None:
+    def reported(self, report: WorkerReport, now: float) -> None:
         if report.phase == "pause":
             self._steps.pause(report.seconds, report.why, now)
         if report.step is None or report.phase not in ("step", "checkpoint"):

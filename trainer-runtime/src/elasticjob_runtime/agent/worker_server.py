@@ -21,7 +21,7 @@ from typing import Any
 from elasticjob_runtime.agent.snapshots import Snapshot, Snapshots
 from elasticjob_runtime.contract import PlanValue, ProgressValue
 from elasticjob_runtime.event_loop import EventLoop
-from elasticjob_runtime.telemetry.report import Report
+from elasticjob_runtime.telemetry.transitions import WorkerReport
 from elasticjob_runtime.training.link import MAX_FDS
 from elasticjob_runtime.workers import descriptors
 
@@ -42,7 +42,7 @@ class WorkerServer:
         self,
         event_loop: EventLoop,
         on_progress: Callable[[ProgressValue], None],
-        on_report: Callable[[Report], None] = lambda _report: None,
+        on_report: Callable[[WorkerReport], None] = lambda _report: None,
         *,
         folder: str | None = None,
     ) -> None:
@@ -174,9 +174,9 @@ def _send(connection: socket.socket, message: dict[str, Any], fds: Sequence[int]
         logger.debug("a worker did not take a message: %s", error)
 
 
-def _report(message: dict[str, Any]) -> Report:
+def _report(message: dict[str, Any]) -> WorkerReport:
     began, step = message.get("began"), message.get("step")
-    return Report(
+    return WorkerReport(
         rank=int(message.get("rank", 0)),
         round=int(message.get("round", 0)),
         at=float(message.get("time", 0.0)),

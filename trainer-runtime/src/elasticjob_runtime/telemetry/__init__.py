@@ -1,1 +1,1 @@
-"""What the agent tells of itself: every change with its phases, an event log, metrics."""
+"""What an agent records: each transition between rounds with its phases, the event log, metrics."""

@@ -1,5 +1,7 @@
-"""What an agent shows to Prometheus. Written by the agent's loop, read by the server's thread (metrics_server.py):
-numbers only."""
+"""An agent's Prometheus metrics. To add one, add a field to Metrics and a family to `Metrics.text`.
+
+The agent's loop writes the fields, and the thread of metrics_server.py reads them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ import enum
 from collections.abc import Iterable, Mapping
 
 BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
-"""s, upper bounds of the phase histogram: a fork takes 5 ms, a cold start minutes."""
+"""Upper bounds of the phase histogram, s: a fork takes 5 ms, a cold start minutes."""
 
 
 class State(str, enum.Enum):
@@ -17,7 +19,7 @@ class State(str, enum.Enum):
 
     WARMING = "warming"
     WAITING = "waiting"
-    """For a plan, for members, or for the workers of a failed plan to be replaced."""
+    """For a plan, for members, or for a new plan after a failure."""
     TRAINING = "training"
     STOPPING = "stopping"
     SPARE = "spare"
@@ -38,7 +40,7 @@ class Histogram:
 
 @dataclasses.dataclass(slots=True)
 class Metrics:
-    """None: not known, and not shown."""
+    """Fields that are None are unknown, and have no sample."""
 
     state: State = State.WARMING
     round: int = 0
@@ -54,11 +56,13 @@ class Metrics:
     heartbeats_missed: int = 0
     store_up: bool = True
 
-    def restarted(self, cause: str) -> None:
+    def add_restart(self, cause: str) -> None:
         self.restarts[cause] = self.restarts.get(cause, 0) + 1
 
-    def changed(self, cause: str, phases: Mapping[str, Mapping[str, float] | None], steps_lost: int | None) -> None:
-        """A change is over, with the phases that are known."""
+    def add_transition(
+        self, cause: str, phases: Mapping[str, Mapping[str, float] | None], steps_lost: int | None
+    ) -> None:
+        """Records a finished transition with the phases that are known."""
         for phase, figures in phases.items():
             if figures is not None:
                 self.phases.setdefault((cause, phase), Histogram()).observe(figures["seconds"])
@@ -67,36 +71,29 @@ class Metrics:
 
     def text(self) -> str:
         """Prometheus text format 0.0.4."""
-        lines: list[str] = []
-        lines += _family("round", "gauge", "Round of the current plan; 0: none.", [("", self.round)])
-        lines += _family("world_size", "gauge", "Workers in the current plan.", [("", self.world_size)])
-        lines += _family("rank", "gauge", "Group rank of this member; missing: not in the plan.", [("", self.rank)])
         states = [(_labels(state=one.value), int(one is self.state)) for one in State]
-        lines += _family("state", "gauge", "1 for what this agent is doing.", states)
         restarts = [(_labels(cause=cause), count) for cause, count in sorted(self.restarts.items())]
-        lines += _family(
-            "restarts_total",
-            "counter",
-            "Starts of the local workers after the first, by the cause of the plan.",
-            restarts,
-        )
-        lines += self._phases()
-        lines += _family(
-            "steps_lost_total", "counter", "Training steps done again after changes.", [("", self.steps_lost)]
-        )
-        lines += _family("step", "gauge", "Last training step that rank 0 reported here.", [("", self.step)])
-        lines += _family("steps_per_second", "gauge", "Rate of the training.", [("", self.steps_per_second)])
-        checkpoint = [("", self.last_checkpoint_step)]
-        lines += _family(
-            "last_checkpoint_step", "gauge", "Step of the newest checkpoint that rank 0 reported here.", checkpoint
-        )
-        lines += _family(
-            "heartbeats_missed_total", "counter", "Times that a neighbour fell silent.", [("", self.heartbeats_missed)]
-        )
-        lines += _family("store_up", "gauge", "1: the rendezvous store answers.", [("", int(self.store_up))])
-        return "\n".join(lines) + "\n"
+        families = [
+            _gauge("round", "Round of the current plan; 0: none.", self.round),
+            _gauge("world_size", "Worker processes in the current plan.", self.world_size),
+            _gauge("rank", "Group rank of this member; absent if it is not in the plan.", self.rank),
+            _family("state", "gauge", "1 for the current state of this agent.", states),
+            _family("restarts_total", "counter", "Restarts of the local workers, by cause.", restarts),
+            _family("phase_seconds", "histogram", "Duration of the phases of transitions, by cause.", self._phases()),
+            _counter("steps_lost_total", "Training steps repeated after transitions.", self.steps_lost),
+            _gauge("step", "Last training step that rank 0 reported to this agent.", self.step),
+            _gauge("steps_per_second", "Training steps per second.", self.steps_per_second),
+            _gauge(
+                "last_checkpoint_step",
+                "Step of the newest checkpoint that rank 0 reported to this agent.",
+                self.last_checkpoint_step,
+            ),
+            _counter("heartbeats_missed_total", "Times that a neighbor missed its heartbeats.", self.heartbeats_missed),
+            _gauge("store_up", "1 if the rendezvous store responds.", int(self.store_up)),
+        ]
+        return "".join(f"{line}\n" for family in families for line in family)
 
-    def _phases(self) -> list[str]:
+    def _phases(self) -> list[tuple[str, float]]:
         samples: list[tuple[str, float]] = []
         for (cause, phase), histogram in sorted(self.phases.copy().items()):
             total = 0
@@ -105,16 +102,24 @@ class Metrics:
                 samples.append(("_bucket" + _labels(cause=cause, phase=phase, le=bound), total))
             samples.append(("_sum" + _labels(cause=cause, phase=phase), histogram.sum))
             samples.append(("_count" + _labels(cause=cause, phase=phase), total))
-        return _family("phase_seconds", "histogram", "Duration of the phases of changes, by cause.", samples)
+        return samples
+
+
+def _gauge(name: str, help_text: str, value: float | None) -> list[str]:
+    return _family(name, "gauge", help_text, [("", value)])
+
+
+def _counter(name: str, help_text: str, value: float | None) -> list[str]:
+    return _family(name, "counter", help_text, [("", value)])
 
 
 def _family(name: str, kind: str, help_text: str, samples: Iterable[tuple[str, float | None]]) -> list[str]:
-    """Empty where there is no sample."""
+    """The lines of one metric family; empty if it has no samples."""
     full = f"elasticjob_agent_{name}"
     known = [f"{full}{suffix} {value:.10g}" for suffix, value in samples if value is not None]
     return [f"# HELP {full} {help_text}", f"# TYPE {full} {kind}", *known] if known else []
 
 
 def _labels(**labels: str) -> str:
-    """Our own words only: nothing to escape."""
+    """Label values are constants of this package, so nothing needs escaping."""
     return "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"

@@ -1,4 +1,4 @@
-"""GET /metrics on a port of its own, from a thread of its own."""
+"""Serves GET /metrics on its own port and thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class _Server(http.server.ThreadingHTTPServer):
-    """For networks of either kind."""
+    """Listens on IPv4 and IPv6."""
 
     daemon_threads = True
     address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
@@ -20,18 +20,18 @@ class _Server(http.server.ThreadingHTTPServer):
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        socketserver.TCPServer.server_bind(self)  # HTTPServer's asks DNS for this host's name, which may take its time
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's looks up this host's name, which may be slow
         self.server_name, self.server_port = "", self.server_address[1]
 
 
 class MetricsServer:
-    """Serves until `close`. Raises OSError, OverflowError where the port cannot be had."""
+    """Serves until `close`. Raises OSError or OverflowError if it cannot listen on the port."""
 
     def __init__(self, port: int, text: Callable[[], str]) -> None:
-        """`port` 0: any free one."""
+        """`port` 0: any free port."""
 
         class Handler(http.server.BaseHTTPRequestHandler):
-            timeout = 10  # a client that says nothing must not hold a thread for ever
+            timeout = 10  # a silent client must not occupy a thread forever
 
             def do_GET(self) -> None:
                 if self.path.partition("?")[0] != "/metrics":
@@ -45,7 +45,7 @@ class MetricsServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-                """A scrape is no news."""
+                """Scrapes are not logged."""
 
         self._server = _Server(("", port), Handler)
         self.port: int = self._server.server_port
