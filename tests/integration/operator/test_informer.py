@@ -82,7 +82,7 @@ async def bench(api: tuple[KubeClient, Gate], ns: Namespace) -> AsyncIterator[Be
     await bench.close()
 
 
-async def test_lists_then_follows(bench: Bench) -> None:
+async def test_objects_are_listed_then_watched(bench: Bench) -> None:
     await bench.create("before")
     await until(lambda: bench.value("before") == "1")
     await bench.create("after")
@@ -92,7 +92,7 @@ async def test_lists_then_follows(bench: Bench) -> None:
     await until(lambda: bench.value("before") is None)
 
 
-async def test_what_happened_while_the_connection_was_cut_is_found(bench: Bench) -> None:
+async def test_changes_during_a_lost_connection_are_found(bench: Bench) -> None:
     for name in ("gone", "changed"):
         await bench.create(name)
     await until(lambda: bench.value("changed") == "1" and bench.value("gone") == "1")
@@ -108,7 +108,7 @@ async def test_what_happened_while_the_connection_was_cut_is_found(bench: Bench)
     await until(lambda: bench.value("new") == "3", "the watch goes on after a cut")
 
 
-async def test_history_that_is_gone_is_listed_again(bench: Bench, control_plane_server: ControlPlane) -> None:
+async def test_an_expired_version_is_listed_again(bench: Bench, control_plane_server: ControlPlane) -> None:
     """410: etcd was compacted while the informer was away."""
     for name in ("gone", "kept"):
         await bench.create(name)
@@ -123,7 +123,7 @@ async def test_history_that_is_gone_is_listed_again(bench: Bench, control_plane_
     assert control_plane_server.server
 
 
-async def test_long_lists_come_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_long_lists_are_read_in_pages(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PAGE", 3)
     for number in range(10):
         await bench.create(f"number-{number}")
@@ -133,7 +133,7 @@ async def test_long_lists_come_in_pages(bench: Bench, monkeypatch: pytest.Monkey
     await again.close()
 
 
-async def test_answer_to_our_own_write_never_brings_back_what_was_deleted(bench: Bench) -> None:
+async def test_the_response_to_a_write_never_brings_back_a_deleted_object(bench: Bench) -> None:
     answer = await bench.create("short-lived")
     await bench.delete("short-lived")
     await bench.create("later")
@@ -142,7 +142,7 @@ async def test_answer_to_our_own_write_never_brings_back_what_was_deleted(bench:
     assert bench.value("short-lived") is None
 
 
-async def test_forbidden_is_no_fault_where_it_is_optional(
+async def test_an_optional_informer_tolerates_being_forbidden(
     control_plane_server: ControlPlane, ns: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Namespaced mode without the right to see nodes."""

@@ -137,7 +137,7 @@ def written_in_turns(audited: Audited, ns: Namespace) -> list[str]:
     return eventually(turns, what="b's writes are in the audit log")
 
 
-def test_one_acts_the_other_is_ready_and_takes_over_from_a_killed_one(
+def test_a_standby_takes_over_from_a_killed_leader(
     audited: Audited, ns: Namespace, pair: Pair, submit: Callable[..., str]
 ) -> None:
     submit("one", replicas=3)
@@ -152,7 +152,7 @@ def test_one_acts_the_other_is_ready_and_takes_over_from_a_killed_one(
     assert written_in_turns(audited, ns) == ["a", "b"]
 
 
-def test_leader_that_was_frozen_does_nothing_when_it_thaws(
+def test_a_leader_that_was_frozen_does_not_act_after_it_thaws(
     audited: Audited, ns: Namespace, pair: Pair, submit: Callable[..., str]
 ) -> None:
     submit("one", replicas=3)
@@ -176,7 +176,7 @@ def test_leader_that_was_frozen_does_nothing_when_it_thaws(
     assert pair.leader == "b"
 
 
-def test_leader_that_is_cut_off_stops_before_its_lease_can_be_taken(
+def test_a_leader_that_is_cut_off_stops_before_its_lease_expires(
     audited: Audited, ns: Namespace, tmp_path: Path, start_operator: Callable[..., Operator], submit: Callable[..., str]
 ) -> None:
     kube = ns.kube
@@ -200,7 +200,7 @@ def test_leader_that_is_cut_off_stops_before_its_lease_can_be_taken(
     assert written_in_turns(audited, ns) == ["a", "b"]
 
 
-def test_leader_that_is_told_to_stop_gives_the_lease_back(
+def test_a_stopping_leader_releases_the_lease(
     audited: Audited, ns: Namespace, pair: Pair, submit: Callable[..., str]
 ) -> None:
     submit("one", replicas=2)

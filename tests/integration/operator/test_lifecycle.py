@@ -1,98 +1,142 @@
-"""A job rests, goes on, runs out of time, is deleted, or is another controller's."""
+"""The life of a job from apply to its end, on a real API server and a real etcd."""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
 
-from elasticjob_runtime.contract import OutcomeState
+from elasticjob_runtime.contract import OutcomeState, PlanReason
 
+from hack.cluster.loopback import ControlPlane
 from hack.support import eventually
-from tests.integration.operator.conftest import TEMPLATE, rfc3339
-from tests.integration.operator.kube import Json, Namespace
+from tests.integration.operator.conftest import rfc3339
+from tests.integration.operator.kube import Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
 
 
-def change(ns: Namespace, spec: Json) -> None:
-    ns.patch("elasticjobs", "digits", {"spec": spec})
+def test_a_job_without_an_endpoint_gets_pods_services_and_an_etcd(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
+    assert operator
+    submit(endpoint="", replicas=3)
+    eventually(lambda: len(ns.workers()) == 3, what="three worker pods")
+    eventually(lambda: set(ns.all("services")) == {"digits", "digits-etcd"}, what="both services")
+    eventually(lambda: set(ns.all("statefulsets")) == {"digits-etcd"}, what="etcd's StatefulSet")
+    uid = ns.job("digits")["metadata"]["uid"]
+    owned = [*ns.workers().values(), *ns.all("services").values(), *ns.all("statefulsets").values()]
+    assert all(each["metadata"]["ownerReferences"][0]["uid"] == uid for each in owned)
+    pod = ns.workers()["digits-worker-0"]
+    environment = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+    assert environment["PET_RDZV_ENDPOINT"] == f"digits-etcd.{ns.name}.svc:2379"
+    assert environment["PET_RDZV_ID"] == f"{uid}-1"
+    assert ns.all("services")["digits-etcd"]["spec"]["clusterIP"] not in ("", "None")
+    assert ns.all("services")["digits"]["spec"]["clusterIP"] == "None"
+    starting = eventually(lambda: ns.condition("digits", "RendezvousReady"), what="RendezvousReady is told")
+    assert (starting["status"], starting["reason"]) == ("False", "EtcdStarting")
 
 
-def environment(pod: Json) -> dict[str, str]:
-    return {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
+def test_status_shows_plan_and_progress(ns: Namespace, training: Callable[..., Agents]) -> None:
+    agents = training(replicas=2)
+    status = ns.status("digits")
+    assert (status["worldSize"], status["round"], status["workers"], status["readyReplicas"]) == (2, 1, "2/2", 2)
+    agents.progress(120, steps_per_second=3.5, last_checkpoint_step=100, metrics={"loss": 0.25})
+    eventually(lambda: ns.status("digits").get("progress", {}).get("step") == 120, what="progress")
+    progress = ns.status("digits")["progress"]
+    assert (progress["lastCheckpointStep"], progress["metrics"]) == (100, {"loss": "0.25"})
+    agents.plan(2, size=2, restart_count=1, reason=PlanReason.WORKER_FAILED)
+    eventually(lambda: ns.status("digits").get("restarts", {}).get("total") == 1, what="the agents' restart is counted")
+    assert ns.status("digits")["round"] == 2
 
 
-def test_suspended_job_holds_nothing_and_goes_on_as_a_new_run_with_another_template(
-    ns: Namespace, operator: Operator, training: Callable[..., Agents], agents_of: Callable[[str], Agents]
+def test_a_worker_failure_shows_as_restarting_until_training_continues(
+    ns: Namespace, training: Callable[..., Agents]
 ) -> None:
     agents = training(replicas=2)
-    agents.plan(4, size=2, restart_count=2)
-    agents.progress(120)
-    eventually(lambda: ns.status("digits").get("round") == 4 and ns.status("digits").get("progress"), what="it trains")
-    uid = ns.job("digits")["metadata"]["uid"]
-    change(ns, {"lifecycle": {"suspend": True}})
-    eventually(lambda: ns.is_true("digits", "Suspended"), what="Suspended")
-    assert not ns.workers()
-    eventually(lambda: not ns.all("services") and not agents.keys_left(), what="services and keys are gone")
-    status = ns.status("digits")
-    assert (status["restarts"]["total"], status["progress"]["step"], status["worldSize"], status["workers"]) == (
-        2,
-        120,
-        0,
-        "0/2",
-    )
-    assert ns.condition("digits", "Running")["reason"] == "Suspended"
-    operator.kill()
-    operator.restart()
-    template = {"spec": {"containers": [{"name": "trainer", "image": "second"}]}}
-    change(ns, {"lifecycle": {"suspend": False}, "workers": {"template": template}})
-    eventually(lambda: len(ns.workers()) == 2, what="workers again")
-    pod = ns.workers()["digits-worker-0"]
-    assert pod["spec"]["containers"][0]["image"] == "second"
-    assert (environment(pod)["PET_RDZV_ID"], environment(pod)["ELASTICJOB_UID"]) == (f"{uid}-2", uid)
-    eventually(lambda: ns.status("digits").get("rendezvous", {}).get("id") == f"{uid}-2", what="the new run in status")
-    assert ns.condition("digits", "Suspended")["status"] == "False"
-    assert ns.status("digits")["round"] == 0
-    for name in ns.workers():
-        ns.run(name)
-    again = agents_of("digits")
-    again.plan(1, size=2)
+    agents.fail(1, "digits-worker-1", "ValueError: no")
+    eventually(lambda: ns.is_true("digits", "Restarting"), what="Restarting")
+    assert ns.condition("digits", "Restarting")["reason"] == "WorkerFailed"
+    last = ns.status("digits")["lastFailure"]
+    assert (last["worker"], last["rank"], last["exitCode"]) == ("digits-worker-1", 1, 1)
+    assert "Traceback" in last["message"]
+    agents.plan(2, size=2, restart_count=1, reason=PlanReason.WORKER_FAILED)
     eventually(lambda: ns.is_true("digits", "Running"), what="Running again")
-    status = ns.status("digits")
-    assert (status["round"], status["restarts"]["total"], status["worldSize"]) == (1, 2, 2)
-    again.plan(2, size=2, restart_count=1)
-    eventually(
-        lambda: ns.status("digits").get("restarts", {}).get("total") == 3,
-        what="the second run's restart is counted on top",
+    assert ns.condition("digits", "Restarting")["status"] == "False"
+
+
+def test_a_succeeded_job_keeps_finished_pods_and_frees_everything_else(
+    ns: Namespace, control_plane_server: ControlPlane, training: Callable[..., Agents]
+) -> None:
+    agents = training(replicas=3)
+    agents.outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
+    control_plane_server.kubectl(
+        "--namespace", ns.name, "wait", "ej/digits", "--for=condition=Succeeded", "--timeout=30s"
     )
+    for pod in ("digits-worker-0", "digits-worker-1"):
+        ns.end(pod, 0, at=rfc3339())
+    # The third agent never ends: its pod is deleted after the grace.
+    eventually(lambda: set(ns.workers()) == {"digits-worker-0", "digits-worker-1"}, what="only ended pods are left")
+    eventually(lambda: not ns.all("services"), what="the services are gone")
+    eventually(lambda: not agents.keys_left(), what="the run's keys are gone")
+    status = ns.status("digits")
+    assert status["worldSize"] == 0
+    assert status["completionTime"]
+    assert ns.condition("digits", "Failed")["status"] == "False"
 
 
-def test_managed_etcd_of_a_suspended_job_goes_and_comes_back(
+def test_the_managed_etcd_is_deleted_when_the_job_finishes(
     ns: Namespace, operator: Operator, submit: Callable[..., str]
 ) -> None:
     assert operator
     submit(endpoint="")
-    eventually(lambda: ns.all("statefulsets") and len(ns.workers()) == 2, what="etcd and workers")
-    change(ns, {"lifecycle": {"suspend": True}})
-    eventually(lambda: not ns.all("statefulsets") and not ns.all("services") and not ns.workers(), what="all is gone")
-    change(ns, {"lifecycle": {"suspend": False}})
-    eventually(lambda: ns.all("statefulsets") and len(ns.workers()) == 2, what="all is back")
+    eventually(lambda: len(ns.workers()) == 2, what="worker pods")
+    for pod in ns.workers():
+        ns.run(pod)
+        ns.end(pod, 0, at=rfc3339())
+    # Nobody plays etcd: all pods ended well, which is enough.
+    eventually(lambda: ns.is_true("digits", "Succeeded"), what="Succeeded")
+    eventually(lambda: not ns.all("statefulsets") and not ns.all("services"), what="etcd and services are gone")
+    assert len(ns.workers()) == 2, "their logs stay readable"
 
 
-def test_job_applied_suspended_waits_and_its_first_run_is_its_first(
+def test_a_deleted_job_leaves_nothing_behind(ns: Namespace, training: Callable[..., Agents]) -> None:
+    agents = training(replicas=2)
+    ns.delete("elasticjobs", "digits")
+    eventually(lambda: not ns.all("pods") and not ns.all("services"), what="the garbage collector took everything")
+    eventually(lambda: not agents.keys_left(), what="the run's keys are gone")
+
+
+def test_an_invalid_pod_template_is_rejected_with_the_servers_message(
     ns: Namespace, operator: Operator, submit: Callable[..., str]
 ) -> None:
     assert operator
-    submit(spec={"lifecycle": {"suspend": True}})
-    eventually(lambda: ns.is_true("digits", "Suspended"), what="Suspended")
-    assert not ns.workers()
-    assert "startTime" not in ns.status("digits")
-    change(ns, {"lifecycle": {"suspend": False}})
-    eventually(lambda: len(ns.workers()) == 2, what="workers")
-    assert environment(ns.workers()["digits-worker-0"])["PET_RDZV_ID"].endswith("-1")
+    submit(template={"spec": {"containers": [{"name": "trainer", "image": "x", "ports": [{"containerPort": 99999}]}]}})
+    refused = eventually(lambda: ns.condition("digits", "Accepted"), what="Accepted is told")
+    assert (refused["status"], refused["reason"]) == ("False", "InvalidPodTemplate")
+    assert "must be between 1 and 65535" in refused["message"]
+    assert not ns.all("pods")
+    assert not ns.all("services")
 
 
-def test_startup_deadline_fails_a_job_whose_workers_stay_pending(
+def test_status_is_not_written_when_nothing_changed(ns: Namespace, training: Callable[..., Agents]) -> None:
+    training(replicas=2)
+    before = ns.job("digits")["metadata"]["resourceVersion"]
+    ns.patch("pods", "digits-worker-0", {"metadata": {"annotations": {"touched": "1"}}})
+    ns.scale("digits", 3)
+    eventually(lambda: len(ns.workers()) == 3, what="a third pod: the operator has looked")
+    ns.scale("digits", 2)
+    eventually(lambda: len(ns.workers()) == 2, what="two pods")
+    quiet = eventually(lambda: _unchanged(ns), what="no more writes")
+    assert int(quiet) > int(before)
+
+
+def _unchanged(ns: Namespace) -> str:
+    """resourceVersion of the job, once a whole series of reads found the same."""
+    versions = {ns.job("digits")["metadata"]["resourceVersion"] for _ in range(100)}
+    return versions.pop() if len(versions) == 1 else ""
+
+
+def test_the_startup_deadline_fails_a_job_whose_pods_stay_pending(
     ns: Namespace, operator: Operator, submit: Callable[..., str]
 ) -> None:
     submit(spec={"lifecycle": {"startupDeadlineSeconds": 3, "cleanPods": "None"}})
@@ -108,14 +152,7 @@ def test_startup_deadline_fails_a_job_whose_workers_stay_pending(
     assert seconds_between(started, ended) >= 3
 
 
-def test_active_deadline_ends_a_job_that_trains(ns: Namespace, training: Callable[..., Agents]) -> None:
-    training(replicas=1, spec={"lifecycle": {"activeDeadlineSeconds": 5}})
-    eventually(lambda: ns.is_true("digits", "Failed"), what="Failed")
-    assert ns.condition("digits", "Failed")["reason"] == "DeadlineExceeded"
-    eventually(lambda: not ns.workers(), what="the worker is gone")
-
-
-def test_ended_job_is_deleted_after_its_time(ns: Namespace, training: Callable[..., Agents]) -> None:
+def test_a_finished_job_is_deleted_after_its_ttl(ns: Namespace, training: Callable[..., Agents]) -> None:
     agents = training(replicas=1, spec={"lifecycle": {"ttlSecondsAfterFinished": 2}})
     agents.outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
     ns.end("digits-worker-0", 0, at=rfc3339())
@@ -123,22 +160,14 @@ def test_ended_job_is_deleted_after_its_time(ns: Namespace, training: Callable[.
     eventually(lambda: not ns.all("pods"), what="and its pod")
 
 
-def test_job_of_another_controller_is_left_alone(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+def test_a_job_managed_by_another_controller_is_ignored(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
     assert operator
     submit("theirs", spec={"managedBy": "kueue.x-k8s.io/multikueue"})
     submit("ours", replicas=1, spec={"managedBy": "elasticjob.dev/operator"})
     eventually(lambda: set(ns.workers()) == {"ours-worker-0"}, what="the operator has seen both")
     assert "status" not in ns.job("theirs")
-
-
-def test_pods_get_the_time_that_their_workers_need_to_save(
-    ns: Namespace, operator: Operator, submit: Callable[..., str]
-) -> None:
-    assert operator
-    submit(replicas=1, spec={"lifecycle": {"gracefulShutdownSeconds": 90}}, template=TEMPLATE)
-    eventually(ns.workers, what="a worker")
-    pod = ns.workers()["digits-worker-0"]
-    assert (pod["spec"]["terminationGracePeriodSeconds"], environment(pod)["PET_SHUTDOWN_TIMEOUT"]) == (95, "90")
 
 
 def seconds_between(first: str, second: str) -> float:

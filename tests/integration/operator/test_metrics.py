@@ -25,7 +25,7 @@ def figure(operator: Operator, name: str, **labels: str) -> float:
     return sum(each.value for each in samples if each.name == name and labels.items() <= each.labels.items())
 
 
-def test_life_of_a_job_in_figures(ns: Namespace, operator: Operator, training: Callable[..., Agents]) -> None:
+def test_metrics_show_the_life_of_a_job(ns: Namespace, operator: Operator, training: Callable[..., Agents]) -> None:
     agents = training(replicas=2)
     assert figure(operator, "elasticjob_leader") == 1
     assert figure(operator, "elasticjob_pods_created_total") == 2
@@ -60,7 +60,7 @@ def test_life_of_a_job_in_figures(ns: Namespace, operator: Operator, training: C
     eventually(lambda: figure(operator, "elasticjob_jobs", condition="Running") == 0, what="no job runs")
 
 
-def test_logs_are_json_with_job_and_reason_and_without_what_a_template_holds(
+def test_logs_are_json_with_job_and_reason_and_without_the_template(
     ns: Namespace, start_operator: Callable[..., Operator], submit: Callable[..., str]
 ) -> None:
     operator = start_operator(ELASTICJOB_LOG_FORMAT="json")

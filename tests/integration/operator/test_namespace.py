@@ -58,7 +58,7 @@ def keep_jobs(ns: Namespace) -> Iterator[Callable[[], None]]:
         ns.kube.call("DELETE", f"{ADMISSION}/{plural}/{name}")
 
 
-def test_job_of_a_namespace_that_goes_is_left_alone_quietly(
+def test_a_job_in_a_terminating_namespace_is_ignored_quietly(
     ns: Namespace, operator: Operator, training: Callable[..., Agents], keep_jobs: Callable[[], None]
 ) -> None:
     training(replicas=2)

@@ -27,7 +27,7 @@ right."""
 CHART = Path(__file__).parents[3] / "charts" / "elasticjob"
 
 
-def test_killed_in_the_middle_and_started_again(
+def test_a_restarted_operator_continues_where_it_was_killed(
     ns: Namespace, operator: Operator, training: Callable[..., Agents]
 ) -> None:
     agents = training(replicas=3)
@@ -54,7 +54,7 @@ def test_killed_in_the_middle_and_started_again(
     assert ns.status("digits")["progress"]["step"] == 50
 
 
-def test_killed_again_and_again_while_a_job_starts(
+def test_a_job_starts_although_the_operator_is_killed_repeatedly(
     ns: Namespace, operator: Operator, submit: Callable[..., str]
 ) -> None:
     submit(replicas=8, endpoint="")
@@ -66,7 +66,7 @@ def test_killed_again_and_again_while_a_job_starts(
     assert len({pod["metadata"]["uid"] for pod in ns.workers().values()}) == 8
 
 
-def test_stops_quickly_and_cleanly(operator: Operator, training: Callable[..., Agents]) -> None:
+def test_the_operator_stops_quickly_and_cleanly(operator: Operator, training: Callable[..., Agents]) -> None:
     training(replicas=2)
     code, seconds = operator.stop()
     assert code == 0
@@ -74,7 +74,7 @@ def test_stops_quickly_and_cleanly(operator: Operator, training: Callable[..., A
     assert "Traceback" not in operator.log_text()
 
 
-def test_job_deleted_while_the_operator_is_down_is_gone_all_the_same(
+def test_a_job_deleted_while_the_operator_is_down_is_cleaned_up(
     ns: Namespace, operator: Operator, training: Callable[..., Agents]
 ) -> None:
     """No finalizer: nothing hangs."""
@@ -84,7 +84,7 @@ def test_job_deleted_while_the_operator_is_down_is_gone_all_the_same(
     eventually(lambda: not ns.all("pods") and not ns.all("services"), what="the garbage collector took everything")
 
 
-def test_cut_off_from_the_api_server_it_goes_on_where_it_was(
+def test_the_operator_continues_after_losing_the_api_server(
     ns: Namespace,
     kube: Kube,
     control_plane: Path,
@@ -119,7 +119,7 @@ def test_cut_off_from_the_api_server_it_goes_on_where_it_was(
 
 
 @pytest.mark.parametrize("scope", ["namespaced", "cluster-wide"])
-def test_the_charts_rights_are_enough(
+def test_the_charts_rbac_rules_are_sufficient(
     scope: str,
     ns: Namespace,
     control_plane_server: ControlPlane,

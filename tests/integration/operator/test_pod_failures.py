@@ -1,5 +1,7 @@
-"""The table of pod failures, row by row: what the cluster does to a worker, what it costs, and what becomes of the
-worker."""
+"""A failed worker pod, end to end: its cause, what it costs, its replacement and the Events.
+
+One row for each way in which the API reports a failure; tests/unit/operator/policies/test_failures.py has all causes.
+"""
 
 from __future__ import annotations
 
@@ -57,31 +59,19 @@ REPLACED = {
     "application exit": Row(
         ends(1), {"ApplicationError": 1}, f"{WORKER} failed (ApplicationError, exit code 1); restart 1 of at most 10."
     ),
-    "signal": Row(
-        ends(139),
-        {"Signal": 1},
-        f"{WORKER} failed (Signal, exit code -11: killed by signal 11); restart 1 of at most 10.",
-    ),
     "OOMKilled": Row(
         ends(137, "OOMKilled"),
         {"OutOfMemory": 1},
         f"{WORKER} failed (OutOfMemory, exit code 137: out of memory: raise the container's memory limit",
     ),
-    "SIGTERM that Kubernetes knows nothing of": Row(
-        ends(143), {"Terminated": 1}, "SIGTERM, although the pod was not deleted"
-    ),
     "lost its membership": Row(ends(75), {}, "lost its membership"),
     "container vanished with a reboot": Row(ends(137, "ContainerStatusUnknown"), {}, "the container disappeared"),
-    "the same, as containerd has it": Row(ends(255, "Unknown"), {}, "the container disappeared"),
     "evicted for its own storage": Row(
         fails(reason="Evicted", message="Usage of EmptyDir volume exceeds the limit"),
         {"Evicted": 1},
         "Usage of EmptyDir volume",
     ),
     "evicted by the kubelet": Row(disrupted("TerminationByKubelet", phase_reason="Evicted"), {}, "by the cluster"),
-    "preempted by the scheduler": Row(disrupted("PreemptionByScheduler"), {}, "by the cluster"),
-    "drained (eviction API)": Row(disrupted("EvictionByEvictionAPI"), {}, "by the cluster"),
-    "node shut down": Row(disrupted("TerminationByKubelet"), {}, "by the cluster"),
     "deleted by hand": Row(deleted, {}, "Lost "),
 }
 
@@ -92,7 +82,7 @@ def told(ns: Namespace, reason: str) -> list[str]:
 
 
 @pytest.mark.parametrize("row", REPLACED.values(), ids=REPLACED.keys())
-def test_worker_is_replaced(ns: Namespace, training: Callable[..., Agents], row: Row) -> None:
+def test_a_failed_worker_pod_is_replaced(ns: Namespace, training: Callable[..., Agents], row: Row) -> None:
     agents = training(replicas=2, minReplicas=2)
     before = uid_of(ns, WORKER)
     other = uid_of(ns, "digits-worker-0")
@@ -119,7 +109,7 @@ def test_worker_is_replaced(ns: Namespace, training: Callable[..., Agents], row:
     assert len(told(ns, "WorkerDeleted")) == (0 if row.happens is deleted else 1), "what it did itself, once"
 
 
-def test_worker_in_a_crash_loop_waits_and_status_says_until_when(
+def test_a_worker_pod_in_a_crash_loop_waits_and_status_says_until_when(
     ns: Namespace, training: Callable[..., Agents]
 ) -> None:
     training(replicas=2, spec={"restartPolicy": {"backoff": {"initialSeconds": 600, "maxSeconds": 600}}})
@@ -141,7 +131,7 @@ def test_worker_in_a_crash_loop_waits_and_status_says_until_when(
     eventually(lambda: len(told(ns, "WorkerFailed")) == 2, what="each failure is told")
 
 
-def test_worker_refused_by_its_kubelet_is_free_and_waits(ns: Namespace, training: Callable[..., Agents]) -> None:
+def test_a_pod_rejected_by_its_kubelet_is_free_and_waits(ns: Namespace, training: Callable[..., Agents]) -> None:
     """The scheduler would choose the same node again."""
     training(replicas=2, minReplicas=2)
     before = uid_of(ns, WORKER)
@@ -186,7 +176,7 @@ STUCK = {
 
 
 @pytest.mark.parametrize(("status", "reason", "words"), STUCK.values(), ids=STUCK.keys())
-def test_worker_that_cannot_start_is_shown_with_its_cause_and_kept(
+def test_a_pod_that_cannot_start_is_shown_with_its_cause_and_kept(
     ns: Namespace,
     operator: Operator,
     submit: Callable[..., str],
@@ -217,7 +207,9 @@ def test_worker_that_cannot_start_is_shown_with_its_cause_and_kept(
     assert not told(ns, "WorkerDeleted")
 
 
-def test_worker_refused_by_admission_is_shown_in_its_words(ns: Namespace, training: Callable[..., Agents]) -> None:
+def test_a_pod_rejected_by_admission_is_shown_with_the_servers_message(
+    ns: Namespace, training: Callable[..., Agents]
+) -> None:
     training(replicas=2)
     name = f"deny-{uuid.uuid4().hex[:8]}"
     admission = "/apis/admissionregistration.k8s.io/v1"
@@ -259,7 +251,7 @@ def test_worker_refused_by_admission_is_shown_in_its_words(ns: Namespace, traini
     assert ns.status("digits")["restarts"]["total"] == 0
 
 
-def test_node_where_workers_keep_failing_is_avoided(
+def test_a_node_where_worker_pods_keep_failing_is_avoided(
     ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]
 ) -> None:
     good, bad = nodes

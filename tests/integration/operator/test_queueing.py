@@ -21,7 +21,7 @@ from tests.integration.operator.process import Operator
 from tests.integration.operator.queue import MULTIKUEUE, QUEUE, PodSet, Queue, queued, sync
 from tests.integration.operator.rendezvous import Agents
 from tests.integration.operator.shared import operator
-from tests.integration.operator.test_lifecycle import environment
+from tests.integration.operator.test_suspension import environment
 from tests.integration.operator.test_workers import nodes
 
 __all__ = ["nodes", "operator"]

@@ -22,7 +22,7 @@ def gate(endpoint: str) -> Iterator[Gate]:
     gate.shut()
 
 
-def test_unreachable_etcd_is_a_condition_with_address_and_error_and_passes(
+def test_an_unreachable_etcd_is_shown_with_address_and_error(
     ns: Namespace, operator: Operator, submit: Callable[..., str], gate: Gate, agents_of: Callable[..., Agents]
 ) -> None:
     submit(endpoint=f"127.0.0.1:{gate.port}")
@@ -47,7 +47,7 @@ def test_unreachable_etcd_is_a_condition_with_address_and_error_and_passes(
     eventually(lambda: (spec := agents_of("digits").spec()) and spec.wanted == 1, what="what changed meanwhile is told")
 
 
-def test_spec_that_etcd_lost_is_written_again(ns: Namespace, training: Callable[..., Agents]) -> None:
+def test_a_spec_that_etcd_lost_is_written_again(ns: Namespace, training: Callable[..., Agents]) -> None:
     agents = training(replicas=2)
     before = eventually(agents.spec, what="spec")
     agents.lose_spec()
@@ -55,13 +55,15 @@ def test_spec_that_etcd_lost_is_written_again(ns: Namespace, training: Callable[
     assert ns.is_true("digits", "Running")
 
 
-def test_endpoint_that_is_no_etcd_is_said(ns: Namespace, operator: Operator, submit: Callable[..., str]) -> None:
+def test_an_endpoint_that_is_not_an_etcd_is_shown(
+    ns: Namespace, operator: Operator, submit: Callable[..., str]
+) -> None:
     submit(endpoint=f"127.0.0.1:{operator.probe_port}")
     eventually(lambda: ns.condition("digits", "RendezvousReady").get("reason") == "EtcdDenied", what="the condition")
     assert f"127.0.0.1:{operator.probe_port}" in ns.condition("digits", "RendezvousReady")["message"]
 
 
-def test_operators_default_endpoint_serves_jobs_that_name_none(
+def test_the_default_endpoint_serves_jobs_without_one(
     ns: Namespace, start_operator: Callable[..., Operator], submit: Callable[..., str], endpoint: str
 ) -> None:
     operator = start_operator(ELASTICJOB_RENDEZVOUS_ENDPOINT=endpoint)
@@ -80,7 +82,7 @@ def test_operators_default_endpoint_serves_jobs_that_name_none(
     assert ns.is_true("digits", "RendezvousReady")
 
 
-def test_c10d_job_meets_at_worker_0_and_shrinks_without_an_etcd(
+def test_a_c10d_job_meets_at_worker_0_without_an_etcd(
     ns: Namespace, operator: Operator, submit: Callable[..., str]
 ) -> None:
     assert operator

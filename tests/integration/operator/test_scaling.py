@@ -1,7 +1,8 @@
-"""The number of workers: as wanted, as allowed, put off for a while, or by an autoscaler."""
+"""The number of worker pods: `kubectl scale`, allowed sizes, the scale-up delay and the autoscaler."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,11 @@ def resizing(ns: Namespace) -> tuple[str, str]:
     return found.get("status", ""), found.get("reason", "")
 
 
-def test_resize_shows_from_the_wish_to_the_training(ns: Namespace, training: Callable[..., Agents]) -> None:
+def indices(ns: Namespace) -> set[str]:
+    return {name.rpartition("-")[2] for name, pod in ns.workers().items() if "deletionTimestamp" not in pod["metadata"]}
+
+
+def test_status_shows_a_resize_until_training_has_the_new_size(ns: Namespace, training: Callable[..., Agents]) -> None:
     agents = training(replicas=2)
     eventually(lambda: resizing(ns) == ("False", "Resized"), what="no change of size is under way")
     ns.scale("digits", 3)
@@ -39,16 +44,7 @@ def test_resize_shows_from_the_wish_to_the_training(ns: Namespace, training: Cal
     assert resizing(ns) == ("False", "Resized"), "a worker that is lost is no change of size"
 
 
-def test_leaving_worker_is_drained_before_it_is_deleted(ns: Namespace, training: Callable[..., Agents]) -> None:
-    agents = training(replicas=3)
-    ns.scale("digits", 2)
-    eventually(lambda: set(ns.workers()) == {"digits-worker-0", "digits-worker-1"}, what="the highest leaves")
-    spec = agents.spec()
-    assert spec is not None
-    assert (spec.wanted, spec.members) == (2, ["digits-worker-0", "digits-worker-1"])
-
-
-def test_sizes_in_between_are_rounded_down(ns: Namespace, training: Callable[..., Agents]) -> None:
+def test_sizes_that_are_not_allowed_are_rounded_down(ns: Namespace, training: Callable[..., Agents]) -> None:
     agents = training(replicas=2, allowedReplicas=[2, 4])
     ns.scale("digits", 3)
     ns.scale("digits", 5)
@@ -59,7 +55,7 @@ def test_sizes_in_between_are_rounded_down(ns: Namespace, training: Callable[...
     eventually(lambda: ns.status("digits")["workers"] == "2/4", what="status says so")
 
 
-def test_more_workers_are_put_off_exactly_even_over_a_restart(
+def test_the_scale_up_delay_survives_a_restart_of_the_operator(
     ns: Namespace, operator: Operator, training: Callable[..., Agents]
 ) -> None:
     training(replicas=1, spec={"scaling": {"scaleUpDelaySeconds": 6}})
@@ -74,7 +70,7 @@ def test_more_workers_are_put_off_exactly_even_over_a_restart(
     assert min(created) >= due
 
 
-def test_metrics_make_an_autoscaler_that_is_kept_and_taken_away(
+def test_the_autoscaler_follows_the_spec_and_edits_are_reverted(
     ns: Namespace, operator: Operator, submit: Callable[..., str]
 ) -> None:
     assert operator
@@ -99,3 +95,46 @@ def test_metrics_make_an_autoscaler_that_is_kept_and_taken_away(
     )
     ns.patch("elasticjobs", "digits", {"spec": {"scaling": {"metrics": []}}})
     eventually(lambda: scaler() is None, what="it is gone")
+
+
+def test_scaling_down_tells_the_agents_before_it_deletes_pods(ns: Namespace, training: Callable[..., Agents]) -> None:
+    node = f"node-{uuid.uuid4().hex[:6]}"
+    ns.add_node(node)
+    agents = training(replicas=2, node=node)
+    ns.scale("digits", 4)
+    eventually(lambda: indices(ns) == {"0", "1", "2", "3"}, what="four workers")
+    for pod in ("digits-worker-2", "digits-worker-3"):
+        ns.run(pod, node)
+    told = eventually(lambda: (spec := agents.spec()) and spec.wanted == 4 and spec, what="the agents are told to grow")
+    assert told
+    assert told.members == [f"digits-worker-{index}" for index in range(4)]
+    agents.plan(2, size=4)
+    eventually(lambda: ns.status("digits")["worldSize"] == 4, what="world size")
+    eventually(lambda: ns.status("digits")["workers"] == "4/4", what="all are ready")
+
+    ns.scale("digits", 2)
+    eventually(lambda: indices(ns) == {"0", "1"}, what="the highest two are deleted")
+    # Bound pods stay until their kubelet ends them, so this is what the agents knew when SIGTERM came.
+    spec = agents.spec()
+    assert spec is not None
+    assert (spec.members, spec.draining) == (
+        ["digits-worker-0", "digits-worker-1"],
+        ["digits-worker-2", "digits-worker-3"],
+    )
+    assert ns.workers()["digits-worker-2"]["metadata"]["deletionGracePeriodSeconds"] == 30, (
+        "they get their time to save"
+    )
+    for pod in ("digits-worker-2", "digits-worker-3"):
+        ns.remove(pod)
+    eventually(lambda: (spec := agents.spec()) and spec.draining == [], what="nobody is draining any more")
+    assert ns.status("digits")["restarts"]["total"] == 0
+    ns.remove_node(node)
+
+
+def test_scaling_up_uses_the_lowest_free_index(ns: Namespace, training: Callable[..., Agents]) -> None:
+    training(replicas=3)
+    ns.scale("digits", 1)
+    eventually(lambda: indices(ns) == {"0"}, what="one worker")
+    ns.scale("digits", 2)
+    eventually(lambda: indices(ns) == {"0", "1"}, what="index 1 again")
+    assert ns.status("digits")["selector"] == "elasticjob.dev/job-name=digits,elasticjob.dev/component=worker"

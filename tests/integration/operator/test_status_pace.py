@@ -51,7 +51,7 @@ def says(ns: Namespace, workers: str) -> Callable[[], bool]:
     return lambda: bool(ns.status("digits").get("workers") == workers)
 
 
-def test_a_busy_job_is_written_once_a_second_and_nothing_is_lost(
+def test_a_busy_jobs_status_is_written_once_a_second_and_loses_nothing(
     ns: Namespace, door: Door, operator: Operator, submit: Callable[..., str]
 ) -> None:
     submit(replicas=4, spec={"rendezvous": {"backend": "c10d"}})  # with it Running follows the pods alone

@@ -14,7 +14,7 @@ from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
 
 
-def test_job_that_ended_unseen_stays_ended_though_its_pods_are_gone(
+def test_a_job_that_finished_unseen_stays_finished_without_its_pods(
     ns: Namespace, operator: Operator, training: Callable[..., Agents]
 ) -> None:
     agents = training(replicas=2)
@@ -27,7 +27,7 @@ def test_job_that_ended_unseen_stays_ended_though_its_pods_are_gone(
     assert ns.workers() == {}, "nothing was made anew"
 
 
-def test_job_whose_pods_went_unseen_goes_on_where_etcd_knows_of_no_end(
+def test_a_job_whose_pods_vanished_continues_unless_etcd_has_an_outcome(
     ns: Namespace, operator: Operator, training: Callable[..., Agents]
 ) -> None:
     training(replicas=2)
@@ -38,7 +38,7 @@ def test_job_whose_pods_went_unseen_goes_on_where_etcd_knows_of_no_end(
     eventually(lambda: len(ns.workers()) == 2, 60, what="new workers")
 
 
-def test_sidecar_that_runs_on_after_the_end_holds_no_gpu(ns: Namespace, training: Callable[..., Agents]) -> None:
+def test_a_sidecar_that_keeps_running_after_the_end_is_deleted(ns: Namespace, training: Callable[..., Agents]) -> None:
     agents = training(replicas=2, template=TWO)
     agents.outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
     ended = {"terminated": {"exitCode": 0, "reason": "Completed", "startedAt": rfc3339(-60), "finishedAt": rfc3339()}}

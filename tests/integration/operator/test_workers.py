@@ -41,16 +41,7 @@ def uid_of(ns: Namespace, pod: str) -> str:
     return str(found["metadata"]["uid"])
 
 
-def test_pod_deleted_by_hand_comes_back_and_is_free(ns: Namespace, training: Callable[..., Agents]) -> None:
-    training(replicas=3)
-    before = uid_of(ns, "digits-worker-1")
-    ns.delete("pods", "digits-worker-1")
-    successor(ns, "digits-worker-1", before)
-    assert len(ns.workers()) == 3
-    assert ns.status("digits")["restarts"]["total"] == 0
-
-
-def test_failed_pod_counts_and_is_replaced_and_its_member_evicted(
+def test_a_failed_pod_counts_is_replaced_and_its_member_is_evicted(
     ns: Namespace, training: Callable[..., Agents]
 ) -> None:
     agents = training(replicas=2)
@@ -65,21 +56,7 @@ def test_failed_pod_counts_and_is_replaced_and_its_member_evicted(
     eventually(lambda: agents.members() == [], what="the dead member's key is gone")
 
 
-def test_evicted_pod_is_replaced_for_free(ns: Namespace, training: Callable[..., Agents]) -> None:
-    training(replicas=2)
-    before = uid_of(ns, "digits-worker-0")
-    condition = {
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": "PreemptionByScheduler",
-        "message": "preempted",
-    }
-    ns.patch("pods", "digits-worker-0", {"status": {"phase": "Failed", "conditions": [condition]}}, "status")
-    successor(ns, "digits-worker-0", before)
-    assert ns.status("digits")["restarts"]["total"] == 0
-
-
-def test_budget_spent_by_pods_that_fail_ends_the_job(ns: Namespace, training: Callable[..., Agents]) -> None:
+def test_failed_pods_exhaust_the_restart_budget(ns: Namespace, training: Callable[..., Agents]) -> None:
     training(replicas=1, spec={"restartPolicy": {"maxRestarts": 1}})
     before = uid_of(ns, "digits-worker-0")
     ns.end("digits-worker-0", 1, at=rfc3339(-60), started=rfc3339(-600))
@@ -92,7 +69,7 @@ def test_budget_spent_by_pods_that_fail_ends_the_job(ns: Namespace, training: Ca
     assert set(ns.workers()) == {"digits-worker-0"}, "the failed pod stays for its log"
 
 
-def test_dead_node_pod_terminating_forever_is_forced_out_and_replaced(
+def test_a_pod_on_a_dead_node_is_deleted_by_force_and_replaced(
     ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]
 ) -> None:
     good, bad = nodes
@@ -122,7 +99,7 @@ def test_dead_node_pod_terminating_forever_is_forced_out_and_replaced(
     ]
 
 
-def test_pod_of_a_ready_node_is_left_to_its_kubelet(
+def test_a_pod_on_a_ready_node_is_left_to_its_kubelet(
     ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents]
 ) -> None:
     good, bad = nodes
@@ -137,7 +114,7 @@ def test_pod_of_a_ready_node_is_left_to_its_kubelet(
     successor(ns, "digits-worker-1", before)
 
 
-def test_image_that_cannot_be_pulled_is_shown_and_not_replaced(
+def test_an_image_pull_error_is_shown_and_the_pod_kept(
     ns: Namespace, operator: Operator, submit: Callable[..., str]
 ) -> None:
     assert operator
@@ -159,7 +136,7 @@ def test_image_that_cannot_be_pulled_is_shown_and_not_replaced(
     assert uid_of(ns, "digits-worker-0") == before
 
 
-def test_quota_is_shown_in_the_servers_words_and_growth_goes_on_when_it_is_lifted(
+def test_a_quota_is_shown_and_scaling_up_continues_once_it_is_raised(
     ns: Namespace, training: Callable[..., Agents]
 ) -> None:
     training(replicas=2)
@@ -195,7 +172,7 @@ def test_quota_is_shown_in_the_servers_words_and_growth_goes_on_when_it_is_lifte
     assert ns.status("digits")["restarts"]["total"] == 0
 
 
-def test_autoscaler_that_cannot_be_is_told_and_holds_no_worker_back(
+def test_a_rejected_autoscaler_is_shown_and_delays_no_worker_pod(
     ns: Namespace, operator: Operator, submit: Callable[..., str]
 ) -> None:
     assert operator
@@ -208,7 +185,7 @@ def test_autoscaler_that_cannot_be_is_told_and_holds_no_worker_back(
     successor(ns, "digits-worker-0", before)
 
 
-def test_pod_stuck_on_a_ready_node_is_forced_out_in_the_end(
+def test_a_pod_stuck_on_a_ready_node_is_deleted_by_force_in_the_end(
     ns: Namespace, start_operator: Callable[..., Operator], submit: Callable[..., str], nodes: tuple[str, str]
 ) -> None:
     """A volume that does not unmount, say."""
@@ -225,7 +202,7 @@ def test_pod_stuck_on_a_ready_node_is_forced_out_in_the_end(
     eventually(lambda: words in [each["message"] for each in ns.events("digits")], what="the operator says so")
 
 
-def test_somebody_elses_service_of_the_name_is_not_touched(
+def test_a_foreign_service_of_the_same_name_is_not_touched(
     ns: Namespace, operator: Operator, submit: Callable[..., str]
 ) -> None:
     assert operator
@@ -240,7 +217,7 @@ def test_somebody_elses_service_of_the_name_is_not_touched(
     eventually(lambda: ns.all("services").get("digits", {}).get("spec", {}).get("clusterIP") == "None", what="our own")
 
 
-def test_job_made_again_under_its_name_waits_for_the_old_pods(
+def test_a_recreated_job_waits_for_the_pods_of_its_predecessor(
     ns: Namespace, nodes: tuple[str, str], training: Callable[..., Agents], submit: Callable[..., str]
 ) -> None:
     training(replicas=2, node=nodes[0])
@@ -258,7 +235,7 @@ def test_job_made_again_under_its_name_waits_for_the_old_pods(
     assert ns.status("digits")["round"] == 0, "nothing of the old job's status"
 
 
-def test_rule_fails_the_job_at_once(ns: Namespace, training: Callable[..., Agents]) -> None:
+def test_a_failure_rule_fails_the_job_at_once(ns: Namespace, training: Callable[..., Agents]) -> None:
     rules = [{"exitCodes": [42], "action": "Fail"}]
     training(replicas=2, spec={"restartPolicy": {"maxRestarts": 9, "rules": rules}})
     ns.end("digits-worker-1", 42, at=rfc3339(), message="bad data")
@@ -268,7 +245,7 @@ def test_rule_fails_the_job_at_once(ns: Namespace, training: Callable[..., Agent
     assert ns.status("digits")["restarts"]["byCause"] == {"ApplicationError": 1}
 
 
-def test_ignored_failure_is_replaced_and_free_and_the_agents_are_told_what_is_left(
+def test_an_ignored_failure_is_free_and_the_agents_learn_the_remaining_budget(
     ns: Namespace, training: Callable[..., Agents]
 ) -> None:
     rules = [{"reasons": ["OutOfMemory"], "action": "Ignore"}]

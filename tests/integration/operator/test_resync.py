@@ -62,7 +62,9 @@ async def change(bench: Bench, ns: Namespace, replicas: int) -> None:
     await until(lambda: bench.jobs.version((ns.name, "digits")) >= version, "the change is found")
 
 
-async def test_operator_silently_stops_watching(bench: Bench, ns: Namespace, submit: Callable[..., str]) -> None:
+async def test_missed_changes_are_found_and_a_silent_watch_is_reported_dead(
+    bench: Bench, ns: Namespace, submit: Callable[..., str]
+) -> None:
     """What the watch never told of is found; a watch that misses again and again, and tells nothing, is called dead."""
     key = (ns.name, "digits")
     await asyncio.to_thread(submit)
@@ -78,9 +80,7 @@ async def test_operator_silently_stops_watching(bench: Bench, ns: Namespace, sub
     assert bench.deaths == 1
 
 
-async def test_job_that_vanished_while_nobody_watched_is_forgotten(
-    bench: Bench, ns: Namespace, submit: Callable[..., str]
-) -> None:
+async def test_a_job_deleted_unseen_is_forgotten(bench: Bench, ns: Namespace, submit: Callable[..., str]) -> None:
     key = (ns.name, "digits")
     await asyncio.to_thread(submit)
     await until(lambda: bench.jobs.body(key) is not None)
@@ -88,16 +88,16 @@ async def test_job_that_vanished_while_nobody_watched_is_forgotten(
     await until(lambda: bench.jobs.body(key) is None, "the job is forgotten")
 
 
-async def test_every_job_is_looked_at_again(bench: Bench, ns: Namespace, submit: Callable[..., str]) -> None:
+async def test_every_job_is_requeued_periodically(bench: Bench, ns: Namespace, submit: Callable[..., str]) -> None:
     await asyncio.to_thread(submit)
     await until(lambda: bench.woken.count((ns.name, "digits")) >= 3)
 
 
-async def test_watch_begun_anew_is_followed_by_audits_at_once(
+async def test_a_restarted_watch_is_followed_by_a_resync_at_once(
     api: KubeClient, ns: Namespace, submit: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It tells of what is there, not of what vanished while there was none."""
-    monkeypatch.setattr("elasticjob_operator.controller.resync.HURRY_SECONDS", 0.1)
+    monkeypatch.setattr("elasticjob_operator.controller.resync.RESTART_SECONDS", 0.1)
     bench = Bench(api, ns, seconds=3600)
     await asyncio.to_thread(submit)
     bench.jobs.put(await asyncio.to_thread(ns.job, "digits"))
