@@ -26,7 +26,7 @@ from benchmarks.operator import scale, scenarios
 from benchmarks.operator.fake_cluster import Client, FakeCluster
 from benchmarks.operator.process import Operator
 
-REACH = {
+TARGETS = {
     "created / bare": 1.4,
     "status / bare running": 1.4,
     "API calls per pod beyond create": 2.0,
@@ -35,7 +35,7 @@ REACH = {
     "storm: reconcile p99, s": 1.0,
     "in the end: peak of memory, MiB": 512.0,
 }
-"""What is to be reached, at most."""
+"""Targets: the most that a figure may be."""
 
 
 def main() -> int:
@@ -46,7 +46,7 @@ def main() -> int:
         "scenarios", nargs="*", default=["big", "idle", "own"], choices=["big", "idle", "own", "scale"], help="(all)"
     )
     parser.add_argument("--big", type=int, default=1000, help="workers of the one job (1000)")
-    parser.add_argument("--rounds", type=int, default=3, help="of `big`, of which the medians count (3)")
+    parser.add_argument("--rounds", type=int, default=3, help="repetitions of `big`; medians are shown (3)")
     parser.add_argument("--jobs", type=int, default=1000, help="small jobs (1000)")
     parser.add_argument("--workers", type=int, default=4, help="of a small job (4)")
     parser.add_argument("--scale-jobs", type=int, default=5000, help="of `scale`, with --workers pods each (5000)")
@@ -107,7 +107,7 @@ def _show(console: Console, scenario: str, figures: dict[str, float]) -> bool:
         table.add_column(column, justify="left" if not column else "right")
     good = True
     for name, value in figures.items():
-        limit = REACH.get(name)
+        limit = TARGETS.get(name)
         missed = limit is not None and value > limit
         good = good and not missed
         text = f"{value:.3g}" if value < 100 else f"{value:.0f}"

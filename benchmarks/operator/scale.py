@@ -116,8 +116,11 @@ def _cost(operator: Operator, name: str) -> dict[str, float]:
 
 
 def _requests(spent: Samples, jobs: int) -> dict[str, float]:
-    rounds = spent["elasticjob_reconcile_seconds_count"] / jobs
-    return {"start: rounds per job": rounds, "start: API calls but for watches": sum(requests(spent).values())}
+    reconciliations = spent["elasticjob_reconcile_seconds_count"] / jobs
+    return {
+        "start: reconciliations per job": reconciliations,
+        "start: API calls but for watches": sum(requests(spent).values()),
+    }
 
 
 async def _original(client: Client, meeting: Etcd, workers: int, endpoint: str) -> Original:
@@ -208,7 +211,7 @@ async def _flap(client: Client, operator: Operator) -> dict[str, float]:
     return {
         "flap: nodes": NODES / 2,
         "flap: operator's CPU, s": operator.cost().cpu - cpu,
-        "flap: rounds": spent["elasticjob_reconcile_seconds_count"],
+        "flap: reconciliations": spent["elasticjob_reconcile_seconds_count"],
         "flap: API calls": sum(requests(spent).values()),
         "flap: longest wait for /healthz, s": max(waits, default=0.0),
     }

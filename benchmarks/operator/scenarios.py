@@ -1,4 +1,4 @@
-"""What is measured. Each returns figures by name."""
+"""The scenarios. Each returns its figures by name."""
 
 from __future__ import annotations
 
@@ -80,10 +80,12 @@ def _healthy(url: str) -> bool:
     return False
 
 
-async def big_jobs(client: Client, operator: Operator, workers: int, endpoint: str, rounds: int) -> dict[str, float]:
-    """The median of so many rounds, figure by figure: what else the machine does hits operator and bare client at
+async def big_jobs(
+    client: Client, operator: Operator, workers: int, endpoint: str, repetitions: int
+) -> dict[str, float]:
+    """The median of several repetitions, figure by figure: other load on the machine hits operator and bare client at
     different times."""
-    found = [await _big_job(client, operator, workers, endpoint) for _ in range(rounds)]
+    found = [await _big_job(client, operator, workers, endpoint) for _ in range(repetitions)]
     return {name: statistics.median(each[name] for each in found) for name in found[0]}
 
 
@@ -189,7 +191,7 @@ async def _storm(client: Client, operator: Operator, ns: str, pods: PodCount, to
         "storm: pods that fail": len(victims),
         "storm: telling the API server, s": sent,
         "storm: all replaced and running, s": took,
-        "storm: rounds per failure": spent["elasticjob_reconcile_seconds_count"] / len(victims),
+        "storm: reconciliations per failure": spent["elasticjob_reconcile_seconds_count"] / len(victims),
         "storm: API calls per failure": sum(requests(spent).values()) / len(victims),
         "storm: reconcile p50, s": quantile(spent, "elasticjob_reconcile_seconds", 0.5),
         "storm: reconcile p99, s": quantile(spent, "elasticjob_reconcile_seconds", 0.99),

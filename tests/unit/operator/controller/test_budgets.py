@@ -39,7 +39,7 @@ def reconciler(run_watches: RunWatches) -> Reconciler:
     return Reconciler(Settings(), JobCache(), None, run_watches, None, WorkQueue())  # type: ignore[arg-type]
 
 
-async def test_a_frozen_etcd_is_waited_for_once_and_not_for_each_dead_member() -> None:
+async def test_a_frozen_etcd_is_waited_for_once_not_per_dead_member() -> None:
     run_watches = RunWatches(answers=False)
     await reconciler(run_watches)._write_rendezvous(
         KEY, [EvictMember(member=f"w-{number}", reason="lost") for number in range(100)]
@@ -47,7 +47,7 @@ async def test_a_frozen_etcd_is_waited_for_once_and_not_for_each_dead_member() -
     assert run_watches.asked == ETCD_WRITES, "all at the same time"
 
 
-async def test_dead_members_are_evicted_several_at_once_and_all_of_them() -> None:
+async def test_all_dead_members_are_evicted_concurrently() -> None:
     run_watches = RunWatches(answers=True)
     await reconciler(run_watches)._write_rendezvous(
         KEY, [EvictMember(member=f"w-{number}", reason="lost") for number in range(100)]
@@ -59,10 +59,10 @@ async def test_dead_members_are_evicted_several_at_once_and_all_of_them() -> Non
     ("rejections", "longest", "seconds"),
     [(1, 60, 1), (2, 60, 2), (5, 60, 16), (7, 60, 60), (1000, 60, 60), (9, 30, 30)],
 )
-def test_after_each_refusal_the_next_try_comes_later(rejections: int, longest: float, seconds: float) -> None:
+def test_each_rejection_delays_the_next_retry_further(rejections: int, longest: float, seconds: float) -> None:
     assert retry_delay(rejections, longest=longest) == seconds
 
 
 @pytest.mark.parametrize(("conflicts", "seconds"), [(0, 0.0), (1, 0.05), (3, 0.2), (1000, MAX_CONFLICT_SECONDS)])
-def test_a_late_status_is_decided_anew_at_once_and_then_ever_later(conflicts: int, seconds: float) -> None:
+def test_conflicts_are_retried_at_once_and_then_with_growing_delays(conflicts: int, seconds: float) -> None:
     assert conflict_delay(conflicts) == pytest.approx(seconds)

@@ -18,7 +18,7 @@ def body(version: int, uid: str = "u", replicas: Any = 1) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"workers": {"replicas": replicas, "template": TEMPLATE}}}
 
 
-def test_an_event_older_than_our_own_write_is_no_news() -> None:
+def test_an_event_older_than_our_own_write_is_ignored() -> None:
     """The answer to a status write is ahead of the watch: the old status must not come back."""
     jobs = JobCache()
     assert jobs.put(body(5))
@@ -31,7 +31,7 @@ def test_an_event_older_than_our_own_write_is_no_news() -> None:
     assert jobs.version(KEY) == 6
 
 
-def test_a_new_job_of_the_name_takes_the_place() -> None:
+def test_a_new_job_of_the_same_name_replaces_the_old_one() -> None:
     jobs = JobCache()
     jobs.put(body(5, "old"))
     assert jobs.put(body(9, "new"))
@@ -42,7 +42,7 @@ def test_a_new_job_of_the_name_takes_the_place() -> None:
     assert list(jobs) == []
 
 
-def test_what_cannot_be_read_says_which_field() -> None:
+def test_an_invalid_job_is_reported_with_the_field() -> None:
     jobs = JobCache()
     jobs.put(body(1, replicas="many"))
     with pytest.raises(InvalidJobError, match=r"spec\.workers\.replicas"):
@@ -71,7 +71,7 @@ def test_conditions_are_counted_over_all_jobs() -> None:
     assert not any(jobs.conditions.values())
 
 
-def test_jobs_at_rest_are_kept_small_and_are_read_again_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_jobs_are_kept_as_json_and_parsed_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PARSED", 2)
     jobs = JobCache()
     for number in range(4):
@@ -94,7 +94,7 @@ def test_jobs_at_rest_are_kept_small_and_are_read_again_when_asked_for(monkeypat
     assert len(jobs._known["ml", "job-0"].body) < 500
 
 
-def test_a_job_at_rest_takes_little_more_than_its_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_job_takes_little_more_than_its_json(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five thousand of them, parsed, took more than the operator may have."""
     monkeypatch.setattr(module, "PARSED", 0)
     environment = [{"name": f"SETTING_{number}", "value": "of the environment"} for number in range(40)]

@@ -36,7 +36,7 @@ AT_ONCE = {
 
 
 @pytest.mark.parametrize("what", HELD)
-def test_what_nothing_waits_for_is_written_once_a_second(what: str) -> None:
+def test_a_status_that_no_action_waits_for_is_written_once_a_second(what: str) -> None:
     assert not actions_wait(TRAINS, HELD[what])
     assert seconds_to_hold(TRAINS, HELD[what], since=0.0) == STATUS_SECONDS
     assert seconds_to_hold(TRAINS, HELD[what], since=0.75) == pytest.approx(0.25)
@@ -45,11 +45,11 @@ def test_what_nothing_waits_for_is_written_once_a_second(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", AT_ONCE)
-def test_what_deeds_wait_for_is_written_at_once(what: str) -> None:
+def test_a_status_that_actions_wait_for_is_written_at_once(what: str) -> None:
     assert seconds_to_hold(TRAINS, AT_ONCE[what], since=0.0) == 0.0
 
 
-def test_a_round_that_did_something_leaves_its_status_to_the_next() -> None:
+def test_a_reconciliation_with_actions_leaves_its_status_to_the_next() -> None:
     """Which is woken by what was done: accepted, and four workers, is one write."""
     changed = HELD["a count"]
     assert seconds_to_hold(TRAINS, changed, since=100.0, done=True) == FOLLOW_UP_SECONDS, (
@@ -63,16 +63,16 @@ def test_a_round_that_did_something_leaves_its_status_to_the_next() -> None:
         assert seconds_to_hold(TRAINS, wanted, since=0.0, done=True) == 0.0, name
 
 
-def test_a_failure_that_is_written_already_holds_nothing_up() -> None:
+def test_a_failure_already_written_does_not_force_a_write() -> None:
     written = TRAINS.model_copy(update={"last_failure": OF_A_POD})
     assert not actions_wait(written, written.model_copy(update={"workers": "3/4"}))
 
 
-def test_the_end_of_rest_is_written_at_once_too() -> None:
+def test_the_end_of_a_suspension_is_written_at_once() -> None:
     assert actions_wait(make_status(ConditionType.SUSPENDED), TRAINS)
 
 
-def test_what_is_held_is_what_will_be_read() -> None:
+def test_a_pending_status_is_what_will_be_read_back() -> None:
     """Policies compare times of status with those of plans: they must not see parts of a second that are gone once it
     is written."""
     held = as_written(TRAINS.model_copy(update={"start_time": at(0.75)}))

@@ -47,7 +47,7 @@ class Bench:
         self.names: list[tuple[str, str]] = []
         self.seen: list[Status] = []
         self.actions = 0
-        """Rounds that create something, from now on."""
+        """Reconciliations that create something, from now on."""
         self._decided = Plan(status=Status())
         reconciler = Reconciler(Settings(), self.jobs, self, self, self, self.queue)  # type: ignore[arg-type]
         monkeypatch.setattr("elasticjob_operator.controller.reconciler.plan", self._plan)
@@ -65,7 +65,7 @@ class Bench:
         self._monkeypatch.setattr(status_throttle, "STATUS_SECONDS", seconds)
 
     async def decide(self, status: Status, *stories: str) -> None:
-        """A round with that plan."""
+        """A reconciliation with that plan."""
         self._decided = Plan(
             status=status, events=tuple(JobEvent(reason=Reason.TRAINING, message=each) for each in stories)
         )
@@ -82,7 +82,7 @@ class Bench:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    # The cluster, the sessions and the teller
+    # Cluster, RunWatches and EventRecorder
 
     def observe(self, *_: Any) -> JobState:
         return JobState()
@@ -141,7 +141,7 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
     await bench.close()
 
 
-async def test_the_first_change_is_written_at_once_and_the_rest_held(bench: Bench) -> None:
+async def test_the_first_change_is_written_at_once_and_later_ones_held(bench: Bench) -> None:
     await bench.decide(ACCEPTED, "accepted")
     await until(lambda: bench.told == ["accepted"])
     await bench.decide(RUNS, "runs")
@@ -150,7 +150,7 @@ async def test_the_first_change_is_written_at_once_and_the_rest_held(bench: Benc
     assert bench.told == ["accepted"], "no Event before its write"
 
 
-async def test_what_is_held_is_written_in_one_go_with_all_that_happened(bench: Bench) -> None:
+async def test_held_changes_are_written_together_with_all_events(bench: Bench) -> None:
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
     await bench.decide(RUNS, "runs")
@@ -162,7 +162,7 @@ async def test_what_is_held_is_written_in_one_go_with_all_that_happened(bench: B
     await until(lambda: bench.told == ["runs", "restarts", "runs again"], "in order, each once")
 
 
-async def test_rounds_go_on_from_what_is_held(bench: Bench) -> None:
+async def test_reconciliations_continue_from_the_pending_status(bench: Bench) -> None:
     """Else a restart that is over within the second would never have been."""
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
@@ -171,7 +171,7 @@ async def test_rounds_go_on_from_what_is_held(bench: Bench) -> None:
     assert bench.seen[-1] == RESTARTS
 
 
-async def test_back_to_what_is_written_is_no_write_but_is_told(bench: Bench) -> None:
+async def test_a_change_that_is_undone_causes_events_but_no_write(bench: Bench) -> None:
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
     await bench.decide(RUNS, "runs")
@@ -180,7 +180,7 @@ async def test_back_to_what_is_written_is_no_write_but_is_told(bench: Bench) -> 
     assert bench.writes == [ACCEPTED]
 
 
-async def test_the_end_is_never_held(bench: Bench) -> None:
+async def test_the_end_of_a_job_is_written_at_once(bench: Bench) -> None:
     await bench.decide(ACCEPTED)
     await bench.decide(RUNS, "runs")
     await bench.decide(ENDED, "ended")
@@ -188,7 +188,7 @@ async def test_the_end_is_never_held(bench: Bench) -> None:
     await until(lambda: bench.told == ["runs", "ended"])
 
 
-async def test_a_write_that_failed_is_decided_again_and_loses_nothing(bench: Bench) -> None:
+async def test_a_failed_write_is_retried_and_loses_nothing(bench: Bench) -> None:
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
     await bench.decide(RUNS, "runs")
@@ -198,15 +198,15 @@ async def test_a_write_that_failed_is_decided_again_and_loses_nothing(bench: Ben
     assert bench.told == ["runs"]
 
 
-async def test_what_a_round_did_and_what_came_of_it_is_one_write(bench: Bench) -> None:
+async def test_an_action_and_its_result_are_one_write(bench: Bench) -> None:
     bench.actions = 1
     await bench.decide(ACCEPTED, "accepted")
     await until(lambda: bench.writes == [ACCEPTED])
-    assert len(bench.seen) == 2, "by the round after"
+    assert len(bench.seen) == 2, "by the next reconciliation"
     await until(lambda: [each.split()[0] for each in bench.told] == ["accepted", "Created"])
 
 
-async def test_the_same_deed_done_twice_is_two_events_though_nothing_was_written_between(bench: Bench) -> None:
+async def test_the_same_action_twice_is_two_events_without_a_write_in_between(bench: Bench) -> None:
     """An Event's name is made of the job's version and the words: the second one would be taken for the first."""
     bench.actions = 1
     await bench.decide(ACCEPTED)
@@ -220,22 +220,22 @@ async def test_the_same_deed_done_twice_is_two_events_though_nothing_was_written
     assert len(set(bench.names)) == 3
 
 
-async def test_a_job_with_something_to_do_in_every_round_is_written_all_the_same(bench: Bench) -> None:
+async def test_a_job_with_actions_in_every_reconciliation_is_still_written(bench: Bench) -> None:
     bench.set_second(0.2)
     bench.actions = 10**9
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
 
 
-async def test_change_of_the_spec_that_the_answer_to_a_write_brings_first_is_looked_at(bench: Bench) -> None:
+async def test_a_spec_change_first_seen_in_a_write_response_is_reconciled(bench: Bench) -> None:
     """The watch tells of it later, as of something known: a suspension would be seen a minute later."""
     bench.generation = 2
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
-    await until(lambda: len(bench.seen) == 2, "another round")
+    await until(lambda: len(bench.seen) == 2, "another reconciliation")
 
 
-async def test_a_status_decided_on_an_older_job_is_decided_anew_at_once_and_loses_nothing(bench: Bench) -> None:
+async def test_a_conflicting_status_is_decided_again_at_once_and_loses_nothing(bench: Bench) -> None:
     """A user edits the job, and the watch has not told yet."""
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
@@ -246,7 +246,7 @@ async def test_a_status_decided_on_an_older_job_is_decided_anew_at_once_and_lose
     await until(lambda: bench.told == ["ended"])
 
 
-async def test_the_end_that_another_operator_wrote_is_never_undone_by_what_was_held_back(bench: Bench) -> None:
+async def test_a_pending_status_never_undoes_an_end_written_by_another_operator(bench: Bench) -> None:
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
     await bench.decide(RUNS)  # held back
@@ -255,7 +255,7 @@ async def test_the_end_that_another_operator_wrote_is_never_undone_by_what_was_h
     await until(lambda: bench.seen[-1] == ENDED, "planned from the end, not from what was held")
 
 
-async def test_a_job_that_is_edited_without_a_pause_is_written_in_the_end(bench: Bench) -> None:
+async def test_a_continuously_edited_job_is_written_eventually(bench: Bench) -> None:
     bench.set_second(0.05)
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])

@@ -45,14 +45,14 @@ async def bench() -> object:
     await bench.close()
 
 
-async def test_a_key_added_often_is_worked_on_once(bench: Bench) -> None:
+async def test_a_key_added_often_is_processed_once(bench: Bench) -> None:
     for _ in range(100):
         bench.queue.add("a")
     await until(lambda: bench.done == ["a"])
     assert len(bench.queue) == 0
 
 
-async def test_a_key_added_while_worked_on_comes_again_after(bench: Bench) -> None:
+async def test_a_key_added_while_processed_is_processed_again(bench: Bench) -> None:
     bench.hold["a"] = asyncio.Event()
     bench.queue.add("a")
     await until(lambda: "a" in bench.running)
@@ -64,7 +64,7 @@ async def test_a_key_added_while_worked_on_comes_again_after(bench: Bench) -> No
     await until(lambda: bench.done == ["b", "a", "a"])
 
 
-async def test_a_failing_key_comes_again_after_a_growing_wait_and_holds_nobody_up(bench: Bench) -> None:
+async def test_a_failing_key_is_retried_with_backoff_and_delays_no_other(bench: Bench) -> None:
     loop = asyncio.get_running_loop()
     started = loop.time()
     bench.fail["bad"] = 2
@@ -83,7 +83,7 @@ async def test_the_earliest_of_several_timers_wins(bench: Bench) -> None:
     await until(lambda: bench.done == ["a"])
 
 
-async def test_an_add_makes_a_timer_void(bench: Bench) -> None:
+async def test_an_add_cancels_the_timer(bench: Bench) -> None:
     bench.queue.add_at("a", asyncio.get_running_loop().time() + 0.1)
     bench.queue.add("a")
     await until(lambda: bench.done == ["a"])
@@ -92,7 +92,7 @@ async def test_an_add_makes_a_timer_void(bench: Bench) -> None:
     assert bench.done == ["a", "b"]
 
 
-async def test_a_bug_in_one_job_stops_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_in_one_job_does_not_stop_others(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     original = bench._handle
 
     async def handle(key: str) -> None:
@@ -111,7 +111,7 @@ async def test_a_bug_in_one_job_stops_no_other(bench: Bench, caplog: pytest.LogC
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_what_comes_while_a_key_rests_is_worked_on_once_and_soon() -> None:
+async def test_additions_during_the_cooldown_are_processed_once_and_soon() -> None:
     worked: list[float] = []
     loop = asyncio.get_running_loop()
     queue: WorkQueue[str] = WorkQueue(cooldown=lambda _: 0.1)
@@ -134,7 +134,7 @@ async def test_what_comes_while_a_key_rests_is_worked_on_once_and_soon() -> None
     task.cancel()
 
 
-async def test_depth_and_age_are_those_of_what_waits() -> None:
+async def test_depth_and_age_count_waiting_keys() -> None:
     queue: WorkQueue[str] = WorkQueue()
     assert (len(queue), queue.age) == (0, 0.0)
     queue.add("a")
@@ -144,7 +144,7 @@ async def test_depth_and_age_are_those_of_what_waits() -> None:
     assert queue.age >= 0.02
 
 
-async def test_rounds_that_hang_hold_no_workers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hanging_reconciliations_occupy_no_workers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs whose webhook or etcd is silent, more than there are workers."""
     monkeypatch.setattr(module, "WORKER_SECONDS", 0.05)
     hanging = [f"hangs-{number}" for number in range(10)]
@@ -160,9 +160,7 @@ async def test_rounds_that_hang_hold_no_workers(bench: Bench, monkeypatch: pytes
     await until(lambda: len(bench.done) == 21)
 
 
-async def test_of_keys_known_to_be_slow_so_many_are_worked_on_at_once(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_keys_are_limited(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WORKER_SECONDS", 0.02)
     monkeypatch.setattr(module, "MAX_SLOW", 3)
     monkeypatch.setattr(module, "SLOW_WAIT", 0.02)

@@ -54,7 +54,7 @@ async def test_reads_writes_and_watches(proxy: Proxy, shared: SharedResources) -
     assert [[kv.value for kv in kvs] for kvs in found.reads] == [["π"], []]
 
 
-async def test_server_that_falls_silent_is_found_by_the_probe(
+async def test_a_silent_server_is_detected_by_the_probe(
     proxy: Proxy, shared: SharedResources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STALL_SECONDS", 0.2)
@@ -67,14 +67,14 @@ async def test_server_that_falls_silent_is_found_by_the_probe(
             await anext(stream)
 
 
-async def test_server_that_is_asked_and_answers_is_told_of_as_alive(proxy: Proxy, shared: SharedResources) -> None:
+async def test_a_server_that_responds_to_the_probe_is_alive(proxy: Proxy, shared: SharedResources) -> None:
     etcd = AsyncEtcdClient(f"127.0.0.1:{proxy.port}", shared)
     async with contextlib.aclosing(etcd.watch(RUNS, await etcd.revision("/elasticjob/") + 1, lambda: 0.05)) as stream:
         for _ in range(3):
             assert await anext(stream) == ()
 
 
-async def test_cut_stream_ends_the_watch(proxy: Proxy, shared: SharedResources) -> None:
+async def test_a_broken_stream_ends_the_watch(proxy: Proxy, shared: SharedResources) -> None:
     etcd = AsyncEtcdClient(f"127.0.0.1:{proxy.port}", shared)
     async with contextlib.aclosing(etcd.watch(RUNS, 1, patient)) as stream:
         assert await anext(stream) == ()
@@ -83,7 +83,7 @@ async def test_cut_stream_ends_the_watch(proxy: Proxy, shared: SharedResources) 
             await anext(stream)
 
 
-async def test_next_endpoint_after_a_failure(server: EmbeddedServer, shared: SharedResources) -> None:
+async def test_a_failure_moves_on_to_the_next_endpoint(server: EmbeddedServer, shared: SharedResources) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = taken.getsockname()[1]
     etcd = AsyncEtcdClient(f"127.0.0.1:{nobody},{server.endpoint}", shared)
@@ -94,7 +94,7 @@ async def test_next_endpoint_after_a_failure(server: EmbeddedServer, shared: Sha
     raise AssertionError("neither endpoint was good")
 
 
-async def test_refused_connection_is_told_with_address_and_cause(shared: SharedResources) -> None:
+async def test_a_refused_connection_is_reported_with_address_and_cause(shared: SharedResources) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         nobody = taken.getsockname()[1]
     with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{nobody}: Connection refused"):
@@ -102,7 +102,7 @@ async def test_refused_connection_is_told_with_address_and_cause(shared: SharedR
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-x\r\n", b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno"])
-async def test_what_is_no_etcd_is_said(answer: bytes, shared: SharedResources) -> None:
+async def test_a_server_that_is_not_etcd_is_reported(answer: bytes, shared: SharedResources) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -117,6 +117,6 @@ async def test_what_is_no_etcd_is_said(answer: bytes, shared: SharedResources) -
 
 
 @pytest.mark.parametrize("endpoint", ["", "http://", "etcd:port", "user:pw@etcd:2379"])
-def test_endpoint_that_is_no_address_is_a_value_error(endpoint: str) -> None:
+def test_an_invalid_endpoint_is_a_value_error(endpoint: str) -> None:
     with pytest.raises(ValueError, match="endpoint"):
         AsyncEtcdClient(endpoint, SharedResources())

@@ -57,7 +57,7 @@ async def watch() -> AsyncIterator[Watch]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_hostile_endpoint_is_an_error_within_bounds(
+async def test_a_hostile_endpoint_causes_an_error_within_bounds(
     kind: str, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch_stream, "LINE_SECONDS", 1.0)
@@ -86,7 +86,7 @@ async def test_hostile_endpoint_is_an_error_within_bounds(
         assert secret not in error
 
 
-async def test_flood_leaves_the_loop_to_others(watch: Watch) -> None:
+async def test_a_flood_of_events_does_not_block_the_event_loop(watch: Watch) -> None:
     """Both floods at once, and an honest job's writes among them."""
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(EmbeddedServer())
@@ -107,7 +107,7 @@ async def test_flood_leaves_the_loop_to_others(watch: Watch) -> None:
     assert slowest < watch_stream.OPEN_SECONDS, "no write of the honest job ran into its deadline"
 
 
-async def test_endpoint_of_a_thousand_connections_is_not_opened() -> None:
+async def test_connections_to_one_endpoint_are_limited() -> None:
     """Calls to one endpoint that does not answer: so many connections as may be, whatever is asked."""
     accepted = 0
     release = asyncio.Event()
@@ -131,7 +131,7 @@ async def test_endpoint_of_a_thousand_connections_is_not_opened() -> None:
     server.close()
 
 
-async def test_what_is_answered_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_responses_are_not_disclosed_in_errors(caplog: pytest.LogCaptureFixture) -> None:
     with hostile("secret") as endpoint:
         run_watches = RunWatches(lambda _: None)
         await run_watches.follow(EVIL, Target(endpoint=endpoint, run_id="u-1"))

@@ -29,7 +29,7 @@ def test_small_messages_need_no_pool() -> None:
     assert pool.used == 0
 
 
-def test_who_holds_for_the_longest_goes_when_the_pool_is_used_up() -> None:
+def test_an_exhausted_pool_cuts_the_oldest_holder() -> None:
     pool, old, young = MemoryPool(100), Holder(), Holder()
     pool.hold(old, SMALL_MESSAGE + 60)
     pool.hold(young, SMALL_MESSAGE + 40)
@@ -41,7 +41,7 @@ def test_who_holds_for_the_longest_goes_when_the_pool_is_used_up() -> None:
     assert pool.used == 0
 
 
-def test_who_is_in_the_way_itself_is_told_so() -> None:
+def test_a_holder_that_exhausts_the_pool_itself_gets_the_error() -> None:
     pool, holder = MemoryPool(100), Holder()
     with pytest.raises(LimitExceeded):
         pool.hold(holder, SMALL_MESSAGE + 101)
@@ -51,19 +51,19 @@ def test_who_is_in_the_way_itself_is_told_so() -> None:
 
 
 @pytest.mark.parametrize("message", [b"[" * 200_001, b"{}," * 100_001, b",".join([b"1"] * 200_002)])
-def test_message_of_countless_parts_is_refused_before_it_is_parsed(message: bytes) -> None:
+def test_a_message_of_too_many_parts_is_rejected_before_parsing(message: bytes) -> None:
     with pytest.raises(LimitExceeded):
         check_json_parts(message)
 
 
-def test_long_values_are_no_parts() -> None:
+def test_long_values_do_not_count_as_parts() -> None:
     check_json_parts(b'{"value":"' + b"A" * 3_000_000 + b'"}')
 
 
 @pytest.mark.parametrize(
     ("runs", "share"), [(0, SHARE_OF_A_RUN), (1, SHARE_OF_A_RUN), (4, 4 * SHARE_OF_A_RUN), (1000, LARGEST_SHARE)]
 )
-def test_etcd_may_take_its_share_for_long_and_a_burst_at_once(runs: int, share: float) -> None:
+def test_the_time_budget_allows_a_burst_and_then_its_share(runs: int, share: float) -> None:
     budget, now, spent = TimeBudget(lambda: runs), 0.0, 0.0
     for _ in range(100_000):
         wait = budget.spend(SLICE / 2, now)
@@ -75,7 +75,7 @@ def test_etcd_may_take_its_share_for_long_and_a_burst_at_once(runs: int, share: 
     assert spent >= share * now - SLICE
 
 
-def test_others_have_their_turn_between_slices() -> None:
+def test_other_tasks_run_between_slices() -> None:
     budget = TimeBudget()
     assert budget.spend(SLICE / 2, 0.0) is None
     assert budget.spend(SLICE, 0.0) == 0.0

@@ -56,7 +56,7 @@ class Bench:
         }
 
 
-def test_restart_is_measured_from_its_cause_to_the_first_step() -> None:
+def test_a_restart_is_measured_from_its_cause_to_the_first_step() -> None:
     bench = Bench(dataclasses.replace(VIEW, plan=plan(1), progress=progress(100, 1, 10)))
     second = plan(2, caused=20.0, created=20.3)
     bench.update(dataclasses.replace(VIEW, plan=second, progress=progress(110, 1, 19)))
@@ -65,13 +65,13 @@ def test_restart_is_measured_from_its_cause_to_the_first_step() -> None:
     assert bench.spent == {"resumed": 1, "resume": 0.8, "agreed": 0.3, "lost": 10}
 
 
-def test_what_was_there_before_the_operator_looked_is_not_counted() -> None:
+def test_changes_before_the_operator_connected_are_not_counted() -> None:
     bench = Bench(dataclasses.replace(VIEW, plan=plan(3, caused=5, created=6)))
     bench.update(dataclasses.replace(VIEW, plan=plan(3, caused=5, created=6), progress=progress(1, 3, 7)))
     assert bench.spent == {}
 
 
-def test_resize_is_measured_until_the_group_has_its_new_size() -> None:
+def test_a_resize_is_measured_until_the_group_has_its_new_size() -> None:
     def wanted(size: int) -> SpecValue:
         return SpecValue(min=1, max=8, wanted=size)
 

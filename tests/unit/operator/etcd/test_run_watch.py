@@ -67,11 +67,11 @@ async def bench() -> AsyncIterator[Bench]:
     await bench.run_watches.close()
 
 
-async def test_nothing_is_known_before_the_first_answer(bench: Bench) -> None:
+async def test_a_run_is_connecting_before_the_first_response(bench: Bench) -> None:
     assert bench.view.connectivity is Connectivity.CONNECTING
 
 
-async def test_finds_what_was_written_before_and_follows_what_comes(bench: Bench) -> None:
+async def test_earlier_values_are_read_and_changes_followed(bench: Bench) -> None:
     bench.store.put(KEYS.plan, make_plan(3).to_json())
     bench.store.put(KEYS.failure(3, "b"), make_failure(1, round_number=3, at=5).to_json())
     bench.store.put(KEYS.failure(3, "a"), make_failure(2, round_number=3, at=4).to_json())
@@ -88,7 +88,7 @@ async def test_finds_what_was_written_before_and_follows_what_comes(bench: Bench
     assert bench.redacted >= 3
 
 
-async def test_one_watch_serves_all_jobs_of_an_etcd_and_each_hears_of_itself_alone(bench: Bench) -> None:
+async def test_one_watch_serves_all_jobs_of_an_etcd_separately(bench: Bench) -> None:
     other = ("ml", "other")
     await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
@@ -107,7 +107,7 @@ async def test_one_watch_serves_all_jobs_of_an_etcd_and_each_hears_of_itself_alo
     await bench.until(lambda view: view.plan == make_plan(5))
 
 
-async def test_watch_that_breaks_and_comes_back_misses_nothing_and_alarms_nobody(
+async def test_a_watch_that_reconnects_misses_nothing_and_is_not_reported(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared_watch, "SHORT_SECONDS", 0.0)
@@ -122,7 +122,7 @@ async def test_watch_that_breaks_and_comes_back_misses_nothing_and_alarms_nobody
     assert bench.memory.watches == 2
 
 
-async def test_it_is_known_when_the_etcd_last_answered(bench: Bench) -> None:
+async def test_the_view_tells_when_etcd_last_responded(bench: Bench) -> None:
     assert bench.view == RendezvousView()
     await bench.run_watches.follow(KEY, TARGET)
     assert bench.view == RendezvousView()
@@ -141,7 +141,7 @@ async def test_it_is_known_when_the_etcd_last_answered(bench: Bench) -> None:
     )
 
 
-async def test_outage_keeps_what_was_known_and_ends_by_itself(bench: Bench) -> None:
+async def test_an_outage_keeps_the_last_view_and_recovers(bench: Bench) -> None:
     bench.store.put(KEYS.plan, make_plan(3).to_json())
     await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
@@ -153,7 +153,7 @@ async def test_outage_keeps_what_was_known_and_ends_by_itself(bench: Bench) -> N
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
 
 
-async def test_write_that_fails_is_asked_for_again_once_the_store_answers(bench: Bench) -> None:
+async def test_a_failed_write_is_retried_once_etcd_responds(bench: Bench) -> None:
     await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     bench.memory.refuse_writes = Unavailable("no leader")
@@ -167,7 +167,7 @@ async def test_write_that_fails_is_asked_for_again_once_the_store_answers(bench:
     assert bench.view.spec == SPEC
 
 
-async def test_etcd_that_was_replaced_is_connected_to_at_once(bench: Bench) -> None:
+async def test_a_replaced_etcd_is_reconnected_at_once(bench: Bench) -> None:
     await bench.run_watches.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", ready_store_pod="pod-1"))
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     await bench.run_watches.follow(KEY, Target(endpoint="etcd:2379", run_id="u-1", ready_store_pod=""))
@@ -177,14 +177,14 @@ async def test_etcd_that_was_replaced_is_connected_to_at_once(bench: Bench) -> N
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
 
 
-async def test_other_runs_are_not_ours(bench: Bench) -> None:
+async def test_other_runs_are_ignored(bench: Bench) -> None:
     bench.store.put(Keys(DEFAULT_PREFIX, "u-2").plan, make_plan(9).to_json())
     await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     assert bench.view.empty
 
 
-async def test_publish_shows_at_once_and_a_lost_spec_is_noticed(bench: Bench) -> None:
+async def test_a_published_spec_shows_at_once_and_its_loss_is_noticed(bench: Bench) -> None:
     await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, reason="test"))
@@ -193,7 +193,7 @@ async def test_publish_shows_at_once_and_a_lost_spec_is_noticed(bench: Bench) ->
     await bench.until(lambda view: view.spec is None)
 
 
-async def test_evicts_one_member(bench: Bench) -> None:
+async def test_evicting_a_member_keeps_the_others(bench: Bench) -> None:
     for member in ("a", "b"):
         bench.store.put(KEYS.member(member), "{}")
     await bench.run_watches.follow(KEY, TARGET)
@@ -203,7 +203,7 @@ async def test_evicts_one_member(bench: Bench) -> None:
     assert bench.store.get(KEYS.member("b")) is not None
 
 
-async def test_writing_before_the_first_contact_is_refused_not_lost_in_silence(bench: Bench) -> None:
+async def test_a_write_before_the_connection_is_an_error(bench: Bench) -> None:
     bench.refuse = itertools.repeat(Unavailable("nobody there"))
     await bench.run_watches.follow(KEY, TARGET)
     with pytest.raises(Unavailable, match="not connected"):
@@ -218,7 +218,9 @@ async def test_writing_before_the_first_contact_is_refused_not_lost_in_silence(b
         (ValueError("endpoint has no usable port"), Connectivity.DENIED),
     ],
 )
-async def test_says_what_is_wrong_and_tries_again(bench: Bench, error: Exception, connectivity: Connectivity) -> None:
+async def test_connection_errors_are_reported_and_retried(
+    bench: Bench, error: Exception, connectivity: Connectivity
+) -> None:
     bench.refuse = itertools.chain([error, error], itertools.repeat(None))
     await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is connectivity)
@@ -227,7 +229,7 @@ async def test_says_what_is_wrong_and_tries_again(bench: Bench, error: Exception
     assert bench.view.error == ""
 
 
-async def test_what_is_not_understood_is_taken_as_missing(bench: Bench) -> None:
+async def test_invalid_values_are_treated_as_missing(bench: Bench) -> None:
     bench.store.put(KEYS.plan, "not json")
     bench.store.put(KEYS.outcome, '{"state": "unheard-of", "reason": "x"}')
     await bench.run_watches.follow(KEY, TARGET)
@@ -235,7 +237,7 @@ async def test_what_is_not_understood_is_taken_as_missing(bench: Bench) -> None:
     assert (bench.view.plan, bench.view.outcome) == (None, None)
 
 
-async def test_no_longer_followed_is_forgotten(bench: Bench) -> None:
+async def test_a_run_no_longer_watched_is_forgotten(bench: Bench) -> None:
     await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     await bench.run_watches.follow(KEY, None)
@@ -244,9 +246,7 @@ async def test_no_longer_followed_is_forgotten(bench: Bench) -> None:
     assert bench.view.spec is None
 
 
-async def test_wrong_value_of_one_job_is_told_to_it_and_disturbs_no_other(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_invalid_value_of_one_job_affects_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     other = ("ml", "other")
     others = Keys(DEFAULT_PREFIX, "u-2")
     bench.store.put(KEYS.plan, make_plan(1).to_json())
@@ -266,9 +266,7 @@ async def test_wrong_value_of_one_job_is_told_to_it_and_disturbs_no_other(
     assert bench.memory.watches == 1
 
 
-async def test_fault_of_ours_in_one_jobs_news_is_that_jobs_trouble(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_internal_error_in_one_run_affects_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     other = ("ml", "other")
     await bench.run_watches.follow(KEY, TARGET)
     await bench.run_watches.follow(other, Target(endpoint="etcd:2379", run_id="u-2"))
@@ -283,7 +281,7 @@ async def test_fault_of_ours_in_one_jobs_news_is_that_jobs_trouble(
     assert bench.memory.watches == 1
 
 
-async def test_script_that_writes_all_the_time_wakes_its_job_at_a_pace(bench: Bench) -> None:
+async def test_continuous_writes_requeue_the_job_at_a_limited_rate(bench: Bench) -> None:
     await bench.run_watches.follow(KEY, TARGET)
     await bench.until(lambda view: view.connectivity is Connectivity.REACHABLE)
     bench.redacted = 0

@@ -71,7 +71,7 @@ def variant(kind: type[Value], field: str, value: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", GOOD)
-def test_what_agents_write_is_read(kind: type[Value]) -> None:
+def test_values_that_agents_write_are_parsed(kind: type[Value]) -> None:
     assert parse(kind, GOOD[kind].to_json()) == GOOD[kind]
 
 
@@ -79,31 +79,31 @@ def test_what_agents_write_is_read(kind: type[Value]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "not json", "[]", "null", "[" * 100_000, '{"round":' * 5000, "9" * 5000, "{" + "}" * 3, "[]," * 90_000]
 )
-def test_what_is_no_value_is_refused(kind: type[Value], text: str) -> None:
+def test_invalid_values_are_rejected(kind: type[Value], text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse(kind, text)
 
 
 @pytest.mark.parametrize("kind", GOOD)
-def test_value_that_is_too_long_is_refused(kind: type[Value]) -> None:
+def test_a_value_that_is_too_long_is_rejected(kind: type[Value]) -> None:
     with pytest.raises(ValueError, match="longer than"):
         parse(kind, variant(kind, "unknown", "x" * MAX_LENGTH[kind]))
 
 
 @pytest.mark.parametrize(("kind", "field"), [(kind, field.name) for kind in GOOD for field in dataclasses.fields(kind)])
-def test_wrong_field_costs_a_sentence_and_no_plan(kind: type[Value], field: str) -> None:
+def test_an_invalid_field_is_reported_and_keeps_no_plan(kind: type[Value], field: str) -> None:
     for wrong in WRONG:
         plans_with(kind, variant(kind, field, wrong), rounds=1)
 
 
 @settings(max_examples=50)
 @given(kind=kinds, text=st.text() | anything.map(json.dumps))
-def test_any_text_is_answered(kind: type[Value], text: str) -> None:
+def test_any_text_is_parsed_or_rejected(kind: type[Value], text: str) -> None:
     plans_with(kind, text)
 
 
 @given(kind=kinds, data=st.data(), value=anything)
-def test_any_field_of_any_type_is_answered(kind: type[Value], data: st.DataObject, value: Any) -> None:
+def test_any_field_of_any_type_is_parsed_or_rejected(kind: type[Value], data: st.DataObject, value: Any) -> None:
     field = data.draw(st.sampled_from([each.name for each in dataclasses.fields(kind)]))
     plans_with(kind, variant(kind, field, value))
 
@@ -121,7 +121,7 @@ def test_any_field_of_any_type_is_answered(kind: type[Value], data: st.DataObjec
         "message": "",
     }
 )
-def test_end_of_a_job_counts_whatever_is_wrong_with_its_failure(failure: dict[str, Any]) -> None:
+def test_an_outcome_counts_even_with_an_invalid_failure(failure: dict[str, Any]) -> None:
     text = variant(OutcomeValue, "failure", failure)
     assert parse(OutcomeValue, text).reason == "WorkersFailed"
     plans_with(OutcomeValue, text)
@@ -154,12 +154,12 @@ def plans_with(kind: type[Value], text: str, rounds: int = 2) -> None:
         job = job.model_copy(update={"status": Status.model_validate(written)})
 
 
-def test_half_a_character_does_not_hide_the_rest() -> None:
+def test_a_lone_surrogate_does_not_hide_the_rest() -> None:
     found = parse(FailureValue, variant(FailureValue, "message", "caf\udce9 \ud800 \U0001f600"))
     assert found.message == "caf? ? \U0001f600"
 
 
-def test_of_many_values_that_come_at_once_the_last_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_last_of_many_values_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     run, texts = RunKeys(KEYS), list[str]()
     real = values.parse
 
@@ -176,7 +176,7 @@ def test_of_many_values_that_come_at_once_the_last_is_read(monkeypatch: pytest.M
     assert len(texts) == 1
 
 
-def test_flood_of_failures_is_kept_within_bounds() -> None:
+def test_a_flood_of_failures_is_bounded() -> None:
     run, early = RunKeys(KEYS), dict[str, Event]()
     for number in range(1000):
         event = Event(KEYS.failure(number % 7, f"m-{number}"), "x" * 100_000, number + 1, 1)

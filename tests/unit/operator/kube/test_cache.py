@@ -35,20 +35,20 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_only_changes_that_matter_wake_a_job(bench: Bench) -> None:
+def test_only_changes_of_the_cached_value_requeue_a_job(bench: Bench) -> None:
     bench.store.put(pod("a", 1, "x"))
     bench.store.put(pod("a", 2, "x"))
     bench.store.put(pod("a", 3, "y"))
     assert bench.told == [JOB, JOB]
 
 
-def test_an_older_state_is_ignored(bench: Bench) -> None:
+def test_an_older_version_is_ignored(bench: Bench) -> None:
     bench.store.put(pod("a", 5, "new"))
     bench.store.put(pod("a", 4, "old"))
     assert bench.values() == ["new"]
 
 
-def test_late_deletion_does_not_take_the_successor(bench: Bench) -> None:
+def test_a_late_deletion_does_not_remove_the_successor(bench: Bench) -> None:
     bench.store.put(pod("a", 10, "successor"))
     bench.store.remove(pod("a", 9))
     assert bench.values() == ["successor"]
@@ -56,7 +56,7 @@ def test_late_deletion_does_not_take_the_successor(bench: Bench) -> None:
     assert bench.values() == []
 
 
-def test_late_word_does_not_bring_back_what_is_gone(bench: Bench) -> None:
+def test_a_late_event_does_not_bring_back_a_deleted_object(bench: Bench) -> None:
     bench.store.put(pod("a", 5))
     bench.store.remove(pod("a", 7))
     bench.store.put(pod("a", 6, "late"))
@@ -65,14 +65,14 @@ def test_late_word_does_not_bring_back_what_is_gone(bench: Bench) -> None:
     assert bench.values() == ["successor"]
 
 
-def test_what_was_told_before_it_was_known_stays_gone(bench: Bench) -> None:
+def test_a_deletion_before_the_first_event_is_remembered(bench: Bench) -> None:
     """The watch is ahead of the answer to our own write."""
     bench.store.remove(pod("a", 7))
     bench.store.put(pod("a", 6, "answer"))
     assert bench.values() == []
 
 
-def test_replace_finds_what_vanished_while_the_watch_was_away(bench: Bench) -> None:
+def test_a_list_removes_what_was_deleted_while_the_watch_was_down(bench: Bench) -> None:
     bench.store.put(pod("gone", 1))
     bench.store.put(pod("kept", 2))
     bench.told.clear()
@@ -82,13 +82,13 @@ def test_replace_finds_what_vanished_while_the_watch_was_away(bench: Bench) -> N
     assert bench.told == [JOB, JOB], "one for the new, one for the vanished"
 
 
-def test_replace_keeps_our_own_later_writes(bench: Bench) -> None:
+def test_a_list_keeps_our_own_later_writes(bench: Bench) -> None:
     bench.store.put(pod("just-created", 9))
     bench.store.replace([], version=8)
     assert len(bench.store) == 1
 
 
-def test_replace_of_one_namespace_leaves_the_others(bench: Bench) -> None:
+def test_a_list_of_one_namespace_keeps_the_others(bench: Bench) -> None:
     bench.store.put(pod("a", 1, namespace="other"))
     bench.store.put(pod("b", 1))
     bench.store.replace([], version=5, namespace="ml")
@@ -104,7 +104,7 @@ def test_a_changed_label_moves_it_between_jobs(bench: Bench) -> None:
     assert set(bench.told) == {JOB, ("ml", "faces")}
 
 
-def test_names_are_a_picture_of_the_moment_and_made_anew_only_after_news(bench: Bench) -> None:
+def test_by_name_is_an_immutable_snapshot_until_something_changes(bench: Bench) -> None:
     bench.store.put(pod("a", 1))
     first = bench.store.by_name
     bench.store.put(pod("a", 2))
@@ -117,7 +117,7 @@ def test_names_are_a_picture_of_the_moment_and_made_anew_only_after_news(bench: 
     assert first == {"a": "x"}
 
 
-def test_groups_are_found_by_place_without_looking_at_all() -> None:
+def test_groups_are_found_by_index_value() -> None:
     store: ObjectCache[str] = ObjectCache(lambda each: each["value"], _group, lambda _: None, index=lambda value: value)
     store.put(pod("a", 1, "node-1"))
     store.put(pod("b", 2, "node-1"))
@@ -135,7 +135,7 @@ def test_groups_are_found_by_place_without_looking_at_all() -> None:
     assert (store._places, store._groups) == ({}, {}), "nothing is kept of what is gone"
 
 
-def test_a_list_that_comes_in_pages_is_known_page_by_page_and_what_it_lacks_is_gone_at_its_end(bench: Bench) -> None:
+def test_a_paged_list_applies_each_page_and_removes_the_rest_at_its_end(bench: Bench) -> None:
     bench.store.put(pod("gone", 1))
     bench.store.put(pod("kept", 2))
     replacement = bench.store.replacement()

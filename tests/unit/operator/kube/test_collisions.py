@@ -37,7 +37,7 @@ class Server:
         ({}, "Service digits exists and does not belong to this job: delete it, or give this job another name"),
     ],
 )
-async def test_name_that_another_job_has_is_told_with_that_jobs_name(labels: dict[str, str], rejection: str) -> None:
+async def test_a_name_conflict_names_the_other_job(labels: dict[str, str], rejection: str) -> None:
     writer = Writer(Server(labels), lambda *_: None)  # type: ignore[arg-type]
     action = CreateObject(kind=Kind.SERVICE, body={"metadata": {"name": "digits"}}, reason="test")
     assert (await writer.apply(make_job(), [action])).rejection == rejection

@@ -32,7 +32,7 @@ def container(name: str, **state: Any) -> dict[str, Any]:
     return {"name": name, "state": state}
 
 
-def test_labels_are_read_back() -> None:
+def test_labels_round_trip() -> None:
     pod = pod_of(body())
     assert (pod.name, pod.index, pod.run, pod.job_uid, pod.component) == ("digits-worker-4", 4, 2, UID, "worker")
     assert job_of(body()) == ("ml", "digits")
@@ -119,12 +119,12 @@ def node_body(status: str, since: str = "2026-01-01T00:00:07Z", taint: str = "")
         ("", NodeHealth.NOT_READY),
     ],
 )
-def test_kubelet_that_says_no_is_told_from_one_that_says_nothing(status: str, health: NodeHealth) -> None:
+def test_a_not_ready_node_is_distinguished_from_a_silent_one(status: str, health: NodeHealth) -> None:
     node = node_of(node_body(status), None, NOW)
     assert (node.health, node.since.second, node.seen_at, node.recovered_at) == (health, 7, NOW, None)
 
 
-def test_waits_are_counted_from_when_the_operator_saw_it() -> None:
+def test_durations_count_from_when_the_operator_saw_the_change() -> None:
     first = node_of(node_body("Unknown"), None, at(0))
     again = node_of(node_body("Unknown", since="2026-01-01T00:00:09Z"), first, at(5))
     assert again.seen_at == at(0)
@@ -133,6 +133,6 @@ def test_waits_are_counted_from_when_the_operator_saw_it() -> None:
     assert node_of(node_body("True"), back, at(9)) == back, "no news"
 
 
-def test_node_that_somebody_marked_is_out_of_service() -> None:
+def test_the_out_of_service_taint_is_recognised() -> None:
     assert node_of(node_body("Unknown", taint="node.kubernetes.io/out-of-service"), None, NOW).out_of_service
     assert not node_of(node_body("Unknown", taint="node.kubernetes.io/unreachable"), None, NOW).out_of_service

@@ -23,17 +23,17 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_without_one_the_way_is_straight(environment: pytest.MonkeyPatch) -> None:
+def test_without_a_proxy_setting_none_is_used(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("HTTP_PROXY", "http://for-http:3128")
     assert proxy_for("https://10.0.0.1:443") is None
 
 
-def test_the_proxy_of_the_environment_is_taken(environment: pytest.MonkeyPatch) -> None:
+def test_the_proxy_of_the_environment_is_used(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("HTTPS_PROXY", "http://somebody:secret@proxy:3128")
     assert proxy_for("https://api.example.org:6443") == "http://somebody:secret@proxy:3128"
 
 
-def test_but_not_where_it_says_so(environment: pytest.MonkeyPatch) -> None:
+def test_no_proxy_is_respected(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("HTTPS_PROXY", "http://proxy:3128")
     environment.setenv("NO_PROXY", "10.0.0.1,.example.org")
     assert proxy_for("https://10.0.0.1:443") is None
@@ -41,9 +41,7 @@ def test_but_not_where_it_says_so(environment: pytest.MonkeyPatch) -> None:
     assert proxy_for("https://10.0.0.2:443") == "http://proxy:3128"
 
 
-async def test_certificate_authority_that_comes_later_is_trusted_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_rotated_certificate_authority_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elasticjob_operator.kube.credentials.CA_SECONDS", 0.01)
     first, second = Pki(tmp_path / "first"), Pki(tmp_path / "second")
     mounted = tmp_path / "ca.crt"
@@ -62,7 +60,7 @@ async def test_certificate_authority_that_comes_later_is_trusted_too(
     task.cancel()
 
 
-async def test_any_number_of_watches_leaves_connections_to_write() -> None:
+async def test_watches_never_exhaust_the_connections_for_writes() -> None:
     release = asyncio.Event()
 
     async def serve(request: web.Request) -> web.StreamResponse:

@@ -50,7 +50,7 @@ async def bench() -> AsyncIterator[Bench]:
     await bench.close()
 
 
-async def test_events_of_a_namespace_are_posted_in_order_and_nothing_is_kept_afterwards(bench: Bench) -> None:
+async def test_events_of_a_namespace_are_posted_in_order_and_then_released(bench: Bench) -> None:
     for number in range(10):
         bench.record("ml", str(number))
     await until(lambda: len(bench.posted) == 10)
@@ -60,7 +60,7 @@ async def test_events_of_a_namespace_are_posted_in_order_and_nothing_is_kept_aft
     await until(lambda: (bench.recorder._waiting, bench.recorder._count) == ({}, 0))
 
 
-async def test_an_event_never_waits_behind_a_thousand_of_another_namespace(bench: Bench) -> None:
+async def test_an_event_never_waits_for_a_backlog_of_another_namespace(bench: Bench) -> None:
     for number in range(900):
         bench.record("noisy", str(number))
     bench.record("quiet", "mine")
@@ -68,7 +68,7 @@ async def test_an_event_never_waits_behind_a_thousand_of_another_namespace(bench
     assert bench.posted.index(("quiet", "mine")) < 10
 
 
-async def test_a_webhook_that_hangs_in_one_namespace_drops_no_event_of_another(
+async def test_a_hanging_webhook_in_one_namespace_drops_no_event_of_another(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_WAITING_PER_NAMESPACE", 20)

@@ -21,7 +21,7 @@ def lease(version: int, holder: str = "a", duration: int = 10) -> dict[str, Any]
     return {"metadata": {"name": "elasticjob", "resourceVersion": str(version)}, "spec": spec}
 
 
-def test_leader_stops_before_another_may_begin() -> None:
+def test_a_leader_stops_before_another_can_start() -> None:
     assert TERMS.renew_deadline + TERMS.retry_period < TERMS.duration
     assert 3 * TERMS.retry_period < TERMS.renew_deadline, "a renewal may fail, and so may the next"
 
@@ -45,11 +45,11 @@ def test_leader_stops_before_another_may_begin() -> None:
         ),
     ],
 )
-def test_when_a_lease_may_be_taken(seen: ObservedLease, now: float, free: bool) -> None:
+def test_a_lease_is_acquired_only_when_released_or_expired(seen: ObservedLease, now: float, free: bool) -> None:
     assert may_acquire(seen, now) is free
 
 
-def test_clock_of_a_lease_starts_when_it_is_first_seen_and_again_when_it_changes() -> None:
+def test_the_expiry_of_a_lease_restarts_with_each_change() -> None:
     first = observe_lease(lease(1), None, 100)
     assert observe_lease(lease(1), first, 105) == first
     assert observe_lease(lease(2), first, 105).since == 105
@@ -99,7 +99,7 @@ def elector(server: Server, name: str) -> LeaderElector:
     return LeaderElector(server, "system", "elasticjob", name, TERMS)  # type: ignore[arg-type]
 
 
-async def test_second_takes_over_after_the_leases_duration(clock: Clock) -> None:
+async def test_a_standby_takes_over_after_the_lease_duration(clock: Clock) -> None:
     server = Server()
     a, b = elector(server, "a"), elector(server, "b")
     await a.acquire()
@@ -113,7 +113,7 @@ async def test_second_takes_over_after_the_leases_duration(clock: Clock) -> None
     assert server.lease["spec"]["leaseTransitions"] == 2
 
 
-async def test_given_back_it_is_taken_at_the_next_look(clock: Clock) -> None:
+async def test_a_released_lease_is_acquired_at_the_next_retry(clock: Clock) -> None:
     server = Server()
     a, b = elector(server, "a"), elector(server, "b")
     await a.acquire()
@@ -124,7 +124,7 @@ async def test_given_back_it_is_taken_at_the_next_look(clock: Clock) -> None:
     assert clock.now == began
 
 
-async def test_one_that_comes_back_under_its_name_goes_on_at_once(clock: Clock) -> None:
+async def test_a_restarted_leader_with_the_same_identity_continues_at_once(clock: Clock) -> None:
     """A container that crashed and was started again in its pod."""
     server = Server()
     await elector(server, "pod-1").acquire()
@@ -136,7 +136,7 @@ async def test_one_that_comes_back_under_its_name_goes_on_at_once(clock: Clock) 
     assert server.lease["spec"]["leaseTransitions"] == 1
 
 
-async def test_leader_that_cannot_renew_gives_up_in_time(clock: Clock) -> None:
+async def test_a_leader_that_cannot_renew_stops_in_time(clock: Clock) -> None:
     server = Server()
     a = elector(server, "a")
     await a.acquire()
@@ -147,7 +147,7 @@ async def test_leader_that_cannot_renew_gives_up_in_time(clock: Clock) -> None:
     assert TERMS.renew_deadline <= clock.now - began < TERMS.duration
 
 
-async def test_leader_whose_lease_was_taken_gives_up_at_once(clock: Clock) -> None:
+async def test_a_leader_that_lost_its_lease_stops_at_once(clock: Clock) -> None:
     server = Server()
     a = elector(server, "a")
     await a.acquire()
@@ -159,7 +159,7 @@ async def test_leader_whose_lease_was_taken_gives_up_at_once(clock: Clock) -> No
     assert clock.now - began < TERMS.renew_deadline
 
 
-async def test_conflict_with_its_own_lost_answer_is_no_loss(clock: Clock) -> None:
+async def test_a_lost_response_to_a_renewal_does_not_lose_the_lease(clock: Clock) -> None:
     server = Server()
     a = elector(server, "a")
     await a.acquire()

@@ -44,7 +44,7 @@ class Bench:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def test_one_owner_never_holds_all() -> None:
+async def test_one_owner_never_holds_all_slots() -> None:
     bench = Bench(limit=4, each=3)
     bench.ask("big", 100)
     await until(lambda: bench.running == ["big"] * 3)
@@ -53,7 +53,7 @@ async def test_one_owner_never_holds_all() -> None:
     await bench.close()
 
 
-async def test_who_waits_is_served_in_turn_and_not_behind_all_of_another() -> None:
+async def test_waiting_owners_are_served_in_turn() -> None:
     bench = Bench(limit=2, each=2)
     bench.ask("big", 100)
     await until(lambda: len(bench.running) == 2)
@@ -70,7 +70,7 @@ async def test_who_waits_is_served_in_turn_and_not_behind_all_of_another() -> No
     await bench.close()
 
 
-async def test_who_stops_waiting_takes_no_place_with_it() -> None:
+async def test_a_cancelled_waiter_leaks_no_slot() -> None:
     bench = Bench(limit=1, each=1)
     bench.ask("a")
     await until(lambda: bench.running == ["a"])
@@ -92,7 +92,7 @@ async def test_who_stops_waiting_takes_no_place_with_it() -> None:
     )
 
 
-async def test_a_place_given_to_who_is_cancelled_in_the_same_moment_is_not_lost() -> None:
+async def test_a_slot_granted_to_a_waiter_cancelled_at_that_moment_is_not_lost() -> None:
     bench = Bench(limit=1, each=1)
     bench.ask("a")
     await until(lambda: bench.running == ["a"])

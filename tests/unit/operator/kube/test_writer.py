@@ -67,7 +67,7 @@ def writer(server: Server) -> Writer:
     return Writer(server, lambda *_: None)  # type: ignore[arg-type]
 
 
-async def test_a_quota_costs_a_handful_of_requests_and_then_one_a_round() -> None:
+async def test_an_exhausted_quota_costs_few_requests_and_then_one_per_reconciliation() -> None:
     server = Server(lambda number: QUOTA if number > 10 else None)
     writes = writer(server)
     applied = await writes.apply(job(), creates(2000))
@@ -79,7 +79,7 @@ async def test_a_quota_costs_a_handful_of_requests_and_then_one_a_round() -> Non
     assert server.count() == before + 1
 
 
-async def test_creates_that_go_well_double_up_to_the_bound() -> None:
+async def test_successful_creates_double_up_to_the_limit() -> None:
     server = Server()
     applied = await writer(server).apply(job(), creates(500))
     assert len(applied.done) == 500
@@ -99,7 +99,7 @@ async def test_creates_that_go_well_double_up_to_the_bound() -> None:
         ),
     ],
 )
-async def test_a_webhook_that_fails_is_told_in_words_and_asked_once(error: Exception, words: str) -> None:
+async def test_a_failing_webhook_is_reported_and_called_once(error: Exception, words: str) -> None:
     server = Server(lambda _: error)
     applied = await writer(server).apply(job(), creates(100))
     assert words in applied.rejection
@@ -111,7 +111,7 @@ async def test_a_webhook_that_fails_is_told_in_words_and_asked_once(error: Excep
     assert (words in applied.admission.rejection, applied.admission.invalid, applied.unanswered) == (True, False, True)
 
 
-async def test_a_server_that_is_away_is_asked_once_and_the_rest_is_tried_later() -> None:
+async def test_an_unreachable_server_is_tried_once() -> None:
     server = Server(lambda _: ConnectionError("refused"))
     applied = await writer(server).apply(job(), [*creates(100), DeletePod(name="w-200", uid="q", reason="too many")])
     assert isinstance(applied.failure, ConnectionError)
@@ -133,7 +133,7 @@ async def test_a_delete_never_waits_behind_another_jobs_creates() -> None:
     await asyncio.gather(*big, return_exceptions=True)
 
 
-async def test_webhooks_that_hang_hold_no_place_of_jobs_that_go_well() -> None:
+async def test_hanging_webhooks_hold_no_slots_of_other_jobs() -> None:
     """As many jobs as anybody likes, each refused or silent last time."""
     server = Server()
     server.gates["/namespaces/broken/"] = asyncio.Event()
@@ -153,7 +153,7 @@ async def test_webhooks_that_hang_hold_no_place_of_jobs_that_go_well() -> None:
     await asyncio.gather(*hang, return_exceptions=True)
 
 
-async def test_a_conflict_about_something_else_than_the_name_is_tried_again() -> None:
+async def test_a_conflict_about_anything_but_the_name_is_retried() -> None:
     """Two creates at once meet the same quota object: 409, and there is no such pod."""
 
     class Quota(Server):
