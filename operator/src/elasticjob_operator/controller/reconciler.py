@@ -207,7 +207,7 @@ class Reconciler:
     ) -> None:
         """`version`, `written`: of the job that was planned for; `done`: this reconciliation created or deleted
         something."""
-        stories = tuple(dict.fromkeys(memory.pending_events + planned.events))
+        events = tuple(dict.fromkeys(memory.pending_events + planned.events))
         if planned.status != written:
             now = time.monotonic()
             pending_since = memory.pending_since if memory.pending_status is not None else now
@@ -217,17 +217,17 @@ class Reconciler:
             if seconds > 0:
                 memory.pending_status, memory.pending_events, memory.pending_since = (
                     as_written(planned.status),
-                    stories,
+                    events,
                     pending_since,
                 )
                 memory.pending_base = written
                 self._queue.add_at(key, asyncio.get_running_loop().time() + seconds)
                 return
-            memory.pending_events = stories  # kept if the write fails
+            memory.pending_events = events  # kept if the write fails
             if not await self._send_status(key, version, planned.status, memory):
                 return
         memory.pending_status, memory.pending_events = None, ()
-        self._record_events(key, memory, stories)
+        self._record_events(key, memory, events)
 
     async def _send_status(self, key: NamespacedName, version: str, status: Status, memory: _Memory) -> bool:
         """False: not written, because the job was deleted or has changed; it is reconciled again."""
@@ -255,16 +255,16 @@ class Reconciler:
             self._queue.add(key)  # the watch will deliver that spec change as a known version
         return True
 
-    def _record_events(self, key: NamespacedName, memory: _Memory, stories: Iterable[JobEvent]) -> None:
+    def _record_events(self, key: NamespacedName, memory: _Memory, events: Iterable[JobEvent]) -> None:
         version = str(self._jobs.version(key))
         if memory.recorded_version != version:
             memory.recorded_version = version
             memory.recorded.clear()
-        for story in stories:
-            log.info("%s: %s", story.reason.value, story.message, extra=about(key, story.reason.value))
-            again = memory.recorded[story]  # the same action again, without a status write in between
-            memory.recorded[story] += 1
-            self._recorder.record(*key, memory.uid, f"{version}.{again}" if again else version, story)
+        for event in events:
+            log.info("%s: %s", event.reason.value, event.message, extra=about(key, event.reason.value))
+            again = memory.recorded[event]  # the same action again, without a status write in between
+            memory.recorded[event] += 1
+            self._recorder.record(*key, memory.uid, f"{version}.{again}" if again else version, event)
 
     def _requeue_at(self, key: NamespacedName, when: datetime.datetime, now: datetime.datetime) -> None:
         delay = (when - now).total_seconds()

@@ -96,14 +96,14 @@ class Informer:
                 await self._wait()  # a server that expires versions at once must not be listed in a loop
             except RefusedError as error:
                 self.watching_since = None
-                self._on_refusal(error)
+                self._on_refused(error)
                 await self._wait()
             except (ApiError, ConnectionError) as error:
                 self.watching_since = None
                 log.log(logging.WARNING if self._failures == 3 else logging.DEBUG, "Cannot watch %s: %s", self, error)
                 await self._wait()
 
-    def _on_refusal(self, error: RefusedError) -> None:
+    def _on_refused(self, error: RefusedError) -> None:
         if error.status == 403 and self._optional:
             if not self.forbidden:
                 log.warning("Watching %s is forbidden, continuing without: %s", self, error)
