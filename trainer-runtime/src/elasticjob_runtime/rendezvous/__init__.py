@@ -1,2 +1,2 @@
-"""One member's part in the rendezvous: what it knows of the others, how it writes to the store, how it is reached. No
-decisions: those are membership's."""
+"""One member's side of the rendezvous: its view of the store, its writes, its connections to peers. It makes no
+decisions; those are in `membership`."""

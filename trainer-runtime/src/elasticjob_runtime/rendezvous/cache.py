@@ -37,17 +37,15 @@ logger = logging.getLogger(__name__)
 
 
 def common_range(keys: Keys) -> KeyRange:
-    """What every agent wants to know: outcome, plan, spec, stop and suspects. One range, since each costs the store;
-    nothing else sorts between these names."""
+    """What every agent watches: outcome, plan, spec, stop and suspects. It is a single range, since each range costs
+    the store; no other key sorts between these names."""
     return KeyRange(keys.outcome, KeyRange.prefix(keys.suspects).end)
 
 
 def watched_ranges(keys: Keys, role: Role | None, me: str, predecessor: str) -> list[KeyRange]:
     """What an agent in `role` watches."""
     common = common_range(keys)
-    if (
-        role is Role.PLANNER
-    ):  # failures and members in the same one: so no plan is seen before the members that it names
+    if role is Role.PLANNER:  # one range with failures and members: no plan is seen before the members that it names
         return [KeyRange(keys.failures, common.end)]
     names = [me, predecessor] if predecessor else [me]
     return [common, *(KeyRange(keys.member(name)) for name in names)]
@@ -61,8 +59,8 @@ class _Failure:
 
 
 class StoreCache:
-    """Keys and values at one revision, moved on by watch updates. Every value is parsed once: a planner sees a thousand
-    members come."""
+    """Keys and values at one revision, kept up to date by watch updates. Every value is parsed only once: a planner may
+    see a thousand members join."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -77,9 +75,9 @@ class StoreCache:
         self._last_round = 0
         self.plan: PlanValue | None = None
         self._seen: dict[KeyRange, int] = {}
-        """What is watched, and up to which revision it is known: ranges do not move on together."""
+        """Watched range -> revision up to which it is known; ranges advance independently."""
         self.replaced = 0
-        """Grows whenever everything was read again: from another store, for all one knows."""
+        """Counts how often all keys were read again, possibly from a different store."""
 
     @property
     def plan_revision(self) -> int:
@@ -89,15 +87,15 @@ class StoreCache:
 
     @property
     def last_failure(self) -> str:
-        """Key of the first failure of the latest round that has one; empty: none has."""
+        """Key of the first failure in the latest round that has one; empty: there are no failures."""
         last = max((failure.value.round for failure in self._failures.values()), default=0)
         keys = {key: failure.value for key, failure in self._failures.items() if failure.value.round == last}
         first = first_failure(keys.values()) if keys else None
         return next((key for key, value in keys.items() if value is first), "")
 
     def replace(self, kvs: Iterable[KeyValue], revision: int, now: float, ranges: Sequence[KeyRange] = ()) -> None:
-        """These are all keys of `ranges` (empty: those of before), at `revision`. `now`: when (monotonic s) what is new
-        was first seen."""
+        """Replaces the content by `kvs`, all keys of `ranges` (empty: the same ranges as before) at `revision`. `now`
+        (monotonic, s) is when new values count as first seen."""
         fresh = {kv.key: kv for kv in kvs}
         for key in self._kvs.keys() - fresh.keys():
             self._remove(key)
@@ -107,12 +105,11 @@ class StoreCache:
         self.replaced += 1
 
     def shows(self, key: str, revision: int) -> bool:
-        """Whether what was written to `key` at `revision` would be known by now. Nobody waits for a key that is not
-        watched."""
+        """Whether the cache has reached a write to `key` at `revision`. Always true for a key that is not watched."""
         return all(seen >= revision for span, seen in self._seen.items() if key in span)
 
     def add(self, kv: KeyValue, now: float) -> None:
-        """One more key, read a moment after the others."""
+        """Adds one key that was read a moment after the others."""
         self._set(kv, now)
 
     def apply(self, update: WatchUpdate, now: float) -> None:
@@ -124,7 +121,7 @@ class StoreCache:
             if known is not None and known.mod_revision > event.mod_revision:
                 continue  # read later than the rest: see `add`
             if any(event.mod_revision <= seen and event.key in span for span, seen in self._seen.items()):
-                continue  # the watch goes back further than what was read, for another key's sake
+                continue  # already read: the watch starts earlier, for another key
             if event.value is None:
                 self._remove(event.key)
             else:
@@ -142,7 +139,8 @@ class StoreCache:
         ranks: Mapping[str, RankValue],
         first_member: MemberValue | None = None,
     ) -> StoreView:
-        """`ranks`: those of the current plan that were read; my own, or all where this agent plans."""
+        """`ranks`: the ranks of the current plan that were read: this member's own, or all of them if it is the
+        planner."""
         mine = self._members.get(me)
         failures = self._failures_of(self.plan.round) if self.plan else []
         other = mine.value.incarnation if mine and mine.value.incarnation != incarnation else ""
@@ -164,7 +162,8 @@ class StoreCache:
         )
 
     def parse(self, kv: KeyValue, kind: type[T]) -> T | None:
-        """None for a value that cannot be read, with a warning: whoever wrote it, the others must not fail of it."""
+        """Returns None and logs a warning (once per value) if a value cannot be parsed: one member's bad value must not
+        break the others."""
         try:
             return kind.from_json(kv.value)
         except ValueError as error:
@@ -193,7 +192,7 @@ class StoreCache:
             self._set_single(kv, now)
 
     def _set_single(self, kv: KeyValue, now: float) -> None:
-        """One of the keys of which there is one."""
+        """Sets a key that exists once per run: plan, stop, spec or outcome."""
         keys = self._keys
         if kv.key == keys.plan:
             self.plan = self.parse(kv, PlanValue)

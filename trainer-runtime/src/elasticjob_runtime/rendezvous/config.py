@@ -17,13 +17,13 @@ from elasticjob_runtime.rendezvous.network import PortRange
 from elasticjob_runtime.rendezvous.witnesses import Witness
 
 MIN_LEASE_TTL = 2.0
-"""s. Each third of its time a lease is renewed: a shorter one expires over a single slow call."""
+"""s. A lease is renewed three times per TTL; a shorter one would expire during a single slow call."""
 
 MIN_READ_TIMEOUT = 0.1
-"""s that one call to the store gets at least, however short the join timeout is."""
+"""s. The lower limit of a store call's timeout, however short the join timeout is."""
 
 SHORT_JOIN_TIMEOUT = 10.0
-"""s. With a shorter one, a call to the store gets half of it, so that an error can be reported in time."""
+"""s. If the join timeout is shorter, a store call gets half of it, so that an error can still be reported in time."""
 
 
 def _default(rule: type[Any], field: str) -> float:
@@ -38,16 +38,16 @@ class RendezvousConf:
     prefix: str = DEFAULT_PREFIX
     """etcd prefix of all jobs."""
     lease_ttl: float = 5.0
-    """After which a silent member is gone; at least MIN_LEASE_TTL."""
+    """The time after which a silent member is removed; at least MIN_LEASE_TTL."""
     join_timeout: float = 600.0
-    """To reach the store and get into a plan before the member gives up."""
+    """The time to reach the store and get into a plan before the member gives up."""
     start_grace: float = _default(MemberSettings, "start_grace")
     join_delay: float = _default(MemberSettings, "join_delay")
     port_range: PortRange | None = None
     """TCP ports to listen on; None: any."""
     restart_backoff: float = 1.0
-    """Before the same crash is restarted a fourth time without progress; doubles each time. 0: no wait. Only for
-    elasticrun: torchrun counts its restarts itself, so there the rule is off (CrashLimits.backoff)."""
+    """The delay before the fourth restart after the same crash without progress; doubles with each further one. 0: no
+    delay. For elasticrun only: torchrun counts restarts itself, so the rule is off there (CrashLimits.backoff)."""
     restart_backoff_max: float = _default(CrashLimits, "backoff_max")
     stable_time: float = _default(CrashLimits, "stable_time")
     hang_min: float = _default(HangLimits, "least")
@@ -61,12 +61,12 @@ RENDEZVOUS_KEYS = frozenset(field.name for field in dataclasses.fields(Rendezvou
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class MemberConfig:
-    """What one member of a job needs to know, whoever starts its workers."""
+    """What one member of a job needs to know, whether the agent or torchrun starts its worker processes."""
 
     settings: MemberSettings
     keys: Keys
     address: str
-    """At which the other members reach this one."""
+    """The address at which the other members reach this one."""
     lease_ttl: float
     """s"""
     join_timeout: float
@@ -74,4 +74,4 @@ class MemberConfig:
     port_range: PortRange | None = None
     """TCP ports to listen on; None: any."""
     witnesses: Sequence[Witness] = ()
-    """Hosts that show, while etcd does not answer, whether this group is cut off."""
+    """Hosts to probe while etcd does not answer, to find out whether this group is cut off."""

@@ -1,9 +1,9 @@
-"""Everything one member does with the store, step by step. It has no thread, so that a simulation can drive it.
+"""Everything that one member does with the store, step by step. It has no thread, so a simulation can drive it.
 
-The owner (session.py) calls one method at a time: `execute` for an action, each call that `post` was given, `tick` at
-`due`, and `flush` when there is nothing else to do. Callbacks report each change of the store as a `StoreView` and the
-end of each action as (action, error). An action ends only when the cache shows its effect, so a decision always sees
-the result of the previous one.
+The owner (session.py) calls one method at a time: `execute` for an action, each call that was passed to `post`, `tick`
+at `due`, and `flush` when there is nothing else to do. Callbacks report each change in the store as a `StoreView` and
+the end of each action as (action, error). An action ends only when the cache shows its effect, so a decision always
+sees the result of the previous one.
 """
 
 from __future__ import annotations
@@ -53,37 +53,37 @@ from elasticjob_runtime.rendezvous.registration import JoinResult, Registration
 logger = logging.getLogger(__name__)
 
 CATCH_UP = 2.0
-"""s for the watch to show an action's effect before everything is read again."""
+"""s to wait for the watch to show an action's effect before all keys are read again."""
 
 RETRY = 0.2
-"""s between tries to read what has to be read before the agent can be told."""
+"""s between attempts to read keys that `on_view` needs."""
 
 RETRY_REFUSED = 5.0
-"""The same where the store answers, and refuses."""
+"""s between these attempts if the store answers with a permanent error (`is_final`)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Callbacks:
-    """Called by the core, on the thread that drives it."""
+    """Called by the core on the thread that drives it."""
 
     on_view: Callable[[StoreView], None]
     on_done: Callable[[StoreAction, StoreError | None], None]
     on_trouble: Callable[[StoreError | None], None]
-    """The store cannot be reached, or refuses; None: it answers again."""
+    """The store is unreachable or refuses a request; None: it works again."""
     on_imports: Callable[[ImportsValue | None, bool], None] = lambda _imports, _runs: None
-    """Told with each registration: what the run's workers import, where that is known; and whether the run has a plan
-    already."""
+    """Called at each registration with what the run's worker processes import (None: not known), and whether the run
+    already has a plan."""
     post: Callable[[Callable[[], None]], None]
-    """Takes calls from the threads of watch and lease keeper, to be made by the owner."""
+    """Queues a call from the watch's or the lease keeper's thread; the owner then makes it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Awaited:
-    """An action that is done, but not yet seen."""
+    """An action that the store has executed and the cache does not show yet."""
 
     action: StoreAction
     key: str
-    """What it wrote; empty: nothing that is watched."""
+    """The key that it wrote; empty: none that is watched."""
     revision: int
     until: float
 
@@ -114,7 +114,7 @@ class RendezvousCore:
         self._plans = PlanWriter(store, keys, f"{me}.{member.incarnation}", batch=batch, wall_clock=wall_clock)
         self._first_member: MemberValue | None = None
         self._arrival: JoinResult | None = None
-        """What the cache holds is what was read as this member registered, and nothing is watched yet."""
+        """Set while the cache holds exactly what registering read, and nothing is watched yet."""
         self._watch: Watch | None = None
         self._watches = 0
         self._role: Role | None = None
@@ -122,12 +122,12 @@ class RendezvousCore:
         self._ranks = RankReader(store, keys, me, self._plans)
         self._awaited: _Awaited | None = None
         self._changed = False
-        """The cache holds something that `on_view` has not reported."""
+        """The cache holds a change that `on_view` has not reported yet."""
         self._stale = False
-        """The cache is to be read again: its watch is over, or it is known to be late."""
+        """The cache must be read again: its watch has ended, or it is known to lag."""
         self._retry_at: float | None = None
         self._refused = False
-        """The store has refused a write, and none has succeeded since. That it still brings changes does not count."""
+        """The store refused a write and none has succeeded since. Watch updates do not reset this."""
 
     @property
     def lease_expires_at(self) -> float | None:
@@ -135,19 +135,19 @@ class RendezvousCore:
 
     @property
     def due(self) -> float | None:
-        """When to call `tick`; None: not before something else is called."""
+        """When to call `tick` (by `clock`); None: not until another method has been called."""
         times = (self._awaited.until if self._awaited else None, self._retry_at)
         return min((at for at in times if at is not None), default=None)
 
     def execute(self, action: StoreAction) -> None:
-        """`on_done` follows in any case, now or later. One action at a time."""
+        """Executes one action at a time. `on_done` always follows, now or later."""
         try:
             key, revision = self._do(action)
         except StoreError as error:
             if isinstance(error, LeaseLost):
                 self._registration.forget()
             if isinstance(error, LeaseLost | PlanOutdatedError):
-                self._stale = True  # the store is not in the state that the decision was based on
+                self._stale = True  # the decision was based on an older state of the store
             self._refused = self._refused or is_final(error)
             self.flush()
             self._tell.on_done(action, error)
@@ -158,8 +158,7 @@ class RendezvousCore:
             self.flush()
 
     def flush(self) -> None:
-        """Tells the agent what is new. What needs an answer of the store first, and does not get it, is tried again by
-        `tick`."""
+        """Reports changes to the agent. If that needs a read and the read fails, `tick` tries again."""
         if self._retry_at is not None and self._clock() < self._retry_at:
             return
         try:
@@ -193,7 +192,7 @@ class RendezvousCore:
             self._taken()
 
     def _taken(self) -> None:
-        """The store has taken a write."""
+        """A write succeeded."""
         if self._refused:
             self._refused = False
             self._tell.on_trouble(None)
@@ -206,13 +205,13 @@ class RendezvousCore:
             self._tell.on_trouble(error)
 
     def leave(self) -> None:
-        """Gives the lease back, so that the others need not wait for its end."""
+        """Revokes the lease, so that the others need not wait until it expires."""
         if self._watch is not None:
             self._watch.cancel()
         self._registration.revoke()
 
     def _do(self, action: StoreAction) -> tuple[str, int]:
-        """Returns the key that was written and its revision: what shows the effect."""
+        """Returns the written key and its revision, by which the cache shows the effect."""
         keys = self._keys
         match action:
             case Register():
@@ -259,7 +258,8 @@ class RendezvousCore:
         self._tell.on_done(action, error)
 
     def _catch_up(self) -> None:
-        """The watch is late, or the store started over with small revisions: read instead of waiting."""
+        """Reads all keys instead of waiting: the watch lags, or the store was replaced and counts revisions from the
+        start."""
         outcome: StoreError | None = None
         try:
             self._read_again()
@@ -309,8 +309,8 @@ class RendezvousCore:
         self._watch_from(since + 1, watched_ranges(self._keys, role, self._me, predecessor))
 
     def _who_came_before(self) -> str:
-        """The member that registered just before this one. Notes the very first, to which all others have to fit, where
-        that is in doubt: while each fits the one before, all fit the first."""
+        """Returns the member that registered just before this one. As long as each member is compatible with the one
+        before it, all are compatible with the very first; if that is in doubt, also reads the first member."""
         if self._arrival is not None:
             before, mine = self._arrival.before, self._registration.member
             if not before:
@@ -324,7 +324,7 @@ class RendezvousCore:
         return before
 
     def _meet(self, name: str) -> MemberValue | None:
-        """One member's key beside what the cache holds: as the tail told it, else read."""
+        """Adds one member's key to the cache: as it was read while registering, or else with a read of its own."""
         arrival = self._arrival
         told = arrival.before_key if arrival is not None and name == arrival.before else None
         kv = told or self._store.get(self._keys.member(name))
@@ -334,7 +334,7 @@ class RendezvousCore:
         return self._cache.parse(kv, MemberValue)
 
     def _read_again(self) -> None:
-        """Reads all watched keys at one revision and watches from there; does not watch before there is a role."""
+        """Reads all watched keys at one revision and watches from there. Without a role it does not watch yet."""
         self._arrival = None
         ranges = watched_ranges(self._keys, self._role, self._me, self._predecessor)
         result = self._store.txn([], [Get(wanted) for wanted in ranges])
@@ -358,7 +358,7 @@ class RendezvousCore:
             return
         if isinstance(update, WatchFailure):
             self._tell.on_trouble(update.error)
-            if not isinstance(update.error, Unavailable):  # this watch will not come back by itself
+            if not isinstance(update.error, Unavailable):  # this watch will not recover by itself
                 self._stale = True
                 self._retry_at = self._clock() + RETRY_REFUSED
             return

@@ -1,5 +1,4 @@
-"""The agent's way to the store: one action at a time, tried again with growing pauses while the store is out of
-reach."""
+"""Executes store actions one at a time, and retries with growing delays while the store is unreachable."""
 
 from __future__ import annotations
 
@@ -19,21 +18,21 @@ from elasticjob_runtime.rendezvous.session import PlanOutdatedError
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Pauses between tries while the store is out of reach; the last one repeats."""
+"""Delays between attempts while the store is unreachable; the last one repeats."""
 
 
 REFUSED_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""The same while it answers, and refuses."""
+"""Delays between attempts while the store answers with a permanent error (`is_final`); the last one repeats."""
 
 
 def retry_pause(error: StoreError, tries: int) -> float:
-    """s before the next try, after `tries` that failed before this one."""
+    """s to wait before the next attempt. `tries`: how many attempts failed before this one."""
     pauses = REFUSED_SECONDS if is_final(error) else RETRY_SECONDS
     return pauses[min(tries, len(pauses) - 1)]
 
 
 def what_it_means(error: StoreError) -> str:
-    """The trouble in a few words, for the person who has to do something about it."""
+    """Describes the error in a few words, for the person who has to fix it."""
     match error:
         case Denied():
             return "etcd refuses this member"
@@ -46,7 +45,7 @@ def what_it_means(error: StoreError) -> str:
 
 
 class StoreExecutor:
-    """On the agent's loop only."""
+    """Not thread-safe: use it on the agent's event loop only."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class StoreExecutor:
         on_trouble: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_trouble` gets the trouble whenever it changes; empty: the store answers again."""
+        """`on_trouble` is called with the current error's text whenever it changes; empty: the store works again."""
         self._submit = submit
         self._on_trouble = on_trouble
         self._clock = clock
@@ -62,14 +61,14 @@ class StoreExecutor:
         self._retry_at = 0.0
         self._tries = 0
         self.trouble = ""
-        """The error that was last told; empty: none."""
+        """The error that was last passed to `on_trouble`; empty: none."""
         self.reported_failure = 0
-        """Round of the last failure that was published."""
+        """The round of the last published failure."""
         self.fatal: Exit | None = None
-        """What no further try can help."""
+        """Set by an error that no retry can fix."""
 
     def execute(self, action: StoreAction, now: float, until: float) -> float:
-        """Returns until when to wait. `done` follows, if it was begun."""
+        """Returns the time until which to wait. If the action was submitted, a call of `done` follows."""
         if self._busy:
             return until
         if now < self._retry_at:
@@ -79,7 +78,7 @@ class StoreExecutor:
         return until
 
     def done(self, action: StoreAction, error: StoreError | None, *, started: bool) -> None:
-        """`started`: workers have run. Then nothing the store says ends this agent."""
+        """`started`: workers have run. From then on no store error ends this agent."""
         self._busy = False
         if error is None:
             self._tries = 0
@@ -97,7 +96,7 @@ class StoreExecutor:
             self.tell_trouble(error)
 
     def tell_trouble(self, error: StoreError | None) -> None:
-        """None: it answers."""
+        """`error` None: the store works."""
         text = str(error) if error else ""
         if text != self.trouble:
             self.trouble = text

@@ -1,11 +1,12 @@
-"""Heartbeats between neighbours in rank order: how a silent member is noticed.
+"""Heartbeats between neighbours in rank order, which detect a silent member.
 
-Every agent listens to the next two ranks (the plan names them), so every agent is heard by two others, and the cost
-stays linear. A closed connection is noticed at once, silence after a second. What is heard here is a suspicion only:
-the planner asks for itself.
+Every agent listens to the next two ranks, which the plan names, so two others listen to every agent and the cost stays
+linear. A closed connection is detected at once, silence after a second. The result is only a suspicion: the planner
+probes the suspect before it acts.
 
-A beat is a line `.<round>`: the round of the plan that the sender knows. So an agent that does not reach the store
-hears that the others have gone on. Before the beats comes the greeting (peers.py), a line too.
+A heartbeat is a line `.<round>`, where `<round>` is the round of the plan that the sender knows. So an agent that
+cannot reach the store still learns that the others have moved on to a later round. The first line of a connection is
+the greeting (peers.py).
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from elasticjob_runtime.workers import descriptors
 logger = logging.getLogger(__name__)
 
 BEAT = 0.25
-"""s between two beats."""
+"""s between two heartbeats."""
 
 SILENT = 1.0
-"""s without a beat after which a neighbour is suspected. Longer: fewer false alarms on a machine that is busy; shorter:
-earlier."""
+"""s without a heartbeat after which a neighbour is suspected. Longer: fewer false alarms on a busy machine; shorter:
+earlier detection."""
 
 CALL_AGAIN = 2.0
-"""s without a beat after which a line is made anew: after a partition, TCP may take a minute to go on with the old
-one."""
+"""s without a heartbeat after which the connection is opened again: after a partition, TCP may take a minute to resume
+the old one."""
 
 _LONGEST_LINE = 1024
 
@@ -46,16 +47,16 @@ class _Line:
     connection: socket.socket | None = None
     closed: bool = False
     rest: bytes = b""
-    """The beginning of a line."""
+    """The beginning of a line whose end has not arrived yet."""
     round: int = 0
-    """Of the plan that the neighbour knows."""
+    """The round of the plan that the neighbour knows."""
     round_at: float = 0.0
-    """When it first said so."""
+    """When the neighbour first sent that round."""
 
 
 class Heartbeats:
-    """Both directions: beats to whoever listens to this agent, and an ear for its neighbours. All on the agent's
-    loop."""
+    """Both directions: sends heartbeats to the peers that listen to this agent, and listens to its neighbours. Not
+    thread-safe: use it on the agent's event loop only."""
 
     def __init__(self, event_loop: EventLoop) -> None:
         self._event_loop = event_loop
@@ -64,39 +65,40 @@ class Heartbeats:
         self._followed: tuple[Neighbour, ...] = ()
         self._beat_at = 0.0
         self.round = 0
-        """Of the plan that this agent knows."""
+        """The round of the plan that this agent knows."""
 
     @property
     def deadline(self) -> float | None:
-        """Monotonic time of the next `tick` that has something to do; None: nobody to beat for or to hear."""
+        """Monotonic time of the next `tick` that has something to do; None: no listeners and no neighbours."""
         return self._beat_at if self._listeners or self._lines else None
 
     def silent(self, now: float) -> frozenset[str]:
-        """Names of the neighbours that are not heard."""
+        """Names of the neighbours whose connection is closed or that sent nothing for SILENT."""
         return frozenset(name for name, line in self._lines.items() if line.closed or now - line.heard_at > SILENT)
 
     def silent_since(self, now: float) -> float | None:
-        """When the first of the silent neighbours was last heard, monotonic s; None: all are heard."""
+        """When the last heartbeat came from the neighbour that has been silent longest (monotonic, s); None: none is
+        silent."""
         silent = self.silent(now)
         return min((self._lines[name].heard_at for name in silent), default=None)
 
     def heard(self) -> tuple[int, float]:
-        """(the latest plan's round that a neighbour knows, or 0; monotonic time when one first said so)."""
+        """(the latest round that a neighbour knows, or 0; monotonic time when one first sent it)."""
         latest = max((line.round for line in self._lines.values()), default=0)
         return latest, min((line.round_at for line in self._lines.values() if line.round == latest), default=0.0)
 
     def last_heard(self, name: str) -> tuple[float, bool] | None:
-        """(monotonic time of the neighbour's last beat or of its connection's end, whether that was closed); None: no
-        neighbour."""
+        """(monotonic time of the neighbour's last heartbeat or of its connection's end, whether the connection is
+        closed); None: not a neighbour."""
         line = self._lines.get(name)
         return None if line is None else (line.heard_at, line.closed)
 
     def add_listener(self, connection: socket.socket) -> None:
-        """A peer connected: it gets beats until it goes."""
+        """Sends heartbeats on `connection` until the peer closes it."""
         self._listeners.append(connection)
 
     def follow(self, neighbours: Sequence[Neighbour], now: float) -> None:
-        """Listens to these, and to nobody else."""
+        """Listens to these neighbours and to no others."""
         if tuple(neighbours) == self._followed:
             return
         self._followed = tuple(neighbours)
@@ -108,10 +110,10 @@ class Heartbeats:
                 self._call(self._lines[neighbour.name], now)
 
     def tick(self, now: float) -> None:
-        """Beats, and calls again where a line broke."""
+        """Sends heartbeats, and reconnects to neighbours whose connection broke."""
         if now < self._beat_at:
             return
-        held_up = now - self._beat_at > SILENT  # suspended, or very busy: what was not heard meanwhile tells nothing
+        held_up = now - self._beat_at > SILENT  # suspended or very busy: missed heartbeats mean nothing
         self._beat_at = now + BEAT
         beat = b".%d\n" % self.round
         self._listeners = [connection for connection in self._listeners if _beat(connection, beat)]
@@ -134,7 +136,7 @@ class Heartbeats:
         family = socket.AF_INET6 if ":" in neighbour.address else socket.AF_INET
         try:
             connection = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:  # called again at the next beat
+        except OSError as error:  # tick() tries again
             logger.warning("cannot listen to %s: %s", neighbour.name, descriptors.explain(error))
             return
         connection.setblocking(False)
@@ -159,14 +161,14 @@ class Heartbeats:
             line.closed = True
             self._hang_up(line)
         elif not self._understands(line, data):
-            line.closed = True  # somebody else has its port now
+            line.closed = True  # another process has its port now
             self._hang_up(line)
         else:
             line.closed = False
             line.heard_at = self._event_loop.now()
 
     def _understands(self, line: _Line, data: bytes) -> bool:
-        """False: that is not the neighbour."""
+        """False: another process answers at the neighbour's port."""
         *said, line.rest = (line.rest + data).split(b"\n")
         line.rest = line.rest[-_LONGEST_LINE:]
         for word in said:
@@ -184,11 +186,11 @@ class Heartbeats:
 
 
 def _beat(connection: socket.socket, beat: bytes) -> bool:
-    """False: the listener has gone."""
+    """False: the listener has closed the connection."""
     try:
         connection.send(beat)
     except BlockingIOError:
-        return True  # it does not read: its own trouble
+        return True  # the listener does not read; that is no reason to drop it
     except OSError:
         with contextlib.suppress(OSError):
             connection.close()

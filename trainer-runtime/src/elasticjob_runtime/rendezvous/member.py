@@ -1,4 +1,4 @@
-"""The loop around `membership.decide`: a member observes, decides and executes.
+"""The loop around `membership.decide`: observe, decide, execute.
 
 MemberLoop has no thread, no socket and no clock of its own, so the same loop runs in an agent and under torchrun (both
 through runner.py), in the rendezvous benchmark (a thousand members in a few processes) and in the simulation (virtual
@@ -37,7 +37,7 @@ NEVER = float("inf")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LocalState:
-    """The part of a View that the owner of the worker processes knows."""
+    """The part of a View that the owner of the worker processes provides."""
 
     workers: Workers
     warm: bool = True
@@ -48,7 +48,7 @@ class LocalState:
 
 
 class MemberOwner(Protocol):
-    """Who starts and stops the worker processes of a member."""
+    """Starts and stops the worker processes of a member."""
 
     def state(self) -> LocalState: ...
 
@@ -68,7 +68,7 @@ class MemberIO(Protocol):
     def lease_expires_at(self) -> float | None: ...
 
     def submit(self, action: StoreAction) -> None:
-        """Starts to execute `action`; MemberLoop.done follows."""
+        """Starts to execute `action`; a call of MemberLoop.done follows."""
         ...
 
     def probe(self, members: Sequence[Member], on_result: Callable[[Mapping[str, Probe]], None]) -> None: ...
@@ -77,7 +77,7 @@ class MemberIO(Protocol):
 
 
 class Hearing(Protocol):
-    """What a member hears of its neighbours in rank order; see heartbeat.Heartbeats."""
+    """Heartbeats of the neighbours in rank order; see heartbeat.Heartbeats."""
 
     def silent(self, now: float) -> frozenset[str]: ...
 
@@ -91,7 +91,7 @@ class Hearing(Protocol):
 class DecisionCache:
     """Repeats the last decision to wait as long as nothing has changed.
 
-    With thousands of members a decision takes milliseconds, and heartbeats and reports of workers wake the loop many
+    With thousands of members a decision takes milliseconds, and heartbeats and workers' reports wake the loop many
     times a second.
     """
 
@@ -110,8 +110,8 @@ class DecisionCache:
 
 
 class MemberLoop:
-    """One member. Not thread-safe: whoever drives it calls `decide`, then `execute`, until that says how long to
-    wait."""
+    """The loop of one member. Not thread-safe: its driver calls `decide` and then `execute`, until `execute` returns a
+    time to wait until."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class MemberLoop:
         clock: Callable[[], float] = time.monotonic,
         on_trouble: Callable[[str], None] = lambda _trouble: None,
     ) -> None:
-        """`on_trouble` gets the trouble with the store whenever it changes; empty: the store answers again."""
+        """`on_trouble` is called with the store error's text whenever it changes; empty: the store works again."""
         self.settings = settings
         self._owner = owner
         self._io = io
@@ -132,7 +132,7 @@ class MemberLoop:
         self.executor = StoreExecutor(io.submit, on_trouble, clock)
         self.store_view = StoreView()
         self.reason = ""
-        """Of the last action."""
+        """The reason of the last action."""
         self._probes: Mapping[str, Probe] = {}
         self._probing = False
         self._witnesses_probed_at: float | None = None
@@ -162,7 +162,7 @@ class MemberLoop:
         )
 
     def decide(self, now: float) -> Action:
-        """What to do next. After an Exit, the member's part in the job is over."""
+        """Returns the next action. After an Exit, the member has no more part in the job."""
         action = self.executor.fatal or self._owner.decide(self.view(), now)
         if action.reason != self.reason:
             self.reason = action.reason
@@ -170,7 +170,7 @@ class MemberLoop:
         return action
 
     def execute(self, action: Action, now: float) -> float | None:
-        """Returns the time until which to wait for news (NEVER: as long as it takes); None: decide again at once."""
+        """Returns the time until which to wait for a change (NEVER: no limit); None: decide again at once."""
         until = NEVER if action.until is None else action.until
         match action:
             case Wait() | Exit():
@@ -193,13 +193,13 @@ class MemberLoop:
                 return self.executor.execute(action, now, until)  # type: ignore[arg-type]  # a StoreAction
 
     def observe(self, view: StoreView) -> None:
-        """The store has changed."""
+        """Takes a new view of the store."""
         self.store_view = view
         if view.plan is not None and view.plan.rank is not None:
             self._heartbeats.follow(view.plan.rank.neighbours, self._clock())
 
     def done(self, action: StoreAction, error: StoreError | None) -> None:
-        """The store has executed `action`, or failed to."""
+        """The store has executed `action`, or failed to with `error`."""
         self.executor.done(action, error, started=self._owner.state().workers.round > 0)
 
     def _probed(self, found: Mapping[str, Probe]) -> None:

@@ -1,4 +1,4 @@
-"""Where the other members reach this one: its address, and the TCP ports that it listens on."""
+"""The address and TCP ports at which the other members reach this one."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ logger = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 
 STORE_PORTS = 4
-"""Ports that a member holds for its worker stores."""
+"""TCP ports that a member reserves for its worker stores."""
 
 RESOLVE_TIMEOUT = 5.0
-"""s that a name may take to be resolved as the agent starts."""
+"""s. The timeout for resolving a name when the agent starts."""
 
 _OUTSIDE = (("192.0.2.1", socket.AF_INET), ("2001:db8::1", socket.AF_INET6))
-"""Addresses of documentation networks (RFC 5737, RFC 3849): reached, if at all, by the default route. No packet is sent
+"""Addresses of documentation networks (RFC 5737, RFC 3849), which only the default route can reach. No packet is sent
 to them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PortRange:
-    """The TCP ports from `low` to `high`, both included."""
+    """The TCP ports from `low` to `high`, inclusive."""
 
     low: int
     high: int
 
     @staticmethod
     def parse(text: str) -> PortRange:
-        """From `LOW-HIGH`. Raises ValueError, in words for people."""
+        """Parses `LOW-HIGH`. Raises ValueError with a message for users."""
         match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text.strip())
         found = PortRange(int(match[1]), int(match[2])) if match else PortRange(0, 0)
         if not 0 < found.low <= found.high < 65536:
@@ -52,7 +52,8 @@ class PortRange:
         return self.high - self.low + 1
 
     def __iter__(self) -> Iterator[int]:
-        """All of them once, from a random one on: agents that share a host rarely try the same."""
+        """Yields each port once, starting with a random one, so that agents on the same host rarely try the same
+        port."""
         start = random.randrange(self.size)  # noqa: S311 - spreads load, guards nothing
         return (self.low + (start + offset) % self.size for offset in range(self.size))
 
@@ -61,7 +62,7 @@ class PortRange:
 
 
 def bind(bound: socket.socket, ports: PortRange | None) -> int:
-    """Binds to all addresses of this host, and a free port of `ports` (None: any). Returns the port. Raises OSError."""
+    """Binds to all addresses of this host and a free port of `ports` (None: any). Returns the port. Raises OSError."""
     for port in ports or (0,):
         try:
             bound.bind(("", port))
@@ -74,9 +75,9 @@ def bind(bound: socket.socket, ports: PortRange | None) -> int:
 
 
 def hold_ports(ports: PortRange | None = None, count: int = STORE_PORTS) -> list[socket.socket]:
-    """Sockets that keep `count` TCP ports for this host's worker stores: bound but not listening, with SO_REUSEADDR, so
-    that a worker which sets it too (torch does) can listen there, and nobody is given the port by chance. Raises
-    OSError."""
+    """Returns sockets that reserve `count` TCP ports for this host's worker stores. They are bound but do not listen,
+    and have SO_REUSEADDR set: a worker that sets it too (torch does) can listen there, and the kernel gives the port to
+    no other process. Raises OSError."""
     held: list[socket.socket] = []
     try:
         for _ in range(count):
@@ -85,7 +86,7 @@ def hold_ports(ports: PortRange | None = None, count: int = STORE_PORTS) -> list
             if ports is None:
                 holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bind(holder, ports)
-            # Set before, it would let two agents of one host hold the same port.
+            # If it were set before the bind, two agents on one host could reserve the same port.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     except OSError:
         for holder in held:
@@ -95,11 +96,11 @@ def hold_ports(ports: PortRange | None = None, count: int = STORE_PORTS) -> list
 
 
 def own_address(endpoints: Sequence[Endpoint], *, several: bool) -> str:
-    """The address of this host from which the rendezvous endpoint is reached.
+    """Returns this host's address on the route to the rendezvous endpoint.
 
-    `several`: the group may have members on other machines. Then the address is no loopback one, if this host has any
-    other: with an etcd on this very host (or a name that /etc/hosts maps to 127.0.1.1, as Debian does) it is the one of
-    the default route.
+    `several`: the group may have members on other machines. The result is then a loopback address only if this host has
+    no other: if etcd runs on this host, or /etc/hosts maps its name to 127.0.1.1 as on Debian, the result is the
+    address on the default route.
     """
     found = next((address for endpoint in endpoints if (address := _towards(endpoint))), "")
     if found and not (several and is_loopback(found)):
@@ -115,10 +116,10 @@ def own_address(endpoints: Sequence[Endpoint], *, several: bool) -> str:
 
 
 def given_address(text: str, *, several: bool) -> str:
-    """The address that --local-addr (or ELASTICJOB_ADDRESS) means: names are resolved here, once, and not by every
-    member at every restart.
+    """Returns the IP address for --local-addr (or ELASTICJOB_ADDRESS). A name is resolved here once, rather than by
+    every member at every restart.
 
-    Raises OSError where the name is not known.
+    Raises OSError if the name cannot be resolved.
     """
     addresses = [str(address[0]) for _, address in sockets.resolve(text, 0, time.monotonic() + RESOLVE_TIMEOUT)]
     if text in addresses:
@@ -140,7 +141,8 @@ def is_loopback(address: str) -> bool:
 
 
 def _towards(endpoint: Endpoint) -> str:
-    """The own address of the route to `endpoint`; empty: there is none, or nobody knows its name."""
+    """Returns this host's address on the route to `endpoint`; empty: there is no route, or its name cannot be
+    resolved."""
     try:
         addresses = sockets.resolve(endpoint.host, endpoint.port, time.monotonic() + RESOLVE_TIMEOUT)
     except OSError:
@@ -149,7 +151,8 @@ def _towards(endpoint: Endpoint) -> str:
 
 
 def _outgoing() -> str:
-    """This host's address on the default route, else one that its own name has; empty: it has none but loopback."""
+    """Returns this host's address on the default route, or else one that its host name resolves to; empty: it has only
+    loopback addresses."""
     for address, family in _OUTSIDE:
         if (own := _route(family, address)) and not is_loopback(own):
             return own
@@ -161,7 +164,7 @@ def _outgoing() -> str:
 
 
 def _route(family: int, address: str) -> str:
-    """Empty: there is no route."""
+    """Returns this host's address on the route to `address`; empty: there is no route."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe_socket:
             probe_socket.connect((address, 9))  # no packet is sent: the kernel chooses the route

@@ -1,8 +1,8 @@
-"""Asking peers directly whether they are there.
+"""Probes: asking peers directly whether they are alive.
 
-Every agent listens on a TCP port that is in its member key and greets whoever connects with its name, its incarnation
-and the round of the plan that it knows. A dead process refuses at once, where its lease would live on for seconds; a
-frozen or cut-off one does not answer in time.
+Every agent listens on a TCP port that is in its member key. It greets each connection with its name, its incarnation
+and the round of the plan that it knows. A connection to a dead process is refused at once, while its lease lasts for
+seconds longer; a frozen process, or one that is cut off, does not answer in time.
 """
 
 from __future__ import annotations
@@ -29,23 +29,25 @@ from elasticjob_runtime.workers import descriptors
 logger = logging.getLogger(__name__)
 
 PROBE_TIMEOUT = 1.5
-"""s for an answer. A live agent answers in about a millisecond, a dead one is refused as quickly; only silence takes
-this long. Shorter: a machine with ten processes per core loses members that are alive (seen at 0.5 s)."""
+"""s to wait for an answer. A live agent answers in about a millisecond, and a dead one's port refuses as quickly; only
+silence takes this long. With a shorter timeout, a machine with ten processes per core loses live members (seen at 0.5
+s)."""
 
 
 BACKLOG = 1024
-"""Connections that wait to be greeted: of a group of thousands, many may ask at the same moment."""
+"""Connections that may wait for their greeting: in a group of thousands, many members may connect at the same
+moment."""
 
 TELL_SECONDS = 60.0
-"""s between two warnings of the same kind."""
+"""s between two warnings about rejected connections."""
 
 
 class PeerServer:
-    """Greets peers. Its descriptor belongs into the agent's loop; `greet` is called when it is readable."""
+    """Greets peers. Register `fileno` with the agent's event loop and call `greet` when it is readable."""
 
     def __init__(self, member: str, incarnation: str, ports: PortRange | None = None) -> None:
-        """`ports`: of which one is taken; None: any. Raises OSError."""
-        both = socket.has_dualstack_ipv6()  # peers on a network of either kind
+        """`ports`: the ports to choose from; None: any. Raises OSError."""
+        both = socket.has_dualstack_ipv6()  # for IPv4 and IPv6 peers
         self._socket = socket.socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_STREAM)
         if both:
             self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -56,13 +58,13 @@ class PeerServer:
         self._acceptor = descriptors.Acceptor(self._socket, self._say)
         self._told_at = 0.0
         self.round = 0
-        """Of the plan that this agent knows."""
+        """The round of the plan that this agent knows."""
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def greet(self) -> list[socket.socket]:
-        """Greets all who connected. Returns their connections: whoever stays wants heartbeats."""
+        """Greets all new connections and returns them: those that the peer keeps open want heartbeats."""
         before = self._acceptor.rejected
         greeted = self._acceptor.accept()
         if self._acceptor.rejected > before and time.monotonic() >= self._told_at:
@@ -84,12 +86,12 @@ class PeerServer:
 def probe_in_background(
     members: Sequence[Member], on_result: Callable[[Mapping[str, Probe]], None], timeout: float = PROBE_TIMEOUT
 ) -> None:
-    """Asks on a thread of its own; `on_result` is called from it, in any case."""
+    """Probes on a new thread, which always calls `on_result`."""
 
     def ask() -> None:
         try:
             found = probe(members, timeout)
-        except OSError as error:  # this process has no descriptor left, say: that tells nothing of the peers
+        except OSError as error:  # such as no descriptor left: that says nothing about the peers
             logger.warning("cannot ask the other members: %s", descriptors.explain(error))
             time.sleep(timeout)
             found = {}
@@ -99,10 +101,10 @@ def probe_in_background(
 
 
 def probe(members: Sequence[Member], timeout: float = PROBE_TIMEOUT, at_once: int | None = None) -> dict[str, Probe]:
-    """Asks all `members`, `at_once` of them at a time (None: as many as descriptors allow). Reachable: the incarnation
-    we know has answered within `timeout` seconds of being asked.
+    """Probes all `members`, `at_once` of them at a time (None: as many as file descriptors allow). A member is
+    reachable if it answers within `timeout` seconds with the incarnation in its member key.
 
-    Raises OSError where this process cannot ask anybody.
+    Raises OSError if this process cannot open a single connection.
     """
     with selectors.DefaultSelector() as selector:
         asking = _Asking(members, timeout, at_once or descriptors.available(), selector)
@@ -114,7 +116,7 @@ def probe(members: Sequence[Member], timeout: float = PROBE_TIMEOUT, at_once: in
 
 @dataclasses.dataclass(slots=True)
 class _Question:
-    """Asked, and not answered yet."""
+    """A probe that has no answer yet."""
 
     member: Member
     connection: socket.socket
@@ -122,8 +124,8 @@ class _Question:
 
 
 class _Asking:
-    """Asks a row of members, so many at a time: who answers, or refuses, makes room for the next. Only silence takes
-    the whole time-out."""
+    """Probes a list of members, a limited number at a time: each answer or refusal makes room for the next one. Only
+    silence takes the whole timeout."""
 
     def __init__(
         self, members: Sequence[Member], timeout: float, at_once: int, selector: selectors.BaseSelector
@@ -134,10 +136,10 @@ class _Asking:
         self._selector = selector
         self._waiting = collections.deque(members)
         self._open: dict[int, _Question] = {}
-        """By descriptor, in the order in which they were asked."""
+        """Descriptor -> probe, in the order in which they began."""
         self._asked_at: dict[str, float] = {}
         self._rounds: dict[str, int] = {}
-        """Of those that answered."""
+        """Member name -> round, of the members that answered."""
 
     def run(self) -> dict[str, Probe]:
         while self._waiting or self._open:
@@ -167,7 +169,7 @@ class _Asking:
             except OSError as error:
                 if not (descriptors.exhausted(error) and self._open):
                     raise
-                self._at_once = len(self._open)  # others of this process have taken the rest
+                self._at_once = len(self._open)  # the rest of this process uses the other descriptors
                 return
             self._waiting.popleft()
             self._asked_at[member.name] = time.monotonic()
@@ -198,7 +200,7 @@ class _Asking:
 
 
 def _call(connection: socket.socket, member: Member) -> bool:
-    """False: nobody can be reached at what it gave as its address."""
+    """False: the member's address or port is not valid."""
     try:
         connection.connect_ex((member.value.address, member.value.peer_port))
     except (OSError, OverflowError) as error:
@@ -212,7 +214,7 @@ def _at(member: Member) -> tuple[str, int]:
 
 
 def _greeted(connection: socket.socket, incarnation: str) -> int | None:
-    """The round of the plan that this member knows; None: it is not the one that was asked."""
+    """Returns the round of the plan that the member knows; None: no valid greeting, or another incarnation's."""
     try:
         greeting = json.loads(connection.recv(1024).partition(b"\n")[0])
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
-"""Writing plans: the ranks in batches, then the head in one compare-and-swap; and the outcome.
+"""Writes plans (the ranks in batches, then the head in one compare-and-swap) and the outcome.
 
-Every batch is guarded by the registrations it names and by the plan before it, so a plan never names a dead
-registration and two planners never both win. A planner that dies between a batch and the head leaves ranks that no head
-names.
+Every batch is guarded by the registrations that it names and by the previous plan, so a plan never names a dead
+registration and two planners never both succeed. A planner that dies between a batch and the head leaves ranks that no
+head refers to.
 """
 
 from __future__ import annotations
@@ -28,30 +28,31 @@ BATCH = 96
 
 
 CONSEQUENCE_BYTES = 600
-"""Most of the traceback of a failure that is only the consequence of another: in a group of thousands nearly all
-are."""
+"""The maximum size of the traceback in a failure that only follows from another one. In a group of thousands, nearly
+all failures do."""
 
 
 def for_the_store(failure: FailureValue) -> FailureValue:
-    """What is published of `failure`. Each member writes one in each round that fails, so a consequence is told in a
-    few hundred bytes."""
+    """Returns `failure` as it is published. Every member writes one in each failed round, so one that only follows from
+    a lost peer is cut to a few hundred bytes."""
     if failure.reason != PEER_LOST or len(failure.traceback) <= CONSEQUENCE_BYTES:
         return failure
     return dataclasses.replace(failure, traceback="..." + failure.traceback[3 - CONSEQUENCE_BYTES :])
 
 
 class PlanOutdatedError(StoreError):
-    """Another plan or the outcome came first, or a planned member has gone: look again. No fault."""
+    """Another plan or the outcome came first, or a planned member has gone. Not a fault: read the state again and
+    decide again."""
 
 
 class PlanWriter:
-    """Raises StoreError from every call; PlanOutdatedError where the store has moved on."""
+    """Every call may raise StoreError; PlanOutdatedError if the store has changed since the decision."""
 
     def __init__(
         self, store: Store, keys: Keys, planner: str, *, batch: int = BATCH, wall_clock: Callable[[], float] = time.time
     ) -> None:
-        """`planner`: unique for every start of an agent, so that ranks of two planners never mix. `wall_clock`: Unix
-        time, s."""
+        """`planner`: a string that is unique to each start of an agent, so that ranks of two planners never mix.
+        `wall_clock`: Unix time, s."""
         self._wall_clock = wall_clock
         self._store = store
         self._keys = keys
@@ -61,18 +62,18 @@ class PlanWriter:
         self._known: tuple[str, Mapping[str, RankValue]] = ("", {})
 
     def remember(self, attempt: str, ranks: Mapping[str, RankValue]) -> None:
-        """These are all ranks of the plan of `attempt`: to put back what the store lost."""
+        """Keeps all ranks of the plan of `attempt`, so that `restore` can write back what the store lost."""
         self._known = (attempt, ranks)
 
     def known(self, attempt: str) -> Mapping[str, RankValue] | None:
-        """All ranks of that plan, where they are remembered. They never change."""
+        """Returns all ranks of the plan of `attempt`; None: they are not kept. They never change."""
         return self._known[1] if self._known[0] == attempt else None
 
     def propose(self, action: ProposePlan, nproc: int, follows: str = "", kept_failure: str = "") -> int:
-        """Returns the revision of the new plan. `follows`: attempt of the plan before. `kept_failure`: key of the one
-        failure that stays when the plan clears those of earlier rounds, for who asks later what failed last; empty:
-        none does."""
-        self._tries += 1  # ranks of an earlier try that failed half-way must not count for this one
+        """Returns the revision of the new plan. `follows`: the attempt of the previous plan. `kept_failure`: the key of
+        the one failure that the plan keeps when it deletes those of earlier rounds, for an operator that asks later
+        what failed last; empty: it keeps none."""
+        self._tries += 1  # ranks of an earlier attempt that failed half-way must not count for this one
         plan = self._plan_of(action, nproc, follows)
         ranks = {member.name: assign_rank(action.members, rank) for rank, member in enumerate(action.members)}
         guards = [
@@ -110,8 +111,8 @@ class PlanWriter:
         return result.revision
 
     def restore(self, value: PlanValue, me: str, rank: RankValue) -> int:
-        """Puts back the head and the ranks that this agent knows, at least its own; the others keep running
-        meanwhile."""
+        """Writes back the head and the ranks that this agent knows, at least its own, and returns the head's revision.
+        The others keep running meanwhile."""
         ranks = self.known(value.attempt) or {me: rank}
         guard = Compare(self._keys.plan, create_revision=0)
         names = list(ranks)

@@ -1,4 +1,4 @@
-"""The ranks of the current plan, as far as this agent needs them: its own, or all where it plans."""
+"""Reads the ranks of the current plan that this agent needs: its own, or all of them if it is the planner."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from elasticjob_runtime.rendezvous.plan_writer import PlanWriter
 
 
 class RankReader:
-    """Ranks never change once written, so they are read once for each plan, and most members need not read theirs even
-    then."""
+    """Ranks never change once written, so they are read at most once per plan; most members derive theirs from the
+    previous plan and read nothing."""
 
     def __init__(self, store: Store, keys: Keys, me: str, plans: PlanWriter) -> None:
-        """`plans`: remembers all ranks of the last plan that this agent wrote or read."""
+        """`plans`: keeps all ranks of the last plan that this agent wrote or read."""
         self._store = store
         self._keys = keys
         self._me = me
@@ -27,7 +27,7 @@ class RankReader:
         self.known: Mapping[str, RankValue] = {}
 
     def load(self, cache: StoreCache, incarnation: str, *, everybody: bool) -> None:
-        """Brings `known` up to date with the plan in the cache. Raises StoreError."""
+        """Updates `known` to the plan in the cache. Raises StoreError."""
         plan = cache.plan
         if plan is None:
             return

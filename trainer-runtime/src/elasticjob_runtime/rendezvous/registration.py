@@ -1,4 +1,4 @@
-"""This member's own key and lease: being there, as the others see it."""
+"""This member's own key and lease, by which the others know that it is there."""
 
 from __future__ import annotations
 
@@ -25,28 +25,29 @@ from elasticjob_runtime.rendezvous.cache import common_range
 logger = logging.getLogger(__name__)
 
 RECENT = 100
-"""Revisions that a watch may go back for what the member before has done since it registered: to read its key costs a
-call, to go back costs the store one look at each revision."""
+"""How many revisions back a watch may start to see what happened to the predecessor since it registered. Reading the
+predecessor's key instead costs one call; starting further back costs the store a look at every revision."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JoinResult:
-    """What the transaction that registered this member has read and written."""
+    """What the transaction that registered this member read and wrote."""
 
     revision: int
     kvs: tuple[KeyValue, ...]
-    """Its own key, and all of `common_range`. With an outcome, it did not register: the job is over."""
+    """The member's own key and all keys of `common_range`. If there is an outcome, the job is over and the member did
+    not register."""
     before: str
-    """The member that registered just before; empty: nobody has."""
+    """The member that registered just before; empty: this is the first."""
     before_key: KeyValue | None = None
-    """Its key as it registered; what happened to it since is to be watched from that revision on. None: longer ago, or
-    not told."""
+    """The key of `before` as it registered; watch from that revision on for what has happened to it since. None: not
+    known, or it registered more than RECENT revisions ago."""
     imports: KeyValue | None = None
-    """What the run's workers import, where somebody has found out."""
+    """What the run's worker processes import; None: not known yet."""
 
 
 class Registration:
-    """Methods that use the store raise StoreError; LeaseLost where this member is not registered."""
+    """Methods that use the store raise StoreError; LeaseLost if this member is not registered."""
 
     def __init__(self, store: Store, keys: Keys, me: str, member: MemberValue, ttl: float) -> None:
         self._store = store
@@ -57,7 +58,7 @@ class Registration:
         self._lease: LeaseKeeper | None = None
         self._count = 0
         self.member = member
-        """What the others know of this one."""
+        """The value of this member's key, which the others read."""
 
     @property
     def expires_at(self) -> float | None:
@@ -66,9 +67,9 @@ class Registration:
     def register(
         self, state: MemberState, round_number: int, stores: bool, on_lost: Callable[[int, str], None]
     ) -> JoinResult:
-        """A new lease and a new key, whose create revision is this registration's identity: two calls.
+        """Takes a new lease and writes a new key, whose create revision identifies this registration: two calls.
 
-        `on_lost(number, reason)` is called from the lease keeper's thread; see `is_current`.
+        `on_lost(number, reason)` is called on the lease keeper's thread; see `is_current`.
         """
         self.forget()
         self._count += 1
@@ -84,7 +85,7 @@ class Registration:
         return arrival
 
     def _arrive(self, lease: int) -> JoinResult | None:
-        """None: the key was there, of an earlier registration, and is not any more."""
+        """Returns None if the key still existed, from an earlier registration; it has now been deleted."""
         keys, value = self._keys, self.member.to_json()
         guards = [Compare(self._key, create_revision=0), Compare(keys.outcome, create_revision=0)]
         known = Get(common_range(keys))
@@ -121,13 +122,13 @@ class Registration:
         )
 
     def is_current(self, number: int) -> bool:
-        """Whether news of registration `number` still matter."""
+        """Whether registration `number` is the current one; events of earlier ones no longer matter."""
         return number == self._count and self._lease is not None
 
     def write(
         self, state: MemberState, round_number: int, stores: bool, saves: bool | None = None, saved: int | None = None
     ) -> int:
-        """Returns the revision. `saves`, `saved` None: as before."""
+        """Returns the revision. `saves` or `saved` None: unchanged."""
         if self._lease is None:
             raise LeaseLost("not registered")
         member = self._changed(state, round_number, stores)
@@ -142,10 +143,10 @@ class Registration:
         return dataclasses.replace(self.member, state=state, round=round_number, stores=stores, changed_at=since)
 
     def neighbours(self) -> tuple[str, KeyValue | None]:
-        """(the member that registered just before this one and is still there, or empty; the key of the very first,
-        where that is another).
+        """Returns (the member that registered just before this one and is still there, or empty; the key of the very
+        first member, or None if that is this one).
 
-        The store sorts all members for it: only for who cannot believe its Arrival.
+        The store has to sort all members, so call it only if the JoinResult may be outdated.
         """
         own = self._store.get(self._key)
         if own is None:
@@ -158,12 +159,12 @@ class Registration:
         return befores[0].key[len(self._keys.members) :] if befores else "", firsts[0] if firsts else None
 
     def forget(self) -> None:
-        """Leaves the lease, if there is one, to expire."""
+        """Stops renewing the lease, if there is one, and lets it expire."""
         if self._lease is not None:
             self._lease.stop()
             self._lease = None
 
     def revoke(self) -> None:
-        """Ends the lease at once. Best effort."""
+        """Revokes the lease. Best effort."""
         if self._lease is not None:
             self._lease.revoke()

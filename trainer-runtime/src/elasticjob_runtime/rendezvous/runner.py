@@ -1,6 +1,6 @@
 """Runs a MemberLoop on an event loop, with real sockets and a real store.
 
-The store has a thread of its own (session.py), and so has each probe. Their results come to the event loop as calls.
+The store has its own thread (session.py), and so has each probe. They pass their results to the event loop as calls.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RunnerOwner(MemberOwner, Protocol):
 
 
 class MemberRunner:
-    """The event loop's thread calls all methods; `loop` may be read by others that hold `lock`."""
+    """Call all methods on the event loop's thread. Other threads may read `loop` while they hold `lock`."""
 
     def __init__(
         self,
@@ -54,10 +54,10 @@ class MemberRunner:
         on_trouble: Callable[[str], None] = lambda _trouble: None,
         on_imports: Callable[[ImportsValue | None, bool], None] = lambda _imports, _running: None,
     ) -> None:
-        """`ports`: of this member's worker stores. `lock`: held while the store's view changes and while a decision is
-        made. `on_trouble`: see MemberLoop. `on_imports`: see StoreCallbacks.
+        """`ports`: the ports of this member's worker stores. `lock`: held while the view of the store changes and while
+        a decision is made. `on_trouble`: see MemberLoop. `on_imports`: see core.Callbacks.
 
-        Raises OSError where no port is free.
+        Raises OSError if no port is free.
         """
         settings = config.settings
         self._config = config
@@ -89,12 +89,12 @@ class MemberRunner:
         )
 
     def start(self) -> None:
-        """Registers with the store in the background, and answers peers as soon as `run` is called."""
+        """Registers with the store in the background. Peers are answered once `run` is called."""
         self._event_loop.add_reader(self._peers.fileno(), self._greet)
         self.session.start()
 
     def run(self) -> Exit:
-        """Decides and executes until this member's part in the job is over."""
+        """Decides and executes until the decision is to exit, and returns that action."""
         while True:
             now = time.monotonic()
             self.heartbeats.tick(now)
@@ -110,7 +110,7 @@ class MemberRunner:
                 self._event_loop.wait(None if until == NEVER else max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
-        """Gives the lease back, so that the others need not wait for its end."""
+        """Revokes the lease, so that the others need not wait until it expires."""
         self.session.close()
         self.heartbeats.close()
         self._peers.close()

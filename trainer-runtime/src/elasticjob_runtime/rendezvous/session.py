@@ -1,6 +1,6 @@
-"""The agent's side of the store: one thread that owns the RendezvousCore.
+"""The thread that owns the RendezvousCore.
 
-The agent's loop must never wait for a network, so all store calls happen on this thread, one after the other.
+The agent's event loop must never wait for the network, so all store calls are made on this thread, one after the other.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Rendezvous:
-    """Start it with `start()`, give it actions with `submit()`, end it with `close()`. Callbacks are called from its
+    """Runs the core from `start()` to `close()` and executes actions passed to `submit()`. Callbacks are called on its
     thread."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Rendezvous:
     ) -> None:
         self._store = store
         self._silenced = False
-        """Closed: a call that still waits for the store must not reach the owner."""
+        """Set by `close`: a store call that ends later must not reach the owner."""
 
         def unless_closed(callback: Callable[..., None]) -> Callable[..., None]:
             return lambda *arguments: None if self._silenced else callback(*arguments)
@@ -76,16 +76,16 @@ class Rendezvous:
         self._thread.start()
 
     def submit(self, action: StoreAction) -> None:
-        """Executes `action`; `on_done` follows. One at a time."""
+        """Executes `action`; `on_done` follows. Submit one action at a time."""
         self._inbox.put(lambda: self._execute(action))
 
     def publish_progress(self, progress: ProgressValue) -> None:
-        """Best effort; while the store is away, only the last one is kept."""
+        """Best effort; while the store is unreachable, only the latest progress is kept."""
         self._progress.append(progress)
         self._inbox.put(self._put_progress)
 
     def publish_imports(self, imports: ImportsValue) -> None:
-        """Best effort: who joins without it imports what it has to while the others wait."""
+        """Best effort: without it, the others wait while a joining member imports."""
         self._inbox.put(lambda: self._core.put_imports(imports))
 
     @property
@@ -93,7 +93,7 @@ class Rendezvous:
         return self._core.lease_expires_at
 
     def close(self, timeout: float = 2.0) -> None:
-        """Gives the lease back, so that the others need not wait for its end. Takes at most `timeout` seconds."""
+        """Revokes the lease, so that the others need not wait until it expires. Takes at most `timeout` seconds."""
         self._inbox.put(self._leave)
         self._thread.join(timeout)
         self._silenced = True
@@ -103,7 +103,7 @@ class Rendezvous:
             try:
                 self._step()
             except Exception:
-                # The lease keeper would keep this member alive without a watch: better to continue.
+                # Continue: otherwise the lease keeper would keep this member registered, but without a watch.
                 logger.exception("internal error in the rendezvous thread; it continues")
 
     def _step(self) -> None:
@@ -112,7 +112,7 @@ class Rendezvous:
         except queue.Empty:
             work = self._core.tick
         work()
-        if self._inbox.empty():  # many updates that come together are one view
+        if self._inbox.empty():  # updates that arrive together make one view
             self._core.flush()
 
     def _execute(self, action: StoreAction) -> None:

@@ -1,12 +1,14 @@
-"""Does anything outside the group answer? Asked while etcd does not, to tell "etcd is away" from "this group is cut
-off".
+"""Probes hosts outside the group (witnesses) while etcd does not answer, to tell "etcd is unavailable" from "this group
+is cut off".
 
-Only a sign that has crossed the network counts:
+Only an answer that has crossed the network counts:
 
-- In a pod, bytes from the Kubernetes API server. While it is reached from here, its node is most likely not silent to
-  it either, and the operator replaces nobody. A refused or even an accepted connection proves nothing: kube-proxy
-  answers for a Service without endpoints, and a mesh's sidecar for everybody. Nor does etcd's own Service.
-- Elsewhere, etcd's own host: it accepts a connection (etcd hangs), or refuses it (etcd has ended).
+- In a pod, bytes from the Kubernetes API server. While this group reaches the API server, its nodes most likely reach
+  it
+  too, so the operator replaces nothing. An accepted or refused connection proves nothing: kube-proxy answers for a
+  Service without endpoints, and a service mesh's sidecar for any host. For the same reason etcd's own Service proves
+  nothing.
+- Outside Kubernetes, etcd's own host: it accepts a connection (etcd hangs) or refuses it (etcd has ended).
 """
 
 from __future__ import annotations
@@ -24,24 +26,24 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 logger = logging.getLogger(__name__)
 
 TIMEOUT = 1.5
-"""s for the first answer."""
+"""s to wait for the first answer."""
 
 _QUESTION = b"GET /livez HTTP/1.0\r\n\r\n"
-"""Without TLS, without credentials: a server that speaks TLS says so in a few bytes, and that is answer enough."""
+"""Sent without TLS and credentials: a TLS server answers it with a few bytes, which is enough."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Witness:
-    """Somebody outside the group."""
+    """A host outside the group."""
 
     host: str
     port: int
     must_speak: bool
-    """Only bytes count: others may accept or refuse connections in its name."""
+    """Only bytes count as an answer, since a proxy may accept or refuse connections on its behalf."""
 
 
 def witnesses(environment: Mapping[str, str], endpoints: Iterable[tuple[str, int]]) -> tuple[Witness, ...]:
-    """`endpoints`: host and port of etcd's members."""
+    """Returns the hosts to probe. `endpoints`: host and port of etcd's members."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "443")
     if host:
         return (Witness(host, int(port) if port.isascii() and port.isdigit() else 443, must_speak=True),)
@@ -49,12 +51,12 @@ def witnesses(environment: Mapping[str, str], endpoints: Iterable[tuple[str, int
 
 
 def ask_in_background(asked: Sequence[Witness], on_result: Callable[[bool], None], timeout: float = TIMEOUT) -> None:
-    """Asks on a thread of its own; `on_result` is called from it, in any case."""
+    """Probes on a new thread, which always calls `on_result`."""
 
     def ask() -> None:
         try:
             answered = answers(asked, timeout)
-        except OSError as error:  # no descriptor is left, say: that tells nothing
+        except OSError as error:  # such as no descriptor left: that proves nothing
             logger.warning("cannot ask whether anything outside answers: %s", error)
             answered = False
         on_result(answered)
@@ -63,7 +65,7 @@ def ask_in_background(asked: Sequence[Witness], on_result: Callable[[bool], None
 
 
 def answers(asked: Sequence[Witness], timeout: float = TIMEOUT) -> bool:
-    """Whether any of them answers within `timeout` s. Names are looked up first, which may take longer. Raises
+    """Whether any of `asked` answers within `timeout` s. Names are resolved first, which may take longer. Raises
     OSError."""
     end = time.monotonic() + timeout
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as connections:
@@ -83,7 +85,7 @@ def _call(witness: Witness) -> socket.socket | None:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(witness.host, witness.port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError):
-        return None  # its name is unknown: no answer
+        return None  # the name cannot be resolved: no answer
     connection = socket.socket(family, kind, protocol)
     connection.setblocking(False)
     connection.connect_ex(address)
