@@ -1,4 +1,4 @@
-"""The agent: supervises the local workers and meets the other agents over the store."""
+"""The agent: supervises the local worker processes and takes part in the rendezvous with the other agents."""
 
 from elasticjob_runtime.agent.agent import Agent
 from elasticjob_runtime.agent.config import AgentConfig

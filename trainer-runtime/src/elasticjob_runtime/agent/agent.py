@@ -1,4 +1,4 @@
-"""The agent: one member of a job that starts and stops the worker processes on its machine.
+"""The agent: one member of a job, which starts and stops the worker processes on its machine.
 
 Everything runs on one event loop. Observations come from the store, the peers (both through rendezvous/runner.py), the
 worker processes (pidfds and their reports) and signals; each wakes the loop.
@@ -45,7 +45,8 @@ class Agent:
         event_log: EventLog,
         metrics: Metrics | None = None,
     ) -> None:
-        """`environment`: of the worker processes. `metrics`: the metrics registry; None disables metrics."""
+        """`environment`: the environment of the worker processes. `metrics`: the metrics registry; None disables
+        metrics."""
         self._config = config
         self._event_loop = EventLoop()
         held = hold_ports(config.member.port_range)
@@ -77,12 +78,12 @@ class Agent:
 
     @property
     def outcome(self) -> OutcomeValue | None:
-        """How the job ended; None: it has not, as far as this agent knows."""
+        """How the job ended; None: as far as this agent knows, it has not ended."""
         return self._runner.loop.store_view.outcome
 
     def run(self) -> Exit:
-        """Returns why the agent ends, and with which exit code. All worker processes have ended then, and the lease is
-        given back."""
+        """Runs until the agent ends; returns the exit code and the reason. By then all worker processes have ended and
+        the lease is revoked."""
         restore = signals.take(
             self._event_loop.wakeup_fd,
             leave_on=self._config.leave_on,
@@ -104,7 +105,7 @@ class Agent:
             self._event_loop.close()
             async_writer.flush()
 
-    # -- what the runner asks (RunnerOwner)
+    # -- RunnerOwner, called by the runner
 
     def state(self) -> LocalState:
         leaving = self._leaving
@@ -163,8 +164,8 @@ class Agent:
     # -- what the worker processes report
 
     def _publish_imports(self) -> None:
-        """Rank 0's agent publishes what the script imports. All members find out the same, and those that join later
-        need it from one of them only."""
+        """Rank 0's agent publishes what the script imports. All members find the same imports, so joiners need them
+        from only one."""
         plan, imports = self._runner.loop.store_view.plan, self._processes.imports
         leads = plan is not None and plan.value.leader == self._config.member.settings.me
         if not leads or imports in (None, self._published_imports):
@@ -211,7 +212,7 @@ class Agent:
     # -- signals
 
     def _leave(self, number: signal.Signals) -> None:
-        """The first signal also goes to the workers and gives them time to save; the second one kills them."""
+        """The first signal is also sent to the workers, which get time to save; the second one kills them."""
         if self._leaving is None:
             self._leaving = (time.monotonic(), number)
             self._recorder.leaving()

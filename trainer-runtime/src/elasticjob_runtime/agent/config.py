@@ -19,9 +19,9 @@ class AgentConfig:
     group: GroupSpec
     command: Command
     preload: Sequence[str] | None
-    """What the zygote imports beyond the usual modules; None: no zygote, workers are spawned."""
+    """What the zygote imports beyond the usual modules; None: there is no zygote, and workers are spawned."""
     log_settings: LogSettings
     leave_on: Collection[int] = frozenset(signals.LEAVE)
     """Signals that make the agent leave."""
     hang_limits: HangLimits = dataclasses.field(default_factory=HangLimits)
-    """When workers that no longer report steps count as failed."""
+    """When workers that have stopped reporting steps count as failed."""

@@ -1,4 +1,4 @@
-"""The processes of one agent and what belongs to them: workers, zygote, reaper, the socket they report on, the ports of
+"""The child processes of one agent (workers, zygote, reaper) with the socket on which they report and the ports of
 their stores."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from elasticjob_runtime.workers.zygote.preload import ImportVerdicts
 
 
 class Processes:
-    """On the agent's loop only."""
+    """Not thread-safe: use it on the agent's event loop only."""
 
     def __init__(
         self,
@@ -44,8 +44,8 @@ class Processes:
         on_report: Callable[[WorkerReport], None],
         on_learned: Callable[[], None] = lambda: None,
     ) -> None:
-        """`environment`: of the workers, apart from what each gets for itself. `held`: sockets that keep the ports of
-        their stores; closed by `close`. `on_learned`: `imports` has changed."""
+        """`environment`: the part of the workers' environment that is the same for all. `held`: sockets that reserve
+        the ports of their stores; `close` closes them. `on_learned`: called when `imports` has changed."""
         self._config = config
         self._on_learned = on_learned
         self._folder = environment.get(Env.CHECKPOINT_DIRECTORY, "")
@@ -75,17 +75,18 @@ class Processes:
 
     @property
     def warm(self) -> bool:
-        """Workers can be started at once."""
+        """Whether workers can be started at once."""
         return self._launcher.ready
 
     @property
     def stores(self) -> bool:
-        """The stores of coming rounds listen."""
+        """Whether the stores of the next rounds are listening."""
         return self._launcher.stores is not None and self._launcher.stores.listening
 
     @property
     def all_spawned(self) -> bool:
-        """All workers of the round run, and each is a new program: it tells nothing of its own start."""
+        """Whether all workers of the round run and were spawned; spawned workers do not report the phases of their
+        start."""
         return bool(self._launcher.problem) and len(self.group.pids) == self._config.group.nproc
 
     @property
@@ -103,7 +104,8 @@ class Processes:
         self.group.start(plan, now)
 
     def tell_plan(self, plan: Plan) -> None:
-        """To the workers that want to know: what is to follow on them, too."""
+        """Sends a new plan to the workers that follow plans. Without a rank in it, prepares what comes next: stores for
+        later rounds and, if no worker has run yet, workers that may join."""
         if plan.rank is None and self._launcher.stores is not None:
             self._launcher.stores.enter(plan.round, leads=False)
         if plan.rank is None and not self.workers.round:
@@ -111,11 +113,12 @@ class Processes:
         self._reports.tell_plan(plan.value, plan.rank.group_rank if plan.rank is not None else None)
 
     def hear_last_words(self) -> None:
-        """What workers said before they ended, and nobody read yet."""
+        """Reads reports that workers sent before they ended and that are still unread."""
         self._reports.drain()
 
     def reap_orphans(self) -> None:
-        """What a worker left behind became this process's child: its exit status is nobody's but ours."""
+        """Reaps processes that a dead worker left behind. They became children of this process, so no other process can
+        collect their exit status."""
         known = {*self.group.pids.values(), *self._launcher.pids, self._reaper.pid}
         for pid in linux.children():
             if pid not in known:
@@ -123,7 +126,7 @@ class Processes:
                     os.waitpid(pid, os.WNOHANG)
 
     def end(self) -> None:
-        """Ends workers and zygote. Nothing survives the agent, whatever ended it."""
+        """Ends the workers and the zygote. Nothing survives the agent, whatever the cause of its end."""
         self.group.stop(0.0, time.monotonic())
         end = time.monotonic() + 5.0
         while self.group.pids and time.monotonic() < end:
@@ -132,7 +135,7 @@ class Processes:
         self.group.close()
 
     def close(self) -> None:
-        """After `end`: the reaper ends last."""
+        """Call after `end`. The reaper ends last."""
         self._reports.close()
         for holder in self._held:
             holder.close()
@@ -140,7 +143,7 @@ class Processes:
 
     @property
     def imports(self) -> ImportsValue | None:
-        """What the script's workers import, as this agent has found out; None: nothing."""
+        """What the script's workers import, as far as this agent has found out; None: not known."""
         known = self._launcher.imports if isinstance(self._launcher, ZygoteLauncher) else None
         if known is None or not known.importable():
             return None
@@ -150,18 +153,19 @@ class Processes:
         return ImportsValue(fit=fit[: max(0, MAX_IMPORTS - len(late) - len(reads))], late=late, reads=reads)
 
     def tell_imports(self, imports: ImportsValue | None, *, running: bool) -> None:
-        """What other members have found out. `running`: the others train, and are not to wait for imports of this
-        one."""
+        """Takes the imports that another member found and published. `running`: the others train already and must not
+        wait while this member imports."""
         if isinstance(self._launcher, ZygoteLauncher):
             self._launcher.add_imports(_verdicts(imports) if imports is not None else None, wait=running)
 
     def keep_imports(self, imports: ImportsValue) -> None:
-        """For the next run."""
+        """Saves the imports for the next run."""
         if self._folder:
             import_cache.save(self._folder, imports)
 
     def _expect_to_join(self, plan: PlanValue) -> None:
-        """Newcomers come last."""
+        """Sets the environments that this member's workers will probably have if it joins the next round: joiners get
+        the last ranks."""
         if not isinstance(self._launcher, ZygoteLauncher):
             return
         group = self._config.group
@@ -175,7 +179,7 @@ class Processes:
 
     def _load_imports(self, launcher: ZygoteLauncher) -> None:
         def found(imports: ImportsValue) -> None:
-            with contextlib.suppress(OSError):  # the agent has ended meanwhile
+            with contextlib.suppress(OSError):  # the agent has ended in the meantime
                 self._event_loop.call_soon(lambda: launcher.add_cached_imports(_verdicts(imports)))
 
         if self._folder:

@@ -1,5 +1,5 @@
-"""How far the local workers are: for the store (rank 0's word), for crash loops (the highest step), for the hang rule
-(when they came)."""
+"""Progress of the local workers: what rank 0 reports for the store, the highest step for crash loops, the times of the
+steps for the hang rule."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from elasticjob_runtime.membership.hang import HangLimits, StepTimes
 from elasticjob_runtime.telemetry.transitions import WorkerReport
 
 PUBLISH_SECONDS = 1.0
-"""s between two progress writes in the first minute of a round: people watch."""
+"""s between two progress writes in the first minute of a round, when users are likely to be watching."""
 
 PUBLISH_SECONDS_MAX = 10.0
-"""s between two of them in a long round. Every write is a revision of a store that others may share: 86,400 a day at
-one a second."""
+"""s between two progress writes in a long round. Every write is a revision of an etcd that other jobs may share: one
+per second would be 86,400 per day."""
 
 
 def publish_pause(age: float) -> float:
@@ -28,7 +28,7 @@ def publish_pause(age: float) -> float:
 
 
 class Progress:
-    """Of one round after the other. On the agent's loop only; times are monotonic, s."""
+    """Progress of the current round. Not thread-safe: use it on the agent's event loop only. Times are monotonic, s."""
 
     def __init__(self, limits: HangLimits, publish: Callable[[ProgressValue], None]) -> None:
         self._limits = limits
@@ -38,16 +38,16 @@ class Progress:
         self._steps = StepTimes()
         self._started_at = 0.0
         self.step: int | None = None
-        """The highest step (or checkpoint) that a local worker reported since the last start."""
+        """The highest step or checkpoint that a local worker has reported since the last start."""
 
     @property
     def deadline(self) -> float | None:
-        """When there is something to publish, or a hang to be seen."""
+        """When progress is due to be published, or a hang can be detected."""
         times = (self._due if self._news is not None else None, self._steps.deadline(self._limits))
         return min((at for at in times if at is not None), default=None)
 
     def starting(self, now: float) -> None:
-        """New workers."""
+        """New workers start."""
         self._steps = StepTimes()
         self._started_at = now
         self.step = None
@@ -62,7 +62,7 @@ class Progress:
             self._steps.add(report.step, now)
 
     def told(self, progress: ProgressValue, round_number: int) -> None:
-        """Rank 0's word."""
+        """Rank 0 has reported `progress`."""
         self._news = dataclasses.replace(progress, round=round_number)
 
     def publish(self, now: float, *, at_once: bool) -> None:
@@ -75,11 +75,11 @@ class Progress:
         return round(max(0.0, now - self._started_at), 3)
 
     def ended(self) -> None:
-        """Of these workers no further step is expected."""
+        """No further step is expected of these workers."""
         self._steps = StepTimes()
 
     def hang(self, now: float) -> str:
-        """Why the workers count as hung, said once; empty: they do not."""
+        """Returns why the workers count as hung, only once per hang; empty: they do not."""
         why = self._steps.hang(self._limits, now)
         if why:
             self.ended()

@@ -1,4 +1,4 @@
-"""Signals: which make the agent leave, which are passed on to the workers, and which tell of a child."""
+"""Signal handlers of the agent: signals that make it leave, signals that it forwards to the workers, and SIGCHLD."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ LEAVE = {
     signal.SIGHUP: ExitCode.TERMINATED,
     signal.SIGQUIT: ExitCode.TERMINATED,
 }
-"""Signal -> exit code of the agent that leaves because of it."""
+"""Signal -> exit code of an agent that leaves because of it."""
 
 FORWARDED = (signal.SIGUSR1, signal.SIGUSR2)
-"""What schedulers send to ask a script for a checkpoint."""
+"""Signals that schedulers send to ask a script for a checkpoint."""
 
 
 def take(
@@ -28,10 +28,11 @@ def take(
     on_forward: Callable[[int], None],
     on_child: Callable[[], None],
 ) -> Callable[[], None]:
-    """Installs the handlers, which run on the main thread; every signal also wakes `wakeup_fd`. Returns what puts the
-    old ones back.
+    """Installs the handlers, which run on the main thread; every signal also writes to `wakeup_fd`. Returns a function
+    that restores the previous handlers.
 
-    `leave_on`: those of LEAVE that are wanted. A hangup that is ignored stays so: that is what nohup is for.
+    `leave_on`: the signals of LEAVE to handle. SIGHUP stays ignored if it is ignored already, since that is what nohup
+    does.
     """
 
     def leave(number: int, _frame: FrameType | None) -> None:

@@ -1,7 +1,7 @@
-"""Snapshots that workers leave with their agent: file descriptors of memory that outlives them, SIGKILL included.
+"""Snapshots that workers hand to their agent: file descriptors of memory that survives the worker, even after SIGKILL.
 
-What is in the memory is the workers' business; the agent only holds it open, and hands it to who trains next on that
-local rank.
+The agent never reads the memory. It holds the descriptors open and passes them to the next worker of the same local
+rank.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ class Snapshot:
 
 
 def replaces(kept: Snapshot | None, offered: Snapshot) -> bool:
-    """A worker of an earlier round that is late must not undo what its successor has left; a successor may have gone
-    back some steps."""
+    """Whether `offered` replaces `kept`. A late worker of an earlier round must not replace its successor's snapshot,
+    even if the successor has restarted from an earlier step."""
     return kept is None or offered.round > kept.round or (offered.round == kept.round and offered.step >= kept.step)
 
 
 class Snapshots:
-    """The newest of each local rank. Owns the descriptors."""
+    """The newest snapshot of each local rank. Owns the descriptors."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Snapshot] = {}
 
     def keep(self, local_rank: int, offered: Snapshot) -> bool:
-        """False: there is a newer one, and the descriptors stay the caller's."""
+        """Returns False if there is a newer snapshot; the caller then still owns the descriptors."""
         kept = self._kept.get(local_rank)
         if not replaces(kept, offered):
             return False

@@ -1,4 +1,4 @@
-"""The pod's termination message: why this agent ended, for `kubectl describe pod`. Of a failed job, its first
+"""The pod's termination message: why this agent ended, for `kubectl describe pod`. For a failed job, its first
 failure."""
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from elasticjob_runtime.contract import Env, OutcomeValue
 logger = logging.getLogger(__name__)
 
 MOST = 4000
-"""Bytes written: the kubelet takes 4096 of a container's message."""
+"""The maximum message size in bytes: the kubelet reads at most 4096 bytes of a container's termination message."""
 
 DEFAULT = "/dev/termination-log"
-"""Kubernetes' own. Written only where it is: elsewhere nobody asked for it."""
+"""The default path in Kubernetes. The file is written only if it exists; outside a pod it does not."""
 
 
 def message(reason: str, outcome: OutcomeValue | None) -> str:
-    """`reason`: of this agent's end."""
+    """`reason`: why this agent ended."""
     if outcome is None or outcome.failure is None:
         return reason
     return f"{outcome.message}\n{outcome.failure.get('traceback', '')}".strip()
 
 
 def write(text: str, environment: Mapping[str, str]) -> None:
-    """Never raises: the end of the job must not depend on it."""
+    """Never raises: a message that cannot be written must not affect how the job ends."""
     named = environment.get(Env.TERMINATION_LOG)
     path = Path(named or DEFAULT)
     if not named and not path.exists():

@@ -1,8 +1,8 @@
-"""The socket on which workers speak to their agent: one Unix socket per agent, messages of JSON (SOCK_SEQPACKET).
+"""The socket on which workers talk to their agent: one Unix socket (SOCK_SEQPACKET) per agent, with JSON messages.
 
-A worker reports progress and the phases of its start on it, leaves snapshots here and fetches those of its predecessor;
-who says hello is told of every plan, before this agent's workers are stopped for it. The messages are described in
-elasticjob_runtime.training.channel.
+A worker reports progress and the phases of its start, hands over snapshots and fetches those of its predecessor. A
+worker that sends hello receives every plan, before the agent stops its workers for that plan. The messages are
+described in elasticjob_runtime.training.channel and link.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from elasticjob_runtime.workers import descriptors
 logger = logging.getLogger(__name__)
 
 READS_AT_ONCE = 128
-"""Messages taken from one worker before the loop has its turn: one that reports without end must not keep it from its
+"""Messages read from one worker before the event loop runs again: a worker that reports without pause must not delay
 heartbeats."""
 
 LAST_WORDS = 2000
-"""Most messages of one connection that are read when its worker has ended: the kernel holds a few hundred."""
+"""The maximum number of messages read from one connection after its worker has ended; the kernel holds a few
+hundred."""
 
 
 class WorkerServer:
-    """Listens at `path`; `on_progress` gets the progress of rank 0, `on_report` what all ranks say."""
+    """Listens at `path`. `on_progress` receives the progress of rank 0, `on_report` the reports of all ranks."""
 
     def __init__(
         self,
@@ -46,7 +47,8 @@ class WorkerServer:
         *,
         folder: str | None = None,
     ) -> None:
-        """`folder`: where the socket's own folder is made; None: where temporary files belong."""
+        """`folder`: the folder in which to create the socket's own folder; None: the system's folder for temporary
+        files."""
         self._event_loop = event_loop
         self._on_progress = on_progress
         self._on_report = on_report
@@ -59,24 +61,24 @@ class WorkerServer:
         self._door = descriptors.Acceptor(self._listener)
         self._connections: dict[int, socket.socket] = {}
         self._followers: set[int] = set()
-        """Connections on which plans are wanted."""
+        """Connections of workers that sent hello and receive plans."""
         self._nonsense: set[int] = set()
-        """Connections that were complained of: once is enough."""
+        """Connections that sent an invalid message; a warning is logged once for each."""
         self._plan: dict[str, Any] | None = None
         self._snapshots = Snapshots()
         self._meter = RateMeter()
         event_loop.add_reader(self._listener.fileno(), self._accept)
 
     def tell_plan(self, plan: PlanValue, group_rank: int | None) -> None:
-        """To all workers that want to know; later ones are told when they ask. `group_rank` None: this agent is not in
-        it."""
+        """Sends `plan` to all workers that sent hello; one that connects later receives it after its hello.
+        `group_rank` None: this agent is not in the plan."""
         told = ("round", "size", "world_size", "master_addr", "master_port", "restart_count", "reason", "message")
         self._plan = {"type": "plan", "group_rank": group_rank, **{name: getattr(plan, name) for name in told}}
         for fd in list(self._followers):
             _send(self._connections[fd], self._plan)
 
     def drain(self) -> None:
-        """Reads what workers said and nobody read yet."""
+        """Reads all unread messages of the workers."""
         for fd in list(self._connections):
             self._read(fd, LAST_WORDS)
 
@@ -113,7 +115,7 @@ class WorkerServer:
                 self._drop(fd)
 
     def _take(self, fd: int, data: bytes, fds: tuple[int, ...]) -> bool:
-        """Whether the descriptors are kept."""
+        """Handles one message. Returns whether the descriptors are kept."""
         try:
             message = json.loads(data)
             kind = message.get("type")
@@ -167,7 +169,7 @@ class WorkerServer:
 
 
 def _send(connection: socket.socket, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-    """Never waits: who does not read what it asked for goes without."""
+    """Never blocks: a worker that does not read its messages does not get this one."""
     try:
         socket.send_fds(connection, [json.dumps(message).encode()], fds, socket.MSG_NOSIGNAL)
     except OSError as error:
@@ -189,19 +191,19 @@ def _report(message: dict[str, Any]) -> WorkerReport:
 
 
 class RateMeter:
-    """Steps per second over the last reports, about ten seconds of them. Starts over when the step or the clock goes
+    """Steps per second over the reports of about the last ten seconds. Starts over when the step or the clock goes
     back."""
 
     WINDOW = 10.0
     GRAIN = 0.1
-    """s between two reports that are remembered, however many come."""
+    """The minimum interval in s between two reports that are kept."""
 
     def __init__(self) -> None:
         self._reports: collections.deque[tuple[float, int]] = collections.deque()
         self._last = (0.0, 0)
 
     def rate(self, step: int, at: float) -> float:
-        """The rate after a report of `step` at time `at` (s)."""
+        """Returns the rate after a report of `step` at time `at` (s)."""
         if at < self._last[0] or step < self._last[1]:
             self._reports.clear()
         self._last = (at, step)

@@ -1,16 +1,16 @@
-"""Level 0: etcd v3 rendezvous for torchrun itself, `torchrun --rdzv-backend=etcd-v3 --rdzv-endpoint=... train.py`.
+"""The etcd v3 rendezvous as a torchrun plug-in: `torchrun --rdzv-backend=etcd-v3 --rdzv-endpoint=... train.py`.
 
-torch finds `rendezvous_handlers` by the entry point `torchrun.handlers`; everything else is imported when a job asks
-for this backend.
+torch finds `rendezvous_handlers` through the entry point `torchrun.handlers`; everything else is imported when a job
+selects this backend.
 
-    options.py   what --rdzv-endpoint and --rdzv-conf say
-    policy.py    what to do next: membership.decide, where torch's agent starts and stops the workers (pure)
-    member.py    one member of the job: the thread that observes, decides and executes
-    stale_run.py what a job of the same run id left behind
-    round_store.py the fresh TCPStore of each round, and the meeting of all members in it
-    handler.py   torch's RendezvousHandler
+    options.py      what --rdzv-endpoint and --rdzv-conf mean
+    policy.py       what to do next: membership.decide, where torch's agent starts and stops the workers (pure)
+    member.py       one member of the job: the thread that observes, decides and executes
+    stale_run.py    clears the keys of an ended job with the same run id
+    round_store.py  the TCPStore of each round, in which all members meet
+    handler.py      torch's RendezvousHandler
 
-The only package beside `training` and the zygote that imports torch.
+Apart from `training` and the zygote, this is the only package that imports torch.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ BACKEND = "etcd-v3"
 
 
 def rendezvous_handlers() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """What torch's registry calls at every start of torchrun, whatever its backend: so it does nothing yet."""
+    """torch's registry calls this at every start of torchrun, whatever the backend, so it does nothing but return the
+    factory."""
     return create_handler
 
 
 def create_handler(parameters: RendezvousParameters) -> RendezvousHandler:
-    """A handler for one run. Nothing is sent yet. Raises handler.SettingsError, one sentence, where a flag is wrong."""
+    """Returns a handler for one run. Sends nothing yet. Raises handler.SettingsError, one sentence, if a flag is
+    wrong."""
     from elasticjob_runtime.torchrun import handler
 
     return handler.create(parameters)

@@ -1,7 +1,7 @@
 """torch's RendezvousHandler over etcd v3.
 
-torch's agent calls next_rendezvous for every round, asks num_nodes_waiting() ten times a second whether to start over,
-and calls shutdown() when it ends by itself; a signal ends it without.
+torch's agent calls next_rendezvous() for every round, polls num_nodes_waiting() ten times a second to find out whether
+to restart its workers, and calls shutdown() when it ends by itself. A signal ends it without that call.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ from elasticjob_runtime.workers.environment import RES_OPTIONS, fencing_token
 logger = logging.getLogger(__name__)
 
 CONFIRM_FAILURE = 1.0
-"""s between the last failure here and the job's: a lost member, which makes the workers of all others fail, is noticed
-in less."""
+"""s between the last failure on this node and the end of the job: a lost member makes the workers of all others fail,
+and is detected within this time."""
 
 TELL_END = 5.0
-"""s to tell the others how the job ended."""
+"""s to publish how the job ended."""
 
 
 class SettingsError(RendezvousError, ValueError):
-    """A flag of torchrun is wrong; says which, and what to write instead."""
+    """A flag of torchrun is wrong. The message names it and says what to write instead."""
 
 
 def create(parameters: RendezvousParameters) -> EtcdRendezvousHandler:
     _set_up_logging()
-    os.environ.setdefault("RES_OPTIONS", RES_OPTIONS)  # for the stores of agent and workers
+    os.environ.setdefault("RES_OPTIONS", RES_OPTIONS)  # for the stores of the agent and the workers
     try:
         conf = read_conf(parameters.config)
         store = open_store(parameters.endpoint, conf)
@@ -76,7 +76,7 @@ def create(parameters: RendezvousParameters) -> EtcdRendezvousHandler:
 
 
 class EtcdRendezvousHandler(RendezvousHandler):
-    """One member of the run `config.run_id`. The main thread's, as torch's agent is."""
+    """One member of the run `config.keys.run_id`. Called on the main thread, like torch's agent."""
 
     def __init__(self, config: MemberConfig, store: Store) -> None:
         self._config = config
@@ -95,16 +95,16 @@ class EtcdRendezvousHandler(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Whether MASTER_ADDR and MASTER_PORT are those of this round's store, or the worker of rank 0 opens one
+        """Whether MASTER_ADDR and MASTER_PORT are those of this round's store; if not, rank 0's worker opens a store
         there."""
         return self._shared
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Returns when all members of a plan that names this one are here.
+        """Returns when all members of a plan that includes this one have met.
 
-        Raises RendezvousClosedError: the job has failed; RendezvousTimeoutError: after join_timeout;
-        RendezvousConnectionError: etcd refuses this member, or it has lost its place. SystemExit(0): the job succeeded
-        without it (torch 2.6 to 2.15 stumble over RendezvousGracefulExitError).
+        Raises RendezvousClosedError if the job has failed; RendezvousTimeoutError after join_timeout;
+        RendezvousConnectionError if etcd refuses this member or it has lost its place; SystemExit(0) if the job
+        succeeded without it (torch 2.6 to 2.15 do not handle RendezvousGracefulExitError).
         """
         member, stores = self._joined()
         member.come_back()
@@ -119,12 +119,12 @@ class EtcdRendezvousHandler(RendezvousHandler):
         assert plan.rank is not None
         os.environ[Env.FENCE] = str(
             fencing_token(os.environ, plan.value)
-        )  # torch's agent starts the round's workers with its own environment
+        )  # torch's agent passes its own environment to the round's workers
         where = RendezvousStoreInfo(plan.value.master_addr, self._round.worker_port)
         return RendezvousInfo(self._round, plan.rank.group_rank, plan.value.size, where)
 
     def num_nodes_waiting(self) -> int:
-        """1 where the workers are to start over: a member came, left or was lost, workers of another failed, or the job
+        """1 if the workers must restart: a member joined, left or was lost, another member's workers failed, or the job
         is over."""
         return int(self._member is not None and self._member.wants_restart())
 
@@ -132,18 +132,19 @@ class EtcdRendezvousHandler(RendezvousHandler):
         return self._member is not None and self._member.outcome() is not None
 
     def set_closed(self) -> None:
-        """The job is over for all members."""
+        """Ends the job for all members."""
         if self._member is not None:
             verdict = OutcomeValue(state=OutcomeState.FAILED, reason="Closed", message="the rendezvous was closed")
             self._member.conclude(verdict, gone=False)
 
     def shutdown(self) -> bool:
-        """The end of torch's agent. Only success or failure of the workers is the job's; an agent's own trouble is
-        nobody else's."""
+        """Called when torch's agent ends. Only the success or failure of its workers ends the job; an error of the
+        agent itself does not affect the other members."""
         error = sys.exc_info()[1]  # torch calls this from a `finally`
         member, done = self._member, True
         if error is None and self._round is not None and not self._round.finished:
-            # torch 2.6 calls this too when it stops the last workers, before it says that they failed: it calls again
+            # torch 2.6 also calls this when it stops the last workers, before it reports that they failed, and then
+            # calls it again
             return True
         if member is not None:
             if isinstance(error, ChildFailedError):
@@ -163,7 +164,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         return self._member, self._stores
 
     def _succeed(self, member: Member) -> bool:
-        """An agent that left while others train would be missed as a lost member, so it waits for the job's end."""
+        """Waits for the end of the job: if this agent left while others train, they would take it for a lost member."""
         if self._round is None:
             return True
         member.finish()
@@ -189,7 +190,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
 
 
 def _meet(member: Member, stores: StoreHost) -> tuple[Plan, RoundStore]:
-    """Follows plan after plan until all members of one are here."""
+    """Follows one plan after the other until all members of one have met."""
     while True:
         plan = member.next_plan()
         with contextlib.suppress(RoundOver):
@@ -219,13 +220,14 @@ def _failed(me: str, round_number: int, rank: int, failure: ProcessFailure) -> O
 
 
 def _said(failure: ProcessFailure) -> Mapping[str, Any]:
-    """What @record wrote in the worker; empty: nothing."""
+    """Returns what @record wrote in the worker; empty: nothing."""
     message = failure.error_file_data.get("message")
     return message if isinstance(message, dict) else {}
 
 
 def _message(failure: ProcessFailure) -> str:
-    """One line. Where the worker wrote nothing, torch has the address of its documentation instead."""
+    """Returns one line. If the worker wrote nothing, torch's message is only a link to its documentation, so the exit
+    code is used."""
     if said := _said(failure):
         return str(said.get("message", "")).strip().partition("\n")[0][:500]
     return str(failure.message) if failure.exitcode < 0 else f"exit code {failure.exitcode}"
@@ -249,8 +251,8 @@ def _error(end: Ended) -> BaseException:
 
 
 class _SignalPipe:
-    """Tells the member's thread of signals at once, while torch's handlers deal with them. Only where nobody else
-    listens this way."""
+    """Passes signals to the member's thread at once, while torch's handlers process them. Inactive if another part of
+    the process has already set a wakeup descriptor."""
 
     def __init__(self) -> None:
         self.read: int | None = None
@@ -264,14 +266,15 @@ class _SignalPipe:
             signal.set_wakeup_fd(before)
 
     def close(self) -> None:
-        """The pipe stays open: the member's thread may be in it."""
+        """Stops passing signals. The pipe stays open, since the member's thread may still read it."""
         if self.read is not None and threading.current_thread() is threading.main_thread():
             signal.set_wakeup_fd(-1)
 
 
 @contextlib.contextmanager
 def _leaving_on_signals() -> Iterator[None]:
-    """torch takes signals when it starts workers. Before, they would kill the agent before it could say good-bye."""
+    """Handles signals until torch does, which is when it starts workers. Without this, a signal would kill the agent
+    before it could leave the rendezvous."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
         raise SignalException(f"Process {os.getpid()} got signal: {number}", sigval=signal.Signals(number))
@@ -288,12 +291,12 @@ def _leaving_on_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL)
 
 
-# -- what people see
+# -- logging and error messages
 
 
 def _set_up_logging() -> None:
-    """Membership changes on stderr, as torchrun's own log; LOGLEVEL, torch's variable, says how much. And errors in one
-    sentence."""
+    """Logs membership changes to stderr, where torchrun's own log goes; the level is torch's variable LOGLEVEL. Also
+    prints errors in one sentence."""
     root = logging.getLogger("elasticjob_runtime")
     if not root.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler(sys.stderr)
@@ -306,7 +309,7 @@ def _set_up_logging() -> None:
 
 
 def _one_sentence(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """sys.excepthook of a process whose rendezvous is ours: an error for the person at the terminal, without torch's
+    """The sys.excepthook for a process that uses this rendezvous: prints a rendezvous error without torch's stack
     frames."""
     if isinstance(error, RendezvousError | SignalException):
         print(f"torchrun: {error}", file=sys.stderr)  # noqa: T201 - a command line tool's own error

@@ -1,7 +1,7 @@
-"""One member of a job under torchrun: a thread that observes, lets `policy.next_action` decide, and executes.
+"""One member of a job under torchrun: a thread that observes, decides (`policy.next_action`) and executes.
 
-torch's agent has the main thread and calls the public methods; they never wait for a network. The lease, the store's
-watch and the calls to the store have threads of their own, so heartbeats go on whatever torch's agent does.
+torch's agent runs on the main thread and calls the public methods, none of which makes a network call. The lease, the
+store's watch and the store's calls have their own threads, so heartbeats continue whatever torch's agent does.
 """
 
 from __future__ import annotations
@@ -48,35 +48,35 @@ class Member:
     """Public methods may be called from any thread."""
 
     def __init__(self, config: MemberConfig, store: Store, ports: Sequence[int], *, shared: bool) -> None:
-        """`ports`: of stores that listen. `shared`: workers may use these stores too."""
+        """`ports`: the ports of the stores that listen. `shared`: workers may use these stores too."""
         self._config = config
         self._store = store
         self._shared = shared
         self._event_loop = EventLoop()
-        # Shared with the threads that call in; guarded by `_changed`.
+        # Shared with the threads that call public methods; guarded by `_changed`.
         self._changed = threading.Condition()
         self._agent = TorchAgent()
         self._verdict: OutcomeValue | None = None
         self._leaving: float | None = None
         self._closing = False
         self._exit: Exit | None = None
-        # The event loop's own.
+        # Used only by the event loop's thread.
         self._signals: int | None = None
         self._runner = MemberRunner(config, store, self._event_loop, self, ports=ports, lock=self._changed)
         self._thread = threading.Thread(target=self._run, name="etcd-v3-member", daemon=True)
 
     def start(self, signals: int | None = None) -> None:
-        """`signals`: readable when a signal has come (signal.set_wakeup_fd)."""
+        """`signals`: a descriptor that is readable when a signal has arrived (signal.set_wakeup_fd)."""
         self._signals = signals
         if signals is not None:
             self._event_loop.add_reader(signals, self._read_signals)
         self._runner.start()
         self._thread.start()
 
-    # -- what torch's agent says and asks
+    # -- called by torch's agent
 
     def come_back(self) -> None:
-        """It is in next_rendezvous, and has no workers."""
+        """torch's agent has called next_rendezvous() and has no workers."""
         with self._changed:
             self._agent = self._agent.come_back(
                 self._failure("torchrun restarts its workers; see its log for the cause"), time.monotonic()
@@ -84,8 +84,8 @@ class Member:
         self.wake()
 
     def next_plan(self) -> Plan:
-        """Waits for a plan with this member in it. Raises Ended, and TimeoutError after `join_timeout`; spares wait as
-        long as it takes."""
+        """Waits for a plan that includes this member. Raises Ended, and TimeoutError after `join_timeout`; for a spare
+        there is no timeout."""
         deadline = time.monotonic() + self._config.join_timeout
         with self._changed:
             while True:
@@ -101,13 +101,13 @@ class Member:
                 self._changed.wait(left)
 
     def run(self, round_number: int) -> bool:
-        """All members have met in the round of `round`. False: it is over already."""
+        """All members of the round have met. Returns False if the round is already over."""
         with self._changed:
             self._agent = self._agent.run(round_number, time.monotonic())
             return self._exit is None and self._agent.is_in(round_number)
 
     def finish(self) -> None:
-        """All workers here have exited with 0."""
+        """All workers on this node have exited with 0."""
         with self._changed:
             self._agent = self._agent.finish(time.monotonic())
         self.wake()
@@ -122,12 +122,12 @@ class Member:
             return self._runner.loop.store_view.outcome
 
     def closes(self) -> bool:
-        """Would a failure here be the job's?"""
+        """Whether a failure on this node would end the job."""
         with self._changed:
             return self._exit is None and closes(self._runner.loop.view())
 
     def conclude(self, verdict: OutcomeValue, *, gone: bool) -> None:
-        """The job is over, says torch's agent. `gone`: it has ended itself, and its workers."""
+        """torch's agent declares the job over. `gone`: the agent and its workers have ended too."""
         with self._changed:
             self._verdict = verdict
             if gone:
@@ -135,14 +135,14 @@ class Member:
         self.wake()
 
     def wait_while(self, round_number: int, until: Callable[[], bool]) -> bool:
-        """Waits until `until()` is true (call `wake` when it may be), or the round of `round` is over. Returns
+        """Waits until `until()` is true (call `wake` when it may have changed) or the round is over. Returns
         `until()`."""
         with self._changed:
             self._changed.wait_for(lambda: until() or self._is_over(round_number))
             return until()
 
     def is_over_within(self, round_number: int, timeout: float | None) -> bool:
-        """Waits for the end of the round of `round`, at most `timeout` s."""
+        """Waits for the end of the round, at most `timeout` s (None: no limit). Returns whether it is over."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_over(round_number), timeout)
 
@@ -151,13 +151,13 @@ class Member:
             return self._changed.wait_for(lambda: self._exit is not None, timeout)
 
     def wake(self) -> None:
-        """Something has changed that the loop or a waiting thread looks at."""
+        """Wakes the event loop and all waiting threads, to look at what has changed."""
         with self._changed:
             self._changed.notify_all()
         self._event_loop.call_soon(lambda: None)
 
     def close(self, timeout: float = 3.0) -> None:
-        """Gives the lease back, so that the others go on at once. Idempotent."""
+        """Revokes the lease, so that the others continue at once. Idempotent."""
         with self._changed:
             self._closing = True
         self.wake()
@@ -185,9 +185,9 @@ class Member:
             if clear_ended_run(self._store, self._config.keys):
                 logger.info("the job that had this --rdzv-id before has ended: starting anew")
         except StoreError:
-            pass  # registering meets the same trouble, and tells
+            pass  # registering fails for the same reason and reports it
 
-    # -- what the runner asks (RunnerOwner); decisions are made with `_changed` held
+    # -- RunnerOwner, called by the runner; `decide` is called with `_changed` held
 
     def state(self) -> LocalState:
         return LocalState(workers=self._agent.workers, stores=self._shared, leaving_since=self._leaving)
@@ -233,7 +233,7 @@ class Member:
         )
 
     def _read_signals(self) -> None:
-        """A signal that ends torch's agent: tell the others at once, not when the workers have saved."""
+        """On a signal that ends torch's agent, tells the others at once rather than after the workers have saved."""
         assert self._signals is not None
         for number in os.read(self._signals, 256):
             if number in LEAVE_SIGNALS and ends_the_agent(signal.getsignal(number)):
@@ -245,8 +245,8 @@ LEAVE_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def ends_the_agent(handler: object) -> bool:
-    """Is it torch's handler, Python's own for Ctrl-C, or ours? Whoever has another one decides for himself what a
-    signal means."""
+    """Whether `handler` is torch's, Python's own for Ctrl-C, or this package's. A program with any other handler
+    decides itself what the signal means."""
     module = getattr(handler, "__module__", "") or ""
     return handler is signal.default_int_handler or module.startswith(
         ("torch.distributed.elastic.", "elasticjob_runtime.")

@@ -1,4 +1,4 @@
-"""From torchrun's flags to what a member needs. Raises UsageError, one sentence for the person who typed the flag."""
+"""Turns torchrun's flags into a member's configuration. Functions raise UsageError with one sentence for the user."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ from elasticjob_runtime.rendezvous.witnesses import witnesses
 logger = logging.getLogger(__name__)
 
 UNCOUNTED = 0
-"""`nproc` of a member under torchrun: torch's agents tell each other how many workers they start. No member of
-elasticrun says 0, and no plan has members of different `nproc`, so the two launchers never train together by
-accident."""
+"""`nproc` of a member under torchrun: torch's agents exchange how many workers they start. A member under elasticrun
+never has 0, and all members of a plan have the same `nproc`, so the two launchers never train together by accident."""
 
 
 def read_conf(config: Mapping[str, Any]) -> RendezvousConf:
-    """--rdzv-conf as torch has taken it apart."""
+    """Reads --rdzv-conf as torch has parsed it."""
     connection = {key: str(value) for key, value in config.items() if key in CONF_KEYS}
     rest = ",".join(f"{key}={value}" for key, value in config.items() if key not in CONF_KEYS)
     return dataclasses.replace(rendezvous_conf(rest), connection=connection)
 
 
 def open_store(endpoint: str, conf: RendezvousConf) -> EtcdClient:
-    """Nothing is sent yet."""
+    """Returns a client for etcd; sends nothing yet."""
     if not endpoint:
         raise UsageError("--rdzv-backend=etcd-v3 needs --rdzv-endpoint=HOST:PORT of an etcd")
     try:
@@ -53,7 +52,7 @@ def member_config(
     local_addr: str | None,
     environment: Mapping[str, str] = os.environ,
 ) -> MemberConfig:
-    """`least`, `most`: --nnodes."""
+    """`least`, `most`: the two numbers of --nnodes."""
     run_id = options.run_id(run_id, conf.prefix, several=most > 1)
     return MemberConfig(
         settings=MemberSettings(
@@ -62,7 +61,7 @@ def member_config(
             nproc=UNCOUNTED,
             min=least,
             max=most,
-            max_restarts=sys.maxsize,  # torch's agents count for themselves
+            max_restarts=sys.maxsize,  # each torch agent counts its own restarts
             start_grace=conf.start_grace,
             join_delay=conf.join_delay,
         ),

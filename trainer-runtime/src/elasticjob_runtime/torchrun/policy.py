@@ -1,9 +1,9 @@
-"""What a member under torchrun does next: `membership.decide`, and what is different where torch's agent starts and
-stops the workers.
+"""What a member under torchrun does next: `membership.decide`, with the rules that differ because torch's agent starts
+and stops the workers.
 
-To the rendezvous, torch's agent is a worker group that cannot be commanded: it is asked to stop (num_nodes_waiting()
-says 1, and torch looks ten times a second), and shows by calling next_rendezvous() that it has. Pure: no I/O, no clock,
-no torch.
+To the rendezvous, torch's agent is a worker group that it cannot control directly. It requests a stop
+(num_nodes_waiting() returns 1, and torch polls it ten times a second); when the agent calls next_rendezvous(), the
+workers have stopped. Pure: no I/O, no clock, no torch.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ from elasticjob_runtime.membership.view import (
 )
 
 COME_BACK = 45.0
-"""s that torch's agent gets to stop its workers, 30 of which it gives to the workers. Longer: the others wait longer
-for one that hangs; shorter: a member with slow workers is left out of a plan, and causes another when it comes back."""
+"""s that torch's agent has to stop its workers, 30 of which it leaves to the workers. Longer: the others wait longer
+for an agent that hangs; shorter: a member with slow workers is left out of a plan, and causes another one when it
+returns."""
 
 
 class Phase(enum.Enum):
-    """Where torch's agent is."""
+    """What torch's agent is doing."""
 
     WAITING = "waiting"
-    """In next_rendezvous, with no plan to follow."""
+    """In next_rendezvous(), without a plan to follow."""
     MEETING = "meeting"
-    """In next_rendezvous, with a plan: waits for its other members."""
+    """In next_rendezvous() with a plan; waits for the plan's other members."""
     RUNNING = "running"
-    """Next_rendezvous has returned: it starts workers and watches them."""
+    """next_rendezvous() has returned: the agent starts workers and watches them."""
     STOPPING = "stopping"
-    """Asked to stop, not back in next_rendezvous yet."""
+    """Requested to stop its workers; has not called next_rendezvous() again yet."""
     FINISHED = "finished"
-    """All its workers exited with 0: it never comes back."""
+    """All its workers have exited with 0. It never calls next_rendezvous() again."""
 
 
 _WORKERS = {
@@ -57,16 +58,16 @@ _WORKERS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class TorchAgent:
-    """torch's agent, as this member sees it. Each method returns the agent after it; what does not fit the phase
-    changes nothing."""
+    """The state of torch's agent as this member sees it. Each method returns the next state; it is the same state if
+    the event does not fit the phase."""
 
     phase: Phase = Phase.WAITING
     plan: Plan | None = None
-    """The last one it was given."""
+    """The last plan that the agent was given."""
     failure: FailureValue | None = None
-    """Why its last workers stopped. Published only where no newer plan makes it uninteresting."""
+    """Why its last workers stopped. Published only if there is no newer plan."""
     changed_at: float = 0.0
-    """When the phase began, monotonic s."""
+    """When the phase began (monotonic, s)."""
 
     @property
     def round(self) -> int:
@@ -74,12 +75,12 @@ class TorchAgent:
 
     @property
     def workers(self) -> Workers:
-        """The same in the words of `decide`."""
+        """The same state as `decide` expects it."""
         state = _WORKERS.get(self.phase, WorkersState.FAILED if self.failure else WorkersState.NONE)
         return Workers(state=state, round=self.round, failure=self.failure, changed_at=self.changed_at, plan=self.plan)
 
     def come_back(self, failure: FailureValue, now: float) -> TorchAgent:
-        """It called next_rendezvous: its workers are gone."""
+        """The agent called next_rendezvous(): its workers are gone."""
         if self.phase in (Phase.WAITING, Phase.MEETING):
             return self
         return dataclasses.replace(self, phase=Phase.WAITING, failure=failure, changed_at=now)
@@ -90,13 +91,13 @@ class TorchAgent:
         return TorchAgent(phase=Phase.MEETING, plan=plan, changed_at=now)
 
     def stop(self, failure: FailureValue, now: float) -> TorchAgent:
-        """It is to stop; where it has not started any workers yet, it has."""
+        """The agent must stop its workers. If it has not started any yet, it has already stopped."""
         if self.phase is Phase.MEETING:
             return dataclasses.replace(self, phase=Phase.WAITING, failure=failure, changed_at=now)
         return self._move(Phase.RUNNING, Phase.STOPPING, now)
 
     def run(self, round_number: int, now: float) -> TorchAgent:
-        """All members of plan `round` have met."""
+        """All members of the plan of this round have met."""
         return self._move(Phase.MEETING, Phase.RUNNING, now) if round_number == self.round else self
 
     def finish(self, now: float) -> TorchAgent:
@@ -105,7 +106,7 @@ class TorchAgent:
         return dataclasses.replace(self, phase=Phase.FINISHED, changed_at=now)
 
     def is_in(self, round_number: int) -> bool:
-        """Does the round of `round` go on for it?"""
+        """Whether the round still goes on for this agent."""
         return round_number == self.round and self.phase in (Phase.MEETING, Phase.RUNNING, Phase.FINISHED)
 
     def _move(self, before: Phase, after: Phase, now: float) -> TorchAgent:
@@ -113,7 +114,7 @@ class TorchAgent:
 
 
 def next_action(view: View, agent: TorchAgent, verdict: OutcomeValue | None, now: float) -> Action:
-    """`view.workers` is `agent.workers`. `verdict`: how torch's agent says the job ended; None: it has not."""
+    """`view.workers` must be `agent.workers`. `verdict`: the outcome that torch's agent reported; None: none yet."""
     if view.store.outcome is None and view.leaving_since is None and view.store.registered:
         for special in (_refuse(view), _conclude(view, verdict), _bow_out(view, agent), _keep_time(view, agent, now)):
             if special is not None:
@@ -128,8 +129,8 @@ def next_action(view: View, agent: TorchAgent, verdict: OutcomeValue | None, now
 
 
 def _refuse(view: View) -> Action | None:
-    """Members of elasticrun and members of torchrun cannot train together: they wait for each other in different
-    ways."""
+    """Exits if the job has members under elasticrun: they cannot train with members under torchrun, since the two wait
+    for each other in different ways."""
     if view.workers.round:
         return None
     known = [member.value for member in view.store.members.values()] + (
@@ -145,7 +146,8 @@ def _refuse(view: View) -> Action | None:
 
 
 def _in_our_words(view: View) -> View:
-    """A plan that elasticrun left behind does not bind us: its members are dead, or `_refuse` will see them."""
+    """Lets this member follow on a plan that elasticrun left behind: its members are dead, or `_refuse` will see
+    them."""
     plan, nproc = view.store.plan, view.settings.nproc
     if plan is None or plan.value.nproc == nproc:
         return view
@@ -154,7 +156,8 @@ def _in_our_words(view: View) -> View:
 
 
 def _conclude(view: View, verdict: OutcomeValue | None) -> Action | None:
-    """torch's agent says that the job failed. Not for this one to say where the others have gone on without it."""
+    """torch's agent reported that the job failed. Publishes that as the outcome, unless the others have continued
+    without this member."""
     if verdict is None:
         return None
     plan = view.store.plan
@@ -168,7 +171,8 @@ def _conclude(view: View, verdict: OutcomeValue | None) -> Action | None:
 
 
 def closes(view: View) -> bool:
-    """Is a failure here the job's? Not where the workers failed because another member went: then the others go on."""
+    """Whether a failure on this node ends the job. It does not if the workers failed because another member was lost;
+    then the others continue."""
     plan = view.store.plan
     if plan is None or any(one.value.suspect != view.settings.me for one in view.store.suspicions):
         return False
@@ -178,7 +182,8 @@ def closes(view: View) -> bool:
 
 
 def _bow_out(view: View, agent: TorchAgent) -> Action | None:
-    """Its workers are done, but the others have to start again: torch's agent cannot, so it leaves them to it."""
+    """Leaves if this member's workers have finished but the others must restart: torch's agent cannot restart finished
+    workers."""
     plan = view.store.plan
     if agent.phase is not Phase.FINISHED or plan is None or (plan.round <= agent.round and not _is_broken(view, plan)):
         return None
@@ -190,7 +195,7 @@ def _bow_out(view: View, agent: TorchAgent) -> Action | None:
 
 
 def _is_broken(view: View, plan: Plan) -> bool:
-    """Does this member, which plans, see that the plan cannot go on?"""
+    """Whether this member is the planner and the plan can no longer continue."""
     if view.store.role is not Role.PLANNER or plan.ranks is None:
         return False
     there = {
@@ -202,7 +207,8 @@ def _is_broken(view: View, plan: Plan) -> bool:
 
 
 def _keep_time(view: View, agent: TorchAgent, now: float) -> Action | None:
-    """A member whose torch agent does not come back must not keep the others waiting."""
+    """Marks this member as leaving if torch's agent takes too long to stop its workers, so that the others do not wait,
+    and as ready again once they have stopped."""
     me = view.me
     if me is None:
         return None
@@ -218,12 +224,12 @@ def _keep_time(view: View, agent: TorchAgent, now: float) -> Action | None:
 
 
 def _come_back_deadline(view: View, agent: TorchAgent) -> float | None:
-    """When `_keep_time` has something to do."""
+    """When `_keep_time` has something to do (monotonic, s); None: it has not."""
     waits = agent.phase is Phase.STOPPING and view.me is not None and view.me.value.state is MemberState.READY
     return agent.changed_at + COME_BACK if waits else None
 
 
 def is_spare(view: View) -> bool:
-    """The job has all the members it wants, and this one waits until one is missing."""
+    """Whether this member is a spare: the current plan does not include it, and it waits until a member is missing."""
     plan = view.store.plan
     return plan is not None and plan.rank is None

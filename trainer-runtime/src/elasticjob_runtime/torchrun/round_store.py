@@ -1,8 +1,9 @@
-"""The store of each round, and how its members meet in it.
+"""The TCPStore of each round, in which the members of its plan meet.
 
-Every member keeps fresh TCPStores listening on the ports in its member key; the plan says whose is the round's. All
-members meet there before torch's agents go on, so that none starts workers for a world that another does not join, and
-a member lost meanwhile costs a new plan instead of a timeout. No round ever sees an older one's store.
+Every member keeps unused TCPStores listening on the ports in its member key; the plan names the one that the round
+uses. All members meet there before torch's agents continue. So no agent starts workers for a world that another agent
+does not join, and losing a member in the meantime costs a new plan rather than a timeout. No round uses the store of an
+earlier one.
 """
 
 from __future__ import annotations
@@ -32,44 +33,43 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CALLS: Any = TCPStore
-"""torch's own methods. Its type stubs know half of them."""
+"""torch's own methods; its type stubs declare only half of them."""
 
 EXIT_BARRIER = "torchelastic/agent/terminal_state"
-"""Where torch's agents count those whose workers have all exited with 0
+"""The key with which torch's agents count the agents whose workers have all exited with 0
 (torch.distributed.elastic.agent.server.api)."""
 
 STORE_TIMEOUT = datetime.timedelta(seconds=300)
-"""torch's default. Ours end by the round's end, long before."""
+"""torch's default. Calls made here end with the round, long before that."""
 
 FOREVER = datetime.timedelta(days=7)
 
 NOTICE = 15.0
-"""s within which a lost leader is noticed, even if only by the end of its lease."""
+"""s within which a lost leader is detected, at the latest when its lease expires."""
 
 RETRY = 0.5
-"""s until a store that could not be reached is tried again: it is as long as torch's client sleeps between its own
-tries."""
+"""s before the next attempt to reach a store: as long as torch's client sleeps between its own attempts."""
 
 
 class RoundOver(Exception):
-    """A newer plan, or the end of the job, came first."""
+    """A newer plan or the end of the job came first."""
 
 
 class StoreHost:
-    """This member's listening stores. Round n uses the one on ports[n % len(ports)]."""
+    """This member's listening stores. Round n uses the store on ports[n % len(ports)]."""
 
     def __init__(self, ports: PortRange | None = None) -> None:
-        """`ports`: from which its ports are taken; None: any. Raises OSError."""
+        """`ports`: the ports to choose from; None: any. Raises OSError."""
         self._held = hold_ports(ports)
         self.ports = [holder.getsockname()[1] for holder in self._held]
         self.libuv = True
         try:
             self._listen(0)
         except RuntimeError:
-            self.libuv = False  # Debian's torch, and some vendors'
+            self.libuv = False  # torch without libuv, such as Debian's and some vendors'
         self._stores = {port: self._listen(port) for port in self.ports}
         self._use = PortUse(self.ports)
-        # A client of the agent's store asks for libuv (torch 2.6): without it, the worker of rank 0 opens the workers'
+        # torch 2.6's client of the agent's store requires libuv. Without libuv, rank 0's worker opens the workers'
         # store.
         self.shared = self.libuv and os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1"
         self._worker_ports: list[socket.socket] = [] if self.shared else hold_ports(ports)
@@ -77,14 +77,13 @@ class StoreHost:
             os.environ.setdefault("USE_LIBUV", "0")
 
     def prepare(self, round_number: int) -> None:
-        """Stores that an earlier round used get fresh. Whoever still waits at one is told so by the broken
-        connection."""
-        for port in self._use.enter(round_number, leads=True):  # as if it led: one renewal too many costs nothing
+        """Replaces stores that an earlier round used. For clients that still wait at one, the connection breaks."""
+        for port in self._use.enter(round_number, leads=True):  # as if it led: an extra renewal costs nothing
             del self._stores[port]
             self._stores[port] = self._listen(port)
 
     def worker_port(self, plan: Plan) -> int:
-        """Where the workers of `plan` find their store, when this member leads."""
+        """Returns the port of the workers' store for `plan`, if this member leads."""
         if plan.value.agent_store or not self._worker_ports:
             return plan.value.master_port
         return int(self._worker_ports[plan.round % len(self._worker_ports)].getsockname()[1])
@@ -94,15 +93,15 @@ class StoreHost:
 
 
 class RoundStore(TCPStore):
-    """A client of the round's store, for torch's agent. Nothing in it outlasts the round.
+    """A client of the round's store, for torch's agent. Nothing in the store outlasts the round.
 
-    Every call is made on a thread of its own: torch's would keep signals waiting, and wait for a member that was lost
-    for minutes. When the round is over, calls answer with what starts workers that wait for each other until torch's
-    agent stops them, at its next look.
+    Every call runs on its own thread, since a direct call would delay signals and wait minutes for a lost member. When
+    the round is over, calls return placeholders: torch's agent then starts workers that wait for each other, and stops
+    them the next time it polls num_nodes_waiting().
     """
 
     def __init__(self, plan: Plan, member: Member, *, libuv: bool) -> None:
-        """Connects. Raises RuntimeError (torch's DistError) where that fails."""
+        """Connects. Raises RuntimeError (torch's DistError) if that fails."""
         super().__init__(
             plan.value.master_addr, plan.value.master_port, is_master=False, timeout=STORE_TIMEOUT, use_libuv=libuv
         )
@@ -113,15 +112,15 @@ class RoundStore(TCPStore):
         self._member = member
         self._own: bytes | str = b""
         self.finished = False
-        """All workers here have exited with 0."""
+        """All workers on this node have exited with 0."""
         self._over = False
         self.worker_port = 0
         self.all_finished = False
-        """All agents have come to torch's exit barrier."""
+        """All agents have reached torch's exit barrier."""
 
     def meet(self, worker_port: int) -> None:
-        """Waits for all members of the plan. `worker_port`: the leader's word on where the workers' store is. May be
-        called again."""
+        """Waits for all members of the plan. `worker_port`: the port of the workers' store, which the leader announces.
+        May be called again."""
         base = f"elasticjob/{self._plan.value.attempt}/"
         _CALLS.set(self, f"{base}arrived/{self._rank}", "1")
         if self._rank == 0:
@@ -130,7 +129,7 @@ class RoundStore(TCPStore):
         _CALLS.wait(self, [f"{base}worker_port"], FOREVER)
         self.worker_port = int(_CALLS.get(self, f"{base}worker_port"))
 
-    # -- what torch's agent calls
+    # -- called by torch's agent
 
     def set(self, key: str, value: bytes | str) -> None:
         self._own = value
@@ -156,8 +155,8 @@ class RoundStore(TCPStore):
         if not self.finished:
             self._do(lambda: _CALLS.wait(self, keys, *timeout), None)
             return
-        # torch gives the others five minutes. An agent that then left would be missed as a lost member: it waits for
-        # the job's end.
+        # torch waits five minutes for the others. If this agent left after that, they would take it for a lost member,
+        # so it waits for the end of the job.
         try:
             self._do(lambda: _CALLS.wait(self, keys, FOREVER), None)
             self.all_finished = not self._over
@@ -170,9 +169,9 @@ class RoundStore(TCPStore):
             try:
                 result: T = in_background(self._member, self._plan.round, call)
             except RoundOver:
-                self._over = True  # the thread may still be in there: this store must not be touched again
+                self._over = True  # the thread may still use it: this store must not be called again
             except RuntimeError as error:
-                notice = 0.0 if is_timeout(error) else NOTICE  # of a leader that has just gone, so it seems
+                notice = 0.0 if is_timeout(error) else NOTICE  # the leader has probably just gone
                 self._over = self._member.is_over_within(self._plan.round, notice)
                 if not self._over:
                     raise
@@ -181,20 +180,20 @@ class RoundStore(TCPStore):
         return otherwise
 
     def _placeholder(self) -> bytes:
-        """The ranks of a world that never forms, since it waits for one more than there are."""
+        """Ranks of a world that never forms, since it has one member more than the plan."""
         size = self._plan.value.size + 1
         return json.dumps([self._rank, size, self._rank, size]).encode()
 
 
 def is_timeout(error: RuntimeError) -> bool:
-    """The store answered, but the key did not come in time: there is no lost leader to wait for. An older torch has one
-    word for both."""
+    """Whether the store answered but the key did not arrive in time, so the leader is not lost. Older versions of torch
+    raise the same error for both."""
     kind: type[RuntimeError] | None = getattr(torch.distributed, "DistStoreError", None)
     return kind is not None and isinstance(error, kind)
 
 
 def enter(member: Member, host: StoreHost, plan: Plan) -> RoundStore:
-    """Meets the others of `plan`. Raises RoundOver."""
+    """Meets the other members of `plan` and returns its store. Raises RoundOver."""
     host.prepare(plan.round)
     while True:
         try:
@@ -211,8 +210,8 @@ def _connect_and_meet(member: Member, host: StoreHost, plan: Plan) -> RoundStore
 
 
 def in_background(member: Member, round_number: int, call: Callable[[], T]) -> T:
-    """Makes a call that may block on a thread of its own, and leaves it there when the round of `round` is over: then
-    RoundOver."""
+    """Runs `call`, which may block, on a new thread and returns its result. If the round ends first, abandons the
+    thread and raises RoundOver."""
     result: Future[T] = Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""A run id that is used again: people type the same --rdzv-id for years, and torchrun lets them."""
+"""Clearing a stale run: torchrun lets users reuse an --rdzv-id, and many use the same one for years."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from elasticjob_runtime.etcd.interface import Compare, Delete, Get, KeyRange, St
 
 
 def clear_ended_run(store: Store, keys: Keys) -> bool:
-    """Removes what a job left behind that has ended and whose agents have all gone; says whether there was one. Raises
+    """Deletes the keys of a job that has ended and whose agents have all gone. Returns whether there was one. Raises
     StoreError.
 
-    While one of them is there, its outcome is news for whoever comes late. With an operator (spec), the outcome stands.
+    While one of its agents is still registered, the keys stay: an agent that arrives late must see the outcome. If an
+    operator manages the job (there is a spec), the outcome is never deleted.
     """
     reads = [
         Get(KeyRange(keys.outcome)),
@@ -20,8 +21,8 @@ def clear_ended_run(store: Store, keys: Keys) -> bool:
     outcome, spec, members = store.txn([], reads).reads
     if not outcome or spec or members:
         return False
-    # Who registers looks at the outcome in the same transaction: as long as it is there, no new member is.
+    # Registering checks the outcome in the same transaction: while there is one, no member can register.
     guard = Compare(keys.outcome, mod_revision=outcome[0].mod_revision)
-    # Key by key and folder by folder: below `<prefix>/<run id>/` there may be another job, whose prefix is that.
+    # Not the whole `<prefix>/<run id>/`: it may contain another job that uses it as its prefix.
     ranges = [*map(KeyRange, keys.single), *map(KeyRange.prefix, keys.folders)]
     return store.txn([guard], [Delete(each) for each in ranges]).succeeded
