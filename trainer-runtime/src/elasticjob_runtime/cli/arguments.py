@@ -1,7 +1,7 @@
 """torchrun's command line, flag by flag, and the flags that only elasticrun has.
 
-Source: torch/distributed/run.py (`get_args_parser`) and argparse_util.py of torch 2.15. Every flag can also be given as
-`PET_<FLAG>` in the environment. A test compares this parser with the one of the torch installed.
+Source: torch/distributed/run.py (`get_args_parser`) and argparse_util.py of torch 2.15. Every flag can also be set as
+`PET_<FLAG>` in the environment. A test compares this parser with that of the installed torch.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ OUR_FLAGS = {
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A suggestion to add to an error message; empty: no similar word.
+    """A suggestion to append to an error message; empty if no word is similar.
 
     >>> did_you_mean("lease_tl", ["lease_ttl", "prefix"])
     ' (did you mean lease_ttl?)'
     """
-    import difflib  # only for a mistake: it costs 10 ms
+    import difflib  # only after a mistake: it costs 10 ms
 
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.75)
     return f" (did you mean {near[0]}?)" if near else ""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports an error in one sentence, without the usage of all flags."""
+    """Reports an error in one sentence, without the usage text of all flags."""
 
     def error(self, message: str) -> NoReturn:
         sentence = f"{self.prog}: {message}{self._meant(message)} (see {self.prog} --help)"
@@ -68,7 +68,7 @@ class _Env(argparse.Action):
 
 
 class _EnvFlag(argparse.Action):
-    """A switch that `PET_<FLAG>=1` turns on too."""
+    """A switch that `PET_<FLAG>=1` also turns on."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, default: bool = False, **kwargs: Any) -> None:
         text = os.environ.get(f"PET_{dest.upper()}", "1" if default else "0")
@@ -81,12 +81,12 @@ class _EnvFlag(argparse.Action):
 
 
 def comma_separated(text: str) -> list[str]:
-    """`a,b`; a double comma stands for a comma."""
+    """Splits `a,b`; a double comma stands for a literal comma."""
     return [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",")]
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of `elasticrun`. Reads `PET_*` variables when it is built."""
+    """Builds the parser of `elasticrun`, which reads the `PET_*` variables at this point."""
     parser = _Parser(
         prog="elasticrun",
         description="Elastic launcher for PyTorch. Takes torchrun's flags. With --rdzv-backend=etcd-v3 or "
@@ -268,9 +268,9 @@ def _own_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def without_our_flags(arguments: Sequence[str], script: int) -> list[str]:
-    """`arguments`, which our parser has taken, as torchrun takes them: word by word, without what it does not know.
+    """Removes the flags that torchrun does not have from `arguments`, which our parser has accepted.
 
-    `script`: where in them the script is. What follows is its own.
+    `script`: index of the script in `arguments`. Everything after it belongs to the script.
     """
     result: list[str] = []
     rest = list(arguments[:script])
@@ -281,20 +281,20 @@ def without_our_flags(arguments: Sequence[str], script: int) -> list[str]:
         if (flag := _meant(name, OUR_FLAGS)) is not None:
             del rest[: OUR_FLAGS[flag] * follows]
         elif _meant(name, ["--start-method"]) and "zygote" in (value, *rest[:follows]):
-            del rest[:follows]  # our own, and our default
+            del rest[:follows]  # torchrun has no zygote; it is our default
         else:
             result.append(argument)
     return [*result, *arguments[script:]]
 
 
 def _meant(name: str, flags: Iterable[str]) -> str | None:
-    """The flag of `flags` that argparse takes `name` for: it may be abbreviated, as long as it is clear."""
+    """The flag of `flags` that argparse recognises in `name`, which may be an unambiguous abbreviation."""
     given = name.replace("_", "-")
     return next((flag for flag in flags if given.startswith("--") and len(given) > 2 and flag.startswith(given)), None)
 
 
 def parse_pairs(text: str) -> Mapping[str, str]:
-    """--rdzv-conf: `key=value,key=value`. Raises ValueError where a part has no `=`."""
+    """Parses --rdzv-conf: `key=value,key=value`. Raises ValueError if a part is not of this form."""
     pairs: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, separator, value = part.partition("=")

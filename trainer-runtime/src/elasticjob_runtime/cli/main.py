@@ -1,6 +1,7 @@
-"""`elasticrun`: reads the flags, connects to the store, runs the agent, returns its exit code.
+"""`elasticrun`: reads the flags, connects to the store, runs the agent and returns its exit code.
 
-Every mistake gets one sentence and an exit code of its own (contract.ExitCode); a traceback only with --debug.
+Every usage error is reported in one sentence, with an exit code (contract.ExitCode); a traceback is shown only with
+--debug.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ TORCH_BACKENDS = ("c10d", "etcd-v2", "etcd", "static")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code. `arguments`: without the program's name; None: the command line's."""
+    """Returns the exit code. `arguments`: without the program's name; None: those of the command line."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     args = build_parser().parse_args(argv)
     _set_up_logging(args.debug)
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _for_torchrun(args: argparse.Namespace) -> bool:
-    """Is this a job for torchrun itself? Raises UsageError for a backend that nobody has."""
+    """Whether torchrun must run this job. Raises UsageError for an unknown backend."""
     if args.standalone or args.rdzv_backend == OWN_BACKEND:
         return False
     if args.rdzv_backend not in TORCH_BACKENDS:
@@ -70,13 +71,13 @@ def _for_torchrun(args: argparse.Namespace) -> bool:
 
 
 def _alone(args: argparse.Namespace) -> bool:
-    """Plain `elasticrun train.py`: one member, nothing said of a rendezvous."""
+    """Whether this is a plain `elasticrun train.py`: one member, and no rendezvous is configured."""
     least, most = options.min_max(args.nnodes)
     return args.rdzv_backend == "static" and not args.rdzv_endpoint and least == most == 1 and args.master_port is None
 
 
 def _hand_over(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    """Becomes torchrun. Returns only where that is not possible."""
+    """Replaces this process with torchrun. Raises OSError if that fails; never returns."""
     logger.warning(
         "--rdzv-backend=%s is torchrun's own: handing over to torchrun, without elasticrun's recovery",
         args.rdzv_backend,
@@ -84,7 +85,7 @@ def _hand_over(args: argparse.Namespace, argv: Sequence[str]) -> int:
     async_writer.flush()
     script = len(argv) - 1 - len(args.training_script_args)
     command = [sys.executable, "-m", "torch.distributed.run", *without_our_flags(argv, script)]
-    os.execv(sys.executable, command)  # noqa: S606 - no shell on purpose
+    os.execv(sys.executable, command)  # noqa: S606 - deliberately no shell
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -95,11 +96,11 @@ def _run(args: argparse.Namespace) -> int:
         timeline = EventLog(config.member.settings.me, Path(args.events) if args.events else None)
     except OSError as error:
         raise options.UsageError(f"--events={args.events}: {error.strerror}") from error
-    descriptors.raise_limit()  # before anything is opened or started; workers get back what this process was given
+    descriptors.raise_limit()  # before anything is opened or started; workers get the original limit
     environment = {"RES_OPTIONS": RES_OPTIONS, **os.environ, "TORCHELASTIC_SIGNALS_TO_HANDLE": args.signals_to_handle}
     try:
         agent = Agent(config, store, environment, timeline, metrics)
-    except OSError as error:  # no room in the temporary folder, no descriptors left, an interpreter that may not be run
+    except OSError as error:  # the temporary folder is full, no descriptors are left, or the interpreter may not be run
         hint = (
             "; TMPDIR names another temporary folder"
             if error.errno in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT)
@@ -108,7 +109,7 @@ def _run(args: argparse.Namespace) -> int:
         reason = f"this machine does not let the agent start: {descriptors.explain(error)}{hint}"
         raise options.UsageError(reason, ExitCode.UNAVAILABLE) from error
     if server is not None:
-        server.start()  # a thread: after the agent has forked what it forks
+        server.start()  # starts a thread, so only after the agent has forked
     exit_ = agent.run()
     timeline.close()
     if server is not None:
@@ -118,7 +119,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
-    """What the flags ask for. Raises UsageError."""
+    """Builds the configuration and the store from the flags. Raises UsageError."""
     least, most = (1, 1) if args.standalone or _alone(args) else options.min_max(args.nnodes)
     if args.max_restarts < 0:
         raise options.UsageError(f"--max-restarts={args.max_restarts}: must be 0 or more")
@@ -171,7 +172,7 @@ def _configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
 
 
 def _store(args: argparse.Namespace, conf: RendezvousConf, *, several: bool) -> tuple[Store, str, str]:
-    """(store, run id, own address). `several`: the group may have more than one member."""
+    """Returns (store, run id, own address). `several`: the group may have more than one member."""
     if args.standalone or _alone(args):
         return MemoryStore(), str(uuid.uuid4()), network.LOOPBACK
     endpoint: str = args.rdzv_endpoint

@@ -1,6 +1,7 @@
-"""From parsed flags to what the agent needs. Pure but for looking at the machine where a flag says `auto`.
+"""Converts the parsed flags to the agent's configuration. Pure, except where a flag depends on the machine: `auto`
+counts devices, and files and programs must exist.
 
-Raises UsageError, one sentence for the person who typed the flag.
+Raises UsageError, with one sentence for the person who typed the flag.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ IGNORED_KEYS = frozenset(
         *("is_host", "store_type", "use_libuv"),
     }
 )
-"""Keys of torch's backends without a meaning here: there is no last call to wait for, failures are noticed otherwise,
-and no node hosts the rendezvous."""
+"""Keys of torch's backends that have no meaning here: there is no last call to wait for, failures are detected in other
+ways, and no node hosts the rendezvous."""
 
 
 class UsageError(Exception):
-    """A flag is wrong; says which, and what to write instead."""
+    """A flag is wrong. The message says which, and what to write instead."""
 
     def __init__(self, message: str, code: ExitCode = ExitCode.USAGE) -> None:
         super().__init__(message)
@@ -100,7 +101,7 @@ def rendezvous_conf(text: str) -> RendezvousConf:
 
 
 def run_id(text: str, prefix: str, *, several: bool) -> str:
-    """--rdzv-id. `several`: the group may have more than one member."""
+    """Checks --rdzv-id. `several`: the group may have more than one member."""
     if not text.strip() or "/" in text:
         raise UsageError(
             f"--rdzv-id={text}: must be a name without a slash: the keys of a job are below <prefix>/<rdzv-id>/"
@@ -121,7 +122,8 @@ def run_id(text: str, prefix: str, *, several: bool) -> str:
 def address(
     local_addr: str | None, environment: Mapping[str, str], endpoints: Sequence[Endpoint], *, several: bool
 ) -> str:
-    """At which the others reach this member: --local-addr, else what the operator has set, else found out."""
+    """The address at which the others reach this member: --local-addr, else the one that the operator set, else
+    detected."""
     given = local_addr or environment.get(Env.ADDRESS)
     if not given:
         return network.own_address(endpoints, several=several)
@@ -142,7 +144,7 @@ def port_range(text: str | None, flag: str = "--port-range") -> PortRange | None
 
 
 def refuse_unsupported(args: argparse.Namespace) -> None:
-    """torchrun's flags that would change what happens, and do not here."""
+    """Rejects the torchrun flags that elasticrun cannot honour."""
     if args.numa_binding is not None:
         raise UsageError("--numa-binding is not supported by elasticrun; leave it out, or use torchrun")
     if args.logs_specs not in (None, "default"):
@@ -194,7 +196,7 @@ def hang_limits(args: argparse.Namespace, conf: RendezvousConf) -> HangLimits:
 
 
 def metrics_server(args: argparse.Namespace, metrics: Metrics) -> MetricsServer | None:
-    """None: nobody asked for it."""
+    """The server of --metrics-port; None if the flag is not set."""
     port: int = args.metrics_port
     if not port:
         return None
@@ -223,7 +225,7 @@ def min_max(text: str) -> tuple[int, int]:
 
 
 def workers_per_member(text: str) -> int:
-    """--nproc-per-node: a number, or what this machine has."""
+    """Parses --nproc-per-node: a number, or a kind of device to count on this machine."""
     if text.isdigit() and int(text) > 0:
         return int(text)
     if text == "cpu" or (text == "auto" and not _has_accelerator()):
@@ -246,7 +248,7 @@ _COUNT = {
 
 
 def _ask_torch(kind: str) -> int:
-    """Counts devices in a process of its own: this one must not touch a GPU."""
+    """Counts devices in a separate process, because this one must not touch a GPU."""
     script = f"import torch; print({_COUNT[kind]})"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     count = int(result.stdout) if result.returncode == 0 and result.stdout.strip().isdigit() else 0
@@ -257,7 +259,7 @@ def _ask_torch(kind: str) -> int:
 
 
 def command(args: argparse.Namespace) -> Command:
-    """What each worker runs. Raises UsageError where the script is not there."""
+    """The command that each worker runs. Raises UsageError if the script does not exist."""
     script: str = args.training_script
     if args.no_python:
         if args.module:
@@ -276,7 +278,8 @@ def command(args: argparse.Namespace) -> Command:
 
 
 def _is_missing(module: str) -> bool:
-    """Certainly. Looks for its top package only: whatever is deeper would have to import that."""
+    """Whether a module certainly does not exist. Looks for its top-level package only, because a deeper lookup would
+    import that."""
     if sys.flags.no_site or sys.flags.isolated:
         return False  # the workers' interpreter looks in more places
     sys.path.insert(0, os.getcwd())
@@ -289,7 +292,7 @@ def _is_missing(module: str) -> bool:
 
 
 def preload(args: argparse.Namespace, command: Command) -> list[str] | None:
-    """What the zygote imports; None: no zygote."""
+    """The modules that the zygote imports; None: no zygote."""
     if args.start_method != "zygote":
         return None
     if problem := no_fork_reason(command):
@@ -299,7 +302,7 @@ def preload(args: argparse.Namespace, command: Command) -> list[str] | None:
 
 
 def leave_on(text: str) -> frozenset[int]:
-    """--signals-to-handle."""
+    """Parses --signals-to-handle."""
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if not name.startswith("SIG") or name not in signal.Signals.__members__]:
         raise UsageError(f"--signals-to-handle={text}: {unknown[0]!r} is no signal; write names such as SIGTERM,SIGINT")
@@ -333,7 +336,7 @@ def log_settings(args: argparse.Namespace) -> LogSettings:
 
 
 def _check_folder(flag: str, path: str) -> None:
-    """Makes it; better now than when the first worker starts."""
+    """Creates the folder now, so that an error is reported before the first worker starts."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK | os.X_OK):

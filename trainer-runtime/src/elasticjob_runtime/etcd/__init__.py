@@ -1,5 +1,5 @@
-"""etcd v3: the interface that the rendezvous uses, a client for a real etcd, and an in-memory store with the same
-semantics."""
+"""etcd v3: the interface that the rendezvous uses, a client for a real etcd, and an in-memory store that behaves the
+same."""
 
 from elasticjob_runtime.etcd.client import EtcdClient, connect
 from elasticjob_runtime.etcd.config import CONF_KEYS, Credentials, TlsConfig

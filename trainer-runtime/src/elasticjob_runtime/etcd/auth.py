@@ -1,4 +1,4 @@
-"""The login token: taken when first needed, renewed before it expires and whenever the server no longer knows it."""
+"""The login token: requested on first use, renewed before it expires and whenever the server no longer knows it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Login = Callable[[str, str], str]
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""s between two logins with a password that was refused: doubles each time. etcd checks a password with bcrypt, and all
-agents of a job whose password was changed would keep it busy."""
+"""Seconds between two logins with a rejected password, doubling each time. etcd checks passwords with bcrypt, so the
+agents of a job whose password has changed would otherwise keep it busy."""
 
 
 class TokenKeeper:
-    """Shared by all connections of a client: etcd's members accept each other's tokens. Thread-safe; one login at a
-    time."""
+    """The token that all connections of a client share: etcd's members accept each other's tokens. Thread-safe; one
+    login at a time."""
 
     def __init__(self, credentials: Credentials | None, clock: Callable[[], float] = time.time) -> None:
         self._credentials = credentials
@@ -34,7 +34,7 @@ class TokenKeeper:
         self._renew_at = float("inf")
         self._disabled = False
         self._refused: tuple[str, Denied] | None = None
-        """The password that was last refused, and how."""
+        """The password that was last rejected, and the error."""
         self._refusals = 0
         self._ask_again_at = 0.0
 
@@ -43,7 +43,7 @@ class TokenKeeper:
         return self._credentials is not None
 
     def token(self, login: Login, timeout: float) -> str:
-        """The token to send; empty where none is needed. Raises Denied, Unavailable."""
+        """The token to send; empty if none is needed. Raises Denied or Unavailable."""
         if self._credentials is None or self._disabled:
             return ""
         if self._token and self._clock() < self._renew_at:
@@ -67,7 +67,7 @@ class TokenKeeper:
         try:
             token = login(credentials.user, password)
         except AuthDisabled:
-            self._disabled = True  # like etcd's own clients: a server without authentication takes everybody
+            self._disabled = True  # like etcd's own clients: without authentication, the server accepts every client
             return
         except Denied as error:
             self._refusals = self._refusals + 1 if self._refused and self._refused[0] == password else 1
@@ -80,17 +80,18 @@ class TokenKeeper:
         self._token = token
 
     def forget(self, token: str) -> None:
-        """The server has refused this token. Another thread may have renewed it already."""
+        """Discards a token that the server has rejected, unless another thread has already renewed it."""
         with self._lock:
             if token == self._token:
                 self._token, self._disabled = "", False
 
 
 def renewal_time(token: str, now: float) -> float:
-    """Unix time at which to log in anew, before the token expires.
+    """Unix time of the next login, before the token expires.
 
-    A JWT says when it ends, and cannot be prolonged: renewed after 4/5 of what is left. etcd's simple tokens say
-    nothing, and live on as long as they are used; logging in without need would be costly (bcrypt on the server).
+    A JWT states when it expires and cannot be extended, so it is renewed after 4/5 of its remaining lifetime. etcd's
+    simple tokens have no such field and stay valid as long as they are used; unnecessary logins are costly (bcrypt on
+    the server).
     """
     parts = token.split(".")
     if len(parts) != 3:

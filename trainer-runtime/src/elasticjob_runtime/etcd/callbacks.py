@@ -1,4 +1,4 @@
-"""Calling a watch's callback, so that no call starts after the watch was cancelled."""
+"""Calls a watch's callback, and starts no call after the watch was cancelled."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ log = logging.getLogger(__name__)
 class Delivery:
     def __init__(self, callback: WatchCallback) -> None:
         self._callback = callback
-        # Held during the callback, so that stop() waits for one that runs; reentrant, so that the callback itself may
-        # cancel.
+        # Held during the callback, so that stop() waits for a running one; reentrant, so that the callback itself may
+        # cancel the watch.
         self._lock = threading.RLock()
         self._stopped = False
 

@@ -31,13 +31,13 @@ from elasticjob_runtime.etcd.watch import EtcdWatch
 log = logging.getLogger(__name__)
 
 PROBE_INTERVAL = 5.0
-"""Seconds of silence after which a watch probes its server."""
+"""Seconds without news after which a watch probes its server."""
 
 
 class EtcdClient:
     """Implements interface.Store. Thread-safe; the only threads it starts are those of watches and leases.
 
-    Nothing is sent before the first call; that one also checks that the endpoint is an etcd (NotEtcd).
+    Nothing is sent before the first call, which also checks that the endpoint is an etcd (NotEtcd).
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class EtcdClient:
         timeout: float = config.DEFAULT_TIMEOUT,
         probe_interval: float = PROBE_INTERVAL,
     ) -> None:
-        """`timeout`: seconds a call may take. Raises ValueError: an endpoint or a TLS file cannot be used."""
+        """`timeout`: seconds a call may take. Raises ValueError if an endpoint or a TLS file cannot be used."""
         parsed = parse_endpoints(endpoints) if isinstance(endpoints, str) else tuple(endpoints)
         secure = any(endpoint.tls for endpoint in parsed)
         context = (tls or TlsConfig()).context() if secure else None
@@ -105,7 +105,7 @@ class EtcdClient:
         transport = self._transport.sibling()
 
         def renew() -> float:
-            # One endpoint gets a sixth of the TTL, so that three can be asked before it has passed.
+            # One endpoint gets a sixth of the TTL, so that three can be tried before the lease expires.
             request = {"ID": str(lease_id)}
             answer = transport.call("/v3/lease/keepalive", request, granted / 2, idempotent=True, attempt=granted / 6)
             prolonged = protocol.ttl_of(answer)
@@ -122,7 +122,8 @@ class EtcdClient:
         return keeper
 
     def _grant(self, lease_id: int, ttl: float) -> float:
-        """Returns the TTL that was granted. The number is ours, so a grant whose answer was lost may be sent again."""
+        """Returns the granted TTL. The client chooses the lease's ID, so a grant whose answer was lost may be sent
+        again."""
         wanted = max(1, math.ceil(ttl))
         try:
             answer = self._call(
@@ -156,10 +157,10 @@ class EtcdClient:
 
 
 def connect(endpoint: str, conf: Mapping[str, str] | None = None) -> EtcdClient:
-    """A client from --rdzv-endpoint and --rdzv-conf: host:port[,host:port], URLs, IPv6; of conf, the keys in CONF_KEYS
-    are read.
+    """Creates a client from --rdzv-endpoint (host:port[,host:port], URLs, IPv6) and the CONF_KEYS of --rdzv-conf.
 
-    Nothing is sent yet. Raises ValueError, in one sentence for people: a setting is wrong or a file cannot be used.
+    Sends nothing yet. Raises ValueError, with one sentence for the user, if a setting is wrong or a file cannot be
+    used.
     """
     settings = config.parse_conf(conf or {})
     endpoints = parse_endpoints(endpoint, protocol=settings.protocol)

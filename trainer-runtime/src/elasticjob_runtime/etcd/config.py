@@ -1,4 +1,4 @@
-"""Settings of the connection: TLS, credentials, and the keys of --rdzv-conf that give them."""
+"""Settings of the connection: TLS, credentials, and the keys of --rdzv-conf that set them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 DEFAULT_TIMEOUT = 5.0
 """Seconds that a call may take."""
 
-# Names of torch's `etcd` backend; torch's `etcd-v2` calls the same things otherwise, and a --rdzv-conf written for it
-# goes on working.
+# The names of torch's `etcd` backend, and those of its `etcd-v2` backend for the same settings, so that a --rdzv-conf
+# written for either works.
 _ALIASES = {"cacert": "ca_cert", "cert": "ssl_cert", "key": "ssl_cert_key"}
 
 CONF_KEYS = frozenset({"protocol", "user", "password", "password_file", "read_timeout", *_ALIASES, *_ALIASES.values()})
 """Keys of --rdzv-conf that `connect` reads. `read_timeout` is the deadline of a call in seconds, as in torch's etcd-v2
-backend (`timeout` is no key of ours: torch means the whole rendezvous by it)."""
+backend (`timeout` is not one of them, because torch uses it for the whole rendezvous)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """Files in PEM. Empty `cacert`: the system's CAs. `cert` and `key`: the client's certificate; `key` may be in the
-    `cert` file.
+    """Paths of PEM files. Empty `cacert`: the system's CAs. `cert` and `key`: the client's certificate; the `cert` file
+    may contain the key.
 
-    etcd's gateway refuses client certificates with a common name: issue them without one, and authorise by user and
+    etcd's gateway rejects client certificates with a common name: issue them without one, and authorise by user and
     password.
     """
 
@@ -35,14 +35,14 @@ class TlsConfig:
     key: str = ""
 
     def context(self) -> ssl.SSLContext:
-        """Raises ValueError, naming the file, where one cannot be used."""
-        import ssl  # only where TLS is asked for: it costs 3 MB
+        """Raises ValueError, naming the file, if one cannot be used."""
+        import ssl  # only if TLS is configured: it costs 3 MB
 
         try:
             context = ssl.create_default_context(cafile=self.cacert or None)
         except OSError as error:
             raise ValueError(f"cacert {self.cacert}: cannot be used as a CA certificate: {_reason(error)}") from error
-        # Python 3.13 began to refuse CA certificates without key identifiers, which etcd and its own clients accept.
+        # Since 3.13, Python rejects CA certificates without key identifiers, which etcd and its own clients accept.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if self.key and not self.cert:
             raise ValueError("key is given without cert")
@@ -65,7 +65,7 @@ def _reason(error: OSError) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Credentials:
-    """User and password of etcd's own authentication. `password_file` is read again at every login, so that it may be
+    """User and password for etcd's authentication. `password_file` is read at every login, so that it may be
     rotated."""
 
     user: str
@@ -73,7 +73,7 @@ class Credentials:
     password_file: str = ""
 
     def read_password(self) -> str:
-        """Raises ValueError where the file cannot be read."""
+        """Raises ValueError if the file cannot be read."""
         if not self.password_file:
             return self.password
         try:
@@ -85,7 +85,7 @@ class Credentials:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """What --rdzv-conf says about the connection."""
+    """The settings in --rdzv-conf that concern the connection."""
 
     protocol: str = ""
     tls: TlsConfig = TlsConfig()
@@ -94,7 +94,7 @@ class ConnectionSettings:
 
 
 def parse_conf(conf: Mapping[str, str]) -> ConnectionSettings:
-    """Reads the keys in CONF_KEYS; others are not looked at. Raises ValueError, naming key and remedy."""
+    """Reads the keys in CONF_KEYS and ignores all others. Raises ValueError, which names the key and the remedy."""
     protocol = conf.get("protocol", "").strip().lower()
     if protocol not in {"", "http", "https"}:
         raise ValueError(f"protocol is {protocol!r}; it must be http or https")

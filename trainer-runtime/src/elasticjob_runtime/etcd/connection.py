@@ -1,8 +1,8 @@
-"""One HTTP/1.1 connection: just what etcd's gateway needs, with a deadline on everything.
+"""One HTTP/1.1 connection: only what etcd's gateway needs, with a deadline for everything.
 
-Why not http.client: it always imports ssl and email (4.6 MB and 24 ms that every agent would pay), costs 110 us more
-CPU a call, bounds each read but not the call, and a read that timed out cannot be taken up again, which a watch needs.
-Deadlines (`end`): time.monotonic().
+Why not http.client: it always imports ssl and email (4.6 MB and 24 ms for every agent), costs 110 us more CPU per call,
+limits each read but not the call, and cannot resume a read that timed out, which a watch needs. Deadlines (`end`) are
+values of time.monotonic().
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 _HEAD_LIMIT = 65536
 _BODY_LIMIT = 1 << 28
-"""Bytes of a body, or of a chunk, that are believed: etcd's own limit for what it sends is far below."""
+"""Bytes: a body or chunk that claims to be longer is invalid; etcd's own limit for messages is far lower."""
 _CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,8}")
 _USER_AGENT = "elasticjob"
 
 
 class TransportError(Exception):
-    """What went wrong on the way; the message is one clause without the endpoint."""
+    """An exchange with an endpoint failed. The message is one clause, without the endpoint."""
 
 
 class NotSent(TransportError):
-    """The request did not leave whole, so nothing has happened: it may be sent again, even if it writes."""
+    """The request was not sent completely, so it had no effect: it may be sent again, even if it writes."""
 
 
 class TooLate(NotSent):
@@ -42,11 +42,11 @@ class TooLate(NotSent):
 
 
 class AnswerLost(TransportError):
-    """The request was sent, and no whole answer came."""
+    """The request was sent, but no complete answer came."""
 
 
 class NotHttp(TransportError):
-    """What answered does not speak HTTP/1.1."""
+    """The server does not speak HTTP/1.1."""
 
 
 class TlsRefused(TransportError):
@@ -58,7 +58,7 @@ class Head:
     status: int
     headers: dict[str, str]
     length: int | None
-    """Of the body in bytes; None: chunked, or until the end of the connection."""
+    """Length of the body in bytes; None: chunked, or until the server closes the connection."""
 
     @property
     def chunked(self) -> bool:
@@ -70,7 +70,7 @@ class Head:
 
 
 class Connection:
-    """Opened, then used by one thread at a time; others may only `wake` it."""
+    """A connection that is opened once and then used by one thread at a time; other threads may only call `wake`."""
 
     def __init__(self, endpoint: Endpoint, context: ssl.SSLContext | None) -> None:
         self.endpoint = endpoint
@@ -82,7 +82,7 @@ class Connection:
         self._lock = threading.Lock()
         self._closed = False
         self._patience = 0.0
-        """The socket's timeout, s; 0: not known."""
+        """The socket's timeout in seconds; 0: not known."""
         self.reusable = False
 
     def open(self, end: float) -> None:
@@ -123,24 +123,24 @@ class Connection:
             self._socket = sock
 
     def close(self) -> None:
-        """Called by the thread that uses the connection."""
+        """Closes the connection. Called by the thread that uses it."""
         self.wake()
         if self._socket is not None:
             self._socket.close()
 
     def wake(self) -> None:
-        """Called by any thread: makes the one that connects or reads here fail at once, and it closes the connection
-        then."""
+        """Makes the thread that connects or reads fail at once; that thread then closes the connection. Called by any
+        thread."""
         with self._lock:
             self._closed = True
             sock = self._socket
         if sock is not None:
             with contextlib.suppress(OSError):
-                # Not SSLSocket.shutdown: that would drop the TLS state under the reading thread.
+                # Not SSLSocket.shutdown, which drops the TLS state that the reading thread still uses.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def is_stale(self) -> bool:
-        """Whether the server has closed the idle connection (or sent what nobody asked for)."""
+        """Whether the server has closed the idle connection, or has sent data without a request."""
         if self._socket is None or self._closed or self._buffer:
             return True
         poll = select.poll()
@@ -148,8 +148,8 @@ class Connection:
         return bool(poll.poll(0))
 
     def send(self, method: str, path: str, body: bytes, headers: str, end: float) -> None:
-        """`headers`: further header lines, each ending in CRLF. Raises NotSent: etcd never acts on a part of a
-        request."""
+        """Sends a request. `headers`: further header lines, each ending in CRLF. Raises NotSent: etcd never acts on
+        part of a request."""
         request = (
             f"{method} {path} HTTP/1.1\r\nHost: {self.endpoint.authority}\r\nUser-Agent: {_USER_AGENT}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n{headers}\r\n"
@@ -166,8 +166,8 @@ class Connection:
             raise _explain(self._last_word() or error, NotSent) from error
 
     def _last_word(self) -> OSError | None:
-        """Why the server has closed. In TLS 1.3 it refuses a certificate only after the handshake, and may be gone
-        before we write."""
+        """The TLS alert with which the server closed the connection, if there is one. In TLS 1.3, the server rejects a
+        certificate only after the handshake, and may close before the client writes."""
         if self._context is None or self._socket is None:
             return None
         try:
@@ -193,7 +193,8 @@ class Connection:
                 return head
 
     def read_body(self, head: Head, end: float) -> bytes:
-        """The whole body; afterwards `reusable` says whether the connection may be used again. Raises AnswerLost."""
+        """Reads the whole body; afterwards, `reusable` says whether the connection may be used again. Raises
+        AnswerLost."""
         if head.chunked:
             body = self._read_chunks(end)
         elif head.length is not None:
@@ -211,7 +212,7 @@ class Connection:
         try:
             while part := self.read_part(end):
                 parts.append(part)
-        except TimeoutError as error:  # nobody takes this body up again
+        except TimeoutError as error:  # no caller resumes reading this body
             raise AnswerLost("no whole answer within the deadline") from error
         return b"".join(parts)
 
@@ -223,9 +224,9 @@ class Connection:
             return bytes(self._buffer)
 
     def read_part(self, end: float) -> bytes:
-        """What there is of a chunked body; empty when it has ended.
+        """Returns the part of a chunked body that is available; empty when the body has ended.
 
-        Raises TimeoutError when nothing came until `end`; the next call goes on where this one stopped. Raises
+        Raises TimeoutError if nothing comes until `end`; the next call continues where this one stopped. Raises
         AnswerLost.
         """
         while self._chunk_open:
@@ -240,7 +241,7 @@ class Connection:
         return b""
 
     def _next_chunk(self, end: float) -> None:
-        """Reads a chunk's size; the last one is followed by trailers. The CRLF that ends a chunk's data is read with
+        """Reads a chunk's size, and after the last chunk the trailers. The CRLF that ends a chunk's data is read with
         the next size."""
         start = 2 if self._buffer.startswith(b"\r\n") else 0
         at = self._buffer.find(b"\r\n", start)
@@ -263,15 +264,15 @@ class Connection:
         self._chunk_open = False
 
     def _fill_head(self, end: float) -> None:
-        """More of a chunk's size or of the trailers, which are short. Raises as `read_part` does."""
+        """Reads more of a chunk's size or of the trailers, which are short. Raises the errors of `read_part`."""
         if len(self._buffer) > _HEAD_LIMIT:
             raise AnswerLost(f"the answer is garbled: {_quote(self._buffer)} goes on for too long")
         self._fill(end, resumable=True)
 
     def _ready(self, end: float) -> socket.socket:
-        """The socket, to be used until `end` at the latest: its own timeout may end before, and is no reason to give up
-        then. (To set it costs a call of the system each time, and a thread's turn: one does for several.) Raises
-        TimeoutError."""
+        """The socket, with a timeout of at most the time left until `end`. Callers retry if the socket times out before
+        `end`: setting its timeout costs a system call and a switch of threads, so one timeout serves several reads.
+        Raises TimeoutError when `end` has passed."""
         left = end - time.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -326,7 +327,7 @@ def _quote(data: bytes | bytearray) -> str:
 
 
 def _explain(error: OSError, usual: type[TransportError]) -> TransportError:
-    """Tells a refused certificate and a server without TLS from a broken connection, without importing ssl."""
+    """Distinguishes a rejected certificate and a server without TLS from a broken connection, without importing ssl."""
     if message := getattr(error, "verify_message", ""):
         return TlsRefused(f"its certificate is not accepted: {message}")
     reason = getattr(error, "reason", None) or ""

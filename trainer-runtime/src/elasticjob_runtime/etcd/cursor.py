@@ -1,9 +1,9 @@
-"""Where a watch stands: turns the messages of one stream after another into updates, each change once. Pure.
+"""The position of a watch: turns the messages of successive streams into updates that deliver each change once. Pure.
 
-etcd orders the changes of one watcher (one range), and so does this. Between the ranges of a stream it does not: etcd
-takes up watchers that start in the past one by one, up to 0.1 s apart, and does not say when it has. To put their
-changes in order means to hold them back for that long, or to ask with every change. Who needs an order of two keys
-watches them in one range.
+Changes of one range (one watcher) come in order, as etcd sends them. Changes of different ranges of a stream do not:
+etcd starts watchers from the past one by one, up to 0.1 s apart, and does not say when it has started them. To order
+their changes, the client would have to hold them back for that long, or to query etcd with every change. To get the
+changes of two keys in order, watch both in one range.
 """
 
 from __future__ import annotations
@@ -16,23 +16,24 @@ from elasticjob_runtime.etcd.responses import cancel_error
 
 
 class HistoryGone(StoreError):
-    """The changes from here on cannot be had any more: read everything again."""
+    """The changes from this position on are no longer available: read everything again."""
 
 
 class Behind(StoreError):
-    """The member does not know what this watch has seen. It is late, or the store has lost its data: ask it."""
+    """The member does not know a revision that this watch has seen. Either it lags behind or the store has lost its
+    data; a linearizable read tells which."""
 
 
 class Cursor:
-    """`begin` at every connection, then `feed` its messages."""
+    """Call `begin` for each connection, then `feed` with its messages."""
 
     def __init__(self, ranges: Sequence[KeyRange], start_revision: int) -> None:
         protocol.check_revision(start_revision)
         self.ranges = merge(ranges)
         self.next = [start_revision] * len(self.ranges)
-        """For each range, the first revision not yet handed out."""
+        """For each range, the first revision not yet delivered."""
         self._counts: list[int | None] = [None] * len(self.ranges)
-        """For each range, the keys that there are by what was handed out; None: not known."""
+        """For each range, the number of keys according to the changes delivered; None: not known."""
         self._asked_for = self._known
         self._created = 0
         self._fragments: dict[int, list[Event]] = {}
@@ -40,25 +41,25 @@ class Cursor:
         self._term = 0
 
     def begin(self) -> None:
-        """A new connection."""
+        """Starts a new connection."""
         self._asked_for = self._known
         self._created = 0
         self._fragments = {}
 
     @property
     def _known(self) -> int:
-        """The last revision that this watch knows of."""
+        """The highest revision that this watch knows."""
         return max(self.next) - 1
 
     @property
     def ready(self) -> bool:
-        """All watchers stand."""
+        """Whether all watchers have been created."""
         return self._created == len(self.ranges)
 
     @protocol.understood
     def feed(self, message: protocol.Json) -> WatchUpdate | None:
-        """What is new in it. Raises HistoryGone, Behind, TokenRefused, Denied, NotEtcd or Unavailable: this connection
-        is over."""
+        """Returns the new changes in a message. Raises HistoryGone, Behind, TokenRefused, Denied, NotEtcd or
+        Unavailable when the connection must be given up."""
         if message.get("canceled"):
             if message.get("compact_revision"):
                 raise HistoryGone(f"compacted up to revision {message['compact_revision']}")
@@ -76,8 +77,9 @@ class Cursor:
         return self._on_events(index, tuple(e for e in events if e.mod_revision >= self.next[index]))
 
     def _on_created(self, header: protocol.Json) -> None:
-        # Changes of one range may come before another's watcher is told to stand: it knew of no more than was known
-        # then.
+        # Changes of one range may arrive before another range's watcher is created. The revision in its header is
+        # compared with the highest one known when the connection began, because it may have been read before those
+        # changes.
         if self._is_before(header, self._asked_for):
             raise Behind("the member does not know what this watch has seen")
         self._store = header.get("cluster_id", "")
@@ -94,25 +96,25 @@ class Cursor:
         return WatchUpdate(events[-1].mod_revision, events)
 
     def misses(self, index: int, count: int) -> bool:
-        """Whether the range `index`, which has `count` keys now, is not what this watch has brought: a deletion leaves
-        no newer key.
+        """Whether the range `index`, which now has `count` keys, differs from what this watch has delivered. Detects
+        lost deletions, which leave no newer key.
 
-        The first count is believed.
+        The first count is taken as correct.
         """
         if self._counts[index] is None:
             self._counts[index] = count
         return self._counts[index] != count
 
     def recount(self) -> None:
-        """Believes the next counts."""
+        """Takes the next count of each range as correct."""
         self._counts = [None] * len(self.ranges)
 
     @protocol.understood
     def is_rewound(self, header: protocol.Json) -> bool:
         """Whether a member with this header is at an earlier point than the watch, or in another cluster.
 
-        A member may just be late; but if it says so in answer to a linearizable read, the store has lost its data. (A
-        new store that has overtaken the old one's revision and raft term cannot be told from it.)
+        A member may only lag behind. But if the header comes from a linearizable read, the store has lost its data. (A
+        new store that has already passed the old one's revision and raft term cannot be told apart from it.)
         """
         return self._is_before(header, self._known)
 
@@ -124,7 +126,7 @@ class Cursor:
         )
 
     def restart(self, revision: int, kvs: Sequence[KeyValue]) -> WatchUpdate:
-        """Everything was read again at `revision`."""
+        """Continues from a complete read at `revision`; returns it as a snapshot."""
         self.next = [revision + 1] * len(self.ranges)
         self._counts = [sum(kv.key in span for kv in kvs) for span in self.ranges]
         self._store, self._term = "", 0
@@ -133,14 +135,14 @@ class Cursor:
 
 
 def _growth(event: Event) -> int:
-    """By how many keys its range grew."""
+    """By how many keys an event changes the size of its range: 1, 0 or -1."""
     if event.value is None:
         return -1
     return int(event.create_revision == event.mod_revision)
 
 
 def merge(ranges: Sequence[KeyRange]) -> list[KeyRange]:
-    """Ranges that do not overlap, sorted: a key in two of them would be reported twice."""
+    """Merges overlapping ranges, so that no key is reported twice; returns them sorted."""
     if not ranges:
         raise ValueError("a watch needs at least one range")
     merged: list[KeyRange] = []

@@ -1,4 +1,4 @@
-"""Addresses of etcd members: parsing them, and whose turn it is."""
+"""Addresses of etcd members: how to parse them, and which one to use next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Endpoint:
 
     @property
     def authority(self) -> str:
-        """host:port as it stands in a URL."""
+        """host:port, as in a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
@@ -27,11 +27,11 @@ class Endpoint:
 
 
 def parse_endpoints(text: str, *, protocol: str = "", default_port: int = DEFAULT_PORT) -> tuple[Endpoint, ...]:
-    """Parses "host:port[,host:port]"; each may be a URL (http:// or https://), a name, an IPv4 or an IPv6 address
+    """Parses "host:port[,host:port]"; each part may be a URL (http:// or https://), a name, or an IPv4 or IPv6 address
     ([::1]:2379 or ::1).
 
-    `protocol` ("http" or "https") holds for those without one; empty: http. Raises ValueError where nothing sensible
-    can be read.
+    `protocol` ("http" or "https") applies to endpoints without one; empty: http. Raises ValueError if `text` contains
+    no valid endpoint, or an invalid one.
     """
     if protocol not in {"", "http", "https"}:
         raise ValueError(f"protocol is {protocol!r}; it must be http or https")
@@ -70,7 +70,7 @@ def _parse_endpoint(text: str, protocol: str, default_port: int) -> Endpoint:
 
 
 def _split_port(text: str) -> tuple[str, str]:
-    """Host and port, both as text: "a:1", "[::1]:1", "::1", "a"."""
+    """Splits "a:1", "[::1]:1", "::1" or "a" into host and port, both as text."""
     if text.startswith("["):
         host, end, rest = text[1:].partition("]")
         return (host, rest[1:]) if end and rest[:1] in {"", ":"} else ("", "")
@@ -89,9 +89,9 @@ def _is_ipv6(host: str) -> bool:
 
 
 class Rotation:
-    """Whose turn it is: everybody stays with one endpoint until somebody finds it failing.
+    """The endpoint to use: all threads share one until a call to it fails.
 
-    Starts at a random one, so that the clients of a job spread over the members. Thread-safe.
+    Starts at a random endpoint, so that the clients of a job spread over the members. Thread-safe.
     """
 
     def __init__(self, endpoints: Sequence[Endpoint], first: int | None = None) -> None:
@@ -113,7 +113,7 @@ class Rotation:
         return self._endpoints[self._index]
 
     def failed(self, endpoint: Endpoint) -> None:
-        """The next one, unless another thread has moved on already."""
+        """Moves to the next endpoint, unless another thread has already done so."""
         with self._lock:
             if self.current == endpoint:
                 self._index = (self._index + 1) % len(self._endpoints)

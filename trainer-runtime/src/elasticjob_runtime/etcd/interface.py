@@ -1,10 +1,10 @@
 """The interface to the coordination store: the few operations of etcd v3 that the rendezvous needs, and its errors.
 
-Two implementations: `EtcdClient` (client.py) talks to a real etcd; `MemoryStore` (memory.py) serves a single process
-(`--standalone`, tests). The same contract tests (tests/contract) run on both. The interface is narrow on purpose,
-because each addition needs two implementations.
+It has two implementations: `EtcdClient` (client.py) talks to a real etcd; `MemoryStore` (memory.py) serves a single
+process (`--standalone`, tests). The same contract tests (tests/contract) run on both. The interface is narrow on
+purpose, because each addition needs two implementations.
 
-All calls block until a deadline at most, and may be made from any thread.
+Every call returns or raises by its deadline, and may be made from any thread.
 
 Errors (all derive from StoreError; library errors are chained):
 
@@ -15,7 +15,7 @@ Errors (all derive from StoreError; library errors are chained):
       LeaseLost          the lease is expired or revoked
       Full               the store accepts no writes until an administrator makes room
 
-A plain StoreError: the store rejects the request itself (too large, malformed).
+A plain StoreError means that the store rejects the request itself (too large, malformed).
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class KeyRange:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Compare:
-    """A guard of a transaction: all given revisions must be equal. Revision 0 of a key: it does not exist."""
+    """A guard of a transaction: all given revisions must match the key's. Revision 0 means that the key does not
+    exist."""
 
     key: str
     create_revision: int | None = None
@@ -136,7 +137,7 @@ class RangeResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
-    """A change of one key. `value` is None, and `create_revision` 0, when the key was deleted (or its lease ended)."""
+    """A change of one key. If the key was deleted (or its lease ended), `value` is None and `create_revision` is 0."""
 
     key: str
     value: str | None
@@ -146,10 +147,10 @@ class Event:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WatchUpdate:
-    """What a watch delivers: changes of one range in revision order, each once. `revision` is that of the last.
+    """What a watch delivers: changes of one range in revision order, each once. `revision` is that of the last change.
 
-    `snapshot` is set when the watch had to start over (history compacted): it then holds *all* keys of the watched
-    ranges at `revision`, to replace whatever the receiver knew; `events` is empty.
+    `snapshot` is set if the watch had to start over (history compacted): it holds *all* keys of the watched ranges at
+    `revision`, and replaces everything the receiver knew. `events` is then empty.
     """
 
     revision: int
@@ -159,20 +160,20 @@ class WatchUpdate:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WatchFailure:
-    """The watch could not go on for now (`Unavailable`: it retries by itself, and this is only news) or at all
+    """The watch is interrupted (`Unavailable`: for information only, the watch retries by itself) or has ended
     (`Denied`, `NotEtcd`)."""
 
     error: StoreError
 
 
 WatchCallback = Callable[[WatchUpdate | WatchFailure], None]
-"""Called on the watch's own thread; must return quickly (put it on a queue)."""
+"""Called on the watch's own thread; must return quickly (for example, put the item on a queue)."""
 
 
 class Watch(Protocol):
     def cancel(self) -> None:
-        """Stops the watch; no callback starts after this returns. Idempotent; may be called from any thread except the
-        callback's."""
+        """Stops the watch; no callback starts after this returns. Idempotent. May be called from any thread, including
+        the callback's."""
 
 
 class LeaseKeeper(Protocol):
@@ -183,15 +184,15 @@ class LeaseKeeper(Protocol):
 
     @property
     def expires_at(self) -> float:
-        """time.monotonic() until which the store certainly holds the lease: start of the last successful renewal +
-        TTL."""
+        """The time.monotonic() until which the store certainly holds the lease: start of the last successful renewal
+        plus TTL."""
 
     def revoke(self) -> None:
-        """Stops renewing and ends the lease, with all its keys, at once; best effort when the store is away.
+        """Stops renewing and immediately ends the lease and deletes its keys; best effort if the store is unreachable.
         Idempotent."""
 
     def stop(self) -> None:
-        """Stops renewing and leaves the lease to expire. Idempotent."""
+        """Stops renewing and lets the lease expire. Idempotent."""
 
 
 class Store(Protocol):
@@ -202,7 +203,7 @@ class Store(Protocol):
     def range(self, get: Get, *, timeout: float | None = None) -> RangeResult: ...
 
     def put(self, key: str, value: str, *, lease: int = 0, timeout: float | None = None) -> int:
-        """Returns the store's revision. Raises LeaseLost when `lease` is gone."""
+        """Returns the store's revision. Raises LeaseLost if `lease` is gone."""
 
     def txn(
         self,
@@ -212,26 +213,27 @@ class Store(Protocol):
         *,
         timeout: float | None = None,
     ) -> TxnResult:
-        """Atomic. At most 100 operations a side. A call whose answer was lost is *not* sent again (it may have
-        happened): Unavailable is raised, and the caller reads before it decides."""
+        """Runs a transaction, with at most 100 operations on each side. A call whose answer was lost is *not* sent
+        again, because it may have taken effect: it raises Unavailable, and the caller must read before it decides."""
 
     def lease(self, ttl: float, on_lost: Callable[[str], None]) -> LeaseKeeper:
-        """Grants a lease of `ttl` seconds (etcd: whole ones, at least 2) and renews it every ttl/3 on its own thread,
-        with its own connection.
+        """Grants a lease of `ttl` seconds (etcd: whole seconds, at least 2) and renews it every ttl/3 on its own
+        thread, with its own connection.
 
-        `on_lost(reason)` is called once, from the keeper's thread, when the store says that the lease is gone. When the
-        store cannot be reached, nothing is called: `expires_at` stops growing, and the owner decides (self-fencing is a
-        decision, not I/O).
+        `on_lost(reason)` is called once, from the keeper's thread, when the store reports that the lease is gone. If
+        the store is unreachable, nothing is called: `expires_at` stops increasing, and the owner decides what to do
+        (self-fencing is a decision, not I/O).
         """
 
     def watch(self, ranges: Sequence[KeyRange], start_revision: int, callback: WatchCallback) -> Watch:
         """Delivers every change of the ranges from `start_revision` on, over one connection, across reconnects and
         endpoint changes.
 
-        `start_revision` is at most one past what the store has told; a later one means that the store has lost its data
-        since, and the watch begins with a snapshot. Changes of one range come in order. Those of two ranges need not,
-        right after a connection: who needs that watches one range (cursor.py).
+        `start_revision` is at most one past the last revision that the store returned. If the store has not reached it,
+        the store has lost its data since, and the watch begins with a snapshot. Changes of one range come in order.
+        Changes of different ranges may not, right after a connection is made; to get the changes of several keys in
+        order, watch them in one range (see cursor.py).
         """
 
     def close(self) -> None:
-        """Ends all watches and lease keepers (leases are left to expire). Idempotent."""
+        """Ends all watches and lease keepers, and lets the leases expire. Idempotent."""

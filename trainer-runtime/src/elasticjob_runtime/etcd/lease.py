@@ -1,4 +1,4 @@
-"""Keeping a lease alive on a dedicated thread, whatever store it is in."""
+"""Keeps a lease alive on a dedicated thread, for any store."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ log = logging.getLogger(__name__)
 
 
 def new_lease_id() -> int:
-    """A random positive 63-bit number. (From os.urandom: `secrets` costs 5 MB.)"""
+    """A random positive 63-bit number. (From os.urandom, because importing `secrets` costs 5 MB.)"""
     return int.from_bytes(os.urandom(8), "big") >> 1 or 1
 
 
 class KeptLease:
     """Implements interface.LeaseKeeper.
 
-    `renew` prolongs the lease and returns its TTL in seconds; it raises LeaseLost when the store says that it is gone,
-    another StoreError when the store cannot be asked. `interrupt` makes a renewal under way fail, and those after it;
-    `on_end` is called by the thread when it has ended. `expires_at` counts from the moment *before* a renewal was sent:
-    the store cannot have counted from earlier.
+    `renew` extends the lease and returns its TTL in seconds. It raises LeaseLost if the store reports that the lease is
+    gone, or another StoreError if the store does not answer. `interrupt` makes the renewal in progress and all later
+    ones fail. The thread calls `on_end` when it ends. `expires_at` counts from the moment *before* a renewal was sent,
+    because the store cannot have counted from an earlier one.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class KeptLease:
 
     @property
     def ttl(self) -> float:
-        """Seconds, as granted: the store may give more than was asked for."""
+        """The granted seconds, which may be more than requested."""
         return self._ttl
 
     @property
@@ -99,7 +99,7 @@ class KeptLease:
                 if not failing and not self._stopped.is_set():
                     log.warning("lease %x cannot be renewed for now: %s", self.id, error)
                 failing = True
-                # A refusal is no better for being asked for often, and a login costs etcd a tenth of a second of CPU.
+                # Frequent retries do not help against a rejection, and a login costs etcd a tenth of a second of CPU.
                 due = self._clock() + self._ttl / (3 if is_final(error) else 20)
             else:
                 failing = False

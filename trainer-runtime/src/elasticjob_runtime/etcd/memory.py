@@ -1,4 +1,4 @@
-"""The store in memory: etcd's semantics for the threads of one process (`--standalone`, tests, the embedded server)."""
+"""The in-memory store: etcd's semantics for the threads of one process (`--standalone`, tests, the embedded server)."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ log = logging.getLogger(__name__)
 
 
 class MemoryStore:
-    """Implements interface.Store; any number of owners in a process may share one.
+    """Implements interface.Store. Any number of clients in a process may share one store.
 
-    `clock` (seconds) decides when leases end; a test that passes its own calls `tick` after moving it.
+    `clock` (seconds) decides when leases expire; a test that passes its own clock calls `tick` after advancing it.
     """
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic, history: int = HISTORY) -> None:
@@ -56,7 +56,7 @@ class MemoryStore:
         self._leases: set[KeptLease] = set()
         self._reaper: threading.Thread | None = None
 
-    # The port
+    # interface.Store
 
     def get(self, key: str, *, timeout: float | None = None) -> KeyValue | None:
         kvs = self.range(Get(KeyRange(key)), timeout=timeout).kvs
@@ -124,7 +124,7 @@ class MemoryStore:
     # For the embedded server and tests
 
     def apply(self, operation: StateOperation) -> TxnResult:
-        """One operation of the state machine. Raises StoreError."""
+        """Applies one operation to the state machine. Raises StoreError."""
         with self._changed:
             if self._closed:
                 raise Unavailable("the store was closed")
@@ -148,7 +148,7 @@ class MemoryStore:
         self.apply(Compact(revision))
 
     def ttl(self, lease: int) -> float:
-        """Seconds as granted. Raises LeaseLost."""
+        """The granted TTL of a lease in seconds. Raises LeaseLost."""
         with self._changed:
             return self._state.ttl(lease)
 
@@ -166,11 +166,11 @@ class MemoryStore:
     def wait_changes(
         self, ranges: Sequence[KeyRange], revision: int, cancelled: Callable[[], bool], timeout: float | None = None
     ) -> tuple[list[Event], int]:
-        """Waits for the store to pass `revision` - 1; returns the ranges' changes (maybe none) and the revision they
-        reach to.
+        """Waits until the store has reached `revision`; returns the ranges' changes (possibly none) and the revision up
+        to which they are complete.
 
-        Returns nothing new after `timeout` seconds or when `cancelled`. Raises Compacted, and Unavailable once the
-        store is closed.
+        Returns no changes after `timeout` seconds or when `cancelled`. Raises Compacted, or Unavailable once the store
+        is closed.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._closed or cancelled() or self._state.revision != revision - 1, timeout)
@@ -183,7 +183,7 @@ class MemoryStore:
             return self._state.changes_since(ranges, revision), self._state.revision
 
     def wake(self) -> None:
-        """Makes `wait_changes` look at `cancelled`."""
+        """Makes `wait_changes` check `cancelled`."""
         with self._changed:
             self._changed.notify_all()
 
@@ -197,7 +197,7 @@ class MemoryStore:
             self._reaper.start()
 
     def _reap(self) -> None:
-        """Ends leases when their time has come, also when nobody calls."""
+        """Ends leases when they expire, even if no call is made."""
         with self._changed:
             while not self._closed:
                 due = self._state.next_expiry()

@@ -1,7 +1,7 @@
-"""etcd's key-value semantics as a state machine: revisions, leases, history. Pure: what it does depends on the
-operations and times given.
+"""etcd's key-value semantics as a state machine: revisions, leases, history. Pure: the result depends only on the given
+operations and times.
 
-`State.apply(operation, now)` does one operation; every change is in `changes_since` afterwards. Not thread-safe:
+`State.apply(operation, now)` applies one operation; `changes_since` then returns its changes. Not thread-safe:
 MemoryStore adds the lock.
 """
 
@@ -27,7 +27,7 @@ from elasticjob_runtime.etcd.interface import (
 from elasticjob_runtime.etcd.responses import Exists
 
 HISTORY = 100_000
-"""Changes kept for watches that resume; older ones are compacted away."""
+"""Number of changes kept for watches that resume; older ones are compacted."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Txn:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grant:
-    """A lease of `ttl` seconds. Raises StoreError when the number is taken."""
+    """Grants a lease of `ttl` seconds. Raises StoreError if the ID is taken."""
 
     lease: int
     ttl: float
@@ -47,14 +47,14 @@ class Grant:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """Prolongs; raises LeaseLost when the lease is gone."""
+    """Renews the lease. Raises LeaseLost if it is gone."""
 
     lease: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Revoke:
-    """Ends the lease and deletes its keys; raises LeaseLost when it is gone."""
+    """Ends the lease and deletes its keys. Raises LeaseLost if it is gone."""
 
     lease: int
 
@@ -70,7 +70,7 @@ StateOperation = Txn | Grant | KeepAlive | Revoke | Compact
 
 
 class Compacted(StoreError):
-    """The changes asked for are no longer known."""
+    """The requested changes have been compacted."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -81,7 +81,7 @@ class _Lease:
 
 
 class State:
-    """Starts, like etcd, at revision 1 and empty."""
+    """Starts empty at revision 1, like etcd."""
 
     def __init__(self, history: int = HISTORY) -> None:
         self.revision = 1
@@ -94,11 +94,11 @@ class State:
         self._limit = history
 
     def apply(self, operation: StateOperation, now: float) -> TxnResult:
-        """Ends the leases that have expired by `now` (seconds, any clock that does not go back), then does the
+        """Ends the leases that have expired by `now` (seconds, of any clock that does not go back), then applies the
         operation.
 
-        Raises StoreError, and has done nothing then. The result of anything but a transaction carries the revision
-        only.
+        Raises StoreError if the operation is not applied. Unless it is a transaction, the result contains only the
+        revision.
         """
         self.expire(now)
         match operation:
@@ -119,7 +119,7 @@ class State:
         return TxnResult(True, self.revision, ())
 
     def ttl(self, lease: int) -> float:
-        """Seconds as granted. Raises LeaseLost."""
+        """The granted TTL of a lease in seconds. Raises LeaseLost."""
         return self._lease(lease).ttl
 
     def expire(self, now: float) -> None:
@@ -131,7 +131,7 @@ class State:
         return min((lease.expires_at for lease in self._leases.values()), default=None)
 
     def changes_since(self, ranges: Sequence[KeyRange], revision: int) -> list[Event]:
-        """Changes of the ranges at `revision` or later, in order. Raises Compacted."""
+        """Changes of the ranges since `revision`, which is included, in order. Raises Compacted."""
         if revision < self.compacted:
             raise Compacted(f"compacted up to revision {self.compacted}")
         first = bisect.bisect_left(self._history, revision, key=lambda e: e.mod_revision)
@@ -229,7 +229,7 @@ class State:
 
 
 def _check_distinct(operations: Sequence[Operation]) -> None:
-    """etcd refuses to change a key twice in one transaction."""
+    """Raises StoreError if a transaction changes a key twice, which etcd rejects."""
     puts = [op.key for op in operations if isinstance(op, Put)]
     deletes = [op.range for op in operations if isinstance(op, Delete)]
     if len(set(puts)) < len(puts) or any(key in span for key in puts for span in deletes):

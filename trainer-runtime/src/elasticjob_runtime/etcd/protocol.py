@@ -1,6 +1,6 @@
-"""The gateway's JSON: requests and answers to and from interface.py's types. Pure (errors: responses.py).
+"""The gateway's JSON: converts requests and answers to and from interface.py's types. Pure (errors: responses.py).
 
-Keys, values and names are base64; 64-bit numbers are strings and are left out when 0 (proto3's JSON).
+Keys, values and names are base64; 64-bit numbers are strings, and are omitted when 0 (proto3's JSON).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def encode(text: str) -> str:
 
 
 def decode(text: str) -> str:
-    """Bytes that are no UTF-8 survive as surrogates (they are not ours, and must not stop a watch)."""
+    """Bytes that are not UTF-8 become surrogates: they are in other users' keys, and must not stop a watch."""
     return binascii.a2b_base64(text).decode("utf-8", "surrogateescape")
 
 
 _to_json = json.JSONEncoder(
     separators=(",", ":"), check_circular=False
-).encode  # json.dumps would make one for every message
+).encode  # json.dumps creates one for each message
 
 
 def dump(data: Json) -> bytes:
@@ -49,7 +49,7 @@ def dump(data: Json) -> bytes:
 
 
 def load(data: bytes) -> Json:
-    """Raises ValueError where it is no JSON object."""
+    """Raises ValueError if `data` is not a JSON object."""
     value = json.loads(data)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
@@ -90,7 +90,7 @@ def txn_request(compare: Sequence[Compare], success: Sequence[Operation], failur
 
 
 def watch_request(ranges: Sequence[KeyRange], start_revisions: Sequence[int]) -> bytes:
-    """One body that creates a watcher for each range, numbered from 1: the gateway reads JSON objects until the body
+    """A body that creates one watcher per range, numbered from 1: the gateway reads JSON objects until the body
     ends."""
     requests = [
         {**_span(span), "start_revision": str(start), "watch_id": str(number), "fragment": True}
@@ -100,8 +100,8 @@ def watch_request(ranges: Sequence[KeyRange], start_revisions: Sequence[int]) ->
 
 
 def news_request(ranges: Sequence[KeyRange], since: Sequence[int]) -> Json:
-    """A read of at most one key a range that was written at or after the revision in `since`. etcd tells too how many
-    keys each range has, newer or not."""
+    """Reads at most one key per range that was written at or after the revision in `since`. The answer also contains
+    the number of all keys in each range."""
     return {
         "success": [
             {"request_range": {**_span(span), "min_mod_revision": str(revision), "limit": "1", "keys_only": True}}
@@ -140,8 +140,7 @@ def _guards(compare: Compare) -> list[Json]:
 
 
 def understood(read: Callable[P, T]) -> Callable[P, T]:
-    """What etcd never sends is a NotEtcd, whatever it is that does not fit: a field that is missing, of another type,
-    or no number."""
+    """Raises NotEtcd for an answer that etcd never sends: a field is missing, has another type, or is not a number."""
 
     @functools.wraps(read)
     def checked(*arguments: P.args, **options: P.kwargs) -> T:
@@ -163,7 +162,7 @@ def header_of(answer: Json) -> Json:
 
 @understood
 def ttl_of(answer: Json) -> float:
-    """Seconds; 0: the lease has gone."""
+    """Seconds; 0: the lease is gone."""
     return float(int(answer.get("TTL", 0)))
 
 
@@ -193,7 +192,7 @@ def txn_result(answer: Json) -> TxnResult:
 
 @understood
 def news(answer: Json) -> list[tuple[bool, int]]:
-    """Of the answer to `news_request`, for each range: whether a key was written, and how many keys there are."""
+    """Reads the answer to `news_request`: for each range, whether a key was written, and the number of keys."""
     ranges = [item["response_range"] for item in answer.get("responses", ())]
     return [(bool(each.get("kvs")), int(each.get("count", 0))) for each in ranges]
 
@@ -216,7 +215,7 @@ def event(data: Json) -> Event:
     return Event(decode(kv["key"]), value, int(kv["mod_revision"]), int(kv.get("create_revision", 0)))
 
 
-# Checks before anything is sent: the same words whatever the store
+# Checks before anything is sent, with the same messages for every store
 
 
 def check_key(key: str) -> None:
@@ -238,5 +237,5 @@ def check_revision(start_revision: int) -> None:
 
 
 def key_of(op: Operation) -> str:
-    """The key, or the first of the range, that an operation is about."""
+    """The key of an operation, or the first key of its range."""
     return op.key if isinstance(op, Put) else op.range.key

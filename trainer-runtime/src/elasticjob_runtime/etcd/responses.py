@@ -24,7 +24,7 @@ class AuthDisabled(StoreError):
 
 _NOT_FOUND, _FORBIDDEN, _EXHAUSTED, _PRECONDITION, _UNAUTHENTICATED = 5, 7, 8, 9, 16
 _PASSING = {1, 2, 4, 10, 13, 14}
-"""gRPC codes that may pass: canceled, unknown, deadline exceeded, aborted, internal, unavailable."""
+"""gRPC codes of errors that may be temporary: canceled, unknown, deadline exceeded, aborted, internal, unavailable."""
 _LOGIN_AGAIN = ("invalid auth token", "user name is empty", "revision of auth store is old")
 
 
@@ -32,7 +32,7 @@ _REMEDY = "its owner must compact and defragment it, or raise --quota-backend-by
 
 
 def grpc_error(code: int, message: str) -> StoreError:
-    """The StoreError for a gRPC status. Compares messages if etcd uses one code for different errors."""
+    """The StoreError for a gRPC status. Compares messages where etcd uses one code for different errors."""
     text = message.removeprefix("etcdserver: ")
     if any(words in text for words in _LOGIN_AGAIN) or code == _UNAUTHENTICATED:
         return TokenRefused(text)
@@ -69,8 +69,8 @@ def http_error(status: int, headers: dict[str, str], body: bytes) -> StoreError:
 
 
 def cancel_error(reason: str) -> StoreError:
-    """The error for the reason with which a watcher was cancelled: "rpc error: code = PermissionDenied desc =
-    etcdserver: ..."."""
+    """The StoreError for the reason why a watcher was cancelled: "rpc error: code = PermissionDenied desc = etcdserver:
+    ..."."""
     text = reason.rpartition("desc = ")[2].removeprefix("etcdserver: ")
     if any(words in text for words in _LOGIN_AGAIN):
         return TokenRefused(text)
@@ -80,7 +80,7 @@ def cancel_error(reason: str) -> StoreError:
 
 
 def parse_answer(status: int, headers: dict[str, str], body: bytes) -> Json:
-    """The answer of a call; the last object of a streamed one. Raises StoreError."""
+    """Parses the answer to a call; of a streamed answer, the last object. Raises StoreError."""
     if status != 200:
         raise http_error(status, headers, body)
     data = _object(body.strip().rpartition(b"\n")[2])
@@ -95,7 +95,8 @@ def parse_answer(status: int, headers: dict[str, str], body: bytes) -> Json:
 
 
 def check_header(answer: Json) -> None:
-    """Every answer of an etcd of 3.4 or newer has a header (older ones have other paths). Raises NotEtcd."""
+    """Checks that an answer has a header, as every answer of etcd 3.4 or newer does (older versions use other paths).
+    Raises NotEtcd."""
     header = answer.get("header")
     if not isinstance(header, dict) or "cluster_id" not in header:
         raise NotEtcd(f"not an etcd v3 gateway (answers {json.dumps(answer)[:80]})")
@@ -117,6 +118,6 @@ def check_version(status: int, headers: dict[str, str], body: bytes) -> None:
 def _object(body: bytes) -> Json | None:
     try:
         data = json.loads(body)
-    except (ValueError, RecursionError):  # nested a hundred thousand deep, say
+    except (ValueError, RecursionError):  # for example, nested 100,000 levels deep
         return None
     return data if isinstance(data, dict) else None

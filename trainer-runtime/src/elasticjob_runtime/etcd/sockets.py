@@ -1,5 +1,5 @@
-"""TCP connections with a deadline, name resolution included (getaddrinfo has none, and a DNS outage must not hang an
-agent)."""
+"""TCP connections with a deadline that includes name resolution: getaddrinfo has none, and a DNS outage must not hang
+an agent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# A dead peer is found after these seconds (the last: milliseconds) when nothing else is under way; a call has its own
+# An idle connection detects a dead peer after these seconds (the last value: milliseconds); a call has its own
 # deadline.
 _KEEPALIVE = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
 
@@ -17,11 +17,11 @@ Address = tuple[socket.AddressFamily, Any]
 
 
 STALE_AFTER = 0.3
-"""s that a name server may take before an address that was good before is tried meanwhile."""
+"""Seconds without an answer from DNS after which the last address that worked is tried."""
 
 
 class _Lookup:
-    """A name that is being resolved, on a thread of its own: getaddrinfo has no deadline and cannot be stopped."""
+    """A name lookup on a separate thread, because getaddrinfo has no deadline and cannot be interrupted."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -35,7 +35,7 @@ class _Lookup:
         return self._done.is_set()
 
     def wait(self, end: float) -> list[Address]:
-        """Raises OSError: not known, or not answered until `end`."""
+        """Raises OSError if the name is unknown or was not resolved by `end`."""
         if not self._done.wait(max(0.0, end - time.monotonic())):
             raise OSError(f"the name {self._host} was not resolved within the deadline")
         if self._failure is not None:
@@ -52,10 +52,10 @@ class _Lookup:
 
 
 class Resolver:
-    """Names to addresses, one lookup of a name at a time; and the last address of each that was connected to.
+    """Resolves names, with one lookup of a name at a time, and remembers the last address of each that worked.
     Thread-safe.
 
-    A Service keeps its address while DNS is away: what was good a moment ago is tried when no answer comes.
+    A Service keeps its address during a DNS outage, so the last address that worked is tried if no answer comes.
     """
 
     def __init__(self) -> None:
@@ -64,16 +64,16 @@ class Resolver:
         self._under_way: dict[tuple[str, int], _Lookup] = {}
 
     def candidates(self, host: str, port: int, end: float) -> Iterator[tuple[list[Address], float]]:
-        """(addresses to try, the part of the time left that they may take), one group after the other, until `end`
-        (time.monotonic()).
+        """Yields groups of addresses to try until `end` (time.monotonic()), each with the fraction of the remaining
+        time it may take.
 
-        Raises OSError where there is none (any more).
+        Raises OSError if there are none, or no more.
         """
         try:
             yield _lookup(host, port, socket.AI_NUMERICHOST), 1.0
             return
         except socket.gaierror:
-            pass  # a name
+            pass  # a host name
         good = self._good.get((host, port))
         lookup = self._lookup(host, port)
         if good is None:
@@ -87,7 +87,7 @@ class Resolver:
         yield found, 1.0
 
     def connected(self, host: str, port: int, address: Address) -> None:
-        """This address of `host` is good."""
+        """Remembers an address of `host` that worked."""
         self._good[host, port] = address
 
     def _lookup(self, host: str, port: int) -> _Lookup:
@@ -99,15 +99,16 @@ class Resolver:
 
 
 RESOLVER = Resolver()
-"""The process's own: what one connection has learned serves the others."""
+"""Shared by all connections of the process, so that each uses the addresses that worked for others."""
 
 
 def connect(
     host: str, port: int, end: float, use: Callable[[socket.socket], None], resolver: Resolver = RESOLVER
 ) -> None:
-    """Connects to the first address of `host` that answers until `end` (time.monotonic()). Raises OSError.
+    """Connects to the first address of `host` that answers by `end` (time.monotonic()). Raises OSError.
 
-    `use` gets every socket before it connects, so that another thread can shut it down; the last one is connected.
+    `use` gets each socket before it connects, so that another thread can shut it down; the last one is the connected
+    one.
     """
     last: OSError = TimeoutError("timed out")
     for addresses, share in resolver.candidates(host, port, end):
@@ -135,13 +136,14 @@ def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
-        option = getattr(socket, name, None)  # not every system has them all
+        option = getattr(socket, name, None)  # not every system has all of them
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def resolve(host: str, port: int, end: float) -> list[Address]:
-    """Addresses of `host` until `end` (time.monotonic()). Raises OSError: not known, or not answered in time."""
+    """Returns the addresses of `host` by `end` (time.monotonic()). Raises OSError if the name is unknown or not
+    resolved in time."""
     addresses, _ = next(Resolver().candidates(host, port, end))
     return addresses
 

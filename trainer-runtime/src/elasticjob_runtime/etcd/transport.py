@@ -32,19 +32,19 @@ _LOGIN_PATH = "/v3/auth/authenticate"
 
 
 class Unsent(Unavailable):
-    """Nothing was done: any call may be sent again."""
+    """The call had no effect, so any call may be sent again."""
 
 
 class NoTime(Unsent):
-    """The deadline passed before the request was sent. Says less than what went wrong before."""
+    """The deadline passed before the request was sent. Less informative than an earlier error of the same endpoint."""
 
 
 class Untrusted(Denied):
-    """The endpoint and this client do not accept each other's certificate; another endpoint may."""
+    """The endpoint or this client does not accept the other's certificate; another endpoint may still work."""
 
 
 class Transport:
-    """Thread-safe. `sibling()` gives one with connections of its own and everything else shared."""
+    """Thread-safe. `sibling()` returns a transport with separate connections that shares everything else."""
 
     def __init__(self, endpoints: Rotation, context: ssl.SSLContext | None, tokens: TokenKeeper) -> None:
         self.rotation = endpoints
@@ -64,10 +64,10 @@ class Transport:
     def call(
         self, path: str, request: protocol.Json, timeout: float, *, idempotent: bool, attempt: float = float("inf")
     ) -> protocol.Json:
-        """One call, on whichever endpoint answers within `timeout` seconds; `attempt` bounds the time given to one
+        """Makes one call to whichever endpoint answers within `timeout` seconds; `attempt` limits the seconds for each
         endpoint.
 
-        What is not idempotent is sent again only if it certainly did not happen. Raises StoreError.
+        A call that is not idempotent is sent again only if it certainly had no effect. Raises StoreError.
         """
         body = protocol.dump(request)
         end = time.monotonic() + timeout
@@ -98,7 +98,7 @@ class Transport:
             time.sleep(pause)
 
     def _verdict(self, faults: dict[Endpoint, StoreError]) -> StoreError | None:
-        """The error for which trying again is no use: every endpoint is none of ours."""
+        """The error if retrying is useless: the client is closed, or no endpoint can ever serve it."""
         if self._closed:
             return Unavailable("the etcd client was closed")
         if len(faults) < len(self.rotation) or any(isinstance(error, Unavailable) for error in faults.values()):
@@ -116,11 +116,11 @@ class Transport:
         *,
         idempotent: bool = False,
     ) -> protocol.Json:
-        """One attempt at one endpoint: everything up to sending until `end`, the answer until `answer_end`. Raises
-        StoreError.
+        """Makes one attempt at one endpoint: the request must be sent by `end`, and the answer must arrive by
+        `answer_end`. Raises StoreError.
 
-        No write and no password goes to an endpoint that has not shown yet that it is an etcd we can use. What is
-        idempotent needs no question before it: its own answer shows that.
+        No write and no password is sent to an endpoint that is not known to be a supported etcd. Before an idempotent
+        call, no check is needed: its answer is the check.
         """
         answer_end = end if answer_end is None else answer_end
 
@@ -134,7 +134,7 @@ class Transport:
             answer = self.with_token(endpoint, end, attempt)
             responses.check_header(answer)
         except NotEtcd:
-            self.release(self.open_stream(endpoint, end))  # its check says what it is instead, or which version of etcd
+            self.release(self.open_stream(endpoint, end))  # its check reports what it is instead, or the etcd version
             raise
         except Unavailable as error:
             if not isinstance(error.__cause__, AnswerLost):
@@ -147,7 +147,7 @@ class Transport:
         self._tokens.forget(token)
 
     def with_token(self, endpoint: Endpoint, end: float, attempt: Callable[[str], T]) -> T:
-        """Logs in where needed, and again (twice at most) when the server no longer knows the token."""
+        """Logs in if needed, and again (at most twice) if the server no longer knows the token."""
 
         def login(user: str, password: str) -> str:
             with _Borrowed(self, endpoint, end) as connection:
@@ -174,8 +174,8 @@ class Transport:
         raise AssertionError
 
     def open_stream(self, endpoint: Endpoint, end: float, *, check: bool = True) -> Connection:
-        """A new connection; the caller gives it back with `release`. With `check`, to what is certainly an etcd we can
-        use."""
+        """Opens a new connection, which the caller returns with `release`. With `check`, the endpoint is checked to be
+        a supported etcd."""
         connection = Connection(endpoint, self._context if endpoint.tls else None)
         with self._lock:
             if self._closed:
@@ -185,7 +185,7 @@ class Transport:
             connection.open(end)
             if check and endpoint not in self._checked:
                 self._check(connection, end)
-                if not connection.reusable:  # a proxy that closes after every answer
+                if not connection.reusable:  # a proxy closes after each answer
                     self.release(connection)
                     return self.open_stream(endpoint, end)
         except TransportError as error:
@@ -197,7 +197,7 @@ class Transport:
         return connection
 
     def _check(self, connection: Connection, end: float) -> None:
-        """Is it an etcd we can use? Once for every endpoint, at most."""
+        """Checks that the endpoint is a supported etcd; done at most once per endpoint."""
         try:
             connection.send("GET", "/version", b"", "", end)
             head = connection.read_head(end)
@@ -221,7 +221,7 @@ class Transport:
         return self.open_stream(endpoint, end, check=check)
 
     def release(self, connection: Connection) -> None:
-        """Keeps the connection if it may be used again."""
+        """Returns a connection to the pool if it may be used again, else closes it."""
         with self._lock:
             self._used.discard(connection)
             idle = self._idle.setdefault(connection.endpoint, [])
@@ -231,14 +231,14 @@ class Transport:
         connection.close()
 
     def drop_idle(self, endpoint: Endpoint) -> None:
-        """An endpoint has failed: its other connections are not better."""
+        """Closes the idle connections of an endpoint that has failed."""
         with self._lock:
             dropped = self._idle.pop(endpoint, [])
         for connection in dropped:
             connection.close()
 
     def close(self) -> None:
-        """Wakes every thread that waits for an answer."""
+        """Closes idle connections, and wakes every thread that waits for an answer."""
         with self._lock:
             self._closed = True
             idle = [connection for connections in self._idle.values() for connection in connections]
@@ -251,7 +251,7 @@ class Transport:
 
 
 class _Borrowed:
-    """A pooled connection for one exchange; whatever went wrong on it becomes a StoreError."""
+    """A pooled connection for one exchange; turns any TransportError into a StoreError."""
 
     def __init__(self, transport: Transport, endpoint: Endpoint, end: float, *, check: bool = True) -> None:
         self._transport = transport
@@ -298,7 +298,7 @@ def summary(faults: dict[Endpoint, StoreError]) -> str:
 
 
 def pause_before(failures: int, endpoints: int) -> float:
-    """Seconds before the next attempt: none until every endpoint had its turn, then 0.05 doubling to 0.5, with
+    """Seconds before the next attempt: 0 until every endpoint has been tried, then 0.05 doubling up to 0.5, with
     jitter."""
     rounds, rest = divmod(failures, endpoints)
     if rest or not rounds:

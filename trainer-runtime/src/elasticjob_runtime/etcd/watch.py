@@ -1,4 +1,4 @@
-"""A watch on etcd: one thread, one stream at a time, taken up again after whatever happens."""
+"""A watch on etcd: one thread with one stream at a time, resumed after any failure."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _OPEN_TIMEOUT = 3.0
 _PROBE_TIMEOUT = 3.0
 _STALL_GRACE = 1.0
 _LONGEST_MESSAGE = 1 << 26
-# Asks the member to end the stream when it has lost its cluster's leader, instead of falling silent.
+# Tells the member to end the stream, instead of falling silent, when it has lost its cluster's leader.
 _HEADERS = "Grpc-Metadata-hasleader: true\r\nConnection: close\r\n"
-# Without `close`, etcd's HTTP server may throw away what it has not read of the body when it begins to answer: some of
-# the ranges of about one watch in a hundred, on a busy server.
+# Without `close`, etcd's HTTP server may discard the part of the body that it has not read when it starts to answer. On
+# a busy server, about one watch in a hundred loses some of its ranges.
 
 
 class EtcdWatch:
     """Implements interface.Watch.
 
-    A stream on which nothing came for about `probe_interval` seconds is probed: the same member must answer a
-    linearizable read within 3 s, and must not know of changes that the stream does not bring. That finds what TCP
-    cannot see: a frozen server, a member cut off from its cluster, a stream lost in a proxy. `transport` is the watch's
-    own; `on_end` is called by its thread when it has ended.
+    A stream without news for about `probe_interval` seconds is probed: the same member must answer a linearizable read
+    within 3 s, and the stream must deliver every change that this read shows. This detects what TCP cannot: a frozen
+    server, a member cut off from its cluster, a stream lost in a proxy. `transport` must not be used by anything else;
+    the watch's thread calls `on_end` when it ends.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class EtcdWatch:
             self._on_end(self)
 
     def _once(self) -> None:
-        """One stream, until it fails."""
+        """Follows one stream until it fails."""
         endpoint = self._transport.rotation.current
         try:
             self._follow(endpoint)
@@ -126,7 +126,7 @@ class EtcdWatch:
         self._transport.with_token(endpoint, end, attempt)
 
     def _read(self, endpoint: Endpoint, stream: Connection, end: float) -> None:
-        """Delivers what the stream brings. Returns only when cancelled."""
+        """Delivers the changes of the stream. Returns only when the watch is cancelled."""
         cursor = self._cursor
         lines = _Lines(stream)
         probe = _Probe(end, None)
@@ -146,7 +146,7 @@ class EtcdWatch:
                 probe = self._look_after(endpoint, probe, now, heard=bool(messages))
 
     def _look_after(self, endpoint: Endpoint, probe: _Probe, now: float, *, heard: bool) -> _Probe:
-        """When to probe next. Raises Unavailable when the stream is dead."""
+        """Probes the stream if due, and returns the next probe. Raises Unavailable if the stream is dead."""
         if heard:
             self._on_life(now)
         if probe.stall is not None and now >= probe.stall.at:
@@ -157,7 +157,7 @@ class EtcdWatch:
         if heard:
             return _Probe(self._next_probe(), probe.stall)
         if now >= probe.at:
-            stall = probe.stall or self._probe(endpoint)  # another probe gives no more time
+            stall = probe.stall or self._probe(endpoint)  # another probe does not extend its deadline
             return _Probe(self._next_probe(), stall)
         return probe
 
@@ -165,19 +165,19 @@ class EtcdWatch:
         return time.monotonic() + self._probe_interval * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load
 
     def _probe(self, endpoint: Endpoint) -> _Stall | None:
-        """Raises Unavailable when the member does not answer. Returns what the stream should have brought and has not
-        yet."""
+        """Returns the changes that the stream has yet to deliver, if any. Raises Unavailable if the member does not
+        answer."""
         since = list(self._cursor.next)
         request = protocol.dump(protocol.news_request(self._cursor.ranges, since))
         answer = self._transport.call_at(endpoint, "/v3/kv/txn", request, time.monotonic() + _PROBE_TIMEOUT)
-        # In this order: with news on the way, a count is no measure yet.
+        # In this order, because a count is meaningless while changes are still on the way.
         news = [
             written or self._cursor.misses(index, count) for index, (written, count) in enumerate(protocol.news(answer))
         ]
         return _Stall(since, news, time.monotonic() + _STALL_GRACE) if any(news) else None
 
     def _start_over(self, endpoint: Endpoint, reason: StoreError) -> None:
-        """Reads everything again, unless the member only was late (the linearizable read has made it catch up)."""
+        """Reads everything again, unless the member only lagged behind (the linearizable read has made it catch up)."""
         gets = [Get(span) for span in self._cursor.ranges]
         body = protocol.dump(protocol.txn_request((), gets, ()))
         try:
@@ -199,13 +199,13 @@ class EtcdWatch:
         self._deliver(self._cursor.restart(result.revision, [kv for kvs in result.reads for kv in kvs]))
 
     def _on_life(self, now: float) -> None:
-        """The stream stands and brings something."""
+        """Records that the stream works."""
         self._faults.clear()
         self._announced = False
         self._alive_since = self._alive_since or now
 
     def _retry_later(self, endpoint: Endpoint, error: StoreError) -> None:
-        """The next endpoint; the receiver is told when all have failed."""
+        """Moves to the next endpoint; notifies the receiver when all endpoints have failed."""
         if self._stopped.is_set():
             return
         rotation = self._transport.rotation
@@ -230,7 +230,7 @@ class EtcdWatch:
         self._stopped.wait(pause_before(self._failures, len(rotation)))
 
     def _end(self, error: StoreError) -> None:
-        """This will not pass."""
+        """Ends the watch because of a permanent error."""
         self._stopped.set()
         if isinstance(error, Denied):
             keys = ", ".join(span.key for span in self._cursor.ranges)
@@ -240,7 +240,7 @@ class EtcdWatch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Stall:
-    """Changes that the member knows of and the stream has to bring until `at`."""
+    """Changes that the member knows, and that the stream must deliver by `at`."""
 
     since: list[int]
     news: list[bool]
@@ -263,15 +263,15 @@ class _Probe:
 
 
 class _Lines:
-    """The messages of a stream: JSON objects, a line each."""
+    """The messages of a stream: one JSON object per line."""
 
     def __init__(self, stream: Connection) -> None:
         self._stream = stream
         self._rest = bytearray()
 
     def read(self, end: float) -> list[protocol.Json]:
-        """What there is. Raises TimeoutError when there is nothing until `end`, StoreError when the stream ends or says
-        so."""
+        """Returns the messages that are available. Raises TimeoutError if none comes by `end`, and StoreError if the
+        stream ends or reports an error."""
         part = self._stream.read_part(end)
         if not part:
             raise Unavailable("the watch stream ended")
