@@ -1,5 +1,5 @@
-"""The server's side of etcd's JSON gateway, as far as our client uses it: requests to operations, results to answers.
-No I/O of its own."""
+"""The server side of etcd's JSON gateway, as far as our client uses it: converts requests to operations and results to
+answers. Does no I/O."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ from elasticjob_runtime.etcd.responses import Exists
 Json = dict[str, Any]
 
 VERSION = {"etcdserver": "3.6.0", "etcdcluster": "3.6.0", "elasticjob": "embedded"}
-"""Answer to GET /version: the etcd whose behaviour this copies."""
+"""Answer to GET /version: the etcd version whose behaviour this copies."""
 
 
 class BadRequest(StoreError):
-    """The request is not one of those that we serve."""
+    """The embedded etcd does not serve this request."""
 
 
 class Gateway:
-    """Answers the calls of `ROUTES` from a store. Thread-safe."""
+    """Answers the calls in `_routes` from a store. Thread-safe."""
 
     def __init__(self, store: MemoryStore, store_id: str) -> None:
-        """`store_id`: a decimal number, another one for every new store; it lets watches notice that the data is
-        new."""
+        """`store_id`: a decimal number, different for every new store, so that watches notice a new store."""
         self._store = store
         self._id = store_id
         self._routes: dict[str, Callable[[Json], Json]] = {
@@ -54,7 +53,8 @@ class Gateway:
         }
 
     def answer(self, path: str, request: Json) -> Json:
-        """Raises StoreError (see `error`); KeyError, ValueError or TypeError where the request is malformed."""
+        """Answers one call. Raises StoreError (see `error`), or KeyError, ValueError or TypeError if the request is
+        malformed."""
         if path not in self._routes:
             raise BadRequest(f"{path} is not served by the embedded store")
         return self._routes[path](request)
@@ -88,7 +88,7 @@ class Gateway:
         return {"header": self.header(result.revision), "succeeded": result.succeeded, "responses": responses}
 
     def _range_answer(self, request: Json, kvs: Sequence[KeyValue]) -> Json:
-        """Adds what the port does not know and the client's watches ask for: what was written since."""
+        """Applies min_mod_revision, which the client's watches use and `interface.Get` does not have."""
         since, limit = int(request.get("min_mod_revision", 0)), int(request.get("limit", 0))
         newer = [_key_value(kv) for kv in kvs if kv.mod_revision >= since]
         return {"kvs": newer[:limit] if limit else newer, "count": str(len(kvs))}
@@ -121,7 +121,7 @@ class NoUsers(StoreError):
 
 
 def error(problem: StoreError) -> tuple[int, Json]:
-    """HTTP status and body for an error, as etcd gives them."""
+    """The HTTP status and body that etcd returns for an error."""
     match problem:
         case LeaseLost():
             status, code = 404, 5
@@ -137,7 +137,7 @@ def error(problem: StoreError) -> tuple[int, Json]:
 
 
 def watch_requests(body: bytes) -> dict[int, tuple[KeyRange, int]]:
-    """The watchers that a body creates: number to range and start revision. Raises ValueError, KeyError."""
+    """The watchers that a body creates: number to range and start revision. Raises ValueError or KeyError."""
     watchers = {}
     for line in body.splitlines():
         request = protocol.load(line)["create_request"]
@@ -148,7 +148,7 @@ def watch_requests(body: bytes) -> dict[int, tuple[KeyRange, int]]:
 def watch_events(
     watchers: dict[int, tuple[KeyRange, int]], events: Sequence[Event]
 ) -> list[tuple[int, int, list[Json]]]:
-    """Revision, watcher and events of each message to send, in revision order; one message holds one revision."""
+    """The revision, watcher and events of each message to send, in revision order; each message holds one revision."""
     messages: list[tuple[int, int, list[Json]]] = []
     revisions = dict.fromkeys(event.mod_revision for event in events)
     by_revision: dict[int, list[Event]] = {revision: [] for revision in revisions}

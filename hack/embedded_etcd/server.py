@@ -1,8 +1,8 @@
-"""An etcd in this process, for a quick start without one: MemoryStore behind the calls of etcd's JSON gateway that our
-client uses.
+"""An etcd in this process, for a quick start without a real one: serves a MemoryStore through the calls of etcd's JSON
+gateway that our client uses.
 
-One process, nothing on disk, no users, no TLS: for one machine and for tests. When it ends, the store is gone; clients
-find that out (leases are lost, watches start over). A server on the same address afterwards is a new, empty store.
+One process, nothing on disk, no users, no TLS: for one machine and for tests. When it ends, the store is gone, and
+clients notice (leases are lost, watches start over). A later server on the same address is a new, empty store.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 
 _BODY_LIMIT = 4 << 20
 _GONE_CHECK = 5.0
-"""Seconds after which a watch without news looks whether its client is still there."""
+"""Seconds without news after which a watch checks that its client is still connected."""
 
 
 class EmbeddedServer:
-    """Serves from `start` to `close`; `with` does both."""
+    """Serves from `start` to `close`; a `with` statement calls both."""
 
     def __init__(self, host: str = "127.0.0.1", port: int = 0, *, store: MemoryStore | None = None) -> None:
-        """Port 0: any free one. Raises OSError where the address cannot be used."""
+        """Port 0: any free port. Raises OSError if the address cannot be used."""
         self.store = store or MemoryStore()
         self._gateway = gateway.Gateway(self.store, str(random.getrandbits(62)))
         self._server = _Server((host, port), self._gateway, self.store)
@@ -53,7 +53,7 @@ class EmbeddedServer:
         return self
 
     def close(self) -> None:
-        """Ends all connections and the store."""
+        """Closes all connections and the store."""
         self._server.shutdown()
         self._server.server_close()
         self.store.close()
@@ -81,7 +81,7 @@ class _Server(http.server.ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        # Without HTTPServer's part, which would look up the host's name.
+        # Not HTTPServer's version, which looks up the host's name.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -110,7 +110,7 @@ class _Server(http.server.ThreadingHTTPServer):
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    wbufsize = -1  # an answer leaves in one packet
+    wbufsize = -1  # buffered, so that an answer is sent in one packet
     server: _Server
 
     def do_GET(self) -> None:
@@ -134,7 +134,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             else:
                 self._answer(HTTPStatus.OK, self.server.gateway.answer(self.path, protocol.load(body)))
         except Unavailable:
-            self.close_connection = True  # the store is closed: so is the server
+            self.close_connection = True  # the store is closed, and so is the server
         except StoreError as problem:
             self._answer(*gateway.error(problem))
         except (KeyError, ValueError, TypeError, AttributeError) as problem:
@@ -149,7 +149,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _watch(self, body: bytes) -> None:
-        """Streams what happens, until the client goes away."""
+        """Streams changes until the client disconnects."""
         watchers = gateway.watch_requests(body)
         ranges = [span for span, _ in watchers.values()]
         position = min(start for _, start in watchers.values())
@@ -190,14 +190,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _client_gone(self) -> bool:
         poll = select.poll()
         poll.register(self.connection, select.POLLIN | select.POLLHUP)
-        return bool(poll.poll(0))  # a client that watches has nothing to say
+        return bool(poll.poll(0))  # a client sends nothing after its watch request
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - named by http.server
         log.debug(format, *args)
 
 
 def main() -> None:
-    """`python -m hack.embedded_etcd.server`: until Ctrl-C or SIGTERM."""
+    """`python -m hack.embedded_etcd.server`: serves until Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(
         prog="python -m hack.embedded_etcd.server",
         description="An etcd for trying things out: in memory, without users or TLS. Whoever reaches it may read and "

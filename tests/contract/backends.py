@@ -1,4 +1,4 @@
-"""The implementations of the store's port, behind one small interface for the contract suite."""
+"""The implementations of interface.Store, behind one small interface for the contract suite."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = ("memory", "embedded", "etcd-3.4", "etcd-3.6")
 
 
 class Backend(Protocol):
-    """A running store that lasts for many tests; each works under a prefix of its own."""
+    """A running store that many tests share; each uses its own key prefix."""
 
     @property
     def store(self) -> Store: ...
@@ -36,7 +36,7 @@ class Backend(Protocol):
     def compact(self, revision: int) -> None: ...
 
     def revoke(self, lease: int) -> None:
-        """Ends a lease behind its keeper's back."""
+        """Ends a lease without its keeper's knowledge."""
 
 
 class MemoryBackend:
@@ -97,13 +97,13 @@ def start_backend(name: str, directory: Path) -> Iterator[Backend]:
 
 
 def by_range(events: Iterable[Event], ranges: Sequence[KeyRange]) -> list[list[Event]]:
-    """The changes of each range, in the order in which they came: between ranges there is none."""
+    """The changes of each range, in the order of arrival. Changes of different ranges have no order."""
     found = list(events)
     return [[event for event in found if event.key in span] for span in ranges]
 
 
 class Collector:
-    """A watch's callback that keeps everything, for any thread to read."""
+    """A watch callback that keeps every item, for any thread to read."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Certificates for TLS tests, made with the openssl command: a CA, a server, and clients with and without a common
+"""Certificates for TLS tests, created with the openssl command: a CA, a server, and clients with and without a common
 name."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Pki:
-    """One CA and what it has signed, as PEM files in `directory`."""
+    """One CA and the certificates that it has signed, as PEM files in `directory`."""
 
     def __init__(self, directory: Path, *, client_auth: bool = False) -> None:
         self.directory = directory
@@ -46,7 +46,7 @@ class Pki:
 
     def context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.ca)
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # these certificates are as plain as many that are in use
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # like many in use, these lack extensions that strict verification requires
         context.load_cert_chain(self.certificate("client"), self.key("client"))
         return context
 

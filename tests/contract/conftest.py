@@ -1,4 +1,4 @@
-"""Fixtures of the contract suite: every implementation of the store's port, and real etcd servers to break."""
+"""Fixtures of the contract suite: every implementation of interface.Store, and real etcd servers to break."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def backend(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture
 def store(backend: Backend) -> Store:
-    """Shared by the session: never close it."""
+    """A store that the whole session shares: never close it."""
     return backend.store
 
 
@@ -37,14 +37,14 @@ def prefix() -> str:
 
 @pytest.fixture(scope="session", params=VERSIONS)
 def etcd_program(request: pytest.FixtureRequest) -> Path:
-    """An etcd binary of every version that we support and that is at hand."""
+    """An etcd binary of each supported version that is installed."""
     version: str = request.param
     return require_etcd(version)
 
 
 @pytest.fixture
 def etcd_server(etcd_program: Path, tmp_path: Path) -> Iterator[EtcdServer]:
-    """An etcd of the test's own, to break."""
+    """An etcd server for one test, which may break it."""
     server = EtcdServer(etcd_program, tmp_path).start()
     yield server
     server.stop()
@@ -52,7 +52,7 @@ def etcd_server(etcd_program: Path, tmp_path: Path) -> Iterator[EtcdServer]:
 
 @pytest.fixture
 def proxy(etcd_server: EtcdServer) -> Iterator[Proxy]:
-    """Between a client and `etcd_server`."""
+    """A proxy between a client and `etcd_server`."""
     proxy = Proxy(etcd_server.port)
     yield proxy
     proxy.close()
@@ -60,7 +60,7 @@ def proxy(etcd_server: EtcdServer) -> Iterator[Proxy]:
 
 @pytest.fixture
 def open_client() -> Iterator[Callable[..., EtcdClient]]:
-    """Makes clients that are closed at the end of the test."""
+    """Creates clients that are closed at the end of the test."""
     clients: list[EtcdClient] = []
 
     def make(*arguments: object, **settings: object) -> EtcdClient:

@@ -1,8 +1,7 @@
-"""Real etcd servers for the contract and fault tests: any version at hand, TLS, users, clusters, and every way to break
-them.
+"""Real etcd servers for the contract and fault tests: every installed version, with TLS, users and clusters, and ways
+to break them.
 
-A server ends with the thread that started it (see hack.cluster.processes.Child): start it in the test, not in a thread
-of it.
+A server ends with the thread that started it (see hack.cluster.processes.Child), so start it in the test's main thread.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ VERSIONS = ("3.4", "3.6")
 
 @lru_cache
 def etcd_binary(version: str) -> Path | None:
-    """An etcd of this minor version: the one built for the test cluster, or one on PATH (Debian's is 3.4)."""
+    """An etcd of this minor version: the one built for the test cluster, or one on PATH (Debian ships 3.4)."""
     try:
         candidates: list[str | Path | None] = [programs_folder() / "etcd"]
-    except Exception:  # noqa: BLE001 - no Go here: then there is no built one either
+    except Exception:  # noqa: BLE001 - without Go, there is no built one either
         candidates = []
     for candidate in (*candidates, shutil.which("etcd"), "/usr/bin/etcd", "/usr/local/bin/etcd"):
         if candidate is None or not Path(candidate).exists():
@@ -57,7 +56,7 @@ def require_etcd(version: str) -> Path:
 
 
 class EtcdServer:
-    """One member. `start` may be called again after `kill`: the data is kept."""
+    """One etcd member. `start` may be called again after `kill`, with the data kept."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class EtcdServer:
         return self.directory / f"{self.name}.log"
 
     def launch(self) -> None:
-        """Starts without waiting."""
+        """Starts the server without waiting for it to be ready."""
         peer = f"http://127.0.0.1:{self.peer_port}"
         command = [
             str(self.binary),
@@ -121,16 +120,16 @@ class EtcdServer:
         return True
 
     def kill(self) -> None:
-        """SIGKILL: connections are reset, nothing is flushed by etcd itself."""
+        """Sends SIGKILL: connections are reset, and etcd flushes nothing."""
         if self._child is not None:
             self._child.stop(grace=0)
 
     def wipe(self) -> None:
-        """Throws the data away, as a pod without a volume does when it is moved."""
+        """Deletes the data, as when a pod without a volume is rescheduled."""
         shutil.rmtree(self.directory / f"{self.name}.etcd")
 
     def freeze(self) -> None:
-        """SIGSTOP: the kernel still accepts and acknowledges, nobody answers."""
+        """Sends SIGSTOP: the kernel still accepts connections and acknowledges data, but no request is answered."""
         assert self._child is not None
         self._child.process.send_signal(signal.SIGSTOP)
         threads = Path(f"/proc/{self._child.pid}/task")
@@ -159,7 +158,7 @@ class EtcdServer:
         self.call("/v3/kv/compaction", {"revision": str(revision), "physical": True}, token)
 
     def start_guarded(self) -> None:
-        """As `start`, after `enable_users`."""
+        """Like `start`, once `enable_users` has turned authentication on."""
         self.launch()
         assert self._child is not None
         self._child.wait_until(lambda: bool(self._root_token()))
@@ -178,7 +177,7 @@ class EtcdServer:
 
 
 def enable_users(server: EtcdServer, users: dict[str, tuple[str, str]]) -> None:
-    """Turns authentication on. `users`: name to password and the prefix that it may read and write."""
+    """Turns authentication on. `users`: name to password and the prefix that the user may read and write."""
     add: list[tuple[str, dict[str, Any]]] = [
         ("/v3/auth/user/add", {"name": "root", "password": ROOT_PASSWORD}),
         ("/v3/auth/role/add", {"name": "root"}),
@@ -198,7 +197,7 @@ def enable_users(server: EtcdServer, users: dict[str, tuple[str, str]]) -> None:
 
 
 def three_members(binary: Path, directory: Path) -> list[EtcdServer]:
-    """A cluster of three, started and healthy."""
+    """Starts a healthy cluster of three members."""
     ports = free_ports(6)
     peers = {f"m{i}": ports[3 + i] for i in range(3)}
     cluster = ",".join(f"{name}=http://127.0.0.1:{port}" for name, port in peers.items())

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that can cut, refuse or silence connections: what networks and middleboxes do to a client."""
+"""A TCP proxy on loopback that can cut, refuse or silence connections, as networks and middleboxes do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 
 
 class Proxy:
-    """Forwards 127.0.0.1:`port` to a port of 127.0.0.1."""
+    """Forwards 127.0.0.1:`port` to another port of 127.0.0.1."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -25,18 +25,18 @@ class Proxy:
 
     @property
     def connections(self) -> int:
-        """Accepted so far."""
+        """The number of connections accepted so far."""
         with self._lock:
             return len(self._links)
 
     @property
     def answers(self) -> bytes:
-        """What the server has sent so far."""
+        """Everything that the server has sent so far."""
         with self._lock:
             return b"".join(bytes(link.answers) for link in self._links)
 
     def refuse(self) -> None:
-        """Ends every connection, and new ones at once."""
+        """Ends every connection, and immediately closes new ones."""
         with self._lock:
             self._refusing = True
             for link in self._links:
@@ -47,12 +47,12 @@ class Proxy:
             self._refusing = False
 
     def cut(self) -> None:
-        """Ends every connection; new ones are welcome."""
+        """Ends every connection, but accepts new ones."""
         self.refuse()
         self.admit()
 
     def drop_answers(self, count: int) -> None:
-        """The next answers are lost: their requests arrive, and the connection ends instead of the answer."""
+        """Drops the next `count` answers: their requests arrive, and the connection is closed instead of the answer."""
         with self._lock:
             self._to_drop = count
 
@@ -62,7 +62,7 @@ class Proxy:
             return self._to_drop >= 0
 
     def silence(self) -> None:
-        """Existing connections stay open and carry nothing any more; new ones are welcome."""
+        """Keeps existing connections open but forwards nothing on them; accepts new ones."""
         with self._lock:
             for link in self._links:
                 link.silent = True

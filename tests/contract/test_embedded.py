@@ -1,4 +1,5 @@
-"""The embedded etcd as a server: start, end, restart, strange requests. (Its store's semantics: test_store_*.py.)"""
+"""The embedded etcd as a server: start, close, restart, invalid requests. (For its store's semantics, see
+test_store_*.py.)"""
 
 from __future__ import annotations
 

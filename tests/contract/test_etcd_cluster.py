@@ -1,4 +1,4 @@
-"""The client on a cluster of three members, of which one is lost, frozen or cut off."""
+"""The client with a cluster of three members, some of which are killed or frozen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def endpoints(members: list[EtcdServer]) -> str:
 
 
 def test_nobody_notices_that_a_member_is_killed(members: list[EtcdServer], open_client: OpenClient) -> None:
-    """Each member in turn, so that clients and leader are hit whoever they are."""
+    """Kills each member in turn, and with it every client's endpoint and the leader."""
     lost: list[str] = []
     clients = [open_client(endpoints(members)) for _ in range(3)]
     seen = [Collector() for _ in clients]
@@ -59,11 +59,11 @@ def test_nobody_notices_that_a_member_is_killed(members: list[EtcdServer], open_
 
 
 def test_a_frozen_member_is_left(members: list[EtcdServer], open_client: OpenClient) -> None:
-    """Frozen, not dead: its kernel still accepts connections. Leases go on within their TTL; watches and calls go
-    elsewhere."""
+    """The kernel of a frozen member still accepts connections. Leases are renewed within their TTL; watches and calls
+    move to other members."""
     lost: list[str] = []
     frozen = members[0]
-    # 15 s: the frozen one may be the leader, and two busy members take their time to elect another.
+    # 15 s, because the frozen member may be the leader, and two busy members need time to elect another.
     clients = [open_client(endpoints(members), probe_interval=0.5, timeout=15) for _ in range(4)]
     seen = [Collector() for _ in clients]
     for client, collector in zip(clients, seen, strict=True):

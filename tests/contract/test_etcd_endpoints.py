@@ -1,4 +1,5 @@
-"""Endpoints that are no etcd, silent, absent or wrong: one clear error each, in time; and good ones beside bad ones."""
+"""Endpoints that are silent, absent, wrong or not an etcd each give one clear error in time; good endpoints work next
+to bad ones."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ OpenClient = Callable[..., EtcdClient]
 
 
 class RawServer:
-    """Accepts, reads what comes, answers always the same bytes and closes (or never does: `answer` None)."""
+    """Accepts connections, reads once, always sends the same answer and closes. With `answer` None, it never answers or
+    closes."""
 
     def __init__(self, answer: bytes | None) -> None:
         self._answer = answer
@@ -74,7 +76,8 @@ StartRaw = Callable[[bytes | None], RawServer]
 
 
 def web_server(answers: dict[str, Any], asked: list[str] | None = None) -> http.server.ThreadingHTTPServer:
-    """Answers GET and POST of the given paths with JSON, everything else with 404. `asked` gets the paths."""
+    """Answers GET and POST of the given paths with JSON, and everything else with 404. Appends the requested paths to
+    `asked`."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -142,8 +145,8 @@ LIKE_ETCD = {
 
 
 def test_no_write_and_no_password_goes_to_a_stranger_and_a_read_needs_no_question(open_client: OpenClient) -> None:
-    """A thousand agents that start together need not ask a thousand times which etcd it is: the answer to the first
-    lease shows it."""
+    """A thousand agents that start together need no thousand version checks: the answer to the first lease shows that
+    it is an etcd."""
     asked: list[str] = []
     server = web_server(LIKE_ETCD, asked)
     address = f"127.0.0.1:{server.server_port}"
@@ -208,7 +211,7 @@ def test_a_server_that_speaks_something_else(
             call()
         return re.search(words, str(caught.value)) is not None
 
-    # On a busy machine, the answer itself may come too late to be told of.
+    # On a busy machine, the answer may come too late for its error to be reported.
     eventually(lambda: says_so(lambda: client.get("/a")), 60.0)
     eventually(lambda: says_so(lambda: client.put("/a", "")), 60.0)
 
@@ -235,7 +238,7 @@ def test_a_good_endpoint_beside_bad_ones(
         "etcd.invalid",
     ]
     revision = 0
-    for _ in range(3):  # the first endpoint is drawn by lot
+    for _ in range(3):  # the first endpoint is random
         client = open_client(",".join([*bad, f"127.0.0.1:{etcd_server.port}"]))
         seen = Collector()
         client.watch([KeyRange("/a")], revision + 1, seen)
@@ -248,7 +251,7 @@ def test_a_good_endpoint_beside_bad_ones(
 
 
 def test_ipv6(etcd_server: EtcdServer, open_client: OpenClient) -> None:
-    """etcd listens on 127.0.0.1 only: what matters is that ::1 is tried and named."""
+    """etcd listens on 127.0.0.1 only; the test checks that ::1 is tried and named in the error."""
     with pytest.raises(Unavailable, match=rf"http://\[::1\]:{etcd_server.port}: "):
         open_client(f"[::1]:{etcd_server.port}", timeout=0.3).get("/a")
     assert open_client(f"localhost:{etcd_server.port}").get("/a") is None

@@ -1,4 +1,5 @@
-"""The client on one etcd that is killed, frozen, compacted, emptied: nothing lost, nothing doubled, nothing hangs."""
+"""The client with one etcd that is killed, frozen, compacted or emptied: nothing is lost or repeated, and nothing
+hangs."""
 
 from __future__ import annotations
 
@@ -198,7 +199,7 @@ def test_an_idle_watch_survives_many_probes(etcd_server: EtcdServer, open_client
     client = open_client(etcd_server.url, probe_interval=0.1)
     seen = Collector()
     client.watch([EVERYTHING, KeyRange("/x")], 2, seen)
-    time.sleep(1.5)  # some 15 probes
+    time.sleep(1.5)  # about 15 probes
     revision = client.put("/job/a", "1")
     eventually(lambda: seen.revisions == [revision])
     client.txn((), (Delete(KeyRange("/job/a")),))
@@ -283,7 +284,7 @@ def test_a_watch_resumes_after_every_cut_of_its_connection(
 
 
 def test_a_stream_that_fell_silent_is_replaced(etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy) -> None:
-    """A half-open connection: the server answers, only this stream carries nothing any more and nobody was told."""
+    """A half-open connection: the server still answers, but this stream delivers nothing, and neither side notices."""
     client, other = open_client(proxy.url, probe_interval=0.5), open_client(etcd_server.url)
     seen = Collector()
     client.watch([KeyRange("/job/plan"), KeyRange.prefix("/job/stop/")], 2, seen)
@@ -298,15 +299,14 @@ def test_a_stream_that_fell_silent_is_replaced(etcd_server: EtcdServer, open_cli
 def test_a_stream_that_fell_silent_before_a_deletion_is_replaced(
     etcd_server: EtcdServer, open_client: OpenClient, proxy: Proxy
 ) -> None:
-    """A deletion leaves no key that would be newer than what the stream has brought: a lost member would never be
-    missed."""
+    """A deletion leaves no key newer than what the stream has delivered, so agents would never notice a lost member."""
     client, other = open_client(proxy.url, probe_interval=0.5), open_client(etcd_server.url)
     seen = Collector()
     other.put("/job/members/a", "")
     client.watch([KeyRange("/job/plan"), KeyRange.prefix("/job/members/")], 2, seen)
     revisions = [other.put("/job/members/b", "")]
     eventually(lambda: len(seen.revisions) == 2)
-    time.sleep(1.5)  # the first probes have found all as it should be
+    time.sleep(1.5)  # the first probes find no difference
     proxy.silence()
     other.txn([], [Delete(KeyRange("/job/members/b"))])
     eventually(lambda: len(seen.revisions) == 3)
@@ -314,7 +314,7 @@ def test_a_stream_that_fell_silent_before_a_deletion_is_replaced(
 
 
 def test_a_store_that_lost_its_data_gives_a_snapshot(etcd_server: EtcdServer, open_client: OpenClient) -> None:
-    """A single member without a volume is moved: the new one begins at revision 1 again."""
+    """When a single member without a volume is rescheduled, the new one starts at revision 1."""
     client = open_client(etcd_server.url)
     lost: list[str] = []
     seen = Collector()

@@ -36,7 +36,7 @@ JOB = "/jobs/one/"
 
 @pytest.fixture
 def guarded_server(etcd_program: Path, tmp_path: Path) -> Iterator[EtcdServer]:
-    """Users on: `job` may read and write under /jobs/one/. Tokens live for 2 s unless used."""
+    """An etcd with authentication: `job` may read and write under /jobs/one/. Unused tokens expire after 2 s."""
     server = EtcdServer(etcd_program, tmp_path, flags=["--auth-token-ttl", "2", "--bcrypt-cost", "4"]).start()
     enable_users(server, {"job": ("secret", JOB)})
     yield server
@@ -110,7 +110,8 @@ def test_http_and_https_mixed_up(etcd_program: Path, tmp_path: Path, pki: Pki) -
     plain = EtcdServer(etcd_program, tmp_path, name="plain").start()
     secure = EtcdServer(etcd_program, tmp_path, name="tls", pki=pki).start()
     try:
-        # etcd just closes: that may also be a server on its way down, so it is tried until the deadline.
+        # etcd only closes the connection, as a server that shuts down also does, so the client retries until the
+        # deadline.
         with pytest.raises(Unavailable, match=r"TLS handshake broke off: .*if it speaks no TLS: protocol=http"):
             connect(f"127.0.0.1:{plain.port}", {"protocol": "https", "cacert": pki.ca}).get("/a", timeout=1)
         with pytest.raises(Unavailable, match=r"if it wants TLS: protocol=https"):

@@ -1,5 +1,5 @@
-"""Random histories: whatever is done, every store answers as the state machine does, and its watches tell the same
-story."""
+"""Random histories: every store gives the same answers as the state machine, and its watches deliver the same
+changes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAMES = ("a", "a/1", "a/2", "b", "b/1", "c", "ä")
 
 
 class Twins:
-    """Does everything twice, on the store and on a fresh state machine, and compares the answers."""
+    """Runs every operation on both the store and a fresh state machine, and compares the answers."""
 
     def __init__(self, backend: Backend, prefix: str, seed: int) -> None:
         self.backend = backend
@@ -36,9 +36,9 @@ class Twins:
         self.rng = random.Random(seed)
         self.state = State()
         self.offset = backend.store.put("/elsewhere", "") - 1
-        """Revision of the store when the state machine was at 1."""
+        """What to add to a revision of the state machine to get that of the store."""
         self.leases: dict[int, int] = {}
-        """Of the store to those of the state machine."""
+        """Lease IDs of the store to those of the state machine."""
         self.granted = 0
 
     def shifted(self, revision: int) -> int:
@@ -85,7 +85,7 @@ class Twins:
         return self.rng.choice((KeyRange(low), KeyRange(low, high + "x"), KeyRange.prefix(self.prefix + "a/")))
 
     def guard(self) -> Compare:
-        """True as often as not."""
+        """A random guard, which holds with probability 2/3."""
         key = self.key()
         found = self.state.read(Get(KeyRange(key)))
         created, modified = (found[0].create_revision, found[0].mod_revision) if found else (0, 0)

@@ -1,4 +1,4 @@
-"""Keys, ranges and transactions: the same on every store."""
+"""Keys, ranges and transactions behave the same on every store."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_write_under_a_lease_that_is_gone_does_nothing(store: Store, prefix: s
 
 
 def test_of_many_writers_exactly_one_wins_every_round(store: Store, prefix: str) -> None:
-    """The compare-and-swap that every plan rests on: 8 threads add 1 to a counter 25 times each."""
+    """Every plan relies on this compare-and-swap: 8 threads each add 1 to a counter 25 times."""
     key = prefix + "counter"
     start = store.put(key, "0")
 

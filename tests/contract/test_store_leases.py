@@ -1,4 +1,4 @@
-"""Leases: the same on every store."""
+"""Leases behave the same on every store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hack.support import eventually
 from tests.contract.backends import Backend
 
 TTL = 2.0
-"""etcd grants no less."""
+"""Seconds; the shortest TTL that etcd grants."""
 
 
 def unexpected(reason: str) -> None:

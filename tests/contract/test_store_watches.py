@@ -1,4 +1,4 @@
-"""Watches: the same on every store."""
+"""Watches behave the same on every store."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_watch_starts_in_the_past_and_goes_on(store: Store, prefix: str) -> No
 
 
 def test_a_watch_from_a_revision_that_the_store_never_reached_starts_over(store: Store, prefix: str) -> None:
-    """Whoever knows of such a revision knew a store that has lost its data since."""
+    """A client that knows such a revision has seen a store that has lost its data since."""
     revision = store.put(prefix + "a", "1")
     seen = Collector()
     watch = store.watch([KeyRange.prefix(prefix)], revision + 1000, seen)
@@ -67,7 +67,7 @@ def test_a_prefix_ends_where_it_ends(store: Store, prefix: str) -> None:
 
 
 def test_several_ranges_each_come_in_order_and_nothing_twice(store: Store, prefix: str) -> None:
-    """The past and the present, over three ranges."""
+    """Past and new changes, in three ranges."""
     rng = random.Random(1)
     keys = [prefix + name for name in ("plan", "members/a", "members/b", "stop/1", "unwatched")]
     start = now(store, prefix) + 1
@@ -92,7 +92,7 @@ def test_several_ranges_each_come_in_order_and_nothing_twice(store: Store, prefi
 
 
 def test_one_range_tells_of_all_its_keys_in_the_order_of_the_store(store: Store, prefix: str) -> None:
-    """From a past in which keys come and go, and on."""
+    """Starts in the past, with keys created and deleted, and continues with new changes."""
     start = now(store, prefix) + 1
     revisions = []
     for i in range(60):
@@ -108,7 +108,7 @@ def test_one_range_tells_of_all_its_keys_in_the_order_of_the_store(store: Store,
 
 
 def test_a_fresh_watch_of_several_ranges_tells_at_once(store: Store, prefix: str) -> None:
-    """A range that has nothing to tell held back the others for 0.2 s."""
+    """A range without events used to hold back the others for 0.2 s."""
     waited = []
     for i in range(5):
         seen = Collector()
@@ -162,7 +162,7 @@ def test_the_end_of_a_lease_is_seen_as_deletions(store: Store, prefix: str) -> N
 
 
 def test_a_long_past_comes_whole_and_in_order(store: Store, prefix: str) -> None:
-    """More than etcd sends in one batch, in two ranges, with writes going on."""
+    """More changes than etcd sends in one batch, in two ranges, while writes continue."""
     start = now(store, prefix) + 1
     written = [store.put(f"{prefix}{'ab'[i % 3 == 0]}/{i % 7}", str(i)) for i in range(1500)]
     seen = Collector()
@@ -177,7 +177,7 @@ def test_a_long_past_comes_whole_and_in_order(store: Store, prefix: str) -> None
 
 
 def test_big_values_come_whole(store: Store, prefix: str) -> None:
-    """30 MB at once: more than fits in one message, so etcd splits it."""
+    """30 MB at once do not fit in one message, so etcd splits them."""
     start = now(store, prefix) + 1
     values = [f"{i:02}" * 500_000 for i in range(30)]
     for i, value in enumerate(values):

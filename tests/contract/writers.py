@@ -16,8 +16,8 @@ class Write:
 
 
 class Writer:
-    """Counts up in `keys`, one after the other, from a thread of its own. A write whose answer was lost is looked up
-    before the next."""
+    """Writes increasing numbers to `keys` in turn, on a separate thread. After a lost answer, it reads whether the
+    write was committed before it continues."""
 
     def __init__(self, store: Store, keys: list[str]) -> None:
         self._store = store
@@ -50,11 +50,11 @@ class Writer:
             self.written.append(Write(key, value, revision))
 
     def _look_up(self, key: str, value: str) -> int:
-        """The revision if the write has happened, else 0. It can no longer happen later: the server it was sent to is
-        gone or was asked."""
+        """The revision of the write if it was committed, else 0. It cannot be committed later: the server it was sent
+        to is gone or has answered."""
         while True:
             try:
-                # A write first, so that one that is still on its way is decided by then.
+                # A write first, so that a write still on its way is committed or lost by then.
                 self._store.txn((), (Put(key + ".fence", value),), timeout=3)
                 found = self._store.range(Get(KeyRange(key)), timeout=3).kvs
             except Unavailable:

@@ -201,7 +201,7 @@ def metrics_server(args: argparse.Namespace, metrics: Metrics) -> MetricsServer 
     if not port:
         return None
     from elasticjob_runtime.telemetry.metrics_server import (
-        MetricsServer,  # only where it is asked for: http.server costs 4 MB and 17 ms
+        MetricsServer,  # only if requested: http.server costs 4 MB and 17 ms
     )
 
     try:
@@ -213,7 +213,7 @@ def metrics_server(args: argparse.Namespace, metrics: Metrics) -> MetricsServer 
 
 
 def min_max(text: str) -> tuple[int, int]:
-    """--nnodes: `N` or `MIN:MAX`."""
+    """Parses --nnodes: `N` or `MIN:MAX`."""
     match = re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())
     if match is None:
         raise UsageError(f"--nnodes={text}: write a number, or MIN:MAX such as 2:4")
@@ -281,7 +281,7 @@ def _is_missing(module: str) -> bool:
     """Whether a module certainly does not exist. Looks for its top-level package only, because a deeper lookup would
     import that."""
     if sys.flags.no_site or sys.flags.isolated:
-        return False  # the workers' interpreter looks in more places
+        return False  # the workers' interpreter searches more places
     sys.path.insert(0, os.getcwd())
     try:
         return importlib.util.find_spec(module.partition(".")[0]) is None
