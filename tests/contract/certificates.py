@@ -46,7 +46,7 @@ class Pki:
 
     def context(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.ca)
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # like many in use, these lack extensions that strict verification requires
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # these, like many in use, are not strictly valid
         context.load_cert_chain(self.certificate("client"), self.key("client"))
         return context
 

@@ -146,7 +146,7 @@ class EtcdServer:
         self.kill()
 
     def call(self, path: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
-        """One call of the gateway. Raises OSError (HTTPError included)."""
+        """Makes one call to the gateway. Raises OSError (including HTTPError)."""
         headers = {"Content-Type": "application/json", **({"Authorization": token} if token else {})}
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)  # noqa: S310 - always http(s)
         context = self.pki.context() if self.pki else None

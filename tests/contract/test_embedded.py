@@ -69,7 +69,7 @@ def test_a_watch_whose_client_is_gone_ends(open_client: OpenClient, monkeypatch:
         client.put("/a", "")
         serving: list[threading.Thread] = []
 
-        def both_are_served() -> bool:  # the watch connects in a thread of its own
+        def both_are_served() -> bool:  # the watch connects on its own thread
             serving[:] = [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
             return len(serving) >= 2
 

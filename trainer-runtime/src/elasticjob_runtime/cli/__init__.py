@@ -1,4 +1,4 @@
-"""`elasticrun`: torchrun's flags and `PET_*` variables, our agent."""
+"""`elasticrun`: runs our agent with torchrun's flags and `PET_*` variables."""
 
 from elasticjob_runtime.cli.main import main
 

@@ -131,7 +131,7 @@ class State:
         return min((lease.expires_at for lease in self._leases.values()), default=None)
 
     def changes_since(self, ranges: Sequence[KeyRange], revision: int) -> list[Event]:
-        """Changes of the ranges since `revision`, which is included, in order. Raises Compacted."""
+        """Changes of the ranges at or after `revision`, in order. Raises Compacted."""
         if revision < self.compacted:
             raise Compacted(f"compacted up to revision {self.compacted}")
         first = bisect.bisect_left(self._history, revision, key=lambda e: e.mod_revision)

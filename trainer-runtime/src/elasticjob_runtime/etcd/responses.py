@@ -1,4 +1,4 @@
-"""Parsing responses: the JSON of a success, or the matching StoreError. Pure."""
+"""Parses responses: returns the JSON of a success, or raises the matching StoreError. Pure."""
 
 from __future__ import annotations
 
