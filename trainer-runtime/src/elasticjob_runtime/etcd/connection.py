@@ -158,7 +158,7 @@ class Connection:
         try:
             while request:
                 sock = self._ready(end)
-                with contextlib.suppress(TimeoutError):  # the deadline's is raised by `_ready`
+                with contextlib.suppress(TimeoutError):  # `_ready` raises it once `end` has passed
                     request = request[sock.send(request) :]
         except TimeoutError as error:
             raise TooLate("the request could not be sent within the deadline") from error
@@ -287,7 +287,7 @@ class Connection:
         """Raises TimeoutError, OSError."""
         while True:
             sock = self._ready(end)
-            with contextlib.suppress(TimeoutError):  # the deadline's is raised by `_ready`
+            with contextlib.suppress(TimeoutError):  # `_ready` raises it once `end` has passed
                 return sock.recv(65536)
 
     def _fill(self, end: float, *, resumable: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Parses responses: returns the JSON of a success, or raises the matching StoreError. Pure."""
+"""Parses responses into the JSON of a success or the matching StoreError. Pure."""
 
 from __future__ import annotations
 
