@@ -3,9 +3,10 @@ is cut off".
 
 Only an answer that has crossed the network counts:
 
-- In a pod, bytes from the Kubernetes API server. While this group reaches the API server, its nodes most likely do too,
-  so the operator replaces nothing. An accepted or refused connection proves nothing: kube-proxy answers for a Service
-  without endpoints, and a service mesh's sidecar for any host. For the same reason etcd's own Service proves nothing.
+- In a pod, bytes from the Kubernetes API server. While a member reaches the API server, the kubelet on its node most
+  likely does too, so the operator replaces nothing. An accepted or refused connection proves nothing: kube-proxy
+  answers for a Service without endpoints, and a service mesh's sidecar for any host. For the same reason etcd's own
+  Service proves nothing.
 - Outside Kubernetes, etcd's own host: it accepts a connection (etcd hangs) or refuses it (etcd has ended).
 """
 
