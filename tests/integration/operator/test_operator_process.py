@@ -44,7 +44,8 @@ def test_a_restarted_operator_continues_where_it_was_killed(
     operator.restart()
     eventually(lambda: set(ns.workers()) == {f"digits-worker-{index}" for index in range(4)}, what="four workers")
     eventually(
-        lambda: ns.workers()["digits-worker-1"]["status"]["phase"] == "Pending", what="the failed one is replaced"
+        lambda: ns.workers().get("digits-worker-1", {}).get("status", {}).get("phase") == "Pending",
+        what="the failed one is replaced",
     )
     assert ns.workers()["digits-worker-2"]["metadata"]["uid"] == kept["digits-worker-2"], "who trained is left alone"
     eventually(lambda: ns.status("digits").get("round") == 6, what="round")

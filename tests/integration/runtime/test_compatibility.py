@@ -430,7 +430,7 @@ def test_ends(start: Start, script: str, code: int, words: str) -> None:
     assert run.ends() == (1 if code else 0), run.output
     assert words in run.output
     if code == 1:
-        assert words in next(line for line in run.output.splitlines() if "a worker failed:" in line)
+        assert words in next(line for line in run.output.splitlines() if "a worker process failed:" in line)
 
 
 def test_the_temporary_folder_may_have_a_long_name(start: Start, tmp_path: pathlib.Path) -> None:
