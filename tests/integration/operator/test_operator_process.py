@@ -82,7 +82,11 @@ def test_a_job_deleted_while_the_operator_is_down_is_cleaned_up(
     training(replicas=2)
     operator.kill()
     ns.delete("elasticjobs", "digits")
-    eventually(lambda: not ns.all("pods") and not ns.all("services"), what="the garbage collector took everything")
+    eventually(
+        lambda: not ns.all("pods") and not ns.all("services"),
+        what="the garbage collector, which looks for new kinds every 30 s, took everything",
+        timeout=90,
+    )
 
 
 def test_the_operator_continues_after_losing_the_api_server(

@@ -76,7 +76,7 @@ def test_an_agent_of_another_contract_version_is_told_so(job: Job) -> None:
     agent = job.start("a", nnodes="2")
     assert agent.ends() == ExitCode.CONFIG
     assert f"contract version {CONTRACT_VERSION}, the other members version {CONTRACT_VERSION + 1}" in agent.output
-    assert "use one version of elasticjob-runtime in all images" in agent.termination_file.read_text()
+    assert "use the same version of elasticjob-runtime in all images" in agent.termination_file.read_text()
     assert "Traceback" not in agent.output
     assert "a" not in job.members, "its key is left behind"
 
