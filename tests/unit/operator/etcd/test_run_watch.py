@@ -3,6 +3,7 @@ tests/integration/operator."""
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -120,6 +121,26 @@ async def test_a_watch_that_reconnects_misses_nothing_and_is_not_reported(
     await bench.until(lambda view: view.plan == make_plan(4))
     assert seen == {Connectivity.REACHABLE}
     assert bench.memory.watches == 2
+
+
+async def test_an_etcd_that_has_become_ready_is_retried_as_often_as_a_new_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Service may refuse connections for a moment after its pod is ready. A short job can end in one long wait."""
+    failures: list[int] = []
+
+    def delay(count: int) -> float:
+        failures.append(count)
+        return 0.001
+
+    monkeypatch.setattr(shared_watch, "_delay", delay)
+    bench.memory.fault = Unavailable("connection refused")
+    await bench.run_watches.follow(KEY, TARGET)
+    await until(lambda: bool(failures) and failures[-1] >= 3)
+    failures.clear()
+    await bench.run_watches.follow(KEY, dataclasses.replace(TARGET, ready_store_pod="uid-of-etcd"))
+    await until(lambda: 0 in failures)
+    await until(lambda: failures[-1] >= 2)
 
 
 async def test_the_view_tells_when_etcd_last_responded(bench: Bench) -> None:
