@@ -11,7 +11,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 
-from elasticjob_runtime.contract import OutcomeState, OutcomeValue
+from elasticjob_runtime.contract import MAX_RESTARTS_EXCEEDED, OutcomeState, OutcomeValue
 
 from elasticjob_operator.api import ElasticJob, Failure, Reason
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
@@ -20,8 +20,6 @@ from elasticjob_operator.state import Connectivity, Pod, RendezvousView
 
 GRACE_SECONDS = 10.0
 """How long other pods may keep running after the first one succeeded if the agents report no outcome, in seconds."""
-
-_MAX_RESTARTS = "MaxRestartsExceeded"
 
 
 def not_ended(requeue_at: datetime.datetime | None = None) -> ConditionUpdate:
@@ -63,7 +61,7 @@ def outcome_of_suspended(job: ElasticJob, view: RendezvousView, budget: Budget) 
 def _reported(job: ElasticJob, reported: OutcomeValue, budget: Budget) -> ConditionUpdate:
     if reported.state is OutcomeState.SUCCEEDED:
         return _succeeded()
-    if reported.reason == _MAX_RESTARTS:
+    if reported.reason == MAX_RESTARTS_EXCEEDED:
         return _over_budget(job, budget, reported.message)
     return update(False, Reason.WORKERS_FAILED, detail=f"{reported.reason}: {reported.message}")
 

@@ -24,7 +24,7 @@ import dataclasses
 import datetime
 from collections.abc import Mapping
 
-from elasticjob_runtime.contract import PARTITION_GRACE
+from elasticjob_runtime.contract import LEASE_TTL, PARTITION_GRACE
 
 from elasticjob_operator.api import OnPartition, Reason
 from elasticjob_operator.api.fields import format_time
@@ -38,8 +38,6 @@ MISSING_NODE_SECONDS = 10.0
 MOST_SHARE, MOST_NODES = 0.55, 3
 """If at least this share and this number of nodes is not ready, none is lost: kube-controller-manager's
 --unhealthy-zone-threshold."""
-AGENT_LEASE_SECONDS = 5.0
-"""TTL of an agent's lease in etcd, in seconds."""
 KUBERNETES_PATIENCE = 40.0
 """kube-controller-manager's --node-monitor-grace-period, in seconds, used if the kubelet's Lease cannot be read. Newer
 releases wait for 50 s."""
@@ -165,7 +163,7 @@ def _certainly_stopped(node: Node, heartbeat: Heartbeat, rules: LossRules) -> da
     not changed for the duration of the Lease.
     """
     renewed, unchanged_since = heartbeat.renewed_at, heartbeat.unchanged_since
-    grace = _seconds(AGENT_LEASE_SECONDS + PARTITION_GRACE) if rules.fenced else _seconds(0)
+    grace = _seconds(LEASE_TTL + PARTITION_GRACE) if rules.fenced else _seconds(0)
     interval = _seconds(heartbeat.lease_seconds / _RENEWALS)
     if renewed is None or unchanged_since is None:
         # When it became Unknown, it had been silent for Kubernetes' grace period, less at most one interval.

@@ -25,6 +25,7 @@ from elasticjob_runtime.contract.exit_codes import ExitCode
 from elasticjob_runtime.contract.fence import Fence
 from elasticjob_runtime.contract.keys import DEFAULT_PREFIX, Keys
 from elasticjob_runtime.contract.reports import (
+    MAX_RESTARTS_EXCEEDED,
     PEER_LOST,
     FailureValue,
     ImportsValue,
@@ -37,6 +38,7 @@ from elasticjob_runtime.contract.values import (
     AVAILABLE,
     CONSISTENT,
     CONTRACT_VERSION,
+    LEASE_TTL,
     ON_PARTITION,
     PARTITION_GRACE,
     LastJoinedValue,
@@ -57,6 +59,8 @@ __all__ = [
     "DEFAULT_C10D_PORT",
     "DEFAULT_ETCD_PORT",
     "DEFAULT_PREFIX",
+    "LEASE_TTL",
+    "MAX_RESTARTS_EXCEEDED",
     "ON_PARTITION",
     "PARTITION_GRACE",
     "PEER_LOST",

@@ -99,6 +99,10 @@ class ImportsValue(Value):
             raise ValueError(f"a name of {len(longest)} characters, expected at most {MAX_IMPORT_LENGTH}")
 
 
+MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
+"""The reason of an outcome: the job failed more often than it may restart."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class OutcomeValue(Value):
     """`outcome`: the end of the run, which ends the job for every member."""

@@ -40,6 +40,9 @@ ON_PARTITION = (AVAILABLE, CONSISTENT)
 """What a group that loses etcd does (`spec.rendezvous.onPartition`): keep training within bounds, or stop when its
 lease expires."""
 
+LEASE_TTL = 5.0
+"""s. The TTL of a member's lease, unless `--rdzv-conf lease_ttl=...` sets another."""
+
 PARTITION_GRACE = 30.0
 """Seconds after lease expiry for which an isolated group may keep training under `Available`. The operator replaces
 pods on a silent node only later: Kubernetes marks a node NotReady after 40 s, and the lease expires at most 5 s after

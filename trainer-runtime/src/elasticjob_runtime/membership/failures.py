@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from elasticjob_runtime.contract import PEER_LOST, FailureValue, OutcomeState, OutcomeValue
+from elasticjob_runtime.contract import MAX_RESTARTS_EXCEEDED, PEER_LOST, FailureValue, OutcomeState, OutcomeValue
 from elasticjob_runtime.membership import crash_loop
 from elasticjob_runtime.membership.actions import (
     Action,
@@ -33,7 +33,7 @@ def delay_or_end(view: View, plan: Plan, now: float) -> Action | None:
     assessment = assess_crash(view)
     used = f"{plan.value.restart_count} of {view.max_restarts} restarts used"
     if plan.value.restart_count >= view.max_restarts:
-        return _await_failures(view, plan, now) or _give_up(view, plan, "MaxRestartsExceeded", used)
+        return _await_failures(view, plan, now) or _give_up(view, plan, MAX_RESTARTS_EXCEEDED, used)
     if assessment.end:
         return _await_failures(view, plan, now) or _give_up(view, plan, "NoProgress", assessment.end)
     until = view.store.failed_at + assessment.delay

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elasticjob_runtime.contract import DEFAULT_PREFIX, Keys
+from elasticjob_runtime.contract import DEFAULT_PREFIX, LEASE_TTL, Keys
 from elasticjob_runtime.membership.crash_loop import CrashLimits
 from elasticjob_runtime.membership.hang import HangLimits
 from elasticjob_runtime.membership.view import MemberSettings
@@ -37,7 +37,7 @@ class RendezvousConf:
 
     prefix: str = DEFAULT_PREFIX
     """etcd prefix of all jobs."""
-    lease_ttl: float = 5.0
+    lease_ttl: float = LEASE_TTL
     """The time after which a silent member is removed; at least MIN_LEASE_TTL."""
     join_timeout: float = 600.0
     """The time to reach the store and get into a plan before the member gives up."""

@@ -32,7 +32,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 
 from elasticjob_runtime.cli.options import UsageError
-from elasticjob_runtime.contract import Env, ExitCode, FailureValue, OutcomeState, OutcomeValue
+from elasticjob_runtime.contract import MAX_RESTARTS_EXCEEDED, Env, ExitCode, FailureValue, OutcomeState, OutcomeValue
 from elasticjob_runtime.etcd import Store
 from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.rendezvous.config import MemberConfig
@@ -215,7 +215,7 @@ def _failed(me: str, round_number: int, rank: int, failure: ProcessFailure) -> O
     message = f"rank {rank} on {me} failed: {said.message}; torchrun has no restarts left (--max-restarts)"
     values = {field: getattr(said, field) for field in FailureValue.__dataclass_fields__}
     return OutcomeValue(
-        state=OutcomeState.FAILED, reason="MaxRestartsExceeded", message=message, round=round_number, failure=values
+        state=OutcomeState.FAILED, reason=MAX_RESTARTS_EXCEEDED, message=message, round=round_number, failure=values
     )
 
 
