@@ -65,7 +65,7 @@ class FakeCluster(ControlPlane):
         self.kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s")
 
     def _server_flags(self) -> Json:
-        # Nobody here takes the taint of a new node away.
+        # No node controller runs here to remove the taint of a new node.
         return {**super()._server_flags(), "disable-admission-plugins": "ServiceAccount,TaintNodesByCondition"}
 
 

@@ -65,7 +65,7 @@ def load(folder: Path) -> Saved | None:
         content = json.loads(path.read_text())
         return Saved(content["facts"], [_result(one) for one in content["results"]])
     except (ValueError, KeyError, TypeError) as error:
-        raise SavedError(f"{path.name} is not what this bench saved ({error!r}): --fresh starts anew") from error
+        raise SavedError(f"{path.name} is not what this bench saved ({error!r}): use --fresh to discard it") from error
 
 
 def check(saved: Saved | None, here: Facts) -> None:
@@ -77,14 +77,14 @@ def check(saved: Saved | None, here: Facts) -> None:
         for name in here
         if saved.facts.get(name) != here[name]
     ]
-    raise SavedError(f"what is saved comes from another machine ({'; '.join(differ)}): --fresh starts anew")
+    raise SavedError(f"what is saved comes from another machine ({'; '.join(differ)}): use --fresh to discard it")
 
 
 def merge(before: Sequence[Result], new: Sequence[Result], *, add: bool) -> list[Result]:
-    """What was measured anew takes the place of what was saved of the same system and scenario; `add`: joins it."""
+    """New results replace those saved of the same system and scenario; with `add`, they join them."""
     if not add:
-        anew = {(result.system, result.scenario) for result in new}
-        return [*(result for result in before if (result.system, result.scenario) not in anew), *new]
+        measured = {(result.system, result.scenario) for result in new}
+        return [*(result for result in before if (result.system, result.scenario) not in measured), *new]
     runs: dict[tuple[str, str], int] = {}
     for result in before:
         runs[result.system, result.scenario] = max(runs.get((result.system, result.scenario), 0), result.run)

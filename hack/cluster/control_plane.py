@@ -112,7 +112,7 @@ def _start_dns(state: Path) -> None:
 
 
 def _start(state: Path, command: Sequence[str], again: bool = False) -> None:
-    """`again`: it is started anew when it ends, as a kubelet would. The scheduler ends itself where it finds its cache
+    """`again`: restarted when it ends, as a kubelet would. The scheduler ends itself where it finds its cache
     to be wrong, which happens when nodes or the API server come and go."""
     name = Path(command[0]).name
     command = [*KEEP_RUNNING, *command] if again else command

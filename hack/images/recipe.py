@@ -43,8 +43,8 @@ class Context:
 
 
 def make_context(name: str, folder: Path, base: str, root: Path = ROOT) -> Context:
-    """Copies the inputs of image `name` to `folder` (made anew) and hashes them together with `base`, which names the
-    base image.
+    """Copies the inputs of image `name` to `folder` (emptied first) and hashes them together with `base`, which names
+    the base image.
 
     Raises FileNotFoundError if an input is missing.
     """

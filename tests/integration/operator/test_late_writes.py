@@ -67,7 +67,7 @@ def test_a_finished_job_stays_finished_when_a_write_of_the_old_leader_arrives_la
     operator.kill()
     start_operator()
     agents.outcome(OutcomeState.SUCCEEDED, "WorkersSucceeded")
-    eventually(lambda: ns.is_true("digits", "Succeeded"), what="the new leader tells of the end", timeout=60)
+    eventually(lambda: ns.is_true("digits", "Succeeded"), what="the new leader reports the end", timeout=60)
     eventually(
         lambda: not agents.keys_left(), what="nothing is left of the run that could tell of its end again", timeout=60
     )
@@ -94,6 +94,6 @@ def test_a_user_who_edits_the_job_while_its_status_is_on_its_way_delays_no_end(
     ns.patch("elasticjobs", "digits", {"metadata": {"labels": {"edited": "yes"}}})
     server.hold = False
     server.release.set()
-    eventually(lambda: ns.is_true("digits", "Succeeded"), what="decided anew, and written", timeout=60)
+    eventually(lambda: ns.is_true("digits", "Succeeded"), what="decided again, and written", timeout=60)
     assert operator.returncode is None
     assert "The job changed before its status was written" in operator.log_text()

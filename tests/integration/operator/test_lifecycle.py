@@ -93,7 +93,7 @@ def test_the_managed_etcd_is_deleted_when_the_job_finishes(
     for pod in ns.workers():
         ns.run(pod)
         ns.end(pod, 0, at=rfc3339())
-    # Nobody plays etcd: all pods ended well, which is enough.
+    # There is no etcd: all pods ended well, which is enough.
     eventually(lambda: ns.is_true("digits", "Succeeded"), what="Succeeded")
     eventually(lambda: not ns.all("statefulsets") and not ns.all("services"), what="etcd and services are gone")
     assert len(ns.workers()) == 2, "their logs stay readable"

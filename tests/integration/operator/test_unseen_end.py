@@ -24,7 +24,7 @@ def test_a_job_that_finished_unseen_stays_finished_without_its_pods(
         ns.remove(name)
     operator.restart()
     eventually(lambda: ns.is_true("digits", "Succeeded"), 60, what="the end is read from etcd")
-    assert ns.workers() == {}, "nothing was made anew"
+    assert ns.workers() == {}, "nothing was created again"
 
 
 def test_a_job_whose_pods_vanished_continues_unless_etcd_has_an_outcome(

@@ -141,7 +141,7 @@ def test_a_quota_is_shown_and_scaling_up_continues_once_it_is_raised(
 ) -> None:
     training(replicas=2)
     ns.create("resourcequotas", {"metadata": {"name": "small"}, "spec": {"hard": {"pods": "2"}}})
-    # Nobody plays the quota controller: it would count the pods.
+    # No quota controller runs here, which would count the pods.
     ns.patch("resourcequotas", "small", {"status": {"hard": {"pods": "2"}, "used": {"pods": "2"}}}, "status")
     ns.scale("digits", 3)
     eventually(lambda: "exceeded quota" in ns.condition("digits", "Running")["message"], what="the server's words")

@@ -108,9 +108,9 @@ def test_valid_credentials_let_the_agent_train(guarded: EtcdServer, tmp_path: pa
 def test_a_member_with_another_number_of_workers_is_rejected(job: Job) -> None:
     job.start_all("a b")
     before = job.trains(2)
-    misfit = job.start("c", "--nproc-per-node", "2")
-    assert misfit.ends() == ExitCode.CONFIG
-    assert "--nproc-per-node" in misfit.output
+    incompatible = job.start("c", "--nproc-per-node", "2")
+    assert incompatible.ends() == ExitCode.CONFIG
+    assert "--nproc-per-node" in incompatible.output
     plan = job.plan
     assert plan is not None
     assert plan.round == before[0].round, "the others were disturbed"
@@ -119,8 +119,8 @@ def test_a_member_with_another_number_of_workers_is_rejected(job: Job) -> None:
 def test_incompatible_members_do_not_wait_forever(job: Job) -> None:
     first = job.start("a", nnodes="2")
     eventually(lambda: "a" in job.members, what="the first registers")
-    misfit = job.start("b", "--nproc-per-node", "2", nnodes="2")
-    assert misfit.ends() == ExitCode.CONFIG
+    incompatible = job.start("b", "--nproc-per-node", "2", nnodes="2")
+    assert incompatible.ends() == ExitCode.CONFIG
     job.start("c", nnodes="2")
     job.trains(2)
     assert first.process.poll() is None

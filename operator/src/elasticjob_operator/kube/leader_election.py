@@ -94,7 +94,7 @@ class LeaderElector:
         return _clock() - self._observed_at < STALE_PERIODS * self._config.retry_period
 
     def is_leader(self) -> bool:
-        """Nobody else can hold the Lease now."""
+        """No other operator can hold the Lease now."""
         return _clock() < self._valid_until
 
     async def acquire(self) -> None:

@@ -157,7 +157,7 @@ class Cluster(RuleBasedStateMachine):
             self.admission = None
 
     def follow(self, found: Plan) -> None:
-        """The keys of a new run are none yet, and its rounds begin anew."""
+        """A new run has no keys yet, and its rounds begin at 1."""
         run_id = found.target.run_id if found.target else ""
         if run_id and self.run_id and run_id != self.run_id:
             self.forget_keys()

@@ -47,7 +47,7 @@ DELAYS = {
     "and tells nothing of another crash": ([crash(), crash(PEER_LOST), crash("B")], 0.0),
     "all that is known is that peers were lost": ([crash(PEER_LOST), crash(PEER_LOST), crash()], 2.0),
     "a step further: at once": ([crash(step=5), crash(step=6)], 0.0),
-    "after progress the count starts anew": ([crash(step=5)] * 4 + [crash(step=6)] * 2, 1.0),
+    "after progress the count starts over": ([crash(step=5)] * 4 + [crash(step=6)] * 2, 1.0),
     "the steps of an old checkpoint done again are no progress": (
         [crash(step=100), crash(step=90), crash(step=99)],
         2.0,

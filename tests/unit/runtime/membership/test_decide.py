@@ -150,7 +150,7 @@ INCOMPATIBLE = {
         ),
         "exit CONFIG",
     ),
-    "the one before me is the misfit, not I": Case(
+    "the member before this one is incompatible": Case(
         make_view(
             me="c",
             there=members("bc", b={"nproc": 2}),
@@ -160,7 +160,7 @@ INCOMPATIBLE = {
         ),
         "wait",
     ),
-    "the one before me was a misfit too, and has gone: now I see who was first": Case(
+    "the incompatible member before this one has left: the first member is known": Case(
         make_view(me="c", there=members("ac", a={"nproc": 2})), "exit CONFIG"
     ),
     "the first fits itself": Case(make_view(there=members("abc", c={"nproc": 2})), "plan 1: a b, Start, 0 restarts"),
@@ -269,7 +269,14 @@ REPORT = {
     ),
 }
 
-TABLES = {"end": END, "leave": LEAVE, "identity": IDENTITY, "misfits": INCOMPATIBLE, "follow": FOLLOW, "report": REPORT}
+TABLES = {
+    "end": END,
+    "leave": LEAVE,
+    "identity": IDENTITY,
+    "compatibility": INCOMPATIBLE,
+    "follow": FOLLOW,
+    "report": REPORT,
+}
 
 
 @pytest.mark.parametrize(("rule", "name"), [(rule, name) for rule, cases in TABLES.items() for name in cases])

@@ -1,4 +1,4 @@
-"""Planned changes: workers that handle SIGTERM save before anything is formed anew; all others are as quick as ever."""
+"""Planned changes: workers that handle SIGTERM save before the next round is planned; all others are as quick as ever."""
 
 from __future__ import annotations
 

@@ -333,7 +333,7 @@ RESIZE = {
         ),
         "plan 2: a b c, MemberJoined, 0 restarts",
     ),
-    "who imports and is a misfit, or about to go, is not waited for": Case(
+    "an importing member that is incompatible or leaving is not waited for": Case(
         make_view(
             there=members("abcde", c={"ready_at": NOW - 1}, d={**WARMING, "nproc": 2}, e=WARMING),
             plan=TWO,

@@ -18,7 +18,7 @@ class Kind(enum.Enum):
     FREEZE = enum.auto()
     CUT_STORE = enum.auto()
     CUT_PEERS = enum.auto()
-    """Nobody reaches it directly, and it reaches nobody."""
+    """It reaches no other member directly, and no other member reaches it."""
     CUT_LINK = enum.auto()
     """It and the agent `arg` places further do not reach each other."""
     PARTITION = enum.auto()

@@ -233,7 +233,7 @@ class Invariants:
                 require(same, f"{agent} and {other} both run round {plan.round}, of different plans")
 
     def saved_first(self, agent: Agent, plan: Plan) -> None:
-        """Nobody starts workers after a planned change while another member's still save."""
+        """After a planned change, no member starts workers while those of another still save."""
         if plan.value.reason not in PLANNED or not self.certain:
             return
         for other in agent.world.agents:

@@ -1,4 +1,4 @@
-"""Whether a run id starts anew."""
+"""Whether a run id that was used before starts a new run."""
 
 from __future__ import annotations
 

@@ -50,12 +50,12 @@ class Pipe:
     def __init__(self, *, prefix: bytes = b"", words: tuple[bytes, ...] = (), file: Path | None = None) -> None:
         reading, self.writing = os.pipe()
         self._console, self._filtered = os.memfd_create("console"), os.memfd_create("filtered")
-        self.outlet = AsyncWriter()
+        self.writer = AsyncWriter()
         self.filtered_file = File(Path(f"/proc/self/fd/{self._filtered}"))
-        filtered = (Destination(self.outlet, self.filtered_file), words) if words else None
+        filtered = (Destination(self.writer, self.filtered_file), words) if words else None
         files = [Destination.of_file(file)] if file else []
         self.sink = Sink(
-            reading, [Destination(self.outlet, self._console)], prefix=prefix, filtered=filtered, files=files
+            reading, [Destination(self.writer, self._console)], prefix=prefix, filtered=filtered, files=files
         )
 
     def says(self, data: bytes) -> None:
@@ -68,17 +68,17 @@ class Pipe:
     def ends(self) -> None:
         os.close(self.writing)
         self.sink.close()
-        assert self.outlet.flush(10)
+        assert self.writer.flush(10)
         assert FILES.flush(10)
 
     @property
     def console(self) -> bytes:
-        assert self.outlet.flush(10)
+        assert self.writer.flush(10)
         return os.pread(self._console, 1 << 24, 0)
 
     @property
     def filtered(self) -> bytes:
-        assert self.outlet.flush(10)
+        assert self.writer.flush(10)
         return os.pread(self._filtered, 1 << 24, 0)
 
 
@@ -158,7 +158,7 @@ def test_the_moment_of_a_traceback_is_noted_even_when_it_comes_in_pieces() -> No
 def test_a_closed_terminal_does_not_end_the_training(tmp_path: Path) -> None:
     pipe = Pipe(file=tmp_path / "log")
     with open("/dev/full", "wb", buffering=0) as full:
-        pipe.sink._consoles = [Destination(pipe.outlet, full.fileno())]
+        pipe.sink._consoles = [Destination(pipe.writer, full.fileno())]
         pipe.says(b"into the void\n")
         pipe.ends()
     assert (tmp_path / "log").read_bytes() == b"into the void\n"

@@ -183,7 +183,7 @@ class Member:
     def _begin(self) -> None:
         try:
             if clear_ended_run(self._store, self._config.keys):
-                logger.info("the job that had this --rdzv-id before has ended: starting anew")
+                logger.info("the job that had this --rdzv-id before has ended: starting a new run")
         except StoreError:
             pass  # registering fails for the same reason and reports it
 

@@ -1,6 +1,6 @@
 """The local worker group: starts and stops its workers, and reports how they ended.
 
-It is event-driven: it registers file descriptors with the agent's event loop, and the agent decides anew after every
+It is event-driven: it registers file descriptors with the agent's event loop, and the agent decides again after every
 event. All calls are on the loop's thread.
 """
 

@@ -72,7 +72,7 @@ def test_a_resumed_worker_reports_the_checkpoint_it_came_from(tmp_path: pathlib.
 
 
 def test_the_file_is_one_that_plain_torch_opens(tmp_path: pathlib.Path) -> None:
-    """Nobody is locked in: the footer does not hide the ZIP file from torch.load."""
+    """No lock-in: the footer does not hide the ZIP file from torch.load."""
     import torch
 
     save_checkpoint(tmp_path, {"weight": torch.arange(10)}, step=3)
