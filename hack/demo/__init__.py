@@ -1,2 +1,1 @@
-"""The demo: an elastic job on real data, a pod deleted half-way, and the model trained to the end. `python -m hack.demo
-run`."""
+"""The demo: an elastic job trains on real data, loses a pod halfway, and finishes. `python -m hack.demo run`."""

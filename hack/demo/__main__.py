@@ -1,4 +1,4 @@
-"""`python -m hack.demo run|install|down`, on the cluster that `CLUSTER` names (own, kind, current)."""
+"""`python -m hack.demo run|install|down`, on the cluster that `CLUSTER` selects (own, kind or current)."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from hack.steps import StepError
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m hack.demo", description="An elastic job on real data that loses a pod, from nothing."
+        prog="python -m hack.demo", description="Trains an elastic job on real data, and deletes a pod halfway."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="cluster, images and chart, then the job, followed to its end")
+    run = commands.add_parser("run", help="set up cluster, images and chart, then run the job and follow it")
     run.add_argument(
-        "--lose-at", type=int, metavar="STEP", help="step at which a worker pod is deleted (default: half-way)"
+        "--delete-at", type=int, metavar="STEP", help="step at which a worker pod is deleted (default: halfway)"
     )
     run.add_argument(
         "--time-limit",
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="for the job, from apply to its end (default: 300)",
+        help="time in which the job must finish (default: 300)",
     )
-    commands.add_parser("install", help="cluster, images and chart only")
-    commands.add_parser("down", help="take away what the demo made")
+    commands.add_parser("install", help="set up cluster, images and chart only")
+    commands.add_parser("down", help="remove everything that the demo created")
     arguments = parser.parse_args()
     try:
         driver = cluster_driver()
         if arguments.command == "run":
-            return course.run(driver, arguments.lose_at, arguments.time_limit)
+            return course.run(driver, arguments.delete_at, arguments.time_limit)
         if arguments.command == "install":
             course.set_up(driver)
         else:

@@ -1,5 +1,5 @@
-"""Watches one ElasticJob and the logs of its workers with kubectl, and turns what they say into observations. The only
-part of the demo that reads from the cluster."""
+"""Watches one ElasticJob and the logs of its worker pods with kubectl, and turns them into observations. The only part
+of the demo that reads from the cluster."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from typing import Any
 
 from elasticjob_operator.names import worker_selector
 
-from hack.demo.timeline import Observation, parse_job, parse_line
+from hack.demo.observations import Observation, parse_job, parse_line
 from hack.drivers import ClusterDriver
 
-AGAIN = 0.2
-"""Seconds until a watch or a log that has ended is opened again."""
+RETRY_SECONDS = 0.2
+"""Delay before a watch or a log that has ended is opened again."""
 
 
 class Follower:
-    """Observations of one job, each with its time (s since the epoch), in the order in which they came in. A context
-    manager.
+    """Observations of one job, each with its Unix time, in the order in which they arrive. A context manager.
 
-    A line's time is the one that the node wrote beside it; everything else has the time at which it came in.
+    The time of a log line is the kubelet's timestamp; everything else has the time at which it arrived.
     """
 
     def __init__(self, driver: ClusterDriver, job: str, namespace: str) -> None:
@@ -67,13 +66,13 @@ class Follower:
                 threading.Thread(target=self._follow_log, args=(pod["metadata"]["name"], uid), daemon=True).start()
 
     def _watch(self, kind: str, selector: str) -> Iterator[dict[str, Any]]:
-        """Every state of the objects, first those there are; begins again where the watch breaks."""
+        """Yields every version of the objects, starting with the current ones. Restarts a watch that breaks."""
         while not self._closed.is_set():
             yield from split_objects(self._lines("get", kind, selector, "--watch", "--output=json"))
-            self._closed.wait(AGAIN)
+            self._closed.wait(RETRY_SECONDS)
 
     def _follow_log(self, pod: str, uid: str) -> None:
-        """Reads a pod's log to its end. What was read before a connection broke is not told twice."""
+        """Reads a pod's log to its end. After a broken connection, continues where it stopped."""
         newest = 0.0
         while not self._closed.is_set():
             for line in self._lines("logs", pod, "--follow", "--timestamps"):
@@ -86,17 +85,17 @@ class Follower:
                         self._queue.put((at, seen))
             if not self._runs(pod, uid):
                 return
-            self._closed.wait(AGAIN)
+            self._closed.wait(RETRY_SECONDS)
 
     def _runs(self, pod: str, uid: str) -> bool:
-        """Whether this very pod still runs."""
+        """Whether this pod, and not a later one of the same name, is running."""
         said = "".join(
             self._lines("get", "pod", pod, "--ignore-not-found", "--output=jsonpath={.metadata.uid} {.status.phase}")
         )
         return said == f"{uid} Running"
 
     def _lines(self, *words: str) -> Iterator[str]:
-        """The lines that kubectl prints, until it ends."""
+        """Yields the lines that kubectl prints."""
         command = self._kubectl.command(*words, "--namespace", self._namespace)
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace"
@@ -111,8 +110,8 @@ class Follower:
 
 
 def split_objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The objects that `kubectl get --watch --output=json` prints one after the other, each ending with a brace at the
-    line's start.
+    """Splits the output of `kubectl get --watch --output=json` into objects, each of which ends with a brace at the
+    start of a line.
 
     >>> list(split_objects(["{", '  "a": 1', "}", "{", "}"]))
     [{'a': 1}, {}]
@@ -121,14 +120,13 @@ def split_objects(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     for line in lines:
         collected.append(line)
         if line.rstrip() == "}":
-            with contextlib.suppress(ValueError):  # cut off in the middle, where the watch broke
+            with contextlib.suppress(ValueError):  # truncated: the watch broke
                 yield json.loads("".join(collected))
             collected = []
 
 
 def parse_stamp(stamp: str) -> float | None:
-    """Kubernetes' time of a log line (RFC 3339 with nanoseconds, UTC) as seconds since the epoch; None where it is
-    none.
+    """Converts the timestamp of a log line (RFC 3339 with nanoseconds, UTC) to a Unix time. None if it is not one.
 
     >>> parse_stamp("2026-01-01T00:00:00.250000000Z")
     1767225600.25

@@ -1,60 +1,20 @@
-"""What the demo makes of what it sees: pure, no cluster and no clock. Observations go in; what to show, and what to do,
-comes out.
+"""The demo's timeline, as pure functions: observations go in; what to show and when to delete a pod come out.
 
-Times are seconds since the epoch.
+Times are Unix times in seconds.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import re
-from typing import Any
+
+from hack.demo.observations import JobSeen, LineSeen, Observation, PodDeleted
 
 GOOD_ACCURACY = 0.95
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class JobSeen:
-    """The job's status as the API server has it."""
-
-    ready: int = 0
-    wanted: int = 0
-    world: int = 0
-    group: int = 0
-    """Number of the worker group (`status.round`)."""
-    step: int | None = None
-    accuracy: float | None = None
-    succeeded: bool = False
-    failed: str = ""
-    """Why the job failed for good; empty while it has not."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LineSeen:
-    """A line that rank 0 wrote: where the training is."""
-
-    word: str = ""
-    """started, resumed, finished, or empty for an ordinary step."""
-    step: int | None = None
-    epoch: int | None = None
-    world: int | None = None
-    loss: float | None = None
-    accuracy: float | None = None
-
-
 @dataclasses.dataclass(frozen=True)
-class PodDeleted:
-    """The demo itself has deleted a worker pod."""
-
-    name: str
-
-
-Observation = JobSeen | LineSeen | PodDeleted
-
-
-@dataclasses.dataclass(frozen=True)
-class Moment:
-    """One line of the story."""
+class Entry:
+    """One row of the timeline."""
 
     time: float
     what: str
@@ -63,7 +23,7 @@ class Moment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class View:
-    """What the terminal shows: the newest of everything."""
+    """The current state of the job, as the terminal shows it."""
 
     workers: str = ""
     world: int = 0
@@ -76,40 +36,40 @@ class View:
 
 @dataclasses.dataclass(frozen=True)
 class Resuming:
-    """The workers have read a checkpoint and are about to train."""
+    """The worker processes have loaded a checkpoint, but not trained yet."""
 
     step: int
     world: int
     lost: int
-    """Steps that are done again."""
+    """Steps that are trained again."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Story:
-    """All that has happened so far."""
+class Timeline:
+    """Everything that has happened so far."""
 
     applied_at: float
     full: int
-    """Workers at full size."""
-    lose_at: int
-    """Step at which a pod is deleted."""
+    """Number of worker pods at full size."""
+    delete_at: int
+    """Step at which the demo deletes a worker pod."""
     view: View = View()
-    moments: tuple[Moment, ...] = ()
+    entries: tuple[Entry, ...] = ()
     high: int = 0
-    """Highest step that the current worker group has reached, as far as seen."""
+    """Highest step that the current worker group is known to have reached."""
     steps_lost: int = 0
     training: bool = False
     """Whether a training step has been seen."""
     resuming: Resuming | None = None
     """A restart whose first step has not been seen yet."""
-    lost_at: float | None = None
-    """When a pod was deleted."""
+    deleted_at: float | None = None
+    """When the pod was deleted."""
     resumed: bool = False
-    """Whether the training went on after that."""
+    """Whether training resumed after that."""
     full_again: bool = False
-    """Whether it did so at full size."""
+    """Whether training resumed at full size after that."""
     finished: bool = False
-    """Whether rank 0 said that all steps are done; an accuracy after that is the final one."""
+    """Whether rank 0 reported that all steps are done; the accuracy that follows is the final one."""
     final_accuracy: float | None = None
     succeeded: bool = False
     failed: str = ""
@@ -119,169 +79,135 @@ class Story:
         return self.failed != "" or (self.succeeded and self.final_accuracy is not None)
 
     @property
-    def lose_a_pod_now(self) -> bool:
-        """Half-way, all workers are training, and none has been deleted yet."""
+    def should_delete_pod(self) -> bool:
+        """Whether it is time to delete a pod: halfway through, at full size, once."""
         return (
-            self.lost_at is None and self.training and self.view.step >= self.lose_at and self.view.world == self.full
+            self.deleted_at is None
+            and self.training
+            and self.view.step >= self.delete_at
+            and self.view.world == self.full
         )
 
 
-_STEP = re.compile(
-    r"(?:\b(started|resumed|finished) )?\bstep=(\d+) epoch=(\d+) world=(\d+)(?: loss=([0-9.eE+-]+|nan|inf))?"
-)
-_ACCURACY = re.compile(r"\baccuracy=([0-9.]+)")
-
-
-def parse_line(text: str) -> LineSeen | None:
-    """A line of the example's log, whatever the launcher put before it; None where it is none of those.
-
-    >>> parse_line("[rank0]: step=120 epoch=5 world=4 loss=0.1234")
-    LineSeen(word='', step=120, epoch=5, world=4, loss=0.1234, accuracy=None)
-    """
-    found = _STEP.search(text)
-    if found:
-        word, step, epoch, world, loss = found.groups()
-        return LineSeen(
-            word=word or "", step=int(step), epoch=int(epoch), world=int(world), loss=float(loss) if loss else None
-        )
-    found = _ACCURACY.search(text)
-    return LineSeen(accuracy=float(found[1])) if found else None
-
-
-def parse_job(job: dict[str, Any]) -> JobSeen:
-    """An ElasticJob as kubectl has it."""
-    status = job.get("status", {})
-    progress = status.get("progress", {})
-    conditions = {each["type"]: each for each in status.get("conditions", []) if each["status"] == "True"}
-    failed = conditions.get("Failed")
-    accuracy = progress.get("metrics", {}).get("accuracy")
-    return JobSeen(
-        ready=status.get("readyReplicas", 0),
-        wanted=job["spec"]["workers"].get("replicas", 1),
-        world=status.get("worldSize", 0),
-        group=status.get("round", 0),
-        step=progress.get("step"),
-        accuracy=float(accuracy) if accuracy is not None else None,
-        succeeded="Succeeded" in conditions,
-        failed=f"{failed.get('reason', '')}: {failed.get('message', '')}" if failed else "",
-    )
-
-
-def observe(story: Story, now: float, seen: Observation) -> Story:
-    """The story with one observation more."""
+def observe(timeline: Timeline, now: float, seen: Observation) -> Timeline:
+    """The timeline with one more observation."""
     if isinstance(seen, PodDeleted):
-        detail = f"at step {story.high}, with {story.view.world} workers"
-        return _tell(dataclasses.replace(story, lost_at=now), now, f"worker pod {seen.name} deleted", detail)
+        detail = f"at step {timeline.high}, with {timeline.view.world} worker pods"
+        return _add(dataclasses.replace(timeline, deleted_at=now), now, f"worker pod {seen.name} deleted", detail)
     if isinstance(seen, JobSeen):
-        return _job(story, now, seen)
-    return _line(story, now, seen)
+        return _job(timeline, now, seen)
+    return _line(timeline, now, seen)
 
 
-def _job(story: Story, now: float, seen: JobSeen) -> Story:
+def _job(timeline: Timeline, now: float, seen: JobSeen) -> Timeline:
     view = dataclasses.replace(
-        story.view,
+        timeline.view,
         workers=f"{seen.ready}/{seen.wanted}",
         group=seen.group,
-        world=seen.world or story.view.world,
-        accuracy=story.view.accuracy if story.view.accuracy is not None else seen.accuracy,  # the log knows it sooner
+        world=seen.world or timeline.view.world,
+        accuracy=timeline.view.accuracy
+        if timeline.view.accuracy is not None
+        else seen.accuracy,  # the log is ahead of the status
     )
-    # A status is up to a second old: it tells of more steps than the last line did, but never takes the view back.
-    same_group = seen.group == story.view.group
-    high = max(story.high, seen.step or 0) if same_group else story.high
-    story = dataclasses.replace(story, view=dataclasses.replace(view, step=max(view.step, high)), high=high)
+    # The status is up to a second old. It may report more steps than the last line, but the view never goes back.
+    same_group = seen.group == timeline.view.group
+    high = max(timeline.high, seen.step or 0) if same_group else timeline.high
+    timeline = dataclasses.replace(timeline, view=dataclasses.replace(view, step=max(view.step, high)), high=high)
     if seen.step:
-        story = _first_step(story, now)
-    if seen.succeeded and not story.succeeded:
-        story = _tell(dataclasses.replace(story, succeeded=True), now, "job succeeded")
-    if seen.failed and not story.failed:
-        story = _tell(dataclasses.replace(story, failed=seen.failed), now, "job failed", seen.failed)
-    return story
+        timeline = _first_step(timeline, now)
+    if seen.succeeded and not timeline.succeeded:
+        timeline = _add(dataclasses.replace(timeline, succeeded=True), now, "job succeeded")
+    if seen.failed and not timeline.failed:
+        timeline = _add(dataclasses.replace(timeline, failed=seen.failed), now, "job failed", seen.failed)
+    return timeline
 
 
-def _line(story: Story, now: float, seen: LineSeen) -> Story:
+def _line(timeline: Timeline, now: float, seen: LineSeen) -> Timeline:
     if seen.accuracy is not None:
-        view = dataclasses.replace(story.view, accuracy=seen.accuracy)
-        return dataclasses.replace(story, view=view, final_accuracy=seen.accuracy if story.finished else None)
+        view = dataclasses.replace(timeline.view, accuracy=seen.accuracy)
+        return dataclasses.replace(timeline, view=view, final_accuracy=seen.accuracy if timeline.finished else None)
     if seen.step is None or seen.world is None or seen.epoch is None:
-        return story
-    loss = seen.loss if seen.loss is not None else story.view.loss
-    view = dataclasses.replace(story.view, step=seen.step, epoch=seen.epoch, world=seen.world, loss=loss)
-    story = dataclasses.replace(story, view=view)
+        return timeline
+    loss = seen.loss if seen.loss is not None else timeline.view.loss
+    view = dataclasses.replace(timeline.view, step=seen.step, epoch=seen.epoch, world=seen.world, loss=loss)
+    timeline = dataclasses.replace(timeline, view=view)
     if seen.word == "resumed":
-        already_lost = story.resuming.lost if story.resuming else 0
-        lost = max(0, story.high - seen.step)
+        already_lost = timeline.resuming.lost if timeline.resuming else 0
+        lost = max(0, timeline.high - seen.step)
         resuming = Resuming(seen.step, seen.world, already_lost + lost)
-        return dataclasses.replace(story, high=seen.step, steps_lost=story.steps_lost + lost, resuming=resuming)
+        return dataclasses.replace(timeline, high=seen.step, steps_lost=timeline.steps_lost + lost, resuming=resuming)
     if not seen.word:
-        story = _goes_on(_first_step(story, now), now, seen.step)
+        timeline = _resumed(_first_step(timeline, now), now, seen.step)
     return dataclasses.replace(
-        story, high=max(story.high, seen.step), finished=story.finished or seen.word == "finished"
+        timeline, high=max(timeline.high, seen.step), finished=timeline.finished or seen.word == "finished"
     )
 
 
-def _first_step(story: Story, now: float) -> Story:
-    if story.training:
-        return story
-    return _tell(
-        dataclasses.replace(story, training=True), now, "training", f"{now - story.applied_at:.1f} s after apply"
+def _first_step(timeline: Timeline, now: float) -> Timeline:
+    if timeline.training:
+        return timeline
+    return _add(
+        dataclasses.replace(timeline, training=True), now, "training", f"{now - timeline.applied_at:.1f} s after apply"
     )
 
 
-def _goes_on(story: Story, now: float, step: int) -> Story:
-    """The first step after a restart."""
-    resuming = story.resuming
+def _resumed(timeline: Timeline, now: float, step: int) -> Timeline:
+    """Adds a row for the first step after a restart."""
+    resuming = timeline.resuming
     if resuming is None or step <= resuming.step:
-        return story
-    at_full_size = resuming.world >= story.full
+        return timeline
+    at_full_size = resuming.world >= timeline.full
     what = (
-        f"at full size: {resuming.world} workers" if at_full_size else f"with {resuming.world} of {story.full} workers"
+        f"at full size: {resuming.world} worker pods"
+        if at_full_size
+        else f"with {resuming.world} of {timeline.full} worker pods"
     )
-    after = "" if story.lost_at is None else f"{now - story.lost_at:.1f} s after the pod was deleted, "
-    detail = f"{after}from step {resuming.step}, steps lost: {resuming.lost}"
-    lost_a_pod = story.lost_at is not None
-    story = dataclasses.replace(
-        story,
+    after = "" if timeline.deleted_at is None else f"{now - timeline.deleted_at:.1f} s after the pod was deleted, "
+    detail = f"{after}from step {resuming.step}, {resuming.lost} steps lost"
+    lost_a_pod = timeline.deleted_at is not None
+    timeline = dataclasses.replace(
+        timeline,
         resuming=None,
-        resumed=story.resumed or lost_a_pod,
-        full_again=story.full_again or (lost_a_pod and at_full_size),
+        resumed=timeline.resumed or lost_a_pod,
+        full_again=timeline.full_again or (lost_a_pod and at_full_size),
     )
-    return _tell(story, now, f"training goes on {what}", detail)
+    return _add(timeline, now, f"training resumed {what}", detail)
 
 
-def _tell(story: Story, now: float, what: str, detail: str = "") -> Story:
-    return dataclasses.replace(story, moments=(*story.moments, Moment(now, what, detail)))
+def _add(timeline: Timeline, now: float, what: str, detail: str = "") -> Timeline:
+    return dataclasses.replace(timeline, entries=(*timeline.entries, Entry(now, what, detail)))
 
 
-def complaint(story: Story) -> str:
-    """What is wrong with the end of the story; empty where all is well."""
-    if story.failed:
-        return f"the job failed: {story.failed}"
-    if story.lost_at is None:
+def problem(timeline: Timeline) -> str:
+    """Why the demo failed; empty if it succeeded."""
+    if timeline.failed:
+        return f"the job failed: {timeline.failed}"
+    if timeline.deleted_at is None:
         return (
-            "the job ended before a pod was deleted: let it train longer (--steps in its manifest), or delete "
-            "earlier (--lose-at)"
+            "the job ended before a pod was deleted: train for longer (--steps in the manifest), or delete the pod "
+            "earlier (--delete-at)"
         )
-    if not story.succeeded or story.final_accuracy is None:
-        return "the job did not come to its end in time"
-    if not story.resumed:
-        return "the job ended, but its log does not show that the training went on after the pod was lost"
-    if not story.full_again:
+    if not timeline.succeeded or timeline.final_accuracy is None:
+        return "the job did not finish in time"
+    if not timeline.resumed:
+        return "the job ended, but its log does not show that training resumed after the pod was deleted"
+    if not timeline.full_again:
         return "the job ended before it was back at full size"
-    if story.final_accuracy < GOOD_ACCURACY:
-        return f"accuracy {story.final_accuracy:.4f} is below {GOOD_ACCURACY}"
+    if timeline.final_accuracy < GOOD_ACCURACY:
+        return f"accuracy {timeline.final_accuracy:.4f} is below {GOOD_ACCURACY}"
     return ""
 
 
-def table(story: Story) -> list[tuple[str, str, str]]:
-    """What happened when: seconds since apply, what, detail."""
+def table(timeline: Timeline) -> list[tuple[str, str, str]]:
+    """The rows of the timeline: seconds since apply, what happened, detail."""
     rows = [("0.0 s", "job applied", "")]
-    rows += [(f"{moment.time - story.applied_at:.1f} s", moment.what, moment.detail) for moment in story.moments]
-    accuracy = f"{story.final_accuracy:.4f}" if story.final_accuracy is not None else "unknown"
-    return [*rows, ("", "accuracy on the test images", accuracy), ("", "steps lost in all", str(story.steps_lost))]
+    rows += [(f"{entry.time - timeline.applied_at:.1f} s", entry.what, entry.detail) for entry in timeline.entries]
+    accuracy = f"{timeline.final_accuracy:.4f}" if timeline.final_accuracy is not None else "unknown"
+    return [*rows, ("", "accuracy on the test images", accuracy), ("", "steps lost in total", str(timeline.steps_lost))]
 
 
 def one_line(view: View) -> str:
-    """The view in one line.
+    """The view as one line.
 
     >>> one_line(View(workers="3/4", world=3, group=2, epoch=5, step=130, loss=0.2))
     'workers 3/4  world 3  epoch 5  step 130  loss 0.2000'
@@ -295,8 +221,7 @@ def one_line(view: View) -> str:
 
 
 def is_news(before: View, after: View) -> bool:
-    """Whether a view is worth a line of its own where lines cannot move: everything that `one_line` shows but step and
-    loss is."""
+    """Whether to print the view without a terminal: on any change of what `one_line` shows, except step and loss."""
 
     def news(view: View) -> View:
         return dataclasses.replace(view, step=0, loss=None, group=0)

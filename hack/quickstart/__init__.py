@@ -1,2 +1,2 @@
-"""`make quickstart`: elastic training on this machine alone: agents, an etcd in this process, one worker killed, one
-agent joining."""
+"""`make quickstart`: elastic training on this machine. Three agents meet at an embedded etcd; one worker process is
+killed, and a fourth agent joins."""

@@ -1,5 +1,4 @@
-"""Agents on this machine, as processes of this one: start, what they and their workers say, the death of a worker, the
-end."""
+"""Agents as child processes: starts them, reads their events and output, kills a worker process, ends them."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from hack.quickstart.timeline import AgentEvent, StepLine, parse_event, parse_ou
 
 
 class Agent:
-    """One `elasticrun`, in a process group of its own; it and its workers end with this process."""
+    """One `elasticrun` in its own process group. It and its worker processes end with this process."""
 
     def __init__(self, name: str, folder: Path, arguments: Sequence[str | Path]) -> None:
         self.name = name
@@ -35,11 +34,11 @@ class Agent:
         self.child = Child(command, self.log, {Env.MEMBER_ID: name})
 
     def events(self) -> list[AgentEvent]:
-        """Those that are new."""
+        """Events since the last call."""
         return [event for event in map(parse_event, self._events.new()) if event is not None]
 
     def output(self) -> list[StepLine | float]:
-        """What its workers wrote since the last call: steps and accuracies."""
+        """Steps and accuracies that its worker processes printed since the last call."""
         found: list[StepLine | float] = []
         for path in sorted(self._output.glob("*/attempt_*/0/stdout.log"), key=_round):
             lines = self._outputs.setdefault(path, _Lines(path))
@@ -47,33 +46,33 @@ class Agent:
         return found
 
     def kill_worker(self) -> float:
-        """SIGKILL to its one worker. Returns when (Unix time). Raises LookupError where there is none."""
+        """Kills its only worker process with SIGKILL. Returns the Unix time. Raises StopIteration if there is none."""
         worker = next(pid for pid in descendants(self.child.pid) if _writes_to_a_pipe(pid))
         now = time.time()
         os.kill(worker, signal.SIGKILL)
         return now
 
     def wait(self, timeout: float) -> int | None:
-        """The exit code; None: it still runs."""
+        """The exit code; None: still running."""
         try:
             return self.child.process.wait(timeout)
         except subprocess.TimeoutExpired:
             return None
 
     def end(self) -> None:
-        """SIGKILL, where it has not ended: the workers of an agent end with it."""
+        """Kills it with SIGKILL if it is still running. Its worker processes end with it."""
         self.child.stop(grace=0)
 
 
 class _Lines:
-    """The lines of a file that grows."""
+    """Reads the lines of a growing file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._read = 0
 
     def new(self) -> list[str]:
-        """Whole lines that were written since the last call."""
+        """Complete lines that were written since the last call."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._read)
@@ -86,7 +85,7 @@ class _Lines:
 
 
 def descendants(pid: int) -> list[int]:
-    """Process ids of the children of `pid`, and of theirs."""
+    """Process IDs of all descendants of `pid`."""
     found: list[int] = []
     for task in _tasks(pid):
         with contextlib.suppress(OSError):
@@ -103,7 +102,8 @@ def _tasks(pid: int) -> list[Path]:
 
 
 def _writes_to_a_pipe(pid: int) -> bool:
-    """A worker does, because of --redirects; whatever else an agent starts has its own output, a file."""
+    """Whether this is a worker process: because of --redirects, its output is a pipe. Other children of an agent write
+    to files."""
     with contextlib.suppress(OSError):
         return os.readlink(f"/proc/{pid}/fd/1").startswith("pipe:")
     return False

@@ -1,4 +1,4 @@
-"""The quick start's course: agents train, one worker is killed, one agent joins, the model is trained to the end."""
+"""Runs the quick start: agents train, one worker process is killed, one agent joins, and training finishes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from rich.console import Console
 from hack.embedded_etcd.server import EmbeddedServer
 from hack.quickstart.agents import Agent
 from hack.quickstart.show import Screen, print_table
-from hack.quickstart.timeline import Change, Kind, Seen, StepLine, complaint
+from hack.quickstart.timeline import Change, Kind, Seen, StepLine, problem
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SCRIPT = CHECKOUT / "examples" / "digits" / "train.py"
 RUN_ID = "quickstart"
 AGENTS = 3
 KILL_AT = 100
-"""Step. The newcomer needs the rest of the training to import torch: seconds, more on a busy machine."""
-LOOK_EVERY = 0.05
-"""Seconds."""
+"""Step at which a worker process is killed. The joining agent imports torch during the steps that are left, which takes
+seconds, and longer on a busy machine."""
+POLL_SECONDS = 0.05
 
 
 def run(steps: int, time_limit: float) -> int:
-    """Returns the exit code: 0 only if the worker was replaced, the agent joined, and the model reads digits well."""
+    """Returns the exit code: 0 only if training resumed after both changes and the final accuracy is good."""
     console = Console(highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="elasticjob-quickstart-"))
     with EmbeddedServer() as store, Screen(console) as screen:
@@ -37,19 +37,19 @@ def run(steps: int, time_limit: float) -> int:
             job.end()
         screen.update(job.seen)
     print_table(console, job.seen)
-    wrong = complaint(job.seen, AGENTS + 1)
+    wrong = problem(job.seen, AGENTS + 1)
     if wrong:
         console.print(f"[bold red]The quick start failed:[/] {wrong}", soft_wrap=True)
-        console.print(f"Where to look: {folder}", soft_wrap=True)
+        console.print(f"Logs and events: {folder}", soft_wrap=True)
         return 1
     assert job.seen.accuracy is not None
-    console.print(f"[bold green]The model reads {job.seen.accuracy:.1%} of the test digits.[/]")
+    console.print(f"[bold green]The trained model recognizes {job.seen.accuracy:.1%} of the test images.[/]")
     shutil.rmtree(folder)
     return 0
 
 
 class _Job:
-    """The agents, and what is done to them."""
+    """The agents, and the changes made to them."""
 
     def __init__(self, store: EmbeddedServer, folder: Path, steps: int) -> None:
         self._endpoint = store.endpoint
@@ -57,25 +57,25 @@ class _Job:
         self._steps = steps
         self._agents: list[Agent] = []
         self.seen = Seen()
-        self._did(Change(Kind.START, "", time.time()))
+        self._record(Change(Kind.START, "", time.time()))
         for _ in range(AGENTS):
             self._start_agent()
 
     def follow(self, screen: Screen, end: float) -> None:
-        """To the end of the job, or of the time."""
+        """Returns when the job has ended, or at the time `end`."""
         while time.time() < end and not self._ended():
-            self._look()
-            self._act()
+            self._observe()
+            self._change()
             screen.update(self.seen)
-            time.sleep(LOOK_EVERY)
+            time.sleep(POLL_SECONDS)
         codes = {agent.name: agent.wait(0) for agent in self._agents}
-        self._look()
+        self._observe()
         self.seen = dataclasses.replace(
             self.seen, exit_codes={name: -1 if code is None else code for name, code in codes.items()}
         )
 
     def end(self) -> None:
-        """Nothing of it runs on."""
+        """Kills whatever is still running."""
         for agent in self._agents:
             agent.end()
 
@@ -103,31 +103,31 @@ class _Job:
         return agent
 
     def _ended(self) -> bool:
-        """All agents have, or one has given up."""
+        """Whether all agents have exited, or one has failed."""
         codes = [agent.wait(0) for agent in self._agents]
         return None not in codes or any(codes)
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         events = [event for agent in self._agents for event in agent.events()]
-        said = [what for agent in self._agents for what in agent.output()]
-        accuracies = [what for what in said if isinstance(what, float)]
+        found = [what for agent in self._agents for what in agent.output()]
+        accuracies = [what for what in found if isinstance(what, float)]
         self.seen = dataclasses.replace(
             self.seen,
             events=[*self.seen.events, *events],
-            steps=[*self.seen.steps, *(what for what in said if isinstance(what, StepLine))],
+            steps=[*self.seen.steps, *(what for what in found if isinstance(what, StepLine))],
             accuracy=accuracies[-1] if accuracies else self.seen.accuracy,
         )
 
-    def _act(self) -> None:
-        """First a worker dies; when the training goes on, another agent comes."""
+    def _change(self) -> None:
+        """First kills a worker process; starts another agent once training has resumed."""
         done = {change.kind for change in self.seen.changes}
         if Kind.WORKER_KILLED not in done:
             if self.seen.step >= KILL_AT:
                 victim = self._agents[1]
-                self._did(Change(Kind.WORKER_KILLED, victim.name, victim.kill_worker()))
+                self._record(Change(Kind.WORKER_KILLED, victim.name, victim.kill_worker()))
         elif Kind.AGENT_JOINS not in done and self.seen.first_step_of(Kind.WORKER_KILLED):
             now = time.time()
-            self._did(Change(Kind.AGENT_JOINS, self._start_agent().name, now))
+            self._record(Change(Kind.AGENT_JOINS, self._start_agent().name, now))
 
-    def _did(self, change: Change) -> None:
+    def _record(self, change: Change) -> None:
         self.seen = dataclasses.replace(self.seen, changes=[*self.seen.changes, change])

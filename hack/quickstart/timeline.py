@@ -1,7 +1,6 @@
-"""What the quick start makes of what it sees: pure, no process and no clock. Observations go in; the table and the
-verdict come out.
+"""The quick start's timeline, as pure functions: observations go in; the table and the result come out.
 
-Times are seconds since the epoch.
+Times are Unix times in seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ GOOD_ACCURACY = 0.95
 
 
 class Kind(enum.Enum):
-    """What can happen to the job here, with the reason that its plan gives."""
+    """What happens to the job, with the cause that the agents report."""
 
     START = "Start"
     WORKER_KILLED = "WorkerFailed"
@@ -26,11 +25,11 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """Something that the quick start itself did."""
+    """Something that the quick start did."""
 
     kind: Kind
     member: str
-    """Whose worker was killed, who joins; empty: all."""
+    """The agent whose worker process was killed, or that joins. Empty: all agents."""
     time: float
 
 
@@ -41,36 +40,41 @@ class AgentEvent:
     time: float
     member: str
     event: str
-    """Of a phase its name: detect, stop, plan, fork, connect, restore, first-step; else ready, change, failure, exit
+    """The name of a phase (detect, stop, plan, fork, connect, restore, first-step), or ready, change, failure, exit
     ..."""
     round: int
-    """0: not known yet."""
+    """0: unknown."""
     fields: Mapping[str, Any]
 
     @property
     def change(self) -> tuple[str, int]:
-        """Each agent counts its changes."""
+        """Identifies the change: each agent numbers its own."""
         return self.member, int(self.fields.get("change", 0))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Seen:
-    """All that was seen."""
+    """Everything that was observed."""
 
     changes: Sequence[Change] = ()
     events: Sequence[AgentEvent] = ()
     steps: Sequence[StepLine] = ()
-    """Rank 0's lines, in their order."""
+    """Rank 0's lines, in order."""
     accuracy: float | None = None
-    """Of the trained model."""
+    """Accuracy of the trained model."""
     exit_codes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def step(self) -> int:
         return self.steps[-1].step if self.steps else 0
 
+    @property
+    def is_finished(self) -> bool:
+        """All steps are done."""
+        return bool(self.steps) and self.steps[-1].word == "finished"
+
     def first_step_of(self, kind: Kind) -> AgentEvent | None:
-        """The first step after a change of this kind; None: not yet."""
+        """The first step after a change of this kind, if it has happened."""
         rounds = {
             event.round for event in self.events if event.event == "plan" and event.fields.get("cause") == kind.value
         }
@@ -79,31 +83,30 @@ class Seen:
 
 @dataclasses.dataclass(frozen=True)
 class StepLine:
-    """A line of the example's rank 0."""
+    """A line that rank 0 of the example printed."""
 
     round: int
-    """Of the plan."""
     step: int
     world: int
     word: str = ""
-    """started, resumed, finished; empty: an ordinary step."""
+    """started, resumed, finished, or empty for an ordinary step."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """One change: milliseconds since it happened. None: not seen."""
+    """One change. Times are in milliseconds; None: not observed."""
 
     what: str
     world: int | None = None
     phases: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Phase -> its end: of the first agent that noticed, planned and did a step, of the last one with what all have to
-    be through."""
-    stood_still: float | None = None
-    """From the end of the old workers (their stop, or the death of the first) to the first step of the new ones."""
+    """Phase -> time from the change to its end: on the first agent for `_FIRST`, on the last one for the others."""
+    paused: float | None = None
+    """From the end of the old worker processes (the stop, or the death of the first) to the first step of the new
+    ones."""
     steps_lost: int | None = None
-    """Steps that are done again."""
+    """Steps that are trained again."""
     warm_up: float | None = None
-    """Of an agent that joins, before the change counts as happened: the others train on meanwhile."""
+    """Time that a joining agent needs until it is ready. The others continue to train."""
 
 
 _STEP = re.compile(r"(?:\b(started|resumed|finished) )?\bstep=(\d+) epoch=\d+ world=(\d+)")
@@ -111,7 +114,7 @@ _ACCURACY = re.compile(r"^accuracy=([0-9.]+)")
 
 
 def parse_event(line: str) -> AgentEvent | None:
-    """None for a line that was not written to its end."""
+    """Returns None if the line is incomplete."""
     try:
         found: dict[str, Any] = json.loads(line)
         time, member, event = float(found.pop("time")), str(found.pop("member")), str(found.pop("event"))
@@ -122,7 +125,7 @@ def parse_event(line: str) -> AgentEvent | None:
 
 
 def parse_output(round_number: int, line: str) -> StepLine | float | None:
-    """A step, an accuracy, or None for any other line that a worker of this round wrote.
+    """Parses a line that a worker process of this round wrote: a step, an accuracy, or None for anything else.
 
     >>> parse_output(2, "resumed step=120 epoch=5 world=3")
     StepLine(round=2, step=120, world=3, word='resumed')
@@ -135,14 +138,14 @@ def parse_output(round_number: int, line: str) -> StepLine | float | None:
 
 
 def rows(seen: Seen) -> list[Row]:
-    """One row per change, in their order."""
+    """One row per change, in order."""
     return [_row(seen, change) for change in seen.changes]
 
 
 PHASES = ("detect", "stop", "plan", "fork", "connect", "restore", "first-step")
 
 _FIRST = ("detect", "plan", "first-step")
-"""Phases that are over for the job when the first agent is through; the others, when the last one is."""
+"""Phases that count as complete with the first agent; the others need all agents."""
 
 
 def _row(seen: Seen, change: Change) -> Row:
@@ -161,25 +164,25 @@ def _row(seen: Seen, change: Change) -> Row:
         for event in _of(seen, round_number)
         if event.event == "stop"
     ]
-    stood = change.time if change.kind is Kind.WORKER_KILLED else min(begun, default=None)
+    stopped = change.time if change.kind is Kind.WORKER_KILLED else min(begun, default=None)
     return Row(
         what=_what(change),
         world=next((line.world for line in seen.steps if line.round == round_number), None),
         phases={name: (time - since) * 1000 for name, time in phases.items()} if since is not None else {},
-        stood_still=_ms(None if change.kind is Kind.START else stood, phases.get("first-step")),
+        paused=_ms(None if change.kind is Kind.START else stopped, phases.get("first-step")),
         steps_lost=_steps_lost(seen.steps, round_number),
         warm_up=_ms(change.time, since) if change.kind is Kind.AGENT_JOINS else None,
     )
 
 
 def _of(seen: Seen, round_number: int) -> list[AgentEvent]:
-    """The phases of the change to this round, those before its plan too."""
+    """The phases of the change to this round, including those before its plan."""
     changes = {event.change for event in seen.events if event.event == "plan" and event.round == round_number}
     return [event for event in seen.events if event.event in PHASES and event.change in changes]
 
 
 def _phases(seen: Seen, round_number: int) -> dict[str, float]:
-    """Phase -> when it was over for the job."""
+    """Phase -> time at which it was complete."""
     found: dict[str, float] = {}
     for event in _of(seen, round_number):
         best = min if event.event in _FIRST else max
@@ -188,8 +191,8 @@ def _phases(seen: Seen, round_number: int) -> dict[str, float]:
 
 
 def _since(seen: Seen, change: Change) -> float | None:
-    """When a change concerns the others: an agent that joins is none of their business until it is ready to start
-    workers."""
+    """When a change starts to affect the others. A joining agent does not until it is ready to start worker
+    processes."""
     return _ready(seen).get(change.member) if change.kind is Kind.AGENT_JOINS else change.time
 
 
@@ -200,11 +203,13 @@ def _ready(seen: Seen) -> dict[str, float]:
 def _what(change: Change) -> str:
     if change.kind is Kind.START:
         return "agents started"
-    return f"{change.member}'s worker killed" if change.kind is Kind.WORKER_KILLED else f"{change.member} joins"
+    return (
+        f"{change.member}'s process killed" if change.kind is Kind.WORKER_KILLED else f"{change.member} ready to join"
+    )
 
 
 def _steps_lost(steps: Sequence[StepLine], round_number: int) -> int | None:
-    """Steps that the workers before `round` did and those of `round` do again."""
+    """Number of steps that were trained before this round and are trained again in it."""
     begun = next(
         (line.step for line in steps if line.round == round_number and line.word in ("started", "resumed")), None
     )
@@ -217,24 +222,24 @@ def _ms(since: float | None, until: float | None) -> float | None:
     return None if since is None or until is None else (until - since) * 1000
 
 
-def complaint(seen: Seen, workers: int) -> str:
-    """What is wrong with the end; empty: all is well. `workers`: how many trained at the end, if all went well."""
+def problem(seen: Seen, workers: int) -> str:
+    """Why the quick start failed; empty if it succeeded. `workers`: expected worker processes at the end."""
     for member, code in seen.exit_codes.items():
         if code:
             return f"{member} exited with {code}"
     for row in rows(seen):
         if "first-step" not in row.phases:
-            return f"the training did not go on after: {row.what}"
+            return f"training did not resume after: {row.what}"
     kinds = {change.kind for change in seen.changes}
     if kinds != set(Kind):
         return (
-            "the training was over before everything had happened "
-            f"({', '.join(sorted(kind.name for kind in set(Kind) - kinds))})"
+            "training finished too early; this did not happen: "
+            f"{', '.join(sorted(kind.name for kind in set(Kind) - kinds))}"
         )
-    if not seen.steps or seen.steps[-1].word != "finished" or seen.accuracy is None:
-        return "the training did not come to its end"
+    if not seen.is_finished or seen.accuracy is None:
+        return "training did not finish in time"
     if seen.steps[-1].world != workers:
-        return f"{seen.steps[-1].world} workers trained at the end, not {workers}"
+        return f"{seen.steps[-1].world} worker processes were training at the end, not {workers}"
     if seen.accuracy < GOOD_ACCURACY:
         return f"accuracy {seen.accuracy:.4f} is below {GOOD_ACCURACY}"
     return ""

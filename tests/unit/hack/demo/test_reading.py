@@ -10,7 +10,7 @@ from hack.demo.follow import parse_stamp, split_objects
 from hack.demo.run import steps_of
 
 
-def test_objects_printed_one_after_the_other_are_told_apart() -> None:
+def test_objects_printed_one_after_the_other_are_separated() -> None:
     objects = [
         {"kind": "ElasticJob", "status": {"conditions": [{"type": "Running"}]}},
         {"kind": "ElasticJob", "status": {}},
@@ -40,6 +40,6 @@ def test_times_of_log_lines_are_read(stamp: str, expected: float | None) -> None
 @pytest.mark.parametrize(
     ("args", "expected"), [(["--steps=90"], 90), (["--steps", "80", "x"], 80), (["--step-seconds=1"], 600)]
 )
-def test_half_way_is_half_of_the_steps_in_the_manifest(args: list[str], expected: int) -> None:
+def test_halfway_is_half_of_the_steps_in_the_manifest(args: list[str], expected: int) -> None:
     container = {"command": ["elasticrun", "train.py"], "args": args}
     assert steps_of({"spec": {"workers": {"template": {"spec": {"containers": [container]}}}}}) == expected

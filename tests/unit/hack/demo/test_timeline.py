@@ -1,4 +1,4 @@
-"""The demo tells what happened, whatever the order in which it is seen, and never calls a failure a success."""
+"""The demo's timeline is right whatever the order of observations, and never calls a failure a success."""
 
 from __future__ import annotations
 
@@ -8,32 +8,20 @@ from typing import Any
 
 import pytest
 
-from hack.demo.timeline import (
-    JobSeen,
-    LineSeen,
-    Observation,
-    PodDeleted,
-    Story,
-    View,
-    complaint,
-    is_news,
-    observe,
-    parse_job,
-    parse_line,
-    table,
-)
+from hack.demo.observations import JobSeen, LineSeen, Observation, PodDeleted, parse_job, parse_line
+from hack.demo.timeline import Timeline, View, is_news, observe, problem, table
 
 APPLIED = 1000.0
-NEW = Story(applied_at=APPLIED, full=3, lose_at=300)
+NEW = Timeline(applied_at=APPLIED, full=3, delete_at=300)
 
 
 def step(number: int, world: int, word: str = "") -> LineSeen:
     return LineSeen(word=word, step=number, epoch=number // 23, world=world)
 
 
-def told(*seen: tuple[float, Observation]) -> Story:
-    """The story of observations at seconds after apply."""
-    return reduce(lambda story, each: observe(story, APPLIED + each[0], each[1]), seen, NEW)
+def timeline_of(*seen: tuple[float, Observation]) -> Timeline:
+    """The timeline of observations at seconds after apply."""
+    return reduce(lambda timeline, each: observe(timeline, APPLIED + each[0], each[1]), seen, NEW)
 
 
 TRAINING = ((5.0, step(0, 3, "started")), (6.0, step(10, 3)), (35.0, step(300, 3)))
@@ -100,108 +88,110 @@ def test_a_failed_job_says_why() -> None:
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        (TRAINING[:2], False),  # not yet half-way
+        (TRAINING[:2], False),  # not halfway yet
         (TRAINING, True),
         (((5.0, step(0, 2, "started")), (6.0, step(300, 2))), False),  # not at full size
-        (LOST, False),  # once is enough
+        (LOST, False),  # only once
     ],
 )
-def test_a_pod_is_deleted_once_half_way_at_full_size(
+def test_a_pod_is_deleted_once_halfway_at_full_size(
     seen: tuple[tuple[float, Observation], ...], expected: bool
 ) -> None:
-    assert told(*seen).lose_a_pod_now is expected
+    assert timeline_of(*seen).should_delete_pod is expected
 
 
-def test_the_table_says_what_happened_when() -> None:
-    assert table(told(*ALL)) == [
+def test_the_table_lists_what_happened_and_when() -> None:
+    assert table(timeline_of(*ALL)) == [
         ("0.0 s", "job applied", ""),
         ("6.0 s", "training", "6.0 s after apply"),
-        ("35.1 s", "worker pod digits-worker-2 deleted", "at step 300, with 3 workers"),
+        ("35.1 s", "worker pod digits-worker-2 deleted", "at step 300, with 3 worker pods"),
         (
             "37.0 s",
-            "training goes on with 2 of 3 workers",
-            "1.9 s after the pod was deleted, from step 300, steps lost: 4",
+            "training resumed with 2 of 3 worker pods",
+            "1.9 s after the pod was deleted, from step 300, 4 steps lost",
         ),
         (
             "43.0 s",
-            "training goes on at full size: 3 workers",
-            "7.9 s after the pod was deleted, from step 320, steps lost: 0",
+            "training resumed at full size: 3 worker pods",
+            "7.9 s after the pod was deleted, from step 320, 0 steps lost",
         ),
         ("72.0 s", "job succeeded", ""),
         ("", "accuracy on the test images", "0.9722"),
-        ("", "steps lost in all", "4"),
+        ("", "steps lost in total", "4"),
     ]
 
 
-def test_a_good_end_has_no_complaint() -> None:
-    story = told(*ALL)
-    assert story.is_over
-    assert complaint(story) == ""
+def test_a_good_end_has_no_problem() -> None:
+    timeline = timeline_of(*ALL)
+    assert timeline.is_over
+    assert problem(timeline) == ""
 
 
 def test_the_last_accuracy_may_come_after_the_status() -> None:
     rest, (_, accuracy), succeeded = ALL[:-2], ALL[-2], ALL[-1]
-    before = told(*rest, succeeded)
+    before = timeline_of(*rest, succeeded)
     assert not before.is_over
-    assert complaint(observe(before, APPLIED + 73, accuracy)) == ""
+    assert problem(observe(before, APPLIED + 73, accuracy)) == ""
 
 
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
         ((*ALL[:-2], (71.1, LineSeen(accuracy=0.9499)), ALL[-1]), "accuracy 0.9499 is below 0.95"),
-        (ALL[:-1], "did not come to its end in time"),
+        (ALL[:-1], "did not finish in time"),
         ((*TRAINING, *ALL[-3:]), "ended before a pod was deleted"),
-        ((*LOST, *ALL[-3:]), "does not show that the training went on"),
+        ((*LOST, *ALL[-3:]), "does not show that training resumed"),
         ((*LOST, (36.0, step(300, 2, "resumed")), (37.0, step(310, 2)), *ALL[-3:]), "before it was back at full size"),
         ((*LOST, (40.0, JobSeen(failed="MaxRestarts: 10 restarts"))), "MaxRestarts: 10 restarts"),
     ],
 )
 def test_every_bad_end_is_a_failure_that_says_why(seen: tuple[tuple[float, Observation], ...], expected: str) -> None:
-    assert expected in complaint(told(*seen))
+    assert expected in problem(timeline_of(*seen))
 
 
-def test_an_accuracy_half_way_is_not_the_result() -> None:
-    assert told(*TRAINING, (36.0, LineSeen(accuracy=0.99))).final_accuracy is None
+def test_an_accuracy_halfway_is_not_the_result() -> None:
+    assert timeline_of(*TRAINING, (36.0, LineSeen(accuracy=0.99))).final_accuracy is None
 
 
 def test_a_failed_job_is_over_at_once() -> None:
-    assert told(*LOST, (40.0, JobSeen(failed="x"))).is_over
+    assert timeline_of(*LOST, (40.0, JobSeen(failed="x"))).is_over
 
 
 def test_a_status_of_the_group_before_does_not_count_as_steps_of_the_new_one() -> None:
-    story = told(
+    timeline = timeline_of(
         *LOST,
         (36.0, step(290, 2, "resumed")),
         (36.1, JobSeen(group=1, world=2, step=304)),
         (37.0, step(290, 3, "resumed")),
     )
-    assert story.steps_lost == 10
+    assert timeline.steps_lost == 10
 
 
-def test_full_size_at_once_counts_as_going_on_and_as_full_size() -> None:
-    story = told(*LOST, (36.0, step(300, 3, "resumed")), (37.0, step(310, 3)))
-    assert story.resumed
-    assert story.full_again
+def test_full_size_at_once_counts_as_resumed_and_as_full_size() -> None:
+    timeline = timeline_of(*LOST, (36.0, step(300, 3, "resumed")), (37.0, step(310, 3)))
+    assert timeline.resumed
+    assert timeline.full_again
 
 
-def test_workers_that_read_a_checkpoint_but_never_train_have_not_gone_on() -> None:
-    story = told(*LOST, (36.0, step(290, 2, "resumed")), (40.0, step(290, 3, "resumed")), (41.0, step(291, 3)))
-    assert [moment.what for moment in story.moments][2:] == ["training goes on at full size: 3 workers"]
-    assert story.moments[-1].detail == "5.9 s after the pod was deleted, from step 290, steps lost: 10"
+def test_workers_that_load_a_checkpoint_but_never_train_have_not_resumed() -> None:
+    timeline = timeline_of(
+        *LOST, (36.0, step(290, 2, "resumed")), (40.0, step(290, 3, "resumed")), (41.0, step(291, 3))
+    )
+    assert [entry.what for entry in timeline.entries][2:] == ["training resumed at full size: 3 worker pods"]
+    assert timeline.entries[-1].detail == "5.9 s after the pod was deleted, from step 290, 10 steps lost"
 
 
-def test_an_older_accuracy_of_the_status_does_not_take_the_view_back() -> None:
-    assert told((1.0, LineSeen(accuracy=0.9)), (2.0, JobSeen(accuracy=0.8))).view.accuracy == 0.9
+def test_an_older_accuracy_in_the_status_does_not_replace_a_newer_one() -> None:
+    assert timeline_of((1.0, LineSeen(accuracy=0.9)), (2.0, JobSeen(accuracy=0.8))).view.accuracy == 0.9
 
 
 def test_the_first_step_counts_wherever_it_is_seen_first() -> None:
     assert [
-        moment.time for moment in told((5.0, JobSeen(step=0)), (6.0, JobSeen(step=1)), (7.0, step(10, 3))).moments
+        entry.time for entry in timeline_of((5.0, JobSeen(step=0)), (6.0, JobSeen(step=1)), (7.0, step(10, 3))).entries
     ] == [APPLIED + 6]
 
 
-def test_without_a_terminal_only_changes_are_told() -> None:
+def test_without_a_terminal_only_changes_are_timeline_of() -> None:
     view = View(workers="3/3", world=3, step=10, loss=0.5)
     assert not is_news(view, dataclasses.replace(view, step=20, loss=0.4))
     assert is_news(view, dataclasses.replace(view, workers="2/3"))

@@ -1,4 +1,4 @@
-"""The quick start's table: from what the agents wrote to what a person reads."""
+"""The quick start's table, from the events that agents write."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hack.quickstart.timeline import (
     Kind,
     Seen,
     StepLine,
-    complaint,
     parse_event,
     parse_output,
+    problem,
     rows,
 )
 
@@ -22,7 +22,7 @@ def event(time: float, member: str, name: str, round_number: int, **fields: obje
     return AgentEvent(time, member, name, round_number, fields)
 
 
-def story() -> Seen:
+def recorded_job() -> Seen:
     """Two agents start, a worker is killed at 20 s, a third agent starts at 30 s and joins."""
     return Seen(
         changes=[
@@ -68,47 +68,47 @@ def rounded(figures: Mapping[str, float]) -> dict[str, int]:
     return {name: round(value) for name, value in figures.items()}
 
 
-def test_a_killed_worker_is_counted_from_the_kill() -> None:
-    row = rows(story())[1]
+def test_a_killed_worker_process_counts_from_the_kill() -> None:
+    row = rows(recorded_job())[1]
     assert rounded(row.phases) == {"detect": 10, "stop": 50, "plan": 20, "fork": 200, "restore": 300, "first-step": 500}
-    assert (row.what, row.world, row.steps_lost, row.stood_still) == ("b's worker killed", 2, 2, 500)
+    assert (row.what, row.world, row.steps_lost, row.paused) == ("b's process killed", 2, 2, 500)
 
 
-def test_a_join_is_counted_from_the_moment_the_newcomer_is_ready() -> None:
-    row = rows(story())[2]
+def test_a_join_counts_from_the_moment_at_which_the_joiner_is_ready() -> None:
+    row = rows(recorded_job())[2]
     assert rounded(row.phases) == {"stop": 250, "plan": 100, "fork": 300, "first-step": 700}
-    assert row.stood_still is not None
+    assert row.paused is not None
     assert row.warm_up is not None
-    assert (round(row.warm_up), round(row.stood_still), row.world, row.steps_lost) == (5000, 500, 3, 0)
+    assert (round(row.warm_up), round(row.paused), row.world, row.steps_lost) == (5000, 500, 3, 0)
 
 
-def test_the_start_is_detected_by_nobody() -> None:
-    row = rows(story())[0]
+def test_a_start_has_no_detection() -> None:
+    row = rows(recorded_job())[0]
     assert rounded(row.phases) == {"plan": 5100, "fork": 5300, "first-step": 6000}
-    assert row.stood_still is None
+    assert row.paused is None
 
 
-def test_nothing_is_invented_for_what_was_not_seen() -> None:
+def test_unobserved_phases_have_no_figures() -> None:
     row = rows(Seen(changes=[Change(Kind.WORKER_KILLED, "b", 1.0)]))[0]
-    assert (row.phases, row.stood_still, row.steps_lost) == ({}, None, None)
+    assert (row.phases, row.paused, row.steps_lost) == ({}, None, None)
 
 
-def test_all_is_well() -> None:
-    assert complaint(story(), workers=3) == ""
+def test_a_good_end_has_no_problem() -> None:
+    assert problem(recorded_job(), workers=3) == ""
 
 
-def test_every_wrong_end_is_told() -> None:
-    good = story()
+def test_every_bad_end_is_a_failure_that_says_why() -> None:
+    good = recorded_job()
     without_join = [change for change in good.changes if change.kind is not Kind.AGENT_JOINS]
-    assert "b exited with 1" in complaint(dataclasses.replace(good, exit_codes={"a": 0, "b": 1}), 3)
-    assert "AGENT_JOINS" in complaint(dataclasses.replace(good, changes=without_join), 3)
-    assert "c joins" in complaint(dataclasses.replace(good, events=good.events[:-1]), 3)
-    assert "end" in complaint(dataclasses.replace(good, steps=good.steps[:-1]), 3)
-    assert "3 workers trained at the end, not 4" in complaint(good, 4)
-    assert "below" in complaint(dataclasses.replace(good, accuracy=0.5), 3)
+    assert "b exited with 1" in problem(dataclasses.replace(good, exit_codes={"a": 0, "b": 1}), 3)
+    assert "AGENT_JOINS" in problem(dataclasses.replace(good, changes=without_join), 3)
+    assert "c ready to join" in problem(dataclasses.replace(good, events=good.events[:-1]), 3)
+    assert "did not finish" in problem(dataclasses.replace(good, steps=good.steps[:-1]), 3)
+    assert "3 worker processes were training at the end, not 4" in problem(good, 4)
+    assert "below" in problem(dataclasses.replace(good, accuracy=0.5), 3)
 
 
-def test_a_torn_line_is_no_event() -> None:
+def test_an_incomplete_line_is_no_event() -> None:
     assert parse_event('{"time": 1.5, "member": "a", "event": "phase", "phase": "pl') is None
     found = parse_event('{"time": 1.5, "member": "a", "event": "phase", "phase": "detect", "round": null, "change": 2}')
     assert found == AgentEvent(1.5, "a", "detect", 0, {"change": 2})
