@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -25,6 +25,10 @@ from hack.embedded_etcd.server import EmbeddedServer
 from tests.contract.etcd_servers import EtcdServer, require_etcd
 
 NAMES = ("memory", "embedded", "etcd-3.4", "etcd-3.6")
+
+
+OpenClient = Callable[..., EtcdClient]
+"""The fixture `open_client`."""
 
 
 class Backend(Protocol):

@@ -18,7 +18,7 @@ class Pki:
         self._openssl("req", "-x509", *_NEW_KEY, "ca.key", "-out", "ca.crt", "-days", "2", "-subj", "/CN=test-ca")
         self.sign("server", "/CN=etcd", "subjectAltName=DNS:localhost,IP:127.0.0.1,IP:::1")
         self.sign("client", "/O=elasticjob", "extendedKeyUsage=clientAuth")
-        self.sign("named", "/CN=somebody", "extendedKeyUsage=clientAuth")
+        self.sign("named", "/CN=another-user", "extendedKeyUsage=clientAuth")
 
     @property
     def ca(self) -> str:

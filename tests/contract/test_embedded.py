@@ -7,20 +7,17 @@ import http.client
 import socket
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
-from elasticjob_runtime.etcd import EtcdClient, KeyRange, Unavailable
+from elasticjob_runtime.etcd import KeyRange, Unavailable
 
 from hack.embedded_etcd import server as embedded_module
 from hack.embedded_etcd.server import EmbeddedServer
 from hack.support import eventually
-from tests.contract.backends import Collector
-
-OpenClient = Callable[..., EtcdClient]
+from tests.contract.backends import Collector, OpenClient
 
 
-def test_a_restarted_server_is_an_empty_store_and_everybody_finds_out(open_client: OpenClient) -> None:
+def test_leases_and_watches_notice_a_restart_as_an_empty_store(open_client: OpenClient) -> None:
     first = EmbeddedServer().start()
     client = open_client(first.endpoint)
     lost: list[str] = []
@@ -36,8 +33,8 @@ def test_a_restarted_server_is_an_empty_store_and_everybody_finds_out(open_clien
     with pytest.raises(Unavailable):
         client.get("/plan", timeout=0.3)
     with EmbeddedServer(port=port):
-        eventually(lambda: lost, what="the lease is gone")
-        eventually(lambda: seen.snapshots == [()], what="the watch starts over, with nothing")
+        eventually(lambda: lost, what="the lease is reported as lost")
+        eventually(lambda: seen.snapshots == [()], what="the watch starts over with an empty snapshot")
         revision = client.put("/plan", "new")
         eventually(lambda: seen.events[-1].mod_revision == revision)
         assert len(lost) == 1
@@ -55,13 +52,13 @@ def test_closing_ends_watches_and_all_threads(open_client: OpenClient) -> None:
     eventually(lambda: len(seen.events) == 5)
     started = time.monotonic()
     server.close()
-    eventually(lambda: len(seen.failures) == 5, what="the watches say that their server is away")
+    eventually(lambda: len(seen.failures) == 5, what="the watches report that their server is down")
     client.close()
     eventually(lambda: {thread.ident for thread in threading.enumerate()} <= before, what="all threads end")
     assert time.monotonic() - started < 30
 
 
-def test_a_watch_whose_client_is_gone_ends(open_client: OpenClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watch_of_a_closed_client_ends(open_client: OpenClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded_module, "_GONE_CHECK", 0.2)
     with EmbeddedServer() as server:
         client = open_client(server.endpoint)
@@ -78,12 +75,12 @@ def test_a_watch_whose_client_is_gone_ends(open_client: OpenClient, monkeypatch:
         eventually(lambda: not any(t.is_alive() for t in serving), what="the server's threads for that client end")
 
 
-def test_a_port_that_is_taken_is_an_error_at_once() -> None:
+def test_a_port_in_use_is_an_immediate_error() -> None:
     with EmbeddedServer() as server, pytest.raises(OSError, match="in use"):
         EmbeddedServer(port=int(server.endpoint.rpartition(":")[2]))
 
 
-def test_it_serves_on_ipv6(open_client: OpenClient) -> None:
+def test_the_server_listens_on_ipv6(open_client: OpenClient) -> None:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -112,8 +109,20 @@ def test_it_serves_on_ipv6(open_client: OpenClient) -> None:
         ("/v3/lease/revoke", b'{"ID":"7"}', 404, "requested lease not found"),
         ("/v3/auth/authenticate", b"{}", 400, "authentication is not enabled"),
     ],
+    ids=[
+        "cut JSON",
+        "not an object",
+        "no key",
+        "bad base64",
+        "number as key",
+        "unsupported comparison",
+        "unsupported watch request",
+        "unsupported path",
+        "unknown lease",
+        "login without users",
+    ],
 )
-def test_strange_requests_get_an_answer_and_do_no_harm(path: str, body: bytes, status: int, words: str) -> None:
+def test_invalid_requests_get_an_error_and_do_no_harm(path: str, body: bytes, status: int, words: str) -> None:
     with EmbeddedServer() as server:
         connection = http.client.HTTPConnection(server.endpoint, timeout=10)
         connection.request("POST", path, body)
@@ -124,7 +133,7 @@ def test_strange_requests_get_an_answer_and_do_no_harm(path: str, body: bytes, s
         connection.close()
 
 
-def test_a_body_that_is_too_big_is_refused() -> None:
+def test_a_body_over_the_limit_is_rejected() -> None:
     with EmbeddedServer() as server:
         connection = http.client.HTTPConnection(server.endpoint, timeout=10)
         connection.putrequest("POST", "/v3/kv/put")
@@ -134,7 +143,7 @@ def test_a_body_that_is_too_big_is_refused() -> None:
         connection.close()
 
 
-def test_many_clients_at_once(open_client: OpenClient) -> None:
+def test_thirty_concurrent_clients_all_see_every_change(open_client: OpenClient) -> None:
     with EmbeddedServer() as server:
         seen = [Collector() for _ in range(30)]
         clients = [open_client(server.endpoint) for _ in seen]

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from elasticjob_runtime.etcd import Compare, EtcdClient, KeyRange, Put, Unavailable
 
 from hack.support import eventually
-from tests.contract.backends import Collector, by_range
+from tests.contract.backends import Collector, OpenClient, by_range
 from tests.contract.etcd_servers import EtcdServer, three_members
 from tests.contract.writers import Writer
-
-OpenClient = Callable[..., EtcdClient]
 
 
 @pytest.fixture
@@ -29,7 +27,9 @@ def endpoints(members: list[EtcdServer]) -> str:
     return ",".join(member.url for member in members)
 
 
-def test_nobody_notices_that_a_member_is_killed(members: list[EtcdServer], open_client: OpenClient) -> None:
+def test_killing_any_member_loses_no_write_no_event_and_no_lease(
+    members: list[EtcdServer], open_client: OpenClient
+) -> None:
     """Kills each member in turn, and with it every client's endpoint and the leader."""
     lost: list[str] = []
     clients = [open_client(endpoints(members)) for _ in range(3)]
@@ -58,7 +58,7 @@ def test_nobody_notices_that_a_member_is_killed(members: list[EtcdServer], open_
     assert [clients[0].get(f"/members/{number}") is not None for number in range(3)] == [True] * 3
 
 
-def test_a_frozen_member_is_left(members: list[EtcdServer], open_client: OpenClient) -> None:
+def test_clients_of_a_frozen_member_move_to_another(members: list[EtcdServer], open_client: OpenClient) -> None:
     """The kernel of a frozen member still accepts connections. Leases are renewed within their TTL; watches and calls
     move to other members."""
     lost: list[str] = []
@@ -87,7 +87,7 @@ def test_a_frozen_member_is_left(members: list[EtcdServer], open_client: OpenCli
     assert lost == []
 
 
-def test_without_a_majority_calls_fail_in_time_and_watches_wait(
+def test_without_a_quorum_calls_fail_in_time_and_watches_resume_later(
     members: list[EtcdServer], open_client: OpenClient
 ) -> None:
     client = open_client(endpoints(members), timeout=3, probe_interval=0.5)
@@ -101,7 +101,7 @@ def test_without_a_majority_calls_fail_in_time_and_watches_wait(
         client.get("/a")
     with pytest.raises(Unavailable):
         client.txn((Compare("/a", mod_revision=first),), (Put("/a", "2"),))
-    eventually(lambda: seen.failures, what="the watch says that it stands still")
+    eventually(lambda: seen.failures, what="the watch reports that it is interrupted")
     members[0].start()
     members[1].start()
     eventually(lambda: _put(client))

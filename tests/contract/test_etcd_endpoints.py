@@ -12,15 +12,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from elasticjob_runtime.etcd import EtcdClient, KeyRange, NotEtcd, StoreError, Unavailable
+from elasticjob_runtime.etcd import KeyRange, NotEtcd, StoreError, Unavailable
 from elasticjob_runtime.etcd.config import Credentials
 
 from hack.cluster.processes import free_ports
 from hack.support import eventually
-from tests.contract.backends import Collector
+from tests.contract.backends import Collector, OpenClient
 from tests.contract.etcd_servers import EtcdServer
-
-OpenClient = Callable[..., EtcdClient]
 
 
 class RawServer:
@@ -119,7 +117,9 @@ def web_server(answers: dict[str, Any], asked: list[str] | None = None) -> http.
     ],
     ids=["web server", "etcd 3.3", "etcd 2", "no version", "Kubernetes", "other JSON", "etcd without its gateway"],
 )
-def test_another_http_service_is_named(answers: dict[str, Any], words: str, open_client: OpenClient) -> None:
+def test_another_http_service_is_described_in_the_error(
+    answers: dict[str, Any], words: str, open_client: OpenClient
+) -> None:
     server = web_server(answers)
     client = open_client(f"127.0.0.1:{server.server_port}")
     try:
@@ -144,7 +144,7 @@ LIKE_ETCD = {
 }
 
 
-def test_no_write_and_no_password_goes_to_a_stranger_and_a_read_needs_no_question(open_client: OpenClient) -> None:
+def test_writes_and_passwords_are_sent_only_to_a_verified_etcd(open_client: OpenClient) -> None:
     """A thousand agents that start together need no thousand version checks: the answer to the first lease shows that
     it is an etcd."""
     asked: list[str] = []
@@ -165,7 +165,7 @@ def test_no_write_and_no_password_goes_to_a_stranger_and_a_read_needs_no_questio
         server.shutdown()
 
 
-def test_a_service_that_says_yes_to_everything_is_no_etcd(open_client: OpenClient) -> None:
+def test_a_service_that_responds_with_other_json_is_not_taken_for_etcd(open_client: OpenClient) -> None:
     server = web_server({"/v3/kv/range": {"status": "ok"}, "/version": {"status": "ok"}})
     try:
         with pytest.raises(NotEtcd, match=r'not an etcd v3 gateway .*"status": "ok"'):
@@ -193,7 +193,7 @@ def test_a_service_that_says_yes_to_everything_is_no_etcd(open_client: OpenClien
         "ssh",
         "gRPC only",
         "bad status",
-        "half answer",
+        "incomplete response",
         "bad length",
         "bad chunk",
         "overloaded proxy",
@@ -201,33 +201,33 @@ def test_a_service_that_says_yes_to_everything_is_no_etcd(open_client: OpenClien
         "silent",
     ],
 )
-def test_a_server_that_speaks_something_else(
+def test_a_server_that_speaks_another_protocol_gives_a_clear_error(
     raw_server: StartRaw, open_client: OpenClient, answer: bytes | None, error: type[StoreError], words: str
 ) -> None:
     client = open_client(f"127.0.0.1:{raw_server(answer).port}", timeout=0.4)
 
-    def says_so(call: Callable[[], object]) -> bool:
+    def reports_it(call: Callable[[], object]) -> bool:
         with pytest.raises(error) as caught:
             call()
         return re.search(words, str(caught.value)) is not None
 
-    # On a busy machine, the answer may come too late for its error to be reported.
-    eventually(lambda: says_so(lambda: client.get("/a")), 60.0)
-    eventually(lambda: says_so(lambda: client.put("/a", "")), 60.0)
+    # On a busy machine, the response may arrive too late for its error to be reported.
+    eventually(lambda: reports_it(lambda: client.get("/a")), 60.0)
+    eventually(lambda: reports_it(lambda: client.put("/a", "")), 60.0)
 
 
-def test_nobody_listens(open_client: OpenClient) -> None:
+def test_a_refused_connection_is_reported_with_its_address(open_client: OpenClient) -> None:
     client = open_client(f"127.0.0.1:{free_ports(1)[0]}", timeout=0.5)
     with pytest.raises(Unavailable, match=r"no etcd answered within 0\.5 s: http://127\.0\.0\.1:\d+: .*refused"):
         client.get("/a")
 
 
-def test_a_name_that_does_not_exist(open_client: OpenClient) -> None:
+def test_an_unknown_host_name_is_reported(open_client: OpenClient) -> None:
     with pytest.raises(Unavailable, match=r"the name etcd\.invalid "):
         open_client("etcd.invalid", timeout=1).get("/a")
 
 
-def test_a_good_endpoint_beside_bad_ones(
+def test_one_good_endpoint_among_bad_ones_is_enough(
     etcd_server: EtcdServer, raw_server: StartRaw, open_client: OpenClient
 ) -> None:
     other = web_server({})
@@ -250,7 +250,7 @@ def test_a_good_endpoint_beside_bad_ones(
     other.shutdown()
 
 
-def test_ipv6(etcd_server: EtcdServer, open_client: OpenClient) -> None:
+def test_an_ipv6_endpoint_is_tried_and_named_in_the_error(etcd_server: EtcdServer, open_client: OpenClient) -> None:
     """etcd listens on 127.0.0.1 only; the test checks that ::1 is tried and named in the error."""
     with pytest.raises(Unavailable, match=rf"http://\[::1\]:{etcd_server.port}: "):
         open_client(f"[::1]:{etcd_server.port}", timeout=0.3).get("/a")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,12 +25,11 @@ from elasticjob_runtime.etcd import (
 )
 
 from hack.support import eventually
-from tests.contract.backends import Collector
+from tests.contract.backends import Collector, OpenClient
 from tests.contract.certificates import Pki
 from tests.contract.etcd_servers import EtcdServer, enable_users
 from tests.contract.proxy import Proxy
 
-OpenClient = Callable[..., EtcdClient]
 JOB = "/jobs/one/"
 
 
@@ -43,7 +42,7 @@ def guarded_server(etcd_program: Path, tmp_path: Path) -> Iterator[EtcdServer]:
     server.stop()
 
 
-def test_tls_with_a_client_certificate_without_a_name(etcd_program: Path, tmp_path: Path) -> None:
+def test_tls_works_with_a_client_certificate_without_a_common_name(etcd_program: Path, tmp_path: Path) -> None:
     pki = Pki(tmp_path / "pki", client_auth=True)
     server = EtcdServer(etcd_program, tmp_path, pki=pki).start()
     enable_users(server, {"job": ("secret", "/a")})
@@ -80,7 +79,7 @@ def test_tls_with_a_client_certificate_without_a_name(etcd_program: Path, tmp_pa
         server.stop()
 
 
-def test_a_certificate_for_another_host_is_not_accepted(etcd_program: Path, tmp_path: Path) -> None:
+def test_a_certificate_for_another_host_is_rejected(etcd_program: Path, tmp_path: Path) -> None:
     pki = Pki(tmp_path / "pki")
     pki.sign("server", "/O=etcd", "subjectAltName=DNS:somewhere-else")
     server = EtcdServer(etcd_program, tmp_path, pki=pki)
@@ -106,7 +105,7 @@ def _error_of(client: EtcdClient) -> Exception | None:
     return None
 
 
-def test_http_and_https_mixed_up(etcd_program: Path, tmp_path: Path, pki: Pki) -> None:
+def test_a_wrong_protocol_is_named_in_the_error(etcd_program: Path, tmp_path: Path, pki: Pki) -> None:
     plain = EtcdServer(etcd_program, tmp_path, name="plain").start()
     secure = EtcdServer(etcd_program, tmp_path, name="tls", pki=pki).start()
     try:
@@ -121,19 +120,19 @@ def test_http_and_https_mixed_up(etcd_program: Path, tmp_path: Path, pki: Pki) -
         secure.stop()
 
 
-def test_a_user_reaches_its_prefix_and_nothing_else(guarded_server: EtcdServer, open_client: OpenClient) -> None:
+def test_a_user_has_access_to_its_prefix_only(guarded_server: EtcdServer, open_client: OpenClient) -> None:
     client = open_client(guarded_server.url, credentials=Credentials("job", "secret"))
     keeper = client.lease(60, lambda _: None)
     assert client.put(JOB + "a", "1", lease=keeper.id) > 1
     assert len(client.range(Get(KeyRange.prefix(JOB))).kvs) == 1
-    for refused in (
+    for forbidden in (
         lambda: client.get("/jobs/two/a"),
         lambda: client.put("/jobs/two/a", ""),
         lambda: client.range(Get(KeyRange.prefix("/jobs/"))),
         lambda: client.txn((), (Put(JOB + "a", ""), Delete(KeyRange("/jobs/two/a")))),
     ):
         with pytest.raises(Denied, match=r"etcd refuses to .*/jobs/.*: permission denied"):
-            refused()
+            forbidden()
     seen, other = Collector(), Collector()
     client.watch([KeyRange.prefix(JOB)], 2, seen)
     client.watch([KeyRange.prefix(JOB), KeyRange("/jobs/two/a")], 2, other)
@@ -144,7 +143,7 @@ def test_a_user_reaches_its_prefix_and_nothing_else(guarded_server: EtcdServer, 
     keeper.revoke()
 
 
-def test_wrong_or_missing_credentials_are_denied_in_one_sentence(
+def test_wrong_or_missing_credentials_give_a_clear_error_without_the_password(
     guarded_server: EtcdServer, open_client: OpenClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(0)
@@ -160,7 +159,7 @@ def test_wrong_or_missing_credentials_are_denied_in_one_sentence(
     assert isinstance(seen.failures[0], Denied)
 
 
-def test_a_token_that_expired_is_renewed_and_nothing_is_written_twice(
+def test_an_expired_token_is_renewed_and_no_write_is_repeated(
     guarded_server: EtcdServer, open_client: OpenClient
 ) -> None:
     proxy = Proxy(guarded_server.port)
@@ -173,7 +172,7 @@ def test_a_token_that_expired_is_renewed_and_nothing_is_written_twice(
     found = client.get(JOB + "a")
     assert found is not None
     assert (found.version, second) == (2, first + 1)
-    eventually(lambda: seen.revisions == [first, second], what="the watch outlives the token with which it began")
+    eventually(lambda: seen.revisions == [first, second], what="the watch outlives the token that it started with")
     assert seen.failures == []
     assert b"invalid auth token" in proxy.answers, "the token had expired"
     proxy.close()
@@ -217,7 +216,7 @@ def test_a_watch_that_reconnects_with_an_expired_token_logs_in_again(
     proxy.close()
 
 
-def test_jwt_is_renewed_before_it_ends(etcd_program: Path, tmp_path: Path, open_client: OpenClient) -> None:
+def test_a_jwt_is_renewed_before_it_expires(etcd_program: Path, tmp_path: Path, open_client: OpenClient) -> None:
     for command in ("genrsa -out jwt.key 2048", "rsa -in jwt.key -pubout -out jwt.pub"):
         subprocess.run(["openssl", *command.split()], cwd=tmp_path, check=True, capture_output=True)
     token = f"jwt,pub-key={tmp_path}/jwt.pub,priv-key={tmp_path}/jwt.key,sign-method=RS256,ttl=2s"
@@ -235,13 +234,13 @@ def test_jwt_is_renewed_before_it_ends(etcd_program: Path, tmp_path: Path, open_
         found = client.get(JOB + "a")
         assert found is not None
         assert found.version == count
-        assert b"invalid auth token" not in proxy.answers, "no call was refused on the way"
+        assert b"invalid auth token" not in proxy.answers, "no call was rejected for an expired token"
         proxy.close()
     finally:
         server.stop()
 
 
-def test_a_password_file_is_read_again_at_every_login(
+def test_a_password_file_is_read_at_every_login(
     guarded_server: EtcdServer, open_client: OpenClient, tmp_path: Path
 ) -> None:
     file = tmp_path / "password"
@@ -257,14 +256,16 @@ def test_a_password_file_is_read_again_at_every_login(
         client.put(JOB + "a", "")
 
 
-def test_credentials_for_a_server_without_users_do_no_harm(etcd_server: EtcdServer, open_client: OpenClient) -> None:
+def test_credentials_are_unused_until_authentication_is_enabled(
+    etcd_server: EtcdServer, open_client: OpenClient
+) -> None:
     client = open_client(etcd_server.url, credentials=Credentials("job", "secret"))
     client.put(JOB + "a", "1")
     enable_users(etcd_server, {"job": ("secret", JOB)})
-    assert client.put(JOB + "a", "2") > 0, "and when users are turned on, it logs in"
+    assert client.put(JOB + "a", "2") > 0, "the client logs in once authentication is enabled"
 
 
-def test_a_client_shows_no_password() -> None:
+def test_the_representation_of_a_client_contains_no_password() -> None:
     credentials = Credentials("job", "hunter2")
     client = EtcdClient(parse_endpoints("127.0.0.1:1"), credentials=credentials, tls=TlsConfig())
     assert (

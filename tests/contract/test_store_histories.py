@@ -128,14 +128,14 @@ class Twins:
             lease=lease,
         )
 
-    def as_told(self, event: Event) -> Event:
+    def as_reported(self, event: Event) -> Event:
         return dataclasses.replace(
             event, create_revision=self.shifted(event.create_revision), mod_revision=self.shifted(event.mod_revision)
         )
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_random_history_is_the_same_on_every_store(backend: Backend, prefix: str, seed: int) -> None:
+def test_random_histories_give_the_same_results_on_every_store(backend: Backend, prefix: str, seed: int) -> None:
     twins = Twins(backend, prefix, seed)
     ranges = [KeyRange.prefix(prefix + "a"), KeyRange(prefix + "b/1"), KeyRange(prefix + "ä")]
     early, late = Collector(), Collector()
@@ -143,7 +143,7 @@ def test_a_random_history_is_the_same_on_every_store(backend: Backend, prefix: s
     for _ in range(300):
         twins.step()
     watches.append(backend.store.watch(ranges, twins.shifted(2), late))
-    expected = [twins.as_told(event) for event in twins.state.changes_since(ranges, 2)]
+    expected = [twins.as_reported(event) for event in twins.state.changes_since(ranges, 2)]
     assert len(expected) > 50
     eventually(lambda: len(early.events) >= len(expected) and len(late.events) >= len(expected))
     for watch in watches:

@@ -8,22 +8,24 @@ import pytest
 from elasticjob_runtime.etcd import Compare, Delete, Get, KeyRange, LeaseLost, Put, Store, StoreError
 
 
-def test_a_key_that_is_not_there_is_none(store: Store, prefix: str) -> None:
+def test_reading_an_absent_key_gives_none(store: Store, prefix: str) -> None:
     assert store.get(prefix + "a") is None
     assert store.range(Get(KeyRange.prefix(prefix))).kvs == ()
 
 
 @pytest.mark.parametrize(
-    "value", ["", "plain", "Grüße, 世界 \U0001f600", 'quotes " and \\ and \n', "x" * 1_000_000], ids=len
+    "value",
+    ["", "plain", "Grüße, 世界 \U0001f600", 'quotes " and \\ and \n', "x" * 1_000_000],
+    ids=["empty", "ASCII", "Unicode", "to be escaped", "1 MB"],
 )
-def test_a_value_comes_back_as_it_was_put(store: Store, prefix: str, value: str) -> None:
+def test_values_are_stored_unchanged(store: Store, prefix: str, value: str) -> None:
     store.put(prefix + "schlüssel", value)
     found = store.get(prefix + "schlüssel")
     assert found is not None
     assert (found.key, found.value) == (prefix + "schlüssel", value)
 
 
-def test_revisions_tell_the_history_of_a_key(store: Store, prefix: str) -> None:
+def test_a_key_has_its_create_and_mod_revision_and_its_version(store: Store, prefix: str) -> None:
     first = store.put(prefix + "a", "1")
     second = store.put(prefix + "a", "2")
     assert second == first + 1
@@ -37,7 +39,7 @@ def test_revisions_tell_the_history_of_a_key(store: Store, prefix: str) -> None:
     assert (found.create_revision, found.mod_revision, found.version) == (third, third, 1)
 
 
-def test_a_range_is_sorted_cut_and_bounded_as_asked(store: Store, prefix: str) -> None:
+def test_ranges_are_sorted_limited_and_filtered_as_requested(store: Store, prefix: str) -> None:
     created = {name: store.put(prefix + name, f"value of {name}") for name in ("c", "a", "d", "b")}
     store.put(prefix[:-1] + "0", "not in the prefix")
     store.put(prefix[:-1], "not in the prefix")
@@ -62,12 +64,12 @@ def test_a_range_is_sorted_cut_and_bounded_as_asked(store: Store, prefix: str) -
     assert [kv.mod_revision for kv in without_values.kvs] == [created[name] for name in "abcd"]
 
 
-def test_a_range_says_at_which_revision_it_was_read(store: Store, prefix: str) -> None:
+def test_a_range_has_the_revision_at_which_it_was_read(store: Store, prefix: str) -> None:
     revision = store.put(prefix + "a", "1")
     assert store.range(Get(KeyRange(prefix + "nothing"))).revision == revision
 
 
-def test_a_key_is_created_only_once(store: Store, prefix: str) -> None:
+def test_only_the_first_of_two_creates_succeeds(store: Store, prefix: str) -> None:
     create = ((Compare(prefix + "a", create_revision=0),), (Put(prefix + "a", "mine"),), (Get(KeyRange(prefix + "a")),))
     first = store.txn(*create)
     second = store.txn(*create)
@@ -78,7 +80,7 @@ def test_a_key_is_created_only_once(store: Store, prefix: str) -> None:
     assert [kv.create_revision for kv in second.reads[0]] == [first.revision]
 
 
-def test_all_guards_must_hold(store: Store, prefix: str) -> None:
+def test_a_transaction_succeeds_only_if_all_guards_hold(store: Store, prefix: str) -> None:
     a, b = store.put(prefix + "a", ""), store.put(prefix + "b", "")
     b = store.put(prefix + "b", "")
     created = b - 1
@@ -107,16 +109,16 @@ def test_a_transaction_is_one_revision_and_sees_its_own_writes(store: Store, pre
     assert {kv.mod_revision for kv in store.range(everything).kvs} == {before + 1}
 
 
-def test_what_changes_nothing_makes_no_revision(store: Store, prefix: str) -> None:
+def test_a_transaction_without_changes_makes_no_revision(store: Store, prefix: str) -> None:
     before = store.put(prefix + "a", "")
     assert store.txn((), (Get(KeyRange(prefix + "a")), Delete(KeyRange.prefix(prefix + "none")))).revision == before
     assert store.put(prefix + "a", "") == before + 1
 
 
-def test_a_prefix_is_deleted_at_once(store: Store, prefix: str) -> None:
+def test_a_prefix_is_deleted_in_one_revision(store: Store, prefix: str) -> None:
     for name in "abc":
         store.put(prefix + name, "")
-    store.put(prefix[:-1] + "0", "next door")
+    store.put(prefix[:-1] + "0", "another prefix")
     before = store.range(Get(KeyRange(prefix))).revision
     result = store.txn((), (Delete(KeyRange.prefix(prefix)),))
     assert result.revision == before + 1
@@ -124,7 +126,7 @@ def test_a_prefix_is_deleted_at_once(store: Store, prefix: str) -> None:
     assert store.get(prefix[:-1] + "0") is not None
 
 
-def test_a_hundred_operations_fit_and_more_are_refused_before_anything_happens(store: Store, prefix: str) -> None:
+def test_a_transaction_takes_100_operations_and_rejects_more(store: Store, prefix: str) -> None:
     puts = [Put(f"{prefix}{i:03}", "") for i in range(101)]
     with pytest.raises(ValueError, match="101 operations in a transaction; at most 100"):
         store.txn((), puts)
@@ -133,7 +135,7 @@ def test_a_hundred_operations_fit_and_more_are_refused_before_anything_happens(s
     assert len(store.range(Get(KeyRange.prefix(prefix))).kvs) == 100
 
 
-def test_a_key_is_changed_only_once_in_a_transaction(store: Store, prefix: str) -> None:
+def test_a_transaction_that_changes_a_key_twice_is_rejected(store: Store, prefix: str) -> None:
     for side in (
         (Put(prefix + "a", "1"), Put(prefix + "a", "2")),
         (Put(prefix + "a", "1"), Delete(KeyRange.prefix(prefix))),
@@ -143,14 +145,14 @@ def test_a_key_is_changed_only_once_in_a_transaction(store: Store, prefix: str) 
     assert store.get(prefix + "a") is None
 
 
-def test_an_empty_key_is_refused(store: Store) -> None:
+def test_an_empty_key_is_rejected(store: Store) -> None:
     with pytest.raises(ValueError, match="key must not be empty"):
         store.put("", "x")
     with pytest.raises(ValueError, match="key must not be empty"):
         store.get("")
 
 
-def test_a_write_under_a_lease_that_is_gone_does_nothing(store: Store, prefix: str) -> None:
+def test_a_write_under_an_unknown_lease_changes_nothing(store: Store, prefix: str) -> None:
     with pytest.raises(LeaseLost):
         store.put(prefix + "a", "", lease=4711)
     with pytest.raises(LeaseLost):
@@ -159,7 +161,7 @@ def test_a_write_under_a_lease_that_is_gone_does_nothing(store: Store, prefix: s
     assert store.txn((Compare(prefix + "x", mod_revision=1),), (Put(prefix + "a", "", lease=4711),)).succeeded is False
 
 
-def test_of_many_writers_exactly_one_wins_every_round(store: Store, prefix: str) -> None:
+def test_concurrent_compare_and_swaps_lose_no_update(store: Store, prefix: str) -> None:
     """Every plan relies on this compare-and-swap: 8 threads each add 1 to a counter 25 times."""
     key = prefix + "counter"
     start = store.put(key, "0")

@@ -19,14 +19,14 @@ def unexpected(reason: str) -> None:
     raise AssertionError(reason)
 
 
-def test_a_kept_lease_outlives_its_ttl_and_says_until_when_it_holds(store: Store, prefix: str) -> None:
+def test_a_renewed_lease_outlives_its_ttl_and_knows_its_expiry(store: Store, prefix: str) -> None:
     before = time.monotonic()
     keeper = store.lease(TTL, unexpected)
     try:
         store.put(prefix + "me", "here", lease=keeper.id)
         assert before + TTL <= keeper.expires_at <= time.monotonic() + TTL
         first = keeper.expires_at
-        eventually(lambda: keeper.expires_at > first + TTL, what="the lease is renewed, and renewed again")
+        eventually(lambda: keeper.expires_at > first + TTL, what="the lease is renewed twice")
         found = store.get(prefix + "me")
         assert found is not None
         assert found.lease == keeper.id
@@ -34,7 +34,7 @@ def test_a_kept_lease_outlives_its_ttl_and_says_until_when_it_holds(store: Store
         keeper.revoke()
 
 
-def test_a_revoked_lease_takes_its_keys_along_at_once(store: Store, prefix: str) -> None:
+def test_revoking_a_lease_deletes_its_keys_at_once(store: Store, prefix: str) -> None:
     keeper = store.lease(60, unexpected)
     store.put(prefix + "a", "", lease=keeper.id)
     store.txn((), (Put(prefix + "b", "", keeper.id), Put(prefix + "c", "")))
@@ -46,16 +46,16 @@ def test_a_revoked_lease_takes_its_keys_along_at_once(store: Store, prefix: str)
         store.put(prefix + "a", "", lease=keeper.id)
 
 
-def test_a_lease_that_nobody_renews_ends_by_itself(store: Store, prefix: str) -> None:
+def test_a_lease_that_is_not_renewed_expires(store: Store, prefix: str) -> None:
     keeper = store.lease(TTL, unexpected)
     store.put(prefix + "a", "", lease=keeper.id)
     keeper.stop()
     keeper.stop()
     assert store.get(prefix + "a") is not None
-    eventually(lambda: store.get(prefix + "a") is None, what="the lease's key goes")
+    eventually(lambda: store.get(prefix + "a") is None, what="the lease's key is deleted")
 
 
-def test_the_owner_learns_once_that_its_lease_is_gone(backend: Backend, prefix: str) -> None:
+def test_a_lost_lease_is_reported_once(backend: Backend, prefix: str) -> None:
     reasons: list[str] = []
     keeper = backend.store.lease(TTL, reasons.append)
     backend.store.put(prefix + "a", "", lease=keeper.id)
@@ -67,7 +67,7 @@ def test_the_owner_learns_once_that_its_lease_is_gone(backend: Backend, prefix: 
     assert backend.store.get(prefix + "a") is None
 
 
-def test_a_key_that_moved_to_another_lease_stays(store: Store, prefix: str) -> None:
+def test_a_key_moved_to_another_lease_outlives_the_first(store: Store, prefix: str) -> None:
     old, new = store.lease(60, unexpected), store.lease(60, unexpected)
     store.put(prefix + "a", "1", lease=old.id)
     store.put(prefix + "a", "2", lease=new.id)
@@ -79,7 +79,7 @@ def test_a_key_that_moved_to_another_lease_stays(store: Store, prefix: str) -> N
     assert [store.get(prefix + name) is not None for name in "ab"] == [False, True]
 
 
-def test_leases_are_independent(store: Store, prefix: str) -> None:
+def test_revoking_one_lease_leaves_the_others(store: Store, prefix: str) -> None:
     keepers = [store.lease(60, unexpected) for _ in range(5)]
     assert len({keeper.id for keeper in keepers}) == 5
     for number, keeper in enumerate(keepers):

@@ -17,7 +17,7 @@ def now(store: Store, prefix: str) -> int:
     return store.range(Get(KeyRange(prefix))).revision
 
 
-def test_a_watch_tells_what_happened_to_a_key(store: Store, prefix: str) -> None:
+def test_a_watch_reports_every_change_of_a_key(store: Store, prefix: str) -> None:
     seen = Collector()
     watch = store.watch([KeyRange(prefix + "a")], now(store, prefix) + 1, seen)
     created = store.put(prefix + "a", "1")
@@ -34,7 +34,7 @@ def test_a_watch_tells_what_happened_to_a_key(store: Store, prefix: str) -> None
     assert seen.snapshots == []
 
 
-def test_a_watch_starts_in_the_past_and_goes_on(store: Store, prefix: str) -> None:
+def test_a_watch_replays_past_changes_and_continues(store: Store, prefix: str) -> None:
     revisions = [store.put(prefix + "a", str(i)) for i in range(5)]
     seen = Collector()
     watch = store.watch([KeyRange.prefix(prefix)], revisions[2], seen)
@@ -44,8 +44,8 @@ def test_a_watch_starts_in_the_past_and_goes_on(store: Store, prefix: str) -> No
     assert seen.revisions == revisions[2:]
 
 
-def test_a_watch_from_a_revision_that_the_store_never_reached_starts_over(store: Store, prefix: str) -> None:
-    """A client that knows such a revision has seen a store that has lost its data since."""
+def test_a_watch_from_a_future_revision_starts_with_a_snapshot(store: Store, prefix: str) -> None:
+    """A client that knows such a revision saw it before the store lost its data."""
     revision = store.put(prefix + "a", "1")
     seen = Collector()
     watch = store.watch([KeyRange.prefix(prefix)], revision + 1000, seen)
@@ -56,7 +56,7 @@ def test_a_watch_from_a_revision_that_the_store_never_reached_starts_over(store:
     assert [[(kv.key, kv.value) for kv in snapshot] for snapshot in seen.snapshots] == [[(prefix + "a", "1")]]
 
 
-def test_a_prefix_ends_where_it_ends(store: Store, prefix: str) -> None:
+def test_a_prefix_watch_reports_only_keys_with_the_prefix(store: Store, prefix: str) -> None:
     seen = Collector()
     watch = store.watch([KeyRange.prefix(prefix)], now(store, prefix) + 1, seen)
     for key in (prefix[:-1], prefix, prefix + "a", prefix + "\x7f", prefix[:-1] + "0", prefix + "z"):
@@ -66,7 +66,7 @@ def test_a_prefix_ends_where_it_ends(store: Store, prefix: str) -> None:
     assert [key for key, _ in seen.changes] == [prefix, prefix + "a", prefix + "\x7f", prefix + "z"]
 
 
-def test_several_ranges_each_come_in_order_and_nothing_twice(store: Store, prefix: str) -> None:
+def test_several_ranges_are_each_reported_in_order_without_duplicates(store: Store, prefix: str) -> None:
     """Past and new changes, in three ranges."""
     rng = random.Random(1)
     keys = [prefix + name for name in ("plan", "members/a", "members/b", "stop/1", "unwatched")]
@@ -87,11 +87,11 @@ def test_several_ranges_each_come_in_order_and_nothing_twice(store: Store, prefi
     write(300)
     eventually(lambda: len(seen.events) >= len(written))
     watch.cancel()
-    told = [[(event.key, event.mod_revision) for event in events] for events in by_range(seen.events, ranges)]
-    assert told == [[(key, revision) for key, revision in written if key in span] for span in ranges]
+    reported = [[(event.key, event.mod_revision) for event in events] for events in by_range(seen.events, ranges)]
+    assert reported == [[(key, revision) for key, revision in written if key in span] for span in ranges]
 
 
-def test_one_range_tells_of_all_its_keys_in_the_order_of_the_store(store: Store, prefix: str) -> None:
+def test_a_range_reports_all_its_keys_in_revision_order(store: Store, prefix: str) -> None:
     """Starts in the past, with keys created and deleted, and continues with new changes."""
     start = now(store, prefix) + 1
     revisions = []
@@ -107,7 +107,7 @@ def test_one_range_tells_of_all_its_keys_in_the_order_of_the_store(store: Store,
     assert seen.revisions == revisions
 
 
-def test_a_fresh_watch_of_several_ranges_tells_at_once(store: Store, prefix: str) -> None:
+def test_a_new_watch_of_several_ranges_reports_without_delay(store: Store, prefix: str) -> None:
     """A range without events used to hold back the others for 0.2 s."""
     waited = []
     for i in range(5):
@@ -139,7 +139,7 @@ def test_a_key_in_two_ranges_is_reported_once(store: Store, prefix: str) -> None
     assert seen.revisions[:-1] == revisions
 
 
-def test_the_changes_of_a_transaction_share_their_revision(store: Store, prefix: str) -> None:
+def test_the_changes_of_a_transaction_share_a_revision(store: Store, prefix: str) -> None:
     store.put(prefix + "old", "")
     seen = Collector()
     watch = store.watch([KeyRange.prefix(prefix)], now(store, prefix) + 1, seen)
@@ -150,7 +150,7 @@ def test_the_changes_of_a_transaction_share_their_revision(store: Store, prefix:
     assert set(seen.revisions) == {result.revision}
 
 
-def test_the_end_of_a_lease_is_seen_as_deletions(store: Store, prefix: str) -> None:
+def test_the_end_of_a_lease_is_reported_as_deletions(store: Store, prefix: str) -> None:
     keeper = store.lease(60, lambda _: None)
     store.txn((), (Put(prefix + "a", "", keeper.id), Put(prefix + "b", "", keeper.id)))
     seen = Collector()
@@ -161,7 +161,7 @@ def test_the_end_of_a_lease_is_seen_as_deletions(store: Store, prefix: str) -> N
     assert seen.changes == [(prefix + "a", None), (prefix + "b", None)]
 
 
-def test_a_long_past_comes_whole_and_in_order(store: Store, prefix: str) -> None:
+def test_a_long_history_is_delivered_completely_and_in_order(store: Store, prefix: str) -> None:
     """More changes than etcd sends in one batch, in two ranges, while writes continue."""
     start = now(store, prefix) + 1
     written = [store.put(f"{prefix}{'ab'[i % 3 == 0]}/{i % 7}", str(i)) for i in range(1500)]
@@ -176,7 +176,7 @@ def test_a_long_past_comes_whole_and_in_order(store: Store, prefix: str) -> None
         assert [e.mod_revision for e in events] == sorted(e.mod_revision for e in events)
 
 
-def test_big_values_come_whole(store: Store, prefix: str) -> None:
+def test_large_values_are_delivered_intact(store: Store, prefix: str) -> None:
     """30 MB at once do not fit in one message, so etcd splits them."""
     start = now(store, prefix) + 1
     values = [f"{i:02}" * 500_000 for i in range(30)]
@@ -190,7 +190,7 @@ def test_big_values_come_whole(store: Store, prefix: str) -> None:
     store.txn((), (Delete(KeyRange.prefix(prefix)),))
 
 
-def test_after_compaction_everything_is_read_again(backend: Backend, prefix: str) -> None:
+def test_a_compacted_start_revision_gives_a_snapshot(backend: Backend, prefix: str) -> None:
     store = backend.store
     first = store.put(prefix + "gone", "1")
     store.txn((), (Delete(KeyRange(prefix + "gone")),))
@@ -215,7 +215,7 @@ def test_after_compaction_everything_is_read_again(backend: Backend, prefix: str
     assert seen.failures == []
 
 
-def test_after_cancel_nothing_is_delivered(store: Store, prefix: str) -> None:
+def test_nothing_is_delivered_after_cancel(store: Store, prefix: str) -> None:
     seen, other = Collector(), Collector()
     watch = store.watch([KeyRange.prefix(prefix)], now(store, prefix) + 1, seen)
     control = store.watch([KeyRange.prefix(prefix)], now(store, prefix) + 1, other)
@@ -229,7 +229,7 @@ def test_after_cancel_nothing_is_delivered(store: Store, prefix: str) -> None:
     assert [key for key, _ in seen.changes] == [prefix + "a"]
 
 
-def test_a_callback_may_fail_or_cancel_its_own_watch(store: Store, prefix: str) -> None:
+def test_a_callback_may_raise_or_cancel_its_own_watch(store: Store, prefix: str) -> None:
     seen = []
     done = threading.Event()
 
@@ -250,7 +250,7 @@ def test_a_callback_may_fail_or_cancel_its_own_watch(store: Store, prefix: str) 
     assert len(seen) == 2
 
 
-def test_a_watch_of_nothing_is_refused(store: Store, prefix: str) -> None:
+def test_a_watch_without_a_valid_range_or_revision_is_rejected(store: Store, prefix: str) -> None:
     with pytest.raises(ValueError, match="at least one range"):
         store.watch([], 1, Collector())
     with pytest.raises(ValueError, match="key must not be empty"):
