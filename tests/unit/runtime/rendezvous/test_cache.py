@@ -40,24 +40,24 @@ def member(name: str, mod: int = 5, create: int = 5, **fields: object) -> KeyVal
     return kv(KEYS.member(name), make_member(name, **fields).value, mod, create)
 
 
-def mirror(*kvs: KeyValue, now: float = 10.0) -> StoreCache:
-    made = StoreCache(KEYS)
-    made.replace(kvs, 9, now)
-    return made
+def cache_of(*kvs: KeyValue, now: float = 10.0) -> StoreCache:
+    cache = StoreCache(KEYS)
+    cache.replace(kvs, 9, now)
+    return cache
 
 
-def test_what_a_watch_brings_once_more_is_no_news() -> None:
-    """It may go back further than what was read, for another key's sake: a spec that was set and withdrawn in between
-    stays withdrawn."""
-    made = StoreCache(KEYS)
-    made.replace([member("a")], 9, 10.0, watched_ranges(KEYS, Role.FOLLOWER, "a", ""))
-    made.add(member("b", mod=6, create=6), 10.0)
-    made.apply(change(KEYS.spec, SpecValue(min=1, max=2), 7), 11.0)
-    made.apply(change(KEYS.member("b"), None, 8), 11.0)
-    assert seen(made).spec is None
-    assert set(seen(made).members) == {"a"}
-    made.apply(change(KEYS.spec, SpecValue(min=1, max=2), 10), 11.0)
-    assert seen(made).spec is not None
+def test_a_replayed_change_is_ignored() -> None:
+    """A watch may start before what was read, for the sake of another key: a spec that was set and deleted in between
+    stays deleted."""
+    cache = StoreCache(KEYS)
+    cache.replace([member("a")], 9, 10.0, watched_ranges(KEYS, Role.FOLLOWER, "a", ""))
+    cache.add(member("b", mod=6, create=6), 10.0)
+    cache.apply(change(KEYS.spec, SpecValue(min=1, max=2), 7), 11.0)
+    cache.apply(change(KEYS.member("b"), None, 8), 11.0)
+    assert seen(cache).spec is None
+    assert set(seen(cache).members) == {"a"}
+    cache.apply(change(KEYS.spec, SpecValue(min=1, max=2), 10), 11.0)
+    assert seen(cache).spec is not None
 
 
 def seen(of: StoreCache, me: str = "a", role: Role = Role.PLANNER, incarnation: str = "a1") -> StoreView:
@@ -68,9 +68,9 @@ def change(key: str, value: Value | None, revision: int, create: int = 5) -> Wat
     return WatchUpdate(revision, (Event(key, value.to_json() if value else None, revision, create if value else 0),))
 
 
-def test_everything_of_a_run() -> None:
+def test_a_view_has_everything_about_the_run() -> None:
     view = seen(
-        mirror(
+        cache_of(
             kv(KEYS.plan, PLAN, mod=7),
             kv(KEYS.spec, SpecValue(min=1, max=2)),
             kv(KEYS.outcome, OutcomeValue(state=OutcomeState.FAILED, reason="r")),
@@ -88,34 +88,34 @@ def test_everything_of_a_run() -> None:
     assert [one.value.suspect for one in view.suspicions] == ["b"]
 
 
-def test_nothing() -> None:
-    assert seen(mirror()) == StoreView(role=Role.PLANNER)
+def test_an_empty_store_gives_an_empty_view() -> None:
+    assert seen(cache_of()) == StoreView(role=Role.PLANNER)
 
 
-def test_changes_one_by_one() -> None:
-    of = mirror(member("a"))
+def test_changes_are_applied_to_the_view() -> None:
+    of = cache_of(member("a"))
     of.apply(change(KEYS.member("b"), make_member("b").value, 11), 20.0)
     of.apply(change(KEYS.plan, PLAN, 12), 20.0)
     assert (set(seen(of).members), of.plan_revision) == ({"a", "b"}, 12)
     of.apply(change(KEYS.member("b"), None, 13), 21.0)
     of.apply(change(KEYS.plan, None, 14), 21.0)
     assert (set(seen(of).members), seen(of).plan) == ({"a"}, None)
-    assert seen(of).last_round == 3, "that there was a plan is not forgotten"
+    assert seen(of).last_round == 3, "the last round is remembered"
 
 
-def test_a_snapshot_replaces_everything_and_may_go_back_in_revisions() -> None:
-    of = mirror(member("a"), kv(KEYS.plan, PLAN), kv(KEYS.spec, SpecValue(min=1, max=2)))
+def test_a_snapshot_replaces_everything_even_at_a_lower_revision() -> None:
+    of = cache_of(member("a"), kv(KEYS.plan, PLAN), kv(KEYS.spec, SpecValue(min=1, max=2)))
     of.apply(WatchUpdate(2, snapshot=(member("b", 2, 2),)), 20.0)
     view = seen(of)
     assert (set(view.members), view.plan, view.spec) == ({"b"}, None, None)
 
 
-def test_news_of_one_range_say_nothing_of_another() -> None:
+def test_a_change_in_one_range_does_not_advance_the_others() -> None:
     of = StoreCache(KEYS)
     of.replace([], 10, 0.0, watched_ranges(KEYS, Role.FOLLOWER, "a", "b"))
     assert of.shows(KEYS.plan, 10)
     assert not of.shows(KEYS.plan, 11)
-    assert of.shows(KEYS.progress, 99), "nobody waits for what is not watched"
+    assert of.shows(KEYS.progress, 99), "an unwatched key is not waited for"
     of.apply(change(KEYS.member("b"), make_member("b").value, 12), 20.0)
     assert of.shows(KEYS.member("b"), 12)
     assert not of.shows(KEYS.member("a"), 12)
@@ -123,28 +123,32 @@ def test_news_of_one_range_say_nothing_of_another() -> None:
     assert of.shows(KEYS.plan, 13), "outcome and plan are one range"
 
 
-def test_what_was_read_later_is_not_undone_by_older_news() -> None:
-    of = mirror()
+def test_an_older_change_does_not_undo_a_later_read() -> None:
+    of = cache_of()
     of.add(kv(KEYS.member("b"), make_member("b", state=MemberState.LEAVING).value, mod=12), 20.0)
     of.apply(change(KEYS.member("b"), make_member("b").value, 11), 21.0)
     assert seen(of).members["b"].value.state is MemberState.LEAVING
 
 
-@pytest.mark.parametrize(("role", "count"), [(None, 2), (Role.FOLLOWER, 3), (Role.PLANNER, 1)])
-def test_what_is_watched(role: Role | None, count: int) -> None:
-    """Not the ranks, of which there are as many as members, nor the progress, which is written every second."""
+@pytest.mark.parametrize(
+    ("role", "count"),
+    [(None, 2), (Role.FOLLOWER, 3), (Role.PLANNER, 1)],
+    ids=["not registered", "follower", "planner"],
+)
+def test_each_role_watches_only_what_it_needs(role: Role | None, count: int) -> None:
+    """Neither ranks, of which there are as many as members, nor progress, which is written every second."""
     ranges = watched_ranges(KEYS, role, "a", "b" if role else "")
     assert len(ranges) == count
     wanted = [KEYS.plan, KEYS.outcome, KEYS.spec, KEYS.suspicion(1, "b", "a"), KEYS.member("a")]
     assert all(any(key in span for span in ranges) for key in wanted)
     others = [KEYS.progress, KEYS.rank("1", "a"), KEYS.last_joined]
     assert not any(key in span for key in others for span in ranges)
-    everybody = [KEYS.member("c"), KEYS.failure(1, "c")]
-    assert all(any(key in span for span in ranges) == (role is Role.PLANNER) for key in everybody)
+    all_members = [KEYS.member("c"), KEYS.failure(1, "c")]
+    assert all(any(key in span for span in ranges) == (role is Role.PLANNER) for key in all_members)
 
 
-def test_a_member_is_seen_from_its_registration_on() -> None:
-    of = mirror(member("a"), now=10.0)
+def test_seen_at_is_when_the_member_registered() -> None:
+    of = cache_of(member("a"), now=10.0)
     of.apply(change(KEYS.member("a"), make_member("a", state=MemberState.LEAVING).value, 11), 20.0)
     assert seen(of).members["a"].seen_at == 10.0
     of.apply(change(KEYS.member("a"), None, 12), 30.0)
@@ -152,38 +156,38 @@ def test_a_member_is_seen_from_its_registration_on() -> None:
     assert seen(of).members["a"].seen_at == 31.0
 
 
-def test_reading_the_same_again_changes_no_arrival() -> None:
-    of = mirror(member("a"), now=10.0)
+def test_reading_the_same_again_keeps_seen_at() -> None:
+    of = cache_of(member("a"), now=10.0)
     of.replace([member("a")], 15, 50.0)
     assert seen(of).members["a"].seen_at == 10.0
 
 
-def test_another_agent_under_this_name() -> None:
-    view = seen(mirror(member("a", incarnation="a2")))
+def test_another_agent_of_this_name_is_reported() -> None:
+    view = seen(cache_of(member("a", incarnation="a2")))
     assert (view.registered, view.replaced_by) == (False, "a2")
 
 
-def test_a_rank_of_an_earlier_incarnation_is_not_mine() -> None:
-    view = seen(mirror(member("a", incarnation="a2"), kv(KEYS.plan, PLAN)), incarnation="a2")
+def test_a_rank_of_an_earlier_incarnation_is_ignored() -> None:
+    view = seen(cache_of(member("a", incarnation="a2"), kv(KEYS.plan, PLAN)), incarnation="a2")
     assert view.plan is not None
     assert view.plan.rank is None
 
 
-def test_only_the_planner_knows_all_ranks() -> None:
-    of = mirror(kv(KEYS.plan, PLAN))
+def test_only_the_planner_sees_all_ranks() -> None:
+    of = cache_of(kv(KEYS.plan, PLAN))
     planner, follower = seen(of).plan, seen(of, role=Role.FOLLOWER).plan
     assert planner is not None
     assert follower is not None
     assert (planner.ranks, follower.ranks, follower.rank) == (RANKS, None, RANKS["a"])
 
 
-def test_failures_of_other_rounds_are_old_news() -> None:
-    of = mirror(kv(KEYS.plan, PLAN), kv(KEYS.failure(2, "b"), make_failure("b", round_number=2)))
+def test_failures_of_other_rounds_are_ignored() -> None:
+    of = cache_of(kv(KEYS.plan, PLAN), kv(KEYS.failure(2, "b"), make_failure("b", round_number=2)))
     assert seen(of).failures == ()
 
 
-def test_failures_stand_in_the_order_of_their_writing() -> None:
-    of = mirror(kv(KEYS.plan, PLAN), now=10.0)
+def test_failures_are_in_the_order_they_were_written() -> None:
+    of = cache_of(kv(KEYS.plan, PLAN), now=10.0)
     of.apply(change(KEYS.failure(3, "b"), make_failure("b", round_number=3), 20), 20.0)
     of.apply(change(KEYS.failure(3, "a"), make_failure("a", round_number=3), 21), 21.0)
     view = seen(of)
@@ -191,8 +195,8 @@ def test_failures_stand_in_the_order_of_their_writing() -> None:
     assert view.failed_at == 20.0
 
 
-def test_a_suspicion_is_taken_back() -> None:
-    of = mirror(kv(KEYS.plan, PLAN))
+def test_a_retracted_suspicion_disappears() -> None:
+    of = cache_of(kv(KEYS.plan, PLAN))
     key = KEYS.suspicion(3, "b", "a")
     of.apply(change(key, SuspicionValue(suspect="b", by="a", round=3), 20), 20.0)
     assert [one.seen_at for one in seen(of).suspicions] == [20.0]
@@ -204,12 +208,11 @@ def test_a_suspicion_is_taken_back() -> None:
     "bad",
     [kv(KEYS.spec, "{"), kv(KEYS.member("x"), '{"state": "dancing"}'), kv(KEYS.plan, "[]"), kv(KEYS.outcome, "{}"),
      kv(KEYS.failure(3, "x"), "3"), kv(KEYS.suspicion(3, "x", "y"), "null")],
+    ids=["spec", "member", "plan", "outcome", "failure", "suspicion"],
 )  # fmt: skip
-def test_a_value_that_nobody_can_read_is_ignored_with_one_warning(
-    bad: KeyValue, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unreadable_value_is_ignored_with_one_warning(bad: KeyValue, caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("elasticjob_runtime").propagate = True
-    of = mirror(member("a"), bad)
+    of = cache_of(member("a"), bad)
     of.replace([member("a"), bad], 10, 11.0)
     view = seen(of)
     assert set(view.members) == {"a"}
@@ -217,14 +220,14 @@ def test_a_value_that_nobody_can_read_is_ignored_with_one_warning(
     assert [bad.key in record.getMessage() for record in caplog.records] == [True]
 
 
-def test_views_are_not_changed_behind_the_loops_back() -> None:
-    of = mirror(member("a"))
+def test_a_view_is_an_immutable_snapshot() -> None:
+    of = cache_of(member("a"))
     before = seen(of)
     of.apply(change(KEYS.member("b"), make_member("b").value, 11), 20.0)
     assert set(before.members) == {"a"}
 
 
-def test_followers_watch_little() -> None:
+def test_a_follower_watches_only_itself_and_its_predecessor() -> None:
     watched = watched_ranges(KEYS, Role.FOLLOWER, "b", "a")
     found = [
         key
@@ -234,7 +237,7 @@ def test_followers_watch_little() -> None:
     assert found == [KEYS.member("a"), KEYS.member("b")]
 
 
-def test_the_planner_watches_all_but_the_ranks() -> None:
+def test_the_planner_watches_everything_but_ranks_and_progress() -> None:
     watched = watched_ranges(KEYS, Role.PLANNER, "b", "")
     everything = [
         KEYS.plan,

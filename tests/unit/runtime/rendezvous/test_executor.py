@@ -1,4 +1,4 @@
-"""What the agent does about a store that is away, and about one that refuses."""
+"""What the agent does about a store that is unreachable, and about one that rejects its requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ ACTION = PublishFailure(reason="", failure=FAILURE)
         (StoreError("request is too large"), "etcd does not take what this member writes"),
     ],
 )
-def test_trouble_is_told_as_what_it_is(caplog: pytest.LogCaptureFixture, error: StoreError, words: str) -> None:
+def test_each_store_error_is_reported_once_for_what_it_is(
+    caplog: pytest.LogCaptureFixture, error: StoreError, words: str
+) -> None:
     with caplog.at_level(logging.INFO):
         told: list[str] = []
         desk = StoreExecutor(lambda _action: None, told.append)
@@ -38,12 +40,12 @@ def test_trouble_is_told_as_what_it_is(caplog: pytest.LogCaptureFixture, error: 
     assert what_it_means(error) in caplog.text
 
 
-def test_a_store_that_is_away_is_asked_soon_and_one_that_refuses_seldom() -> None:
+def test_an_unreachable_store_is_retried_sooner_than_one_that_rejects() -> None:
     assert [retry_pause(Unavailable(""), tries) for tries in (0, 10)] == [0.05, 1.0]
     assert [retry_pause(Full(""), tries) for tries in (0, 10)] == [1.0, 30.0]
 
 
-def test_before_the_start_a_refusal_is_the_end() -> None:
+def test_a_denied_action_before_the_start_is_fatal() -> None:
     desk = StoreExecutor(lambda _action: None, lambda _trouble: None)
     desk.done(ACTION, Denied("no"), started=False)
     assert desk.fatal is not None

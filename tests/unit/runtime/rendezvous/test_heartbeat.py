@@ -1,4 +1,4 @@
-"""Heartbeats between neighbours, over real sockets; the clock is the test's."""
+"""Heartbeats between neighbours, over real sockets, on the test's clock."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Pair:
         self.a.heartbeats.follow([self.b.as_neighbour], self.loop.at)
 
     def passes(self, seconds: float, *beating: Agent) -> None:
-        """Time passes in steps of a beat; only `beating` agents beat, and all hear."""
+        """Advances the clock one heartbeat at a time; only the `beating` agents send, and all receive."""
         end = self.loop.at + seconds
         while self.loop.at < end:
             self.loop.at += BEAT
@@ -87,12 +87,12 @@ def pair() -> Iterator[Pair]:
     pair.loop.close()
 
 
-def test_who_beats_is_heard(pair: Pair) -> None:
+def test_a_neighbour_that_sends_heartbeats_is_never_silent(pair: Pair) -> None:
     pair.passes(5 * SILENT, pair.b)
     assert not pair.silent
 
 
-def test_who_stops_beating_is_silent_after_a_while_and_not_before(pair: Pair) -> None:
+def test_a_neighbour_is_silent_only_after_the_silence_timeout(pair: Pair) -> None:
     pair.passes(SILENT, pair.b)
     pair.loop.at += SILENT / 2
     assert not pair.silent
@@ -100,7 +100,7 @@ def test_who_stops_beating_is_silent_after_a_while_and_not_before(pair: Pair) ->
     assert pair.a.heartbeats.silent(pair.loop.at) == {"b"}
 
 
-def test_who_beats_again_is_heard_again(pair: Pair) -> None:
+def test_a_silent_neighbour_that_resumes_its_heartbeats_is_heard(pair: Pair) -> None:
     pair.passes(1.5 * SILENT)
     pair.sees(lambda: not pair.silent, pair.b)
 
@@ -116,16 +116,16 @@ def test_a_closed_connection_is_noticed_at_once(pair: Pair) -> None:
     eventually(noticed, 10.0)
 
 
-def test_who_was_held_up_itself_suspects_nobody(pair: Pair) -> None:
+def test_an_agent_that_was_suspended_itself_suspects_no_neighbour(pair: Pair) -> None:
     pair.passes(BEAT, pair.b)
     pair.loop.at += 60.0  # the machine was suspended
     pair.a.heartbeats.tick(pair.loop.at)
     assert not pair.silent
     pair.loop.at += SILENT + BEAT
-    assert pair.silent, "but the neighbour has to be heard from then on"
+    assert pair.silent, "the neighbour must be heard from then on"
 
 
-def test_another_agent_at_that_address_is_not_the_neighbour(pair: Pair) -> None:
+def test_heartbeats_of_another_agent_at_that_address_do_not_count(pair: Pair) -> None:
     stranger = Agent(pair.loop, "c")
     pair.a.heartbeats.follow(
         [Neighbour(name="b", incarnation="b1", address="127.0.0.1", peer_port=stranger.server.port)], pair.loop.at
@@ -134,40 +134,40 @@ def test_another_agent_at_that_address_is_not_the_neighbour(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(("address", "port"), [("no.such.host.invalid", 1), ("127.0.0.1", 70000), ("", 1)])
-def test_a_neighbour_with_a_bad_address_does_not_end_the_agent(pair: Pair, address: str, port: int) -> None:
+def test_a_neighbour_with_an_invalid_address_counts_as_silent(pair: Pair, address: str, port: int) -> None:
     bad = Neighbour(name="x", incarnation="x1", address=address, peer_port=port)
     pair.a.heartbeats.follow([bad, pair.b.as_neighbour], pair.loop.at)
     pair.sees(lambda: pair.a.heartbeats.silent(pair.loop.at) == {"x"}, pair.b)
 
 
-def test_a_line_that_is_dead_without_a_word_is_made_anew(pair: Pair) -> None:
+def test_a_dead_connection_is_replaced(pair: Pair) -> None:
     pair.passes(BEAT, pair.b)
     pair.b.heartbeats._listeners.clear()  # a partition: neither side hears of the other's end
     pair.passes(CALL_AGAIN + SILENT, pair.b)
     pair.sees(lambda: not pair.silent, pair.b)
 
 
-def test_following_the_same_again_changes_nothing(pair: Pair) -> None:
+def test_following_a_silent_neighbour_again_leaves_it_silent(pair: Pair) -> None:
     pair.passes(1.5 * SILENT)
     assert pair.silent
     pair.a.heartbeats.follow([pair.b.as_neighbour], pair.loop.at)
     assert pair.silent
 
 
-def test_who_is_no_neighbour_any_more_is_not_missed(pair: Pair) -> None:
+def test_a_former_neighbour_is_not_silent(pair: Pair) -> None:
     pair.passes(1.5 * SILENT)
     pair.a.heartbeats.follow([], pair.loop.at)
     assert not pair.silent
 
 
-def test_a_new_neighbour_gets_time_to_be_heard(pair: Pair) -> None:
+def test_a_new_neighbour_is_not_silent_at_once(pair: Pair) -> None:
     pair.passes(1.5 * SILENT)
     other = Agent(pair.loop, "c")
     pair.a.heartbeats.follow([other.as_neighbour], pair.loop.at)
     assert not pair.silent
 
 
-def test_listeners_that_have_gone_are_forgotten(pair: Pair) -> None:
+def test_disconnected_listeners_are_removed(pair: Pair) -> None:
     pair.passes(BEAT, pair.b)
     with socket.create_connection(("127.0.0.1", pair.b.server.port)):
         pair.passes(BEAT, pair.b)
@@ -175,13 +175,13 @@ def test_listeners_that_have_gone_are_forgotten(pair: Pair) -> None:
     pair.sees(lambda: len(pair.b.heartbeats._listeners) == 1, pair.b)
 
 
-def test_nobody_to_beat_for_and_nobody_to_hear_needs_no_waking() -> None:
+def test_without_neighbours_there_is_no_deadline() -> None:
     loop = Loop()
     assert Heartbeats(loop).deadline is None
     loop.close()
 
 
-def test_a_neighbour_that_knows_a_later_plan_says_so(pair: Pair) -> None:
+def test_a_heartbeat_carries_the_latest_round_that_its_sender_knows(pair: Pair) -> None:
     pair.b.heartbeats.round = 3
     pair.sees(lambda: pair.a.heartbeats.heard()[0] == 3, pair.b)
     first = pair.a.heartbeats.heard()[1]
@@ -192,7 +192,7 @@ def test_a_neighbour_that_knows_a_later_plan_says_so(pair: Pair) -> None:
     assert pair.a.heartbeats.heard()[1] > first
 
 
-def test_the_latest_plan_that_any_neighbour_knows_counts(pair: Pair) -> None:
+def test_the_latest_round_of_any_neighbour_counts(pair: Pair) -> None:
     other = Agent(pair.loop, "c")
     pair.a.heartbeats.follow([pair.b.as_neighbour, other.as_neighbour], pair.loop.at)
     pair.b.heartbeats.round, other.heartbeats.round = 2, 5
@@ -201,7 +201,7 @@ def test_the_latest_plan_that_any_neighbour_knows_counts(pair: Pair) -> None:
     assert pair.a.heartbeats.heard()[0] == 0, "a new line has said nothing yet"
 
 
-def test_a_beat_in_two_pieces_is_one_beat(pair: Pair) -> None:
+def test_a_heartbeat_in_two_pieces_counts_once(pair: Pair) -> None:
     line = pair.a.heartbeats._lines["b"]
     assert pair.a.heartbeats._understands(line, b".1")
     assert pair.a.heartbeats._understands(line, b"2\n.12")

@@ -33,18 +33,18 @@ def routed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "endpoint", ["10.0.0.1", "10.0.0.1:2379", "http://10.0.0.1", "https://10.0.0.1:2379", "10.0.0.1,10.0.0.2"]
 )
-def test_every_way_to_write_an_endpoint_gives_the_address_of_its_route(endpoint: str) -> None:
+def test_every_endpoint_format_gives_the_address_of_its_route(endpoint: str) -> None:
     assert own_address(parse_endpoints(endpoint), several=True) == OUTSIDE
 
 
 @pytest.mark.usefixtures("routed")
 @pytest.mark.parametrize("endpoint", ["localhost:2379", "127.0.0.1", "debian:2379"])
-def test_several_machines_are_never_told_to_reach_a_member_at_its_loopback(endpoint: str) -> None:
+def test_loopback_is_published_only_on_a_single_machine(endpoint: str) -> None:
     assert own_address(parse_endpoints(endpoint), several=True) == OUTSIDE
-    assert own_address(parse_endpoints(endpoint), several=False).startswith("127."), "one machine alone needs no other"
+    assert own_address(parse_endpoints(endpoint), several=False).startswith("127."), "a single machine needs no other"
 
 
-def test_a_machine_with_nothing_but_loopback_says_so(
+def test_a_machine_with_only_loopback_warns_to_set_local_addr(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(network, "_route", lambda _family, address: "127.0.0.1" if address.startswith("127.") else "")
@@ -54,14 +54,14 @@ def test_a_machine_with_nothing_but_loopback_says_so(
 
 
 @pytest.mark.usefixtures("routed")
-def test_an_endpoint_that_nobody_knows_leaves_the_default_route() -> None:
+def test_an_unknown_endpoint_falls_back_to_the_default_route() -> None:
     assert own_address([Endpoint("no.such.host.invalid")], several=True) == OUTSIDE
 
 
 @pytest.mark.usefixtures("routed")
-def test_a_given_name_is_published_as_an_address() -> None:
+def test_a_given_host_name_is_published_as_an_address() -> None:
     assert given_address("10.1.2.3", several=True) == "10.1.2.3"
-    assert given_address("127.0.0.1", several=True) == "127.0.0.1", "who asks for it gets it"
+    assert given_address("127.0.0.1", several=True) == "127.0.0.1", "an explicit loopback is kept"
     assert given_address("debian", several=True) == OUTSIDE
     assert given_address("localhost", several=False) in ("127.0.0.1", "::1")
     with pytest.raises(OSError, match=r"no\.such\.host\.invalid"):
@@ -69,16 +69,16 @@ def test_a_given_name_is_published_as_an_address() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "30000", "30000-", "a-b", "0-10", "30009-30000", "65000-70000", "30000-30003"])
-def test_what_is_no_range_of_ports(text: str) -> None:
+def test_an_invalid_port_range_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"write LOW-HIGH|an agent needs 5"):
         PortRange.parse(text)
 
 
-def test_a_range_names_each_of_its_ports_once() -> None:
+def test_a_port_range_has_each_port_once() -> None:
     assert sorted(PortRange.parse(" 30000-30009 ")) == list(range(30000, 30010))
 
 
-def test_agents_of_one_host_share_a_range() -> None:
+def test_agents_on_one_host_share_a_port_range() -> None:
     low = max(free_ports(1)[0] - 40, 1024)
     ports = PortRange(low, low + 40)
     held = [hold_ports(ports) for _ in range(3)]
@@ -89,7 +89,7 @@ def test_agents_of_one_host_share_a_range() -> None:
     assert all(port in range(low, low + 41) for port in taken)
 
 
-def test_a_range_that_is_used_up_names_the_flag() -> None:
+def test_an_exhausted_port_range_names_the_flag() -> None:
     with socket.socket() as other:
         other.bind(("", 0))
         port = other.getsockname()[1]
@@ -97,8 +97,8 @@ def test_a_range_that_is_used_up_names_the_flag() -> None:
             hold_ports(PortRange(port, port))
 
 
-@pytest.mark.parametrize("in_range", [False, True])
-def test_held_ports_are_free_for_a_store_and_for_nobody_else(in_range: bool) -> None:
+@pytest.mark.parametrize("in_range", [False, True], ids=["any port", "from a range"])
+def test_held_ports_are_distinct_and_a_store_can_bind_them(in_range: bool) -> None:
     low = free_ports(1)[0]
     held = hold_ports(PortRange(low, min(low + 40, 65535)) if in_range else None, count=3)
     ports = [holder.getsockname()[1] for holder in held]

@@ -1,4 +1,4 @@
-"""Asking peers whether they are there, over real sockets."""
+"""Probes of peers, over real sockets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def at(port: int, name: str = "a", **fields: Any) -> Member:
     return make_member(name, **{"address": "127.0.0.1", "peer_port": port, **fields})
 
 
-def test_a_live_peer_answers(server: PeerServer) -> None:
+def test_a_live_peer_is_reachable(server: PeerServer) -> None:
     before = time.monotonic()
     found = probe([at(server.port)])["a"]
     assert found.reachable
@@ -53,35 +53,39 @@ def test_a_live_peer_answers(server: PeerServer) -> None:
     assert before <= found.asked_at <= found.at
 
 
-def test_a_live_peer_answers_over_ipv6(server: PeerServer) -> None:
+def test_a_live_peer_is_reachable_over_ipv6(server: PeerServer) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
     assert probe([at(server.port, address="::1")])["a"].reachable
 
 
-def test_another_incarnation_does_not_count(server: PeerServer) -> None:
+def test_another_incarnation_does_not_count_as_reachable(server: PeerServer) -> None:
     assert not probe([at(server.port, incarnation="a0")])["a"].reachable
 
 
-def test_a_dead_peer_is_known_at_once() -> None:
+def test_a_dead_peer_is_detected_at_once() -> None:
     (port,) = free_ports(1)
     found = probe([at(port)], timeout=60.0)["a"]
     assert not found.reachable
 
 
-def test_a_frozen_peer_does_not_answer() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel accepts, nobody greets
+def test_a_frozen_peer_is_unreachable() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel accepts, but no greeting follows
         assert not probe([at(frozen.getsockname()[1])], timeout=0.1)["a"].reachable
 
 
-@pytest.mark.parametrize("fields", [{"address": "no.such.host.invalid"}, {"peer_port": 70000}, {"address": ""}])
-def test_an_address_that_cannot_be_used_is_no_answer(server: PeerServer, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "fields", [{"address": "no.such.host.invalid"}, {"peer_port": 70000}, {"address": ""}], ids=str
+)
+def test_an_invalid_address_is_unreachable_and_affects_no_other_peer(
+    server: PeerServer, fields: dict[str, Any]
+) -> None:
     bad = at(server.port, "b", **fields)
     found = probe([bad, at(server.port)], timeout=5.0)
     assert (found["a"].reachable, found["b"].reachable) == (True, False)
 
 
-def test_somebody_else_who_listens_there_is_no_answer() -> None:
+def test_another_service_at_the_address_does_not_count_as_reachable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
 
         def talk() -> None:
@@ -95,25 +99,25 @@ def test_somebody_else_who_listens_there_is_no_answer() -> None:
         thread.join()
 
 
-def test_the_answer_comes_even_when_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_background_probe_that_fails_reports_no_peers(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise OSError("too many open files")
 
     monkeypatch.setattr(peers, "probe", fails)
-    told = threading.Event()
+    reported = threading.Event()
     found: list[object] = []
 
     def take(answers: object) -> None:
         found.append(answers)
-        told.set()
+        reported.set()
 
     probe_in_background([at(1)], take, timeout=0.01)
-    assert told.wait(10.0)
-    assert found == [{}], "nothing is known of the peers"
+    assert reported.wait(10.0)
+    assert found == [{}], "nothing is known about the peers"
 
 
-def test_more_members_than_descriptors_are_all_asked(server: PeerServer) -> None:
-    """The default limit of a pod is 1,024: a planner of a larger group must not be without an answer for ever."""
+def test_more_members_than_descriptors_are_all_probed(server: PeerServer) -> None:
+    """The default limit in a pod is 1,024, and a planner must be able to probe a larger group."""
     (closed,) = free_ports(1)
     members = [
         at(server.port, f"m{number}", incarnation="a1") if number % 3 else at(closed, f"m{number}")
@@ -125,7 +129,7 @@ def test_more_members_than_descriptors_are_all_asked(server: PeerServer) -> None
     }
 
 
-def test_who_answers_does_not_wait_for_who_is_silent(server: PeerServer) -> None:
+def test_reachable_peers_do_not_wait_for_silent_ones(server: PeerServer) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=64) as frozen:
         silent = [at(frozen.getsockname()[1], f"s{number}") for number in range(6)]
         found = probe(
@@ -148,20 +152,20 @@ def greet():
 threading.Thread(target=greet, daemon=True).start()
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 members = [make_member(f"m{n}", incarnation="a1", address="127.0.0.1", peer_port=server.port) for n in range(500)]
-found = probe(members, 30.0, at_once=400)  # as if there were room: others of the process may take what was counted
+found = probe(members, 30.0, at_once=400)  # more than the limit allows, as when the process opens others meanwhile
 assert all(one.reachable for one in found.values()), sum(one.reachable for one in found.values())
 """
 
 
-def test_descriptors_that_run_out_on_the_way_only_make_it_slower() -> None:
+def test_running_out_of_descriptors_only_slows_probing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", OUT_OF_DESCRIPTORS], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_a_peer_says_which_plan_it_knows(server: PeerServer) -> None:
+def test_a_peer_reports_the_round_it_knows(server: PeerServer) -> None:
     assert probe([at(server.port)])["a"].round == 0
     server.round = 7
     assert probe([at(server.port)])["a"].round == 7
-    assert probe([at(server.port, incarnation="a0")])["a"].round == 0, "somebody else's word does not count"
+    assert probe([at(server.port, incarnation="a0")])["a"].round == 0, "what another incarnation says does not count"

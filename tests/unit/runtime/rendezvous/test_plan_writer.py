@@ -1,4 +1,4 @@
-"""Writing plans into a store: in batches, never over another's."""
+"""Plans are written in batches, and never over another planner's."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def ranks_in(store: MemoryStore, attempt: str) -> dict[str, RankValue]:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, BATCH])
-def test_head_and_ranks(store: MemoryStore, batch: int) -> None:
+def test_a_plan_is_written_with_the_ranks_of_its_members(store: MemoryStore, batch: int) -> None:
     members = register(store, "a", "b", "c")
     revision = writer(store, batch=batch).propose(proposal(members, round_number=5), nproc=2)
     plan = plan_in(store)
@@ -98,7 +98,7 @@ def test_head_and_ranks(store: MemoryStore, batch: int) -> None:
     assert revision == store.revision
 
 
-def test_a_thousand_members(store: MemoryStore) -> None:
+def test_a_plan_of_a_thousand_members_has_all_ranks(store: MemoryStore) -> None:
     members = register(store, *(f"m{number}" for number in range(1000)))
     writer(store).propose(proposal(members), nproc=1)
     plan = plan_in(store)
@@ -106,7 +106,7 @@ def test_a_thousand_members(store: MemoryStore) -> None:
     assert len(ranks_in(store, plan.attempt)) == plan.size == 1000
 
 
-def test_two_members_hear_each_other_once(store: MemoryStore) -> None:
+def test_two_members_are_each_others_only_neighbour(store: MemoryStore) -> None:
     writer(store).propose(proposal(register(store, "a", "b")), nproc=1)
     plan = plan_in(store)
     assert plan is not None
@@ -114,14 +114,14 @@ def test_two_members_hear_each_other_once(store: MemoryStore) -> None:
     assert [[one.name for one in ranks[name].neighbours] for name in "ab"] == [["b"], ["a"]]
 
 
-def test_alone_there_is_nobody_to_hear(store: MemoryStore) -> None:
+def test_a_single_member_has_no_neighbours(store: MemoryStore) -> None:
     writer(store).propose(proposal(register(store, "a")), nproc=1)
     plan = plan_in(store)
     assert plan is not None
     assert ranks_in(store, plan.attempt)["a"].neighbours == ()
 
 
-def test_of_two_planners_one_wins(store: MemoryStore) -> None:
+def test_only_one_of_two_planners_writes_its_plan(store: MemoryStore) -> None:
     members = register(store, "a", "b")
     writer(store, "a.1").propose(proposal(members), nproc=1)
     with pytest.raises(PlanOutdatedError):
@@ -131,7 +131,7 @@ def test_of_two_planners_one_wins(store: MemoryStore) -> None:
     assert ".a.1." in plan.attempt
 
 
-def test_a_member_that_has_gone_is_not_planned(store: MemoryStore) -> None:
+def test_a_plan_with_a_member_that_left_is_rejected(store: MemoryStore) -> None:
     members = register(store, "a", "b")
     gone = dataclasses.replace(members[1], create_revision=members[1].create_revision - 1)
     with pytest.raises(PlanOutdatedError):
@@ -139,7 +139,7 @@ def test_a_member_that_has_gone_is_not_planned(store: MemoryStore) -> None:
     assert plan_in(store) is None
 
 
-def test_after_the_outcome_there_is_no_plan(store: MemoryStore) -> None:
+def test_no_plan_is_written_after_the_outcome(store: MemoryStore) -> None:
     members = register(store, "a")
     store.put(KEYS.outcome, OutcomeValue(state=OutcomeState.SUCCEEDED, reason="r").to_json())
     with pytest.raises(PlanOutdatedError):
@@ -147,7 +147,7 @@ def test_after_the_outcome_there_is_no_plan(store: MemoryStore) -> None:
     assert plan_in(store) is None
 
 
-def test_ranks_of_a_try_that_failed_half_way_do_not_count_for_the_next(store: MemoryStore) -> None:
+def test_ranks_of_a_failed_attempt_do_not_count_for_the_next(store: MemoryStore) -> None:
     members = register(store, "a", "b", "c")
     planner = writer(store, batch=1)
     gone = dataclasses.replace(members[2], create_revision=1)
@@ -159,7 +159,7 @@ def test_ranks_of_a_try_that_failed_half_way_do_not_count_for_the_next(store: Me
     assert set(ranks_in(store, plan.attempt)) == {"a"}
 
 
-def test_what_is_over_is_cleared_away(store: MemoryStore) -> None:
+def test_a_new_plan_deletes_old_ranks_and_suspicions(store: MemoryStore) -> None:
     members = register(store, "a")
     planner, after = writer(store), 0
     for round_number in (1, 2, 3, 4):
@@ -169,7 +169,7 @@ def test_what_is_over_is_cleared_away(store: MemoryStore) -> None:
         assert kv is not None
         after = kv.mod_revision
     kept = {kv.key.split("/")[4][:8] for kv in store.range(Get(KeyRange.prefix(KEYS.ranks))).kvs}
-    assert kept == {"00000003", "00000004"}, "who is slow still finds the ranks of the plan before"
+    assert kept == {"00000003", "00000004"}, "a slow member still finds the ranks of the previous plan"
     assert store.range(Get(KeyRange.prefix(KEYS.suspects))).kvs == ()
 
 
@@ -184,21 +184,21 @@ def restored(store: MemoryStore, batch: int = 1) -> tuple[PlanWriter, PlanValue,
     return planner, plan, rank
 
 
-def test_a_lost_plan_is_put_back_as_it_was(store: MemoryStore) -> None:
+def test_a_lost_plan_is_restored_unchanged(store: MemoryStore) -> None:
     planner, plan, rank = restored(store)
     planner.restore(plan, "a", rank)
     assert plan_in(store) == plan
     assert set(ranks_in(store, plan.attempt)) == {"a", "b", "c"}
 
 
-def test_who_does_not_know_all_ranks_puts_its_own_back(store: MemoryStore) -> None:
+def test_a_member_that_knows_only_its_own_rank_restores_that_rank(store: MemoryStore) -> None:
     _, plan, rank = restored(store)
     writer(store, "other").restore(plan, "a", rank)
     assert plan_in(store) == plan
     assert ranks_in(store, plan.attempt) == {"a": rank}
 
 
-def test_nothing_is_put_back_over_a_newer_plan(store: MemoryStore) -> None:
+def test_a_restore_never_overwrites_a_newer_plan(store: MemoryStore) -> None:
     planner, plan, rank = restored(store)
     writer(store, "b.1").propose(proposal(register(store, "b"), round_number=9), nproc=1)
     with pytest.raises(PlanOutdatedError):
@@ -208,7 +208,7 @@ def test_nothing_is_put_back_over_a_newer_plan(store: MemoryStore) -> None:
     assert current.round == 9
 
 
-def test_the_outcome_is_written_once_and_only_for_the_plan_that_ended_so(store: MemoryStore) -> None:
+def test_the_outcome_is_written_once_and_only_for_the_current_plan(store: MemoryStore) -> None:
     planner = writer(store)
     revision = planner.propose(proposal(register(store, "a")), nproc=1)
     succeeded = OutcomeValue(state=OutcomeState.SUCCEEDED, reason="r")
@@ -250,8 +250,8 @@ def failures_in(store: MemoryStore) -> list[str]:
     return [kv.key for kv in store.range(Get(KeyRange.prefix(KEYS.failures))).kvs]
 
 
-def test_failures_go_with_the_plan_that_answers_them_but_for_the_first(store: MemoryStore) -> None:
-    """The first one of the last round stays for who asks what failed last: an operator that was away."""
+def test_a_new_plan_deletes_earlier_failures_except_the_first(store: MemoryStore) -> None:
+    """The first failure of the last round is kept for an operator that was down."""
     members = register(store, "a", "b", "c")
     planner = writer(store)
     revision = planner.propose(proposal(members), nproc=1)
@@ -266,8 +266,8 @@ def test_failures_go_with_the_plan_that_answers_them_but_for_the_first(store: Me
     assert failures_in(store) == []
 
 
-def test_fifty_failures_of_a_large_group_stay_within_a_few_megabytes(store: MemoryStore) -> None:
-    """684 MB of 3,000 members, and etcd refuses every write at 2 GB."""
+def test_failures_of_a_large_group_take_a_few_megabytes_at_most(store: MemoryStore) -> None:
+    """Full tracebacks of 3,000 members would take 684 MB, and etcd rejects writes at 2 GB."""
     members = register(store, *(f"m{number:04d}" for number in range(300)))
     planner, revision, most = writer(store), 0, 0
     for round_number in range(1, 51):
@@ -279,10 +279,10 @@ def test_fifty_failures_of_a_large_group_stay_within_a_few_megabytes(store: Memo
             fail(store, round_number, member.name, reason="ApplicationError" if member is members[0] else PEER_LOST)
         most = max(most, sum(len(kv.value) for kv in store.range(Get(KeyRange.prefix(KEYS.failures))).kvs))
     assert len(failures_in(store)) <= 301
-    assert most * 10 < 4_000_000 * 3, "of 3,000 members"
+    assert most * 10 < 4_000_000 * 3, "for 3,000 members"
 
 
-def test_only_a_cause_is_told_at_length() -> None:
+def test_only_a_failure_that_is_a_cause_keeps_its_full_traceback() -> None:
     cause = FailureValue(
         member="a",
         round=1,

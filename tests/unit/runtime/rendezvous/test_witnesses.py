@@ -16,7 +16,7 @@ HERE = "127.0.0.1"
 
 @contextlib.contextmanager
 def listener(says: bytes | None) -> Iterator[int]:
-    """Accepts one connection and says this; None: the kernel accepts it, and nobody says anything."""
+    """Accepts one connection and sends this. With None, the kernel accepts it and nothing is sent."""
     with socket.create_server((HERE, 0)) as server:
 
         def serve() -> None:
@@ -36,40 +36,40 @@ def unused_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_a_server_that_speaks_is_a_sign_of_life() -> None:
+def test_a_response_is_a_sign_of_life() -> None:
     with listener(b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n") as port:
         assert answers([Witness(HERE, port, must_speak=True)], timeout=10.0)
 
 
-def test_in_a_pod_neither_an_accepted_nor_a_refused_connection_is() -> None:
+def test_in_a_pod_a_connection_without_a_response_is_no_sign_of_life() -> None:
     with listener(None) as port:
         assert not answers([Witness(HERE, port, must_speak=True)], timeout=0.3)
     assert not answers([Witness(HERE, unused_port(), must_speak=True)], timeout=10.0)
 
 
-def test_elsewhere_etcds_host_answers_though_etcd_hangs_or_has_ended() -> None:
+def test_outside_pods_etcds_host_is_a_sign_of_life_even_if_etcd_hangs_or_ended() -> None:
     with listener(None) as port:
         assert answers([Witness(HERE, port, must_speak=False)], timeout=10.0)
     assert answers([Witness(HERE, unused_port(), must_speak=False)], timeout=10.0)
 
 
-def test_one_of_several_is_enough() -> None:
-    silent = Witness("192.0.2.1", 2379, must_speak=True)  # TEST-NET: nobody is there
+def test_one_responding_witness_is_enough() -> None:
+    silent = Witness("192.0.2.1", 2379, must_speak=True)  # TEST-NET, where nothing listens
     assert answers([silent, Witness(HERE, unused_port(), must_speak=False)], timeout=10.0)
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 300, ""])
-def test_a_name_that_nobody_knows_is_no_sign(host: str) -> None:
+def test_an_unknown_host_name_is_no_sign_of_life(host: str) -> None:
     assert not answers([Witness(host, 1, must_speak=True)], timeout=0.2)
 
 
-def test_the_answer_comes_though_nobody_can_be_asked() -> None:
+def test_asking_without_witnesses_reports_no_sign_of_life() -> None:
     told: queue.SimpleQueue[bool] = queue.SimpleQueue()
     ask_in_background([], told.put)
     assert told.get(timeout=30) is False
 
 
-def test_in_a_pod_the_api_server_tells_elsewhere_etcds_host() -> None:
+def test_the_witness_is_the_api_server_in_a_pod_and_etcds_host_elsewhere() -> None:
     pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
     assert witnesses(pod, [("etcd", 2379)]) == (Witness("10.96.0.1", 6443, must_speak=True),)
     assert witnesses(pod | {"KUBERNETES_SERVICE_PORT": "tcp://1"}, ()) == (Witness("10.96.0.1", 443, must_speak=True),)

@@ -1,0 +1,182 @@
+"""How a member registers, finds its predecessor, and leaves."""
+
+from __future__ import annotations
+
+import pytest
+from elasticjob_runtime.contract import (
+    MemberState,
+    OutcomeState,
+    OutcomeValue,
+    SpecValue,
+)
+from elasticjob_runtime.etcd.memory_state import Revoke
+from elasticjob_runtime.membership.actions import (
+    PublishState,
+    Register,
+    Subscribe,
+)
+from elasticjob_runtime.membership.view import (
+    Role,
+)
+from elasticjob_runtime.rendezvous.registration import RECENT
+
+from tests.unit.runtime.rendezvous.sessions import KEYS, CoreDriver, FlakyStore, put_plan
+
+pytestmark = pytest.mark.usefixtures("quiet")
+
+
+def test_a_registered_member_is_in_the_view_and_holds_a_lease(store: FlakyStore) -> None:
+    core = CoreDriver(store)
+    assert core.run(Register(state=MemberState.WARMING, round=3, stores=True, reason="r")) is None
+    mine = core.view.members["a"].value
+    assert core.view.registered
+    assert (mine.state, mine.round, mine.stores) == (MemberState.WARMING, 3, True)
+    assert core.core.lease_expires_at is not None
+
+
+def test_the_predecessor_is_the_member_that_registered_just_before(store: FlakyStore) -> None:
+    for name in "abc":
+        core = CoreDriver(store, name)
+        core.join(Role.FOLLOWER)
+    assert core.view.predecessor == "b"
+    assert core.view.first_member is None, "each is compatible with its predecessor, so all are with the first"
+    assert set(core.view.members) == {"b", "c"}, "a follower watches no others"
+
+
+def test_a_member_incompatible_with_its_predecessor_learns_the_first_member(store: FlakyStore) -> None:
+    for name, nproc in (("a", 2), ("b", 1), ("c", 2)):
+        core = CoreDriver(store, name, nproc=nproc)
+        core.join(Role.FOLLOWER)
+        assert core.view.first_member is None or core.view.first_member.incarnation == "a1"
+    assert (core.view.predecessor, core.view.first_member is not None) == ("b", True)
+
+
+def test_a_predecessor_that_left_is_noticed_whenever_it_left(store: FlakyStore) -> None:
+    """If it leaves after the member registered, the watch reports it; if it left long before, its own predecessor is
+    looked up."""
+    for name in "abc":
+        core = CoreDriver(store, name)
+        core.join(Role.FOLLOWER)
+        if name == "b":
+            core.core.leave()
+    assert core.view.predecessor == "b"
+    core.run_until(lambda: "b" not in core.view.members)
+    core.core.leave()
+    for number in range(RECENT + 1):
+        store.put(KEYS.progress, str(number))
+    late = CoreDriver(store, "d")
+    late.join(Role.FOLLOWER)
+    assert late.view.predecessor == "a"
+
+
+def test_a_restarted_agent_is_not_its_own_predecessor(store: FlakyStore) -> None:
+    for name, incarnation in (("a", "1"), ("b", "1"), ("b", "2")):
+        core = CoreDriver(store, name, incarnation)
+        core.join(Role.FOLLOWER)
+    assert core.view.predecessor == "a"
+
+
+def test_changes_since_the_predecessor_registered_are_seen(store: FlakyStore) -> None:
+    """Each change since then is seen once, and nothing is repeated."""
+    first, second = CoreDriver(store, "a"), CoreDriver(store, "b")
+    first.join()
+    assert second.run(Register(reason="r")) is None
+    assert first.run(PublishState(state=MemberState.SUCCEEDED, round=1, reason="r")) is None
+    put_plan(store)
+    assert second.run(Subscribe(role=Role.FOLLOWER, reason="r")) is None
+    second.run_until(lambda: second.view.members["a"].value.state is MemberState.SUCCEEDED)
+    second.run_until(lambda: second.view.plan is not None)
+    assert second.view.members["a"].value.state is MemberState.SUCCEEDED
+    first.core.leave()
+    second.run_until(lambda: "a" not in second.view.members)
+
+
+def test_joining_takes_one_call_besides_the_lease_and_the_watch(store: FlakyStore) -> None:
+    """When a thousand agents start together, each call of one delays the others."""
+    CoreDriver(store, "a").join()
+    second = CoreDriver(store, "b")
+    before = store.calls
+    second.join(Role.FOLLOWER)
+    assert store.calls - before == 1
+    assert second.view.members["a"].value.incarnation == "a1", "as last_joined names it"
+
+
+def test_a_predecessor_that_registered_long_ago_is_read_without_history(store: FlakyStore) -> None:
+    """A watch must not replay a day of changes of a running job."""
+    CoreDriver(store, "a").join()
+    for number in range(RECENT + 1):
+        store.put(KEYS.progress, str(number))
+    store.watching_from.clear()
+    second = CoreDriver(store, "b")
+    second.join(Role.FOLLOWER)
+    assert (second.view.predecessor, set(second.view.members)) == ("a", {"a", "b"})
+    assert store.watching_from == [second.view.members["b"].create_revision + 1]
+
+
+def test_the_first_member_has_no_predecessor(store: FlakyStore) -> None:
+    core = CoreDriver(store)
+    core.join(Role.FOLLOWER)
+    assert (core.view.predecessor, core.view.first_member) == ("", None)
+
+
+def test_an_agent_sees_that_another_of_its_name_replaced_it(store: FlakyStore) -> None:
+    old, new = CoreDriver(store, "a", "1"), CoreDriver(store, "a", "2")
+    old.join()
+    new.join()
+    old.run_until(lambda: old.view.replaced_by == "a2")
+    assert new.view.registered
+
+
+def test_a_member_that_lost_its_lease_can_register_again(store: FlakyStore) -> None:
+    core = CoreDriver(store)
+    core.join()
+    own = store.get(KEYS.member("a"))
+    assert own is not None
+    store.apply(Revoke(own.lease))
+    core.run_until(lambda: not core.view.registered)
+    assert core.run(Register(reason="r")) is None
+    assert core.view.registered
+
+
+def test_a_late_report_about_an_old_lease_does_not_affect_the_new_one(store: FlakyStore) -> None:
+    core = CoreDriver(store)
+    core.join()
+    assert core.run(Register(reason="again")) is None
+    expires = core.core.lease_expires_at
+    core.core._lost(1, "expired")
+    core.core.flush()
+    assert core.core.lease_expires_at == expires is not None
+
+
+@pytest.mark.parametrize("spec", [False, True], ids=["without a spec", "with a spec"])
+def test_a_member_that_joins_after_the_end_sees_the_outcome_and_does_not_register(
+    store: FlakyStore, spec: bool
+) -> None:
+    put_plan(store)
+    store.put(KEYS.outcome, OutcomeValue(state=OutcomeState.SUCCEEDED, reason="r").to_json())
+    if spec:
+        store.put(KEYS.spec, SpecValue(min=1, max=1).to_json())
+    core = CoreDriver(store)
+    assert core.run(Register(reason="r")) is None
+    assert core.view.outcome is not None
+    assert not core.view.registered
+    assert store.get(KEYS.member("a")) is None
+    assert len(store.revoked) == 1, "its lease is revoked"
+
+
+def test_a_member_that_lost_its_lease_as_the_job_ended_sees_the_outcome(store: FlakyStore) -> None:
+    core = CoreDriver(store)
+    core.join()
+    own = store.get(KEYS.member("a"))
+    assert own is not None
+    store.apply(Revoke(own.lease))
+    store.put(KEYS.outcome, OutcomeValue(state=OutcomeState.SUCCEEDED, reason="r").to_json())
+    assert core.run(Register(round=1, reason="again")) is None
+    assert core.view.outcome is not None
+
+
+def test_leaving_revokes_the_lease(store: FlakyStore) -> None:
+    core = CoreDriver(store)
+    core.join()
+    core.core.leave()
+    assert store.get(KEYS.member("a")) is None
