@@ -16,7 +16,7 @@ import yaml
 
 from hack.cluster import ControlPlane
 from hack.support import eventually
-from tests.integration.test_chart import Release
+from tests.integration.chart import Release
 
 JOB = {
     "apiVersion": "elasticjob.dev/v1alpha1",

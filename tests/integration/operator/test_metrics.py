@@ -12,11 +12,11 @@ from collections.abc import Callable
 from prometheus_client.parser import text_string_to_metric_families
 
 from hack.support import eventually
+from tests.integration.chart import rendered
 from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
-from tests.integration.test_chart import rendered
 
 
 def figure(operator: Operator, name: str, **labels: str) -> float:

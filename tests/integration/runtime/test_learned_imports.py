@@ -17,7 +17,7 @@ from elasticjob_runtime.contract import Env, ImportsValue, Keys
 
 from hack.support import eventually
 from tests.integration.runtime.agents import SOURCE, Agent, Job
-from tests.integration.runtime.test_zygote import MODULES
+from tests.integration.runtime.launcher_harness import MODULES
 
 SLOW = {
     "slow_one/__init__.py": "import time; time.sleep(1)\n",

@@ -19,6 +19,7 @@ import pytest
 from elasticjob_runtime.etcd import connect
 
 from hack.support import eventually
+from tests.integration.runtime_torchrun.handler_members import Make, Member
 
 SCRIPT = pathlib.Path(__file__).with_name("train.py")
 RESOLVER = {"RES_OPTIONS": "timeout:1 attempts:1"}
@@ -197,3 +198,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.when == "call" and report.failed:
         item.failed_report = report  # type: ignore[attr-defined]
     return report
+
+
+@pytest.fixture
+def make(etcd: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """Members of one run, named a, b, c ... in the order of their making."""
+    monkeypatch.setenv(*next(iter(RESOLVER.items())))
+    run, members, names = secrets.token_hex(4), list[Member](), iter("abcdefgh")
+
+    def member(nodes: tuple[int, int], **conf: Any) -> Member:
+        monkeypatch.setenv("ELASTICJOB_MEMBER_ID", next(names))
+        members.append(Member(etcd, run, nodes, prefix="/handler", **conf))
+        return members[-1]
+
+    yield member
+    for one in members:
+        one.close()

@@ -1,0 +1,135 @@
+"""What is reported when worker processes fail: the error, the exit code, and which failure was the cause."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from elasticjob_runtime.contract import PEER_LOST
+
+from tests.integration.runtime.agents import Job
+from tests.integration.runtime.standalone import ELASTICRUN, TORCHRUN, Start
+
+pytestmark = pytest.mark.torch
+
+
+RECORDED = """
+import os, sys
+from torch.distributed.elastic.multiprocessing.errors import record
+
+def main():
+    raise ValueError("no such data")
+
+if __name__ == "__main__":
+    (record(main) if sys.argv[1] == "record" else main)()
+"""
+
+
+def error_file(folder: pathlib.Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(next(folder.glob("*/attempt_*/0/error.json")).read_text())
+    return found
+
+
+def test_the_error_file_is_torchelastics_with_record_and_without(start: Start, tmp_path: pathlib.Path) -> None:
+    """And torch's own reader takes it."""
+    files: dict[str, dict[str, Any]] = {}
+    for launcher, how in [(TORCHRUN, "record"), (ELASTICRUN, "record"), (ELASTICRUN, "plain")]:
+        logs = tmp_path / f"logs-{launcher}-{how}"
+        run = start(RECORDED, f"--log-dir={logs}", launcher=launcher, arguments=[how])
+        assert run.ends() == 1
+        files[f"{launcher} {how}"] = error_file(logs)
+        if launcher == ELASTICRUN:
+            assert "rank 0" in run.output
+            assert "ValueError: no such data" in run.output
+    messages = {name: file["message"] for name, file in files.items()}
+    assert {message["message"] for message in messages.values()} == {"ValueError: no such data"}
+    assert {tuple(sorted(message["extraInfo"])) for message in messages.values()} == {("py_callstack", "timestamp")}
+    for message in messages.values():
+        assert message["extraInfo"]["timestamp"].isdigit()
+        assert 'raise ValueError("no such data")' in message["extraInfo"]["py_callstack"]
+    read = (
+        "import glob, sys; from torch.distributed.elastic.multiprocessing.errors import ProcessFailure\n"
+        "f = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=sys.argv[1]); print(f.message['message'], "
+        "f.timestamp > 0)"
+    )
+    path = next((tmp_path / f"logs-{ELASTICRUN}-plain").glob("*/attempt_*/0/error.json"))
+    said = subprocess.run(
+        [sys.executable, "-c", read, str(path)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert said.stdout.strip() == "ValueError: no such data True"
+
+
+VICTIMS = """
+import os, sys, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+try:
+    for step in range(100000):
+        if rank == 1 and step == 3:
+            raise ValueError("no such data")
+        dist.all_reduce(torch.ones(1))
+finally:
+    dist.destroy_process_group()
+    if rank == 1 and sys.argv[1] == "late":
+        time.sleep(0.15)  # the others have told their failures before this rank's exception gets to the top
+"""
+
+
+@pytest.mark.parametrize("when", ["at once", "late"])
+def test_the_failure_that_is_told_is_the_cause_and_not_a_peer_that_lost_it(start: Start, when: str) -> None:
+    run = start(VICTIMS, "--nproc-per-node=3", arguments=[when])
+    assert run.ends() == 1
+    (told,) = [line for line in run.output.splitlines() if "the job failed: rank" in line and "stopping" not in line][
+        :1
+    ]
+    assert "rank 1" in told, run.output
+    assert "ValueError: no such data" in told
+
+
+@pytest.mark.parametrize("when", ["at once", "late"])
+def test_the_cause_is_told_across_members(job: Job, when: str) -> None:
+    script = job.directory / "victims.py"
+    script.write_text(VICTIMS)
+    for name in "abc":
+        job.start(name, "--start-method", "zygote", "--max-restarts", "0", nnodes="3", script=[str(script), when])
+    codes = [agent.ends(120) for agent in job.agents]
+    assert codes == [1, 1, 1], job.logs
+    outcome = job.outcome
+    assert outcome is not None
+    assert outcome.failure is not None
+    assert outcome.failure["rank"] == 1, job.logs
+    assert outcome.failure["reason"] != PEER_LOST
+    assert outcome.message.startswith(f"rank 1 on {outcome.failure['member']} failed: ValueError: no such data")
+    assert 'raise ValueError("no such data")' in outcome.failure["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "words"),
+    [
+        ("import sys; sys.exit(300)", 44, "exit code 44"),
+        ("raise KeyboardInterrupt", -2, "killed by SIGINT"),
+        (
+            "import sys\ndef hook(*_): raise OSError('hook')\nsys.excepthook = hook\nraise ValueError('first')",
+            1,
+            "ValueError: first",
+        ),
+        ("import threading\nthreading.Thread(target=lambda: 1 / 0).start()", 0, "ZeroDivisionError"),
+        (
+            "import os\nif os.fork() == 0: raise ValueError('in a child')\nos.wait(); raise KeyError('mine')",
+            1,
+            "KeyError: 'mine'",
+        ),
+    ],
+)
+def test_ends(start: Start, script: str, code: int, words: str) -> None:
+    run = start(script)
+    assert run.ends() == (1 if code else 0), run.output
+    assert words in run.output
+    if code == 1:
+        assert words in next(line for line in run.output.splitlines() if "a worker process failed:" in line)

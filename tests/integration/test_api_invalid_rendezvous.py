@@ -1,0 +1,99 @@
+"""A wrong `spec.rendezvous` or `spec.checkpoint` is rejected with its field, its value and what to do about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.manifests import Case, Cluster, api, changed, empty
+
+__all__ = ["api", "empty"]
+
+BAD = {
+    "a rendezvous that is not there": Case(
+        {"spec.rendezvous.backend": "zeus"}, ('supported values: "etcd-v3", "etcd-v2", "c10d"',)
+    ),
+    "c10d with an endpoint": Case(
+        {"spec.rendezvous": {"backend": "c10d", "endpoint": "etcd:2379"}},
+        (
+            "spec.rendezvous.endpoint",
+            "endpoint etcd:2379 is not used by backend c10d, whose workers meet at worker 0: remove it",
+        ),
+    ),
+    "c10d with an etcd": Case(
+        {"spec.rendezvous": {"backend": "c10d", "etcd": {}}}, ("but backend is c10d: remove it",)
+    ),
+    "etcd-v2 without an endpoint": Case(
+        {"spec.rendezvous.backend": "etcd-v2"},
+        ("backend etcd-v2 needs an endpoint: host:port of an etcd up to 3.5 with --enable-v2",),
+    ),
+    "an endpoint with a scheme": Case(
+        {"spec.rendezvous.endpoint": "http://etcd:2379"},
+        ("endpoint http://etcd:2379 is not host:port: write it without a scheme",),
+    ),
+    "an endpoint without a port": Case({"spec.rendezvous.endpoint": "etcd"}, ("endpoint etcd is not host:port",)),
+    "two etcds": Case(
+        {"spec.rendezvous.endpoint": "etcd:2379", "spec.rendezvous.etcd": {}},
+        ("endpoint names one that you run: remove either",),
+    ),
+    "no quantity": Case(
+        {"spec.rendezvous.etcd.resources.limits": {"cpu": "lots"}},
+        ("lots is not a quantity from 0 on: write one such as 500m, 2 or 1Gi",),
+    ),
+    "a relative directory": Case(
+        {"spec.checkpoint.directory": "out"}, ("directory out is not an absolute path below /",)
+    ),
+    "checkpoints over everything": Case(
+        {"spec.checkpoint.directory": "/"}, ("directory / is not an absolute path below /",)
+    ),
+    "no kind of volume": Case({"spec.checkpoint.volume": {}}, ("write exactly one kind of volume",)),
+    "two kinds of volume": Case(
+        {"spec.checkpoint.volume": {"emptyDir": {}, "nfs": {}}}, ("write exactly one kind of volume",)
+    ),
+    "a claim without its name": Case(
+        {"spec.checkpoint.volume": {"persistentVolumeClaim": {}}},
+        ("spec.checkpoint.volume.persistentVolumeClaim.claimName: Required",),
+    ),
+    "no port": Case(
+        {"spec.rendezvous.endpoint": "etcd:0"}, ("endpoint etcd:0 has no port from 1 to 65535: write one such as 2379",)
+    ),
+    "a port that there is not": Case(
+        {"spec.rendezvous.endpoint": "etcd:65536"}, ("endpoint etcd:65536 has no port from 1 to 65535",)
+    ),
+    "several endpoints": Case(
+        {"spec.rendezvous.endpoint": "a:2379,b:2379"}, ("endpoint a:2379,b:2379 is not host:port",)
+    ),
+    "a backend in capitals": Case(
+        {"spec.rendezvous.backend": "C10D"}, ('Unsupported value: "C10D": supported values: "etcd-v3"',)
+    ),
+    "an image with a space": Case(
+        {"spec.rendezvous.etcd.image": "etcd :3.6"}, ("image etcd :3.6 has a space in it: write one such as",)
+    ),
+    "less than no CPU": Case(
+        {"spec.rendezvous.etcd.resources.limits": {"cpu": "-1"}},
+        ("-1 is not a quantity from 0 on: write one such as 500m, 2 or 1Gi",),
+    ),
+    "requests above the limits": Case(
+        {"spec.rendezvous.etcd.resources": {"limits": {"memory": "1Gi"}, "requests": {"memory": "2Gi"}}},
+        ('requests of ["memory"] are above its limits: lower the requests or raise the limits',),
+    ),
+    "a directory that climbs": Case(
+        {"spec.checkpoint.directory": "/a/../b"}, ("directory /a/../b is not an absolute path below /", "or ..")
+    ),
+    "a directory with an end": Case(
+        {"spec.checkpoint.directory": "/a/"}, ("directory /a/ is not an absolute path", "without a / at its end")
+    ),
+    "a claim that cannot be": Case(
+        {"spec.checkpoint.volume": {"persistentVolumeClaim": {"claimName": "My Claim"}}},
+        ("claimName My Claim cannot be the name of a PersistentVolumeClaim: use a-z, 0-9, - and .",),
+    ),
+    "checkpoints in a ConfigMap": Case(
+        {"spec.checkpoint.volume": {"configMap": {"name": "c"}}}, ('unknown field "spec.checkpoint.volume.configMap"',)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD.values(), ids=BAD.keys())
+def test_bad_manifest_is_refused_with_field_value_and_remedy(empty: Cluster, case: Case) -> None:
+    refusal = empty.refusal(changed(case.changes))
+    for words in case.words:
+        assert words in refusal

@@ -1,0 +1,107 @@
+"""A wrong `spec.workers` or `spec.scaling` is rejected with its field, its value and what to do about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.manifests import WORKERS, Case, Cluster, api, changed, empty
+
+__all__ = ["api", "empty"]
+
+BAD = {
+    "too few workers": Case(
+        {f"{WORKERS}.replicas": 0}, ("spec.workers.replicas: Invalid value: 0", "greater than or equal to 1")
+    ),
+    "too many workers": Case({f"{WORKERS}.replicas": 10_001}, ("spec.workers.replicas", "less than or equal to 10000")),
+    "workers as text": Case({f"{WORKERS}.replicas": "4"}, ("spec.workers.replicas", "must be of type integer")),
+    "below the least": Case(
+        {f"{WORKERS}.minReplicas": 5}, ("replicas (4) is below minReplicas (5): raise replicas or lower minReplicas",)
+    ),
+    "above the most": Case(
+        {f"{WORKERS}.maxReplicas": 3}, ("replicas (4) is above maxReplicas (3): lower replicas or raise maxReplicas",)
+    ),
+    "bounds crossed": Case(
+        {f"{WORKERS}.minReplicas": 5, f"{WORKERS}.maxReplicas": 3},
+        (
+            "spec.workers.minReplicas: Invalid value: minReplicas (5) is above maxReplicas (3): lower minReplicas or "
+            "raise maxReplicas",
+        ),
+    ),
+    "processes unknown": Case(
+        {f"{WORKERS}.procsPerWorker": "many"},
+        ("procsPerWorker is many: write auto, cpu, gpu or a number from 1 to 1024",),
+    ),
+    "processes quoted": Case({f"{WORKERS}.procsPerWorker": "2"}, ("procsPerWorker is 2", "without quotes")),
+    "no processes": Case({f"{WORKERS}.procsPerWorker": 0}, ("procsPerWorker is 0", "from 1 to 1024")),
+    "a typing error": Case({f"{WORKERS}.replica": 4}, ('unknown field "spec.workers.replica"',)),
+    "sizes said twice": Case(
+        {f"{WORKERS}.allowedReplicas": [4], f"{WORKERS}.replicaStep": 2},
+        ("allowedReplicas and replicaStep both say which sizes are allowed: remove either",),
+    ),
+    "a size out of bounds": Case(
+        {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.allowedReplicas": [2, 8]},
+        (
+            "allowedReplicas [2, 8] are not all from minReplicas to maxReplicas (2 to 4): change either; both bounds "
+            "default to replicas",
+        ),
+    ),
+    "below all sizes": Case(
+        {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, f"{WORKERS}.allowedReplicas": [8]},
+        ("replicas (4) is below all of allowedReplicas [8]: raise replicas, or allow a smaller size",),
+    ),
+    "a step that leaves no least size": Case(
+        {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.replicaStep": 4},
+        ("minReplicas (2; default: replicas) is not a multiple of replicaStep (4): change either",),
+    ),
+    "metrics without room": Case(
+        {"spec.scaling.metrics": [{"type": "Resource"}]},
+        ("scaling.metrics need room to scale: set workers.minReplicas below workers.maxReplicas",),
+    ),
+    "half a worker": Case({f"{WORKERS}.replicas": 2.5}, ("spec.workers.replicas", "must be of type int32")),
+    "more workers than there are numbers": Case(
+        {f"{WORKERS}.replicas": 2**40}, ("spec.workers.replicas: Invalid value: 1099511627776",)
+    ),
+    "least workers none": Case(
+        {f"{WORKERS}.minReplicas": 0}, ("spec.workers.minReplicas: Invalid value: 0", "or equal to 1")
+    ),
+    "no workers": Case({"spec.workers": None}, ("spec.workers: Required value",)),
+    "workers as a list": Case({"spec.workers": []}, ("spec.workers in body must be of type object",)),
+    "processes in parts": Case(
+        {f"{WORKERS}.procsPerWorker": 1.5}, ("spec.workers.procsPerWorker in body must be of type integer",)
+    ),
+    "too many processes": Case({f"{WORKERS}.procsPerWorker": 1025}, ("procsPerWorker is 1025", "from 1 to 1024")),
+    "a size twice": Case(
+        {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, f"{WORKERS}.allowedReplicas": [2, 2, 4]},
+        ("spec.workers.allowedReplicas[1]: Duplicate value: 2",),
+    ),
+    "no size allowed": Case(
+        {f"{WORKERS}.allowedReplicas": []}, ("spec.workers.allowedReplicas", "should have at least 1 items")
+    ),
+    "a step of nothing": Case(
+        {f"{WORKERS}.replicaStep": 0}, ("spec.workers.replicaStep: Invalid value: 0", "or equal to 1")
+    ),
+    "a step above the most": Case(
+        {f"{WORKERS}.replicaStep": 8}, ("minReplicas (4; default: replicas) is not a multiple of replicaStep (8)",)
+    ),
+    "metrics between equal bounds": Case(
+        {f"{WORKERS}.minReplicas": 4, f"{WORKERS}.maxReplicas": 4, "spec.scaling.metrics": [{"type": "Resource"}]},
+        (
+            "scaling.metrics need room to scale: set workers.minReplicas below workers.maxReplicas, or remove the "
+            "metrics",
+        ),
+    ),
+    "metrics as names": Case(
+        {f"{WORKERS}.minReplicas": 1, f"{WORKERS}.maxReplicas": 8, "spec.scaling.metrics": ["cpu"]},
+        ("spec.scaling.metrics[0] in body must be of type object",),
+    ),
+    "a delay before now": Case(
+        {"spec.scaling.scaleUpDelaySeconds": -1}, ("spec.scaling.scaleUpDelaySeconds: Invalid value: -1",)
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD.values(), ids=BAD.keys())
+def test_bad_manifest_is_refused_with_field_value_and_remedy(empty: Cluster, case: Case) -> None:
+    refusal = empty.refusal(changed(case.changes))
+    for words in case.words:
+        assert words in refusal

@@ -1,0 +1,80 @@
+"""The API server accepts every valid manifest, the examples included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.manifests import GONE, POD, ROOT, TRAINER, WORKERS, Case, Cluster, api, changed, empty
+
+__all__ = ["api", "empty"]
+
+EXAMPLES = sorted(ROOT.glob("examples/**/elasticjob*.yaml"))
+
+GOOD = {
+    "the least": Case({f"{WORKERS}.replicas": GONE}),
+    "elastic": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8}),
+    "bounds at the size": Case({f"{WORKERS}.minReplicas": 4, f"{WORKERS}.maxReplicas": 4}),
+    "processes as a number": Case({f"{WORKERS}.procsPerWorker": 8}),
+    "processes for each GPU": Case({f"{WORKERS}.procsPerWorker": "gpu"}),
+    "a container of choice": Case({f"{WORKERS}.container": "trainer"}),
+    "restartPolicy Never": Case({f"{POD}.restartPolicy": "Never"}),
+    "pod fields that nobody here knows": Case({f"{POD}.aFieldOfTheFuture": {"deep": [1]}}),
+    "a volume that the template mounts": Case({f"{POD}.volumes": [{"name": "data", "emptyDir": {}}]}),
+    "nulls as generators write them": Case(
+        {"spec.workers.template.metadata.creationTimestamp": None, f"{TRAINER}.env": None, "spec.checkpoint": None}
+    ),
+    "an etcd of one's own": Case({"spec.rendezvous.endpoint": "etcd.example.com:2379"}),
+    "an etcd at an IPv6 address": Case({"spec.rendezvous.endpoint": "[fd00::1]:2379"}),
+    "a managed etcd with resources": Case(
+        {"spec.rendezvous.etcd": {"image": "etcd:3.6", "resources": {"limits": {"cpu": 2, "memory": "1Gi"}}}}
+    ),
+    "checkpoints in a claim": Case({"spec.checkpoint.volume.persistentVolumeClaim.claimName": "checkpoints"}),
+    "checkpoints where the template mounts them": Case({"spec.checkpoint.directory": "/data/run"}),
+    "c10d": Case({"spec.rendezvous.backend": "c10d"}),
+    "etcd-v2": Case({"spec.rendezvous": {"backend": "etcd-v2", "endpoint": "etcd:2379"}}),
+    "allowed sizes": Case(
+        {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, f"{WORKERS}.allowedReplicas": [2, 4, 8]}
+    ),
+    "sizes by a step": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 9, f"{WORKERS}.replicaStep": 2}),
+    "an autoscaler": Case(
+        {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, "spec.scaling.metrics": [{"type": "Resource"}]}
+    ),
+    "metrics taken away for a while": Case({"spec.scaling": {"metrics": [], "behavior": {"scaleDown": {}}}}),
+    "rules and waits": Case(
+        {
+            "spec.restartPolicy": {
+                "maxRestarts": 100,
+                "windowSeconds": 3600,
+                "rules": [{"exitCodes": [42, 143], "action": "Fail"}, {"reasons": ["OutOfMemory"], "action": "Ignore"}],
+                "backoff": {"initialSeconds": 0, "maxSeconds": 0},
+            }
+        }
+    ),
+    "no restarts": Case({"spec.restartPolicy.maxRestarts": 0}),
+    "all pods cleaned": Case({"spec.lifecycle.cleanPods": "All"}),
+    "suspended from the start": Case({"spec.lifecycle.suspend": True}),
+    "all deadlines": Case(
+        {
+            "spec.lifecycle.startupDeadlineSeconds": 60,
+            "spec.lifecycle.activeDeadlineSeconds": 60,
+            "spec.lifecycle.ttlSecondsAfterFinished": 0,
+            "spec.lifecycle.gracefulShutdownSeconds": 0,
+        }
+    ),
+    "another manager": Case({"spec.managedBy": "kueue.x-k8s.io/multikueue"}),
+    "another manager of its life": Case({"spec.lifecycle.managedBy": "kueue.x-k8s.io/multikueue"}),
+    "one manager said twice": Case({"spec.managedBy": "a.b/c", "spec.lifecycle.managedBy": "a.b/c"}),
+    "the longest name": Case({"metadata.name": "a" * 47}),
+}
+
+
+@pytest.mark.parametrize("case", GOOD.values(), ids=GOOD.keys())
+def test_good_manifest_is_taken(empty: Cluster, case: Case) -> None:
+    empty.try_to_create(changed(case.changes))
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_example_is_taken(empty: Cluster, example: Path) -> None:
+    empty.kubectl("apply", "--dry-run=server", "--filename", str(example))

@@ -1,0 +1,94 @@
+"""What the chart's roles allow, on a real API server: what the operator needs, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hack.cluster import ControlPlane
+from tests.integration.chart import Release, release
+
+__all__ = ["release"]
+
+
+@pytest.fixture(scope="module")
+def narrow(control_plane_server: ControlPlane) -> Iterator[Release]:
+    """Works in the namespace `default` alone."""
+    release = Release(control_plane_server, "watchNamespaces={default}", "crds.install=false")
+    release.install()
+    yield release
+    release.uninstall()
+
+
+NEEDED = [
+    *((verb, "elasticjobs.elasticjob.dev") for verb in ("get", "list", "watch", "delete")),
+    ("patch", "elasticjobs.elasticjob.dev/status"),
+    ("update", "elasticjobs.elasticjob.dev/finalizers"),
+    *((verb, "pods") for verb in ("get", "list", "watch", "create", "delete")),
+    *(
+        (verb, what)
+        for what in ("services", "statefulsets.apps", "horizontalpodautoscalers.autoscaling")
+        for verb in ("get", "list", "watch", "create", "patch", "delete")
+    ),
+    ("create", "events"),
+]
+
+
+NODES = [("get", "nodes"), ("list", "nodes"), ("watch", "nodes")]
+NEVER = [
+    ("get", "secrets"),
+    ("list", "secrets"),
+    ("get", "configmaps"),
+    ("create", "elasticjobs.elasticjob.dev"),
+    ("patch", "elasticjobs.elasticjob.dev"),
+    ("create", "pods/exec"),
+    ("create", "deployments.apps"),
+    ("deletecollection", "pods"),
+    ("patch", "pods"),
+    ("list", "namespaces"),
+    ("patch", "nodes"),
+    ("get", "leases.coordination.k8s.io"),
+    ("create", "leases.coordination.k8s.io"),
+    ("create", "rolebindings.rbac.authorization.k8s.io"),
+]
+
+
+@pytest.mark.parametrize(("verb", "what"), NEEDED + NODES)
+def test_operator_may_what_it_does(release: Release, verb: str, what: str) -> None:
+    assert release.may(verb, what, "anywhere")
+
+
+def test_operator_may_read_the_leases_of_kubelets_and_no_more(release: Release) -> None:
+    assert release.may("get", "leases.coordination.k8s.io", "kube-node-lease")
+    assert not release.may("update", "leases.coordination.k8s.io", "kube-node-lease")
+    assert not release.may("list", "leases.coordination.k8s.io", "kube-node-lease")
+
+
+@pytest.mark.parametrize(("verb", "what"), NEVER)
+def test_operator_may_nothing_else(release: Release, verb: str, what: str) -> None:
+    assert not release.may(verb, what, "anywhere")
+
+
+def test_operator_may_hold_its_own_lease_and_no_other(release: Release) -> None:
+    lease = "leases.coordination.k8s.io"
+    for verb in ("get", "update"):
+        assert release.may(verb, lease, release.namespace, name="ej-elasticjob")
+        assert not release.may(verb, lease, release.namespace, name="another")
+        assert not release.may(verb, lease, "kube-system", name="ej-elasticjob")
+    assert release.may("create", lease, release.namespace)
+    for verb in ("list", "delete", "patch"):
+        assert not release.may(verb, lease, release.namespace, name="ej-elasticjob")
+
+
+@pytest.mark.parametrize(("verb", "what"), NEEDED)
+def test_named_namespace_gives_rights_there_and_nowhere_else(narrow: Release, verb: str, what: str) -> None:
+    assert narrow.may(verb, what, "default")
+    assert not narrow.may(verb, what, "kube-system")
+
+
+def test_who_may_edit_a_namespace_may_run_jobs_in_it(release: Release) -> None:
+    names = release.kubectl(
+        "get", "clusterrole", "--selector=rbac.authorization.k8s.io/aggregate-to-edit=true", "--output=name"
+    )
+    assert f"{release.namespace}-ej-elasticjob-edit" in names
