@@ -37,7 +37,7 @@ class NoHeartbeats:
     def silent_since(self, _now: float) -> float | None:
         return None
 
-    def heard(self) -> tuple[int, float]:
+    def peer_round(self) -> tuple[int, float]:
         return 0, 0.0
 
     def follow(self, neighbours: Sequence[Neighbour], now: float) -> None:

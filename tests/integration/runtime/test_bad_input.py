@@ -269,6 +269,5 @@ def test_a_full_disk_gets_one_sentence() -> None:
     assert run.returncode == ExitCode.UNAVAILABLE
     assert "Traceback" not in run.stderr
     assert (
-        "this machine does not let the agent start: [Errno 2] No usable temporary directory"
-        in run.stderr.splitlines()[-1]
+        "the agent cannot start on this machine: [Errno 2] No usable temporary directory" in run.stderr.splitlines()[-1]
     )

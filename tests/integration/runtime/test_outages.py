@@ -21,7 +21,7 @@ def test_an_etcd_that_was_away_restarts_nobody(fragile_job: Job, own_etcd: EtcdS
     plan = job.plan
     assert plan is not None
     own_etcd.kill()
-    eventually(lambda: all("out of reach" in agent.output for agent in agents), what="the agents notice")
+    eventually(lambda: all("etcd is unreachable" in agent.output for agent in agents), what="the agents notice")
     if data == "lost":
         own_etcd.wipe()
     own_etcd.start()
@@ -117,7 +117,7 @@ def test_the_only_member_of_a_plan_trains_on_while_etcd_is_away(
             lambda: "probing 1 members outside the group" in agents[0].output, what=f"it asks; logs:\n{job.logs}"
         )
     else:
-        eventually(lambda: "out of reach" in agents[0].output, what="it notices")
+        eventually(lambda: "etcd is unreachable" in agents[0].output, what="it notices")
     own_etcd.start()
     eventually(
         lambda: len(job.members) == 1 + spares and job.plan == plan, what=f"all are registered again; logs:\n{job.logs}"

@@ -45,7 +45,7 @@ def test_bad_input_gets_one_sentence_and_no_traceback(jobs: Jobs, not_an_etcd: s
     cases = {
         job.start(
             "a", rdzv_conf="lease-ttl=3"
-        ): "torchrun: --rdzv-conf: unknown key 'lease-ttl' (did you mean lease_ttl?); known are ca_cert, ",
+        ): "torchrun: --rdzv-conf: unknown key 'lease-ttl' (did you mean lease_ttl?); valid keys: ca_cert, ",
         job.start(
             "b", rdzv_endpoint=not_an_etcd
         ): f"torchrun: no etcd 3.4 or newer at the endpoint: http://{not_an_etcd}: ",

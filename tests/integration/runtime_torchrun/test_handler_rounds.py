@@ -125,7 +125,7 @@ def test_a_wait_for_a_key_that_does_not_come_ends_when_it_said() -> None:
 
 
 def test_a_member_whose_workers_do_not_stop_holds_up_nobody(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "COME_BACK", 1.0)
+    monkeypatch.setattr(policy, "STOP_TIMEOUT", 1.0)
     a, b, slow = (make((2, 3)) for _ in range(3))
     together(a, b, slow)
     met = a.meet()

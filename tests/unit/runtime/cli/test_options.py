@@ -35,9 +35,9 @@ WRONG = {
     "more at least than at most": (("--nnodes=4:2", *ETCD), 2, "--nnodes=4:2: the minimum", "did you mean 2:4?"),
     "no members": (("--nnodes=0", *ETCD), 2, "--nnodes=0: the minimum must be at least 1", ""),
     "not a number of members": (("--nnodes=many", *ETCD), 2, "--nnodes=many: write a number, or MIN:MAX", ""),
-    "an unknown backend": (("--rdzv-backend=etcd3",), 2, "--rdzv-backend=etcd3: unknown backend; known are etcd-v3, c10d", ""),
-    "a signal that is none": (("--signals-to-handle=SIGTERM,SIGTREM",), 2, "'SIGTREM' is no signal", "write names such as SIGTERM,SIGINT"),
-    "a key with a slip": (("--rdzv-conf=lease_tl=5", *ETCD), 2, "unknown key 'lease_tl' (did you mean lease_ttl?)", "known are ca_cert"),
+    "an unknown backend": (("--rdzv-backend=etcd3",), 2, "--rdzv-backend=etcd3: unknown backend; use one of etcd-v3, c10d", ""),
+    "a signal that is none": (("--signals-to-handle=SIGTERM,SIGTREM",), 2, "'SIGTREM' is not a signal", "write names such as SIGTERM,SIGINT"),
+    "a key with a slip": (("--rdzv-conf=lease_tl=5", *ETCD), 2, "unknown key 'lease_tl' (did you mean lease_ttl?)", "valid keys: ca_cert"),
     "no endpoint": (("--rdzv-backend=etcd-v3",), 2, "needs --rdzv-endpoint=HOST:PORT", ""),
     "an endpoint that is none": ((*ETCD, "--rdzv-endpoint=host:port"), 2, "host:port", ""),
     "an unknown key": ((*ETCD, "--rdzv-conf=lease=3"), 2, "--rdzv-conf: unknown key 'lease'", "lease_ttl"),
@@ -71,7 +71,7 @@ WRONG = {
     "several machines without an id": ((*ETCD, "--rdzv-id=none", "--nnodes=2"), 2, "no --rdzv-id", "--rdzv-conf=prefix=/NAME"),
     "one port for all rounds": ((*ETCD, "--master-port=29500"), 2, "--master-port=29500: is for the static backend", "--port-range=LOW"),
     "a range that is none": ((*ETCD, "--port-range=30000"), 2, "--port-range: '30000' is not a range of TCP ports", "write LOW-HIGH"),
-    "log specs of one's own": ((*ETCD, "--logs-specs=mine"), 2, "--logs-specs=mine: elasticrun has torchrun's `default` only", "torchrun"),
+    "log specs of one's own": ((*ETCD, "--logs-specs=mine"), 2, "--logs-specs=mine: elasticrun supports only `default`", "torchrun"),
     "a name that is no address": ((*ETCD, "--local-addr=no.such.host.invalid"), 69, "--local-addr=no.such.host.invalid: ", "give an IP"),
     "a program and a module": ((*ETCD, "--no-python", "-m"), 2, "--no-python and --module cannot be used together", ""),
 }  # fmt: skip
@@ -93,8 +93,8 @@ def test_wrong_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (("nowhere.py",), "nowhere.py: no such script"),
         (("-m", "nowhere.train"), "-m nowhere.train: no such module"),
-        (("--no-python", "nowhere"), "nowhere: no such program, or it may not be executed"),
-        (("--no-python", "./train.py"), "./train.py: no such program, or it may not be executed"),
+        (("--no-python", "nowhere"), "nowhere: no such program, or it is not executable"),
+        (("--no-python", "./train.py"), "./train.py: no such program, or it is not executable"),
     ],
 )
 def test_scripts_that_cannot_be_run(flags: Sequence[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from elasticjob_runtime.etcd import Denied, Full, NotEtcd, StoreError, Unavailab
 from elasticjob_runtime.membership.actions import (
     PublishFailure,
 )
-from elasticjob_runtime.rendezvous.executor import StoreExecutor, retry_pause, what_it_means
+from elasticjob_runtime.rendezvous.executor import StoreExecutor, describe_error, retry_pause
 
 FAILURE = FailureValue(member="a", round=1, rank=0, local_rank=0, exit_code=1, reason="", message="")
 ACTION = PublishFailure(reason="", failure=FAILURE)
@@ -19,7 +19,7 @@ ACTION = PublishFailure(reason="", failure=FAILURE)
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (Unavailable("no answer"), "rendezvous out of reach"),
+        (Unavailable("no answer"), "etcd is unreachable"),
         (Full("database space exceeded"), "etcd takes no writes"),
         (Denied("permission denied"), "etcd refuses this member"),
         (NotEtcd("an nginx"), "no etcd 3.4 or newer"),
@@ -37,7 +37,7 @@ def test_each_store_error_is_reported_once_for_what_it_is(
     assert desk.fatal is None, "workers run"
     assert told == [str(error)], "once"
     assert caplog.text.count(words) == 1
-    assert what_it_means(error) in caplog.text
+    assert describe_error(error) in caplog.text
 
 
 def test_an_unreachable_store_is_retried_sooner_than_one_that_rejects() -> None:

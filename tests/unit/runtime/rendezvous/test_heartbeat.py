@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from elasticjob_runtime.contract import Neighbour
 from elasticjob_runtime.event_loop import EventLoop
-from elasticjob_runtime.rendezvous.heartbeat import BEAT, CALL_AGAIN, SILENT, Heartbeats
+from elasticjob_runtime.rendezvous.heartbeat import BEAT, RECONNECT, SILENT, Heartbeats
 from elasticjob_runtime.rendezvous.peers import PeerServer
 
 from hack.support import eventually
@@ -143,7 +143,7 @@ def test_a_neighbour_with_an_invalid_address_counts_as_silent(pair: Pair, addres
 def test_a_dead_connection_is_replaced(pair: Pair) -> None:
     pair.passes(BEAT, pair.b)
     pair.b.heartbeats._listeners.clear()  # a partition: neither side hears of the other's end
-    pair.passes(CALL_AGAIN + SILENT, pair.b)
+    pair.passes(RECONNECT + SILENT, pair.b)
     pair.sees(lambda: not pair.silent, pair.b)
 
 
@@ -183,28 +183,28 @@ def test_without_neighbours_there_is_no_deadline() -> None:
 
 def test_a_heartbeat_carries_the_latest_round_that_its_sender_knows(pair: Pair) -> None:
     pair.b.heartbeats.round = 3
-    pair.sees(lambda: pair.a.heartbeats.heard()[0] == 3, pair.b)
-    first = pair.a.heartbeats.heard()[1]
+    pair.sees(lambda: pair.a.heartbeats.peer_round()[0] == 3, pair.b)
+    first = pair.a.heartbeats.peer_round()[1]
     pair.passes(4 * BEAT, pair.b)
-    assert pair.a.heartbeats.heard() == (3, first), "since when, not how often"
+    assert pair.a.heartbeats.peer_round() == (3, first), "since when, not how often"
     pair.b.heartbeats.round = 4
-    pair.sees(lambda: pair.a.heartbeats.heard()[0] == 4, pair.b)
-    assert pair.a.heartbeats.heard()[1] > first
+    pair.sees(lambda: pair.a.heartbeats.peer_round()[0] == 4, pair.b)
+    assert pair.a.heartbeats.peer_round()[1] > first
 
 
 def test_the_latest_round_of_any_neighbour_counts(pair: Pair) -> None:
     other = Agent(pair.loop, "c")
     pair.a.heartbeats.follow([pair.b.as_neighbour, other.as_neighbour], pair.loop.at)
     pair.b.heartbeats.round, other.heartbeats.round = 2, 5
-    pair.sees(lambda: pair.a.heartbeats.heard()[0] == 5, pair.b, other)
+    pair.sees(lambda: pair.a.heartbeats.peer_round()[0] == 5, pair.b, other)
     pair.a.heartbeats.follow([pair.b.as_neighbour], pair.loop.at)
-    assert pair.a.heartbeats.heard()[0] == 0, "a new line has said nothing yet"
+    assert pair.a.heartbeats.peer_round()[0] == 0, "a new line has said nothing yet"
 
 
 def test_a_heartbeat_in_two_pieces_counts_once(pair: Pair) -> None:
-    line = pair.a.heartbeats._lines["b"]
-    assert pair.a.heartbeats._understands(line, b".1")
-    assert pair.a.heartbeats._understands(line, b"2\n.12")
+    line = pair.a.heartbeats._links["b"]
+    assert pair.a.heartbeats._accept_lines(line, b".1")
+    assert pair.a.heartbeats._accept_lines(line, b"2\n.12")
     assert line.round == 12
-    assert pair.a.heartbeats._understands(line, b"\nnonsense\n.\n.x\n")
+    assert pair.a.heartbeats._accept_lines(line, b"\nnonsense\n.\n.x\n")
     assert line.round == 12

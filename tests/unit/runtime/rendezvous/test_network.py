@@ -50,7 +50,7 @@ def test_a_machine_with_only_loopback_warns_to_set_local_addr(
     monkeypatch.setattr(network, "_route", lambda _family, address: "127.0.0.1" if address.startswith("127.") else "")
     monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
     assert own_address([Endpoint("127.0.0.1")], several=True) == "127.0.0.1"
-    assert "give its address with --local-addr" in caplog.text
+    assert "set the address with --local-addr" in caplog.text
 
 
 @pytest.mark.usefixtures("routed")

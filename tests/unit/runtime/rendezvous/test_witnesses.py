@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from elasticjob_runtime.rendezvous.witnesses import Witness, answers, ask_in_background, witnesses
+from elasticjob_runtime.rendezvous.witnesses import Witness, answers, probe_witnesses_in_background, witnesses
 
 HERE = "127.0.0.1"
 
@@ -65,7 +65,7 @@ def test_an_unknown_host_name_is_no_sign_of_life(host: str) -> None:
 
 def test_asking_without_witnesses_reports_no_sign_of_life() -> None:
     told: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    ask_in_background([], told.put)
+    probe_witnesses_in_background([], told.put)
     assert told.get(timeout=30) is False
 
 

@@ -87,7 +87,7 @@ class Agent:
             Callbacks(
                 on_view=lambda view: self._thread.post(lambda: self.loop.observe(view)),
                 on_done=lambda action, error: self._thread.post(lambda: self._done(action, error)),
-                on_trouble=lambda error: self._thread.post(lambda: self.loop.executor.tell_trouble(error)),
+                on_trouble=lambda error: self._thread.post(lambda: self.loop.executor.report_trouble(error)),
                 post=self._core_thread.post,
             ),
             lease_ttl=LEASE_TTL,

@@ -31,7 +31,7 @@ class Hearing:
     def silent_since(self, now: float) -> float | None:
         return min((self._heard_at[name] for name in self.silent(now)), default=None)
 
-    def heard(self) -> tuple[int, float]:
+    def peer_round(self) -> tuple[int, float]:
         latest = max((round_number for round_number, _ in self._rounds.values()), default=0)
         return latest, min((at for round_number, at in self._rounds.values() if round_number == latest), default=0.0)
 
@@ -66,8 +66,8 @@ class Hearing:
             self._ticking = False
             return
         if not self._agent.frozen:
-            before, said = self.silent(self._agent.now), self.heard()
+            before, said = self.silent(self._agent.now), self.peer_round()
             self.listen()
-            if self.silent(self._agent.now) != before or before or self.heard() != said:
+            if self.silent(self._agent.now) != before or before or self.peer_round() != said:
                 self._agent.wake()
         self._agent.clock.later(BEAT, self._tick)

@@ -37,7 +37,7 @@ from elasticjob_runtime.membership.view import (
     View,
     WorkersState,
 )
-from elasticjob_runtime.torchrun.policy import COME_BACK, Phase, TorchAgent, closes, is_spare, next_action
+from elasticjob_runtime.torchrun.policy import STOP_TIMEOUT, Phase, TorchAgent, closes, is_spare, next_action
 
 NOW = 1000.0
 FAILED = OutcomeValue(state=OutcomeState.FAILED, reason="MaxRestartsExceeded", message="rank 0 on a failed")
@@ -103,10 +103,10 @@ class TestTorchAgent:
     @pytest.mark.parametrize(
         ("before", "step", "after"),
         [
-            (Phase.WAITING, "come_back", Phase.WAITING),
-            (Phase.MEETING, "come_back", Phase.MEETING),
-            (Phase.RUNNING, "come_back", Phase.WAITING),
-            (Phase.STOPPING, "come_back", Phase.WAITING),
+            (Phase.WAITING, "on_rejoin", Phase.WAITING),
+            (Phase.MEETING, "on_rejoin", Phase.MEETING),
+            (Phase.RUNNING, "on_rejoin", Phase.WAITING),
+            (Phase.STOPPING, "on_rejoin", Phase.WAITING),
             (Phase.WAITING, "start", Phase.MEETING),
             (Phase.RUNNING, "start", Phase.RUNNING),
             (Phase.FINISHED, "start", Phase.FINISHED),
@@ -124,7 +124,7 @@ class TestTorchAgent:
     def test_steps(self, before: Phase, step: str, after: Phase) -> None:
         torch = agent(before, plan(1, "a"))
         steps = {
-            "come_back": lambda: torch.come_back(STOPPED, NOW),
+            "on_rejoin": lambda: torch.on_rejoin(STOPPED, NOW),
             "start": lambda: torch.start(plan(2, "a"), NOW),
             "stop": lambda: torch.stop(STOPPED, NOW),
             "run": lambda: torch.run(1, NOW),
@@ -140,7 +140,7 @@ class TestTorchAgent:
         assert not torch.stop(STOPPED, NOW).is_in(2)
 
     def test_a_new_plan_forgets_the_failure(self) -> None:
-        torch = agent(Phase.RUNNING, plan(1, "a")).come_back(STOPPED, NOW)
+        torch = agent(Phase.RUNNING, plan(1, "a")).on_rejoin(STOPPED, NOW)
         assert torch.workers.state is WorkersState.FAILED
         assert torch.workers.failure is STOPPED
         assert torch.start(plan(2, "a"), NOW).workers.failure is None
@@ -157,12 +157,12 @@ def test_a_newer_plan_stops_it() -> None:
 
 
 def test_workers_that_failed_are_told_of() -> None:
-    torch = agent(Phase.RUNNING, plan(1, "a", "b")).come_back(STOPPED, NOW)
+    torch = agent(Phase.RUNNING, plan(1, "a", "b")).on_rejoin(STOPPED, NOW)
     assert isinstance(act(torch, view(torch, A, B, plan=plan(1, "a", "b"))), PublishFailure)
 
 
 def test_workers_that_were_to_stop_are_no_failure() -> None:
-    torch = agent(Phase.STOPPING, plan(1, "a", "b")).come_back(STOPPED, NOW)
+    torch = agent(Phase.STOPPING, plan(1, "a", "b")).on_rejoin(STOPPED, NOW)
     assert isinstance(act(torch, view(torch, A, plan=plan(2, "a"))), StartWorkers)
 
 
@@ -206,7 +206,7 @@ class TestTimeToComeBack:
 
     seen: ClassVar[dict[str, Any]] = {"plan": plan(2, "b", "a"), "role": Role.FOLLOWER, "predecessor": "b"}
 
-    @pytest.mark.parametrize(("waited", "leaves"), [(0.0, False), (COME_BACK - 1, False), (COME_BACK, True)])
+    @pytest.mark.parametrize(("waited", "leaves"), [(0.0, False), (STOP_TIMEOUT - 1, False), (STOP_TIMEOUT, True)])
     def test_late(self, waited: float, leaves: bool) -> None:
         torch = agent(Phase.STOPPING, plan(1, "a", "b"), since=NOW - waited)
         action = act(torch, view(torch, A, B, **self.seen))
@@ -214,10 +214,10 @@ class TestTimeToComeBack:
         if leaves:
             assert action.state is MemberState.LEAVING
         else:
-            assert action.until == torch.changed_at + COME_BACK, "looks again in time"
+            assert action.until == torch.changed_at + STOP_TIMEOUT, "looks again in time"
 
     def test_back_at_last(self) -> None:
-        torch = agent(Phase.STOPPING, plan(1, "a", "b")).come_back(STOPPED, NOW)
+        torch = agent(Phase.STOPPING, plan(1, "a", "b")).on_rejoin(STOPPED, NOW)
         action = act(torch, view(torch, member("a", state=MemberState.LEAVING), B, **self.seen))
         assert isinstance(action, PublishState)
         assert action.state is MemberState.READY

@@ -57,7 +57,7 @@ class Agent:
             self,
             ports=[holder.getsockname()[1] for holder in held],
             on_trouble=self._store_trouble,
-            on_imports=lambda imports, running: self._processes.tell_imports(imports, running=running),
+            on_imports=lambda imports, running: self._processes.use_imports(imports, running=running),
         )
         self._recorder = Recorder(event_log, metrics or Metrics(), self._runner.heartbeats, config.group.nproc)
         self._processes = Processes(
@@ -134,7 +134,7 @@ class Agent:
 
     def decide(self, view: View, now: float) -> Action:
         self._recorder.observe(view, now)
-        action = self._gave_up(now) or self._decisions.decide(view, now)
+        action = self._join_timed_out(now) or self._decisions.decide(view, now)
         if isinstance(action, PublishFailure):
             ran = self._progress.ran_seconds(now)
             failure = dataclasses.replace(action.failure, step=self._progress.step, ran_seconds=ran)
@@ -155,7 +155,7 @@ class Agent:
             self._processes.group.check_handlers()
         if view.plan is not None and (before.plan is None or before.plan.round != view.plan.round):
             self._processes.group.check_handlers()
-            self._processes.tell_plan(view.plan)
+            self._processes.send_plan(view.plan)
             self._publish_imports()
 
     def _store_trouble(self, trouble: str) -> None:
@@ -175,7 +175,7 @@ class Agent:
         self._processes.keep_imports(imports)
 
     def _progressed(self, progress: ProgressValue) -> None:
-        self._progress.told(progress, self._processes.workers.round)
+        self._progress.set_progress(progress, self._processes.workers.round)
         self._recorder.progressed(progress)
 
     def _reported(self, report: WorkerReport) -> None:
@@ -186,7 +186,7 @@ class Agent:
     def _tick_progress(self, now: float) -> None:
         running = self._processes.workers.state is WorkersState.RUNNING
         if not running:
-            self._processes.hear_last_words()  # their last progress is published before the end of the job
+            self._processes.read_last_reports()  # their last progress is published before the end of the job
             self._progress.ended()
         elif why := self._progress.hang(now):
             self._processes.group.fail_hung(why, now)
@@ -201,7 +201,7 @@ class Agent:
         waits = not self._processes.workers.round and self._runner.loop.store_view.plan is None
         return self._started_at + self._config.member.join_timeout if waits else None
 
-    def _gave_up(self, now: float) -> Exit | None:
+    def _join_timed_out(self, now: float) -> Exit | None:
         deadline = self._join_deadline()
         if deadline is None or now < deadline:
             return None

@@ -103,16 +103,16 @@ class Processes:
             self._launcher.stores.enter(plan.round, leads=plan.value.leader == self._config.member.settings.me)
         self.group.start(plan, now)
 
-    def tell_plan(self, plan: Plan) -> None:
+    def send_plan(self, plan: Plan) -> None:
         """Sends a new plan to the workers that follow plans. Without a rank in it, prepares what comes next: stores for
         later rounds and, if no worker has run yet, workers that may join."""
         if plan.rank is None and self._launcher.stores is not None:
             self._launcher.stores.enter(plan.round, leads=False)
         if plan.rank is None and not self.workers.round:
             self._expect_to_join(plan.value)
-        self._reports.tell_plan(plan.value, plan.rank.group_rank if plan.rank is not None else None)
+        self._reports.send_plan(plan.value, plan.rank.group_rank if plan.rank is not None else None)
 
-    def hear_last_words(self) -> None:
+    def read_last_reports(self) -> None:
         """Reads reports that workers sent before they ended and that are still unread."""
         self._reports.drain()
 
@@ -152,7 +152,7 @@ class Processes:
         fit = [name for name in known.fork_safe if len(name) <= MAX_IMPORT_LENGTH]
         return ImportsValue(fit=fit[: max(0, MAX_IMPORTS - len(late) - len(reads))], late=late, reads=reads)
 
-    def tell_imports(self, imports: ImportsValue | None, *, running: bool) -> None:
+    def use_imports(self, imports: ImportsValue | None, *, running: bool) -> None:
         """Takes the imports that another member found and published. `running`: the others train already and must not
         wait while this member imports."""
         if isinstance(self._launcher, ZygoteLauncher):

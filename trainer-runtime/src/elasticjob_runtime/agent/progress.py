@@ -61,7 +61,7 @@ class Progress:
         if report.phase == "step":
             self._steps.add(report.step, now)
 
-    def told(self, progress: ProgressValue, round_number: int) -> None:
+    def set_progress(self, progress: ProgressValue, round_number: int) -> None:
         """Rank 0 has reported `progress`."""
         self._news = dataclasses.replace(progress, round=round_number)
 

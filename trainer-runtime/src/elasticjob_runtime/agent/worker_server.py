@@ -69,11 +69,11 @@ class WorkerServer:
         self._meter = RateMeter()
         event_loop.add_reader(self._listener.fileno(), self._accept)
 
-    def tell_plan(self, plan: PlanValue, group_rank: int | None) -> None:
+    def send_plan(self, plan: PlanValue, group_rank: int | None) -> None:
         """Sends `plan` to all workers that sent hello; one that connects later receives it after its hello.
         `group_rank` None: this agent is not in the plan."""
-        told = ("round", "size", "world_size", "master_addr", "master_port", "restart_count", "reason", "message")
-        self._plan = {"type": "plan", "group_rank": group_rank, **{name: getattr(plan, name) for name in told}}
+        sent = ("round", "size", "world_size", "master_addr", "master_port", "restart_count", "reason", "message")
+        self._plan = {"type": "plan", "group_rank": group_rank, **{name: getattr(plan, name) for name in sent}}
         for fd in list(self._followers):
             _send(self._connections[fd], self._plan)
 

@@ -48,9 +48,9 @@ class _Parser(argparse.ArgumentParser):
 
     def _meant(self, message: str) -> str:
         """Suggestions for unrecognized flags."""
-        _, told, unknown = message.partition("unrecognized arguments: ")
+        _, found, unknown = message.partition("unrecognized arguments: ")
         known = list(self._option_string_actions)
-        near = [did_you_mean(word.partition("=")[0], known) for word in unknown.split()] if told else []
+        near = [did_you_mean(word.partition("=")[0], known) for word in unknown.split()] if found else []
         return "".join(near)
 
 

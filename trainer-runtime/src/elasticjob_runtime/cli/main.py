@@ -66,11 +66,11 @@ def _for_torchrun(args: argparse.Namespace) -> bool:
         return False
     if args.rdzv_backend not in TORCH_BACKENDS:
         known = ", ".join((OWN_BACKEND, *TORCH_BACKENDS))
-        raise options.UsageError(f"--rdzv-backend={args.rdzv_backend}: unknown backend; known are {known}")
-    return not _alone(args)
+        raise options.UsageError(f"--rdzv-backend={args.rdzv_backend}: unknown backend; use one of {known}")
+    return not _is_single_member(args)
 
 
-def _alone(args: argparse.Namespace) -> bool:
+def _is_single_member(args: argparse.Namespace) -> bool:
     """Whether this is a plain `elasticrun train.py`: one member, and no rendezvous is configured."""
     least, most = options.min_max(args.nnodes)
     return args.rdzv_backend == "static" and not args.rdzv_endpoint and least == most == 1 and args.master_port is None
@@ -102,11 +102,11 @@ def _run(args: argparse.Namespace) -> int:
         agent = Agent(config, store, environment, timeline, metrics)
     except OSError as error:  # the temporary folder is full, no descriptors are left, or the interpreter may not be run
         hint = (
-            "; TMPDIR names another temporary folder"
+            "; set TMPDIR to use another temporary directory"
             if error.errno in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT)
             else ""
         )
-        reason = f"this machine does not let the agent start: {descriptors.explain(error)}{hint}"
+        reason = f"the agent cannot start on this machine: {descriptors.explain(error)}{hint}"
         raise options.UsageError(reason, ExitCode.UNAVAILABLE) from error
     if server is not None:
         server.start()  # starts a thread, so only after the agent has forked
@@ -120,7 +120,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
     """Builds the configuration and the store from the flags. Raises UsageError."""
-    least, most = (1, 1) if args.standalone or _alone(args) else options.min_max(args.nnodes)
+    least, most = (1, 1) if args.standalone or _is_single_member(args) else options.min_max(args.nnodes)
     if args.max_restarts < 0:
         raise options.UsageError(f"--max-restarts={args.max_restarts}: must be 0 or more")
     options.refuse_unsupported(args)
@@ -173,7 +173,7 @@ def _configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
 
 def _store(args: argparse.Namespace, conf: RendezvousConf, *, several: bool) -> tuple[Store, str, str]:
     """Returns (store, run id, own address). `several`: the group may have more than one member."""
-    if args.standalone or _alone(args):
+    if args.standalone or _is_single_member(args):
         return MemoryStore(), str(uuid.uuid4()), network.LOOPBACK
     endpoint: str = args.rdzv_endpoint
     if not endpoint:

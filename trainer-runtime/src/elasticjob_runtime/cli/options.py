@@ -90,7 +90,7 @@ def rendezvous_conf(text: str) -> RendezvousConf:
     if unknown:
         known = sorted({*RENDEZVOUS_KEYS, *CONF_KEYS})
         raise UsageError(
-            f"--rdzv-conf: unknown key {unknown[0]!r}{did_you_mean(unknown[0], known)}; known are {', '.join(known)}"
+            f"--rdzv-conf: unknown key {unknown[0]!r}{did_you_mean(unknown[0], known)}; valid keys: {', '.join(known)}"
         )
     return RendezvousConf(
         prefix=prefix,
@@ -104,18 +104,17 @@ def run_id(text: str, prefix: str, *, several: bool) -> str:
     """Checks --rdzv-id. `several`: the group may have more than one member."""
     if not text.strip() or "/" in text:
         raise UsageError(
-            f"--rdzv-id={text}: must be a name without a slash: the keys of a job are below <prefix>/<rdzv-id>/"
+            f"--rdzv-id={text}: must be a name without a slash, because the job's keys are below <prefix>/<rdzv-id>/"
         )
     if text != "none":
         return text
     if several and prefix == DEFAULT_PREFIX:
         raise UsageError(
-            "no --rdzv-id: every job without one would meet in the same place of this etcd. Give each job an id of "
-            "its own, the same for "
-            "all its members; who starts the launcher cannot (accelerate launch) gives --rdzv-conf=prefix=/NAME, or "
-            "PET_RDZV_ID"
+            "no --rdzv-id: jobs without an id share the same keys in etcd and would join each other. Give each job its "
+            "own id, the same for all its members; if your launcher has no such flag (accelerate launch), use "
+            "--rdzv-conf=prefix=/NAME or PET_RDZV_ID"
         )
-    logger.warning("no --rdzv-id: every job without one meets in the same place of this etcd")
+    logger.warning("no --rdzv-id: jobs without an id share the same keys in etcd")
     return text
 
 
@@ -146,22 +145,21 @@ def port_range(text: str | None, flag: str = "--port-range") -> PortRange | None
 def refuse_unsupported(args: argparse.Namespace) -> None:
     """Rejects the torchrun flags that elasticrun cannot honour."""
     if args.numa_binding is not None:
-        raise UsageError("--numa-binding is not supported by elasticrun; leave it out, or use torchrun")
+        raise UsageError("--numa-binding is not supported by elasticrun; leave the flag out, or use torchrun")
     if args.logs_specs not in (None, "default"):
         raise UsageError(
-            f"--logs-specs={args.logs_specs}: elasticrun has torchrun's `default` only; leave it out, or use torchrun"
+            f"--logs-specs={args.logs_specs}: elasticrun supports only `default`; leave the flag out, or use torchrun"
         )
     if args.master_port is None:
         return
     if args.standalone:
         logger.warning(
-            "--master-port has no effect with --standalone: the port is any free one, or one of --port-range"
+            "--master-port has no effect with --standalone: elasticrun uses any free port, or one from --port-range"
         )
     else:
         raise UsageError(
-            f"--master-port={args.master_port}: is for the static backend. With etcd-v3 every restart has a port of "
-            "its own, so that no "
-            "worker meets an old store; --port-range=LOW-HIGH says from where they are taken"
+            f"--master-port={args.master_port}: is for the static backend. With etcd-v3, every restart uses another "
+            "port, so that no worker connects to an old store; choose the ports with --port-range=LOW-HIGH"
         )
 
 
@@ -191,7 +189,7 @@ def crash_limits(args: argparse.Namespace, conf: RendezvousConf) -> CrashLimits:
 def hang_limits(args: argparse.Namespace, conf: RendezvousConf) -> HangLimits:
     factor: float = args.hang_factor
     if not math.isfinite(factor) or 0 != factor < 1:
-        raise UsageError(f"--hang-factor={factor:g}: must be 1 or more, or 0 for no such rule")
+        raise UsageError(f"--hang-factor={factor:g}: must be 1 or more, or 0 to disable hang detection")
     return HangLimits(factor=factor, least=conf.hang_min)
 
 
@@ -254,7 +252,7 @@ def _ask_torch(kind: str) -> int:
     count = int(result.stdout) if result.returncode == 0 and result.stdout.strip().isdigit() else 0
     if not count:
         why = result.stderr.strip().rsplit("\n", 1)[-1] or "torch sees none on this machine"
-        raise UsageError(f"--nproc-per-node={kind}: no such device: {why}")
+        raise UsageError(f"--nproc-per-node={kind}: no such device found: {why}")
     return count
 
 
@@ -267,7 +265,7 @@ def command(args: argparse.Namespace) -> Command:
                 "--no-python and --module cannot be used together: the first runs a program, the second a Python module"
             )
         if shutil.which(script) is None:
-            raise UsageError(f"{script}: no such program, or it may not be executed", ExitCode.NO_SCRIPT)
+            raise UsageError(f"{script}: no such program, or it is not executable", ExitCode.NO_SCRIPT)
         return Command(arguments=[script, *args.training_script_args])
     if not args.module and not Path(script).exists():
         raise UsageError(f"{script}: no such script (in {Path.cwd()})", ExitCode.NO_SCRIPT)
@@ -305,7 +303,9 @@ def leave_on(text: str) -> frozenset[int]:
     """Parses --signals-to-handle."""
     names = [name.strip() for name in text.split(",")]
     if unknown := [name for name in names if not name.startswith("SIG") or name not in signal.Signals.__members__]:
-        raise UsageError(f"--signals-to-handle={text}: {unknown[0]!r} is no signal; write names such as SIGTERM,SIGINT")
+        raise UsageError(
+            f"--signals-to-handle={text}: {unknown[0]!r} is not a signal; write names such as SIGTERM,SIGINT"
+        )
     return frozenset(signal.Signals[name] for name in names)
 
 

@@ -25,7 +25,7 @@ class Delivery:
             try:
                 self._callback(item)
             except Exception:
-                log.exception("the callback of a watch failed; the watch goes on")
+                log.exception("the callback of a watch failed; the watch continues")
 
     def stop(self) -> None:
         with self._lock:

@@ -266,7 +266,7 @@ class Connection:
     def _fill_head(self, end: float) -> None:
         """Reads more of a chunk's size or of the trailers, which are short. Raises the errors of `read_part`."""
         if len(self._buffer) > _HEAD_LIMIT:
-            raise AnswerLost(f"the answer is garbled: {_quote(self._buffer)} goes on for too long")
+            raise AnswerLost(f"the answer is garbled: {_quote(self._buffer)} is too long")
         self._fill(end, resumable=True)
 
     def _ready(self, end: float) -> socket.socket:

@@ -21,7 +21,7 @@ class HistoryGone(StoreError):
 
 class Behind(StoreError):
     """The member does not know a revision that this watch has seen. Either it lags behind or the store has lost its
-    data; a linearizable read tells which."""
+    data; a linearizable read distinguishes the two."""
 
 
 class Cursor:
@@ -114,7 +114,7 @@ class Cursor:
         """Whether a member with this header is at an earlier point than the watch, or in another cluster.
 
         A member may only lag behind. But if the header comes from a linearizable read, the store has lost its data. (A
-        new store that has already passed the old one's revision and raft term cannot be told apart from it.)
+        new store that has already passed the old one's revision and raft term looks the same as the old one.)
         """
         return self._is_before(header, self._known)
 

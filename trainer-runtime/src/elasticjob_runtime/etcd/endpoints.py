@@ -61,7 +61,9 @@ def _parse_endpoint(text: str, protocol: str, default_port: int) -> Endpoint:
     host, port = _split_port(rest)
     if (":" in host or rest.startswith("[")) and not _is_ipv6(host):
         what = "brackets" if rest.startswith("[") else "more than one colon"
-        raise ValueError(f"etcd endpoint {text!r} has {what} and is no IPv6 address; expected host:port or [IPv6]:port")
+        raise ValueError(
+            f"etcd endpoint {text!r} has {what} and is not an IPv6 address; expected host:port or [IPv6]:port"
+        )
     if not host or any(c.isspace() for c in rest) or any(c in host for c in "[]"):
         raise ValueError(f"etcd endpoint {text!r} has no usable host; expected host:port")
     if port and not (port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65536):

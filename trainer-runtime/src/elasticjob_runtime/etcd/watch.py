@@ -32,7 +32,7 @@ _OPEN_TIMEOUT = 3.0
 _PROBE_TIMEOUT = 3.0
 _STALL_GRACE = 1.0
 _LONGEST_MESSAGE = 1 << 26
-# Tells the member to end the stream, instead of falling silent, when it has lost its cluster's leader.
+# Asks the etcd member to end the stream, instead of falling silent, when it has lost its cluster's leader.
 _HEADERS = "Grpc-Metadata-hasleader: true\r\nConnection: close\r\n"
 # Without `close`, etcd's HTTP server may discard the part of the body that it has not read when it starts to answer. On
 # a busy server, about one watch in a hundred loses some of its ranges.
@@ -143,18 +143,18 @@ class EtcdWatch:
                 if update is not None:
                     self._deliver(update)
             if cursor.ready:
-                probe = self._look_after(endpoint, probe, now, heard=bool(messages))
+                probe = self._look_after(endpoint, probe, now, received=bool(messages))
 
-    def _look_after(self, endpoint: Endpoint, probe: _Probe, now: float, *, heard: bool) -> _Probe:
+    def _look_after(self, endpoint: Endpoint, probe: _Probe, now: float, *, received: bool) -> _Probe:
         """Probes the stream if due, and returns the next probe. Raises Unavailable if the stream is dead."""
-        if heard:
+        if received:
             self._on_life(now)
         if probe.stall is not None and now >= probe.stall.at:
             if not probe.stall.is_over(self._cursor):
                 self._cursor.recount()
                 raise Unavailable("the watch does not bring what was written")
             probe = _Probe(probe.at, None)
-        if heard:
+        if received:
             return _Probe(self._next_probe(), probe.stall)
         if now >= probe.at:
             stall = probe.stall or self._probe(endpoint)  # another probe does not extend its deadline

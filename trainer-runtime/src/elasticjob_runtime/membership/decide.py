@@ -79,14 +79,15 @@ def _end_with_job(view: View, _now: float) -> Action | None:
 
 
 def _leave(view: View, now: float) -> Action | None:
-    """Tells the other members first, so that they continue at once; then gives the worker processes time to save."""
+    """Announces it to the other members first, so that they continue at once; then gives the worker processes time to
+    save."""
     since = view.leaving_since
     if since is None:
         return None
     me = view.me
-    told = not view.store.registered or (me is not None and me.value.state is MemberState.LEAVING)
+    announced = not view.store.registered or (me is not None and me.value.state is MemberState.LEAVING)
     give_up = since + view.settings.leave_timeout
-    if not told and now < give_up:
+    if not announced and now < give_up:
         return PublishState(
             state=MemberState.LEAVING, round=view.workers.round, until=give_up, reason="leaving the job"
         )

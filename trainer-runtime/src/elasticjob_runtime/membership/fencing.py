@@ -1,8 +1,8 @@
 """Fencing: when an agent must stop its workers because other members train without it, or may do so. Pure.
 
 An unreachable store must not stop training, but two groups must not train for long either: both would write
-checkpoints. An agent tells the two cases apart by what it can still reach: neighbours, whose heartbeats carry the round
-of the plan that they know; the members that it knew outside its group; and witnesses beyond the job
+checkpoints. An agent distinguishes the two cases by what it can still reach: neighbours, whose heartbeats carry the
+round of the plan that they know; the members that it knew outside its group; and witnesses beyond the job
 (rendezvous/witnesses.py). docs/design/0002-rendezvous.md lists the cases.
 """
 

@@ -107,13 +107,13 @@ class RendezvousCore:
         self._store = store
         self._keys = keys
         self._me = me
-        self._tell = callbacks
+        self._callbacks = callbacks
         self._clock = clock
         self._cache = StoreCache(keys)
         self._registration = Registration(store, keys, me, member, lease_ttl)
         self._plans = PlanWriter(store, keys, f"{me}.{member.incarnation}", batch=batch, wall_clock=wall_clock)
         self._first_member: MemberValue | None = None
-        self._arrival: JoinResult | None = None
+        self._joined: JoinResult | None = None
         """Set while the cache holds exactly what registering read, and nothing is watched yet."""
         self._watch: Watch | None = None
         self._watches = 0
@@ -150,9 +150,9 @@ class RendezvousCore:
                 self._stale = True  # the decision was based on an older state of the store
             self._refused = self._refused or is_final(error)
             self.flush()
-            self._tell.on_done(action, error)
+            self._callbacks.on_done(action, error)
         else:
-            self._taken()
+            self._write_succeeded()
             self._awaited = _Awaited(action, key, revision, self._clock() + CATCH_UP)
             self._stale = self._stale or (bool(key) and self._watch is None)  # no watch would show it
             self.flush()
@@ -168,7 +168,7 @@ class RendezvousCore:
                 self._publish()
         except StoreError as error:
             self._retry_at = self._clock() + (RETRY_REFUSED if is_final(error) else RETRY)
-            self._tell.on_trouble(error)
+            self._callbacks.on_trouble(error)
             return
         self._retry_at = None
         if self._awaited is not None and self._cache.shows(self._awaited.key, self._awaited.revision):
@@ -187,22 +187,22 @@ class RendezvousCore:
             self._store.put(self._keys.progress, progress.to_json())
         except StoreError as error:
             self._refused = self._refused or is_final(error)
-            self._tell.on_trouble(error)
+            self._callbacks.on_trouble(error)
         else:
-            self._taken()
+            self._write_succeeded()
 
-    def _taken(self) -> None:
+    def _write_succeeded(self) -> None:
         """A write succeeded."""
         if self._refused:
             self._refused = False
-            self._tell.on_trouble(None)
+            self._callbacks.on_trouble(None)
 
     def put_imports(self, imports: ImportsValue) -> None:
         """Best effort."""
         try:
             self._store.put(self._keys.imports, imports.to_json())
         except StoreError as error:
-            self._tell.on_trouble(error)
+            self._callbacks.on_trouble(error)
 
     def leave(self) -> None:
         """Revokes the lease, so that the others need not wait until it expires."""
@@ -246,16 +246,16 @@ class RendezvousCore:
         return self._keys.plan, self._plans.propose(action, nproc, known.attempt if known else "", kept)
 
     def _publish_suspicion(self, action: PublishSuspicion) -> tuple[str, int]:
-        said = dataclasses.replace(action.suspicion, time=time.time())
-        key = self._keys.suspicion(said.round, said.suspect, said.by)
-        operation = Delete(KeyRange(key)) if action.retract else Put(key, said.to_json())
+        suspicion = dataclasses.replace(action.suspicion, time=time.time())
+        key = self._keys.suspicion(suspicion.round, suspicion.suspect, suspicion.by)
+        operation = Delete(KeyRange(key)) if action.retract else Put(key, suspicion.to_json())
         return key, self._store.txn([], [operation]).revision
 
     def _finish_awaited(self, error: StoreError | None) -> None:
         assert self._awaited is not None
         action = self._awaited.action
         self._awaited = None
-        self._tell.on_done(action, error)
+        self._callbacks.on_done(action, error)
 
     def _catch_up(self) -> None:
         """Reads all keys instead of waiting: the watch lags, or the store was replaced and counts revisions from the
@@ -272,15 +272,13 @@ class RendezvousCore:
 
     def _register(self, action: Register) -> None:
         def on_lost(number: int, reason: str) -> None:
-            self._tell.post(lambda: self._lost(number, reason))
+            self._callbacks.post(lambda: self._lost(number, reason))
 
-        self._arrival = arrival = self._registration.register(action.state, action.round, action.stores, on_lost)
-        self._cache.replace(
-            arrival.kvs, arrival.revision, self._clock(), watched_ranges(self._keys, None, self._me, "")
-        )
+        self._joined = joined = self._registration.register(action.state, action.round, action.stores, on_lost)
+        self._cache.replace(joined.kvs, joined.revision, self._clock(), watched_ranges(self._keys, None, self._me, ""))
         self._stale, self._changed = self._role is not None, True
-        imports = self._cache.parse(arrival.imports, ImportsValue) if arrival.imports is not None else None
-        self._tell.on_imports(imports, self._cache.plan is not None)
+        imports = self._cache.parse(joined.imports, ImportsValue) if joined.imports is not None else None
+        self._callbacks.on_imports(imports, self._cache.plan is not None)
         if self._role is not None:
             self._subscribe(self._role, self._predecessor)
 
@@ -293,41 +291,41 @@ class RendezvousCore:
     # -- watching
 
     def _subscribe(self, role: Role, predecessor: str) -> None:
-        arrival = self._arrival
+        joined = self._joined
         if role is Role.FOLLOWER and not predecessor and not self._cache.plan_revision:
-            predecessor = self._who_came_before()
-        elif arrival is not None and role is Role.FOLLOWER and predecessor:
-            self._meet(predecessor)
+            predecessor = self._find_predecessor()
+        elif joined is not None and role is Role.FOLLOWER and predecessor:
+            self._cache_member(predecessor)
         self._role, self._predecessor = role, predecessor
-        if arrival is None or arrival is not self._arrival or role is not Role.FOLLOWER:
+        if joined is None or joined is not self._joined or role is not Role.FOLLOWER:
             self._stale = True
             self._read_again()
             return
-        self._arrival, self._stale, self._changed = None, False, True
-        before = arrival.before_key
-        since = before.mod_revision if before is not None and predecessor == arrival.before else arrival.revision
+        self._joined, self._stale, self._changed = None, False, True
+        before = joined.before_key
+        since = before.mod_revision if before is not None and predecessor == joined.before else joined.revision
         self._watch_from(since + 1, watched_ranges(self._keys, role, self._me, predecessor))
 
-    def _who_came_before(self) -> str:
+    def _find_predecessor(self) -> str:
         """Returns the member that registered just before this one. As long as each member is compatible with the one
         before it, all are compatible with the very first; if that is in doubt, also reads the first member."""
-        if self._arrival is not None:
-            before, mine = self._arrival.before, self._registration.member
+        if self._joined is not None:
+            before, mine = self._joined.before, self._registration.member
             if not before:
                 return ""
-            other = self._meet(before) if before != self._me else None
+            other = self._cache_member(before) if before != self._me else None
             if other is not None and (other.nproc, other.contract) == (mine.nproc, mine.contract):
                 return before
-        self._arrival = None
+        self._joined = None
         before, first = self._registration.neighbours()
         self._first_member = self._cache.parse(first, MemberValue) if first else None
         return before
 
-    def _meet(self, name: str) -> MemberValue | None:
+    def _cache_member(self, name: str) -> MemberValue | None:
         """Adds one member's key to the cache: as it was read while registering, or else with a read of its own."""
-        arrival = self._arrival
-        told = arrival.before_key if arrival is not None and name == arrival.before else None
-        kv = told or self._store.get(self._keys.member(name))
+        joined = self._joined
+        known = joined.before_key if joined is not None and name == joined.before else None
+        kv = known or self._store.get(self._keys.member(name))
         if kv is None:
             return None
         self._cache.add(kv, self._clock())
@@ -335,7 +333,7 @@ class RendezvousCore:
 
     def _read_again(self) -> None:
         """Reads all watched keys at one revision and watches from there. Without a role it does not watch yet."""
-        self._arrival = None
+        self._joined = None
         ranges = watched_ranges(self._keys, self._role, self._me, self._predecessor)
         result = self._store.txn([], [Get(wanted) for wanted in ranges])
         kvs: list[KeyValue] = [kv for read in result.reads for kv in read]
@@ -350,14 +348,14 @@ class RendezvousCore:
         self._watches += 1
         number = self._watches
         self._watch = self._store.watch(
-            ranges, revision, lambda update: self._tell.post(lambda: self._take(number, update))
+            ranges, revision, lambda update: self._callbacks.post(lambda: self._on_watch(number, update))
         )
 
-    def _take(self, watch: int, update: WatchUpdate | WatchFailure) -> None:
+    def _on_watch(self, watch: int, update: WatchUpdate | WatchFailure) -> None:
         if watch != self._watches:
             return
         if isinstance(update, WatchFailure):
-            self._tell.on_trouble(update.error)
+            self._callbacks.on_trouble(update.error)
             if not isinstance(update.error, Unavailable):  # this watch will not recover by itself
                 self._stale = True
                 self._retry_at = self._clock() + RETRY_REFUSED
@@ -365,11 +363,11 @@ class RendezvousCore:
         self._cache.apply(update, self._clock())
         self._changed = True
         if not self._refused:
-            self._tell.on_trouble(None)
+            self._callbacks.on_trouble(None)
 
     def _publish(self) -> None:
         self._ranks.load(self._cache, self._registration.member.incarnation, everybody=self._role is Role.PLANNER)
-        self._tell.on_view(
+        self._callbacks.on_view(
             self._cache.view(
                 me=self._me,
                 incarnation=self._registration.member.incarnation,

@@ -31,7 +31,7 @@ def retry_pause(error: StoreError, tries: int) -> float:
     return pauses[min(tries, len(pauses) - 1)]
 
 
-def what_it_means(error: StoreError) -> str:
+def describe_error(error: StoreError) -> str:
     """Describes the error in a few words, for the person who has to fix it."""
     match error:
         case Denied():
@@ -41,7 +41,7 @@ def what_it_means(error: StoreError) -> str:
         case NotEtcd():
             return "no etcd 3.4 or newer at the endpoint"
         case _:
-            return "etcd does not take what this member writes" if is_final(error) else "rendezvous out of reach"
+            return "etcd does not take what this member writes" if is_final(error) else "etcd is unreachable"
 
 
 class StoreExecutor:
@@ -93,15 +93,15 @@ class StoreExecutor:
         else:
             self._retry_at = self._clock() + retry_pause(error, self._tries)
             self._tries += 1
-            self.tell_trouble(error)
+            self.report_trouble(error)
 
-    def tell_trouble(self, error: StoreError | None) -> None:
+    def report_trouble(self, error: StoreError | None) -> None:
         """`error` None: the store works."""
         text = str(error) if error else ""
         if text != self.trouble:
             self.trouble = text
             self._on_trouble(text)
             if error:
-                logger.warning("%s: %s (trying again; running workers go on)", what_it_means(error), error)
+                logger.warning("%s: %s (retrying; running workers continue)", describe_error(error), error)
             else:
-                logger.info("rendezvous reached again")
+                logger.info("etcd is reachable again")

@@ -30,7 +30,7 @@ SILENT = 1.0
 """s without a heartbeat after which a neighbour is suspected. Longer: fewer false alarms on a busy machine; shorter:
 earlier detection."""
 
-CALL_AGAIN = 2.0
+RECONNECT = 2.0
 """s without a heartbeat after which the connection is opened again: after a partition, TCP may take a minute to resume
 the old one."""
 
@@ -38,12 +38,12 @@ _LONGEST_LINE = 1024
 
 
 @dataclasses.dataclass(slots=True)
-class _Line:
+class _Link:
     """The connection to one neighbour."""
 
     neighbour: Neighbour
-    heard_at: float
-    called_at: float
+    last_heartbeat_at: float
+    connected_at: float
     connection: socket.socket | None = None
     closed: bool = False
     rest: bytes = b""
@@ -61,37 +61,39 @@ class Heartbeats:
     def __init__(self, event_loop: EventLoop) -> None:
         self._event_loop = event_loop
         self._listeners: list[socket.socket] = []
-        self._lines: dict[str, _Line] = {}
+        self._links: dict[str, _Link] = {}
         self._followed: tuple[Neighbour, ...] = ()
-        self._beat_at = 0.0
+        self._next_beat = 0.0
         self.round = 0
         """The round of the plan that this agent knows."""
 
     @property
     def deadline(self) -> float | None:
         """Monotonic time of the next `tick` that has something to do; None: no listeners and no neighbours."""
-        return self._beat_at if self._listeners or self._lines else None
+        return self._next_beat if self._listeners or self._links else None
 
     def silent(self, now: float) -> frozenset[str]:
         """Names of the neighbours whose connection is closed or that sent nothing for SILENT."""
-        return frozenset(name for name, line in self._lines.items() if line.closed or now - line.heard_at > SILENT)
+        return frozenset(
+            name for name, link in self._links.items() if link.closed or now - link.last_heartbeat_at > SILENT
+        )
 
     def silent_since(self, now: float) -> float | None:
         """When the last heartbeat came from the neighbour that has been silent longest (monotonic, s); None: none is
         silent."""
         silent = self.silent(now)
-        return min((self._lines[name].heard_at for name in silent), default=None)
+        return min((self._links[name].last_heartbeat_at for name in silent), default=None)
 
-    def heard(self) -> tuple[int, float]:
+    def peer_round(self) -> tuple[int, float]:
         """(the latest round that a neighbour knows, or 0; monotonic time when one first sent it)."""
-        latest = max((line.round for line in self._lines.values()), default=0)
-        return latest, min((line.round_at for line in self._lines.values() if line.round == latest), default=0.0)
+        latest = max((link.round for link in self._links.values()), default=0)
+        return latest, min((link.round_at for link in self._links.values() if link.round == latest), default=0.0)
 
-    def last_heard(self, name: str) -> tuple[float, bool] | None:
+    def last_heartbeat(self, name: str) -> tuple[float, bool] | None:
         """(monotonic time of the neighbour's last heartbeat or of its connection's end, whether the connection is
         closed); None: not a neighbour."""
-        line = self._lines.get(name)
-        return None if line is None else (line.heard_at, line.closed)
+        link = self._links.get(name)
+        return None if link is None else (link.last_heartbeat_at, link.closed)
 
     def add_listener(self, connection: socket.socket) -> None:
         """Sends heartbeats on `connection` until the peer closes it."""
@@ -102,37 +104,37 @@ class Heartbeats:
         if tuple(neighbours) == self._followed:
             return
         self._followed = tuple(neighbours)
-        for name in list(self._lines):
-            self._hang_up(self._lines.pop(name))
+        for name in list(self._links):
+            self._disconnect(self._links.pop(name))
         for neighbour in neighbours:
             if neighbour.peer_port:
-                self._lines[neighbour.name] = _Line(neighbour, now, now)
-                self._call(self._lines[neighbour.name], now)
+                self._links[neighbour.name] = _Link(neighbour, now, now)
+                self._connect(self._links[neighbour.name], now)
 
     def tick(self, now: float) -> None:
         """Sends heartbeats, and reconnects to neighbours whose connection broke."""
-        if now < self._beat_at:
+        if now < self._next_beat:
             return
-        held_up = now - self._beat_at > SILENT  # suspended or very busy: missed heartbeats mean nothing
-        self._beat_at = now + BEAT
+        held_up = now - self._next_beat > SILENT  # suspended or very busy: missed heartbeats mean nothing
+        self._next_beat = now + BEAT
         beat = b".%d\n" % self.round
-        self._listeners = [connection for connection in self._listeners if _beat(connection, beat)]
-        for line in self._lines.values():
+        self._listeners = [connection for connection in self._listeners if _send_heartbeat(connection, beat)]
+        for link in self._links.values():
             if held_up:
-                line.heard_at = now
-            if line.connection is None or now - max(line.heard_at, line.called_at) > CALL_AGAIN:
-                self._hang_up(line)
-                self._call(line, now)
+                link.last_heartbeat_at = now
+            if link.connection is None or now - max(link.last_heartbeat_at, link.connected_at) > RECONNECT:
+                self._disconnect(link)
+                self._connect(link, now)
 
     def close(self) -> None:
-        for line in self._lines.values():
-            self._hang_up(line)
+        for link in self._links.values():
+            self._disconnect(link)
         for connection in self._listeners:
             connection.close()
 
-    def _call(self, line: _Line, now: float) -> None:
-        line.called_at = now
-        neighbour = line.neighbour
+    def _connect(self, link: _Link, now: float) -> None:
+        link.connected_at = now
+        neighbour = link.neighbour
         family = socket.AF_INET6 if ":" in neighbour.address else socket.AF_INET
         try:
             connection = socket.socket(family, socket.SOCK_STREAM)
@@ -146,10 +148,10 @@ class Heartbeats:
             logger.warning("%s gave an address that cannot be used, %s: %s", neighbour.name, neighbour.address, error)
             connection.close()
             return
-        line.connection, line.rest = connection, b""
-        self._event_loop.add_reader(connection.fileno(), lambda: self._hear(line, connection))
+        link.connection, link.rest = connection, b""
+        self._event_loop.add_reader(connection.fileno(), lambda: self._receive(link, connection))
 
-    def _hear(self, line: _Line, connection: socket.socket) -> None:
+    def _receive(self, link: _Link, connection: socket.socket) -> None:
         try:
             data = connection.recv(4096)
         except BlockingIOError:
@@ -157,35 +159,35 @@ class Heartbeats:
         except OSError:
             data = b""
         if not data:
-            line.heard_at = line.heard_at if line.closed else self._event_loop.now()
-            line.closed = True
-            self._hang_up(line)
-        elif not self._understands(line, data):
-            line.closed = True  # another process has its port now
-            self._hang_up(line)
+            link.last_heartbeat_at = link.last_heartbeat_at if link.closed else self._event_loop.now()
+            link.closed = True
+            self._disconnect(link)
+        elif not self._accept_lines(link, data):
+            link.closed = True  # another process has its port now
+            self._disconnect(link)
         else:
-            line.closed = False
-            line.heard_at = self._event_loop.now()
+            link.closed = False
+            link.last_heartbeat_at = self._event_loop.now()
 
-    def _understands(self, line: _Line, data: bytes) -> bool:
+    def _accept_lines(self, link: _Link, data: bytes) -> bool:
         """False: another process answers at the neighbour's port."""
-        *said, line.rest = (line.rest + data).split(b"\n")
-        line.rest = line.rest[-_LONGEST_LINE:]
-        for word in said:
-            if word.startswith(b"{") and line.neighbour.incarnation.encode() not in word:
+        *lines, link.rest = (link.rest + data).split(b"\n")
+        link.rest = link.rest[-_LONGEST_LINE:]
+        for line in lines:
+            if line.startswith(b"{") and link.neighbour.incarnation.encode() not in line:
                 return False
-            if word[:1] == b"." and word[1:].isdigit() and int(word[1:]) != line.round:
-                line.round, line.round_at = int(word[1:]), self._event_loop.now()
+            if line[:1] == b"." and line[1:].isdigit() and int(line[1:]) != link.round:
+                link.round, link.round_at = int(line[1:]), self._event_loop.now()
         return True
 
-    def _hang_up(self, line: _Line) -> None:
-        if line.connection is not None:
-            self._event_loop.remove_reader(line.connection.fileno())
-            line.connection.close()
-            line.connection = None
+    def _disconnect(self, link: _Link) -> None:
+        if link.connection is not None:
+            self._event_loop.remove_reader(link.connection.fileno())
+            link.connection.close()
+            link.connection = None
 
 
-def _beat(connection: socket.socket, beat: bytes) -> bool:
+def _send_heartbeat(connection: socket.socket, beat: bytes) -> bool:
     """False: the listener has closed the connection."""
     try:
         connection.send(beat)

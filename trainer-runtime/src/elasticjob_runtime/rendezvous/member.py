@@ -76,14 +76,14 @@ class MemberIO(Protocol):
     def probe_witnesses(self, on_result: Callable[[bool], None]) -> None: ...
 
 
-class Hearing(Protocol):
+class NeighbourMonitor(Protocol):
     """Heartbeats of the neighbours in rank order; see heartbeat.Heartbeats."""
 
     def silent(self, now: float) -> frozenset[str]: ...
 
     def silent_since(self, now: float) -> float | None: ...
 
-    def heard(self) -> tuple[int, float]: ...
+    def peer_round(self) -> tuple[int, float]: ...
 
     def follow(self, neighbours: Sequence[Neighbour], now: float) -> None: ...
 
@@ -118,7 +118,7 @@ class MemberLoop:
         settings: MemberSettings,
         owner: MemberOwner,
         io: MemberIO,
-        heartbeats: Hearing,
+        heartbeats: NeighbourMonitor,
         *,
         clock: Callable[[], float] = time.monotonic,
         on_trouble: Callable[[str], None] = lambda _trouble: None,
@@ -140,7 +140,7 @@ class MemberLoop:
 
     def view(self) -> View:
         local, now = self._owner.state(), self._clock()
-        peer_round, peer_round_at = self._heartbeats.heard()
+        peer_round, peer_round_at = self._heartbeats.peer_round()
         return View(
             settings=self.settings,
             store=self.store_view,

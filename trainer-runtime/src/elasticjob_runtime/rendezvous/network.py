@@ -108,9 +108,8 @@ def own_address(endpoints: Sequence[Endpoint], *, several: bool) -> str:
     found = (_outgoing() if several else "") or found or LOOPBACK
     if several and is_loopback(found):
         logger.warning(
-            "the others are told to reach this member at %s, since this machine shows no other address: members on "
-            "other machines "
-            "will not; give its address with --local-addr", found,
+            "the other members get the address %s for this one, since this machine has no other: members on other "
+            "machines cannot connect to it; set the address with --local-addr", found,
         )  # fmt: skip
     return found
 
@@ -131,7 +130,10 @@ def given_address(text: str, *, several: bool) -> str:
     )
     if several and is_loopback(chosen):
         logger.warning(
-            "%s is %s here, where members on other machines will not reach this one; give its address", text, chosen
+            "%s resolves to %s on this machine, so members on other machines cannot connect to it; set an address that "
+            "they can reach",
+            text,
+            chosen,
         )
     return chosen
 

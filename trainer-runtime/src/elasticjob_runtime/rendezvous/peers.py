@@ -38,7 +38,7 @@ BACKLOG = 1024
 """Connections that may wait for their greeting: in a group of thousands, many members may connect at the same
 moment."""
 
-TELL_SECONDS = 60.0
+WARN_SECONDS = 60.0
 """s between two warnings about rejected connections."""
 
 
@@ -55,8 +55,8 @@ class PeerServer:
         self._socket.listen(BACKLOG)
         self._socket.setblocking(False)
         self._member, self._incarnation = member, incarnation
-        self._acceptor = descriptors.Acceptor(self._socket, self._say)
-        self._told_at = 0.0
+        self._acceptor = descriptors.Acceptor(self._socket, self._send_greeting)
+        self._next_warning = 0.0
         self.round = 0
         """The round of the plan that this agent knows."""
 
@@ -67,10 +67,11 @@ class PeerServer:
         """Greets all new connections and returns them: those that the peer keeps open want heartbeats."""
         before = self._acceptor.rejected
         greeted = self._acceptor.accept()
-        if self._acceptor.rejected > before and time.monotonic() >= self._told_at:
-            self._told_at = time.monotonic() + TELL_SECONDS
+        if self._acceptor.rejected > before and time.monotonic() >= self._next_warning:
+            self._next_warning = time.monotonic() + WARN_SECONDS
             logger.warning(
-                "peers are answered, but get no heartbeats: %s", descriptors.explain(OSError(errno.EMFILE, ""))
+                "this member answers probes but cannot send heartbeats: %s",
+                descriptors.explain(OSError(errno.EMFILE, "")),
             )
         return greeted
 
@@ -78,7 +79,7 @@ class PeerServer:
         self._acceptor.close()
         self._socket.close()
 
-    def _say(self, connection: socket.socket) -> None:
+    def _send_greeting(self, connection: socket.socket) -> None:
         greeting = {"member": self._member, "incarnation": self._incarnation, "round": self.round}
         connection.send(json.dumps(greeting).encode() + b"\n")
 
@@ -88,16 +89,16 @@ def probe_in_background(
 ) -> None:
     """Probes on a new thread, which always calls `on_result`."""
 
-    def ask() -> None:
+    def run() -> None:
         try:
             found = probe(members, timeout)
         except OSError as error:  # such as no descriptor left: that says nothing about the peers
-            logger.warning("cannot ask the other members: %s", descriptors.explain(error))
+            logger.warning("cannot probe the other members: %s", descriptors.explain(error))
             time.sleep(timeout)
             found = {}
         on_result(found)
 
-    threading.Thread(target=ask, name="probe", daemon=True).start()
+    threading.Thread(target=run, name="probe", daemon=True).start()
 
 
 def probe(members: Sequence[Member], timeout: float = PROBE_TIMEOUT, at_once: int | None = None) -> dict[str, Probe]:
@@ -107,15 +108,15 @@ def probe(members: Sequence[Member], timeout: float = PROBE_TIMEOUT, at_once: in
     Raises OSError if this process cannot open a single connection.
     """
     with selectors.DefaultSelector() as selector:
-        asking = _Asking(members, timeout, at_once or descriptors.available(), selector)
+        prober = _Prober(members, timeout, at_once or descriptors.available(), selector)
         try:
-            return asking.run()
+            return prober.run()
         finally:
-            asking.close()
+            prober.close()
 
 
 @dataclasses.dataclass(slots=True)
-class _Question:
+class _OpenProbe:
     """A probe that has no answer yet."""
 
     member: Member
@@ -123,9 +124,9 @@ class _Question:
     asked_at: float
 
 
-class _Asking:
-    """Probes a list of members, a limited number at a time: each answer or refusal makes room for the next one. Only
-    silence takes the whole timeout."""
+class _Prober:
+    """Probes a list of members, a limited number at a time: each answer or refused connection makes room for the next
+    one. Only silence takes the whole timeout."""
 
     def __init__(
         self, members: Sequence[Member], timeout: float, at_once: int, selector: selectors.BaseSelector
@@ -135,7 +136,7 @@ class _Asking:
         self._at_once = at_once
         self._selector = selector
         self._waiting = collections.deque(members)
-        self._open: dict[int, _Question] = {}
+        self._open: dict[int, _OpenProbe] = {}
         """Descriptor -> probe, in the order in which they began."""
         self._asked_at: dict[str, float] = {}
         self._rounds: dict[str, int] = {}
@@ -143,8 +144,8 @@ class _Asking:
 
     def run(self) -> dict[str, Probe]:
         while self._waiting or self._open:
-            self._ask()
-            self._hear()
+            self._connect_next()
+            self._collect_answers()
         at = time.monotonic()
         return {
             member.name: Probe(
@@ -158,10 +159,10 @@ class _Asking:
         }
 
     def close(self) -> None:
-        for question in self._open.values():
-            question.connection.close()
+        for open_probe in self._open.values():
+            open_probe.connection.close()
 
-    def _ask(self) -> None:
+    def _connect_next(self) -> None:
         while self._waiting and len(self._open) < self._at_once:
             member = self._waiting[0]
             try:
@@ -173,33 +174,33 @@ class _Asking:
                 return
             self._waiting.popleft()
             self._asked_at[member.name] = time.monotonic()
-            self._open[connection.fileno()] = _Question(member, connection, self._asked_at[member.name])
+            self._open[connection.fileno()] = _OpenProbe(member, connection, self._asked_at[member.name])
             connection.setblocking(False)
-            if _call(connection, member):
+            if _connect(connection, member):
                 self._selector.register(connection, selectors.EVENT_READ)
             else:
                 self._open.pop(connection.fileno()).connection.close()
 
-    def _hear(self) -> None:
+    def _collect_answers(self) -> None:
         oldest = next(iter(self._open.values()), None)
         if oldest is None:
             return
         for key, _ in self._selector.select(max(0.0, oldest.asked_at + self._timeout - time.monotonic())):
-            self._finish(key.fd, heard=True)
+            self._finish(key.fd, answered=True)
         now = time.monotonic()
-        for fd in [fd for fd, question in self._open.items() if now >= question.asked_at + self._timeout]:
-            self._finish(fd, heard=False)
+        for fd in [fd for fd, open_probe in self._open.items() if now >= open_probe.asked_at + self._timeout]:
+            self._finish(fd, answered=False)
 
-    def _finish(self, fd: int, *, heard: bool) -> None:
-        question = self._open.pop(fd)
-        self._selector.unregister(question.connection)
-        round_number = _greeted(question.connection, question.member.value.incarnation) if heard else None
+    def _finish(self, fd: int, *, answered: bool) -> None:
+        open_probe = self._open.pop(fd)
+        self._selector.unregister(open_probe.connection)
+        round_number = _read_greeting(open_probe.connection, open_probe.member.value.incarnation) if answered else None
         if round_number is not None:
-            self._rounds[question.member.name] = round_number
-        question.connection.close()
+            self._rounds[open_probe.member.name] = round_number
+        open_probe.connection.close()
 
 
-def _call(connection: socket.socket, member: Member) -> bool:
+def _connect(connection: socket.socket, member: Member) -> bool:
     """False: the member's address or port is not valid."""
     try:
         connection.connect_ex((member.value.address, member.value.peer_port))
@@ -213,7 +214,7 @@ def _at(member: Member) -> tuple[str, int]:
     return member.value.address, member.value.peer_port
 
 
-def _greeted(connection: socket.socket, incarnation: str) -> int | None:
+def _read_greeting(connection: socket.socket, incarnation: str) -> int | None:
     """Returns the round of the plan that the member knows; None: no valid greeting, or another incarnation's."""
     try:
         greeting = json.loads(connection.recv(1024).partition(b"\n")[0])

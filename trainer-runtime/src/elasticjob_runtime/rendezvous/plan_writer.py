@@ -71,7 +71,7 @@ class PlanWriter:
 
     def propose(self, action: ProposePlan, nproc: int, follows: str = "", kept_failure: str = "") -> int:
         """Returns the revision of the new plan. `follows`: the attempt of the previous plan. `kept_failure`: the key of
-        the one failure that the plan keeps when it deletes those of earlier rounds, for an operator that asks later
+        the one failure that the plan keeps when it deletes those of earlier rounds, so that the operator can still read
         what failed last; empty: it keeps none."""
         self._tries += 1  # ranks of an earlier attempt that failed half-way must not count for this one
         plan = self._plan_of(action, nproc, follows)

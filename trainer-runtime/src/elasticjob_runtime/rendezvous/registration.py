@@ -76,28 +76,28 @@ class Registration:
         number = self._count
         self._lease = self._store.lease(self._ttl, lambda reason: on_lost(number, reason))
         self.member = self._changed(state, round_number, stores)
-        arrival = self._arrive(self._lease.id) or self._arrive(self._lease.id)
-        if arrival is None:
+        joined = self._try_to_join(self._lease.id) or self._try_to_join(self._lease.id)
+        if joined is None:
             raise Unavailable(f"another agent registered as {self._me} at the same moment")
-        if not any(kv.key == self._key for kv in arrival.kvs):
+        if not any(kv.key == self._key for kv in joined.kvs):
             self.revoke()
             self._lease = None
-        return arrival
+        return joined
 
-    def _arrive(self, lease: int) -> JoinResult | None:
+    def _try_to_join(self, lease: int) -> JoinResult | None:
         """Returns None if the key still existed, from an earlier registration; it has now been deleted."""
         keys, value = self._keys, self.member.to_json()
         guards = [Compare(self._key, create_revision=0), Compare(keys.outcome, create_revision=0)]
         known = Get(common_range(keys))
-        tail = LastJoinedValue(member=self._me, value=value).to_json()
-        puts = [Put(self._key, value, lease), Put(keys.last_joined, tail)]
+        last_joined = LastJoinedValue(member=self._me, value=value).to_json()
+        puts = [Put(self._key, value, lease), Put(keys.last_joined, last_joined)]
         reads = [Get(KeyRange(keys.last_joined)), known, Get(KeyRange(keys.imports))]
         result = self._store.txn(guards, [*reads, *puts], [Get(KeyRange(self._key)), known])
         first, kvs, *imports = (tuple(read) for read in result.reads)
         if result.succeeded:
             own = KeyValue(self._key, value, result.revision, result.revision, 1, lease)
-            arrival = self._arrival(result.revision, (*kvs, own), first)
-            return dataclasses.replace(arrival, imports=next(iter(imports[0]), None))
+            joined = self._join_result(result.revision, (*kvs, own), first)
+            return dataclasses.replace(joined, imports=next(iter(imports[0]), None))
         if any(kv.key == keys.outcome for kv in kvs):
             return JoinResult(result.revision, kvs, "")
         self._store.txn(
@@ -105,20 +105,20 @@ class Registration:
         )
         return None
 
-    def _arrival(self, revision: int, kvs: tuple[KeyValue, ...], tail: Sequence[KeyValue]) -> JoinResult:
+    def _join_result(self, revision: int, kvs: tuple[KeyValue, ...], last_joined: Sequence[KeyValue]) -> JoinResult:
         try:
-            last = LastJoinedValue.from_json(tail[0].value) if tail else None
+            last = LastJoinedValue.from_json(last_joined[0].value) if last_joined else None
         except ValueError:
             last = None
         if last is None:
             return JoinResult(revision, kvs, "")
-        at = tail[0].mod_revision
-        told = last.value and revision - at <= RECENT
+        at = last_joined[0].mod_revision
+        recent = last.value and revision - at <= RECENT
         return JoinResult(
             revision,
             kvs,
             last.member,
-            KeyValue(self._keys.member(last.member), last.value, at, at, 1) if told else None,
+            KeyValue(self._keys.member(last.member), last.value, at, at, 1) if recent else None,
         )
 
     def is_current(self, number: int) -> bool:

@@ -21,7 +21,7 @@ from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.rendezvous.member import NEVER, MemberLoop, MemberOwner
 from elasticjob_runtime.rendezvous.peers import PeerServer, probe_in_background
 from elasticjob_runtime.rendezvous.session import Rendezvous
-from elasticjob_runtime.rendezvous.witnesses import ask_in_background
+from elasticjob_runtime.rendezvous.witnesses import probe_witnesses_in_background
 
 
 class RunnerOwner(MemberOwner, Protocol):
@@ -84,7 +84,7 @@ class MemberRunner:
             lease_ttl=config.lease_ttl,
             on_view=lambda view: soon(lambda: self._store_changed(view)),
             on_done=lambda action, error: soon(lambda: self.loop.done(action, error)),
-            on_trouble=lambda error: soon(lambda: self.loop.executor.tell_trouble(error)),
+            on_trouble=lambda error: soon(lambda: self.loop.executor.report_trouble(error)),
             on_imports=lambda imports, running: soon(lambda: on_imports(imports, running)),
         )
 
@@ -128,15 +128,15 @@ class MemberRunner:
         probe_in_background(members, lambda found: self._event_loop.call_soon(lambda: on_result(found)))
 
     def probe_witnesses(self, on_result: Callable[[bool], None]) -> None:
-        ask_in_background(
+        probe_witnesses_in_background(
             self._config.witnesses, lambda answered: self._event_loop.call_soon(lambda: on_result(answered))
         )
 
     def _with_last_heartbeat(self, action: PublishSuspicion) -> PublishSuspicion:
-        heard = self.heartbeats.last_heard(action.suspicion.suspect)
-        if heard is None:
+        last = self.heartbeats.last_heartbeat(action.suspicion.suspect)
+        if last is None:
             return action
-        heard_at, closed = heard
+        heard_at, closed = last
         at = round(time.time() - (self._event_loop.now() - heard_at), 4)
         return dataclasses.replace(action, suspicion=dataclasses.replace(action.suspicion, heard_at=at, closed=closed))
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 TIMEOUT = 1.5
 """s to wait for the first answer."""
 
-_QUESTION = b"GET /livez HTTP/1.0\r\n\r\n"
+_REQUEST = b"GET /livez HTTP/1.0\r\n\r\n"
 """Sent without TLS and credentials: a TLS server answers it with a few bytes, which is enough."""
 
 
@@ -49,18 +49,20 @@ def witnesses(environment: Mapping[str, str], endpoints: Iterable[tuple[str, int
     return tuple(Witness(host, port, must_speak=False) for host, port in endpoints)
 
 
-def ask_in_background(asked: Sequence[Witness], on_result: Callable[[bool], None], timeout: float = TIMEOUT) -> None:
+def probe_witnesses_in_background(
+    asked: Sequence[Witness], on_result: Callable[[bool], None], timeout: float = TIMEOUT
+) -> None:
     """Probes on a new thread, which always calls `on_result`."""
 
-    def ask() -> None:
+    def run() -> None:
         try:
             answered = answers(asked, timeout)
         except OSError as error:  # such as no descriptor left: that proves nothing
-            logger.warning("cannot ask whether anything outside answers: %s", error)
+            logger.warning("cannot probe hosts outside the group: %s", error)
             answered = False
         on_result(answered)
 
-    threading.Thread(target=ask, name="outside", daemon=True).start()
+    threading.Thread(target=run, name="outside", daemon=True).start()
 
 
 def answers(asked: Sequence[Witness], timeout: float = TIMEOUT) -> bool:
@@ -69,7 +71,7 @@ def answers(asked: Sequence[Witness], timeout: float = TIMEOUT) -> bool:
     end = time.monotonic() + timeout
     with selectors.DefaultSelector() as selector, contextlib.ExitStack() as connections:
         for witness in asked:
-            connection = _call(witness)
+            connection = _connect(witness)
             if connection is not None:
                 connections.enter_context(connection)
                 selector.register(connection, selectors.EVENT_WRITE, witness)
@@ -80,7 +82,7 @@ def answers(asked: Sequence[Witness], timeout: float = TIMEOUT) -> bool:
     return False
 
 
-def _call(witness: Witness) -> socket.socket | None:
+def _connect(witness: Witness) -> socket.socket | None:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(witness.host, witness.port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError):
@@ -100,7 +102,7 @@ def _is_answer(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> 
             return True
         with contextlib.suppress(OSError):
             if not error:
-                connection.send(_QUESTION)
+                connection.send(_REQUEST)
                 selector.modify(connection, selectors.EVENT_READ, witness)
                 return False
         selector.unregister(connection)

@@ -146,7 +146,7 @@ class Recorder:
                 self._write(self._transitions.caused(_cause(value.closed), value.heard_at or None, wall))
             self._suspicions[value.suspect, value.by] = suspicion
         for name in sorted(view.silent - self._silent):
-            heard_at, closed = self._heartbeats.last_heard(name) or (now, True)
+            heard_at, closed = self._heartbeats.last_heartbeat(name) or (now, True)
             self._metrics.heartbeats_missed += not closed
             self._write(self._transitions.caused(_cause(closed), wall - max(0.0, now - heard_at), wall))
         before = self._silent or self._store.suspicions
@@ -172,7 +172,7 @@ class Recorder:
                 self._write_failure(first_failure(self._store.failures), "job")
             self._suspicions.clear()
             if plan.rank is None and not self._started:
-                return  # a newcomer or a spare, and the others' business
+                return  # this member is a joiner or a spare: the change belongs to the others
             rank = plan.rank.group_rank if plan.rank is not None else None
             self._write(
                 self._transitions.planned(

@@ -48,7 +48,7 @@ CONFIRM_FAILURE = 1.0
 """s between the last failure on this node and the end of the job: a lost member makes the workers of all others fail,
 and is detected within this time."""
 
-TELL_END = 5.0
+PUBLISH_TIMEOUT = 5.0
 """s to publish how the job ended."""
 
 
@@ -107,7 +107,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         succeeded without it (torch 2.6 to 2.15 do not handle RendezvousGracefulExitError).
         """
         member, stores = self._joined()
-        member.come_back()
+        member.on_rejoin()
         try:
             with _leaving_on_signals():
                 plan, self._round = _meet(member, stores)
@@ -168,7 +168,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         if self._round is None:
             return True
         member.finish()
-        return member.wait_for_end(TELL_END if self._round.all_finished else None)
+        return member.wait_for_end(PUBLISH_TIMEOUT if self._round.all_finished else None)
 
     def _fail(self, member: Member, error: ChildFailedError) -> bool:
         round_number = self._round.round if self._round is not None else 0
@@ -177,7 +177,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
             return True
         rank, failure = error.get_first_failure()
         member.conclude(_failed(self._config.settings.me, round_number, rank, failure), gone=True)
-        return member.wait_for_end(TELL_END)
+        return member.wait_for_end(PUBLISH_TIMEOUT)
 
     def _leave(self) -> None:
         atexit.unregister(self._leave)
@@ -200,7 +200,7 @@ def _meet(member: Member, stores: StoreHost) -> tuple[Plan, RoundStore]:
 
 
 def _failed(me: str, round_number: int, rank: int, failure: ProcessFailure) -> OutcomeValue:
-    said = FailureValue(
+    recorded = FailureValue(
         member=me,
         round=round_number,
         rank=rank,
@@ -212,14 +212,14 @@ def _failed(me: str, round_number: int, rank: int, failure: ProcessFailure) -> O
         host=socket.gethostname(),
         time=float(failure.timestamp or 0),
     )
-    message = f"rank {rank} on {me} failed: {said.message}; torchrun has no restarts left (--max-restarts)"
-    values = {field: getattr(said, field) for field in FailureValue.__dataclass_fields__}
+    message = f"rank {rank} on {me} failed: {recorded.message}; torchrun has no restarts left (--max-restarts)"
+    values = {field: getattr(recorded, field) for field in FailureValue.__dataclass_fields__}
     return OutcomeValue(
         state=OutcomeState.FAILED, reason=MAX_RESTARTS_EXCEEDED, message=message, round=round_number, failure=values
     )
 
 
-def _said(failure: ProcessFailure) -> Mapping[str, Any]:
+def _recorded_error(failure: ProcessFailure) -> Mapping[str, Any]:
     """Returns what @record wrote in the worker; empty: nothing."""
     message = failure.error_file_data.get("message")
     return message if isinstance(message, dict) else {}
@@ -228,13 +228,13 @@ def _said(failure: ProcessFailure) -> Mapping[str, Any]:
 def _message(failure: ProcessFailure) -> str:
     """Returns one line. If the worker wrote nothing, torch's message is only a link to its documentation, so the exit
     code is used."""
-    if said := _said(failure):
-        return str(said.get("message", "")).strip().partition("\n")[0][:500]
+    if recorded := _recorded_error(failure):
+        return str(recorded.get("message", "")).strip().partition("\n")[0][:500]
     return str(failure.message) if failure.exitcode < 0 else f"exit code {failure.exitcode}"
 
 
 def _traceback(failure: ProcessFailure) -> str:
-    extra = _said(failure).get("extraInfo")
+    extra = _recorded_error(failure).get("extraInfo")
     return str(extra.get("py_callstack", ""))[-4096:] if isinstance(extra, dict) else ""
 
 

@@ -75,10 +75,10 @@ class Member:
 
     # -- called by torch's agent
 
-    def come_back(self) -> None:
+    def on_rejoin(self) -> None:
         """torch's agent has called next_rendezvous() and has no workers."""
         with self._changed:
-            self._agent = self._agent.come_back(
+            self._agent = self._agent.on_rejoin(
                 self._failure("torchrun restarts its workers; see its log for the cause"), time.monotonic()
             )
         self.wake()
@@ -131,7 +131,7 @@ class Member:
         with self._changed:
             self._verdict = verdict
             if gone:
-                self._agent = self._agent.come_back(self._failure(verdict.message), time.monotonic())
+                self._agent = self._agent.on_rejoin(self._failure(verdict.message), time.monotonic())
         self.wake()
 
     def wait_while(self, round_number: int, until: Callable[[], bool]) -> bool:
@@ -233,7 +233,8 @@ class Member:
         )
 
     def _read_signals(self) -> None:
-        """On a signal that ends torch's agent, tells the others at once rather than after the workers have saved."""
+        """On a signal that ends torch's agent, announces this member's leave at once rather than after the workers have
+        saved."""
         assert self._signals is not None
         for number in os.read(self._signals, 256):
             if number in LEAVE_SIGNALS and ends_the_agent(signal.getsignal(number)):

@@ -27,7 +27,7 @@ from elasticjob_runtime.membership.view import (
     WorkersState,
 )
 
-COME_BACK = 45.0
+STOP_TIMEOUT = 45.0
 """s that torch's agent has to stop its workers, 30 of which it leaves to the workers. Longer: the others wait longer
 for an agent that hangs; shorter: a member with slow workers is left out of a plan, and causes another one when it
 returns."""
@@ -79,7 +79,7 @@ class TorchAgent:
         state = _WORKERS.get(self.phase, WorkersState.FAILED if self.failure else WorkersState.NONE)
         return Workers(state=state, round=self.round, failure=self.failure, changed_at=self.changed_at, plan=self.plan)
 
-    def come_back(self, failure: FailureValue, now: float) -> TorchAgent:
+    def on_rejoin(self, failure: FailureValue, now: float) -> TorchAgent:
         """The agent called next_rendezvous(): its workers are gone."""
         if self.phase in (Phase.WAITING, Phase.MEETING):
             return self
@@ -106,7 +106,7 @@ class TorchAgent:
         return dataclasses.replace(self, phase=Phase.FINISHED, changed_at=now)
 
     def is_in(self, round_number: int) -> bool:
-        """Whether the round still goes on for this agent."""
+        """Whether this agent still takes part in the round."""
         return round_number == self.round and self.phase in (Phase.MEETING, Phase.RUNNING, Phase.FINISHED)
 
     def _move(self, before: Phase, after: Phase, now: float) -> TorchAgent:
@@ -116,11 +116,16 @@ class TorchAgent:
 def next_action(view: View, agent: TorchAgent, verdict: OutcomeValue | None, now: float) -> Action:
     """`view.workers` must be `agent.workers`. `verdict`: the outcome that torch's agent reported; None: none yet."""
     if view.store.outcome is None and view.leaving_since is None and view.store.registered:
-        for special in (_refuse(view), _conclude(view, verdict), _bow_out(view, agent), _keep_time(view, agent, now)):
+        for special in (
+            _refuse(view),
+            _conclude(view, verdict),
+            _leave_when_finished(view, agent),
+            _report_slow_stop(view, agent, now),
+        ):
             if special is not None:
                 return special
-    action = decide(_in_our_words(view), now)
-    if isinstance(action, Wait) and (until := _come_back_deadline(view, agent)) is not None:
+    action = decide(_adopt_plan(view), now)
+    if isinstance(action, Wait) and (until := _stop_deadline(view, agent)) is not None:
         return dataclasses.replace(action, until=until if action.until is None else min(until, action.until))
     if isinstance(action, PublishOutcome) and view.store.plan is not None:
         message = f"the workers of all {view.store.plan.value.size} members exited with 0"
@@ -145,7 +150,7 @@ def _refuse(view: View) -> Action | None:
     return Exit(code=ExitCode.CONFIG, reason=reason)
 
 
-def _in_our_words(view: View) -> View:
+def _adopt_plan(view: View) -> View:
     """Lets this member follow on a plan that elasticrun left behind: its members are dead, or `_refuse` will see
     them."""
     plan, nproc = view.store.plan, view.settings.nproc
@@ -162,7 +167,7 @@ def _conclude(view: View, verdict: OutcomeValue | None) -> Action | None:
         return None
     plan = view.store.plan
     if plan is None or not closes(view):
-        return Exit(code=ExitCode.WORKERS_FAILED, reason=f"{verdict.message}; the others may go on")
+        return Exit(code=ExitCode.WORKERS_FAILED, reason=f"{verdict.message}; the other members may continue")
     return PublishOutcome(
         outcome=dataclasses.replace(verdict, round=plan.round),
         expected_mod_revision=plan.mod_revision,
@@ -181,7 +186,7 @@ def closes(view: View) -> bool:
     return True
 
 
-def _bow_out(view: View, agent: TorchAgent) -> Action | None:
+def _leave_when_finished(view: View, agent: TorchAgent) -> Action | None:
     """Leaves if this member's workers have finished but the others must restart: torch's agent cannot restart finished
     workers."""
     plan = view.store.plan
@@ -189,9 +194,13 @@ def _bow_out(view: View, agent: TorchAgent) -> Action | None:
         return None
     if view.me is not None and view.me.value.state is not MemberState.LEAVING:
         return PublishState(
-            state=MemberState.LEAVING, round=agent.round, reason="the workers here are done; the others go on without"
+            state=MemberState.LEAVING,
+            round=agent.round,
+            reason="all workers on this node have finished; the other members continue",
         )
-    return Exit(code=ExitCode.SUCCEEDED, reason="the workers here are done; what is left to do is for the others")
+    return Exit(
+        code=ExitCode.SUCCEEDED, reason="all workers on this node have finished; the other members finish the job"
+    )
 
 
 def _is_broken(view: View, plan: Plan) -> bool:
@@ -206,27 +215,27 @@ def _is_broken(view: View, plan: Plan) -> bool:
     return bool(view.store.failures) or any((name, rank.incarnation) not in there for name, rank in plan.ranks.items())
 
 
-def _keep_time(view: View, agent: TorchAgent, now: float) -> Action | None:
+def _report_slow_stop(view: View, agent: TorchAgent, now: float) -> Action | None:
     """Marks this member as leaving if torch's agent takes too long to stop its workers, so that the others do not wait,
     and as ready again once they have stopped."""
     me = view.me
     if me is None:
         return None
     state = me.value.state
-    if agent.phase is Phase.STOPPING and state is MemberState.READY and now >= agent.changed_at + COME_BACK:
-        reason = f"the workers have not stopped within {COME_BACK:g} s: the others go on without"
+    if agent.phase is Phase.STOPPING and state is MemberState.READY and now >= agent.changed_at + STOP_TIMEOUT:
+        reason = f"the workers have not stopped within {STOP_TIMEOUT:g} s; the other members continue without this one"
         return PublishState(state=MemberState.LEAVING, round=agent.round, reason=reason)
     if agent.phase is Phase.WAITING and state is MemberState.LEAVING:
         return PublishState(
-            state=MemberState.READY, round=agent.round, stores=view.stores, reason="the workers have stopped at last"
+            state=MemberState.READY, round=agent.round, stores=view.stores, reason="the workers have stopped"
         )
     return None
 
 
-def _come_back_deadline(view: View, agent: TorchAgent) -> float | None:
+def _stop_deadline(view: View, agent: TorchAgent) -> float | None:
     """When `_keep_time` has something to do (monotonic, s); None: it has not."""
     waits = agent.phase is Phase.STOPPING and view.me is not None and view.me.value.state is MemberState.READY
-    return agent.changed_at + COME_BACK if waits else None
+    return agent.changed_at + STOP_TIMEOUT if waits else None
 
 
 def is_spare(view: View) -> bool:

@@ -1,5 +1,5 @@
-"""`report_progress` and `expect_pause` tell the agent how far the training is, and when to expect no steps. Standard
-library only."""
+"""`report_progress` and `expect_pause` report to the agent how far the training is, and when to expect no steps.
+Standard library only."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def report_progress(step: int, **metrics: float) -> None:
 
 
 def expect_pause(seconds: float, why: str = "") -> None:
-    """Tells the agent that the next step may take up to `seconds` from now, for example because of an evaluation, a
-    checkpoint or a download.
+    """Announces to the agent that the next step may take up to `seconds` from now, for example because of an
+    evaluation, a checkpoint or a download.
 
         expect_pause(1800, "evaluation")
         evaluate(model)

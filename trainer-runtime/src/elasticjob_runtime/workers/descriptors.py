@@ -1,4 +1,4 @@
-"""File descriptors: the limit on how many this process may have open, and how to go on when none are left.
+"""File descriptors: the limit on how many this process may have open, and how to continue when none is left.
 
 Many container runtimes set a limit of 1,024. An agent needs few, but the planner connects to every member of the job,
 and a store host has a connection to every worker. So the agent raises its own limit as far as it may, and restores the

@@ -50,7 +50,7 @@ def describe(
 
 
 def lost_peer(text: str) -> bool:
-    """Whether an error says that a peer is gone. Then the peer, or its node, failed first."""
+    """Whether an error means that a peer is gone. Then the peer, or its node, failed first."""
     return _LOST_PEER.search(text) is not None
 
 

@@ -228,7 +228,7 @@ class WorkerGroup:
             self._all_ended(now)
 
     def _fail(self, now: float) -> None:
-        """Kills the other workers of this group, which cannot go on without the failed one."""
+        """Kills the other workers of this group, which cannot continue without the failed one."""
         failure = self._failures.decide(self._workers)
         self._cancel_starts()
         self._stopping = True

@@ -29,7 +29,7 @@ LINE_BYTES = 65536
 """Longer lines are split if lines get a prefix."""
 
 READS_AT_ONCE = 16
-"""Reads of 64 KiB before the loop goes on: a worker that writes without pause must not block it."""
+"""Reads of 64 KiB before the loop continues: a worker that writes without pause must not block it."""
 
 STDOUT, STDERR = 1, 2
 

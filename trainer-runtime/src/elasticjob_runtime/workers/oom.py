@@ -1,4 +1,4 @@
-"""Whether the kernel's OOM killer was active: only the container's cgroup tells its SIGKILL from any other.
+"""Whether the kernel's OOM killer was active: only the container's cgroup distinguishes its SIGKILL from any other.
 
 cgroup v2 counts kills in `memory.events`, v1 in `memory.oom_control`, both in a line `oom_kill N`.
 """

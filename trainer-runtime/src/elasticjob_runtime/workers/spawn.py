@@ -1,4 +1,4 @@
-"""Starts worker processes with fork and exec, as `--start-method=spawn` asks, and where the zygote cannot fork them."""
+"""Starts worker processes with fork and exec, for `--start-method=spawn`, and where the zygote cannot fork them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def spawn(spec: WorkerSpec, on_started: OnStarted) -> None:
             stdout=spec.stdout,
             stderr=spec.stderr,
             start_new_session=True,
-            preexec_fn=in_child,  # noqa: PLW1509 - a few system calls, no locks: safe beside threads
+            preexec_fn=in_child,  # noqa: PLW1509 - a few system calls, no locks: safe with other threads
         )
     except OSError as error:
         on_started(error)

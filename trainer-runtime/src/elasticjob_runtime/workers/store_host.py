@@ -25,8 +25,8 @@ class PortUse:
         self._used: dict[int, int] = {}
 
     def enter(self, round_number: int, *, leads: bool) -> list[int]:
-        """Returns the ports whose stores must be replaced now. Called for every round that this member sees, whoever
-        leads it, so that its stores are fresh long before it leads again."""
+        """Returns the ports whose stores must be replaced now. Called for every round that this member sees, even
+        if another member leads it, so that its stores are fresh long before it leads again."""
         stale = [port for port, used_by in self._used.items() if used_by != round_number]
         for port in stale:
             del self._used[port]

@@ -118,7 +118,7 @@ def _lock(file: BinaryIO) -> None:
 
 
 def _removed_unlocked(path: pathlib.Path) -> bool:
-    """Removes the file if nobody holds its lock. Raises OSError, also where the file system has no locks."""
+    """Removes the file if no process holds its lock. Raises OSError, also where the file system has no locks."""
     with open(path, "r+b") as file:  # for writing: network file systems give an exclusive lock on such files only
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -200,7 +200,7 @@ class Zygote:
                 self._drop(preforked)
 
     def close(self) -> None:
-        """Ends it and the processes that have not become workers. Workers and the store host go on."""
+        """Ends it and the processes that have not become workers. Workers and the store host continue."""
         for preforked in list(self.preforked):
             self._drop(preforked)
         for connection in self._importing:

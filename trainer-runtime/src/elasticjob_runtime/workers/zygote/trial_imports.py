@@ -1,12 +1,12 @@
 """Trial imports: a zygote imports learned modules in a fork of itself, package by package, and the fork takes its
 place.
 
-If the fork is still safe to fork after a package, it goes on as the zygote and its parent exits. If not, the fork
+If the fork is still safe to fork after a package, it continues as the zygote and its parent exits. If not, the fork
 exits, and the parent goes on without that module. So nothing is imported twice, and no zygote holds a module that is
 not fork-safe.
 
 Imports run on a thread of lower priority, next to the training. On Linux, priority belongs to a thread, and a forked
-process has the priority of the thread that forks: the main one, whose priority nobody lowered. An unprivileged process
+process has the priority of the thread that forks: the main one, whose priority is unchanged. An unprivileged process
 could not raise its priority again.
 """
 
