@@ -1,4 +1,4 @@
-"""Small builders of views, and `told(action)`: an action in a few words, for tables that read."""
+"""Small builders of views, and `describe(action)`: an action in a few words, for readable tables."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ PLAN_REVISION = 100
 
 
 def make_member(name: str, **fields: Any) -> Member:
-    """Registered in the order of the letters, long ago. `create`, `seen_at`, `ready_at` and all fields of
+    """Registered long ago, in alphabetical order. `create`, `seen_at`, `ready_at` and all fields of
     MemberValue."""
     create = fields.pop("create", 10 + ord(name[0]) - ord("a"))
     seen_at = fields.pop("seen_at", NOW - 100)
@@ -82,7 +82,7 @@ def members(names: str, **changed: Mapping[str, Any]) -> dict[str, Member]:
 
 def make_plan(names: str, *, round_number: int = 1, me: str = "a", **fields: Any) -> Plan:
     """The plan with these members in rank order, as the planner sees it. `restarts`, `revision`, `size`, `ranks`,
-    `nproc`, `attempt`; what is remembered of crashes."""
+    `nproc`, `attempt`; the crash history."""
     size = fields.get("size", len(names))
     ring = names * 2
     ranks = {
@@ -202,8 +202,8 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
         f"plan {it.round}: {' '.join(member.name for member in it.members)}, {it.plan_reason.value}, "
         f"{it.restart_count} restarts"
     ),
-    ProbeWitnesses: lambda _it: "ask outside",
-    ProbePeers: lambda it: "ask " + " ".join(member.name for member in it.members),
+    ProbeWitnesses: lambda _it: "probe witnesses",
+    ProbePeers: lambda it: "probe " + " ".join(member.name for member in it.members),
     PublishOutcome: lambda it: (
         f"outcome {it.outcome.state.value}"
         + (f" because of {it.outcome.failure['member']}" if it.outcome.failure else "")
@@ -214,7 +214,7 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
     Register: lambda it: f"register {it.state.value} of round {it.round}",
     ProposeStop: lambda it: f"stop for {it.stop.reason.value}",
     PublishState: lambda it: (
-        f"say {it.state.value} of round {it.round}"
+        f"publish {it.state.value} of round {it.round}"
         + ("" if it.saves is None else ", saves")
         + ("" if it.saved is None else f", saved {it.saved}")
     ),
@@ -226,7 +226,7 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
 }
 
 
-def told(action: Action | None) -> str:
+def describe(action: Action | None) -> str:
     """The action in words: `plan 2: a c, MemberLost, 0 restarts`."""
     return _WORDS[type(action)](action) if action is not None else "nothing"
 

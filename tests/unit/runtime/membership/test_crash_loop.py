@@ -1,4 +1,4 @@
-"""Restarts that do not help: how long the next one waits, and when there is none."""
+"""Crash loops: how long the next restart is delayed, and when the job ends instead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,16 @@ from elasticjob_runtime.membership.crash_loop import (
 )
 from elasticjob_runtime.membership.planner import next_plan
 
-from tests.unit.runtime.membership.builders import NOW, Case, answers, make_failure, make_plan, make_view, members, told
+from tests.unit.runtime.membership.builders import (
+    NOW,
+    Case,
+    answers,
+    describe,
+    make_failure,
+    make_plan,
+    make_view,
+    members,
+)
 
 LIMITS = CrashLimits(at_once=1, backoff=1.0, backoff_max=10.0, stable_time=20.0, max_stalled=None)
 
@@ -28,7 +37,7 @@ def crash(kind: str = "A", step: int | None = None, ran: float = 1.0) -> Crash:
 
 
 def after(*crashes: Crash, limits: CrashLimits = LIMITS) -> CrashAssessment:
-    """What is made of the last of these."""
+    """The assessment of the last of these crashes."""
     verdict = CrashAssessment(history=CrashHistory())
     for one in crashes:
         verdict = assess(verdict.history, one, limits)
@@ -36,50 +45,54 @@ def after(*crashes: Crash, limits: CrashLimits = LIMITS) -> CrashAssessment:
 
 
 DELAYS = {
-    "the first crash": ([crash()], 0.0),
-    "the same again": ([crash()] * 2, 1.0),
-    "and again": ([crash()] * 3, 2.0),
-    "and again and again": ([crash()] * 4, 4.0),
-    "never longer than the limit": ([crash()] * 30, 10.0),
+    "the first crash is restarted at once": ([crash()], 0.0),
+    "the same crash again": ([crash()] * 2, 1.0),
+    "a third time": ([crash()] * 3, 2.0),
+    "a fourth time": ([crash()] * 4, 4.0),
+    "never longer than the maximum": ([crash()] * 30, 10.0),
     "another crash is restarted at once": ([crash(), crash(), crash("B")], 0.0),
-    "two that alternate are never the same twice": ([crash(), crash("B"), crash(), crash("B")], 0.0),
-    "who lost a peer is a consequence of it": ([crash(), crash(PEER_LOST), crash()], 2.0),
-    "and tells nothing of another crash": ([crash(), crash(PEER_LOST), crash("B")], 0.0),
-    "all that is known is that peers were lost": ([crash(PEER_LOST), crash(PEER_LOST), crash()], 2.0),
-    "a step further: at once": ([crash(step=5), crash(step=6)], 0.0),
-    "after progress the count starts over": ([crash(step=5)] * 4 + [crash(step=6)] * 2, 1.0),
-    "the steps of an old checkpoint done again are no progress": (
+    "two alternating crashes are never the same twice": ([crash(), crash("B"), crash(), crash("B")], 0.0),
+    "a lost peer is a consequence, not another crash": ([crash(), crash(PEER_LOST), crash()], 2.0),
+    "a lost peer does not make two crashes the same": ([crash(), crash(PEER_LOST), crash("B")], 0.0),
+    "only lost peers are known": ([crash(PEER_LOST), crash(PEER_LOST), crash()], 2.0),
+    "a step further is restarted at once": ([crash(step=5), crash(step=6)], 0.0),
+    "the count starts over after progress": ([crash(step=5)] * 4 + [crash(step=6)] * 2, 1.0),
+    "steps repeated from an old checkpoint are no progress": (
         [crash(step=100), crash(step=90), crash(step=99)],
         2.0,
     ),
     "no step since the restart": ([crash(step=100), crash()], 1.0),
-    "it crashes before its first step is reported": ([crash(), crash(step=1)], 0.0),
-    "a script that reports nothing, and ran for a while": ([crash(), crash(ran=20.0)], 0.0),
-    "a script that reports nothing, and did not": ([crash(), crash(ran=19.9)], 1.0),
-    "time is no progress where steps are reported": ([crash(step=100), crash(ran=500.0)], 1.0),
+    "a first step after a crash without one is progress": ([crash(), crash(step=1)], 0.0),
+    "a script that reports nothing and ran for a while is restarted at once": ([crash(), crash(ran=20.0)], 0.0),
+    "a script that reports nothing and did not run for long is delayed": ([crash(), crash(ran=19.9)], 1.0),
+    "run time is no progress where steps are reported": ([crash(step=100), crash(ran=500.0)], 1.0),
 }
 
 
-def test_a_few_of_a_kind_are_restarted_at_once() -> None:
+def test_the_first_crashes_of_a_kind_are_restarted_at_once() -> None:
     assert [delay(times, CrashLimits(backoff=1.0)) for times in range(1, 8)] == [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0]
 
 
 @pytest.mark.parametrize(("crashes", "seconds"), DELAYS.values(), ids=DELAYS)
-def test_a_crash_that_comes_back_waits_longer_every_time(crashes: list[Crash], seconds: float) -> None:
+def test_repeated_crashes_are_restarted_with_growing_delays(crashes: list[Crash], seconds: float) -> None:
     assert after(*crashes).delay == seconds
 
 
 ENDS = {
-    "four restarts did not help": ([crash(step=7)] * 5, None, ""),
-    "five restarts did not help": ([crash(step=7)] * 6, None, "5 restarts without progress (no step beyond 7)"),
-    "five crashes, each another one": (
+    "four restarts without progress are allowed": ([crash(step=7)] * 5, None, ""),
+    "five restarts without progress end the job": (
+        [crash(step=7)] * 6,
+        None,
+        "5 restarts without progress (no step beyond 7)",
+    ),
+    "five different crashes without progress end the job": (
         [crash(kind, 7) for kind in "ABCDEF"],
         None,
         "5 restarts without progress (no step beyond 7)",
     ),
-    "progress between": ([*[crash(step=7)] * 5, crash(step=8), *[crash(step=8)] * 4], None, ""),
-    "a script that reports nothing is not ended by itself": ([crash()] * 50, None, ""),
-    "a script that reports nothing, and a limit asked for": (
+    "progress in between resets the count": ([*[crash(step=7)] * 5, crash(step=8), *[crash(step=8)] * 4], None, ""),
+    "a script that reports nothing is not ended by default": ([crash()] * 50, None, ""),
+    "a script that reports nothing is ended at an explicit limit": (
         [crash()] * 4,
         3,
         "3 restarts without progress (no workers ran for 20 s)",
@@ -90,16 +103,16 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("crashes", "most", "end"), ENDS.values(), ids=ENDS)
-def test_restarts_that_bring_no_progress_end_the_job(crashes: list[Crash], most: int | None, end: str) -> None:
+def test_restarts_without_progress_end_the_job(crashes: list[Crash], most: int | None, end: str) -> None:
     assert after(*crashes, limits=dataclasses.replace(LIMITS, max_stalled=most)).end == end
 
 
-def test_without_a_backoff_nothing_waits() -> None:
+def test_without_a_backoff_restarts_are_immediate() -> None:
     assert [delay(times, CrashLimits()) for times in range(9)] == [0.0] * 9
     assert after(*[crash()] * 9, limits=CrashLimits()).delay == 0.0
 
 
-def test_others_wait_for_a_new_plan_as_long_as_the_planner_may() -> None:
+def test_other_members_wait_for_a_plan_as_long_as_the_planner_may_delay_it() -> None:
     assert longest_delay(CrashHistory(), LIMITS) == 0.0
     assert longest_delay(after(crash(), crash()).history, LIMITS) == after(*[crash()] * 3).delay
 
@@ -118,7 +131,7 @@ def failure(message: str, code: int = 1, reason: str = "ApplicationError") -> Fa
         (failure("exit code 3", 3), failure("exit code 4", 4), False),
     ],
 )
-def test_two_crashes_of_one_kind(one: FailureValue, other: FailureValue, same: bool) -> None:
+def test_crashes_of_the_same_kind_are_recognized(one: FailureValue, other: FailureValue, same: bool) -> None:
     assert (crash_kind(one) == crash_kind(other)) is same
 
 
@@ -128,26 +141,26 @@ SETTINGS = {"crash_limits": LIMITS}
 LEFT = make_view(there="ab", plan=STUCK, probes=answers("b"), failures=[BOOM], settings=SETTINGS)
 
 PLANNING = {
-    "the third of its kind waits 2 s from the failure on": Case(
+    "the third of its kind waits 2 s from the failure": Case(
         make_view(plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2), probes=answers("bc"), failures=[BOOM], settings=SETTINGS,
                   store={"failed_at": NOW - 0.5}), "wait 1.5 s"
     ),
-    "and is restarted then": Case(
+    "the third of its kind is restarted after 2 s": Case(
         make_view(plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2), probes=answers("bc"), failures=[BOOM], settings=SETTINGS,
                   store={"failed_at": NOW - 2.0}), "plan 2: a b c, WorkerFailed, 1 restarts"
     ),
-    "are all still there? That is asked before any wait": Case(
+    "all members are probed before any wait": Case(
         make_view(plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2), failures=[BOOM], settings=SETTINGS,
-                  store={"failed_at": NOW - 0.5}), "ask b c"
+                  store={"failed_at": NOW - 0.5}), "probe b c"
     ),
-    "five restarts without progress: over": Case(
+    "five restarts without progress end the job": Case(
         make_view(plan=STUCK, probes=answers("bc"), failures=[BOOM], settings=SETTINGS), "outcome failed because of b"
     ),
-    "a step further: restarted at once": Case(
+    "progress is restarted at once": Case(
         make_view(plan=STUCK, probes=answers("bc"), failures=[BOOM], settings=SETTINGS, step=11), "plan 2: a b c, WorkerFailed, 3 restarts"
     ),
-    "a lost member never waits and never counts": Case(LEFT, "plan 2: a b, MemberLost, 2 restarts"),
-    "a joiner changes nothing of the wait": Case(
+    "a lost member is replaced without delay and does not count": Case(LEFT, "plan 2: a b, MemberLost, 2 restarts"),
+    "a joiner does not change the delay": Case(
         make_view(there=members("abcd", d={"seen_at": NOW - 5}), plan=make_plan("abc", crash=crash_kind(BOOM), same_crashes=2),
                   probes=answers("bcd"), failures=[BOOM], settings=SETTINGS, store={"failed_at": NOW - 0.5}), "wait 1.5 s"
     ),
@@ -155,11 +168,11 @@ PLANNING = {
 
 
 @pytest.mark.parametrize("case", PLANNING.values(), ids=PLANNING)
-def test_the_planner_waits_and_ends(case: Case) -> None:
-    assert told(next_plan(case.view, NOW)) == case.does
+def test_the_planner_delays_restarts_and_ends_crash_loops(case: Case) -> None:
+    assert describe(next_plan(case.view, NOW)) == case.does
 
 
-def test_what_is_remembered_goes_from_plan_to_plan() -> None:
+def test_the_crash_history_is_carried_from_plan_to_plan() -> None:
     again = next_plan(make_view(plan=make_plan("abc"), probes=answers("bc"), failures=[BOOM], step=3), NOW)
     assert again is not None
     assert again.crashes == CrashHistory(crash=crash_kind(BOOM), same_crashes=1, stalled_restarts=0, best_step=3)  # type: ignore[attr-defined]
@@ -168,7 +181,7 @@ def test_what_is_remembered_goes_from_plan_to_plan() -> None:
     assert lost.crashes == CrashHistory(crash=crash_kind(BOOM), same_crashes=2, stalled_restarts=4, best_step=10)  # type: ignore[attr-defined]
 
 
-def test_why_a_job_without_progress_ended() -> None:
+def test_the_outcome_of_a_crash_loop_says_why_the_job_ended() -> None:
     view = make_view(plan=STUCK, probes=answers("bc"), failures=[BOOM], settings=SETTINGS)
     action = next_plan(view, NOW)
     assert action is not None

@@ -1,4 +1,4 @@
-"""New ranks from old ones: what a member works out has to be what the planner wrote."""
+"""New ranks from old ones: what a member computes must be what the planner wrote."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.unit.runtime.membership.builders import make_member, make_plan
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_a_rank_that_is_carried_over_is_the_one_that_was_written(seed: int) -> None:
-    """Any members go, any come, some come back under their name as another."""
+def test_a_rank_carried_over_equals_the_one_the_planner_wrote(seed: int) -> None:
+    """Any members leave and join, and some are replaced under their name."""
     draw = random.Random(seed)
     size = draw.choice([1, 2, 3, 4, 5, 8, 12, 40])
     old = [make_member(f"m{number:02}") for number in range(size)]
@@ -41,11 +41,13 @@ def test_a_rank_that_is_carried_over_is_the_one_that_was_written(seed: int) -> N
         if mine is not None and member.value.incarnation == before[member.name].incarnation:
             assert mine == assign_rank(new, place)
     if len(lost) <= 2 and size == 40:
-        assert sum(rank is None for rank in carried.values()) <= 4 * len(lost) + 2, "few have to read"
+        assert sum(rank is None for rank in carried.values()) <= 4 * len(lost) + 2, (
+            "few members have to read their ranks"
+        )
     assert all(carried[old[place].name] is None for place in lost)
 
 
-def test_members_in_another_order_read_their_ranks() -> None:
+def test_no_rank_is_carried_over_to_another_order() -> None:
     old = [make_member(name) for name in "abc"]
     before = {member.name: assign_rank(old, place) for place, member in enumerate(old)}
     assert changed(before, [old[1], old[0], old[2]]) is None
