@@ -1,8 +1,8 @@
-"""Shows the progress of long operations: each step's name and reason, its duration in the last run here, its current
-state, and its outcome.
+"""Shows the progress of long operations: each step's name and reason, how long it took the last time on this machine,
+its current state, and its outcome.
 
-On a terminal the running steps are lines that move; elsewhere each start, change and end is a line. Steps may
-run side by side (`concurrently`). Safe to use from several threads.
+On a terminal the running steps are live lines; elsewhere each start, change and end is a line. Steps may run
+concurrently (`concurrently`). Thread-safe.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 T = TypeVar("T")
 
 LINE_EVERY = 10.0
-"""Seconds between two lines of one step where the output is no terminal."""
+"""Minimum seconds between two lines of one step if the output is not a terminal."""
 
 CACHE = Path(os.environ.get("ELASTICJOB_CACHE", "~/.cache/elasticjob")).expanduser()
 """Outside the checkout, so that all checkouts on this machine share it."""
@@ -35,7 +35,7 @@ class StepError(Exception):
 
 
 class Step:
-    """One running step; `say` shows where it is."""
+    """One running step. `say` shows its current state."""
 
     def __init__(self, on_change: Callable[[str], None], at_most_every: float) -> None:
         self._on_change = on_change
@@ -99,13 +99,13 @@ class Steps:
 
     @contextlib.contextmanager
     def step(self, name: str, why: str = "", usually: float | None = None) -> Iterator[Step]:
-        """Shows a step while the body runs. `usually`: seconds it took on 2 cores, shown until this machine has
-        measured it."""
+        """Shows a step while the body runs. `usually`: duration on 2 cores in seconds, shown until it has been measured
+        on this machine."""
         here = self._timings.get(name)
         known = (
-            f"{here:.0f} s here last time"
+            f"took {here:.0f} s last time"
             if here is not None
-            else f"about {usually:.0f} s on 2 cores"
+            else f"takes about {usually:.0f} s on 2 cores"
             if usually
             else ""
         )
@@ -134,7 +134,7 @@ class Steps:
 
 
 def concurrently(*calls: Callable[[], T]) -> list[T]:
-    """Runs the calls side by side and returns their results in order. Waits for all of them, then raises the first
+    """Runs the calls concurrently and returns their results in order. Waits for all of them, then raises the first
     error."""
     with ThreadPoolExecutor(max_workers=max(1, len(calls))) as pool:
         futures = [pool.submit(call) for call in calls]

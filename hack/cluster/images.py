@@ -19,7 +19,7 @@ def own_archives(steps: Steps) -> list[Path]:
     folder = programs_folder().parent / "images"
     pause, etcd = folder / "pause.tar", folder / "etcd.tar"
     if not (pause.exists() and etcd.exists()):
-        with steps.step("Make the images pause and etcd", "what every node has from the start", 2):
+        with steps.step("Create the images pause and etcd", "every node has them", 2):
             folder.mkdir(parents=True, exist_ok=True)
             write_archive(pause, PAUSE, {"/pause": _compile_pause(folder / "pause")}, ["/pause"], user="65535:65535")
             programs = {f"/usr/local/bin/{name}": program(name) for name in ("etcd", "etcdctl")}

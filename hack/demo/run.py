@@ -33,7 +33,7 @@ def set_up(driver: ClusterDriver) -> None:
     images: dict[str, Path] = {}
     concurrently(driver.up, lambda: images.update(build(["operator", "trainer"])))
     driver.load_images(images)
-    with Steps() as steps, steps.step("install the chart with Helm", "the operator and the ElasticJob CRD", 5):
+    with Steps() as steps, steps.step("Install the chart with Helm", "the operator and the ElasticJob CRD", 5):
         install_chart(driver, images)
 
 

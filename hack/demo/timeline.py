@@ -210,9 +210,13 @@ def one_line(view: View) -> str:
     """The view as one line.
 
     >>> one_line(View(workers="3/4", world=3, group=2, epoch=5, step=130, loss=0.2))
-    'workers 3/4  world 3  epoch 5  step 130  loss 0.2000'
+    'worker pods 3/4  world size 3  epoch 5  step 130  loss 0.2000'
+    >>> one_line(View(workers="1/4"))
+    'worker pods 1/4'
     """
-    parts = [f"workers {view.workers or '-'}", f"world {view.world}", f"epoch {view.epoch}", f"step {view.step}"]
+    parts = [f"worker pods {view.workers or '-'}"]
+    if view.world:
+        parts += [f"world size {view.world}", f"epoch {view.epoch}", f"step {view.step}"]
     if view.loss is not None:
         parts.append(f"loss {view.loss:.4f}")
     if view.accuracy is not None:

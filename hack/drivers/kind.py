@@ -64,17 +64,17 @@ class KindCluster:
         config.write_text(kind_config(self._nodes, shared), encoding="utf-8")
         with (
             Steps() as steps,
-            steps.step("create the kind cluster", "a control plane and its nodes as containers", 60) as step,
+            steps.step("Create the kind cluster", "a control plane and nodes as containers", 60) as step,
         ):
             self._kind(["create", "cluster", "--name", CLUSTER, "--config", str(config), "--wait", "120s"], step.say)
 
     def load_images(self, images: Mapping[str, Path]) -> None:
         for name, archive in images.items():
-            with Steps() as steps, steps.step(f"load image {name} into kind", "", 20):
+            with Steps() as steps, steps.step(f"Load image {name} into kind", "", 20):
                 self._kind(["load", "image-archive", "--name", CLUSTER, str(archive)])
 
     def down(self) -> None:
-        with Steps() as steps, steps.step("delete the kind cluster"):
+        with Steps() as steps, steps.step("Delete the kind cluster"):
             self._kind(["delete", "cluster", "--name", CLUSTER])
         shutil.rmtree(self._folder, ignore_errors=True)
 

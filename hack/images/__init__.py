@@ -105,7 +105,7 @@ def clean(using: Builder | None = None) -> None:
 
 def _build_one(context: Context, archive: Path, using: Builder, base_image: str, steps: Steps) -> None:
     archive.parent.mkdir(parents=True, exist_ok=True)
-    with steps.step(f"image {context.name}", _WHY[context.name], _SECONDS[context.name]) as step:
+    with steps.step(f"Build image {context.name}", _WHY[context.name], _SECONDS[context.name]) as step:
         using.build(context, base_image, archive, step)
 
 
@@ -126,6 +126,6 @@ def _only_one(steps: Steps) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            with steps.step("wait for another image build on this machine"):
+            with steps.step("Wait for another image build on this machine"):
                 fcntl.flock(lock, fcntl.LOCK_EX)
         yield

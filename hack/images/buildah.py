@@ -59,10 +59,10 @@ class Buildah:
         name = f"localhost/elasticjob-base:{key}"
         archive = self._folder / f"base-{key}.tar"
         if not archive.exists():
-            with steps.step("base image", "Debian from packages: there need be no registry", 37) as step:
+            with steps.step("Build the base image", "Debian from packages, so that no registry is needed", 37) as step:
                 base.make_base(archive, self._logs / "base.log", step)
         if not self._has(name):
-            with steps.step("base image into the store", "", 4):
+            with steps.step("Import the base image", "", 4):
                 self._import_base(archive, name)
         return name
 
@@ -144,7 +144,7 @@ def install_missing(steps: Steps) -> None:
     """Installs buildah and debootstrap from Debian where they are missing. Raises StepError if that
     fails."""
     if missing := [package for program, package in PACKAGES.items() if not shutil.which(program)]:
-        debian.install(missing, steps, "they build images without Docker")
+        debian.install(missing, steps, "to build images without Docker")
 
 
 def _show(step: Step, line: str) -> None:

@@ -202,7 +202,7 @@ def _ready(seen: Seen) -> dict[str, float]:
 
 def _what(change: Change) -> str:
     if change.kind is Kind.START:
-        return "agents started"
+        return "all agents started"
     return (
         f"{change.member}'s process killed" if change.kind is Kind.WORKER_KILLED else f"{change.member} ready to join"
     )
@@ -229,7 +229,10 @@ def problem(seen: Seen, workers: int) -> str:
             return f"{member} exited with {code}"
     for row in rows(seen):
         if "first-step" not in row.phases:
-            return f"training did not resume after: {row.what}"
+            return (
+                f"{row.what}, but training did not resume before the time was up or all steps were done. If the machine "
+                "is busy, give it more steps: .venv/bin/python -m hack.quickstart --steps 2000 --time-limit 600"
+            )
     kinds = {change.kind for change in seen.changes}
     if kinds != set(Kind):
         return (

@@ -40,9 +40,10 @@ def resting(api: ControlPlane) -> Iterator[Cluster]:
         yield cluster
 
 
-FORBIDDEN = "cannot be changed once the job exists: delete the job and apply it again, or create one under a new name"
+FORBIDDEN = "is immutable: delete the job and apply it again, or create a job with another name"
 FIXED = (
-    "cannot be changed while the job runs: set lifecycle.suspend to true first, then change it and set suspend to false"
+    "cannot be changed while the job is running: set lifecycle.suspend to true first, then change it and set suspend "
+    "to false"
 )
 TEMPLATE_FORBIDDEN = (f"spec.workers.template: Forbidden: template {FIXED}",)
 
@@ -56,7 +57,7 @@ CHANGES = {
         {f"{WORKERS}.minReplicas": 5}, ("replicas (4) is below minReplicas (5): raise replicas or lower minReplicas",)
     ),
     "allowed sizes without the size's bounds": Case(
-        {f"{WORKERS}.allowedReplicas": [2, 4]}, ("allowedReplicas [2, 4] are not all from",)
+        {f"{WORKERS}.allowedReplicas": [2, 4]}, ("allowedReplicas [2, 4] must be between",)
     ),
     "metrics of a fixed size": Case(
         {"spec.scaling.metrics": [{"type": "Resource"}]}, ("set workers.minReplicas below workers.maxReplicas",)

@@ -23,15 +23,15 @@ BAD = {
         {"spec.lifecycle.startupDeadlineSeconds": 90, "spec.lifecycle.activeDeadlineSeconds": 60},
         (
             "spec.lifecycle.startupDeadlineSeconds: Invalid value",
-            "startupDeadlineSeconds (90) is above activeDeadlineSeconds (60), which ends the job before: lower it or "
-            "leave it out",
+            "startupDeadlineSeconds (90) is above activeDeadlineSeconds (60), which ends the job earlier: lower it or "
+            "remove it",
         ),
     ),
     "a rule that matches nothing": Case(
         {"spec.restartPolicy.rules": [{"action": "Fail"}]},
         (
             "spec.restartPolicy.rules[0]",
-            "a rule without exitCodes and reasons matches nothing: give at least one of either",
+            "a rule without exitCodes or reasons matches nothing: set at least one of them",
         ),
     ),
     "a rule for what is no exit code": Case(
@@ -49,19 +49,19 @@ BAD = {
     "more restarts than a window remembers": Case(
         {"spec.restartPolicy": {"maxRestarts": 101, "windowSeconds": 60}},
         (
-            "maxRestarts (101) is above 100, the most within windowSeconds",
-            "lower maxRestarts, or leave windowSeconds out",
+            "maxRestarts (101) is above 100, the limit with windowSeconds",
+            "lower maxRestarts or remove windowSeconds",
         ),
     ),
     "a manager without a domain": Case(
         {"spec.managedBy": "kueue"},
-        ("managedBy kueue is not a domain, a slash and a name: write one such as kueue.x-k8s.io/",),
+        ("managedBy kueue is not a domain-prefixed name: use one such as kueue.x-k8s.io/",),
     ),
     "two managers": Case(
         {"spec.managedBy": "a.b/c", "spec.lifecycle.managedBy": "a.b/d"},
         (
             "spec.managedBy",
-            "managedBy is a.b/c and lifecycle.managedBy is a.b/d: a job has one manager, so leave one of them out",
+            "managedBy is a.b/c, but lifecycle.managedBy is a.b/d: remove one of them",
         ),
     ),
     "time to save below none": Case(
@@ -103,12 +103,12 @@ BAD = {
         {"spec.restartPolicy.rules": [{"reasons": ["OOMKilled"], "action": "Ignore"}]},
         (
             "spec.restartPolicy.rules[0].reasons[0]",
-            "OOMKilled is no reason of status.lastFailure.reason: write OutOfMemory for OOMKilled",
+            "OOMKilled is not used in status.lastFailure.reason: replace OOMKilled by OutOfMemory",
         ),
     ),
     "a sentence for a reason": Case(
         {"spec.restartPolicy.rules": [{"reasons": ["out of memory"], "action": "Ignore"}]},
-        ("out of memory is not a reason as status.lastFailure.reason has it: write one word such as OutOfMemory",),
+        ("out of memory is not a reason as in status.lastFailure.reason: use one word, such as OutOfMemory",),
     ),
     "a rule that does nothing": Case(
         {"spec.restartPolicy.rules": [{"exitCodes": [1]}]}, ("rules[0].action: Required value",)
@@ -121,7 +121,7 @@ BAD = {
     ),
     "a name too long for its pods": Case(
         {"metadata.name": "a" * 48},
-        ("metadata.name has 48 characters: shorten it to 47, because names made from it must fit into 63",),
+        ("metadata.name has 48 characters: use at most 47, because names derived from it are limited to 63",),
     ),
     "a name that is no Service's": Case(
         {"metadata.name": "7b.chat"}, ("metadata.name 7b.chat cannot be part of a Service's name",)
@@ -130,7 +130,7 @@ BAD = {
     "a name in capitals": Case({"metadata.name": "Digits"}, ('metadata.name: Invalid value: "Digits"', "lower case")),
     "a generated name too long": Case(
         {"metadata.name": GONE, "metadata.generateName": "d" * 50},
-        ("metadata.name has 55 characters: shorten it to 47",),
+        ("metadata.name has 55 characters: use at most 47",),
     ),
     "a label too long": Case(
         {"metadata.labels": {"a": "b" * 64}}, ("metadata.labels", "must be no more than 63 bytes")

@@ -16,7 +16,7 @@ BAD = {
         {"spec.rendezvous": {"backend": "c10d", "endpoint": "etcd:2379"}},
         (
             "spec.rendezvous.endpoint",
-            "endpoint etcd:2379 is not used by backend c10d, whose workers meet at worker 0: remove it",
+            "endpoint etcd:2379 is not used by backend c10d, whose store is in worker pod 0: remove it",
         ),
     ),
     "c10d with an etcd": Case(
@@ -24,20 +24,20 @@ BAD = {
     ),
     "etcd-v2 without an endpoint": Case(
         {"spec.rendezvous.backend": "etcd-v2"},
-        ("backend etcd-v2 needs an endpoint: host:port of an etcd up to 3.5 with --enable-v2",),
+        ("backend etcd-v2 needs an endpoint: set host:port of an etcd up to 3.5 with --enable-v2",),
     ),
     "an endpoint with a scheme": Case(
         {"spec.rendezvous.endpoint": "http://etcd:2379"},
-        ("endpoint http://etcd:2379 is not host:port: write it without a scheme",),
+        ("endpoint http://etcd:2379 is not host:port: use one without a scheme",),
     ),
     "an endpoint without a port": Case({"spec.rendezvous.endpoint": "etcd"}, ("endpoint etcd is not host:port",)),
     "two etcds": Case(
         {"spec.rendezvous.endpoint": "etcd:2379", "spec.rendezvous.etcd": {}},
-        ("endpoint names one that you run: remove either",),
+        ("endpoint is the address of one that you run: remove one of them",),
     ),
     "no quantity": Case(
         {"spec.rendezvous.etcd.resources.limits": {"cpu": "lots"}},
-        ("lots is not a quantity from 0 on: write one such as 500m, 2 or 1Gi",),
+        ("lots is not a quantity of at least 0: use one such as 500m, 2 or 1Gi",),
     ),
     "a relative directory": Case(
         {"spec.checkpoint.directory": "out"}, ("directory out is not an absolute path below /",)
@@ -45,16 +45,16 @@ BAD = {
     "checkpoints over everything": Case(
         {"spec.checkpoint.directory": "/"}, ("directory / is not an absolute path below /",)
     ),
-    "no kind of volume": Case({"spec.checkpoint.volume": {}}, ("write exactly one kind of volume",)),
+    "no kind of volume": Case({"spec.checkpoint.volume": {}}, ("set exactly one kind of volume",)),
     "two kinds of volume": Case(
-        {"spec.checkpoint.volume": {"emptyDir": {}, "nfs": {}}}, ("write exactly one kind of volume",)
+        {"spec.checkpoint.volume": {"emptyDir": {}, "nfs": {}}}, ("set exactly one kind of volume",)
     ),
     "a claim without its name": Case(
         {"spec.checkpoint.volume": {"persistentVolumeClaim": {}}},
         ("spec.checkpoint.volume.persistentVolumeClaim.claimName: Required",),
     ),
     "no port": Case(
-        {"spec.rendezvous.endpoint": "etcd:0"}, ("endpoint etcd:0 has no port from 1 to 65535: write one such as 2379",)
+        {"spec.rendezvous.endpoint": "etcd:0"}, ("endpoint etcd:0 has no port from 1 to 65535: use one such as 2379",)
     ),
     "a port that there is not": Case(
         {"spec.rendezvous.endpoint": "etcd:65536"}, ("endpoint etcd:65536 has no port from 1 to 65535",)
@@ -66,21 +66,21 @@ BAD = {
         {"spec.rendezvous.backend": "C10D"}, ('Unsupported value: "C10D": supported values: "etcd-v3"',)
     ),
     "an image with a space": Case(
-        {"spec.rendezvous.etcd.image": "etcd :3.6"}, ("image etcd :3.6 has a space in it: write one such as",)
+        {"spec.rendezvous.etcd.image": "etcd :3.6"}, ("image etcd :3.6 contains whitespace: use one such as",)
     ),
     "less than no CPU": Case(
         {"spec.rendezvous.etcd.resources.limits": {"cpu": "-1"}},
-        ("-1 is not a quantity from 0 on: write one such as 500m, 2 or 1Gi",),
+        ("-1 is not a quantity of at least 0: use one such as 500m, 2 or 1Gi",),
     ),
     "requests above the limits": Case(
         {"spec.rendezvous.etcd.resources": {"limits": {"memory": "1Gi"}, "requests": {"memory": "2Gi"}}},
-        ('requests of ["memory"] are above its limits: lower the requests or raise the limits',),
+        ('requests for ["memory"] exceed the limits: lower the requests or raise the limits',),
     ),
     "a directory that climbs": Case(
         {"spec.checkpoint.directory": "/a/../b"}, ("directory /a/../b is not an absolute path below /", "or ..")
     ),
     "a directory with an end": Case(
-        {"spec.checkpoint.directory": "/a/"}, ("directory /a/ is not an absolute path", "without a / at its end")
+        {"spec.checkpoint.directory": "/a/"}, ("directory /a/ is not an absolute path", "without a trailing /")
     ),
     "a claim that cannot be": Case(
         {"spec.checkpoint.volume": {"persistentVolumeClaim": {"claimName": "My Claim"}}},

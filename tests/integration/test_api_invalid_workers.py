@@ -29,20 +29,20 @@ BAD = {
     ),
     "processes unknown": Case(
         {f"{WORKERS}.procsPerWorker": "many"},
-        ("procsPerWorker is many: write auto, cpu, gpu or a number from 1 to 1024",),
+        ("procsPerWorker many is invalid: use auto, cpu, gpu or a number from 1 to 1024",),
     ),
-    "processes quoted": Case({f"{WORKERS}.procsPerWorker": "2"}, ("procsPerWorker is 2", "without quotes")),
-    "no processes": Case({f"{WORKERS}.procsPerWorker": 0}, ("procsPerWorker is 0", "from 1 to 1024")),
+    "processes quoted": Case({f"{WORKERS}.procsPerWorker": "2"}, ("procsPerWorker 2 is invalid", "without quotes")),
+    "no processes": Case({f"{WORKERS}.procsPerWorker": 0}, ("procsPerWorker 0 is invalid", "from 1 to 1024")),
     "a typing error": Case({f"{WORKERS}.replica": 4}, ('unknown field "spec.workers.replica"',)),
     "sizes said twice": Case(
         {f"{WORKERS}.allowedReplicas": [4], f"{WORKERS}.replicaStep": 2},
-        ("allowedReplicas and replicaStep both say which sizes are allowed: remove either",),
+        ("allowedReplicas and replicaStep cannot be combined: remove one of them",),
     ),
     "a size out of bounds": Case(
         {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.allowedReplicas": [2, 8]},
         (
-            "allowedReplicas [2, 8] are not all from minReplicas to maxReplicas (2 to 4): change either; both bounds "
-            "default to replicas",
+            "allowedReplicas [2, 8] must be between minReplicas and maxReplicas (2 to 4): change one of them; both "
+            "bounds default to replicas",
         ),
     ),
     "below all sizes": Case(
@@ -51,11 +51,11 @@ BAD = {
     ),
     "a step that leaves no least size": Case(
         {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.replicaStep": 4},
-        ("minReplicas (2; default: replicas) is not a multiple of replicaStep (4): change either",),
+        ("minReplicas (2; default: replicas) is not a multiple of replicaStep (4): change one of them",),
     ),
     "metrics without room": Case(
         {"spec.scaling.metrics": [{"type": "Resource"}]},
-        ("scaling.metrics need room to scale: set workers.minReplicas below workers.maxReplicas",),
+        ("scaling.metrics requires a range of sizes: set workers.minReplicas below workers.maxReplicas",),
     ),
     "half a worker": Case({f"{WORKERS}.replicas": 2.5}, ("spec.workers.replicas", "must be of type int32")),
     "more workers than there are numbers": Case(
@@ -69,7 +69,7 @@ BAD = {
     "processes in parts": Case(
         {f"{WORKERS}.procsPerWorker": 1.5}, ("spec.workers.procsPerWorker in body must be of type integer",)
     ),
-    "too many processes": Case({f"{WORKERS}.procsPerWorker": 1025}, ("procsPerWorker is 1025", "from 1 to 1024")),
+    "too many processes": Case({f"{WORKERS}.procsPerWorker": 1025}, ("procsPerWorker 1025 is invalid", "from 1 to 1024")),
     "a size twice": Case(
         {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, f"{WORKERS}.allowedReplicas": [2, 2, 4]},
         ("spec.workers.allowedReplicas[1]: Duplicate value: 2",),
@@ -86,8 +86,8 @@ BAD = {
     "metrics between equal bounds": Case(
         {f"{WORKERS}.minReplicas": 4, f"{WORKERS}.maxReplicas": 4, "spec.scaling.metrics": [{"type": "Resource"}]},
         (
-            "scaling.metrics need room to scale: set workers.minReplicas below workers.maxReplicas, or remove the "
-            "metrics",
+            "scaling.metrics requires a range of sizes: set workers.minReplicas below workers.maxReplicas, or remove "
+            "the metrics",
         ),
     ),
     "metrics as names": Case(

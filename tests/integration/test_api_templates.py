@@ -20,13 +20,13 @@ BAD = {
     "a container that is not there": Case(
         {f"{WORKERS}.container": "trainr"},
         (
-            'spec.workers.container: Invalid value: the template has no container trainr, it has ["trainer", '
-            '"sidecar"]: name one of these',
+            'spec.workers.container: Invalid value: the template has no container trainr, only ["trainer", '
+            '"sidecar"]: choose one of these',
         ),
     ),
     "restartPolicy of a Deployment": Case(
         {f"{POD}.restartPolicy": "Always"},
-        ("spec.workers.template.spec.restartPolicy", "restartPolicy Always does not work here: leave it out"),
+        ("spec.workers.template.spec.restartPolicy", "restartPolicy Always is not supported: remove it"),
     ),
     "reserved names in env": Case(
         {
@@ -40,7 +40,7 @@ BAD = {
     ),
     "our own labels": Case(
         {"spec.workers.template.metadata.labels": {"elasticjob.dev/run": "1"}},
-        ('labels ["elasticjob.dev/run"] belong to ElasticJob: remove them from the template',),
+        ('labels ["elasticjob.dev/run"] are reserved for ElasticJob: remove them from the template',),
     ),
     "template as text": Case(
         {f"{WORKERS}.template": "train:1"}, ("spec.workers.template in body must be of type object",)
@@ -56,7 +56,7 @@ BAD = {
     ),
     "two containers of a name": Case(
         {f"{POD}.containers.1": {"name": "trainer", "image": "x"}},
-        ('the names of containers ["trainer", "trainer"] are not all different: rename one',),
+        ('container names ["trainer", "trainer"] are not unique: rename one',),
     ),
     "a container with a long name": Case({f"{TRAINER}.name": "a" * 64}, ("containers[0].name: Too long",)),
     "variables as a map": Case(
@@ -68,19 +68,19 @@ BAD = {
     "a kubelet that restarts the trainer": Case(
         {f"{TRAINER}.restartPolicy": "Always"},
         (
-            "restartPolicy Always of container trainer does not work here: leave it out; ElasticJob replaces failed "
-            "workers",
+            "restartPolicy Always of container trainer is not supported: remove it; ElasticJob replaces failed worker "
+            "pods",
         ),
     ),
     "a deadline of the pods": Case(
         {f"{POD}.activeDeadlineSeconds": 60},
         (
             "spec.workers.template.spec.activeDeadlineSeconds: Forbidden",
-            "the job's is spec.lifecycle.activeDeadlineSeconds",
+            "use spec.lifecycle.activeDeadlineSeconds",
         ),
     ),
-    "one hostname for all": Case({f"{POD}.hostname": "me"}, ("hostname does not work in the template: leave it out",)),
-    "another subdomain": Case({f"{POD}.subdomain": "me"}, ("subdomain does not work in the template: leave it out",)),
+    "one hostname for all": Case({f"{POD}.hostname": "me"}, ("hostname is not supported in the template: remove it",)),
+    "another subdomain": Case({f"{POD}.subdomain": "me"}, ("subdomain is not supported in the template: remove it",)),
     "a sidecar as the trainer": Case(
         {
             f"{WORKERS}.container": "side",

@@ -1,4 +1,4 @@
-"""Whoever waits for set-up sees what runs, why, how long it took last time, and where to look when it fails."""
+"""Set-up shows what is running, why, how long it took last time, and where to look if it fails."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def shown(tmp_path: Path, text: io.StringIO) -> Steps:
     return Steps(Console(file=text, width=200), tmp_path / "timings.json")
 
 
-def test_a_step_says_its_reason_and_how_long_it_took_here_the_last_time(tmp_path: Path) -> None:
+def test_a_step_shows_its_reason_and_how_long_it_took_last_time(tmp_path: Path) -> None:
     text = io.StringIO()
     for _ in range(2):
         with shown(tmp_path, text) as steps, steps.step("build", "no registry here", usually=40):
             pass
     first, second = (line for line in text.getvalue().splitlines() if line.startswith("·"))
-    assert first == "· build (no registry here; about 40 s on 2 cores)"
-    assert second == "· build (no registry here; 0 s here last time)"
+    assert first == "· build (no registry here; takes about 40 s on 2 cores)"
+    assert second == "· build (no registry here; took 0 s last time)"
 
 
 def test_a_step_that_fails_is_shown_as_failed_and_not_timed(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ expressions:
 
 - It sees only declared fields (`elasticjob_operator.api.template`), but `==` on an object compares the undeclared ones
   too.
-- The API server estimates a rule's cost from the bounds of lists and strings, and refuses the CRD above a limit.
-  `string(number)` has no bound and can be joined to nothing; `format` can, and came with Kubernetes 1.30.
+- The API server estimates a rule's cost from the bounds of lists and strings, and rejects a CRD above a limit. The
+  length of `string(number)` is unbounded, so messages use `format`, which needs Kubernetes 1.30.
 
 https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#validation-rules
 """
@@ -25,8 +25,8 @@ def rules(*each: Rule) -> dict[str, Any]:
 
 
 def message(text: str, *values: str) -> Rule:
-    """`text` with a %d or %s for the value of each expression. In the rule's message a value that is missing is an
-    error: ask first."""
+    """`text` with a %d or %s for the value of each expression. A missing value makes the message itself an error, so
+    the expression must check for it."""
     if not values:
         return {"message": text}
     return {"messageExpression": f"{literal(text)}.format([{', '.join(values)}])"}
@@ -41,19 +41,16 @@ def literals(texts: tuple[str, ...]) -> str:
 
 
 def same(field: str) -> str:
-    """`field` of self did not change, appear or go."""
+    """`field` of self was not changed, set or unset."""
     return f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || self.{field} == oldSelf.{field})"
 
 
 def immutable(field: str) -> Rule:
-    """`field` of self may not change once the job exists."""
+    """`field` of self cannot change once the job exists."""
     name = field.rpartition(".")[2]
     return {
         "rule": same(field),
-        **message(
-            f"{name} cannot be changed once the job exists: delete the job and apply it again, or create one under a "
-            "new name"
-        ),
+        **message(f"{name} is immutable: delete the job and apply it again, or create a job with another name"),
         "fieldPath": f".{field}",
         "reason": "FieldValueForbidden",
     }
@@ -66,15 +63,15 @@ _SUSPENDED = " || ".join(
 
 
 def fixed_while_it_runs(field: str, within: str = "") -> Rule:
-    """`field` of the spec may change only while the job is suspended; also in the very update that suspends or resumes
-    it, as queues do. `within`: an object that may be missing, but then on both sides, because it has a default."""
+    """`field` of the spec can change only while the job is suspended, or in the update that suspends or resumes it, as
+    queues do. `within`: an object that may be missing, but only on both sides, because it has a default."""
     name = field.rpartition(".")[2]
     there = f"!has(self.{within}) || !has(oldSelf.{within}) || " if within else ""
     return {
         "rule": f"{_SUSPENDED} || {there}({same(field)})",
         **message(
-            f"{name} cannot be changed while the job runs: set lifecycle.suspend to true first, then change it and "
-            "set suspend to false"
+            f"{name} cannot be changed while the job is running: set lifecycle.suspend to true first, then change it "
+            "and set suspend to false"
         ),
         "fieldPath": f".{field}",
         "reason": "FieldValueForbidden",

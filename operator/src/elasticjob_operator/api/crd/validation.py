@@ -9,22 +9,22 @@ MAX_NAME = 47
 """Longest name of a job: 63, the limit of a label, less `-etcd-` and the 10 characters of a StatefulSet's revision
 hash.
 
-The label `controller-revision-hash` of the etcd pod is the longest value made from a job's name; `<name>-worker-9999`
-would allow 51.
+The label `controller-revision-hash` of the etcd pod is the longest value derived from a job's name;
+`<name>-worker-9999` would allow 51.
 """
 
 JOB = rules(
     {
         "rule": f"size(self.metadata.name) <= {MAX_NAME}",
         **message(
-            f"metadata.name has %d characters: shorten it to {MAX_NAME}, because names made from it must fit into 63",
+            f"metadata.name has %d characters: use at most {MAX_NAME}, because names derived from it are limited to 63",
             "size(self.metadata.name)",
         ),
     },
     {
         "rule": "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
         **message(
-            "metadata.name %s cannot be part of a Service's name: use a-z, 0-9 and -, no dots, and begin with a letter",
+            "metadata.name %s cannot be part of a Service's name: use a-z, 0-9 and -, and start with a letter",
             "self.metadata.name",
         ),
     },
@@ -45,8 +45,8 @@ SPEC = rules(
         "(has(self.workers.minReplicas) && "
         "has(self.workers.maxReplicas) && self.workers.minReplicas < self.workers.maxReplicas)",
         **message(
-            "scaling.metrics need room to scale: set workers.minReplicas below workers.maxReplicas, or remove the "
-            "metrics"
+            "scaling.metrics requires a range of sizes: set workers.minReplicas below workers.maxReplicas, or remove "
+            "the metrics"
         ),
         "fieldPath": ".scaling.metrics",
     },
@@ -55,7 +55,7 @@ SPEC = rules(
         "!has(self.lifecycle.managedBy) || "
         "self.lifecycle.managedBy in ['', self.managedBy]",
         **message(
-            "managedBy is %s and lifecycle.managedBy is %s: a job has one manager, so leave one of them out",
+            "managedBy is %s, but lifecycle.managedBy is %s: remove one of them, because they mean the same",
             "self.managedBy",
             "self.lifecycle.managedBy",
         ),
@@ -69,8 +69,8 @@ LIFECYCLE = rules(
         "rule": "!has(self.startupDeadlineSeconds) || !has(self.activeDeadlineSeconds) || "
         "self.startupDeadlineSeconds <= self.activeDeadlineSeconds",
         **message(
-            "startupDeadlineSeconds (%d) is above activeDeadlineSeconds (%d), which ends the job before: lower it or "
-            "leave it out",
+            "startupDeadlineSeconds (%d) is above activeDeadlineSeconds (%d), which ends the job earlier: lower it or "
+            "remove it",
             "self.startupDeadlineSeconds",
             "self.activeDeadlineSeconds",
         ),
@@ -83,8 +83,7 @@ MANAGED_BY = rules(
         "rule": r"self == '' || "
         r"self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.~]*[A-Za-z0-9])?$')",
         **message(
-            "managedBy %s is not a domain, a slash and a name: write one such as kueue.x-k8s.io/multikueue, or leave "
-            "it out",
+            "managedBy %s is not a domain-prefixed name: use one such as kueue.x-k8s.io/multikueue, or remove it",
             "self",
         ),
     },
@@ -94,7 +93,7 @@ RESTART_RULE = rules(
     {
         "rule": "(has(self.exitCodes) && size(self.exitCodes) > 0) || (has(self.reasons) && size(self.reasons) > 0)",
         **message(
-            "a rule without exitCodes and reasons matches nothing: give at least one of either, such as exitCodes: [42]"
+            "a rule without exitCodes or reasons matches nothing: set at least one of them, such as exitCodes: [42]"
         ),
     },
 )
@@ -103,14 +102,14 @@ RESTART_REASON = rules(
     {
         "rule": "!(self in ['OOMKilled', 'Error'])",
         **message(
-            "%s is no reason of status.lastFailure.reason: write OutOfMemory for OOMKilled, ApplicationError for Error",
+            "%s is not used in status.lastFailure.reason: replace OOMKilled by OutOfMemory, Error by ApplicationError",
             "self",
         ),
     },
     {
         "rule": "self.matches('^[A-Z][A-Za-z0-9]*$')",
         **message(
-            "%s is not a reason as status.lastFailure.reason has it: write one word such as OutOfMemory or Signal",
+            "%s is not a reason as in status.lastFailure.reason: use one word, such as OutOfMemory or Signal",
             "self",
         ),
     },
@@ -118,7 +117,7 @@ RESTART_REASON = rules(
 
 BACKOFF = rules(
     {
-        # Where it is an object's own default, the fields' defaults are not there yet.
+        # The API server checks an object's own default before it fills in the defaults of its fields.
         "rule": "!has(self.initialSeconds) || !has(self.maxSeconds) || self.initialSeconds <= self.maxSeconds",
         **message(
             "initialSeconds (%d) is above maxSeconds (%d): lower initialSeconds or raise maxSeconds",
@@ -134,9 +133,8 @@ RESTART_POLICY = rules(
     {
         "rule": f"!has(self.windowSeconds) || self.maxRestarts <= {MAX_RESTARTS_IN_WINDOW}",
         **message(
-            f"maxRestarts (%d) is above {MAX_RESTARTS_IN_WINDOW}, the most within windowSeconds, because their times "
-            "are kept in status: "
-            "lower maxRestarts, or leave windowSeconds out",
+            f"maxRestarts (%d) is above {MAX_RESTARTS_IN_WINDOW}, the limit with windowSeconds, because status records "
+            "the time of each restart: lower maxRestarts or remove windowSeconds",
             "self.maxRestarts",
         ),
         "fieldPath": ".maxRestarts",
@@ -147,25 +145,28 @@ _HOST_AND_PORT = r"^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\\[[0-9A-Fa-f:.]+\\
 ENDPOINT = rules(
     {
         "rule": f"self == '' || self.matches('{_HOST_AND_PORT}')",
-        **message("endpoint %s is not host:port: write it without a scheme, such as etcd.example.com:2379", "self"),
+        **message("endpoint %s is not host:port: use one without a scheme, such as etcd.example.com:2379", "self"),
     },
     {
         "rule": f"!self.matches('{_HOST_AND_PORT}') || self.matches(':0*[1-9][0-9]{{0,3}}$') || "
         "(self.matches(':[1-6][0-9]{4}$') && int(self.substring(size(self) - 5)) <= 65535)",
-        **message("endpoint %s has no port from 1 to 65535: write one such as 2379", "self"),
+        **message("endpoint %s has no port from 1 to 65535: use one such as 2379", "self"),
     },
 )
 
 RENDEZVOUS = rules(
     {
         "rule": "!has(self.etcd) || !has(self.endpoint) || self.endpoint == ''",
-        **message("etcd describes the one that the operator makes, endpoint names one that you run: remove either"),
+        **message(
+            "etcd configures an etcd that the operator runs, endpoint is the address of one that you run: remove one "
+            "of them"
+        ),
         "fieldPath": ".etcd",
     },
     {
         "rule": "!has(self.backend) || self.backend == 'etcd-v3' || !has(self.etcd)",
         **message(
-            "etcd describes the one that the operator makes for backend etcd-v3, but backend is %s: remove it",
+            "etcd configures the etcd that the operator runs for backend etcd-v3, but backend is %s: remove it",
             "self.backend",
         ),
         "fieldPath": ".etcd",
@@ -173,14 +174,16 @@ RENDEZVOUS = rules(
     {
         "rule": "!has(self.backend) || self.backend != 'c10d' || !has(self.endpoint) || self.endpoint == ''",
         **message(
-            "endpoint %s is not used by backend c10d, whose workers meet at worker 0: remove it, or use etcd-v3",
+            "endpoint %s is not used by backend c10d, whose store is in worker pod 0: remove it, or use etcd-v3",
             "self.endpoint",
         ),
         "fieldPath": ".endpoint",
     },
     {
         "rule": "!has(self.backend) || self.backend != 'etcd-v2' || (has(self.endpoint) && self.endpoint != '')",
-        **message("backend etcd-v2 needs an endpoint: host:port of an etcd up to 3.5 with --enable-v2; or use etcd-v3"),
+        **message(
+            "backend etcd-v2 needs an endpoint: set host:port of an etcd up to 3.5 with --enable-v2, or use etcd-v3"
+        ),
         "fieldPath": ".endpoint",
     },
 )
@@ -189,8 +192,8 @@ DIRECTORY = rules(
     {
         "rule": r"self.matches('^(/[^/:]+)+$') && !self.matches('/\\.\\.?(/|$)')",
         **message(
-            "directory %s is not an absolute path below /: write one such as /checkpoints, without a / at its end, // "
-            "or ..",
+            "directory %s is not an absolute path below /: use one such as /checkpoints, without a trailing /, // or "
+            "..",
             "self",
         ),
     },
@@ -206,7 +209,7 @@ CLAIM = rules(
 IMAGE = rules(
     {
         "rule": r"self.matches('^[^\\s]*$')",
-        **message("image %s has a space in it: write one such as gcr.io/etcd-development/etcd:v3.6.8", "self"),
+        **message("image %s contains whitespace: use one such as gcr.io/etcd-development/etcd:v3.6.8", "self"),
     },
 )
 
@@ -214,7 +217,7 @@ QUANTITY = rules(
     {
         "rule": "type(self) == int ? self >= 0 : (isQuantity(string(self)) && "
         "!quantity(string(self)).isLessThan(quantity('0')))",
-        **message("%s is not a quantity from 0 on: write one such as 500m, 2 or 1Gi", "self"),
+        **message("%s is not a quantity of at least 0: use one such as 500m, 2 or 1Gi", "self"),
     },
 )
 
@@ -226,7 +229,7 @@ RESOURCES = rules(
     {
         "rule": f"!has(self.limits) || !has(self.requests) || self.requests.all(k, {_WITHIN})",
         **message(
-            "requests of %s are above its limits: lower the requests or raise the limits",
+            "requests for %s exceed the limits: lower the requests or raise the limits",
             f"self.requests.filter(k, !({_WITHIN}))",
         ),
         "fieldPath": ".requests",
@@ -238,8 +241,8 @@ VOLUME = rules(
     {
         "rule": "[" + ", ".join(f"has(self.{kind})" for kind in _VOLUMES) + "].filter(x, x).size() == 1",
         **message(
-            "write exactly one kind of volume, such as persistentVolumeClaim: {claimName: checkpoints}; "
-            "mount other kinds in the template, and leave volume out"
+            "set exactly one kind of volume, such as persistentVolumeClaim: {claimName: checkpoints}; to use another "
+            "kind, mount it in the template and remove volume"
         ),
     },
 )

@@ -43,14 +43,14 @@ _LEAST, _MOST = (f"(has(self.{bound}) ? self.{bound} : self.replicas)" for bound
 _ALLOWED = rules(
     {
         "rule": "!has(self.allowedReplicas) || !has(self.replicaStep)",
-        **message("allowedReplicas and replicaStep both say which sizes are allowed: remove either"),
+        **message("allowedReplicas and replicaStep cannot be combined: remove one of them"),
         "fieldPath": ".replicaStep",
     },
     {
         "rule": f"!has(self.allowedReplicas) || self.allowedReplicas.all(x, {_LEAST} <= x && x <= {_MOST})",
         **message(
-            "allowedReplicas %s are not all from minReplicas to maxReplicas (%d to %d): change either; both bounds "
-            "default to replicas",
+            "allowedReplicas %s must be between minReplicas and maxReplicas (%d to %d): change one of them; both "
+            "bounds default to replicas",
             "self.allowedReplicas",
             _LEAST,
             _MOST,
@@ -70,7 +70,7 @@ _ALLOWED = rules(
     {
         "rule": f"!has(self.replicaStep) || self.replicaStep < 1 || {_LEAST} % self.replicaStep == 0",
         **message(
-            "minReplicas (%d; default: replicas) is not a multiple of replicaStep (%d): change either",
+            "minReplicas (%d; default: replicas) is not a multiple of replicaStep (%d): change one of them",
             _LEAST,
             "self.replicaStep",
         ),
@@ -86,11 +86,11 @@ _RESERVED = f"e.name in {literals(Env.RESERVED)}"
 _TAKES_RESERVED = f"has(c.env) && c.env.exists(e, {_RESERVED})"
 
 
-def _left_out(field: str, remedy: str) -> Rule:
-    """A field of the pod's spec that a template may not give."""
+def _unsupported(field: str, remedy: str) -> Rule:
+    """A field of the pod's spec that a template must not set."""
     return {
         "rule": f"!has(self.template.spec.{field})",
-        **message(f"{field} does not work in the template: leave it out; {remedy}"),
+        **message(f"{field} is not supported in the template: remove it; {remedy}"),
         "fieldPath": f".template.spec.{field}",
         "reason": "FieldValueForbidden",
     }
@@ -100,7 +100,7 @@ _TEMPLATE = rules(
     {
         "rule": f"!has(self.container) || {_CONTAINERS}.exists(c, c.name == self.container)",
         **message(
-            "the template has no container %s, it has %s: name one of these, or leave container out for the first",
+            "the template has no container %s, only %s: choose one of these, or remove the field to use the first",
             "self.container",
             f"{_CONTAINERS}.map(c, c.name)",
         ),
@@ -108,14 +108,14 @@ _TEMPLATE = rules(
     },
     {
         "rule": f"{_CONTAINERS}.all(c, {_CONTAINERS}.exists_one(d, d.name == c.name))",
-        **message("the names of containers %s are not all different: rename one", f"{_CONTAINERS}.map(c, c.name)"),
+        **message("container names %s are not unique: rename one", f"{_CONTAINERS}.map(c, c.name)"),
         "fieldPath": ".template.spec.containers",
     },
     {
         "rule": "!has(self.template.spec.restartPolicy) || self.template.spec.restartPolicy == 'Never'",
         **message(
-            "restartPolicy %s does not work here: leave it out; ElasticJob replaces failed workers, up to "
-            "spec.restartPolicy.maxRestarts",
+            "restartPolicy %s is not supported: remove it; ElasticJob replaces failed worker pods, up to "
+            "spec.restartPolicy.maxRestarts times",
             "self.template.spec.restartPolicy",
         ),
         "fieldPath": ".template.spec.restartPolicy",
@@ -123,15 +123,15 @@ _TEMPLATE = rules(
     {
         "rule": f"!{_CONTAINERS}.exists(c, {_TRAINS} && {_RESTARTS})",
         **message(
-            "restartPolicy %s of container %s does not work here: leave it out; ElasticJob replaces failed workers",
+            "restartPolicy %s of container %s is not supported: remove it; ElasticJob replaces failed worker pods",
             f"{_CONTAINERS}.map(c, {_TRAINS} && {_RESTARTS}, c.restartPolicy)[0]",
             _TRAINER,
         ),
         "fieldPath": ".template.spec.containers",
     },
-    _left_out("activeDeadlineSeconds", "the job's is spec.lifecycle.activeDeadlineSeconds"),
-    _left_out("hostname", "each worker's is its pod's name"),
-    _left_out("subdomain", "each worker's is the job's Service"),
+    _unsupported("activeDeadlineSeconds", "use spec.lifecycle.activeDeadlineSeconds"),
+    _unsupported("hostname", "ElasticJob sets it to the pod's name"),
+    _unsupported("subdomain", "ElasticJob sets it to the job's Service"),
     {
         "rule": f"!{_CONTAINERS}.exists(c, {_TRAINS} && {_TAKES_RESERVED})",
         **message(
@@ -146,7 +146,7 @@ _TEMPLATE = rules(
         "rule": "!has(self.template.metadata) || !has(self.template.metadata.labels) || "
         "!self.template.metadata.labels.exists(l, l.startsWith('elasticjob.dev/'))",
         **message(
-            "labels %s belong to ElasticJob: remove them from the template",
+            "labels %s are reserved for ElasticJob: remove them from the template",
             "self.template.metadata.labels.filter(l, l.startsWith('elasticjob.dev/'))",
         ),
         "fieldPath": ".template.metadata.labels",
@@ -164,7 +164,8 @@ PROCS_PER_WORKER = rules(
     {
         "rule": f"type(self) == int ? self >= 1 && self <= {MAX_PROCS_PER_WORKER} : self in ['auto', 'cpu', 'gpu']",
         **message(
-            f"procsPerWorker is %s: write auto, cpu, gpu or a number from 1 to {MAX_PROCS_PER_WORKER}, without quotes",
+            f"procsPerWorker %s is invalid: use auto, cpu, gpu or a number from 1 to {MAX_PROCS_PER_WORKER}, without "
+            "quotes",
             "self",
         ),
     },
