@@ -73,7 +73,10 @@ class CurrentCluster:
 
     def load_images(self, images: Mapping[str, Path]) -> None:
         for name, archive in images.items():
-            with Steps() as steps, steps.step(f"Load image {name} into the cluster", self._registry or self._load) as step:
+            with (
+                Steps() as steps,
+                steps.step(f"Load image {name} into the cluster", self._registry or self._load) as step,
+            ):
                 try:
                     if self._registry:
                         builder().push(archive, reference(name), self.image(name), step)

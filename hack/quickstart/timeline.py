@@ -230,8 +230,8 @@ def problem(seen: Seen, workers: int) -> str:
     for row in rows(seen):
         if "first-step" not in row.phases:
             return (
-                f"{row.what}, but training did not resume before the time was up or all steps were done. If the machine "
-                "is busy, give it more steps: .venv/bin/python -m hack.quickstart --steps 2000 --time-limit 600"
+                f"{row.what}, but training did not resume before the time was up or all steps were done. If the "
+                "machine is busy, use more steps: .venv/bin/python -m hack.quickstart --steps 2000 --time-limit 600"
             )
     kinds = {change.kind for change in seen.changes}
     if kinds != set(Kind):

@@ -69,7 +69,9 @@ BAD = {
     "processes in parts": Case(
         {f"{WORKERS}.procsPerWorker": 1.5}, ("spec.workers.procsPerWorker in body must be of type integer",)
     ),
-    "too many processes": Case({f"{WORKERS}.procsPerWorker": 1025}, ("procsPerWorker 1025 is invalid", "from 1 to 1024")),
+    "too many processes": Case(
+        {f"{WORKERS}.procsPerWorker": 1025}, ("procsPerWorker 1025 is invalid", "from 1 to 1024")
+    ),
     "a size twice": Case(
         {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, f"{WORKERS}.allowedReplicas": [2, 2, 4]},
         ("spec.workers.allowedReplicas[1]: Duplicate value: 2",),

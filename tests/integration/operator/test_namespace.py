@@ -69,7 +69,7 @@ def test_a_job_in_a_terminating_namespace_is_ignored_quietly(
     ns.scale("digits", 4)  # the operator looks again
     eventually(lambda: ns.job("digits")["metadata"]["generation"] == 2, what="scaled")
     reasons = {each["reason"] for each in ns.status("digits")["conditions"]}
-    assert "PodRefused" not in reasons
+    assert "PodRejected" not in reasons
     told = [line for line in operator.log_text().splitlines() if "terminated" in line]
     assert len(told) == 1, told
     assert "Rejected" not in operator.log_text()

@@ -235,12 +235,12 @@ def test_a_pod_rejected_by_admission_is_shown_with_the_servers_message(
             return "no pods on Fridays" in ns.condition("digits", "Running")["message"]
 
         eventually(refused, 60, what="the policy is in force, and its words are in the condition")
-        eventually(lambda: [each for each in told(ns, "PodRefused") if "no pods on Fridays" in each], what="a Warning")
+        eventually(lambda: [each for each in told(ns, "PodRejected") if "no pods on Fridays" in each], what="a Warning")
         created = len(told(ns, "WorkerCreated"))  # Events come in their order: those of before the policy are there
         assert WORKER not in ns.workers()
         assert (ns.condition("digits", "Degraded")["status"], ns.condition("digits", "Degraded")["reason"]) == (
             "True",
-            "PodRefused",
+            "PodRejected",
         )
     finally:
         ns.kube.call("DELETE", f"{admission}/validatingadmissionpolicybindings/{name}")

@@ -38,7 +38,7 @@ def test_a_webhook_that_breaks_is_told_in_the_status_in_the_servers_words_and_pa
     server.fault = lambda request: BROKEN if is_create(request) else None
     submit(replicas=2)
     eventually(
-        lambda: ns.condition("digits", "Running").get("reason") == "PodRefused", what="the condition", timeout=60
+        lambda: ns.condition("digits", "Running").get("reason") == "PodRejected", what="the condition", timeout=60
     )
     assert "a fault: 500" in ns.condition("digits", "Running")["message"]
     server.fault = lambda _: None
@@ -52,7 +52,7 @@ def test_a_webhook_that_is_broken_from_the_start_is_told_in_the_status_and_passe
     server.fault = lambda request: BROKEN if "dryRun" in request.query else None
     submit(replicas=2)
     eventually(
-        lambda: ns.condition("digits", "Accepted").get("reason") == "PodRefused", what="the condition", timeout=60
+        lambda: ns.condition("digits", "Accepted").get("reason") == "PodRejected", what="the condition", timeout=60
     )
     assert "a fault: 500" in ns.condition("digits", "Accepted")["message"]
     server.fault = lambda _: None
@@ -74,7 +74,7 @@ def test_a_quota_of_few_costs_few_requests_however_many_are_wanted(
     server.fault = quota
     submit(replicas=500, maxReplicas=500)
     eventually(
-        lambda: ns.condition("digits", "Running").get("reason") == "PodRefused", what="the condition", timeout=60
+        lambda: ns.condition("digits", "Running").get("reason") == "PodRejected", what="the condition", timeout=60
     )
     rounds = 4
     eventually(lambda: len(creates) >= 25 or time.monotonic() - creates[0] > 8, what="it is tried again", timeout=60)

@@ -147,7 +147,7 @@ def test_a_quota_is_shown_and_scaling_up_continues_once_it_is_raised(
     eventually(lambda: "exceeded quota" in ns.condition("digits", "Running")["message"], what="the server's words")
     assert ns.is_true("digits", "Running"), "the two go on"
     resizing = ns.condition("digits", "Resizing")
-    assert (resizing["status"], resizing["reason"]) == ("True", "PodRefused")
+    assert (resizing["status"], resizing["reason"]) == ("True", "PodRejected")
     assert resizing["message"].startswith(
         "Scaling up to 3 worker pods; 2 are training. Cannot create worker pods, retrying: "
     )
@@ -155,7 +155,7 @@ def test_a_quota_is_shown_and_scaling_up_continues_once_it_is_raised(
     def told(reason: str) -> list[str]:
         return [each["message"] for each in ns.events("digits") if each["reason"] == reason]
 
-    eventually(lambda: len(told("PodRefused")) == 1, what="one Event")
+    eventually(lambda: len(told("PodRejected")) == 1, what="one Event")
     assert told("WorkerCreated") == ["Created 2 worker pods, digits-worker-0 to digits-worker-1."], (
         "what was refused did not happen"
     )
@@ -178,7 +178,7 @@ def test_a_rejected_autoscaler_is_shown_and_delays_no_worker_pod(
     assert operator
     submit(spec={"scaling": {"metrics": [{"type": "Mood"}]}})
     eventually(lambda: len(ns.workers()) == 2, what="the workers")
-    eventually(lambda: ns.condition("digits", "Running").get("reason") == "ObjectRefused", what="the reason")
+    eventually(lambda: ns.condition("digits", "Running").get("reason") == "ObjectRejected", what="the reason")
     assert "spec.metrics[0].type" in ns.condition("digits", "Running")["message"]
     before = uid_of(ns, "digits-worker-0")
     ns.delete("pods", "digits-worker-0")

@@ -46,11 +46,11 @@ class Reason(str, enum.Enum):
     ACCEPTED = "Accepted"
     INVALID_SPEC = "InvalidSpec"
     INVALID_POD_TEMPLATE = "InvalidPodTemplate"
-    POD_REFUSED = "PodRefused"
+    POD_REJECTED = "PodRejected"
     """The API server rejected a pod for a cause outside the template: quota or admission."""
     ENDPOINT_NOT_ALLOWED = "EndpointNotAllowed"
     """spec.rendezvous.endpoint is not among the endpoints that the operator allows. Also of RendezvousReady."""
-    OBJECT_REFUSED = "ObjectRefused"
+    OBJECT_REJECTED = "ObjectRejected"
     """The API server rejected a Service, the etcd or the autoscaler of the job."""
 
     # RendezvousReady
@@ -131,10 +131,10 @@ MESSAGES: dict[Reason, str] = {
     Reason.ACCEPTED: "The job is accepted.",
     Reason.INVALID_SPEC: "This version of the operator cannot read the spec: {error}",
     Reason.INVALID_POD_TEMPLATE: "spec.workers.template is invalid: {error}",
-    Reason.POD_REFUSED: "Cannot create worker pods, retrying: {error}",
+    Reason.POD_REJECTED: "Cannot create worker pods, retrying: {error}",
     Reason.ENDPOINT_NOT_ALLOWED: "spec.rendezvous.endpoint {endpoint} is not allowed. Use an allowed endpoint, leave "
     "the field empty, or ask your cluster administrator to add it to the operator's rendezvous.allowedEndpoints.",
-    Reason.OBJECT_REFUSED: "Cannot create the job's Services, etcd or autoscaler, retrying: {error}",
+    Reason.OBJECT_REJECTED: "Cannot create the job's Services, etcd or autoscaler, retrying: {error}",
     Reason.ETCD_READY: "etcd is reachable at {endpoint}.",
     Reason.ETCD_STARTING: "Waiting for the job's etcd at {endpoint} to start.",
     Reason.ETCD_UNREACHABLE: "etcd is unreachable at {endpoint}: {error}",
@@ -255,8 +255,8 @@ def set_condition(
 
 BLOCKING_REASONS = frozenset(
     {
-        Reason.POD_REFUSED,
-        Reason.OBJECT_REFUSED,
+        Reason.POD_REJECTED,
+        Reason.OBJECT_REJECTED,
         Reason.IMAGE_UNAVAILABLE,
         Reason.CONTAINER_CONFIG_ERROR,
         Reason.UNSCHEDULABLE,

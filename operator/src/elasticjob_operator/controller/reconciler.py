@@ -154,7 +154,7 @@ class Reconciler:
             self._cluster.apply(
                 job,
                 [action for action in actions if not isinstance(action, _RENDEZVOUS)],
-                refused=memory.rejections + memory.unanswered > 0,
+                rejected=memory.rejections + memory.unanswered > 0,
             ),
             self._write_rendezvous(key, [action for action in actions if isinstance(action, _RENDEZVOUS)]),
             return_exceptions=True,
@@ -178,7 +178,7 @@ class Reconciler:
             delay = retry_delay(memory.rejections)
             retry_at = self._clock() + datetime.timedelta(seconds=delay)
             log.warning("Rejected, retrying in %.0f s: %s", delay, applied.rejection, extra=about(key))
-            memory.rejection = Rejection(kinds=applied.refused, message=applied.rejection, retry_at=retry_at)
+            memory.rejection = Rejection(kinds=applied.rejected_kinds, message=applied.rejection, retry_at=retry_at)
             self._queue.add(key)  # to report it in status
         elif memory.rejection is not None and applied.created & memory.rejection.kinds:
             memory.rejection, memory.rejections = None, 0

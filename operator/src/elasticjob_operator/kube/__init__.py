@@ -6,7 +6,7 @@ Errors, all from `kube.client`:
       NotFoundError       404: does not exist
       ConflictError       409: exists already, or has changed
       GoneError           410: this resourceVersion is too old
-      RefusedError        other 4xx: the request is invalid or forbidden (quota, admission, RBAC)
+      RejectedError        other 4xx: the request is invalid or forbidden (quota, admission, RBAC)
         NamespaceTerminatingError  the namespace is being terminated or deleted: nothing can be created in it
     ConnectionError  no response (aiohttp's errors are chained)
 """
@@ -18,7 +18,7 @@ from elasticjob_operator.kube.client import (
     KubeClient,
     NamespaceTerminatingError,
     NotFoundError,
-    RefusedError,
+    RejectedError,
 )
 from elasticjob_operator.kube.cluster import Cluster
 from elasticjob_operator.kube.credentials import Credentials
@@ -38,7 +38,7 @@ __all__ = [
     "LeaderElector",
     "NamespaceTerminatingError",
     "NotFoundError",
-    "RefusedError",
+    "RejectedError",
     "list_job_versions",
     "read_job",
 ]

@@ -55,11 +55,11 @@ class GoneError(ApiError):
     """410"""
 
 
-class RefusedError(ApiError):
+class RejectedError(ApiError):
     """400, 401, 403, 405, 413, 422 ...: an immediate retry is of no use."""
 
 
-class NamespaceTerminatingError(RefusedError):
+class NamespaceTerminatingError(RejectedError):
     """The namespace is being terminated or deleted: nothing can be created in it."""
 
 
@@ -211,7 +211,7 @@ def error_of(status: int, said: Mapping[str, Any]) -> ApiError:
     if _namespace_terminating(status, said.get("details") or {}):
         return NamespaceTerminatingError(status, str(said.get("reason", "")), str(said.get("message", "")))
     special: dict[int, type[ApiError]] = {404: NotFoundError, 409: ConflictError, 410: GoneError}
-    kind = special.get(status, RefusedError if 400 <= status < 500 and status != 429 else ApiError)
+    kind = special.get(status, RejectedError if 400 <= status < 500 and status != 429 else ApiError)
     return kind(status, str(said.get("reason", "")), str(said.get("message", "")))
 
 

@@ -89,14 +89,14 @@ class Cluster:
     def has_active_pods(self, key: NamespacedName, uid: str) -> bool:
         return any(pod.job_uid == uid and not pod.ended for pod in self._pods.of(key))
 
-    async def apply(self, job: ElasticJob, actions: Iterable[Action], *, refused: bool = False) -> ApplyResult:
-        """Executes the actions concurrently. `refused`: the last create of this job was rejected. A temporary failure
+    async def apply(self, job: ElasticJob, actions: Iterable[Action], *, rejected: bool = False) -> ApplyResult:
+        """Executes the actions concurrently. `rejected`: the last create of this job was rejected. A temporary failure
         is returned in `failure`."""
         actions = list(actions)
         nodes = {action.node for action in actions if isinstance(action, ReadHeartbeat)}
         read = await asyncio.gather(*(self._heartbeats.read(node) for node in nodes), return_exceptions=True)
         applied = await self._writer.apply(
-            job, [each for each in actions if not isinstance(each, ReadHeartbeat)], refused=refused
+            job, [each for each in actions if not isinstance(each, ReadHeartbeat)], rejected=rejected
         )
         for failure in (each for each in read if isinstance(each, BaseException)):
             if not isinstance(failure, ApiError | ConnectionError):

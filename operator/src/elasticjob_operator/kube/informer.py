@@ -21,7 +21,7 @@ import orjson
 
 from elasticjob_operator.kube.api_resources import ApiResource
 from elasticjob_operator.kube.cache import Json, ObjectCache, version_of
-from elasticjob_operator.kube.client import ApiError, GoneError, KubeClient, RefusedError, error_of
+from elasticjob_operator.kube.client import ApiError, GoneError, KubeClient, RejectedError, error_of
 
 log = logging.getLogger(__name__)
 
@@ -94,16 +94,16 @@ class Informer:
                 log.info("Listing %s again: version %d is too old", self, self._version)
                 self._version = 0
                 await self._wait()  # a server that expires versions at once must not be listed in a loop
-            except RefusedError as error:
+            except RejectedError as error:
                 self.watching_since = None
-                self._on_refused(error)
+                self._on_rejected(error)
                 await self._wait()
             except (ApiError, ConnectionError) as error:
                 self.watching_since = None
                 log.log(logging.WARNING if self._failures == 3 else logging.DEBUG, "Cannot watch %s: %s", self, error)
                 await self._wait()
 
-    def _on_refused(self, error: RefusedError) -> None:
+    def _on_rejected(self, error: RejectedError) -> None:
         if error.status == 403 and self._optional:
             if not self.forbidden:
                 log.warning("Watching %s is forbidden, continuing without: %s", self, error)

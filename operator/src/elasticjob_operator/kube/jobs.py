@@ -7,7 +7,7 @@ import dataclasses
 from elasticjob_operator import names
 from elasticjob_operator.kube.api_resources import JOBS
 from elasticjob_operator.kube.cache import Json, name_of, version_of
-from elasticjob_operator.kube.client import JSON_PATCH, ConflictError, KubeClient, NotFoundError, RefusedError
+from elasticjob_operator.kube.client import JSON_PATCH, ConflictError, KubeClient, NotFoundError, RejectedError
 from elasticjob_operator.names import NamespacedName
 
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -63,7 +63,7 @@ async def write_status(api: KubeClient, name: NamespacedName, uid: str, version:
         )
     except NotFoundError:
         return StatusWrite(None, written=False)
-    except (ConflictError, RefusedError) as error:
+    except (ConflictError, RejectedError) as error:
         # A failed test and an invalid status are both 422.
         if error.status not in (409, 422):
             raise

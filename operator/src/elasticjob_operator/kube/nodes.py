@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from elasticjob_operator.kube.api_resources import LEASES, NODES
 from elasticjob_operator.kube.cache import Json, ObjectCache
-from elasticjob_operator.kube.client import KubeClient, NotFoundError, RefusedError
+from elasticjob_operator.kube.client import KubeClient, NotFoundError, RejectedError
 from elasticjob_operator.kube.convert import node_of
 from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.policies.node_loss import count_nodes
@@ -82,7 +82,7 @@ class Heartbeats:
             return await self._client.request("GET", path)
         except NotFoundError:
             return None
-        except RefusedError as error:
+        except RejectedError as error:
             if error.status != 403:
                 raise
             return None

@@ -26,7 +26,7 @@ from elasticjob_operator.kube.client import (
     KubeClient,
     NamespaceTerminatingError,
     NotFoundError,
-    RefusedError,
+    RejectedError,
     RequestTimeoutError,
 )
 from elasticjob_operator.kube.request_slots import FairSlots
@@ -63,7 +63,7 @@ class ApplyResult:
     admission: Admission | None = None
     rejection: str = ""
     """The server's message on a rejected create, of pods before others; empty: none."""
-    refused: frozenset[str] = frozenset()
+    rejected_kinds: frozenset[str] = frozenset()
     """Kinds of rejected objects."""
     created: frozenset[str] = frozenset()
     """Kinds of created objects."""
@@ -95,19 +95,19 @@ class Writer:
         self._dry_runs = FairSlots(DRY_RUNS, DRY_RUNS_PER_NAMESPACE)
         self._removals = FairSlots(REMOVALS, REMOVALS_PER_JOB)
 
-    async def apply(self, job: ElasticJob, actions: Iterable[Action], *, refused: bool = False) -> ApplyResult:
-        """Executes the actions. `refused`: the last create of this job was rejected. A temporary failure is returned in
-        `failure`; bugs are raised."""
+    async def apply(self, job: ElasticJob, actions: Iterable[Action], *, rejected: bool = False) -> ApplyResult:
+        """Executes the actions. `rejected`: the last create of this job was rejected. Returns a temporary failure in
+        `failure`; raises bugs."""
         actions = list(actions)
         pods = [action for action in actions if isinstance(action, CreatePod)]
         others = [action for action in actions if not isinstance(action, CreatePod)]
         created, rest = await asyncio.gather(
-            self._ramp_up(job, pods, refused=refused),
-            asyncio.gather(*(self._execute(job, action, refused=refused) for action in others)),
+            self._ramp_up(job, pods, rejected=rejected),
+            asyncio.gather(*(self._execute(job, action, rejected=rejected) for action in others)),
         )
         return _merged([*created, *rest])
 
-    async def _ramp_up(self, job: ElasticJob, actions: list[CreatePod], *, refused: bool) -> list[ApplyResult]:
+    async def _ramp_up(self, job: ElasticJob, actions: list[CreatePod], *, rejected: bool) -> list[ApplyResult]:
         """Each successful create starts one more beside it, so that they double with each response; the first failure
         ends them all."""
         results: list[ApplyResult] = []
@@ -116,7 +116,7 @@ class Writer:
         async def lane() -> None:
             nonlocal lanes, stopped
             for action in left:
-                result = await self._execute(job, action, refused=refused)
+                result = await self._execute(job, action, rejected=rejected)
                 results.append(result)
                 stopped = stopped or result.stops
                 if stopped:
@@ -131,9 +131,9 @@ class Writer:
                 group.create_task(lane())
         return results
 
-    async def _execute(self, job: ElasticJob, action: Action, *, refused: bool) -> ApplyResult:
+    async def _execute(self, job: ElasticJob, action: Action, *, rejected: bool) -> ApplyResult:
         try:
-            async with self._slot(job, action, refused=refused):
+            async with self._slot(job, action, rejected=rejected):
                 return await self._dispatch(job, action)
         except NamespaceTerminatingError:
             return ApplyResult(namespace_terminating=True)
@@ -141,9 +141,9 @@ class Writer:
             return ApplyResult(failure=error)
 
     @contextlib.asynccontextmanager
-    async def _slot(self, job: ElasticJob, action: Action, *, refused: bool) -> AsyncIterator[None]:
+    async def _slot(self, job: ElasticJob, action: Action, *, rejected: bool) -> AsyncIterator[None]:
         creates = isinstance(action, CreatePod | CreateObject)
-        if isinstance(action, DryRunCreate) or (creates and refused):
+        if isinstance(action, DryRunCreate) or (creates and rejected):
             slot = self._dry_runs.hold(job.namespace)
         else:
             slot = (self._creates if creates else self._removals).hold((job.namespace, job.name))
@@ -182,9 +182,11 @@ class Writer:
         except ApiError as error:
             # Includes 5xx, for example of a broken webhook. Without any response the status could not be written
             # either.
-            return ApplyResult(rejection=str(error), refused=frozenset({resource.kind}))
+            return ApplyResult(rejection=str(error), rejected_kinds=frozenset({resource.kind}))
         except RequestTimeoutError as error:
-            return ApplyResult(rejection=f"{error}: an admission webhook may hang", refused=frozenset({resource.kind}))
+            return ApplyResult(
+                rejection=f"{error}: an admission webhook may hang", rejected_kinds=frozenset({resource.kind})
+            )
         self._on_written(resource, created)
         return ApplyResult(created=frozenset({resource.kind}), done=(action,))
 
@@ -207,7 +209,7 @@ class Writer:
         kind = resource.kind
         whose = f"belongs to ElasticJob {owner}" if owner else "does not belong to this job"
         rejection = f"{kind} {name} exists and {whose}: delete it, or give this job another name"
-        return ApplyResult(rejection=rejection, refused=frozenset({kind}))
+        return ApplyResult(rejection=rejection, rejected_kinds=frozenset({kind}))
 
     async def _patch(self, job: ElasticJob, action: PatchObject) -> None:
         resource = OWNED[action.kind]
@@ -218,7 +220,7 @@ class Writer:
             self._on_written(
                 resource, await self._client.request("PATCH", path, query=query, body=patch, content_type=MERGE_PATCH)
             )
-        except (ConflictError, NotFoundError, RefusedError) as error:
+        except (ConflictError, NotFoundError, RejectedError) as error:
             log.warning("Cannot correct %s: %s", action.name, error, extra={"reason": action.reason})
 
     async def _delete(
@@ -249,7 +251,7 @@ class Writer:
             pass  # a pod of that name exists: this one passed all checks
         except NamespaceTerminatingError:
             raise
-        except RefusedError as error:
+        except RejectedError as error:
             rejection, invalid = str(error), error.status in (400, 422)
         except ApiError as error:
             rejection, unanswered = str(error), True
@@ -266,7 +268,7 @@ def _merged(results: list[ApplyResult]) -> ApplyResult:
         admission=asked.admission,
         unanswered=asked.unanswered,
         rejection=_first_rejection(results),
-        refused=frozenset().union(*(each.refused for each in results)),
+        rejected_kinds=frozenset().union(*(each.rejected_kinds for each in results)),
         created=frozenset().union(*(each.created for each in results)),
         missed=any(each.missed for each in results),
         done=tuple(action for each in results for action in each.done),
@@ -276,5 +278,5 @@ def _merged(results: list[ApplyResult]) -> ApplyResult:
 
 
 def _first_rejection(results: Iterable[ApplyResult]) -> str:
-    refused = [each for each in results if each.rejection]
-    return min(refused, key=lambda each: PODS.kind not in each.refused).rejection if refused else ""
+    rejected = [each for each in results if each.rejection]
+    return min(rejected, key=lambda each: PODS.kind not in each.rejected_kinds).rejection if rejected else ""

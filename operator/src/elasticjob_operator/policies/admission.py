@@ -40,7 +40,7 @@ def acceptance(
     if not admission.rejection:
         return accepted
     due = admission.at + datetime.timedelta(seconds=admission.retry_seconds)
-    reason = Reason.INVALID_POD_TEMPLATE if admission.invalid else Reason.POD_REFUSED
+    reason = Reason.INVALID_POD_TEMPLATE if admission.invalid else Reason.POD_REJECTED
     return Acceptance(
         status=False,
         reason=reason,

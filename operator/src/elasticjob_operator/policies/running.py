@@ -159,7 +159,7 @@ def _missing(
     """The first that applies: the API server rejects a create; pods on a silent node are not replaced; a pod does not
     start, with the message of the kubelet or the scheduler; a pod has failed or was lost."""
     if rejection is not None:
-        reason = Reason.POD_REFUSED if POD in rejection.kinds else Reason.OBJECT_REFUSED
+        reason = Reason.POD_REJECTED if POD in rejection.kinds else Reason.OBJECT_REJECTED
         return cause(reason, error=rejection.message)
     if kept is not None:
         return kept

@@ -147,8 +147,8 @@ ACCEPTED, RUNNING, RESTARTING = ConditionType.ACCEPTED, ConditionType.RUNNING, C
             id="restarts",
         ),
         pytest.param(
-            {RUNNING: (False, Reason.POD_REFUSED), RESTARTING: (True, Reason.WORKER_LOST)},
-            "PodRefused",
+            {RUNNING: (False, Reason.POD_REJECTED), RESTARTING: (True, Reason.WORKER_LOST)},
+            "PodRejected",
             id="cannot restart",
         ),
         pytest.param(

@@ -11,7 +11,7 @@ from elasticjob_operator.kube.client import (
     GoneError,
     NamespaceTerminatingError,
     NotFoundError,
-    RefusedError,
+    RejectedError,
     error_of,
 )
 
@@ -28,13 +28,13 @@ QUOTA = {"name": "w", "kind": "pods"}
     [
         (403, TERMINATING, NamespaceTerminatingError),
         (404, {"name": "a", "kind": "namespaces"}, NamespaceTerminatingError),
-        (403, QUOTA, RefusedError),
-        (403, None, RefusedError),
+        (403, QUOTA, RejectedError),
+        (403, None, RejectedError),
         (404, {"name": "w", "kind": "pods"}, NotFoundError),
         (404, None, NotFoundError),
         (409, {"name": "w", "kind": "pods"}, ConflictError),
         (410, None, GoneError),
-        (422, {"causes": [{"reason": "FieldValueInvalid"}]}, RefusedError),
+        (422, {"causes": [{"reason": "FieldValueInvalid"}]}, RejectedError),
         (500, None, ApiError),
     ],
 )

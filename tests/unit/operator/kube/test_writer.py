@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from elasticjob_operator.api import ElasticJob
-from elasticjob_operator.kube.client import ApiError, ConflictError, NotFoundError, RefusedError, RequestTimeoutError
+from elasticjob_operator.kube.client import ApiError, ConflictError, NotFoundError, RejectedError, RequestTimeoutError
 from elasticjob_operator.kube.writer import CREATES_PER_JOB, DRY_RUNS_PER_NAMESPACE, Writer
 from elasticjob_operator.planning import Action, CreatePod, DeletePod, DryRunCreate
 
 from tests.unit.operator.builders import TEMPLATE
 from tests.unit.operator.waiting import until
 
-QUOTA = RefusedError(403, "Forbidden", "exceeded quota: pods, requested: pods=1, used: pods=10, limited: pods=10")
+QUOTA = RejectedError(403, "Forbidden", "exceeded quota: pods, requested: pods=1, used: pods=10, limited: pods=10")
 WEBHOOK = ApiError(
     500, "InternalError", 'Internal error occurred: failed calling webhook "w.example": context deadline exceeded'
 )
@@ -75,7 +75,7 @@ async def test_an_exhausted_quota_costs_few_requests_and_then_one_per_reconcilia
     assert len(applied.done) == 10
     assert server.count() <= 2 * 10 + 2
     before = server.count()
-    await writes.apply(job(), creates(1990), refused=True)
+    await writes.apply(job(), creates(1990), rejected=True)
     assert server.count() == before + 1
 
 
@@ -139,7 +139,7 @@ async def test_hanging_webhooks_hold_no_slots_of_other_jobs() -> None:
     server.gates["/namespaces/broken/"] = asyncio.Event()
     writes = writer(server)
     hang = [
-        asyncio.create_task(writes.apply(job(f"h-{number}", "broken"), creates(50), refused=True))
+        asyncio.create_task(writes.apply(job(f"h-{number}", "broken"), creates(50), rejected=True))
         for number in range(200)
     ]
     await until(lambda: server.under_way == DRY_RUNS_PER_NAMESPACE)

@@ -57,7 +57,7 @@ def test_when_a_job_is_accepted(
     assert found.requeue_at == (at(again) if again is not None else None)
 
 
-@pytest.mark.parametrize(("invalid", "reason"), [(True, Reason.INVALID_POD_TEMPLATE), (False, Reason.POD_REFUSED)])
+@pytest.mark.parametrize(("invalid", "reason"), [(True, Reason.INVALID_POD_TEMPLATE), (False, Reason.POD_REJECTED)])
 def test_the_message_quotes_the_api_server(invalid: bool, reason: Reason) -> None:
     found = acceptance(make_job(), HASH, [], answer("spec.containers[0].image: Required value", invalid=invalid), NOW)
     assert found.reason is reason

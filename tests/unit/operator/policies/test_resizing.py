@@ -94,7 +94,7 @@ def test_degraded(size: int, ready: int, runs: bool, resizes: bool, expected: tu
             Reason.WORKERS_MISSING,
             id="gated",
         ),
-        pytest.param(Cause(reason=Reason.POD_REFUSED, message="exceeded quota"), Reason.POD_REFUSED, id="quota"),
+        pytest.param(Cause(reason=Reason.POD_REJECTED, message="exceeded quota"), Reason.POD_REJECTED, id="quota"),
     ],
 )
 def test_the_reason_is_why_workers_are_missing(missing: Cause | None, reason: Reason) -> None:

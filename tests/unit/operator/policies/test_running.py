@@ -219,13 +219,13 @@ def test_an_exceeded_quota_is_shown_while_training() -> None:
     assert found.is_running
     assert "exceeded quota: gpus" in found.running.message
     assert found.missing is not None
-    assert found.missing.reason is Reason.POD_REFUSED
+    assert found.missing.reason is Reason.POD_REJECTED
 
 
 def test_a_rejected_autoscaler_is_not_reported_as_rejected_pods() -> None:
     rejection = Rejection(kinds=frozenset({"HorizontalPodAutoscaler"}), message="spec.metrics[0].type", retry_at=at(8))
     found = training(make_job(), make_view(), live(1), CALM, rejection=rejection)
-    assert found.running.reason is Reason.OBJECT_REFUSED
+    assert found.running.reason is Reason.OBJECT_REJECTED
     assert found.running.message.startswith(
         "1 of 4 worker pods are ready; training needs at least 2. Cannot create the job's Services"
     )
