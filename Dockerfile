@@ -33,23 +33,26 @@ RUN apt-get update \
 WORKDIR /src
 
 
-# The runtime: plain files that any Python >= 3.10 can import from a volume, with the metadata that makes torchrun find its plug-in.
+# The runtime: plain files that any Python >= 3.10 can import from a read-only volume, with the metadata that makes torchrun find its plug-in, and
+# with byte code for the Python that this stage has. The root of the image is what a worker container gets mounted.
 FROM build AS runtime-files
 COPY trainer-runtime ./trainer-runtime
-RUN pip install --no-deps --no-build-isolation --no-compile --target /out/elasticjob/python ./trainer-runtime \
- && rm -rf /out/elasticjob/python/bin \
- && mkdir -p /out/elasticjob/bin /out/bin /out/usr/share/doc/busybox \
- && printf '#!/bin/sh\nexec "${PYTHON:-python3}" -m elasticjob_runtime "$@"\n' > /out/elasticjob/bin/elasticrun \
- && chmod 755 /out/elasticjob/bin/elasticrun \
- && cp /usr/bin/busybox /out/bin/cp \
+RUN pip install --no-deps --no-build-isolation --no-compile --target /out/python ./trainer-runtime \
+ && rm -rf /out/python/bin \
+ && python3 -m compileall -q -s /out --invalidation-mode unchecked-hash /out/python \
+ && cp trainer-runtime/launch.py /out/launch.py \
+ && mkdir -p /out/bin /out/install /out/usr/share/doc/busybox \
+ && printf '#!/bin/sh\nexec "${PYTHON:-python3}" -m elasticjob_runtime "$@"\n' > /out/bin/elasticrun \
+ && chmod 755 /out/bin/elasticrun \
+ && cp /usr/bin/busybox /out/install/cp \
  && cp /usr/share/doc/busybox-static/copyright /out/usr/share/doc/busybox/copyright
 
 
-# Run as an init container, it copies the runtime to the folder it is given: PYTHONPATH=<folder>/python, PATH=<folder>/bin.
+# Mounted as an image volume, or copied by an init container to the folder it is given: docs/design/0015-injection.md.
 FROM scratch AS runtime
 COPY --from=runtime-files /out /
 USER 65532:65532
-ENTRYPOINT ["/bin/cp", "-R", "/elasticjob/."]
+ENTRYPOINT ["/install/cp", "-R", "/launch.py", "/python", "/bin"]
 CMD ["/target"]
 
 

@@ -15,7 +15,7 @@ EPOCH = 1767225600
 _RUNTIME = ("trainer-runtime/pyproject.toml", "trainer-runtime/src")
 INPUTS: Mapping[str, tuple[str, ...]] = {
     "operator": ("Dockerfile", "constraints.txt", "operator/pyproject.toml", "operator/src", *_RUNTIME),
-    "runtime": ("Dockerfile", *_RUNTIME),
+    "runtime": ("Dockerfile", "trainer-runtime/launch.py", *_RUNTIME),
     "trainer": ("Dockerfile", "constraints.txt", "examples", *_RUNTIME),
 }
 """Target of the Dockerfile -> the files and folders that it copies."""

@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+import elasticjob_runtime
 from elasticjob_runtime.agent import Agent, AgentConfig, termination
 from elasticjob_runtime.cli import options
 from elasticjob_runtime.cli.arguments import build_parser, without_our_flags
@@ -33,6 +34,7 @@ from elasticjob_runtime.rendezvous.config import MemberConfig, RendezvousConf
 from elasticjob_runtime.rendezvous.witnesses import witnesses
 from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics
+from elasticjob_runtime.version import version_in
 from elasticjob_runtime.workers import async_writer, descriptors
 from elasticjob_runtime.workers.environment import RES_OPTIONS, GroupSpec
 
@@ -47,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if arguments is None else arguments)
     args = build_parser().parse_args(argv)
     _set_up_logging(args.debug)
+    _log_version()
     try:
         if _for_torchrun(args):
             return _hand_over(args, argv)
@@ -58,6 +61,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         async_writer.flush()
         print(f"elasticrun: {error}", file=sys.stderr)  # noqa: T201 - a command line tool's own error
         return error.code
+
+
+def _log_version() -> None:
+    """The first line of a worker container's log, unless the injected launcher has written it."""
+    if Env.JOB_NAME in os.environ and Env.RUNTIME not in os.environ:
+        folder = str(Path(elasticjob_runtime.__file__).parents[1])
+        python = f"Python {'.'.join(map(str, sys.version_info[:3]))} ({sys.executable})"
+        logger.info("runtime %s of the image (%s), %s", version_in(folder), folder, python)
 
 
 def _for_torchrun(args: argparse.Namespace) -> bool:

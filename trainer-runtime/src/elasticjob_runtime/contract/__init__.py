@@ -19,6 +19,7 @@ The keys of one run, all under `<prefix>/<run-id>/` (see docs/design/0002-rendez
     worker-last-joined                 the member that registered last    each agent, when it registers
 """
 
+from elasticjob_runtime.commands import is_python
 from elasticjob_runtime.contract.codec import Value
 from elasticjob_runtime.contract.environment import Env
 from elasticjob_runtime.contract.exit_codes import ExitCode
@@ -84,6 +85,7 @@ __all__ = [
     "StopValue",
     "SuspicionValue",
     "Value",
+    "is_python",
 ]
 
 DEFAULT_C10D_PORT = 29400

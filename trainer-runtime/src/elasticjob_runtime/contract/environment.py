@@ -34,6 +34,9 @@ class Env:
     """File for the pod's termination message: the job's first failure. Created if missing. Default:
     /dev/termination-log, if it exists."""
 
+    RUNTIME = "ELASTICJOB_RUNTIME"
+    """Where the injected runtime comes from, for the first line of the container's log. Unset: none is injected."""
+
     METRICS_PORT = "ELASTICJOB_METRICS_PORT"
     """TCP port of the agent's metrics; unset or 0: none."""
 
@@ -60,6 +63,6 @@ class Env:
         AGENT_SOCKET, ROUND, FENCE,
     )  # fmt: skip
     """For its workers, overriding other values."""
-    RESERVED = (*SET_BY_OPERATOR, *SET_BY_AGENT)
+    RESERVED = (*SET_BY_OPERATOR, RUNTIME, *SET_BY_AGENT)
     """Variables that a pod template must not set: they would be overridden, or break the job. All others that torchrun,
     elasticrun and torch read are allowed."""

@@ -17,6 +17,8 @@ class ExitCode(enum.IntEnum):
     UNAVAILABLE = 69
     """The rendezvous service was unreachable for the whole join timeout. Restarting may help."""
     INTERNAL = 70
+    RUNTIME_UNUSABLE = 72
+    """The injected runtime cannot run in this image: its Python is too old. Set by the runtime image's launch.py."""
     RESTARTABLE = 75
     """Fenced or replaced: this agent lost its membership. Restart it."""
     DENIED = 77
