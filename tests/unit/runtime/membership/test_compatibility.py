@@ -87,7 +87,7 @@ INCOMPATIBLE = {
 
 
 @pytest.mark.parametrize("name", INCOMPATIBLE)
-def test_an_incompatible_member_exits_with_a_reason(name: str) -> None:
+def test_only_a_member_incompatible_with_the_others_exits(name: str) -> None:
     case = INCOMPATIBLE[name]
     action = decide(case.view, NOW)
     assert describe(action) == case.does.replace("nothing to do", "wait")

@@ -27,9 +27,9 @@ from elasticjob_runtime.rendezvous.peers import PROBE_TIMEOUT
 from elasticjob_runtime.rendezvous.witnesses import TIMEOUT as OUTSIDE_TIMEOUT
 
 from tests.unit.runtime.simulation.clock import Actor
-from tests.unit.runtime.simulation.hearing import Hearing
-from tests.unit.runtime.simulation.server import Connection
-from tests.unit.runtime.simulation.workers import Workforce
+from tests.unit.runtime.simulation.connection import Connection
+from tests.unit.runtime.simulation.heartbeats import Heartbeats
+from tests.unit.runtime.simulation.workers import WorkerGroup
 
 if TYPE_CHECKING:
     from tests.unit.runtime.simulation.world import World
@@ -41,7 +41,7 @@ BATCH = 2
 
 
 class Agent:
-    """One incarnation. Owner (server.py) of its connection."""
+    """One incarnation, and the Owner of its connection (connection.py)."""
 
     def __init__(self, world: World, settings: MemberSettings, *, warm_after: float) -> None:
         self.world = world
@@ -53,23 +53,22 @@ class Agent:
         self.lossy = False
         self.wall_offset = 0.0
         self.stood_still = 0.0
-        """s for which its monotonic clock has stood still: a machine that was suspended."""
+        """s for which its monotonic clock has stopped, because its machine was suspended."""
         self.no_descriptors = False
-        """It can make no connection of its own."""
+        """It can open no connections of its own."""
         self.out_since: float | None = None
-        """When it was cut off from the store, by the world's clock; None: it is not, or only as the store is away for
-        all."""
+        """When it was cut off from the store, by the world's clock; None if it is not, or while the store is down."""
         self.alone_since: float | None = None
-        """The same, or since the store is away."""
+        """The same, or since when the store is down."""
         self.awake_since = 0.0
-        """When it last went on after a freeze."""
+        """When it last resumed after a freeze."""
         self.exit: Exit | None = None
         self.leaving_since: float | None = None
         self.warm = False
-        self.workers = Workforce(self)
-        self.hearing = Hearing(self)
+        self.workers = WorkerGroup(self)
+        self.heartbeats = Heartbeats(self)
         self._decisions = DecisionCache()
-        self.loop = MemberLoop(settings, self, self, self.hearing, clock=lambda: self.now)
+        self.loop = MemberLoop(settings, self, self, self.heartbeats, clock=lambda: self.now)
         self._thread = Actor(self.clock, lambda: self.stopped, self._run)
         self._core_thread = Actor(self.clock, lambda: self.stopped, self._after_core)
         member = MemberValue(
@@ -112,11 +111,11 @@ class Agent:
 
     @property
     def live(self) -> bool:
-        """Takes part, or could."""
+        """Whether it takes part, or could."""
         return not self.dead and self.exit is None and self.leaving_since is None
 
     def wake(self) -> None:
-        """Decide again; and go on after a freeze."""
+        """Decides again, and resumes after a freeze."""
         self._thread.post(lambda: None)
         self._core_thread.wake()
 
@@ -148,12 +147,12 @@ class Agent:
 
     def _run(self) -> None:
         while self.exit is None and not self.stopped:
-            said = self.loop.reason
+            before = self.loop.reason
             action = self.loop.decide(self.now)
-            if action.reason != said:
+            if action.reason != before:
                 self.clock.note(self.name, action.reason)
             if isinstance(action, Exit):
-                self._leave_the_stage(action)
+                self._exit(action)
                 return
             until = self.loop.execute(action, self.now)
             if until is not None:
@@ -161,7 +160,7 @@ class Agent:
                     self.clock.later(until - self.now + 1e-6, lambda: self._thread.post(lambda: None))
                 return
 
-    # -- what the loop asks (MemberOwner)
+    # -- MemberOwner
 
     def state(self) -> LocalState:
         return LocalState(workers=self.workers.view, warm=self.warm, leaving_since=self.leaving_since)
@@ -177,7 +176,7 @@ class Agent:
     def stop_workers(self, action: StopWorkers, _now: float) -> None:
         self.workers.stop(action.grace)
 
-    # -- what it does (MemberIO)
+    # -- MemberIO
 
     @property
     def lease_expires_at(self) -> float | None:
@@ -187,7 +186,7 @@ class Agent:
         self.world.invariants.acts(self, action, self.view())
         self._core_thread.post(lambda: self._core.execute(action))
 
-    def _leave_the_stage(self, action: Exit) -> None:
+    def _exit(self, action: Exit) -> None:
         self.exit = action
         self.clock.note(self.name, f"exit {action.code.name}")
         self._core_thread.post(self._core.leave)
@@ -224,10 +223,12 @@ class Agent:
             self._thread.post(lambda: on_result(found))
 
         asked_at = self.now
-        answers = {member.name: self.world.answers(self, member) for member in members}
+        answers = {member.name: self.world.responds(self, member) for member in members}
         asked = {member.name: self.world.incarnation(member.value.incarnation) for member in members}
         rounds = {name: there.known_round if there and answers[name] else 0 for name, there in asked.items()}
-        silent = any(not answers[member.name] and not self.world.refuses(self, member) for member in members)
+        silent = any(
+            not answers[member.name] and not self.world.refuses_connections(self, member) for member in members
+        )
         self.clock.later(PROBE_TIMEOUT if silent else self.clock.latency(), ended)
 
     def probe_witnesses(self, on_result: Callable[[bool], None]) -> None:
@@ -245,4 +246,4 @@ class Agent:
             self.clock.later(due - self.now + 1e-6, lambda: self._core_thread.post(self._core.tick))
 
     def _wrote(self, operations: Sequence[Operation]) -> None:
-        self.world.wrote(self, operations)
+        self.world.faults.wrote(self, operations)

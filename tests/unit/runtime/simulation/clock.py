@@ -1,5 +1,5 @@
-"""Virtual time: events in a heap, actors that handle one message at a time, and calls that take time while others go
-on."""
+"""Virtual time: events in a heap, actors that handle one message at a time, and calls that take time while others
+continue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Killed(BaseException):
 
 
 class Clock:
-    """Virtual monotonic seconds and everything that is to happen. Deterministic: only the seed decides."""
+    """Virtual monotonic seconds and all future events. Deterministic: only the seed decides."""
 
     def __init__(self, seed: int) -> None:
         self.now = 1000.0
@@ -40,7 +40,7 @@ class Clock:
         heapq.heappush(self._heap, (self.now + max(0.0, delay), next(self._numbers), call))
 
     def latency(self) -> float:
-        """Of one message; now and then much longer than usual."""
+        """The delay of one message; occasionally much longer than usual."""
         usual = self.random.expovariate(1 / 0.002)
         return self.slow * (usual if self.random.random() < 0.95 else self.random.uniform(0.0, 0.2))
 
@@ -53,7 +53,7 @@ class Clock:
         self.now = max(self.now, end)
 
     def let_pass(self, seconds: float) -> None:
-        """The caller waits; everybody else goes on meanwhile."""
+        """The caller waits while all others continue."""
         if self._depth >= MAX_DEPTH:
             return
         self._depth += 1
@@ -64,8 +64,7 @@ class Clock:
 
 
 class Actor:
-    """A thread of an agent: handles its messages one after the other, in the order in which they came; none while
-    `stopped()`."""
+    """A thread of an agent: handles its messages one after the other, in order; none while `stopped()`."""
 
     def __init__(self, clock: Clock, stopped: Callable[[], bool], after: Call) -> None:
         self._clock = clock

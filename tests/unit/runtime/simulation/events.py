@@ -11,7 +11,7 @@ class Kind(enum.Enum):
     """What can happen. `who` picks an agent, `seconds` how long it lasts, `arg` says more."""
 
     CRASH_AGENT = enum.auto()
-    """A node is lost. With `arg` even, its pod comes back under the same name after `seconds`."""
+    """A node is lost. With `arg` even, its pod is replaced under the same name after `seconds`."""
     CRASH_PLANNER = enum.auto()
     """The next agent that writes ranks dies before it has written the head."""
     CRASH_WORKER = enum.auto()
@@ -20,32 +20,32 @@ class Kind(enum.Enum):
     CUT_PEERS = enum.auto()
     """It reaches no other member directly, and no other member reaches it."""
     CUT_LINK = enum.auto()
-    """It and the agent `arg` places further do not reach each other."""
+    """It and the agent `arg` positions further do not reach each other."""
     PARTITION = enum.auto()
     """Both of these."""
     ISLAND = enum.auto()
     """The agents whose bits are set in `arg`, counted from `who`, reach each other, and neither the others nor the
     store nor a witness."""
     SUSPEND = enum.auto()
-    """Its machine stands still, and its monotonic clock with it."""
+    """Its machine is suspended, and its monotonic clock with it."""
     NO_DESCRIPTORS = enum.auto()
-    """It can ask nobody."""
+    """It can open no connections of its own."""
     STORE_FULL = enum.auto()
-    """The store refuses to write (NOSPACE); leases are renewed, reads are answered."""
+    """The store rejects writes (NOSPACE), but renews leases and answers reads."""
     LOSE_ANSWERS = enum.auto()
     LOSE_LEASE = enum.auto()
     STORE_DOWN = enum.auto()
     STORE_EMPTIED = enum.auto()
     """Down for `seconds`, and back without its data."""
     STORE_SET_BACK = enum.auto()
-    """Down for `seconds`, and back with a copy of its data made when the walk was `arg` events younger."""
+    """Down for `seconds`, and back with a copy of its data from `arg` events earlier."""
     COMPACT = enum.auto()
     JOIN = enum.auto()
     LEAVE = enum.auto()
     RESIZE = enum.auto()
     """The operator wants 1 + `arg` members."""
     DRAIN = enum.auto()
-    """The operator is about to take this member away."""
+    """The operator is about to remove this member."""
     SLOW = enum.auto()
     """Messages take 20 times as long."""
     CLOCK_JUMPS = enum.auto()
@@ -72,7 +72,7 @@ UNCLEAR = frozenset(
         Kind.STORE_FULL,
     }
 )
-"""After these a loss may look like a failure: somebody did not answer, and then did."""
+"""After these, a loss may look like a failure: a member did not respond, and then did."""
 
 
 SWITCHES = {
@@ -105,7 +105,7 @@ class Walk:
     operator: bool = False
     """The operator writes a spec."""
     consistent: bool = False
-    """It says onPartition: Consistent."""
+    """The spec has onPartition: Consistent."""
     seed: int = 0
     saves: bool = False
     """Workers handle SIGTERM, some of them until they are killed."""

@@ -1,5 +1,5 @@
-"""The checkpoint folder that all groups share, whatever else is cut: the rules of claims.py, and that history is
-one."""
+"""The checkpoint folder that all groups share, even across partitions, with the rules of claims.py. Checks that there
+is one history."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Folder:
         self._claim: Claim = UNCLAIMED
         self._commits: dict[Found, Commit] = {}
         self._newest: Commit | None = None
-        """The last commit that was made under the claim of its time: what everybody has to go on from."""
+        """The last commit made under the claim current then: what every group must continue from."""
         self.late = 0
         """Commits that came after a newer group's claim."""
 
     def enter(self, writer: Writer) -> Claim | None:
-        """The claim to save under; None: refused."""
+        """The claim to save under; None if the save is rejected."""
         listing = self._listing()
         if claims.rejection(self._claim, writer):
             return None
@@ -43,7 +43,7 @@ class Folder:
         return self._claim.number == claim.number
 
     def commit(self, claim: Claim, step: int, after: Commit | None) -> Commit:
-        """The rename: nothing keeps a writer that was frozen after its check from it."""
+        """The rename. A writer that was frozen after its check can still do it."""
         made = Commit(Found(claim.number, step), after)
         before = self._commits.get(made.found)
         require(

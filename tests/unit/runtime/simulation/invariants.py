@@ -1,4 +1,4 @@
-"""What must hold at every moment, whatever happens. Checked at every change of the store and every start of workers."""
+"""What must always hold. Checked at every change of the store and every start of worker processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LEASE = 5.0
 SLACK = 8.0
-"""s for answers that do not come, and to look again."""
+"""s for responses that never arrive, and until the next check."""
 
 
 class Broken(AssertionError):
@@ -52,8 +52,8 @@ def fits(spec: SpecValue, size: int) -> bool:
 
 
 class Invariants:
-    """`crashes`: workers that the walk crashed. `certain`: so far nothing happened after which a loss can look like a
-    failure."""
+    """`crashes`: worker processes that the walk crashed. `certain`: nothing has happened yet after which a loss can
+    look like a failure."""
 
     def __init__(self, keys: Keys) -> None:
         self._plan_key = keys.plan
@@ -91,7 +91,7 @@ class Invariants:
             attempt, _, name = kv.key[len(self._ranks) :].partition("/")
             if kv.mod_revision == server.state.revision and attempt not in self._known:
                 member = server.read(self._members + name)
-                incarnation = MemberValue.from_json(member.value).incarnation if member else "nobody"
+                incarnation = MemberValue.from_json(member.value).incarnation if member else "no member"
                 planned = RankValue.from_json(kv.value).incarnation
                 require(
                     incarnation == planned,
@@ -110,7 +110,7 @@ class Invariants:
         attempt = self._attempts.setdefault((server.lifetime, plan.round), plan.attempt)
         require(attempt == plan.attempt, f"two plans of round {plan.round}: {attempt} and {plan.attempt}")
         if plan.attempt in self._known:
-            require(before is None, f"plan {plan.round} was put back over another")
+            require(before is None, f"plan {plan.round} was restored over another")
             return
         self._known[plan.attempt] = server.lifetime
         require(
@@ -160,10 +160,9 @@ class Invariants:
     # -- the agents
 
     def bounded(self, agent: Agent, spec: SpecValue | None, now: float) -> None:
-        """An island trains for as long as the policy says. What the leader of a plan does, its group does: it stops as
-        a whole.
+        """An island trains only as long as the policy allows. A group stops as a whole, with its leader.
 
-        Assumed: who is cut off reaches no witness; who was frozen has a moment to find out.
+        Assumes that an agent that is cut off reaches no witness, and that a frozen one needs a moment to notice.
         """
         workers = agent.workers.view
         plan = workers.plan
@@ -202,7 +201,7 @@ class Invariants:
             require(stay == sorted(stay), f"{agent} changes the order of the ranks: {stay}")
             require(
                 [rank for _, rank in stay] == list(range(len(stay))),
-                f"{agent} puts a newcomer before a survivor: {names}",
+                f"{agent} puts a joiner before a survivor: {names}",
             )
 
     def starts(self, agent: Agent, plan: Plan) -> None:

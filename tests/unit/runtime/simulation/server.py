@@ -1,42 +1,16 @@
-"""The store of the simulation: etcd's semantics (etcd/memory_state.py) behind a network that loses, delays and cuts."""
+"""The store of the simulation: etcd's semantics (etcd/memory_state.py), and watches over a network that delays and
+cuts."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from elasticjob_runtime.etcd.cursor import merge
-from elasticjob_runtime.etcd.interface import (
-    Compare,
-    Get,
-    KeyRange,
-    KeyValue,
-    LeaseLost,
-    Operation,
-    Put,
-    RangeResult,
-    StoreError,
-    TxnResult,
-    Unavailable,
-    WatchCallback,
-    WatchUpdate,
-)
-from elasticjob_runtime.etcd.memory_state import (
-    Compact,
-    Compacted,
-    Grant,
-    KeepAlive,
-    Revoke,
-    State,
-    StateOperation,
-    Txn,
-)
+from elasticjob_runtime.etcd.interface import Get, KeyRange, KeyValue, TxnResult, WatchCallback, WatchUpdate
+from elasticjob_runtime.etcd.memory_state import Compact, Compacted, Grant, State, StateOperation
 
-from tests.unit.runtime.simulation.clock import Clock, Killed
-
-CALL_TIMEOUT = 1.0
-"""s for which a call waits for a store that is out of reach."""
+from tests.unit.runtime.simulation.clock import Clock
 
 
 class Owner(Protocol):
@@ -46,9 +20,9 @@ class Owner(Protocol):
     dead: bool
     frozen: bool
     cut_off: bool
-    """Does not reach the store."""
+    """Whether it cannot reach the store."""
     lossy: bool
-    """Answers of the store may get lost."""
+    """Whether responses of the store may get lost."""
 
     @property
     def now(self) -> float:
@@ -56,16 +30,16 @@ class Owner(Protocol):
 
 
 class Server:
-    """One etcd. `checks` sees every change: (before, after) of the keys it asks for."""
+    """One etcd. `on_change` is called after every change."""
 
     def __init__(self, clock: Clock, on_change: Callable[[Server], None]) -> None:
         self.clock = clock
         self.state = State(history=200)
         self.lifetime = 0
-        """Grows whenever the data is lost."""
+        """Grows whenever the data is lost or replaced."""
         self.up = True
         self.full = False
-        """It has no space left: nothing is written, and no lease granted."""
+        """It has no space left: it rejects writes and grants no lease."""
         self.calls = 0
         """Calls of all agents."""
         self.watches: list[Watch] = []
@@ -92,7 +66,7 @@ class Server:
         self.up = False
 
     def start(self, data: State | None = None) -> None:
-        """With the data that it had; or with `data`, as another lifetime."""
+        """Starts with the data that it had, or with `data` as another lifetime."""
         self.up = True
         if data is not None:
             self.lifetime += 1
@@ -104,7 +78,7 @@ class Server:
         self.wake_watches()
 
     def compact(self, *, keep: int) -> None:
-        """Forgets all changes but those of the last `keep` revisions."""
+        """Drops all changes but those of the last `keep` revisions."""
         revision = self.state.revision - keep
         if revision > self.state.compacted:
             self.state.apply(Compact(revision), self.clock.now)
@@ -133,14 +107,8 @@ class Server:
         self._expire_later()
 
 
-def _writes(operation: StateOperation) -> bool:
-    if isinstance(operation, Txn):
-        return any(isinstance(one, Put) for one in (*operation.success, *operation.failure))
-    return isinstance(operation, Grant)
-
-
 class Watch:
-    """port.Watch: a stream for each range, as etcd gives no order between them."""
+    """interface.Watch: a stream for each range, because etcd guarantees no order between them."""
 
     def __init__(
         self, server: Server, owner: Owner, ranges: Sequence[KeyRange], start: int, callback: WatchCallback
@@ -166,12 +134,12 @@ class Watch:
         server = self._server
         kvs = [kv for span in self._ranges for kv in server.state.read(Get(span))]
         for stream in self._streams:
-            stream.goes_on()
+            stream.resume()
         self._callback(WatchUpdate(server.state.revision, snapshot=tuple(sorted(kvs, key=lambda kv: kv.key))))
 
 
 class Stream:
-    """Wakes up after every change, delivers what is new."""
+    """Wakes up after every change and delivers what is new."""
 
     def __init__(
         self,
@@ -208,7 +176,7 @@ class Stream:
         self._scheduled = False
         server = self._server
         if self.ended or self._owner.frozen or self._owner.cut_off or not server.up:
-            return  # woken again when that is over
+            return  # woken again afterwards
         try:
             if self._lifetime != server.lifetime:
                 raise Compacted("another store")
@@ -220,132 +188,6 @@ class Stream:
             if events:
                 self._callback(WatchUpdate(events[-1].mod_revision, tuple(events)))
 
-    def goes_on(self) -> None:
-        """From what the store holds now."""
+    def resume(self) -> None:
+        """Continues from the store's current revision."""
         self._lifetime, self._next = self._server.lifetime, self._server.state.revision + 1
-
-
-class Lease:
-    """port.LeaseKeeper: renewed every third of its TTL while its owner is able to."""
-
-    def __init__(self, server: Server, owner: Owner, number: int, ttl: float, on_lost: Callable[[str], None]) -> None:
-        self.id = number
-        self.expires_at = owner.now + ttl
-        self._server = server
-        self._owner = owner
-        self._ttl = ttl
-        self._on_lost = on_lost
-        self._stopped = False
-        server.clock.later(ttl / 3, self._renew)
-
-    def stop(self) -> None:
-        self._stopped = True
-
-    def revoke(self) -> None:
-        self._stopped = True
-        if self._server.up and not self._owner.cut_off:
-            with contextlib.suppress(LeaseLost):
-                self._server.apply(Revoke(self.id))
-
-    def _renew(self) -> None:
-        if self._stopped or self._owner.dead:
-            return
-        pause = self._ttl / 3
-        if self._owner.frozen or self._owner.cut_off or not self._server.up:
-            pause = self._ttl / 20
-        else:
-            try:
-                self._server.apply(KeepAlive(self.id))
-                self.expires_at = self._owner.now + self._ttl
-            except LeaseLost as error:
-                self._stopped = True
-                self._on_lost(str(error))
-                return
-        self._server.clock.later(pause, self._renew)
-
-
-class Connection:
-    """port.Store of one agent. Every call takes time, in which everybody else goes on."""
-
-    def __init__(self, server: Server, owner: Owner, on_txn: Callable[[Sequence[Operation]], None]) -> None:
-        self._server = server
-        self._owner = owner
-        self._on_txn = on_txn
-
-    def get(self, key: str, *, timeout: float | None = None) -> KeyValue | None:
-        kvs = self.range(Get(KeyRange(key)), timeout=timeout).kvs
-        return kvs[0] if kvs else None
-
-    def range(self, get: Get, *, timeout: float | None = None) -> RangeResult:
-        result = self.txn((), (get,), timeout=timeout)
-        return RangeResult(result.reads[0], result.revision)
-
-    def put(self, key: str, value: str, *, lease: int = 0, timeout: float | None = None) -> int:
-        return self.txn((), (Put(key, value, lease),), timeout=timeout).revision
-
-    def txn(
-        self,
-        compare: Sequence[Compare],
-        success: Sequence[Operation],
-        failure: Sequence[Operation] = (),
-        *,
-        timeout: float | None = None,
-    ) -> TxnResult:
-        result = self._call(Txn(compare, success, failure), CALL_TIMEOUT if timeout is None else timeout)
-        if result.succeeded:
-            self._on_txn(success)
-            self._check_alive()
-        return result
-
-    def lease(self, ttl: float, on_lost: Callable[[str], None]) -> Lease:
-        number = self._server.clock.random.getrandbits(40) + 1
-        self._call(Grant(number, ttl), CALL_TIMEOUT)
-        return Lease(self._server, self._owner, number, ttl, on_lost)
-
-    def watch(self, ranges: Sequence[KeyRange], start_revision: int, callback: WatchCallback) -> Watch:
-        watch = Watch(self._server, self._owner, ranges, start_revision, callback)
-        self._server.watches.append(watch)
-        watch.wake()
-        return watch
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-    def _call(self, operation: StateOperation, timeout: float) -> TxnResult:
-        clock = self._server.clock
-        self._travel()
-        end = clock.now + timeout
-        while self._owner.cut_off or not self._server.up:
-            if clock.now >= end:
-                raise Unavailable("no endpoint answered")
-            before = clock.now
-            clock.let_pass(0.1)
-            if clock.now == before:
-                raise Unavailable("no endpoint answered")
-            self._check_alive()
-        self._server.calls += 1
-        try:
-            if self._server.full and _writes(operation):
-                raise StoreError("etcdserver: mvcc: database space exceeded")
-            result: TxnResult | StoreError = self._server.apply(operation)
-        except StoreError as error:
-            result = error
-        self._travel()
-        if self._owner.cut_off or (self._owner.lossy and clock.random.random() < 0.5):
-            raise Unavailable("the answer was lost")
-        if isinstance(result, StoreError):
-            raise result
-        return result
-
-    def _travel(self) -> None:
-        self._server.clock.let_pass(self._server.clock.latency())
-        self._check_alive()
-
-    def _check_alive(self) -> None:
-        while self._owner.frozen and not self._owner.dead:
-            before = self._server.clock.now
-            self._server.clock.let_pass(0.05)
-            if self._server.clock.now == before:
-                break
-        if self._owner.dead:
-            raise Killed

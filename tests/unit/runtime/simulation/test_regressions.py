@@ -1,9 +1,6 @@
-"""Walks that failed once, made small. Each is named after what was wrong then."""
+"""Walks that once failed, made small. Each is named for the promise that was broken."""
 
 from __future__ import annotations
-
-import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,7 +8,7 @@ from tests.unit.runtime.simulation.events import Event, Kind, Walk
 from tests.unit.runtime.simulation.world import World
 
 WALKS = {
-    "ranks of a plan that was never finished count for the next one": Walk(
+    "ranks of an unfinished plan do not count for the next one": Walk(
         agents=4,
         least=2,
         most=3,
@@ -23,7 +20,7 @@ WALKS = {
             Event(after=1.1, kind=Kind.LEAVE, who=1, seconds=4.464, arg=0),
         ],
     ),
-    "who did not answer once while too few were there is never asked again": Walk(
+    "a member that did not respond while too few were there is probed again": Walk(
         agents=2,
         least=2,
         most=6,
@@ -34,7 +31,7 @@ WALKS = {
             Event(after=0.0, kind=Kind.CUT_PEERS, who=2, seconds=4.432, arg=5),
         ],
     ),
-    "a round of a store that was set back is taken for the one that runs": Walk(
+    "a round of a store restored from a backup is not taken for the running one": Walk(
         agents=5,
         least=4,
         most=6,
@@ -48,7 +45,7 @@ WALKS = {
             Event(after=2.7, kind=Kind.STORE_SET_BACK, who=5, seconds=8.773, arg=5),
         ],
     ),
-    "a store that was set back gives the restart budget back": Walk(
+    "a store restored from a backup does not give restarts back": Walk(
         agents=4,
         least=3,
         most=4,
@@ -61,7 +58,7 @@ WALKS = {
             Event(after=1.0, kind=Kind.STORE_SET_BACK, who=2, seconds=0.002, arg=3),
         ],
     ),
-    "a leader that comes back under its old name follows itself": Walk(
+    "a leader that restarts under its name does not follow itself": Walk(
         agents=2,
         least=1,
         most=1,
@@ -72,7 +69,7 @@ WALKS = {
             Event(after=0.1, kind=Kind.CRASH_AGENT, who=5, seconds=0.39, arg=4),
         ],
     ),
-    "two members each wait for the other to plan": Walk(
+    "no two members each wait for the other to plan": Walk(
         agents=5,
         least=5,
         most=6,
@@ -89,7 +86,7 @@ WALKS = {
             Event(after=0.0, kind=Kind.CRASH_AGENT, who=2, seconds=10.461, arg=4),
         ],
     ),
-    "scaled to a size that is not allowed, a job stands still": Walk(
+    "a job scaled to a size that is not allowed still trains": Walk(
         agents=1,
         least=1,
         most=6,
@@ -99,7 +96,7 @@ WALKS = {
         seed=367,
         events=[Event(after=0.0, kind=Kind.RESIZE, who=4, seconds=0.382, arg=2)],
     ),
-    "after an etcd came back empty, an action never ends, because revisions start over": Walk(
+    "actions complete although revisions start over in an empty etcd": Walk(
         agents=2,
         least=2,
         most=4,
@@ -107,7 +104,7 @@ WALKS = {
         seed=184,
         events=[Event(after=0.8, kind=Kind.STORE_EMPTIED, who=2, seconds=0.034, arg=5)],
     ),
-    "a plan is missed when its ranks cannot be read at once": Walk(
+    "a plan is not missed when its ranks cannot be read at once": Walk(
         agents=1,
         least=1,
         most=5,
@@ -119,7 +116,7 @@ WALKS = {
             Event(after=0.1, kind=Kind.LOSE_ANSWERS, who=1, seconds=7.564, arg=5),
         ],
     ),
-    "a plan names a member that has gone": Walk(
+    "no plan names a member that has left": Walk(
         agents=2,
         least=2,
         most=6,
@@ -130,7 +127,7 @@ WALKS = {
             Event(after=0.6, kind=Kind.LOSE_LEASE, who=2, seconds=0.245, arg=1),
         ],
     ),
-    "two planners both win": Walk(
+    "only one of two planners writes its plan": Walk(
         agents=5,
         least=3,
         most=3,
@@ -144,7 +141,7 @@ WALKS = {
             Event(after=0.0, kind=Kind.CUT_PEERS, who=5, seconds=12.314, arg=3),
         ],
     ),
-    "a lost node costs a restart": Walk(
+    "a lost node costs no restart": Walk(
         agents=5,
         least=5,
         most=6,
@@ -152,7 +149,7 @@ WALKS = {
         seed=211,
         events=[Event(after=7.4, kind=Kind.CRASH_AGENT, who=2, seconds=0.024, arg=2)],
     ),
-    "an agent that lost its lease never registers again": Walk(
+    "an agent that lost its lease registers again": Walk(
         agents=4,
         least=3,
         most=3,
@@ -164,7 +161,7 @@ WALKS = {
             Event(after=0.4, kind=Kind.STORE_EMPTIED, who=1, seconds=10.266, arg=4),
         ],
     ),
-    "a second node is lost right after the first, and its answer from before counts": Walk(
+    "an earlier response of a node lost right after another does not count": Walk(
         agents=3,
         least=1,
         most=5,
@@ -175,7 +172,7 @@ WALKS = {
             Event(after=0.6, kind=Kind.CRASH_AGENT, who=5, seconds=6.449, arg=0),
         ],
     ),
-    "a failure that was reported to a store that then lost its data is forgotten": Walk(
+    "a failure reported to a store that lost its data is reported again": Walk(
         agents=2,
         least=1,
         most=5,
@@ -190,13 +187,6 @@ WALKS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
-@pytest.mark.parametrize("complaint", WALKS)
-def test_what_was_wrong_once(complaint: str) -> None:
-    World(WALKS[complaint]).run()
+@pytest.mark.parametrize("promise", WALKS)
+def test_a_walk_that_once_failed_succeeds(promise: str) -> None:
+    World(WALKS[promise]).run()

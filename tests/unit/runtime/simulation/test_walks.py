@@ -1,16 +1,14 @@
-"""Random walks: many agents with the real decisions and the real rendezvous, and everything that can befall them.
+"""Random walks: many agents with the real decisions and the real rendezvous, and everything that can happen to them.
 
-The default run is a fixed set of walks. `ELASTICJOB_WALKS=20000 pytest tests/unit/runtime/simulation` takes as many
+The default run is a fixed set of walks. `ELASTICJOB_WALKS=20000 pytest tests/unit/runtime/simulation` runs as many
 others, new ones each time. A walk that fails is made smaller and printed with its trace: keep it in
-test_regressions.py, named after the complaint.
+test_regressions.py, named for the promise that it breaks.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import random
-from collections.abc import Iterator
 
 import pytest
 
@@ -22,20 +20,12 @@ CHUNKS = 10
 FIRST = random.SystemRandom().randrange(10**9) if WALKS else 0
 
 
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """Agents log what the store does to them; here that is the test's own doing."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
-
-
 @pytest.mark.timeout(0 if WALKS else 300)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_whatever_happens_the_agents_agree_and_the_job_ends(chunk: int) -> None:
+def test_every_random_walk_keeps_the_invariants_and_the_job_ends(chunk: int) -> None:
     each = (WALKS or 1000) // CHUNKS
     for seed in range(FIRST + chunk * each, FIRST + (chunk + 1) * each):
         walk = random_walk(seed)
         if failure_of(walk) is not None:
             World(shrink(walk)).run()
-            pytest.fail(f"seed {seed} fails, and what it was made smaller to does not")
+            pytest.fail(f"seed {seed} fails, but the smaller walk made from it does not")

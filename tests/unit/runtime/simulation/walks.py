@@ -12,7 +12,7 @@ from tests.unit.runtime.simulation.world import World
 
 
 def random_walk(seed: int) -> Walk:
-    """Most walks draw from few kinds of events only: so these meet each other often."""
+    """Most walks draw from a few kinds of events only, so that these often coincide."""
     draw = random.Random(seed)
     kinds = list(Kind)
     if draw.random() < 0.8:
@@ -56,7 +56,7 @@ def failure_of(walk: Walk) -> Broken | None:
 
 
 def shrink(walk: Walk, tries: int = 300) -> Walk:
-    """A smaller walk that fails too, of whatever."""
+    """A smaller walk that fails too, for any reason."""
     while tries > 0:
         for smaller in _smaller(walk):
             tries -= 1

@@ -23,7 +23,7 @@ A_PEER_IS_GONE = "a peer is gone"
 
 
 class Training:
-    """The process group of one plan: trains once all are there, breaks when one goes."""
+    """The process group of one plan: trains once all members have joined, breaks when one leaves."""
 
     def __init__(self, clock: Clock, plan: Plan, folder: Folder) -> None:
         self._clock = clock
@@ -32,8 +32,8 @@ class Training:
         self._last: Commit | None = None
         self.size = plan.value.size
         self.hangs = clock.random.random() < 0.2
-        """Peers of a lost worker wait for it for ever, instead of failing."""
-        self.joined: list[Workforce] = []
+        """Whether peers of a lost worker process hang instead of failing."""
+        self.joined: list[WorkerGroup] = []
         self.broken = False
         self.completed = False
 
@@ -41,21 +41,21 @@ class Training:
     def formed(self) -> bool:
         return len(self.joined) == self.size
 
-    def join(self, workforce: Workforce) -> None:
-        self.joined.append(workforce)
+    def join(self, group: WorkerGroup) -> None:
+        self.joined.append(group)
         if self.broken:
-            self._tell(workforce)
+            self._break(group)
         elif self.formed:
             self._last = self._folder.restore()
             self._clock.later(self._clock.random.uniform(1.0, 5.0), self._save)
 
     def _save(self) -> None:
-        """Rank 0's worker does, now and then; and is frozen, now and then, right before its rename."""
+        """Rank 0's worker process saves from time to time, and is sometimes frozen right before its rename."""
         if self.broken or self.completed:
             return
         claim = self._folder.enter(self._writer)
         if claim is None or not self._folder.check(claim):
-            self.joined[0].refused()
+            self.joined[0].reject_save()
             return
         pause = self._clock.random.choice([0.0, 0.0, 0.0, 0.1, 20.0])
         self._clock.later(pause, lambda: self._commit(claim))
@@ -65,33 +65,33 @@ class Training:
         self._last = self._folder.commit(claim, step, self._last)
         self._clock.later(self._clock.random.uniform(1.0, 5.0), self._save)
 
-    def lost(self, by: Workforce) -> None:
-        """A worker has ended before the training did."""
+    def lost(self, by: WorkerGroup) -> None:
+        """A worker process has ended before the training did."""
         if self.completed or self.broken:
             return
         self.broken = True
-        for workforce in self.joined:
-            if workforce is not by:
-                self._tell(workforce)
+        for group in self.joined:
+            if group is not by:
+                self._break(group)
 
     def complete(self) -> None:
         if self.formed and not self.broken:
             self.completed = True
-            for workforce in self.joined:
-                workforce.succeed_soon()
+            for group in self.joined:
+                group.succeed_soon()
 
-    def _tell(self, workforce: Workforce) -> None:
+    def _break(self, group: WorkerGroup) -> None:
         if not self.hangs:
-            round_number = workforce.view.round
+            round_number = group.view.round
 
             def fail() -> None:
-                workforce.fail(round_number, A_PEER_IS_GONE)
+                group.fail(round_number, A_PEER_IS_GONE)
 
             self._clock.later(self._clock.random.uniform(0.0, 0.05), fail)
 
 
-class Workforce:
-    """What agent/agent.py has in workers/group.py."""
+class WorkerGroup:
+    """Stands for the agent's workers/group.py."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -99,17 +99,17 @@ class Workforce:
         self._training: Training | None = None
         self._life = 0
         self.may_save_until = 0.0
-        """While they save, and everybody knew that they would: nobody may start other workers before."""
+        """Until when they may save, where all members know that they can: no member may start other workers before."""
         self.view = Workers()
 
     @property
     def trains(self) -> bool:
-        """It takes steps: all of its group are there."""
+        """Whether it takes steps: its whole group has joined."""
         training = self._training
         return self.alive and training is not None and training.formed and not training.broken
 
-    def refused(self) -> None:
-        """A newer group has the checkpoint folder."""
+    def reject_save(self) -> None:
+        """A newer group has claimed the checkpoint folder."""
         self._agent.world.invariants.crashes += self.fail(self.view.round, "a newer group saves there")
 
     @property
@@ -148,7 +148,7 @@ class Workforce:
         self._ends_in(saving + self._clock.random.uniform(0.0, 0.02))
 
     def fail(self, round_number: int, why: str) -> bool:
-        """One of the workers ends with an error. False: none is running."""
+        """One of the worker processes ends with an error. False if none is running."""
         if self.view.round != round_number or self.view.state is not WorkersState.RUNNING or self._agent.dead:
             return False
         plan = self.view.plan

@@ -1,4 +1,4 @@
-"""Heartbeats of the simulation: which neighbours an agent hears, as rendezvous/heartbeat.py finds out."""
+"""Heartbeats of the simulation: which neighbours an agent hears, as in rendezvous/heartbeat.py."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ BEAT = 0.5
 SILENT = 1.0
 
 
-class Hearing:
+class Heartbeats:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._neighbours: tuple[Neighbour, ...] = ()
         self._heard_at: dict[str, float] = {}
         self._closed: set[str] = set()
         self._rounds: dict[str, tuple[int, float]] = {}
-        """What each neighbour said last, and when it first said so."""
+        """Each neighbour's latest round, and when it was first heard."""
         self._ticking = False
 
     def silent(self, now: float) -> frozenset[str]:
@@ -47,10 +47,10 @@ class Hearing:
             self._agent.clock.later(BEAT, self._tick)
 
     def listen(self) -> None:
-        """Takes what has arrived."""
+        """Receives the heartbeats that have arrived."""
         now, world = self._agent.now, self._agent.world
         for neighbour in self._neighbours:
-            if world.is_cut(self._agent.name, neighbour.name):
+            if world.faults.is_cut(self._agent.name, neighbour.name):
                 continue
             peer = world.incarnation(neighbour.incarnation)
             if peer is None or peer.dead:
@@ -66,8 +66,8 @@ class Hearing:
             self._ticking = False
             return
         if not self._agent.frozen:
-            before, said = self.silent(self._agent.now), self.peer_round()
+            before, round_before = self.silent(self._agent.now), self.peer_round()
             self.listen()
-            if self.silent(self._agent.now) != before or before or self.peer_round() != said:
+            if self.silent(self._agent.now) != before or before or self.peer_round() != round_before:
                 self._agent.wake()
         self._agent.clock.later(BEAT, self._tick)

@@ -1,0 +1,16 @@
+"""Fixtures of the simulation's tests."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Agents log what the store does to them, which here is the test's own doing."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
