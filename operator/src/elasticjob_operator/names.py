@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 NamespacedName = tuple[str, str]
-"""(namespace, name) of an object; of a job where nothing else is said."""
+"""(namespace, name) of an object; of a job unless stated otherwise."""
 
 FIELD_MANAGER = "elasticjob-operator"
 """Field manager of server-side apply, and reporting component of Events."""
@@ -56,7 +56,7 @@ def managed_endpoint(job: str, namespace: str, port: int) -> str:
 
 
 def run_id(uid: str, run: int) -> str:
-    """Run ID of the agents of one run. It contains the UID, so that jobs that share an etcd never meet."""
+    """Run ID of the agents of one run. It contains the UID, so that jobs that share an etcd never mix."""
     return f"{uid}-{run}"
 
 

@@ -1,4 +1,4 @@
-"""Background tasks that run for the operator's lifetime. A task that ends by itself is a fault and fails the liveness
+"""Background tasks that run for the operator's lifetime. A task that ends on its own is a fault and fails the liveness
 probe.
 
 start(work, name)   starts a task; its end by exception, cancellation or return is a fault

@@ -264,7 +264,7 @@ BLOCKING_REASONS = frozenset(
         Reason.NODES_UNHEALTHY,
     }
 )
-"""Reasons that someone may have to act on before the job can run."""
+"""Reasons that may need someone's action before the job can run."""
 _ETCD_PROBLEMS = frozenset({Reason.ETCD_UNREACHABLE, Reason.ETCD_DENIED})
 
 

@@ -1,7 +1,7 @@
 """The latest state of each ElasticJob, from kopf's watch and from responses to our own writes.
 
-Most of thousands of jobs are idle at any time, so a job is kept as JSON, without fields that nobody here reads: a tenth
-of the memory of Python objects. The most recently used jobs are kept parsed as well.
+Most of thousands of jobs are idle at any time, so a job is kept as JSON, without fields that the operator never reads:
+a tenth of the memory of Python objects. The most recently used jobs are also kept parsed.
 """
 
 from __future__ import annotations
@@ -75,12 +75,12 @@ class JobCache:
         return True
 
     def _count(self, before: _Known | None, after: _Known | None) -> None:
-        """Counts on change, not whenever metrics are read."""
+        """Updates the counts on each change, which is cheaper than counting whenever metrics are read."""
         self.conditions.subtract(before.true if before else ())
         self.conditions.update(after.true if after else ())
 
     def body(self, key: NamespacedName) -> Json | None:
-        """As the API server has it, without managed fields and the like. A new object on each call."""
+        """The job as the API server returned it, without fields such as managedFields. A new object on each call."""
         known = self._known.get(key)
         body: Json | None = orjson.loads(known.body) if known else None
         return body

@@ -47,7 +47,7 @@ class Resync:
         self._seconds = seconds
         self._on_dead = on_dead
         self._unconfirmed: dict[NamespacedName, int] = {}
-        """Jobs of which the last resync knew more than the watch, and the version it saw."""
+        """Jobs of which the last resync saw a newer version than the watch, and that version."""
         self._missed: dict[str, int] = {}
         """By watch (one for each namespace, or one for all): resyncs that found missed changes since its last event."""
 
@@ -55,7 +55,7 @@ class Resync:
         self._hurried = 0
 
     def on_watch_restarted(self) -> None:
-        """The watch was restarted: it takes two resyncs to confirm which jobs were deleted meanwhile."""
+        """The watch was restarted: two resyncs confirm which jobs were deleted in the meantime."""
         self._hurried = 2
         self._hurry.set()
 
@@ -86,7 +86,7 @@ class Resync:
         return key[0] if key[0] in self._namespaces else ""
 
     def _requeue_all(self) -> None:
-        """Spread over half of the interval."""
+        """Requeues all jobs, spread over half of the interval."""
         now = asyncio.get_running_loop().time()
         for key in self._jobs:
             self._queue.add_at(key, now + random.uniform(0, self._seconds / 2))  # noqa: S311 spreads load

@@ -1,7 +1,7 @@
-"""When the status of a job is written: at most once a second, but at once where actions wait for it.
+"""When the status of a job is written: at most once a second, but immediately if actions wait for it.
 
-The first change after a quiet second is written at once; later changes within that second are written together at its
-end. Until then reconciliations continue from the pending status, so that a condition which changed twice has two
+The first change after a quiet second is written immediately; later changes within that second are written together at
+its end. Until then, reconciliations continue from the pending status, so that a condition which changed twice has two
 transitions and two Events. If the operator is killed, up to a second of that is lost: its successor decides again from
 the last written status, as after a kill just before any write.
 
@@ -10,9 +10,9 @@ queued already: one write then says that a job is accepted and has four worker p
 
 Some actions must not precede the write of their cause: a failed pod is counted, then deleted; a job finishes, then its
 pods are deleted; it is suspended, then it can start a new run; a lost etcd is given up, then deleted. Delaying these
-writes would delay pods, so they are made at once. They are few: failed pods that count against the budget (a group that
-fails together is one), and the transitions of a job's life. Why reconciliations are not paced instead:
-docs/design/0009-operator-scale.md.
+writes would delay pods, so they are made immediately. They are few: failed pods that count against the budget (a group
+that fails together is one), and the transitions of a job's life. docs/design/0009-operator-scale.md explains why
+reconciliations are not paced instead.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from elasticjob_operator.api import ConditionType, Status
 
 STATUS_SECONDS = 1.0
 FOLLOW_UP_SECONDS = 0.25
-"""By when the result of an action should have requeued the job: its response, or the event from the watch."""
+"""Time in which the result of an action should have requeued the job: its response, or the event from the watch."""
 FIRST_CONFLICT_SECONDS, MAX_CONFLICT_SECONDS = 0.05, 2.0
 """Between attempts to write the status of a job that changes continuously, s."""
 
 
 def seconds_to_hold(written: Status, desired: Status, since: float, *, done: bool = False, held: float = 0.0) -> float:
-    """How long to hold back `desired`, unless another reconciliation comes first, s.
+    """How long to delay the write of `desired`, unless another reconciliation comes first, s.
 
     `written`: what the API server has; `since`: s since that was written; `done`: this reconciliation created or
-    deleted something; `held`: s since a status was first held back.
+    deleted something; `held`: s since a status was first delayed.
     """
     if actions_wait(written, desired):
         return 0.0
@@ -41,7 +41,7 @@ def seconds_to_hold(written: Status, desired: Status, since: float, *, done: boo
 def conflict_delay(conflicts: int) -> float:
     """Delay of the reconciliation after a conflicting status write, s. `conflicts`: earlier ones in a row.
 
-    At first no time: the newer job is known by then. Longer each time, for a job that is edited continuously.
+    No delay at first, because the newer job is known by then; longer each time for a job that is edited continuously.
     """
     return 0.0 if conflicts == 0 else min(MAX_CONFLICT_SECONDS, FIRST_CONFLICT_SECONDS * 2.0 ** min(conflicts - 1, 10))
 
@@ -63,5 +63,5 @@ def _phase_changes(status: Status) -> tuple[bool, bool]:
 
 
 def as_written(status: Status) -> Status:
-    """As it will be read back: times have whole seconds."""
+    """The status as the API server will return it: times have whole seconds."""
     return Status.model_validate(status.to_api())

@@ -27,12 +27,12 @@ WORKER_SECONDS = 1.0
 """How long a reconciliation occupies a worker. A longer one waits for something - a webhook, a frozen etcd - and
 continues without a worker; the next one of that key takes none at all."""
 MAX_SLOW, SLOW_WAIT = 40, 0.25
-"""While so many reconciliations are running, a key known to be slow is not started but delayed by `SLOW_WAIT`, s."""
+"""Number of running reconciliations from which on a key known to be slow is delayed by `SLOW_WAIT`, s."""
 
 
 class WorkQueue(Generic[K]):
-    """`cooldown(key)`: how long a processed key is not processed again, s. What is added meanwhile is processed
-    together; the first addition after a quiet time is not delayed."""
+    """`cooldown(key)`: minimum time between two runs of a key, s. Additions in the meantime are handled in one run; the
+    first addition after a quiet time is not delayed."""
 
     def __init__(self, cooldown: Callable[[K], float] = lambda _: 0.0) -> None:
         self._cooldown = cooldown
@@ -124,7 +124,7 @@ class WorkQueue(Generic[K]):
             with metrics.RECONCILE.time():
                 await handle(key)
             self._failures.pop(key, None)
-        except Exception as error:  # noqa: BLE001  a fault in one job must not stop the others
+        except Exception as error:  # noqa: BLE001  a bug in one job's handling must not stop the others
             self._on_failure(key, error)
         finally:
             self._processing.discard(key)

@@ -1,8 +1,8 @@
-"""An asyncio client of etcd: no threads and, at rest, one socket for each etcd.
+"""An asyncio client of etcd: no threads and, when idle, one socket for each etcd.
 
-Requests and responses are encoded and decoded by the runtime's client (`elasticjob_runtime.etcd`); the I/O differs: the
-operator watches a thousand etcds at once, an agent one. Why not a thread for each, and the bounds of each:
-docs/design/0009-operator-scale.md.
+Requests and responses are encoded and decoded by the runtime's client (`elasticjob_runtime.etcd`); only the I/O
+differs, because the operator watches a thousand etcds at once and an agent only one. docs/design/0009-operator-scale.md
+explains why there are no threads, and lists the limits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from elasticjob_operator.etcd.watch_stream import OPEN_SECONDS, WatchStream
 CALL_SECONDS = 3.0
 """Timeout of a call, from name resolution to the last byte, s."""
 IDLE_SECONDS = 5.0
-"""An idle connection is kept for so long, s: at rest each etcd costs only the socket of its watch."""
+"""How long an idle connection is kept, s. An idle etcd then costs only the socket of its watch."""
 MAX_CALLS = 8
 """Concurrent calls to one etcd; each has a connection."""
 

@@ -29,7 +29,7 @@ _RECEIVED_AT_ONCE = 64 * 1024
 """The kernel's buffer, bytes: asyncio reads all of it at once."""
 _PIECE = 64 * 1024
 _TURN = 100
-"""After so many pieces, other tasks run."""
+"""Number of pieces after which other tasks run."""
 _NEXT_ADDRESS_SECONDS = 0.75
 """With several addresses: how long to wait for one before trying the next, s."""
 
@@ -101,7 +101,7 @@ class HttpConnection:
 
     @property
     def usable(self) -> bool:
-        """For another request: the server has not closed it and has sent nothing unrequested."""
+        """Whether it can be reused: the server has not closed it and has sent nothing unrequested."""
         return self._ended and not self._writer.is_closing() and not self._reader.at_eof() and not self._reader._buffer  # type: ignore[attr-defined]
 
     def close(self) -> None:
@@ -110,12 +110,12 @@ class HttpConnection:
             self._writer.transport.abort()  # not close(): a peer that does not read must not keep it open
 
     def cut(self) -> None:
-        """Called by the pool: this connection holds too much for too long."""
+        """Called by the pool when this connection has held memory for too long."""
         self._cut = True
         self.close()
 
     def hold(self, amount: int) -> None:
-        """Accounts for so many bytes held by this connection's user. Raises LimitExceeded."""
+        """Accounts for `amount` bytes held by this connection's user. Raises LimitExceeded."""
         if self._cut:
             raise LimitExceeded("takes too long over a large message")
         if amount > MAX_MESSAGE:
@@ -153,7 +153,7 @@ class HttpConnection:
         body = bytearray()
         if head.length is not None:
             if head.length > MAX_MESSAGE:
-                raise LimitExceeded(f"sends an answer of more than {MAX_MESSAGE >> 20} MiB")
+                raise LimitExceeded(f"sends a response of more than {MAX_MESSAGE >> 20} MiB")
             while len(body) < head.length:
                 body += await self._read(min(_PIECE, head.length - len(body)))
                 self.hold(len(body))
@@ -185,7 +185,7 @@ class HttpConnection:
             except ValueError:
                 self._chunk_left = -1
             if self._chunk_left < 0:
-                raise NotHttp("answers what is not HTTP where a chunk should start")
+                raise NotHttp("sends an invalid chunk")
             if not self._chunk_left:
                 await self._read_trailers()
                 return b""
@@ -207,14 +207,14 @@ class HttpConnection:
         except asyncio.IncompleteReadError as error:
             self.close()
             if head and b"HTTP/1."[: len(error.partial)] != error.partial[:7]:
-                raise NotHttp("answers what is not HTTP") from error
-            raise ConnectionClosed("the connection was closed before the answer was complete") from error
+                raise NotHttp("does not speak HTTP") from error
+            raise ConnectionClosed("the connection was closed before the response was complete") from error
 
     async def _read(self, most: int) -> bytes:
         piece = await self._reader.read(most)
         if not piece:
             self.close()
-            raise ConnectionClosed("the connection was closed before the answer was complete")
+            raise ConnectionClosed("the connection was closed before the response was complete")
         return piece
 
 
@@ -235,7 +235,7 @@ def parse_head(raw: bytes) -> Head:
         and (length.isdigit() or not length)
     )
     if version not in ("HTTP/1.0", "HTTP/1.1") or not numbers or len(length) > 15 or int(status) == 101:
-        raise NotHttp("answers what is not HTTP")
+        raise NotHttp("does not speak HTTP")
     if headers.get("content-encoding", "identity") != "identity":
         raise NotHttp("sends a compressed response, which was not requested")
     coding = headers.get("transfer-encoding", "")

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 MAX_HEAD = 16 * 1024
-"""Status line and headers of an answer, bytes."""
+"""Status line and headers of a response, bytes."""
 MAX_MESSAGE = 4 * 1024 * 1024
-"""An answer's body, or one line of a watch, bytes. etcd accepts at most 1.5 MiB at once, which is 2 MiB in base64."""
+"""A response's body, or one line of a watch, bytes. etcd accepts at most 1.5 MiB at once, which is 2 MiB in base64."""
 MAX_JSON_PARTS = 200_000
 """Values, keys and brackets of one message. Each may become a Python object of some 64 bytes, so
 `[],[],...` would be twenty times as large in memory. A message with a thousand events has some 10,000."""
@@ -42,9 +42,9 @@ class Holder(Protocol):
 
 
 class MemoryPool:
-    """Memory for large messages, shared by all connections. When it is exhausted, the connection that has held its part
-    longest is cut: an etcd sends even its largest message within moments, and a slow sender must not block the
-    others."""
+    """Memory for large messages, shared by all connections. When it is exhausted, the connection that has held its
+    share longest is closed: an etcd sends even its largest message within moments, and a slow sender must not block
+    the others."""
 
     def __init__(self, size: int = MAX_LARGE_TOTAL) -> None:
         """`size`: bytes."""
@@ -53,7 +53,7 @@ class MemoryPool:
         self.used = 0
 
     def hold(self, holder: Holder, amount: int) -> None:
-        """`holder` now holds so many bytes. Raises LimitExceeded where it is the one to cut."""
+        """`holder` now holds this many bytes. Raises LimitExceeded if it is the one to close."""
         large = max(0, amount - SMALL_MESSAGE)
         before = self._held.get(holder, 0)
         if large == before:
@@ -79,7 +79,7 @@ BURST = 1.0
 SHARE_OF_A_RUN, LARGEST_SHARE = 0.05, 0.5
 """Share of the event loop that an endpoint may use continuously: per run watched there, and at most."""
 SLICE = 0.005
-"""After so much work, s, other tasks run."""
+"""Work after which other tasks run, s."""
 
 PER_READ, PER_BYTE, PER_EVENT = 20e-6, 5e-9, 50e-6
 """Approximate cost of reading a piece, of a byte in it, and of an event in it, s."""
@@ -96,7 +96,7 @@ class TimeBudget:
         self._since_pause = 0.0
 
     def spend(self, seconds: float, now: float) -> float | None:
-        """How long to pause before continuing, s; 0: only yield to other tasks; None: no pause. `now`: monotonic, s."""
+        """Pause before continuing, s; 0: only yield to other tasks; None: no pause. `now`: monotonic, s."""
         share = min(LARGEST_SHARE, SHARE_OF_A_RUN * max(1, self._runs()))
         if self._at is not None:
             self._left = min(BURST, self._left + (now - self._at) * share)

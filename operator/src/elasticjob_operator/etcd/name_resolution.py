@@ -1,9 +1,9 @@
 """Name resolution. getaddrinfo blocks a thread for as long as the name servers are silent, which the owner of a job can
-arrange.
+provoke.
 
 So each lookup runs in its own thread. `FAST_LOOKUPS` run at once; a slow one gives its slot to the next and continues
-in the background, up to `MAX_LOOKUPS` in all. Meanwhile the last known address of its name is used. So names of etcds
-that respond do not wait behind names of etcds that do not.
+in the background, up to `MAX_LOOKUPS` in total. In the meantime, the last known address of its name is used. Lookups
+that are answered therefore never wait behind lookups that are not.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Resolver:
 
 def _failed(pending: asyncio.Future[Addresses], error: OSError) -> asyncio.Future[Addresses]:
     pending.set_exception(error)
-    pending.exception()  # retrieved, in case nobody awaits it
+    pending.exception()  # retrieved, in case no caller awaits it
     return pending
 
 

@@ -1,8 +1,8 @@
 """Interprets an endpoint's responses, and redacts them in error messages.
 
-Whoever may write an ElasticJob chooses the address and reads the status, but may not be allowed to reach that address.
-So nothing that the endpoint sent is copied into a message, except phrases known to be etcd's. The response itself is
-logged, for operators of the cluster. Pure.
+Anyone who can create an ElasticJob chooses the address and reads the status, but may not be allowed to reach that
+address. So nothing that the endpoint sent is copied into a message, except phrases known to be etcd's. The response
+itself is logged, for cluster administrators. Pure.
 """
 
 from __future__ import annotations
@@ -70,26 +70,26 @@ def cancelled(reason: object) -> StoreError:
 
 def malformed(error: Exception) -> StoreError:
     """The error for a response that is JSON but not from etcd."""
-    return _with(NotEtcd("its responses are not those of etcd"), error)
+    return _with(NotEtcd("its responses are not etcd's"), error)
 
 
 def redacted(error: Exception, status: int = 200) -> StoreError:
-    """The same kind of error, in our words. `status`: of the HTTP response."""
+    """The same kind of error, with a message of ours. `status`: of the HTTP response."""
     phrase = next((each for each in _PHRASES if each in str(error)), "")
     number = f" (HTTP {status})" if status != 200 else ""
     match error:
         case NotEtcd():
-            return _with(NotEtcd(f"what answers is not etcd's v3 gateway{number}"), error)
+            return _with(NotEtcd(f"the server is not etcd's v3 gateway{number}"), error)
         case Denied() if "common name" in str(error):
             return _with(
-                Denied("etcd's gateway refuses client certificates with a common name (CN); issue one without"), error
+                Denied("etcd's gateway rejects client certificates with a common name (CN); issue one without"), error
             )
         case Denied():
-            return _with(Denied(f"it refuses this request: {phrase or 'no reason that we know'}{number}"), error)
+            return _with(Denied(f"it rejects this request: {phrase or 'unknown reason'}{number}"), error)
         case Unavailable():
-            return _with(Unavailable(f"it cannot answer now: {phrase or 'no reason that we know'}{number}"), error)
+            return _with(Unavailable(f"it is unavailable: {phrase or 'unknown reason'}{number}"), error)
         case StoreError():
-            return _with(StoreError(f"it answers with an error: {phrase or 'one that we do not know'}{number}"), error)
+            return _with(StoreError(f"it returns an error: {phrase or 'unknown reason'}{number}"), error)
         case _:
             return malformed(error)
 

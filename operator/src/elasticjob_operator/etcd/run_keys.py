@@ -20,7 +20,7 @@ V = TypeVar("V", bound=Value)
 MAX_ERROR_LENGTH = 300
 """Characters of an error about a value, which may quote the value."""
 MAX_FAILURES = 64
-"""Of the newest rounds: only the first failure of the newest round is used."""
+"""Number of failures to keep, of the newest rounds: only the first failure of the newest round is used."""
 
 
 class RunKeys:
@@ -35,18 +35,18 @@ class RunKeys:
             keys.outcome: OutcomeValue,
         }
         self._unparsed: dict[str, str] = {}
-        """Values not parsed yet: of many that arrive at once only the last is parsed."""
+        """Values not parsed yet: of several for one key, only the last is parsed."""
         self._values: dict[str, Value] = {}
         self._unreadable: dict[str, str] = {}
-        """By key: why its value is invalid."""
+        """Why a value is invalid, by key."""
         self._revision = 0
-        """Of the snapshot, which includes changes up to it."""
+        """Revision of the snapshot, which includes all changes up to it."""
         self._written: dict[str, int] = {}
         """Revisions of our own writes since then, by key."""
 
     @property
     def reads(self) -> list[Get]:
-        """Without members and ranks, of which there are as many as workers."""
+        """The keys to read. Members and ranks, of which there are as many as worker pods, are left out."""
         return [
             *(Get(KeyRange(key)) for key in sorted(self._single)),
             Get(self._failures, limit=MAX_FAILURES, descending=True),
@@ -78,12 +78,12 @@ class RunKeys:
         return True
 
     def on_write(self, key: str, value: str, revision: int) -> None:
-        """Our own write."""
+        """Applies our own write."""
         self._set(key, value)
         self._written[key] = revision
 
     def buffer(self, buffered: dict[str, Event], event: Event) -> None:
-        """Keeps an event that cannot be applied yet: the last of each key, and the newest failures."""
+        """Keeps an event that cannot be applied yet: the last one of each key, and the newest failures."""
         kind = self._kind(event.key)
         if kind is None:
             return
@@ -101,7 +101,7 @@ class RunKeys:
         kind = self._kind(key)
         if text is None or kind is None:
             return
-        # A value that is too long is rejected when parsed, and need not be kept whole until then.
+        # A value that is too long is rejected when it is parsed, so it need not be kept whole until then.
         self._unparsed[key] = text[: values.MAX_LENGTH[kind] + 1]
 
     def view(self, connectivity: Connectivity, error: str = "") -> RendezvousView:

@@ -58,7 +58,7 @@ def parse(kind: type[V], text: str) -> V:
 
 
 def _readable_failure(failure: dict[str, Any]) -> dict[str, Any] | None:
-    """An outcome is valid even where its details are not."""
+    """An outcome is valid even if its details are not."""
     try:
         return dataclasses.asdict(parse(FailureValue, json.dumps(failure)))
     except ValueError:

@@ -2,7 +2,7 @@
 
 The informer is authoritative. Responses to our own writes are stored as well, so that the next plan sees them and does
 not repeat the write, but only where they are newer than everything the informer has seen: otherwise an object deleted
-meanwhile would come back forever.
+in the meantime would reappear and stay forever.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class ObjectCache(Generic[T]):
         return {name for name, entry in self._objects.items() if entry[0] <= version and namespace in ("", name[0])}
 
     def drop(self, name: NamespacedName) -> None:
-        """It was deleted, though no event said so."""
+        """The object was deleted, although no event reported it."""
         entry = self._objects[name]
         self._by_name = None
         self._index_entry(name, entry, None)

@@ -24,7 +24,7 @@ JSON_PATCH = "application/json-patch+json"
 REQUEST_SECONDS = 35.0
 """Longer than the longest timeout of a webhook, so that the API server's error arrives."""
 KEEP_ALIVE_SECONDS = 60.0
-"""A burst of requests must not start with a TLS handshake each. The API server closes idle connections after 90 s."""
+"""A burst of requests must not start with one TLS handshake each. The API server closes idle connections after 90 s."""
 BUSY_RETRIES = 6
 LONGEST_RETRY_AFTER = 30.0
 FAULT_RETRIES, FIRST_FAULT_WAIT = 2, 0.1

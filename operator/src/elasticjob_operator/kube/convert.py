@@ -27,7 +27,7 @@ from elasticjob_operator.state import (
 _HEALTH = {"True": NodeHealth.READY, "False": NodeHealth.NOT_READY, "Unknown": NodeHealth.SILENT}
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 _LONGEST_NUMBER = 7
-"""Digits of a numeric label: anybody who may create pods may write labels."""
+"""Digits of a numeric label. Labels are untrusted: anyone who can create pods can set them."""
 _ORDINARY_WAITING = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 

@@ -31,8 +31,8 @@ MAX_MESSAGE = 1024
 
 
 class EventRecorder:
-    """`run` until cancelled. Posts one Event per namespace at a time, and namespaces take turns: neither the failures
-    of one tenant nor a hanging webhook drop the Events of another."""
+    """`run` until cancelled. Posts one Event per namespace at a time, and namespaces take turns, so that neither the
+    failures of one tenant nor a hanging webhook delay the Events of another."""
 
     def __init__(self, api: KubeClient) -> None:
         self._client = api
@@ -43,8 +43,8 @@ class EventRecorder:
         self._count = 0
 
     def record(self, namespace: str, job: str, uid: str, version: str, event: JobEvent) -> None:
-        """`version`: resourceVersion of the job after the change that the story is about: the same words later are
-        another Event."""
+        """`version`: resourceVersion of the job after the change that the Event reports. The same text with a later
+        version is another Event."""
         waiting = self._waiting.setdefault(namespace, collections.deque())
         if not waiting:
             self._ready.put_nowait(namespace)

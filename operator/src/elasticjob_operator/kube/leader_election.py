@@ -1,8 +1,8 @@
 """Leader election through a Lease (coordination.k8s.io), with client-go's terms.
 
 The leader renews the Lease every `retry_period`. When it has not succeeded for `renew_deadline`, it stops acting,
-before anybody else can take over. A standby reads the Lease every `retry_period` and acquires one that has not changed
-for its whole duration.
+before another operator can take over. A standby reads the Lease every `retry_period` and acquires one that has not
+changed for its whole duration.
 
 Durations are measured with the local clock; timestamps of other machines are never compared with it. The client
 library's own leader election is not used: it measures with the wall clock and from the response instead of the request,

@@ -1,7 +1,7 @@
 """Health of nodes as this operator saw it change, and kubelet heartbeats read before an irrevocable action.
 
-The Leases of kubelets are not watched: each node would cause an event every 10 s, for the few nodes that are ever lost.
-Two reads right before the action give the same information.
+Kubelets' Leases are not watched: each node would cause an event every 10 s, and only few nodes are ever lost. Two reads
+right before the action give the same information.
 """
 
 from __future__ import annotations

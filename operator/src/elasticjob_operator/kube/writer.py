@@ -108,7 +108,7 @@ class Writer:
         return _merged([*created, *rest])
 
     async def _ramp_up(self, job: ElasticJob, actions: list[CreatePod], *, rejected: bool) -> list[ApplyResult]:
-        """Each successful create starts one more beside it, so that they double with each response; the first failure
+        """Each successful create starts one more, so that their number doubles with each response; the first failure
         ends them all."""
         results: list[ApplyResult] = []
         left, lanes, stopped = iter(actions), 0, False
@@ -191,14 +191,14 @@ class Writer:
         return ApplyResult(created=frozenset({resource.kind}), done=(action,))
 
     async def _exists(self, job: ElasticJob, resource: ApiResource, action: CreatePod | CreateObject) -> ApplyResult:
-        """Created earlier by us, or somebody else's, which is not touched."""
+        """The object exists: either we created it earlier, or it belongs to another owner and is left alone."""
         name = action.body["metadata"]["name"]
         try:
             found = await self._client.request("GET", resource.path(job.namespace, name))
         except NotFoundError:
             return ApplyResult(
                 missed=True
-            )  # deleted meanwhile, or another conflict, such as of the quota: the next plan creates it
+            )  # deleted in the meantime, or another conflict, such as with the quota: the next plan creates it
         owners = [each["uid"] for each in found["metadata"].get("ownerReferences") or []]
         if job.uid in owners:
             self._on_written(resource, found)

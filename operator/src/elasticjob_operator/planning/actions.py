@@ -16,7 +16,7 @@ from elasticjob_operator.state import Kind
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
     reason: str
-    """For people: in logs, and in the Event of a deletion."""
+    """Human-readable, for logs and the Event of a deletion."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +69,7 @@ class DeleteJob(Action):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DryRunCreate(Action):
-    """Ask the API server whether it would create this pod. The answer is part of the next observed state."""
+    """Ask the API server whether it would create this pod. The response is part of the next observed state."""
 
     template_hash: str
     body: Mapping[str, Any]
@@ -77,7 +77,7 @@ class DryRunCreate(Action):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ReadHeartbeat(Action):
-    """Read a node and its kubelet's Lease, in case the kubelet is alive after all. The answer is part of the next
+    """Read a node and its kubelet's Lease, in case the kubelet is alive after all. The result is part of the next
     observed state."""
 
     node: str
@@ -110,7 +110,7 @@ class Target:
     endpoint: str
     run_id: str
     ready_store_pod: str = ""
-    """UIDs of the ready pods of the job's own etcd. A change means that it is worth connecting again at once."""
+    """UIDs of the ready pods of the job's own etcd. A change triggers an immediate reconnect."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""The Events of a job: changes of its conditions, and actions that its owner wants to know of."""
+"""The Events of a job: changes of its conditions, and actions that matter to its owner."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _ROUTINE = frozenset(
         Reason.RESIZING,
     }
 )
-"""Reasons that every job goes through: they are no Events."""
+"""Reasons that every job goes through. They cause no Events."""
 
 _READY = frozenset({Reason.ETCD_READY, Reason.STORE_READY})
 _STARTING = frozenset({Reason.ETCD_STARTING, Reason.STORE_STARTING})
-"""A rendezvous that is ready for the first time is no Event; one that is ready again is."""
+"""Only a rendezvous that is ready again causes an Event, not one that is ready for the first time."""
 
 _WARNING = BLOCKING_REASONS | {Reason.WORKER_FAILED}
 """Reasons whose Events are warnings, whatever the condition and its status."""

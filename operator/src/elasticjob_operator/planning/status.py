@@ -151,7 +151,7 @@ def progress_of(context: Context) -> Progress | None:
 
 def _set_accepted(conditions: _Conditions, assessment: Assessment) -> None:
     if assessment.acceptance.status is None and conditions.has(ConditionType.ACCEPTED):
-        return  # a changed job keeps its condition until the API server has answered
+        return  # a changed job keeps its condition until the API server has responded
     conditions.set(ConditionType.ACCEPTED, assessment.acceptance)
 
 

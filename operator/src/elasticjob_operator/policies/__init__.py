@@ -1,4 +1,4 @@
 """Every decision of the operator, one file per policy, each with its table of cases in tests/unit/operator/policies.
 
-Pure: data and the time in, data and the reason out. `planning` asks them in order and turns what they say into actions.
+Pure functions of data and time; results include the reason. `planning` calls them and turns the results into actions.
 """

@@ -58,6 +58,6 @@ def endpoint_not_allowed(endpoint: str) -> Acceptance:
 
 
 def invalid_template(error: Exception) -> Acceptance:
-    """No pod can be built from the template, so there is nothing to ask the API server about."""
+    """No pod can be built from the template, so no dry run is needed."""
     reason = Reason.INVALID_POD_TEMPLATE
     return Acceptance(status=False, reason=reason, message=message(reason, error=error))

@@ -1,6 +1,6 @@
 """Which pods and objects of a finished job are deleted, and when.
 
-Agents exit within a second of the job's outcome, and a pod that ends by itself keeps its log. So pods that still run,
+Agents exit within a second of the job's outcome, and a pod that ends on its own keeps its log. So pods that still run,
 even if only because of a sidecar, are deleted after a grace period. The job's own etcd and its Services are deleted
 once no agent runs.
 """
@@ -16,7 +16,7 @@ from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.state import Pod
 
 GRACE_SECONDS = 10.0
-"""Time for the agents to exit by themselves, in seconds."""
+"""Time for the agents to exit on their own, in seconds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,4 +1,4 @@
-"""What policies say about a job's conditions, in the terms of metav1.Condition."""
+"""Policies' results about conditions, in the terms of metav1.Condition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from elasticjob_operator.api import Reason, message
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Cause:
-    """Why something is as it is: a reason for programs, a message for people."""
+    """Why something is the case: a machine-readable reason and a human-readable message."""
 
     reason: Reason
     message: str
@@ -18,7 +18,7 @@ class Cause:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ConditionUpdate(Cause):
-    """What a condition is set to."""
+    """A new value of a condition."""
 
     status: bool | None
     """None: Unknown."""

@@ -64,9 +64,9 @@ class PodFailure:
     """Why a pod failed."""
 
     reason: str
-    """In CamelCase, for status and metrics."""
+    """CamelCase, for status and metrics."""
     detail: str
-    """For people."""
+    """Human-readable."""
     cost: Cost
     time: datetime.datetime
     """When the pod ended, to the best of our knowledge."""

@@ -73,7 +73,7 @@ class NodeLoss:
 
     lost: bool = False
     reason: str = ""
-    """For people: why the node is lost."""
+    """Human-readable: why the node is lost."""
     verify: bool = False
     """Read the node's heartbeat, then assess it again."""
     kept: Cause | None = None

@@ -39,11 +39,11 @@ class PodState(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class PodStatus:
-    """What the operator makes of a pod."""
+    """The state of a pod, with everything that follows from it."""
 
     state: PodState
     reason: str = ""
-    """For people: why the pod is lost, terminating or to be replaced."""
+    """Human-readable: why the pod is lost, terminating or to be replaced."""
     requeue_at: datetime.datetime | None = None
     """When a live or terminating pod becomes lost if nothing changes."""
     replace: bool = False

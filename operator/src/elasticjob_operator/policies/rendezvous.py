@@ -189,8 +189,7 @@ def with_world_size(job: ElasticJob, plan: PlanValue | None) -> PlanValue | None
 
 
 def silent_since(rendezvous: Rendezvous, view: RendezvousView, etcd_pods: Iterable[Pod]) -> datetime.datetime | None:
-    """When the job's own etcd last responded, if its readiness probe fails too. None: it is healthy, as far as is
-    known."""
+    """When the job's own etcd last responded, if its readiness probe fails too. None: not known to be unhealthy."""
     pods = list(etcd_pods)
     if not rendezvous.managed or not pods or any(pod.ready for pod in pods):
         return None

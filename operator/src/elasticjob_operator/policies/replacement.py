@@ -2,7 +2,7 @@
 
 A failed pod is deleted once its failure is counted (see restart_budget.py). If pods keep failing right after they
 start, the delay doubles each time; the failed pod stays until then, so that its log can be read. Lost pods are deleted
-at once, by force: no kubelet is left to stop them.
+immediately, by force, because no kubelet is left to stop them.
 """
 
 from __future__ import annotations

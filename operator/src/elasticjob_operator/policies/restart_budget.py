@@ -12,7 +12,7 @@ Agents and kubelets have their own clocks, which may be wrong by hours. So times
 take precedence over times.
 
 A failed pod is deleted only after status, with its failure counted, is written. So an operator that is killed neither
-forgets a failure nor counts it twice: status and the pod's own times tell whether a pod was counted.
+forgets a failure nor counts it twice: status and the pod's own times show whether a pod was counted.
 """
 
 from __future__ import annotations
@@ -29,10 +29,9 @@ from elasticjob_operator.policies.failures import Cost, PodFailure, action_for
 from elasticjob_operator.state import Pod, RendezvousView
 
 GROUP_SECONDS = 5.0
-"""Within this time after the first failure the rest of its worker group fails too, if the round is unknown, in
-seconds."""
+"""If the round is unknown: the rest of a worker group fails within this time of its first failure, in seconds."""
 ROUND_SECONDS = 1800.0
-"""Within this time after the first failure the rest of its round fails too, in seconds: torch's longest timeout."""
+"""The rest of a round fails within this time of its first failure, in seconds: torch's longest timeout."""
 MAX_TIMES = 101
 """Number of restart times that are kept: one more than maxRestarts can be."""
 IGNORED_AT_ONCE = 100
@@ -65,7 +64,7 @@ class Budget:
     latest: Round | None = None
     """None: the job's agents publish no plans."""
     some_are_ignored: bool = False
-    """A rule ignores failures. The agents cannot tell these from others."""
+    """A rule ignores failures. The agents cannot distinguish these from others."""
 
     @property
     def total(self) -> int:

@@ -2,7 +2,7 @@
 
 Running: the agents have a plan, at least minReplicas pods are ready, and nothing failed. Restarting: the job has
 trained before, does not train now, and will continue; it ends when the agents have made another plan. A pod that is
-briefly not ready (its probe, its node) changes neither: the agents know better.
+briefly not ready (its probe, its node) changes neither, because the agents know whether they are training.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def _round_number(job: ElasticJob, view: RendezvousView) -> int:
 
 
 def _left_of_round(view: RendezvousView, workers: Sequence[tuple[Pod, PodStatus]]) -> int | None:
-    """How many workers of the last plan are ready, if some are not and etcd does not answer: without etcd, the agents
-    cannot make another plan. None: training may be going on, as far as is known."""
+    """How many worker pods of the last plan are ready, if some are not and etcd is unreachable: without etcd, the
+    agents cannot make another plan. None: training may be continuing."""
     if view.plan is None or view.connectivity is Connectivity.REACHABLE:
         return None
     made_by = view.plan.created_at or float("inf")
@@ -244,7 +244,7 @@ def worker_failed(job: ElasticJob, budget: Budget) -> str:
 
 
 def _undecided_message(job: ElasticJob, budget: Budget) -> str:
-    """The next plan or the outcome tells whether the group restarts; the message does not announce it before."""
+    """The next plan or the outcome decides whether the group restarts; the message does not anticipate it."""
     worker, detail = _described(budget.last_failure)
     limit = job.spec.restart_policy.max_restarts
     return (

@@ -1,1 +1,1 @@
-"""Desired objects as plain dicts: what the operator creates for a job. Pure; nothing here knows what exists already."""
+"""The objects that the operator creates for a job, as plain dicts. Pure, and independent of what already exists."""

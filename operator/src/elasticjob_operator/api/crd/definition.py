@@ -67,7 +67,7 @@ def custom_resource_definition() -> dict[str, Any]:
 
 
 def _root() -> dict[str, Any]:
-    """apiVersion, kind and metadata are the API server's own; a schema may only name them."""
+    """apiVersion, kind and metadata belong to the API server; a schema may only name them."""
     return {
         "description": job.ElasticJob.__doc__,
         "type": "object",
@@ -75,7 +75,7 @@ def _root() -> dict[str, Any]:
         "properties": {
             "apiVersion": {"type": "string"},
             "kind": {"type": "string"},
-            # The bound is Kubernetes' own; CEL wants it stated. The rules say what an ElasticJob allows.
+            # Kubernetes' own limit, which CEL's cost estimate needs. The rules are stricter.
             "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 253}}},
             "spec": structural_schema(Spec),
             "status": structural_schema(Status, defaults=False),

@@ -1,11 +1,11 @@
-"""Writes what is made from the models: `python -m elasticjob_operator.api.crd.generate [--check]`, in the root of the
+"""Generates files from the models: `python -m elasticjob_operator.api.crd.generate [--check]`, in the root of the
 repository.
 
-Files: the CRD for kubectl in crds/, and the same CRD as a template of the Helm chart. Helm never upgrades what lies in
-a chart's own crds/ folder; a template it does, and the annotation `helm.sh/resource-policy: keep` stops an uninstall
-from deleting all jobs with the CRD.
+The files are the CRD for kubectl in crds/, and the same CRD as a template of the Helm chart. Helm never upgrades CRDs
+in a chart's crds/ folder, but it upgrades templates. The annotation `helm.sh/resource-policy: keep` prevents an
+uninstall from deleting the CRD and, with it, all jobs.
 
---check writes nothing and exits with 1 where a file is not up to date.
+--check writes nothing and exits with 1 if a file is not up to date.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CHART_TAIL = "{{- end }}\n"
 
 
 class _Dumper(yaml.SafeDumper):
-    """For people: equal parts written out in full instead of anchors, long text folded instead of quoted."""
+    """Readable YAML: no anchors, and long text folded instead of quoted."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 the library's signature
         return True
@@ -56,11 +56,11 @@ def _dump(data: dict[str, Any]) -> str:
 
 
 def files() -> dict[Path, str]:
-    """Path, relative to the root of the repository -> what must be there."""
+    """Path, relative to the root of the repository -> content."""
     crd = custom_resource_definition()
     spec = _dump({"spec": crd["spec"]})
     if "{{" in spec:
-        raise ValueError("the CRD contains {{, which Helm would take for a template: write it differently")
+        raise ValueError("the CRD contains {{, which Helm would interpret: rephrase it")
     head = CHART_HEAD % {"apiVersion": crd["apiVersion"], "kind": crd["kind"], "name": crd["metadata"]["name"]}
     return {
         Path("crds", f"{NAME}.yaml"): HEADER + _dump(crd),
@@ -72,9 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m elasticjob_operator.api.crd.generate", description="Write the CRD from the models."
     )
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; exit with 1 where a file is not up to date"
-    )
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is not up to date")
     parser.add_argument(
         "--root", type=Path, default=Path(), help="root of the repository (default: the current directory)"
     )

@@ -3,7 +3,7 @@
 Pydantic writes JSON Schema 2020-12; the API server wants OpenAPI v3.0 without references, null types and titles, and
 with each type stated once
 (https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema).
-What has no structural form is refused here rather than at `kubectl apply`.
+What has no structural form is rejected here rather than at `kubectl apply`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ORDER = {
         )
     )
 }
-"""The order in which people read a schema."""
+"""Order of the keywords in the output, for readers."""
 
 
 class SchemaError(ValueError):
