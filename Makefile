@@ -32,6 +32,10 @@ cluster-down: setup ## take down the test cluster
 images: setup ## operator, runtime and trainer images
 	$(BIN)/python -m hack.images build
 
+release: setup ## dist/: wheels, sdists, chart, install.yaml, images, SBOMs, checksums (ARGS=--registry=ghcr.io/example)
+	$(BIN)/python -m pip install -q -c constraints.txt --group release
+	$(BIN)/python -m hack.release build $(ARGS)
+
 test: setup ## every test (without root: all but end-to-end)
 	$(BIN)/python -m hack.run_tests
 test-unit: setup ## the fast tests only
@@ -48,14 +52,16 @@ bench-pods: setup ## what a change costs in real pods (root)
 bench-operator: setup ## a large job, a thousand idle ones, a storm of failures
 	$(BIN)/python -m benchmarks.operator $(ARGS)
 
-check: setup ## format, lint, types, layers, words, docs, generated files, chart
+check: setup ## format, lint, types, layers, words, docs, generated files, workflows, chart
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	$(BIN)/mypy && $(BIN)/mypy --python-version 3.10 trainer-runtime/src
 	PYTHONPATH=operator/src:trainer-runtime/src $(BIN)/lint-imports
 	$(BIN)/python -m elasticjob_operator.api.crd.generate --check
 	$(BIN)/python -m hack.checks
+	$(BIN)/python -m hack.release version
+	go -C hack/checks tool actionlint -shellcheck= -pyflakes= $(CURDIR)/.github/workflows/*.yaml
 	$(BIN)/python -m hack.cluster helm lint --strict --kube-version 1.36 charts/elasticjob
 generate: setup ## generate CRD and chart files from the models
 	$(BIN)/python -m elasticjob_operator.api.crd.generate
 
-.PHONY: help setup quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check generate
+.PHONY: help setup release quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check generate

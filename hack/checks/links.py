@@ -19,6 +19,7 @@ OTHERS = {
     "my-values.yaml": "the reader's own file",
     "torch/distributed/run.py": "torch's",
     "agent.py": "more than one",
+    "install.yaml": "made by make release",
 }
 """Files in code spans that are not, or not only, this repository's."""
 

@@ -42,6 +42,7 @@ EPOCHS_OF_DATA = {
     "hack/demo/*": "reads the example's output",
     "hack/quickstart/*": "reads a training script's output",
     "hack/images/*": "SOURCE_DATE_EPOCH of reproducible builds",
+    "hack/release/*": "SOURCE_DATE_EPOCH of reproducible builds",
     "tests/integration/test_digits_example.py": "reads the example's output",
     "tests/integration/test_api_templates.py": "an example's argument",
     "tests/unit/hack/*": "tests of the tools above",

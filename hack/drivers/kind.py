@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,11 +19,15 @@ CLUSTER = "elasticjob"
 SHARED = "/var/lib/elasticjob-shared"
 
 
-def kind_config(nodes: int, shared: Path) -> str:
+def kind_config(nodes: int, shared: Path, image: str = "") -> str:
     """kind's configuration: a control plane and `nodes` workers that share the folder `shared`, as JSON (which is
-    YAML)."""
+    YAML). `image`: the node image, and with it the version of Kubernetes; empty: kind's default."""
     mount = {"hostPath": str(shared), "containerPath": SHARED}
-    roles = [{"role": "control-plane"}, *({"role": "worker", "extraMounts": [mount]} for _ in range(nodes))]
+    common = {"image": image} if image else {}
+    roles = [
+        {"role": "control-plane", **common},
+        *({"role": "worker", **common, "extraMounts": [mount]} for _ in range(nodes)),
+    ]
     return json.dumps({"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": roles})
 
 
@@ -61,7 +66,7 @@ class KindCluster:
         shared.mkdir(parents=True, exist_ok=True)
         shared.chmod(0o777)  # worker pods write as a user of their own
         config = self._folder / "config.json"
-        config.write_text(kind_config(self._nodes, shared), encoding="utf-8")
+        config.write_text(kind_config(self._nodes, shared, os.environ.get("KIND_NODE_IMAGE", "")), encoding="utf-8")
         with (
             Steps() as steps,
             steps.step("Create the kind cluster", "a control plane and nodes as containers", 60) as step,

@@ -12,9 +12,16 @@ ROOT = Path(__file__).resolve().parents[2]
 EPOCH = 1767225600
 """Time of every file in every image (2026-01-01, UTC): the same sources and packages give the same bytes."""
 
-_RUNTIME = ("trainer-runtime/pyproject.toml", "trainer-runtime/src")
+_RUNTIME = ("trainer-runtime/README.md", "trainer-runtime/pyproject.toml", "trainer-runtime/src")
 INPUTS: Mapping[str, tuple[str, ...]] = {
-    "operator": ("Dockerfile", "constraints.txt", "operator/pyproject.toml", "operator/src", *_RUNTIME),
+    "operator": (
+        "Dockerfile",
+        "constraints.txt",
+        "operator/README.md",
+        "operator/pyproject.toml",
+        "operator/src",
+        *_RUNTIME,
+    ),
     "runtime": ("Dockerfile", "trainer-runtime/launch.py", *_RUNTIME),
     "trainer": ("Dockerfile", "constraints.txt", "examples", *_RUNTIME),
 }

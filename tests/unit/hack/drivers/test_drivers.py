@@ -106,6 +106,12 @@ def test_nodes_of_a_kind_cluster_share_one_folder() -> None:
     nodes = json.loads(kind_config(2, Path("/shared")))["nodes"]
     assert [node["role"] for node in nodes] == ["control-plane", "worker", "worker"]
     assert all(node["extraMounts"] == [{"hostPath": "/shared", "containerPath": SHARED}] for node in nodes[1:])
+    assert not any("image" in node for node in nodes), "kind's default"
+
+
+def test_a_kind_cluster_runs_the_version_of_its_node_image() -> None:
+    nodes = json.loads(kind_config(1, Path("/shared"), "kindest/node:v1.35.0"))["nodes"]
+    assert [node["image"] for node in nodes] == ["kindest/node:v1.35.0"] * 2
 
 
 def test_a_failing_kubectl_says_what_it_was_asked_and_what_it_said(tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""Builds what a release publishes. Each function writes into `dist` and returns the files it wrote."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from hack import images
+from hack.images.recipe import EPOCH
+from hack.release import archive
+from hack.release.version import ROOT
+from hack.steps import StepError, Steps, run_logged
+
+DISTRIBUTIONS = ("trainer-runtime", "operator")
+PUBLISHED_IMAGES = ("operator", "runtime")
+"""Not the trainer image, which is an example: users bring their own."""
+TOOLS = Path(__file__).parent
+"""Holds the go.mod that pins the tools of a release."""
+NAMESPACE = "elasticjob-system"
+KUBERNETES = "1.36"
+"""The version that install.yaml is rendered for; it runs on every version that the chart supports."""
+
+_INSTALL_HEAD = f"""\
+# ElasticJob {{version}}: kubectl apply --server-side -f install.yaml
+# The chart elasticjob-{{version}}.tgz with its defaults. To change any of them, install the chart instead.
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: {NAMESPACE}
+---
+"""
+
+
+def distributions(dist: Path, log: Path) -> list[Path]:
+    """A wheel and an sdist of each distribution, with the license. The same sources give the same bytes.
+
+    Raises StepError.
+    """
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in DISTRIBUTIONS:
+            copy = Path(folder) / name  # setuptools leaves build/ and *.egg-info in the sources
+            shutil.copytree(ROOT / name, copy, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"))
+            shutil.copy(ROOT / "LICENSE", copy)
+            command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), str(copy)]
+            run_logged(command, log, env=environment)
+    for sdist in dist.glob("elasticjob_*.tar.gz"):
+        archive.make_reproducible(sdist, EPOCH)
+    return sorted([*dist.glob("elasticjob_*.whl"), *dist.glob("elasticjob_*.tar.gz")])
+
+
+def chart(dist: Path, version: str, registry: str, log: Path) -> list[Path]:
+    """The packaged chart and install.yaml, with images from `registry` if it is not empty. Raises StepError."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "elasticjob"
+        shutil.copytree(ROOT / "charts/elasticjob", copy)
+        values = copy / "values.yaml"
+        values.write_text(with_registry(values.read_text(encoding="utf-8"), registry), encoding="utf-8")
+        _helm(["package", str(copy), "--destination", str(dist)], log)
+    packaged = dist / f"elasticjob-{version}.tgz"
+    archive.make_reproducible(packaged, EPOCH)
+    options = ["--namespace", NAMESPACE, "--kube-version", KUBERNETES, "--skip-tests"]
+    rendered = _helm(["template", "elasticjob", str(packaged), *options], log)
+    manifest = dist / "install.yaml"
+    manifest.write_text(_INSTALL_HEAD.format(version=version) + rendered, encoding="utf-8")
+    return [packaged, manifest]
+
+
+def with_registry(values: str, registry: str) -> str:
+    """The chart's values.yaml with `registry` before the name of each of our images.
+
+    >>> with_registry("image:\\n  repository: elasticjob-operator\\n", "ghcr.io/example")
+    'image:\\n  repository: ghcr.io/example/elasticjob-operator\\n'
+    """
+    if not registry:
+        return values
+    return re.sub(r"(?m)^( *repository: )(elasticjob-)", rf"\g<1>{registry.rstrip('/')}/\g<2>", values)
+
+
+def image_archives(dist: Path, version: str, registry: str, steps: Steps) -> list[Path]:
+    """Raises StepError, MirrorError."""
+    written = []
+    for name, built in images.build(PUBLISHED_IMAGES, steps).items():
+        target = dist / f"elasticjob-{name}-{version}.image.tar"
+        archive.retag(built, target, f"{registry.rstrip('/') or 'docker.io/library'}/elasticjob-{name}:{version}")
+        written.append(target)
+    return written
+
+
+def sboms(archives: Iterable[Path], log: Path) -> list[Path]:
+    """The contents of each image archive as CycloneDX: Debian's packages and Python's. Raises StepError."""
+    written = []
+    for image in archives:
+        target = image.with_name(image.name.removesuffix(".image.tar") + ".cdx.json")
+        source = ["scan", f"docker-archive:{image}", "--source-name", image.name, "--quiet"]
+        command = ["go", "-C", str(TOOLS), "tool", "syft", *source, "--output", f"cyclonedx-json={target}"]
+        run_logged(command, log, env={**os.environ, "SYFT_CHECK_FOR_APP_UPDATE": "false"})
+        written.append(target)
+    return written
+
+
+def checksums(dist: Path, files: Iterable[Path]) -> Path:
+    """SHA256SUMS of `files`, as `sha256sum --check` reads it."""
+    target = dist / "SHA256SUMS"
+    lines = [f"{digest}  {name}\n" for name, digest in sorted(digests(files).items())]
+    target.write_text("".join(lines), encoding="utf-8")
+    return target
+
+
+def digests(files: Iterable[Path]) -> Mapping[str, str]:
+    """File name -> SHA-256, in hex."""
+    found = {}
+    for path in files:
+        with path.open("rb") as file:
+            found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _helm(arguments: list[str], log: Path) -> str:
+    """Returns what it printed. Raises StepError."""
+    command = [sys.executable, "-m", "hack.cluster", "helm", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"$ helm {' '.join(arguments)}\n{done.stderr}")
+    if done.returncode:
+        raise StepError(f"helm {arguments[0]} failed: {done.stderr.strip()}")
+    return done.stdout
