@@ -14,7 +14,7 @@ setup: .venv/.done ## .venv with everything for development (one torch included:
 .venv/.done: constraints.txt pyproject.toml operator/pyproject.toml trainer-runtime/pyproject.toml
 	@echo "setup: making .venv (takes 1-2 minutes: torch is large)"
 	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q -c constraints.txt pip
-	$(BIN)/python -m pip install -q -c constraints.txt -e ./trainer-runtime -e ./operator --group dev --group torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e ./trainer-runtime -e ./operator --group dev --group release --group torch
 	@touch $@
 
 quickstart: setup ## no cluster, no root, one minute: agents on this machine lose a worker process and gain a member
@@ -33,7 +33,6 @@ images: setup ## operator, runtime and trainer images
 	$(BIN)/python -m hack.images build
 
 release: setup ## dist/: wheels, sdists, chart, install.yaml, images, SBOMs, checksums (ARGS=--registry=ghcr.io/example)
-	$(BIN)/python -m pip install -q -c constraints.txt --group release
 	$(BIN)/python -m hack.release build $(ARGS)
 
 test: setup ## every test (without root: all but end-to-end)
