@@ -26,7 +26,7 @@ def helm(*words: str | Path) -> str:
 
 
 def rendered(*settings: str) -> list[dict[str, Any]]:
-    """The objects of the chart with these --set."""
+    """The chart's objects with these --set values."""
     flags = [word for setting in settings for word in ("--set", setting)]
     text = helm("template", "ej", CHART, "--namespace", "system", "--kube-version", KUBERNETES_VERSION, *flags)
     return [each for each in yaml.safe_load_all(text) if each]

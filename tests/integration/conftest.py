@@ -1,4 +1,4 @@
-"""Real servers for the integration tests, without root: an API server (the test plays the kubelet) and a plain etcd."""
+"""Real servers for the integration tests, without root: an API server without kubelets, and a plain etcd."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ def control_plane_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[C
 
 @pytest.fixture(scope="session")
 def control_plane(control_plane_server: ControlPlane) -> Path:
-    """The administrator's kubeconfig of `control_plane_server`. Shared by the session: work in a namespace of your
-    own."""
+    """The administrator's kubeconfig of `control_plane_server`. Shared by the session: use a namespace of your own."""
     return control_plane_server.kubeconfig
 
 
@@ -35,6 +34,6 @@ def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 @pytest.fixture(scope="session")
 def etcd(etcd_server: Etcd) -> str:
-    """The endpoint of `etcd_server`, `http://127.0.0.1:<port>`. Shared by the session: work under a key prefix of your
+    """The endpoint of `etcd_server`, `http://127.0.0.1:<port>`. Shared by the session: use a key prefix of your
     own."""
     return etcd_server.endpoint

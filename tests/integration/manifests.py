@@ -1,4 +1,4 @@
-"""ElasticJobs as users write them, right and wrong, and the API server that takes or refuses them."""
+"""ElasticJobs as users write them, valid and invalid, and the API server that accepts or rejects them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ GONE = object()
 
 
 class Case(NamedTuple):
-    """What is written into BASE, by path (GONE takes the field away), and what kubectl must say."""
+    """Changes to BASE, by path (GONE removes the field), and what the API server must say."""
 
     changes: dict[str, Any]
     words: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ def changed(changes: dict[str, Any], manifest: Manifest = BASE) -> Manifest:
 
 
 class Cluster:
-    """A namespace of its own."""
+    """A namespace of a test's own."""
 
     def __init__(self, control_plane: ControlPlane, namespace: str) -> None:
         self._control_plane = control_plane
@@ -100,7 +100,7 @@ class Cluster:
         body: Manifest = json.loads(self.kubectl("get", "elasticjob", name, "--output=json"))
         return body
 
-    # What kubectl asks for with --dry-run=server, without starting it a hundred times
+    # As kubectl --dry-run=server, without starting it a hundred times
 
     def try_to_create(self, manifest: Manifest) -> ElasticJob:
         body = self._kube.call("POST", self._path, manifest, dryRun="All", fieldValidation="Strict")
@@ -108,14 +108,14 @@ class Cluster:
         return ElasticJob.parse(body)
 
     def try_to_change(self, manifest: Manifest) -> None:
-        """The job into what `manifest` says."""
+        """Updates the job to `manifest`, as a dry run."""
         known = self._kube.call("GET", f"{self._path}/digits")
         metadata = {**manifest["metadata"], "resourceVersion": known["metadata"]["resourceVersion"]}
         body = {**manifest, "metadata": metadata}
         self._kube.call("PUT", f"{self._path}/digits", body, dryRun="All", fieldValidation="Strict")
 
-    def ask_for_pod(self, pod: Manifest) -> str:
-        """The server's refusal; empty: it would create the pod."""
+    def try_to_create_pod(self, pod: Manifest) -> str:
+        """Creates the pod as a dry run. Returns the server's error message; empty where it accepts the pod."""
         try:
             self._kube.call(
                 "POST", f"/api/v1/namespaces/{self.namespace}/pods", pod, dryRun="All", fieldValidation="Strict"
@@ -124,8 +124,8 @@ class Cluster:
             return str(error)
         return ""
 
-    def refusal(self, manifest: Manifest, *, change: bool = False) -> str:
-        """The server's words."""
+    def rejection(self, manifest: Manifest, *, change: bool = False) -> str:
+        """The server's message when it rejects the manifest."""
         with pytest.raises(ApiStatusError) as caught:
             (self.try_to_change if change else self.try_to_create)(manifest)
         return str(caught.value)
@@ -154,6 +154,6 @@ def cluster(api: ControlPlane) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def empty(api: ControlPlane) -> Iterator[Cluster]:
-    """A namespace for what is only tried."""
+    """A namespace for dry runs."""
     with namespace(api) as cluster:
         yield cluster

@@ -1,7 +1,7 @@
-"""What a worker finds when it starts, written as JSON to $PROBE_DIRECTORY/<rank>-<restart>.json. Run by
+"""Writes what a worker process finds when it starts to $PROBE_DIRECTORY/<rank>-<restart>.json. Run by
 test_worker_environment.
 
-`fail-once`: the last rank fails in its first life, so that a second is recorded.
+`fail-once`: the last rank fails at first, so that a restart is recorded too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes of a job that exists, on a real API server: what may change when, and how to do what may not."""
+"""Changes to an existing job on a real API server: which are accepted when, and the remedy for those that are not."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ __all__ = ["api", "cluster"]
 
 @pytest.fixture(scope="module")
 def running(api: ControlPlane) -> Iterator[Cluster]:
-    """A namespace in which the job exists already, for changes that are only tried."""
+    """A namespace in which the job exists, for dry runs of changes."""
     with namespace(api) as cluster:
         cluster.apply(BASE)
         yield cluster
 
 
 @pytest.fixture(scope="module")
-def resting(api: ControlPlane) -> Iterator[Cluster]:
-    """A namespace in which the job exists, suspended."""
+def suspended(api: ControlPlane) -> Iterator[Cluster]:
+    """A namespace in which the job exists and is suspended."""
     with namespace(api) as cluster:
         cluster.apply(changed({"spec.lifecycle.suspend": True}))
         yield cluster
@@ -48,33 +48,33 @@ FIXED = (
 TEMPLATE_FORBIDDEN = (f"spec.workers.template: Forbidden: template {FIXED}",)
 
 CHANGES = {
-    "size": Case({f"{WORKERS}.replicas": 6}),
+    "replicas": Case({f"{WORKERS}.replicas": 6}),
     "bounds": Case({f"{WORKERS}.minReplicas": 1, f"{WORKERS}.maxReplicas": 9}),
-    "most below the size": Case(
+    "maximum below replicas": Case(
         {f"{WORKERS}.maxReplicas": 3}, ("replicas (4) is above maxReplicas (3): lower replicas or raise maxReplicas",)
     ),
-    "least above the size": Case(
+    "minimum above replicas": Case(
         {f"{WORKERS}.minReplicas": 5}, ("replicas (4) is below minReplicas (5): raise replicas or lower minReplicas",)
     ),
-    "allowed sizes without the size's bounds": Case(
+    "allowed sizes outside the bounds": Case(
         {f"{WORKERS}.allowedReplicas": [2, 4]}, ("allowedReplicas [2, 4] must be between",)
     ),
-    "metrics of a fixed size": Case(
+    "metrics with a fixed size": Case(
         {"spec.scaling.metrics": [{"type": "Resource"}]}, ("set workers.minReplicas below workers.maxReplicas",)
     ),
-    "metrics with room": Case(
+    "metrics with room to scale": Case(
         {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, "spec.scaling.metrics": [{"type": "Resource"}]}
     ),
     "restarts": Case({"spec.restartPolicy.maxRestarts": 3}),
     "restarts within a window": Case({"spec.restartPolicy": {"maxRestarts": 3, "windowSeconds": 60}}),
-    "etcd of its own": Case({"spec.rendezvous.etcd": {}}, (f"spec.rendezvous.etcd: Forbidden: etcd {FIXED}",)),
+    "managed etcd": Case({"spec.rendezvous.etcd": {}}, (f"spec.rendezvous.etcd: Forbidden: etcd {FIXED}",)),
     "backend": Case({"spec.rendezvous.backend": "c10d"}, (f"spec.rendezvous.backend: Forbidden: backend {FIXED}",)),
-    "what happens behind a partition": Case({"spec.rendezvous.onPartition": "Consistent"}),
-    "name of the trainer": Case({f"{TRAINER}.name": "main"}, TEMPLATE_FORBIDDEN),
-    "network": Case({f"{POD}.hostNetwork": True}, TEMPLATE_FORBIDDEN),
-    "time to save": Case({"spec.lifecycle.gracefulShutdownSeconds": 120}),
-    "cleaning": Case({"spec.lifecycle.cleanPods": "None"}),
-    "labels of the job": Case({"metadata.labels": {"a": "b"}}),
+    "partition policy": Case({"spec.rendezvous.onPartition": "Consistent"}),
+    "container name": Case({f"{TRAINER}.name": "main"}, TEMPLATE_FORBIDDEN),
+    "host network": Case({f"{POD}.hostNetwork": True}, TEMPLATE_FORBIDDEN),
+    "graceful shutdown time": Case({"spec.lifecycle.gracefulShutdownSeconds": 120}),
+    "pod cleanup": Case({"spec.lifecycle.cleanPods": "None"}),
+    "job labels": Case({"metadata.labels": {"a": "b"}}),
     "image": Case({f"{TRAINER}.image": "train:2"}, TEMPLATE_FORBIDDEN),
     "one argument": Case({f"{TRAINER}.command": ["torchrun", "other.py"]}, TEMPLATE_FORBIDDEN),
     "value of a variable": Case({f"{TRAINER}.env.0.value": "0.2"}, TEMPLATE_FORBIDDEN),
@@ -82,16 +82,16 @@ CHANGES = {
         {f"{TRAINER}.env.0": {"name": "LR", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}},
         TEMPLATE_FORBIDDEN,
     ),
-    "a further variable": Case({f"{TRAINER}.env.1": {"name": "SEED", "value": "1"}}, TEMPLATE_FORBIDDEN),
-    "a value deep inside": Case({f"{POD}.nodeSelector": {"disk": "hdd"}}, TEMPLATE_FORBIDDEN),
-    "a key deep inside": Case({f"{POD}.nodeSelector": {"zone": "ssd"}}, TEMPLATE_FORBIDDEN),
+    "another variable": Case({f"{TRAINER}.env.1": {"name": "SEED", "value": "1"}}, TEMPLATE_FORBIDDEN),
+    "nested value": Case({f"{POD}.nodeSelector": {"disk": "hdd"}}, TEMPLATE_FORBIDDEN),
+    "nested key": Case({f"{POD}.nodeSelector": {"zone": "ssd"}}, TEMPLATE_FORBIDDEN),
     "one field for another": Case(
         {f"{POD}.nodeSelector": GONE, f"{POD}.tolerations": [{"operator": "Exists"}]}, TEMPLATE_FORBIDDEN
     ),
-    "a further field": Case({f"{POD}.priorityClassName": "high"}, TEMPLATE_FORBIDDEN),
+    "another field": Case({f"{POD}.priorityClassName": "high"}, TEMPLATE_FORBIDDEN),
     "fewer containers": Case({f"{POD}.containers.1": GONE}, TEMPLATE_FORBIDDEN),
-    "labels of the pods": Case({"spec.workers.template.metadata.labels": {"team": "speech"}}, TEMPLATE_FORBIDDEN),
-    "annotations of the pods": Case({"spec.workers.template.metadata.annotations": {"a": "b"}}, TEMPLATE_FORBIDDEN),
+    "pod labels": Case({"spec.workers.template.metadata.labels": {"team": "speech"}}, TEMPLATE_FORBIDDEN),
+    "pod annotations": Case({"spec.workers.template.metadata.annotations": {"a": "b"}}, TEMPLATE_FORBIDDEN),
     "container": Case({f"{WORKERS}.container": "trainer"}, (f"spec.workers.container: Forbidden: container {FIXED}",)),
     "processes": Case(
         {f"{WORKERS}.procsPerWorker": 2}, (f"spec.workers.procsPerWorker: Forbidden: procsPerWorker {FIXED}",)
@@ -99,14 +99,14 @@ CHANGES = {
     "checkpoints": Case({"spec.checkpoint": {}}, (f"spec.checkpoint: Forbidden: checkpoint {FIXED}",)),
     "suspension": Case({"spec.lifecycle.suspend": True}),
     "suspension and image at once": Case({"spec.lifecycle.suspend": True, f"{TRAINER}.image": "train:2"}),
-    "avoidance of nodes": Case({"spec.scheduling.avoidNodesAfter": 0}),
+    "node avoidance": Case({"spec.scheduling.avoidNodesAfter": 0}),
     "priority": Case(
         {"spec.scheduling.priorityClassName": "high"},
         (f"spec.scheduling.priorityClassName: Forbidden: priorityClassName {FIXED}",),
     ),
     "deadlines": Case({"spec.lifecycle.activeDeadlineSeconds": 9, "spec.lifecycle.ttlSecondsAfterFinished": 9}),
     "manager": Case({"spec.managedBy": "a.b/c"}, (f"spec.managedBy: Forbidden: managedBy {FORBIDDEN}",)),
-    "manager of its life": Case(
+    "manager of its lifecycle": Case(
         {"spec.lifecycle.managedBy": "a.b/c"}, (f"spec.lifecycle.managedBy: Forbidden: managedBy {FORBIDDEN}",)
     ),
     "rendezvous": Case(
@@ -116,40 +116,42 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("case", CHANGES.values(), ids=CHANGES.keys())
-def test_change_of_a_job_is_taken_or_refused_with_the_way_to_do_it(running: Cluster, case: Case) -> None:
+def test_a_change_of_a_job_is_accepted_or_rejected_with_a_remedy(running: Cluster, case: Case) -> None:
     if not case.words:
         running.try_to_change(changed(case.changes))
         return
-    refusal = running.refusal(changed(case.changes), change=True)
+    message = running.rejection(changed(case.changes), change=True)
     for words in case.words:
-        assert words in refusal
+        assert words in message
 
 
 WHILE_SUSPENDED = {
     "image": Case({f"{TRAINER}.image": "train:2"}),
-    "image, and on": Case({f"{TRAINER}.image": "train:2", "spec.lifecycle.suspend": False}),
-    "nodes, as a queue does": Case({f"{POD}.nodeSelector": {"pool": "a"}, "spec.lifecycle.suspend": False}),
+    "image and resume": Case({f"{TRAINER}.image": "train:2", "spec.lifecycle.suspend": False}),
+    "node selector and resume, as a queue does": Case(
+        {f"{POD}.nodeSelector": {"pool": "a"}, "spec.lifecycle.suspend": False}
+    ),
     "container, processes, checkpoints": Case(
         {f"{WORKERS}.container": "trainer", f"{WORKERS}.procsPerWorker": 2, "spec.checkpoint": {"directory": "/a"}}
     ),
     "rendezvous": Case({"spec.rendezvous.endpoint": "etcd:2379"}),
-    "backend, and on": Case({"spec.rendezvous.backend": "c10d", "spec.lifecycle.suspend": False}),
+    "backend and resume": Case({"spec.rendezvous.backend": "c10d", "spec.lifecycle.suspend": False}),
 }
 
 
 @pytest.mark.parametrize("case", WHILE_SUSPENDED.values(), ids=WHILE_SUSPENDED.keys())
-def test_change_of_a_suspended_job(resting: Cluster, case: Case) -> None:
+def test_a_suspended_job_accepts_a_new_template_and_rendezvous(suspended: Cluster, case: Case) -> None:
     manifest = changed({"spec.lifecycle.suspend": True, **case.changes})
     if not case.words:
-        resting.try_to_change(manifest)
+        suspended.try_to_change(manifest)
         return
-    refusal = resting.refusal(manifest, change=True)
+    message = suspended.rejection(manifest, change=True)
     for words in case.words:
-        assert words in refusal
+        assert words in message
 
 
-def test_order_of_containers_counts_because_the_first_one_trains(cluster: Cluster) -> None:
+def test_reordering_the_containers_changes_the_template(cluster: Cluster) -> None:
     plain = changed({f"{POD}.containers.1.env": GONE})
     cluster.apply(plain)
     trainer, sidecar = plain["spec"]["workers"]["template"]["spec"]["containers"]
-    assert TEMPLATE_FORBIDDEN[0] in cluster.refusal(changed({f"{POD}.containers": [sidecar, trainer]}), change=True)
+    assert TEMPLATE_FORBIDDEN[0] in cluster.rejection(changed({f"{POD}.containers": [sidecar, trainer]}), change=True)

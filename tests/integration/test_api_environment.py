@@ -1,5 +1,4 @@
-"""Which variables a pod template may set: all but those that the operator and the agent set themselves, by name. On a
-real API server."""
+"""A pod template may set every variable except those that the operator and the agent set: on a real API server."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ __all__ = ["api", "empty"]
 
 ROOT = Path(__file__).parents[2]
 OF_THE_OPERATOR = {f"ELASTICJOB_{name}" for name in ("RESYNC_SECONDS", "NODE_SETTLE_SECONDS")}
-"""Named in the docs, but read by the operator, not in a pod."""
+"""In the docs, but read by the operator, not in a pod."""
 
 
 def documented() -> set[str]:
@@ -67,13 +66,13 @@ def set_by_agent() -> set[str]:
     return {name for name in after if before.get(name) != after[name]}
 
 
-def test_reserved_are_those_that_are_set_and_no_others() -> None:
-    # PET_RDZV_CONF is joined with the user's, and torch's own switch is the user's to turn.
+def test_exactly_the_variables_that_elasticjob_sets_are_reserved() -> None:
+    # PET_RDZV_CONF is merged with the user's, and users may set torch's own switch.
     assert set(Env.SET_BY_OPERATOR) == set_by_operator() - {Env.RDZV_CONF, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"}
     assert set(Env.SET_BY_AGENT) == set_by_agent()
 
 
-def test_every_variable_that_the_docs_name_can_be_set_or_is_set_already(empty: Cluster) -> None:
+def test_every_documented_variable_can_be_set_or_is_reserved(empty: Cluster) -> None:
     settable = sorted(PROMISED - set(Env.RESERVED))
     assert "ELASTICJOB_METRICS_PORT" in settable
     variables = {f"{TRAINER}.env.{number}": {"name": name, "value": "1"} for number, name in enumerate(settable, 1)}
@@ -81,6 +80,6 @@ def test_every_variable_that_the_docs_name_can_be_set_or_is_set_already(empty: C
 
 
 @pytest.mark.parametrize("name", Env.RESERVED)
-def test_what_is_set_already_is_refused_by_name(empty: Cluster, name: str) -> None:
-    refusal = empty.refusal(changed({f"{TRAINER}.env.1": {"name": name, "value": "1"}}))
-    assert f'sets ["{name}"], which ElasticJob sets itself: remove it' in refusal
+def test_a_reserved_variable_is_rejected_by_name(empty: Cluster, name: str) -> None:
+    message = empty.rejection(changed({f"{TRAINER}.env.1": {"name": name, "value": "1"}}))
+    assert f'sets ["{name}"], which ElasticJob sets itself: remove it' in message

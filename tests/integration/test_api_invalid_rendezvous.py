@@ -8,10 +8,8 @@ from tests.integration.manifests import Case, Cluster, api, changed, empty
 
 __all__ = ["api", "empty"]
 
-BAD = {
-    "a rendezvous that is not there": Case(
-        {"spec.rendezvous.backend": "zeus"}, ('supported values: "etcd-v3", "etcd-v2", "c10d"',)
-    ),
+INVALID = {
+    "unknown backend": Case({"spec.rendezvous.backend": "zeus"}, ('supported values: "etcd-v3", "etcd-v2", "c10d"',)),
     "c10d with an endpoint": Case(
         {"spec.rendezvous": {"backend": "c10d", "endpoint": "etcd:2379"}},
         (
@@ -19,56 +17,54 @@ BAD = {
             "endpoint etcd:2379 is not used by backend c10d, whose store is in worker pod 0: remove it",
         ),
     ),
-    "c10d with an etcd": Case(
+    "c10d with a managed etcd": Case(
         {"spec.rendezvous": {"backend": "c10d", "etcd": {}}}, ("but backend is c10d: remove it",)
     ),
     "etcd-v2 without an endpoint": Case(
         {"spec.rendezvous.backend": "etcd-v2"},
         ("backend etcd-v2 needs an endpoint: set host:port of an etcd up to 3.5 with --enable-v2",),
     ),
-    "an endpoint with a scheme": Case(
+    "endpoint with a scheme": Case(
         {"spec.rendezvous.endpoint": "http://etcd:2379"},
         ("endpoint http://etcd:2379 is not host:port: use one without a scheme",),
     ),
-    "an endpoint without a port": Case({"spec.rendezvous.endpoint": "etcd"}, ("endpoint etcd is not host:port",)),
-    "two etcds": Case(
+    "endpoint without a port": Case({"spec.rendezvous.endpoint": "etcd"}, ("endpoint etcd is not host:port",)),
+    "endpoint and managed etcd": Case(
         {"spec.rendezvous.endpoint": "etcd:2379", "spec.rendezvous.etcd": {}},
         ("endpoint is the address of one that you run: remove one of them",),
     ),
-    "no quantity": Case(
+    "not a quantity": Case(
         {"spec.rendezvous.etcd.resources.limits": {"cpu": "lots"}},
         ("lots is not a quantity of at least 0: use one such as 500m, 2 or 1Gi",),
     ),
-    "a relative directory": Case(
+    "relative directory": Case(
         {"spec.checkpoint.directory": "out"}, ("directory out is not an absolute path below /",)
     ),
-    "checkpoints over everything": Case(
-        {"spec.checkpoint.directory": "/"}, ("directory / is not an absolute path below /",)
-    ),
-    "no kind of volume": Case({"spec.checkpoint.volume": {}}, ("set exactly one kind of volume",)),
-    "two kinds of volume": Case(
+    "root directory": Case({"spec.checkpoint.directory": "/"}, ("directory / is not an absolute path below /",)),
+    "volume without a source": Case({"spec.checkpoint.volume": {}}, ("set exactly one kind of volume",)),
+    "volume with two sources": Case(
         {"spec.checkpoint.volume": {"emptyDir": {}, "nfs": {}}}, ("set exactly one kind of volume",)
     ),
-    "a claim without its name": Case(
+    "claim without a name": Case(
         {"spec.checkpoint.volume": {"persistentVolumeClaim": {}}},
         ("spec.checkpoint.volume.persistentVolumeClaim.claimName: Required",),
     ),
-    "no port": Case(
+    "port zero": Case(
         {"spec.rendezvous.endpoint": "etcd:0"}, ("endpoint etcd:0 has no port from 1 to 65535: use one such as 2379",)
     ),
-    "a port that there is not": Case(
+    "port above 65535": Case(
         {"spec.rendezvous.endpoint": "etcd:65536"}, ("endpoint etcd:65536 has no port from 1 to 65535",)
     ),
     "several endpoints": Case(
         {"spec.rendezvous.endpoint": "a:2379,b:2379"}, ("endpoint a:2379,b:2379 is not host:port",)
     ),
-    "a backend in capitals": Case(
+    "backend in capitals": Case(
         {"spec.rendezvous.backend": "C10D"}, ('Unsupported value: "C10D": supported values: "etcd-v3"',)
     ),
-    "an image with a space": Case(
+    "image with a space": Case(
         {"spec.rendezvous.etcd.image": "etcd :3.6"}, ("image etcd :3.6 contains whitespace: use one such as",)
     ),
-    "less than no CPU": Case(
+    "negative CPU": Case(
         {"spec.rendezvous.etcd.resources.limits": {"cpu": "-1"}},
         ("-1 is not a quantity of at least 0: use one such as 500m, 2 or 1Gi",),
     ),
@@ -76,13 +72,13 @@ BAD = {
         {"spec.rendezvous.etcd.resources": {"limits": {"memory": "1Gi"}, "requests": {"memory": "2Gi"}}},
         ('requests for ["memory"] exceed the limits: lower the requests or raise the limits',),
     ),
-    "a directory that climbs": Case(
+    "directory with ..": Case(
         {"spec.checkpoint.directory": "/a/../b"}, ("directory /a/../b is not an absolute path below /", "or ..")
     ),
-    "a directory with an end": Case(
+    "directory with a trailing slash": Case(
         {"spec.checkpoint.directory": "/a/"}, ("directory /a/ is not an absolute path", "without a trailing /")
     ),
-    "a claim that cannot be": Case(
+    "invalid claim name": Case(
         {"spec.checkpoint.volume": {"persistentVolumeClaim": {"claimName": "My Claim"}}},
         ("claimName My Claim cannot be the name of a PersistentVolumeClaim: use a-z, 0-9, - and .",),
     ),
@@ -92,8 +88,8 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("case", BAD.values(), ids=BAD.keys())
-def test_bad_manifest_is_refused_with_field_value_and_remedy(empty: Cluster, case: Case) -> None:
-    refusal = empty.refusal(changed(case.changes))
+@pytest.mark.parametrize("case", INVALID.values(), ids=INVALID.keys())
+def test_an_invalid_manifest_is_rejected_with_field_value_and_remedy(empty: Cluster, case: Case) -> None:
+    message = empty.rejection(changed(case.changes))
     for words in case.words:
-        assert words in refusal
+        assert words in message

@@ -1,4 +1,4 @@
-"""What a person meets with kubectl: defaults, `scale`, `get`, `wait`, `explain`."""
+"""ElasticJobs with kubectl: defaults, `scale`, `get`, `wait` and `explain`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["api", "cluster"]
 NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, tzinfo=datetime.timezone.utc)
 
 
-def test_defaults_are_shown(cluster: Cluster) -> None:
+def test_the_api_server_fills_in_the_defaults(cluster: Cluster) -> None:
     cluster.apply(changed({f"{WORKERS}.replicas": GONE}))
     spec = cluster.get()["spec"]
     assert spec.pop("workers") == {
@@ -62,7 +62,7 @@ def test_kubectl_scale_changes_the_size_within_the_bounds(cluster: Cluster) -> N
 
 
 def full_status() -> Status:
-    """Every field set, and every bound reached."""
+    """A status with every field set, some to their limits."""
     conditions: Any = ()
     holds = (ConditionType.ACCEPTED, ConditionType.RUNNING)
     for each in ConditionType:
@@ -99,7 +99,7 @@ def full_status() -> Status:
     )
 
 
-def test_status_that_the_operator_writes_is_taken_and_comes_back_equal(cluster: Cluster) -> None:
+def test_the_status_that_the_operator_writes_is_stored_unchanged(cluster: Cluster) -> None:
     cluster.apply(BASE)
     status = full_status()
     patch = json.dumps({"status": status.to_api()})
@@ -109,12 +109,12 @@ def test_status_that_the_operator_writes_is_taken_and_comes_back_equal(cluster: 
     assert ElasticJob.parse(body).status == status
 
 
-def test_status_is_not_written_by_apply(cluster: Cluster) -> None:
+def test_apply_does_not_write_the_status(cluster: Cluster) -> None:
     cluster.apply({**BASE, "status": {"replicas": 9}})
     assert "status" not in cluster.get()
 
 
-def test_kubectl_get_shows_what_a_person_asks_first(cluster: Cluster) -> None:
+def test_kubectl_get_shows_size_restarts_step_and_state(cluster: Cluster) -> None:
     cluster.apply(BASE)
     patch = json.dumps({"status": full_status().to_api()})
     cluster.kubectl("patch", "ej", "digits", "--subresource=status", "--type=merge", f"--patch={patch}")
@@ -122,7 +122,7 @@ def test_kubectl_get_shows_what_a_person_asks_first(cluster: Cluster) -> None:
     assert head.split() == ["NAME", "WORKERS", "WORLD", "RESTARTS", "STEP", "STATUS", "AGE"]
     assert row.split()[:6] == ["digits", "3/4", "6", "3", "3000000000", "Running"]
     assert "elasticjob" not in cluster.kubectl("get", "all"), (
-        "or `kubectl delete all --all` would take trainings of weeks with it"
+        "`kubectl delete all --all` would delete weeks of training"
     )
     scale = json.loads(cluster.kubectl("get", "ej", "digits", "--subresource=scale", "--output=json"))
     assert (scale["spec"]["replicas"], scale["status"]) == (
@@ -148,7 +148,7 @@ def test_kubectl_explain_describes_every_field(cluster: Cluster, path: str) -> N
     assert "<empty>" not in text
 
 
-def test_kubectl_explain_says_what_each_part_of_a_job_is_for(cluster: Cluster) -> None:
+def test_kubectl_explain_says_what_each_part_of_the_spec_is_for(cluster: Cluster) -> None:
     text = " ".join(cluster.kubectl("explain", "ej.spec").split())
     for words in (
         "workers <Object> -required- The worker pods: how many to run, and their template.",
@@ -157,9 +157,9 @@ def test_kubectl_explain_says_what_each_part_of_a_job_is_for(cluster: Cluster) -
         assert words in text
 
 
-def test_template_names_every_pod_field_of_this_api_server(api: ControlPlane) -> None:
-    """A field of core/v1 that the CRD does not name could take another one's place unseen. Newer than the list: add it
-    there."""
+def test_the_crd_names_every_pod_field_of_this_api_server(api: ControlPlane) -> None:
+    """Otherwise a template could swap one unlisted field for another unnoticed. Add fields of a newer Kubernetes to the
+    list."""
     schemas = json.loads(api.kubectl("get", "--raw", "/openapi/v3/api/v1"))["components"]["schemas"]
     named = {
         "PodSpec": [*POD_SPEC_FIELDS, "containers", "restartPolicy", "activeDeadlineSeconds", "hostname", "subdomain"],
@@ -169,7 +169,7 @@ def test_template_names_every_pod_field_of_this_api_server(api: ControlPlane) ->
         assert set(schemas[f"io.k8s.api.core.v1.{kind}"]["properties"]) <= set(names)
 
 
-def test_client_side_apply_of_the_crd_works_too(api: ControlPlane) -> None:
-    """Its last-applied annotation holds the whole CRD, and an annotation ends at 256 KiB."""
+def test_the_crd_is_small_enough_for_client_side_apply(api: ControlPlane) -> None:
+    """The last-applied annotation holds the whole CRD, and annotations are limited to 256 KiB."""
     assert len(json.dumps(yaml.safe_load(CRD.read_text(encoding="utf-8")))) < 200_000
     api.kubectl("apply", "--dry-run=server", "--filename", str(CRD))

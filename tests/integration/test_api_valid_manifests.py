@@ -12,37 +12,39 @@ __all__ = ["api", "empty"]
 
 EXAMPLES = sorted(ROOT.glob("examples/**/elasticjob*.yaml"))
 
-GOOD = {
-    "the least": Case({f"{WORKERS}.replicas": GONE}),
+VALID = {
+    "only what is required": Case({f"{WORKERS}.replicas": GONE}),
     "elastic": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8}),
-    "bounds at the size": Case({f"{WORKERS}.minReplicas": 4, f"{WORKERS}.maxReplicas": 4}),
+    "bounds equal to replicas": Case({f"{WORKERS}.minReplicas": 4, f"{WORKERS}.maxReplicas": 4}),
     "processes as a number": Case({f"{WORKERS}.procsPerWorker": 8}),
-    "processes for each GPU": Case({f"{WORKERS}.procsPerWorker": "gpu"}),
-    "a container of choice": Case({f"{WORKERS}.container": "trainer"}),
+    "one process per GPU": Case({f"{WORKERS}.procsPerWorker": "gpu"}),
+    "another container as the trainer": Case({f"{WORKERS}.container": "trainer"}),
     "restartPolicy Never": Case({f"{POD}.restartPolicy": "Never"}),
-    "pod fields that nobody here knows": Case({f"{POD}.aFieldOfTheFuture": {"deep": [1]}}),
-    "a volume that the template mounts": Case({f"{POD}.volumes": [{"name": "data", "emptyDir": {}}]}),
-    "nulls as generators write them": Case(
+    "unknown pod fields": Case({f"{POD}.aFieldOfTheFuture": {"deep": [1]}}),
+    "volume of the template": Case({f"{POD}.volumes": [{"name": "data", "emptyDir": {}}]}),
+    "null values, as generators write them": Case(
         {"spec.workers.template.metadata.creationTimestamp": None, f"{TRAINER}.env": None, "spec.checkpoint": None}
     ),
-    "an etcd of one's own": Case({"spec.rendezvous.endpoint": "etcd.example.com:2379"}),
-    "an etcd at an IPv6 address": Case({"spec.rendezvous.endpoint": "[fd00::1]:2379"}),
-    "a managed etcd with resources": Case(
+    "external etcd": Case({"spec.rendezvous.endpoint": "etcd.example.com:2379"}),
+    "external etcd with an IPv6 address": Case({"spec.rendezvous.endpoint": "[fd00::1]:2379"}),
+    "managed etcd with resources": Case(
         {"spec.rendezvous.etcd": {"image": "etcd:3.6", "resources": {"limits": {"cpu": 2, "memory": "1Gi"}}}}
     ),
-    "checkpoints in a claim": Case({"spec.checkpoint.volume.persistentVolumeClaim.claimName": "checkpoints"}),
-    "checkpoints where the template mounts them": Case({"spec.checkpoint.directory": "/data/run"}),
+    "checkpoints in a PersistentVolumeClaim": Case(
+        {"spec.checkpoint.volume.persistentVolumeClaim.claimName": "checkpoints"}
+    ),
+    "checkpoints in a volume of the template": Case({"spec.checkpoint.directory": "/data/run"}),
     "c10d": Case({"spec.rendezvous.backend": "c10d"}),
     "etcd-v2": Case({"spec.rendezvous": {"backend": "etcd-v2", "endpoint": "etcd:2379"}}),
     "allowed sizes": Case(
         {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, f"{WORKERS}.allowedReplicas": [2, 4, 8]}
     ),
-    "sizes by a step": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 9, f"{WORKERS}.replicaStep": 2}),
+    "replica step": Case({f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 9, f"{WORKERS}.replicaStep": 2}),
     "an autoscaler": Case(
         {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8, "spec.scaling.metrics": [{"type": "Resource"}]}
     ),
-    "metrics taken away for a while": Case({"spec.scaling": {"metrics": [], "behavior": {"scaleDown": {}}}}),
-    "rules and waits": Case(
+    "empty metrics with a behavior": Case({"spec.scaling": {"metrics": [], "behavior": {"scaleDown": {}}}}),
+    "failure rules and backoff": Case(
         {
             "spec.restartPolicy": {
                 "maxRestarts": 100,
@@ -53,7 +55,7 @@ GOOD = {
         }
     ),
     "no restarts": Case({"spec.restartPolicy.maxRestarts": 0}),
-    "all pods cleaned": Case({"spec.lifecycle.cleanPods": "All"}),
+    "cleanup of all pods": Case({"spec.lifecycle.cleanPods": "All"}),
     "suspended from the start": Case({"spec.lifecycle.suspend": True}),
     "all deadlines": Case(
         {
@@ -64,17 +66,17 @@ GOOD = {
         }
     ),
     "another manager": Case({"spec.managedBy": "kueue.x-k8s.io/multikueue"}),
-    "another manager of its life": Case({"spec.lifecycle.managedBy": "kueue.x-k8s.io/multikueue"}),
-    "one manager said twice": Case({"spec.managedBy": "a.b/c", "spec.lifecycle.managedBy": "a.b/c"}),
-    "the longest name": Case({"metadata.name": "a" * 47}),
+    "another manager of the lifecycle": Case({"spec.lifecycle.managedBy": "kueue.x-k8s.io/multikueue"}),
+    "the same manager in both fields": Case({"spec.managedBy": "a.b/c", "spec.lifecycle.managedBy": "a.b/c"}),
+    "longest name": Case({"metadata.name": "a" * 47}),
 }
 
 
-@pytest.mark.parametrize("case", GOOD.values(), ids=GOOD.keys())
-def test_good_manifest_is_taken(empty: Cluster, case: Case) -> None:
+@pytest.mark.parametrize("case", VALID.values(), ids=VALID.keys())
+def test_a_valid_manifest_is_accepted(empty: Cluster, case: Case) -> None:
     empty.try_to_create(changed(case.changes))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_example_is_taken(empty: Cluster, example: Path) -> None:
+def test_an_example_is_accepted(empty: Cluster, example: Path) -> None:
     empty.kubectl("apply", "--dry-run=server", "--filename", str(example))

@@ -1,4 +1,4 @@
-"""The benches measure what they say, on the real thing: one run of each, whatever it takes."""
+"""The benchmarks measure what they say: one short run of each, with real processes."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_a_crash_is_measured_from_the_kill_to_the_next_step(tmp_path: Path) -> N
     assert sorted(worker.rank for worker in workers) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_agents_without_workers_get_ranks_and_new_ones_after_a_loss(tmp_path: Path) -> None:
+def test_members_get_ranks_and_new_ones_after_a_loss(tmp_path: Path) -> None:
     result = measure(members=5, processes=2, folder=tmp_path)
     assert result.start.seconds > 0
-    assert result.start.etcd.puts == 5 + 5 + 5 + 1  # members, each as the last in line, ranks, plan
+    assert result.start.etcd.puts == 5 + 5 + 5 + 1  # members, each as the last to join, ranks, plan
     assert result.loss.etcd.puts == 4 + 1

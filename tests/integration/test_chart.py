@@ -11,11 +11,11 @@ from hack.cluster import ClusterError
 from tests.integration.chart import CHART, CRD, ROOT, helm, of_kind, rendered
 
 
-def test_lint_is_content() -> None:
+def test_helm_lint_passes() -> None:
     helm("lint", "--strict", CHART)
 
 
-def test_crd_of_the_chart_is_the_generated_one() -> None:
+def test_the_chart_contains_the_generated_crd() -> None:
     (crd,) = of_kind(rendered(), "CustomResourceDefinition")
     written = yaml.safe_load((ROOT / "crds" / f"{CRD}.yaml").read_text(encoding="utf-8"))
     assert crd["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
@@ -40,7 +40,7 @@ def test_crd_of_the_chart_is_the_generated_one() -> None:
         ("metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "needs metrics.service.enabled"),
     ],
 )
-def test_wrong_value_is_refused_by_name(setting: str, complaint: str) -> None:
+def test_an_invalid_value_is_rejected_by_name(setting: str, complaint: str) -> None:
     with pytest.raises(ClusterError) as caught:
         rendered(setting)
     assert complaint in str(caught.value)
@@ -70,7 +70,7 @@ def test_values_reach_the_operator() -> None:
     }
 
 
-def test_allowed_endpoints_and_places_for_etcds_reach_the_operator() -> None:
+def test_allowed_endpoints_and_etcd_scheduling_reach_the_operator() -> None:
     objects = rendered(
         "rendezvous.allowedEndpoints={*.infra.svc,10.0.0.0/8}",
         "etcd.nodeSelector.pool=infra",
@@ -84,7 +84,7 @@ def test_allowed_endpoints_and_places_for_etcds_reach_the_operator() -> None:
     assert not is_allowed("192.168.1.1:2379", settings.allowed_endpoints)
 
 
-def test_with_named_namespaces_nothing_but_nodes_is_cluster_wide() -> None:
+def test_with_named_namespaces_only_nodes_are_read_cluster_wide() -> None:
     objects = rendered("watchNamespaces={a,b}", "rbac.aggregateToUserRoles=false")
     assert {each["metadata"]["namespace"] for each in of_kind(objects, "Role", "RoleBinding")} == {
         "a",
@@ -104,7 +104,7 @@ def test_with_named_namespaces_nothing_but_nodes_is_cluster_wide() -> None:
     )
 
 
-def test_two_replicas_are_disrupted_one_at_a_time_and_one_is_never_kept_from_a_drain() -> None:
+def test_two_replicas_are_disrupted_one_at_a_time_and_a_single_one_never_blocks_a_drain() -> None:
     (budget,) = of_kind(rendered("replicaCount=2"), "PodDisruptionBudget")
     (deployment,) = of_kind(rendered("replicaCount=2"), "Deployment")
     assert budget["spec"]["selector"] == deployment["spec"]["selector"]
@@ -113,7 +113,7 @@ def test_two_replicas_are_disrupted_one_at_a_time_and_one_is_never_kept_from_a_d
     assert of_kind(rendered("replicaCount=2", "podDisruptionBudget.enabled=false"), "PodDisruptionBudget") == []
 
 
-def test_metrics_service_and_monitor_find_the_operators_port() -> None:
+def test_the_metrics_service_and_monitor_select_the_operators_port() -> None:
     objects = rendered("metrics.serviceMonitor.enabled=true", "metrics.serviceMonitor.labels.release=prometheus")
     (service,), (monitor,), (deployment,) = (
         of_kind(objects, kind) for kind in ("Service", "ServiceMonitor", "Deployment")

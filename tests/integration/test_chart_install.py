@@ -17,9 +17,7 @@ from tests.integration.chart import CRD, Release, of_kind, release, rendered
 __all__ = ["release"]
 
 
-def test_uninstall_leaves_the_jobs_and_an_upgrade_takes_them_over(
-    control_plane_server: ControlPlane, release: Release
-) -> None:
+def test_jobs_survive_an_upgrade_and_a_reinstallation(control_plane_server: ControlPlane, release: Release) -> None:
     kubectl = control_plane_server.kubectl
     template = {"spec": {"containers": [{"name": "trainer", "image": "train"}]}}
     manifest = {
@@ -38,7 +36,7 @@ def test_uninstall_leaves_the_jobs_and_an_upgrade_takes_them_over(
     kubectl("delete", "ej", "kept")
 
 
-def test_pods_of_the_chart_fit_restricted_pod_security(control_plane_server: ControlPlane) -> None:
+def test_the_charts_pods_meet_restricted_pod_security(control_plane_server: ControlPlane) -> None:
     kubectl = control_plane_server.kubectl
     namespace = f"restricted-{uuid.uuid4().hex[:8]}"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}

@@ -13,8 +13,8 @@ __all__ = ["release"]
 
 
 @pytest.fixture(scope="module")
-def narrow(control_plane_server: ControlPlane) -> Iterator[Release]:
-    """Works in the namespace `default` alone."""
+def namespaced(control_plane_server: ControlPlane) -> Iterator[Release]:
+    """A release that watches only the namespace `default`."""
     release = Release(control_plane_server, "watchNamespaces={default}", "crds.install=false")
     release.install()
     yield release
@@ -36,7 +36,7 @@ NEEDED = [
 
 
 NODES = [("get", "nodes"), ("list", "nodes"), ("watch", "nodes")]
-NEVER = [
+DENIED = [
     ("get", "secrets"),
     ("list", "secrets"),
     ("get", "configmaps"),
@@ -55,22 +55,22 @@ NEVER = [
 
 
 @pytest.mark.parametrize(("verb", "what"), NEEDED + NODES)
-def test_operator_may_what_it_does(release: Release, verb: str, what: str) -> None:
+def test_the_operator_is_allowed_what_it_needs(release: Release, verb: str, what: str) -> None:
     assert release.may(verb, what, "anywhere")
 
 
-def test_operator_may_read_the_leases_of_kubelets_and_no_more(release: Release) -> None:
+def test_the_operator_may_get_kubelet_leases_and_nothing_more(release: Release) -> None:
     assert release.may("get", "leases.coordination.k8s.io", "kube-node-lease")
     assert not release.may("update", "leases.coordination.k8s.io", "kube-node-lease")
     assert not release.may("list", "leases.coordination.k8s.io", "kube-node-lease")
 
 
-@pytest.mark.parametrize(("verb", "what"), NEVER)
-def test_operator_may_nothing_else(release: Release, verb: str, what: str) -> None:
+@pytest.mark.parametrize(("verb", "what"), DENIED)
+def test_the_operator_is_allowed_nothing_else(release: Release, verb: str, what: str) -> None:
     assert not release.may(verb, what, "anywhere")
 
 
-def test_operator_may_hold_its_own_lease_and_no_other(release: Release) -> None:
+def test_the_operator_may_hold_its_own_lease_and_no_other(release: Release) -> None:
     lease = "leases.coordination.k8s.io"
     for verb in ("get", "update"):
         assert release.may(verb, lease, release.namespace, name="ej-elasticjob")
@@ -82,12 +82,12 @@ def test_operator_may_hold_its_own_lease_and_no_other(release: Release) -> None:
 
 
 @pytest.mark.parametrize(("verb", "what"), NEEDED)
-def test_named_namespace_gives_rights_there_and_nowhere_else(narrow: Release, verb: str, what: str) -> None:
-    assert narrow.may(verb, what, "default")
-    assert not narrow.may(verb, what, "kube-system")
+def test_a_named_namespace_grants_access_there_and_nowhere_else(namespaced: Release, verb: str, what: str) -> None:
+    assert namespaced.may(verb, what, "default")
+    assert not namespaced.may(verb, what, "kube-system")
 
 
-def test_who_may_edit_a_namespace_may_run_jobs_in_it(release: Release) -> None:
+def test_editors_of_a_namespace_may_run_jobs_in_it(release: Release) -> None:
     names = release.kubectl(
         "get", "clusterrole", "--selector=rbac.authorization.k8s.io/aggregate-to-edit=true", "--output=name"
     )

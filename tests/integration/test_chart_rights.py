@@ -1,4 +1,4 @@
-"""The operator with exactly the rights that the chart gives it: nothing it does is forbidden."""
+"""The operator with exactly the permissions that the chart grants: no request of it is denied."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ AUDIT_POLICY = {
 
 
 class Audited(ControlPlane):
-    """With an audit log: the one place that has every request that was denied, whoever swallowed the error."""
+    """With an audit log, the only place that has every denied request."""
 
     @property
     def audit_log(self) -> Path:
@@ -55,12 +55,12 @@ class Audited(ControlPlane):
         return {**super()._server_flags(), "audit-policy-file": policy, "audit-log-path": self.audit_log}
 
     def forbidden(self, namespace: str) -> set[str]:
-        """What service accounts of the namespace were denied, as `verb resource`."""
+        """The requests of the namespace's service accounts that were denied, as `verb resource`."""
         user = f"system:serviceaccount:{namespace}:"
         entries = [json.loads(line) for line in self.audit_log.read_text(encoding="utf-8").splitlines()]
-        asked = [entry for entry in entries if entry["user"]["username"].startswith(user)]
-        assert asked, "the operator asked nothing: the audit log is not what this test takes it for"
-        denied = [entry for entry in asked if entry["responseStatus"]["code"] == 403]
+        requests = [entry for entry in entries if entry["user"]["username"].startswith(user)]
+        assert requests, "the audit log has no request of the operator"
+        denied = [entry for entry in requests if entry["responseStatus"]["code"] == 403]
         return {f"{entry['verb']} {entry['objectRef']['resource']}" for entry in denied}
 
 
@@ -72,7 +72,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audited]:
 
 
 def kubeconfig_of_operator(release: Release, folder: Path) -> Path:
-    """The administrator's, with the operator's own token."""
+    """The administrator's kubeconfig, with the operator's token."""
     token = release.kubectl("create", "token", "ej-elasticjob", "--namespace", release.namespace).strip()
     config = yaml.safe_load(release.control_plane.kubeconfig.read_text(encoding="utf-8"))
     for user in config["users"]:
@@ -85,7 +85,7 @@ def kubeconfig_of_operator(release: Release, folder: Path) -> Path:
 
 @contextlib.contextmanager
 def running_operator(release: Release, folder: Path, namespaces: str) -> Iterator[Path]:
-    """The operator as a process of its own; yields its log."""
+    """The operator as a process; yields the path of its log."""
     log = folder / "operator.log"
     environment = {
         **os.environ,
@@ -118,7 +118,7 @@ def running_operator(release: Release, folder: Path, namespaces: str) -> Iterato
         ),
     ],
 )
-def test_nothing_that_the_operator_does_is_forbidden(
+def test_no_request_of_the_operator_is_forbidden(
     audited: Audited, tmp_path: Path, namespaces: str, settings: list[str], expected: set[str]
 ) -> None:
     namespace = namespaces or "any"
@@ -128,14 +128,14 @@ def test_nothing_that_the_operator_does_is_forbidden(
     audited.kubectl("wait", "--for=condition=Established", "--timeout=30s", "crd/elasticjobs.elasticjob.dev")
     try:
         with running_operator(release, tmp_path, namespaces) as log:
-            live_through_everything(audited, namespace, log)
+            exercise_operator(audited, namespace, log)
     finally:
         release.uninstall()
     assert audited.forbidden(release.namespace) == expected, log.read_text(encoding="utf-8")
 
 
-def live_through_everything(audited: Audited, namespace: str, log: Path) -> None:
-    """Create, repair, replace, shrink, tell: each needs a right of its own."""
+def exercise_operator(audited: Audited, namespace: str, log: Path) -> None:
+    """Makes the operator create, repair, replace and delete objects, and write status and Events."""
 
     def kubectl(*words: str, stdin: str | None = None) -> str:
         return audited.kubectl("--namespace", namespace, *words, stdin=stdin)
@@ -167,12 +167,12 @@ def live_through_everything(audited: Audited, namespace: str, log: Path) -> None
     soon(lambda: kubectl("get", "events", "--output=name"), "an Event")
 
     kubectl("patch", "service", "rights", "--type=json", '--patch=[{"op": "remove", "path": "/spec/selector"}]')
-    soon(lambda: "rights" in field("service/rights", ".spec.selector"), "the Service put right")
+    soon(lambda: "rights" in field("service/rights", ".spec.selector"), "the Service repaired")
     kubectl("patch", "statefulset", "rights-etcd", '--patch={"spec": {"replicas": 3}}')
-    soon(lambda: field("statefulset/rights-etcd", ".spec.replicas") == "1", "the StatefulSet put right")
+    soon(lambda: field("statefulset/rights-etcd", ".spec.replicas") == "1", "the StatefulSet repaired")
 
     before = workers()
     kubectl("delete", "pod", "rights-worker-0", "--grace-period=0", "--force")
     soon(lambda: len(workers()) == 2 and workers() != before, "a pod replaced")
     kubectl("scale", "ej/rights", "--replicas=1")
-    soon(lambda: len(workers()) == 1, "a pod taken away")
+    soon(lambda: len(workers()) == 1, "a pod deleted")

@@ -1,5 +1,4 @@
-"""The digits example as a user runs it: plain python, torchrun and elasticrun, stopped, killed and resumed at other
-world sizes."""
+"""The digits example under plain python, torchrun and elasticrun: stopped, killed, and resumed at other world sizes."""
 
 from __future__ import annotations
 
@@ -24,12 +23,12 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--ma
 
 ELASTICRUN = [sys.executable, "-m", "elasticjob_runtime", "--standalone", "--nproc-per-node=3"]
 FRESH_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""torchrun's switch for a new store after a restart. Without it the restarted workers find the addresses of the dead
+"""torchrun's switch for a new store after a restart. Without it, restarted worker processes find the addresses of dead
 ones."""
 
 
 class Run:
-    """One run of the script; its output goes to a file, which a failing test names."""
+    """One run of the script, with its output in a file."""
 
     def __init__(self, launcher: list[str], log: pathlib.Path, *options: str, **variables: str) -> None:
         self.log = log
@@ -53,7 +52,7 @@ class Run:
 
     def wait_for(self, pattern: str) -> re.Match[str]:
         def found() -> re.Match[str] | bool:
-            ended = self.process.poll() is not None  # asked first: what it wrote before its end counts
+            ended = self.process.poll() is not None  # first, so that everything it wrote before its end is read
             return re.search(pattern, self.output) or ended
 
         match = eventually(found, 120, what=f"{pattern} in {self.log}")
@@ -61,7 +60,7 @@ class Run:
         return match
 
     def workers(self) -> list[int]:
-        """Process ids of the workers of a launcher."""
+        """Pids of the launcher's worker processes."""
         return [
             int(word)
             for word in pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
@@ -74,7 +73,7 @@ class Start(Protocol):
 
 @pytest.fixture
 def start(tmp_path: pathlib.Path) -> Iterator[Start]:
-    """Starts runs, and leaves none behind."""
+    """Starts runs, and ends them all."""
     runs: list[Run] = []
 
     def started(launcher: list[str], *options: str, **variables: str) -> Run:
@@ -102,13 +101,13 @@ def accuracy(output: str) -> float:
     return float(re.findall(r"^accuracy=(\d\.\d{4})$", output, re.MULTILINE)[-1])
 
 
-def test_it_learns_to_read_and_any_world_takes_the_same_way(start: Start) -> None:
-    """One process to the end; the same again with one, two, three and one processes, each resumed in the middle of an
-    epoch."""
+def test_training_takes_the_same_path_at_every_world_size(start: Start) -> None:
+    """One process to the end, then the same training by one, two, three and one processes, each resumed in the middle
+    of an epoch."""
     quick = ("--step-seconds=0", "--checkpoint-every=50")
-    alone = start(PYTHON, *quick, "--steps=300", "--checkpoint-dir=alone").finish()
-    assert "started step=0 epoch=0 world=1" in alone
-    assert accuracy(alone) >= 0.97
+    single = start(PYTHON, *quick, "--steps=300", "--checkpoint-dir=single").finish()
+    assert "started step=0 epoch=0 world=1" in single
+    assert accuracy(single) >= 0.97
 
     start(PYTHON, *quick, "--steps=50", ELASTICJOB_CHECKPOINT_DIRECTORY="changing").finish()
     two = start(TORCHRUN, *quick, "--steps=84", "--checkpoint-dir=changing").finish()
@@ -119,13 +118,13 @@ def test_it_learns_to_read_and_any_world_takes_the_same_way(start: Start) -> Non
     assert "resumed step=115 epoch=5 world=1" in last
     assert accuracy(last) >= 0.97
 
-    expected, seen = losses(alone), losses(two) | losses(three) | losses(last)
+    expected, seen = losses(single), losses(two) | losses(three) | losses(last)
     assert sorted(seen) == list(range(51, 301))
-    for step in range(51, 121):  # later on, rounding errors have grown
+    for step in range(51, 121):  # later, rounding errors have grown
         assert seen[step] == pytest.approx(expected[step], abs=0.01), f"step {step}"
 
 
-def test_on_sigterm_it_saves_and_leaves(start: Start) -> None:
+def test_sigterm_saves_a_checkpoint_and_exits(start: Start) -> None:
     run = start(PYTHON, "--checkpoint-every=1000000", "--checkpoint-dir=stopped")
     run.wait_for(r"step=3 ")
     run.process.terminate()
@@ -137,7 +136,7 @@ def test_on_sigterm_it_saves_and_leaves(start: Start) -> None:
     assert f"resumed step={step} " in resumed
 
 
-def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(start: Start) -> None:
+def test_a_killed_worker_process_costs_only_the_steps_since_the_last_checkpoint(start: Start) -> None:
     run = start(
         TORCHRUN, "--step-seconds=0.05", "--steps=40", "--checkpoint-every=1", "--checkpoint-dir=killed", **FRESH_STORE
     )
@@ -147,10 +146,10 @@ def test_a_killed_worker_costs_the_steps_since_the_last_checkpoint(start: Start)
     assert step >= 5
     steps = [int(step) for step in re.findall(r"^step=(\d+) ", run.finish(), re.MULTILINE)]
     assert sorted(set(steps)) == list(range(1, 41))
-    assert len(steps) <= 41, "at most one step was done twice"
+    assert len(steps) <= 41, "at most one step is repeated"
 
 
-def test_without_images_it_says_where_to_get_them(start: Start) -> None:
+def test_missing_images_are_reported_with_where_to_get_them(start: Start) -> None:
     run = start(PYTHON, DIGITS_CSV="/nowhere/digits.csv.gz")
     assert run.process.wait(60) == 1
     assert run.output.strip() == (

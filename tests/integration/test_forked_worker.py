@@ -1,4 +1,4 @@
-"""A worker forked from the zygote against one that is a fresh interpreter: a script cannot tell them apart."""
+"""A script cannot tell a worker process forked from the zygote from a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -61,26 +61,26 @@ def probe(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(run: subprocess.CompletedProcess[str]) -> dict[str, object]:
+def reported(run: subprocess.CompletedProcess[str]) -> dict[str, object]:
     line = next((line for line in run.stdout.splitlines() if line.startswith("{")), None)
     assert line is not None, run.stderr
     found: dict[str, object] = json.loads(line)
     return found
 
 
-@pytest.mark.parametrize("how", [("probe.py",), ("-m", "probe")])
-def test_a_script_finds_what_an_interpreter_sets_up(probe: Path, how: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("how", [("probe.py",), ("-m", "probe")], ids=["script", "module"])
+def test_a_forked_script_finds_what_a_fresh_interpreter_sets_up(probe: Path, how: tuple[str, ...]) -> None:
     forked = elasticrun(probe, *how, "left-open")
     kept = (probe / "left-open").read_text()
     spawned = elasticrun(probe, "--start-method=spawn", *how, "left-open")
-    assert told(forked) == told(spawned)
+    assert reported(forked) == reported(spawned)
     assert forked.returncode == spawned.returncode == 0
-    assert kept == "kept"  # a file that the script left open is flushed
+    assert kept == "kept"  # a file that the script leaves open is flushed
     assert forked.stdout.splitlines()[-2:] == spawned.stdout.splitlines()[-2:] == ["thread ended", "exit function ran"]
 
 
 def test_random_numbers_repeat_in_every_restart(probe: Path) -> None:
-    """Two forks of one zygote would have the same seeds."""
+    """Forks of one zygote inherit its random state."""
     run = elasticrun(probe, "--nproc-per-node=2", "--redirects=1", "--log-dir=logs", "probe.py", "x")
     assert run.returncode == 0, run.stderr
     rows = [log.read_text().splitlines()[1].split() for log in sorted(probe.glob("logs/*/attempt_1/*/stdout.log"))]
@@ -96,8 +96,9 @@ def test_random_numbers_repeat_in_every_restart(probe: Path) -> None:
         ("sys.exit(3)", "exit code 3"),
         ("os.kill(os.getpid(), 9)", "killed by SIGKILL"),
     ],
+    ids=["exception", "exit message", "exit code", "signal"],
 )
-def test_every_end_is_told_alike(probe: Path, ending: str, words: str) -> None:
+def test_every_way_to_end_is_reported_alike(probe: Path, ending: str, words: str) -> None:
     runs = [
         elasticrun(probe, f"--start-method={method}", "probe.py", "x", ENDING=ending) for method in ("zygote", "spawn")
     ]
@@ -143,16 +144,18 @@ print(json.dumps({
 
 def of_rank_0(run: subprocess.CompletedProcess[str]) -> dict[str, object]:
     assert run.returncode == 0, run.stderr
-    return told(run)
+    return reported(run)
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("flags", [["--nproc-per-node=2"], ["--nproc-per-node=1"]])
-def test_a_forked_worker_computes_with_the_threads_of_a_spawned_one_and_of_torchruns(
+@pytest.mark.parametrize(
+    "flags", [["--nproc-per-node=2"], ["--nproc-per-node=1"]], ids=["two processes", "one process"]
+)
+def test_a_forked_worker_uses_as_many_threads_as_a_spawned_one_and_as_torchruns(
     tmp_path: Path, flags: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The launcher sets OMP_NUM_THREADS=1 where it starts several workers. Equal to the last bit: sums depend on the
-    number of threads."""
+    """The launcher sets OMP_NUM_THREADS=1 where it starts several worker processes. The weights are equal to the last
+    bit: sums depend on the number of threads."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     (tmp_path / "threads.py").write_text(THREADS)
     forked = elasticrun(tmp_path, *flags, "threads.py")
@@ -163,10 +166,8 @@ def test_a_forked_worker_computes_with_the_threads_of_a_spawned_one_and_of_torch
 
 
 @pytest.mark.timeout(600)
-def test_variables_that_a_script_sets_before_it_imports_torch_have_their_effect(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The zygote loaded torch long before; what cannot be told to torch any more is named."""
+def test_variables_set_before_torch_is_imported_take_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The zygote has loaded torch already; variables that torch cannot follow any more are named."""
     for name in ("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG", "TORCH_COMPILE_DISABLE", "OMP_PROC_BIND"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "threads.py").write_text(THREADS)

@@ -1,7 +1,6 @@
-"""A worker of elasticrun finds what a worker of torchrun finds, name by name: the same probe under both launchers, on
-the torch installed.
+"""A worker process finds the same environment under elasticrun as under torchrun: one probe under both launchers.
 
-Ends the complaint: a library that looks at the launcher's variables works under torchrun only.
+Libraries that read the launcher's variables work under either.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ TORCHRUN = "torch.distributed.run"
 ELASTICRUN = "elasticjob_runtime"
 
 OURS = "ELASTICJOB_"
-"""Prefix of what elasticrun adds."""
+"""Prefix of the variables that elasticrun adds."""
 
 CHOSEN = {"TORCHELASTIC_USE_AGENT_STORE"}
-"""Set by both launchers, to what each does: whether the store at MASTER_ADDR is the agent's (True) or rank 0 has to
-open it (False)."""
+"""Each launcher sets it to what it does: True where the agent has the store at MASTER_ADDR, False where rank 0 opens
+it."""
 
 AGENTS_OWN = {"TORCHELASTIC_SIGNALS_TO_HANDLE"}
-"""torchrun's notes to itself that its workers inherit; nothing in a worker reads them."""
+"""For torchrun itself; its worker processes inherit it, and nothing in them reads it."""
 
 ADDED = {"RES_OPTIONS"}
-"""What torchrun's workers miss: without it a silent name server stops every start for ten seconds."""
+"""Missing under torchrun: without it, a silent name server delays every start by ten seconds."""
 
 Found = dict[str, dict[str, Any]]
-"""`<rank>-<restart>` -> what that worker found."""
+"""`<rank>-<restart>` -> what that worker process found."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,22 +48,22 @@ class Case:
     command: Sequence[str] = (str(PROBE), "--an-argument", "a value")
     variables: dict[str, str] = dataclasses.field(default_factory=dict)
     without: Sequence[str] = ()
-    """Variables to take out of our own environment first."""
+    """Variables to remove from the test's environment first."""
     workers: Sequence[str] = ("0-0", "1-0")
 
 
 CASES = {
-    "two workers": Case(
+    "two worker processes": Case(
         flags=["--standalone", "--nproc-per-node=2", "--max-restarts=3", "--role=trainer"],
         without=["OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING"],
     ),
-    "no flags at all": Case(flags=[], without=["OMP_NUM_THREADS"], workers=["0-0"]),
-    "a second life": Case(
+    "no flags": Case(flags=[], without=["OMP_NUM_THREADS"], workers=["0-0"]),
+    "after a restart": Case(
         flags=["--standalone", "--nproc-per-node=2", "--max-restarts=1"],
         command=[str(PROBE), "fail-once"],
         workers=["0-0", "0-1", "1-0", "1-1"],
     ),
-    "what the user set stays": Case(
+    "variables that the user sets": Case(
         flags=["--standalone", "--nproc-per-node=2"],
         variables={
             "OMP_NUM_THREADS": "7",
@@ -78,12 +77,12 @@ CASES = {
         flags=[],
         variables={"PET_STANDALONE": "1", "PET_NPROC_PER_NODE": "2", "PET_MAX_RESTARTS": "2", "PET_ROLE": "reader"},
     ),
-    "a module, each worker with its own GPU": Case(
+    "module with a GPU per process": Case(
         flags=["--standalone", "--nproc-per-node=2", "--virtual-local-rank", "-m"],
         command=["tests.integration.probe_environment", "--an-argument"],
         variables={"CUDA_VISIBLE_DEVICES": "5,7"},
     ),
-    "a program that is not Python": Case(
+    "program that is not Python": Case(
         flags=["--standalone", "--nproc-per-node=2", "--no-python"],
         command=["sh", "-c", f'exec "{sys.executable}" "{PROBE}" "$@"', "sh", "--an-argument"],
     ),
@@ -96,7 +95,7 @@ Start = Callable[..., "Run"]
 
 @pytest.fixture
 def start(tmp_path: pathlib.Path) -> Iterator[Start]:
-    """Starts launchers, and leaves none behind."""
+    """Starts launchers, and ends them all."""
     runs: list[Run] = []
 
     def started(launcher: str, case: Case, member: int = 0) -> Run:
@@ -110,16 +109,16 @@ def start(tmp_path: pathlib.Path) -> Iterator[Start]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_same_as_under_torchrun(name: str, start: Start) -> None:
+def test_the_environment_is_the_same_as_under_torchrun(name: str, start: Start) -> None:
     case = CASES[name]
-    runs = [start(launcher, case) for launcher in (TORCHRUN, ELASTICRUN)]  # side by side: importing torch takes long
+    runs = [start(launcher, case) for launcher in (TORCHRUN, ELASTICRUN)]  # in parallel: importing torch is slow
     theirs, ours = (run.finish() for run in runs)
     assert sorted(ours) == sorted(theirs) == sorted(case.workers)
     compare(theirs, ours)
 
 
-def test_the_same_as_under_torchrun_on_two_members(start: Start, etcd: str) -> None:
-    """Two agents that meet at a rendezvous: torch's c10d, and our etcd."""
+def test_the_environment_is_the_same_as_under_torchrun_on_two_members(start: Start, etcd: str) -> None:
+    """Two agents: torchrun's over c10d, elasticrun's over etcd."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     flags = ["--nnodes=2", "--nproc-per-node=2", "--max-restarts=3"]
@@ -147,7 +146,7 @@ def test_the_same_as_under_torchrun_on_two_members(start: Start, etcd: str) -> N
 
 
 class Run:
-    """One launcher with its workers."""
+    """One launcher with its worker processes."""
 
     def __init__(self, launcher: str, case: Case, directory: pathlib.Path, member: int) -> None:
         self.reports = directory / f"found-{launcher}"
@@ -178,7 +177,7 @@ def compare(theirs: Found, ours: Found) -> None:
 
 
 def differences(theirs: dict[str, str], ours: dict[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """Variable -> (torchrun's, ours), where they differ and should not."""
+    """Variable -> (torchrun's value, ours), where they differ and should not."""
     for name in CHOSEN:
         assert {theirs[name], ours[name]} <= {"True", "False"}
     added = {name for name in ours if name.startswith(OURS)}
@@ -188,7 +187,7 @@ def differences(theirs: dict[str, str], ours: dict[str, str]) -> dict[str, tuple
 
 
 def normalised(name: str, value: str | None) -> str | None:
-    """What legitimately differs from run to run, in a form that does not."""
+    """The value, with what differs from run to run replaced."""
     if value is None:
         return None
     if name == "MASTER_ADDR":

@@ -30,7 +30,7 @@ QUICK = "start_grace=0.5,join_delay=0.1"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WorkerNote:
-    """What a worker wrote of itself when its world was complete."""
+    """What a worker process wrote about itself once its world was complete."""
 
     pid: int
     member: str
@@ -60,13 +60,15 @@ class Agent:
 
     @property
     def cpu_seconds(self) -> float:
-        """Used by the agent itself since its start."""
+        """Used by the agent's own process since its start."""
         fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def ends(self, timeout: float = 30.0) -> int:
-        """Its exit code, once it has ended."""
-        eventually(lambda: self.process.poll() is not None, timeout, what=f"{self.name} ends; log:\n{self.output}")
+    def exit_code(self, timeout: float = 30.0) -> int:
+        """Waits until the agent ends, and returns its exit code."""
+        eventually(
+            lambda: self.process.poll() is not None, timeout, what=f"agent {self.name} exits; log:\n{self.output}"
+        )
         return int(self.process.returncode)
 
     @property
@@ -79,7 +81,7 @@ class Agent:
 
 
 class Job:
-    """The agents of one run, and what etcd says of it."""
+    """The agents of one run, and what etcd says about it."""
 
     def __init__(self, endpoint: str, directory: pathlib.Path) -> None:
         self.endpoint = endpoint
@@ -88,7 +90,7 @@ class Job:
         self.keys = Keys("/elasticjob", self.run_id)
         self.agents: list[Agent] = []
         self.client = EtcdClient(endpoint)
-        for folder in ("workers", "do"):
+        for folder in ("workers", "commands"):
             (directory / folder).mkdir()
 
     def start(
@@ -135,10 +137,11 @@ class Job:
         """`names`: separated by spaces."""
         return [self.start(name, *flags, nnodes=nnodes, **settings) for name in names.split()]
 
-    def tell(self, member: str, word: str) -> None:
-        order = self.directory / "do" / member
-        order.with_suffix(".new").write_text(word)
-        order.with_suffix(".new").rename(order)
+    def command(self, member: str, word: str) -> None:
+        """`word`: raise, exit or hang (see light_worker)."""
+        file = self.directory / "commands" / member
+        file.with_suffix(".new").write_text(word)
+        file.with_suffix(".new").rename(file)
 
     def finish(self) -> None:
         (self.directory / "finish").touch()
@@ -159,16 +162,18 @@ class Job:
         return {kv.key[len(self.keys.members) :]: MemberValue.from_json(kv.value) for kv in kvs}
 
     def workers(self, round_number: int) -> list[WorkerNote]:
-        """Those of this plan that are connected, by rank."""
+        """The worker processes of this round that are connected, by rank."""
         found = [
             WorkerNote(**json.loads(path.read_text()))
             for path in (self.directory / "workers").glob(f"{round_number}-*.json")
         ]
         return sorted(found, key=lambda worker: worker.rank)
 
-    def trains(self, size: int, *, after: Sequence[WorkerNote] = (), timeout: float = 40.0) -> list[WorkerNote]:
-        """The workers of the current plan, once it is later than that of `after`, has `size` members, and all its
-        workers are connected."""
+    def wait_for_training(
+        self, size: int, *, after: Sequence[WorkerNote] = (), timeout: float = 40.0
+    ) -> list[WorkerNote]:
+        """The worker processes of the current round, once it is later than that of `after`, has `size` members, and
+        all its worker processes are connected."""
         earlier = max((worker.round for worker in after), default=0)
 
         def connected() -> list[WorkerNote]:
@@ -180,7 +185,7 @@ class Job:
             assert len(workers) == plan.world_size, f"{len(workers)} of {plan.world_size} workers are connected"
             return workers
 
-        return eventually(connected, timeout, what=f"a world of {size}; logs:\n{self.logs}")
+        return eventually(connected, timeout, what=f"{size} members train; logs:\n{self.logs}")
 
     @property
     def logs(self) -> str:
@@ -196,8 +201,8 @@ class Job:
             agent.process.wait()
 
 
-def lives(pid: int) -> bool:
-    """Whether this process runs: neither gone nor a zombie."""
+def is_alive(pid: int) -> bool:
+    """Whether this process is running: neither gone nor a zombie."""
     try:
         return "Z" not in pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""One job per test, on an etcd that all share; or on one of its own, to break."""
+"""A job per test, on the shared etcd or on one that the test may break; scripts under a launcher; a zygote launcher."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from tests.contract.etcd_servers import EtcdServer, require_etcd
 from tests.integration.runtime.agents import SOURCE, Job
-from tests.integration.runtime.launcher_harness import MODULES, Bench
-from tests.integration.runtime.standalone import ELASTICRUN, Run, Start
+from tests.integration.runtime.launcher_harness import MODULES, Harness
+from tests.integration.runtime.standalone import ELASTICRUN, Launch, Run
 from tests.integration.runtime.subreaper import subreaper
 
 
@@ -33,17 +33,17 @@ def own_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
 
 @pytest.fixture
 def fragile_job(own_etcd: EtcdServer, tmp_path: pathlib.Path) -> Iterator[Job]:
-    """On `own_etcd`."""
+    """A job on `own_etcd`, which the test may break."""
     job = Job(own_etcd.url, tmp_path)
     yield job
     job.close()
 
 
 @pytest.fixture
-def start(tmp_path: pathlib.Path) -> Iterator[Start]:
+def launch(tmp_path: pathlib.Path) -> Iterator[Launch]:
     runs: list[Run] = []
 
-    def started(
+    def launched(
         script: str,
         *flags: str,
         launcher: str = ELASTICRUN,
@@ -68,16 +68,16 @@ def start(tmp_path: pathlib.Path) -> Iterator[Start]:
         runs.append(Run(process, log))
         return runs[-1]
 
-    yield started
+    yield launched
     for run in runs:
         run.process.kill()
         run.process.wait()
 
 
 @pytest.fixture
-def bench(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+def harness(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
     monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.PRELOAD", ("torch",))
     with subreaper():
-        made = Bench(tmp_path, MODULES)
+        made = Harness(tmp_path, MODULES)
         yield made
         made.close()

@@ -81,8 +81,8 @@ except RuntimeError:
 """
 
 
-class Bench:
-    """A launcher, and an agent's loop for it."""
+class Harness:
+    """A launcher, and an agent's event loop to run it."""
 
     def __init__(self, folder: pathlib.Path, modules: dict[str, str]) -> None:
         self.folder = folder
@@ -125,11 +125,14 @@ class Bench:
         return found
 
     def start(self, **variables: str) -> tuple[list[int | OSError], pathlib.Path]:
-        """What `start` tells (later, perhaps), and where the worker's output goes. `variables`: of the worker."""
+        """Starts a worker process with these environment variables.
+
+        Returns the list that its pid or error is appended to (perhaps later), and its output file.
+        """
         assert self._launcher is not None
         self._numbers += 1
         output = self.folder / f"output-{self._numbers}"
-        told: list[int | OSError] = []
+        results: list[int | OSError] = []
         with output.open("wb") as file:
             duplicate = os.dup(file.fileno())
         environment = {**self.environment, "A_WORKER": "yes", **variables}
@@ -145,23 +148,23 @@ class Bench:
 
         def started(result: int | OSError) -> None:
             os.close(duplicate)
-            told.append(result)
+            results.append(result)
 
         self._launcher.start(spec, started)
-        return told, output
+        return results, output
 
     def worker(self, **variables: str) -> Any:
-        """What a worker says that is started now."""
+        """Starts a worker process, and returns what its script prints."""
         assert self._launcher is not None
-        told, output = self.start(**variables)
-        pid = self.run_until(lambda: told)[0]
+        results, output = self.start(**variables)
+        pid = self.run_until(lambda: results)[0]
         self._launcher.prefork_next()
         self.run_until(lambda: "Z" in pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0])
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         return json.loads(output.read_text().splitlines()[0])
 
-    def learns(self) -> None:
-        """Until a zygote that knows the script's imports has taken over, and has parked a worker."""
+    def wait_until_learned(self) -> None:
+        """Waits until a zygote with the script's imports is in use and has preforked a worker process."""
         launcher = self._launcher
         assert launcher is not None
 
@@ -169,10 +172,10 @@ class Bench:
             idle = not launcher._zygotes.is_learning and not launcher._modules.untried()
             return idle and launcher._zygotes.current is not None and bool(launcher._zygotes.current.preforked)
 
-        self.run_until(learned, what="it learns")
+        self.run_until(learned, what="the launcher learns the imports")
 
     def zygotes(self) -> list[int]:
-        """This launcher's."""
+        """The pids of this launcher's zygotes."""
         assert self._launcher is not None
         return [
             zygote.pid

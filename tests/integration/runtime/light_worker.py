@@ -1,11 +1,11 @@
-"""A worker without torch: joins the others of its world over TCP, as a process group does, reports progress, and does
-what it is told.
+"""A worker process without torch: joins its world over TCP as a process group does, reports progress, obeys commands.
 
     python light_worker.py DIRECTORY
 
-It writes DIRECTORY/workers/<round>-<rank>.json once all of its world are connected. It obeys DIRECTORY/do/<member>, a
-file with one word: raise, exit or hang. DIRECTORY/finish ends all with success. A lost peer is an error, as it is for a
-collective. AT_SIGTERM says what it does then: save (else), hang or default, for all local ranks or for each.
+It writes DIRECTORY/workers/<round>-<rank>.json once its whole world is connected. DIRECTORY/commands/<member> holds a
+command for it: raise, exit or hang. DIRECTORY/finish ends all of them with success. A lost peer is an error, as it is
+for a collective. AT_SIGTERM sets what it does on SIGTERM: save (the default), hang, or default (no handler); one word
+for all local ranks, or one each, separated by commas.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ ROUND = int(os.environ["ELASTICJOB_ROUND"])
 MEMBER = os.environ["ELASTICJOB_MEMBER_ID"]
 MASTER = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
 WORLD_NAME = f"{os.environ['TORCHELASTIC_RUN_ID']}/{ROUND}".encode().ljust(100)
-"""A port may belong to another test's job before long, and be asked for by this one's workers."""
+"""Sent on connecting: by then, the port may belong to the job of another test."""
 
 HERE = pathlib.Path(sys.argv[1])
 
 
 def connect_to_peers() -> list[socket.socket]:
-    """Rank 0 hears all others, they hear rank 0; returns when everybody is connected."""
+    """Connects rank 0 with every other rank; returns once all are connected."""
     if RANK:
         connection = connect()
         connection.sendall(WORLD_NAME)
         if connection.recv(1) != b"g":
-            raise ConnectionError("the world of this plan never formed")
+            raise ConnectionError("the world of this round never formed")
         return [connection]
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -83,13 +83,13 @@ def handle_sigterm() -> None:
 
 
 def save(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM: the time to write a checkpoint."""
+    """SIGTERM: takes as long as writing a checkpoint."""
     time.sleep(1000 if os.environ.get("AT_SIGTERM") == "hang" else 0.3)
     (HERE / f"saved-{MEMBER}-{ROUND}").touch()
     sys.exit(0)
 
 
-def tell(agent: socket.socket, step: int) -> None:
+def report_progress(agent: socket.socket, step: int) -> None:
     message: dict[str, Any] = {
         "type": "progress",
         "rank": RANK,
@@ -101,14 +101,14 @@ def tell(agent: socket.socket, step: int) -> None:
 
 
 def end_slowly(peers: list[socket.socket]) -> None:
-    """As torch does: long after the exception the connections go, and long after that the process ends."""
+    """As torch does: the connections close well after the exception, and the process ends well after that."""
     time.sleep(0.3)
     for peer in peers:
         peer.close()
     time.sleep(0.3)
 
 
-def note(children: list[int]) -> None:
+def write_note(children: list[int]) -> None:
     fields = {"pid": os.getpid(), "member": MEMBER, "rank": RANK, "world": WORLD, "round": ROUND, "children": children}
     fields["restarts"] = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     path = HERE / "workers" / f"{ROUND}-{RANK}.json"
@@ -116,16 +116,16 @@ def note(children: list[int]) -> None:
     path.with_suffix(f".{os.getpid()}").rename(path)
 
 
-def obey(peers: list[socket.socket]) -> None:
-    order = HERE / "do" / MEMBER
+def follow_command(peers: list[socket.socket]) -> None:
+    file = HERE / "commands" / MEMBER
     try:
-        word = order.read_text()
-        order.unlink()
+        word = file.read_text()
+        file.unlink()
     except FileNotFoundError:
         return
     if word == "raise":
         atexit.register(end_slowly, peers)
-        raise RuntimeError("told to fail")
+        raise RuntimeError("failed on command")
     if word == "exit":
         os._exit(3)
     if word == "hang":
@@ -138,14 +138,14 @@ def main() -> None:
     agent = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     agent.connect(os.environ["ELASTICJOB_AGENT_SOCKET"])
     peers = connect_to_peers()
-    note([loader.pid])
+    write_note([loader.pid])
     step = 0
     while not (HERE / "finish").exists():
         step += 1
-        tell(agent, step)
-        obey(peers)
-        heard, _, _ = select.select(peers, [], [], 0.05)
-        if heard and not (HERE / "finish").exists():
+        report_progress(agent, step)
+        follow_command(peers)
+        readable, _, _ = select.select(peers, [], [], 0.05)
+        if readable and not (HERE / "finish").exists():
             raise ConnectionError("lost a peer")
     loader.kill()
 

@@ -1,4 +1,4 @@
-"""A script under one launcher, torchrun or elasticrun, on one machine, on the torch installed."""
+"""Runs a script under torchrun or elasticrun on this machine, with the torch installed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Run:
     process: subprocess.Popen[bytes]
     log: pathlib.Path
 
-    def ends(self, timeout: float = 120.0) -> int:
-        eventually(lambda: self.process.poll() is not None, timeout, 0.1, f"it ends; see {self.log}")
+    def exit_code(self, timeout: float = 120.0) -> int:
+        eventually(lambda: self.process.poll() is not None, timeout, 0.1, f"the launcher exits; log: {self.log}")
         return int(self.process.returncode)
 
     @property
@@ -29,4 +29,4 @@ class Run:
         return self.log.read_text(errors="replace")
 
 
-Start = Callable[..., Run]
+Launch = Callable[..., Run]

@@ -1,4 +1,4 @@
-"""A test that is the parent of forked workers, as an agent is."""
+"""Makes the test process the parent of forked worker processes, as an agent is."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from elasticjob_runtime.workers import linux
 
 @contextlib.contextmanager
 def subreaper() -> Iterator[None]:
-    """Orphans below this process become its children, but not for longer: nobody would wait for those of later
-    tests."""
+    """Orphaned descendants become children of this process. Undone at the end: later tests do not wait for theirs."""
     linux.become_subreaper()
     try:
         yield

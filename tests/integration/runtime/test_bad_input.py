@@ -1,4 +1,4 @@
-"""Bad input gets one clear sentence and an exit code of its own, and nothing is started."""
+"""Invalid input is reported in one clear sentence with an exit code of its own, and nothing is started."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.integration.runtime.agents import QUICK, SOURCE, Job
 
 @pytest.fixture
 def web_server() -> Iterator[str]:
-    """Something that answers, and is no etcd."""
+    """A web server that is not an etcd."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -42,14 +42,14 @@ def web_server() -> Iterator[str]:
 
 @pytest.fixture
 def guarded(own_etcd: EtcdServer) -> EtcdServer:
-    """An etcd with one user, who may do as she likes under /ours."""
+    """An etcd with one user, who may read and write under /ours."""
     enable_users(own_etcd, {"jane": ("secret", "/ours/")})
     return own_etcd
 
 
 def test_a_missing_script_is_named(job: Job) -> None:
     agent = job.start("a", nnodes="1", script=["nowhere.py"])
-    assert agent.ends() == ExitCode.NO_SCRIPT
+    assert agent.exit_code() == ExitCode.NO_SCRIPT
     assert "nowhere.py: no such script" in agent.output
     assert "Traceback" not in agent.output
     assert not job.members
@@ -58,15 +58,15 @@ def test_a_missing_script_is_named(job: Job) -> None:
 def test_an_endpoint_without_a_server_is_named_after_the_join_timeout(job: Job) -> None:
     (port,) = free_ports(1)
     agent = job.start("a", nnodes="1", endpoint=f"127.0.0.1:{port}", conf="join_timeout=2,read_timeout=1")
-    assert agent.ends() == ExitCode.UNAVAILABLE
+    assert agent.exit_code() == ExitCode.UNAVAILABLE
     assert f"127.0.0.1:{port}" in agent.output
     assert "join_timeout" in agent.output
     assert "Traceback" not in agent.output
 
 
-def test_an_endpoint_that_is_not_etcd_is_told_apart(job: Job, web_server: str) -> None:
+def test_an_endpoint_that_is_not_etcd_is_reported_as_such(job: Job, web_server: str) -> None:
     agent = job.start("a", nnodes="1", endpoint=web_server)
-    assert agent.ends() == ExitCode.UNAVAILABLE
+    assert agent.exit_code() == ExitCode.UNAVAILABLE
     assert web_server in agent.output
     assert "HTTP 404 from BaseHTTP" in agent.output
     assert "Traceback" not in agent.output
@@ -86,7 +86,7 @@ def test_rejected_credentials_end_the_agent_at_once(
     job = Job(guarded.url, tmp_path)
     try:
         agent = job.start("a", nnodes="1", conf=conf)
-        assert agent.ends() == ExitCode.DENIED, agent.output
+        assert agent.exit_code() == ExitCode.DENIED, agent.output
         assert says in agent.output.splitlines()[-1]
         assert "Traceback" not in agent.output
         assert "secret" not in agent.output
@@ -98,92 +98,94 @@ def test_valid_credentials_let_the_agent_train(guarded: EtcdServer, tmp_path: pa
     job = Job(guarded.url, tmp_path)
     try:
         agent = job.start("a", nnodes="1", conf="user=jane,password=secret,prefix=/ours")
-        eventually(lambda: "training" in agent.output, what=f"it trains; log:\n{agent.output}")
+        eventually(lambda: "training" in agent.output, what=f"the agent trains; log:\n{agent.output}")
         job.finish()
-        assert agent.ends() == ExitCode.SUCCEEDED
+        assert agent.exit_code() == ExitCode.SUCCEEDED
     finally:
         job.close()
 
 
-def test_a_member_with_another_number_of_workers_is_rejected(job: Job) -> None:
+def test_a_member_with_a_different_nproc_per_node_is_rejected(job: Job) -> None:
     job.start_all("a b")
-    before = job.trains(2)
+    before = job.wait_for_training(2)
     incompatible = job.start("c", "--nproc-per-node", "2")
-    assert incompatible.ends() == ExitCode.CONFIG
+    assert incompatible.exit_code() == ExitCode.CONFIG
     assert "--nproc-per-node" in incompatible.output
     plan = job.plan
     assert plan is not None
-    assert plan.round == before[0].round, "the others were disturbed"
+    assert plan.round == before[0].round, "the others are in a new round"
 
 
-def test_incompatible_members_do_not_wait_forever(job: Job) -> None:
+def test_an_incompatible_member_does_not_keep_the_others_from_training(job: Job) -> None:
     first = job.start("a", nnodes="2")
-    eventually(lambda: "a" in job.members, what="the first registers")
+    eventually(lambda: "a" in job.members, what="the first member registers")
     incompatible = job.start("b", "--nproc-per-node", "2", nnodes="2")
-    assert incompatible.ends() == ExitCode.CONFIG
+    assert incompatible.exit_code() == ExitCode.CONFIG
     job.start("c", nnodes="2")
-    job.trains(2)
+    job.wait_for_training(2)
     assert first.process.poll() is None
 
 
-def test_too_few_members_end_after_the_join_timeout(job: Job) -> None:
+def test_too_few_members_give_up_after_the_join_timeout(job: Job) -> None:
     agent = job.start("a", nnodes="2", conf="join_timeout=1")
-    assert agent.ends() == ExitCode.UNAVAILABLE
+    assert agent.exit_code() == ExitCode.UNAVAILABLE
     assert "at least 2 needed" in agent.output
 
 
-def test_a_program_that_cannot_start_is_a_failed_worker(job: Job) -> None:
+def test_a_program_that_cannot_start_counts_as_a_failed_worker_process(job: Job) -> None:
     program = job.directory / "program"
     program.write_text("#!/nowhere/interpreter\n")
     program.chmod(0o755)
     agent = job.start("a", "--no-python", nnodes="1", script=[str(program)])
-    assert agent.ends() == ExitCode.WORKERS_FAILED
+    assert agent.exit_code() == ExitCode.WORKERS_FAILED
     assert "cannot start" in agent.output
 
 
 def test_an_unreadable_value_in_etcd_is_ignored(job: Job) -> None:
     job.client.put(job.keys.spec, "{not json")
-    job.client.put(job.keys.member("stranger"), '{"state": "dancing"}')
+    job.client.put(job.keys.member("unreadable"), '{"state": "dancing"}')
     agents = job.start_all("a b", nnodes="2")
-    job.trains(2)
+    job.wait_for_training(2)
     assert "cannot be read and is ignored" in agents[0].output + agents[1].output
-    job.client.put(job.keys.failure(1, "stranger"), "[]")
+    job.client.put(job.keys.failure(1, "unreadable"), "[]")
     job.finish()
-    assert [agent.ends() for agent in agents] == [0, 0], job.logs
+    assert [agent.exit_code() for agent in agents] == [0, 0], job.logs
 
 
 WRONG_FLAGS = {
-    "more at least than at most": (("--nnodes", "4:2"), QUICK, "--nnodes=4:2: the minimum", ExitCode.USAGE),
-    "an unknown backend": (("--rdzv-backend", "redis"), QUICK, "--rdzv-backend=redis: unknown backend", ExitCode.USAGE),
-    "a key that nobody knows": ((), "lease=3", "--rdzv-conf: unknown key 'lease'", ExitCode.USAGE),
-    "a certificate that is not there": (
+    "minimum above the maximum": (("--nnodes", "4:2"), QUICK, "--nnodes=4:2: the minimum", ExitCode.USAGE),
+    "unknown backend": (("--rdzv-backend", "redis"), QUICK, "--rdzv-backend=redis: unknown backend", ExitCode.USAGE),
+    "unknown key of --rdzv-conf": ((), "lease=3", "--rdzv-conf: unknown key 'lease'", ExitCode.USAGE),
+    "missing CA certificate": (
         (),
         "protocol=https,cacert=nowhere.pem",
         "cacert nowhere.pem: cannot be used",
         ExitCode.USAGE,
     ),
-    "a certificate that is none": (
+    "invalid CA certificate": (
         (),
         "protocol=https,cacert=junk.pem",
         "cacert junk.pem: cannot be used",
         ExitCode.USAGE,
     ),
-    "a password file that is not there": (
+    "missing password file": (
         (),
         "user=jane,password_file=nowhere",
         "password_file nowhere: cannot be read",
         ExitCode.USAGE,
     ),
-    "a number that is none": (("--max-restarts", "many"), QUICK, "invalid int value: 'many'", ExitCode.USAGE),
-    "no workers": (("--nproc-per-node", "0"), QUICK, "--nproc-per-node=0: write a number", ExitCode.USAGE),
+    "not a number": (("--max-restarts", "many"), QUICK, "invalid int value: 'many'", ExitCode.USAGE),
+    "no worker processes": (("--nproc-per-node", "0"), QUICK, "--nproc-per-node=0: write a number", ExitCode.USAGE),
 }
 
 
 @pytest.mark.parametrize(("flags", "conf", "says", "code"), WRONG_FLAGS.values(), ids=WRONG_FLAGS)
-def test_wrong_flags_start_nothing(job: Job, flags: Sequence[str], conf: str, says: str, code: ExitCode) -> None:
+def test_invalid_flags_are_rejected_before_anything_starts(
+    job: Job, flags: Sequence[str], conf: str, says: str, code: ExitCode
+) -> None:
     (job.directory / "junk.pem").write_text("no certificate")
     agent = job.start("a", *flags, nnodes="1", conf=conf, endpoint=job.endpoint.removeprefix("http://"))
-    assert agent.ends() == code
+    assert agent.exit_code() == code
     assert len(agent.output.splitlines()) == 1, agent.output
     assert says in agent.output
     assert says in agent.termination_file.read_text(), "the pod's termination message"
@@ -193,12 +195,12 @@ def test_wrong_flags_start_nothing(job: Job, flags: Sequence[str], conf: str, sa
 
 def test_debug_shows_the_traceback(job: Job) -> None:
     agent = job.start("a", "--debug", nnodes="4:2")
-    assert agent.ends() != 0
+    assert agent.exit_code() != 0
     assert "Traceback" in agent.output
     assert "--nnodes=4:2: the minimum" in agent.output
 
 
-def stranger(**fields: object) -> str:
+def member_value(**fields: object) -> str:
     value = MemberValue(address="127.0.0.1", ports=[1, 2, 3, 4], nproc=1, incarnation="x", state=MemberState.WARMING)
     text = value.to_json()
     for name, setting in fields.items():
@@ -206,14 +208,14 @@ def stranger(**fields: object) -> str:
     return text
 
 
-def test_an_agent_of_another_contract_version_is_rejected_with_both_versions(job: Job) -> None:
-    job.client.put(job.keys.member("older"), stranger(contract=CONTRACT_VERSION + 1))
+def test_an_agent_with_another_contract_version_is_rejected_naming_both_versions(job: Job) -> None:
+    job.client.put(job.keys.member("other"), member_value(contract=CONTRACT_VERSION + 1))
     agent = job.start("a", nnodes="2")
-    assert agent.ends() == ExitCode.CONFIG
+    assert agent.exit_code() == ExitCode.CONFIG
     assert f"contract version {CONTRACT_VERSION}, the other members version {CONTRACT_VERSION + 1}" in agent.output
     assert "use the same version of elasticjob-runtime in all images" in agent.termination_file.read_text()
     assert "Traceback" not in agent.output
-    assert "a" not in job.members, "its key is left behind"
+    assert "a" not in job.members, "the agent left its key behind"
 
 
 def test_rejected_credentials_are_named_in_the_termination_message(
@@ -223,28 +225,28 @@ def test_rejected_credentials_are_named_in_the_termination_message(
     job = Job(own_etcd.url, tmp_path)
     try:
         agent = job.start("a", nnodes="1", conf="user=jane,password=secret,prefix=/theirs")
-        assert agent.ends() == ExitCode.DENIED
+        assert agent.exit_code() == ExitCode.DENIED
         assert "/theirs" in agent.termination_file.read_text()
         wrong = job.start("b", nnodes="1", conf="user=jane,password=guessed")
-        assert wrong.ends() == ExitCode.DENIED
+        assert wrong.exit_code() == ExitCode.DENIED
         assert "guessed" not in wrong.output + wrong.termination_file.read_text()
     finally:
         job.close()
 
 
-def test_a_missing_module_ends_the_job_with_its_name(job: Job) -> None:
-    """The agent here sees the standard library only, so the worker finds out."""
+def test_a_missing_module_fails_the_job_and_is_named(job: Job) -> None:
+    """The agent sees the standard library only, so it is the worker process that fails."""
     agent = job.start("a", "-m", nnodes="1", script=["nowhere.train"])
-    assert agent.ends() == ExitCode.WORKERS_FAILED
+    assert agent.exit_code() == ExitCode.WORKERS_FAILED
     assert "No module named 'nowhere'" in agent.output
     outcome = job.outcome
     assert outcome is not None
     assert outcome.state is OutcomeState.FAILED
 
 
-def test_an_endpoint_that_refuses_is_named_even_with_a_short_timeout(job: Job) -> None:
+def test_an_endpoint_that_refuses_connections_is_named_even_with_a_short_timeout(job: Job) -> None:
     agent = job.start("a", nnodes="1", endpoint="127.0.0.1:1", conf="join_timeout=1")
-    assert agent.ends() == ExitCode.UNAVAILABLE
+    assert agent.exit_code() == ExitCode.UNAVAILABLE
     assert "http://127.0.0.1:1: Connection refused" in agent.output.splitlines()[-1]
     assert "join_timeout" in agent.termination_file.read_text()
 
@@ -252,19 +254,22 @@ def test_an_endpoint_that_refuses_is_named_even_with_a_short_timeout(job: Job) -
 def test_the_termination_message_needs_no_existing_file(job: Job) -> None:
     path = job.directory / "new" / "folder" / "message"
     job.start("a", nnodes="1", environment={Env.TERMINATION_LOG: str(path)})
-    job.trains(1)
-    job.tell("a", "raise")
-    eventually(lambda: path.exists() and "RuntimeError: told to fail" in path.read_text(), what="the message")
+    job.wait_for_training(1)
+    job.command("a", "raise")
+    eventually(
+        lambda: path.exists() and "RuntimeError: failed on command" in path.read_text(),
+        what="the termination message is written",
+    )
 
 
-def test_a_full_disk_gets_one_sentence() -> None:
-    def no_room() -> None:
+def test_a_full_disk_is_reported_in_one_sentence() -> None:
+    def allow_no_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 
     command = [sys.executable, "-m", "elasticjob_runtime", "--no-python", "true"]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
     run = subprocess.run(
-        command, env=environment, preexec_fn=no_room, capture_output=True, text=True, check=False, timeout=60
+        command, env=environment, preexec_fn=allow_no_files, capture_output=True, text=True, check=False, timeout=60
     )
     assert run.returncode == ExitCode.UNAVAILABLE
     assert "Traceback" not in run.stderr

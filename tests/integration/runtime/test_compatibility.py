@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.integration.runtime.standalone import ELASTICRUN, TORCHRUN, Start
+from tests.integration.runtime.standalone import ELASTICRUN, TORCHRUN, Launch
 
 pytestmark = pytest.mark.torch
 
@@ -55,10 +55,10 @@ if __name__ == "__main__":
     torch.manual_seed(1234)
     found["seeded"] = torch.rand(3).tolist()
     found["seeds"] = torch.initial_seed()
-    heard = []
-    signal.signal(signal.SIGUSR2, lambda number, frame: heard.append(number))
+    received = []
+    signal.signal(signal.SIGUSR2, lambda number, frame: received.append(number))
     os.kill(os.getpid(), signal.SIGUSR2)
-    found["signals"] = heard
+    found["signals"] = received
     found["event"] = json.loads(events.Event("mine", events.EventSource.WORKER).serialize())["name"]
     events.record(events.Event("mine", events.EventSource.WORKER))
     class Handler(metrics.MetricHandler):
@@ -79,13 +79,13 @@ if __name__ == "__main__":
 """
 
 
-def test_what_scripts_do_works_as_under_torchrun(start: Start, tmp_path: pathlib.Path) -> None:
+def test_a_script_behaves_as_under_torchrun(launch: Launch, tmp_path: pathlib.Path) -> None:
     runs = {
-        launcher: start(EVERYTHING, launcher=launcher, arguments=["--an", "argument"])
+        launcher: launch(EVERYTHING, launcher=launcher, arguments=["--an", "argument"])
         for launcher in (TORCHRUN, ELASTICRUN)
     }
     for run in runs.values():
-        assert run.ends(240) == 0, run.output
+        assert run.exit_code(240) == 0, run.output
     theirs, ours = (json.loads((tmp_path / f"found-{launcher}0").read_text()) for launcher in runs)
     assert ours == theirs
     assert ours["timer"] == -signal.SIGKILL
@@ -103,16 +103,16 @@ with timer.expires(after=60):
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     with timer.expires(after=0.5, scope="a step"):
         time.sleep(600)
-print("got through", flush=True)
+print("finished", flush=True)
 """
 
 
-def test_a_worker_that_hangs_beyond_its_timer_is_ended_and_restarted(start: Start) -> None:
-    run = start(TIMER, "--max-restarts=1", TORCHELASTIC_ENABLE_FILE_TIMER="1")
-    assert run.ends() == 0, run.output
+def test_a_worker_process_that_exceeds_its_timer_is_killed_and_restarted(launch: Launch) -> None:
+    run = launch(TIMER, "--max-restarts=1", TORCHELASTIC_ENABLE_FILE_TIMER="1")
+    assert run.exit_code() == 0, run.output
     assert "timer 'a step'" in run.output
     assert "killed by SIGKILL" in run.output
-    assert run.output.count("got through") == 1
+    assert run.output.count("finished") == 1
 
 
 RANDOM = """
@@ -125,11 +125,11 @@ sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] != "2")
 """
 
 
-def test_random_numbers_differ_between_restarts_and_ranks(start: Start, tmp_path: pathlib.Path) -> None:
-    run = start(RANDOM, "--nproc-per-node=2", "--max-restarts=2")
-    assert run.ends() == 0, run.output
+def test_random_numbers_differ_between_restarts_and_ranks(launch: Launch, tmp_path: pathlib.Path) -> None:
+    run = launch(RANDOM, "--nproc-per-node=2", "--max-restarts=2")
+    assert run.exit_code() == 0, run.output
     rows = [json.loads(line) for line in (tmp_path / f"found-{ELASTICRUN}").read_text().splitlines()]
-    assert len(rows) >= 4  # a rank may be ended before it comes to it, because the other one failed
+    assert len(rows) >= 4  # a rank may be stopped before it writes, because the other one failed
     assert all(len(set(column)) == len(rows) for column in zip(*rows, strict=True))
 
 
@@ -145,51 +145,51 @@ for _ in range(4):
 """
 
 
-def test_a_process_group_can_be_destroyed_and_made_again(start: Start) -> None:
-    run = start(AGAIN, "--nproc-per-node=2")
-    assert run.ends(180) == 0, run.output
+def test_a_process_group_can_be_destroyed_and_created_again(launch: Launch) -> None:
+    run = launch(AGAIN, "--nproc-per-node=2")
+    assert run.exit_code(180) == 0, run.output
     assert run.output.count("of 2") == 8
 
 
-def test_a_script_may_become_another_program(start: Start) -> None:
-    run = start(
+def test_a_script_may_exec_another_program(launch: Launch) -> None:
+    run = launch(
         "import os, sys\n"
         "if len(sys.argv) == 1: os.execv(sys.executable, [sys.executable, __file__, os.environ['RANK']])\n"
         "print('became', sys.argv[1])\n"
     )
-    assert run.ends() == 0, run.output
+    assert run.exit_code() == 0, run.output
     assert "became 0" in run.output
 
 
-@pytest.mark.parametrize("flags", [(), ("--start-method=spawn",)])
-def test_a_script_reads_standard_input(start: Start, flags: Sequence[str]) -> None:
-    run = start("import sys\nprint('heard', sys.stdin.read())", *flags, stdin="a question")
-    assert run.ends() == 0, run.output
-    assert "heard a question" in run.output
+@pytest.mark.parametrize("flags", [(), ("--start-method=spawn",)], ids=["zygote", "spawn"])
+def test_a_script_reads_standard_input(launch: Launch, flags: Sequence[str]) -> None:
+    run = launch("import sys\nprint('read', sys.stdin.read())", *flags, stdin="a question")
+    assert run.exit_code() == 0, run.output
+    assert "read a question" in run.output
 
 
-def test_a_program_that_is_not_python(start: Start) -> None:
-    run = start(
+def test_any_program_runs_with_no_python(launch: Launch) -> None:
+    run = launch(
         "",
         "--no-python",
         "--nproc-per-node=2",
         arguments=["sh", "-c", "echo rank $RANK says $(cat); test $RANK = 0 || exit 0"],
         stdin="so",
     )
-    assert run.ends() == 0, run.output
+    assert run.exit_code() == 0, run.output
     assert "rank 0 says" in run.output
     assert "rank 1 says" in run.output
 
 
-def test_the_temporary_folder_may_have_a_long_name(start: Start, tmp_path: pathlib.Path) -> None:
-    """A socket's name may not: 108 bytes."""
+def test_the_temporary_directory_may_have_a_long_name(launch: Launch, tmp_path: pathlib.Path) -> None:
+    """The path of a Unix socket is limited to 108 bytes."""
     long = tmp_path / ("x" * 100)
     long.mkdir()
-    run = start(
+    run = launch(
         "import os; print('socket', os.path.exists(os.environ['ELASTICJOB_AGENT_SOCKET']))",
         "--start-method=spawn",
         TMPDIR=str(long),
     )
-    assert run.ends() == 0, run.output
+    assert run.exit_code() == 0, run.output
     assert "socket True" in run.output
     assert tempfile.gettempdir() != str(long)

@@ -1,4 +1,4 @@
-"""Workers that crash again and again, or hang: real agents and real workers on a real etcd."""
+"""Worker processes that crash again and again, or hang: real agents on a real etcd."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def starts(job: Job) -> list[float]:
     return [float(line) for line in path.read_text().split()] if path.exists() else []
 
 
-def test_the_same_crash_again_waits_longer_every_time(job: Job, crashing: pathlib.Path) -> None:
+def test_each_repeat_of_a_crash_waits_longer_before_the_restart(job: Job, crashing: pathlib.Path) -> None:
     conf = f"{QUICK},restart_backoff=0.4"
     agent = job.start(
         "a", "--max-restarts", "9", nnodes="1", conf=conf, script=[str(crashing), str(job.directory), "0", "7"]
     )
-    assert agent.ends() == ExitCode.SUCCEEDED, agent.output
+    assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
     times = starts(job)
     waits = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert waits[3] >= 0.4, waits
@@ -68,12 +68,12 @@ def test_the_same_crash_again_waits_longer_every_time(job: Job, crashing: pathli
     assert "the same crash 5 times without progress; restarting after 0.8 s" in agent.output
 
 
-def test_restarts_without_progress_end_the_job_before_the_budget_is_used(job: Job, crashing: pathlib.Path) -> None:
+def test_restarts_without_progress_fail_the_job_before_all_restarts_are_used(job: Job, crashing: pathlib.Path) -> None:
     flags = ("--max-restarts", "99", "--max-stalled-restarts", "3")
     conf = f"{QUICK},restart_backoff=0.1"
     script = [str(crashing), str(job.directory), "7", "99"]
     agents = job.start_all("a b", *flags, nnodes="2", conf=conf, script=script)
-    assert [agent.ends() for agent in agents] == [ExitCode.WORKERS_FAILED] * 2, job.logs
+    assert [agent.exit_code() for agent in agents] == [ExitCode.WORKERS_FAILED] * 2, job.logs
     outcome = job.outcome
     assert outcome is not None
     assert (outcome.reason, outcome.round) == ("NoProgress", 4)
@@ -82,12 +82,12 @@ def test_restarts_without_progress_end_the_job_before_the_budget_is_used(job: Jo
         assert "RuntimeError: cannot go on" in agent.termination_file.read_text()
 
 
-def test_a_new_planner_remembers_the_crashes(job: Job, crashing: pathlib.Path) -> None:
-    """They are in the plan: an agent that comes back, or another one, goes on counting."""
+def test_a_new_planner_continues_the_count_of_crashes(job: Job, crashing: pathlib.Path) -> None:
+    """It is in the plan: an agent that rejoins, or another one, continues it."""
     conf = f"{QUICK},restart_backoff=30"
     script = [str(crashing), str(job.directory), "0", "99"]
     first = job.start("a", "--max-restarts", "9", nnodes="1", conf=conf, script=script)
-    eventually(lambda: "restarting after 30 s" in first.output, what="it waits")
+    eventually(lambda: "restarting after 30 s" in first.output, what="the agent waits before the restart")
     plan = job.plan
     assert plan is not None
     assert (plan.reason, plan.same_crashes, plan.restart_count) == (PlanReason.WORKER_FAILED, 3, 3)
@@ -95,12 +95,12 @@ def test_a_new_planner_remembers_the_crashes(job: Job, crashing: pathlib.Path) -
     second = job.start("b", "--max-restarts", "9", nnodes="1", conf=f"{conf},lease_ttl=2", script=script)
     eventually(
         lambda: (now := job.plan) is not None and now.round > plan.round and now.crash == plan.crash,
-        what="the next plan knows",
+        what="the next plan has the count",
     )
-    eventually(lambda: "restarting after 30 s" in second.output, what="its crash is the same again")
+    eventually(lambda: "restarting after 30 s" in second.output, what="the crash is recognised")
 
 
-def test_a_hanging_worker_is_replaced_and_shows_its_stack(job: Job) -> None:
+def test_a_hanging_worker_process_is_stopped_and_its_stack_is_reported(job: Job) -> None:
     script = job.directory / "hanging.py"
     script.write_text(HANGING)
     conf = f"{QUICK},hang_min=1"
@@ -119,7 +119,7 @@ def test_a_hanging_worker_is_replaced_and_shows_its_stack(job: Job) -> None:
         script=[str(script)],
         environment={"PYTHONPATH": ":".join(path for path in sys.path if path)},
     )
-    assert agent.ends(90) == ExitCode.WORKERS_FAILED
+    assert agent.exit_code(90) == ExitCode.WORKERS_FAILED
     outcome = job.outcome
     assert outcome is not None
     assert outcome.failure is not None
@@ -134,7 +134,7 @@ EVALUATING = HANGING.replace("report_progress\n", "expect_pause, report_progress
 )
 
 
-def test_a_long_evaluation_that_was_announced_is_no_hang(job: Job) -> None:
+def test_an_announced_pause_is_not_a_hang(job: Job) -> None:
     script = job.directory / "evaluating.py"
     script.write_text(EVALUATING)
     agent = job.start(
@@ -150,13 +150,13 @@ def test_a_long_evaluation_that_was_announced_is_no_hang(job: Job) -> None:
         script=[str(script)],
         environment={"PYTHONPATH": ":".join(path for path in sys.path if path)},
     )
-    assert agent.ends(90) == 0, agent.output
+    assert agent.exit_code(90) == 0, agent.output
 
 
-def test_a_worker_that_only_pauses_is_left_alone(job: Job) -> None:
+def test_a_pause_shorter_than_the_hang_limit_is_tolerated(job: Job) -> None:
     agent = job.start("a", "--hang-factor", "100", nnodes="1", conf=f"{QUICK},hang_min=60")
-    job.trains(1)
-    job.tell("a", "hang")
+    job.wait_for_training(1)
+    job.command("a", "hang")
     time.sleep(2.0)
     assert agent.process.poll() is None
     assert "no step for" not in agent.output

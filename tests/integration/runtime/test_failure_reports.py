@@ -12,7 +12,7 @@ import pytest
 from elasticjob_runtime.contract import PEER_LOST
 
 from tests.integration.runtime.agents import Job
-from tests.integration.runtime.standalone import ELASTICRUN, TORCHRUN, Start
+from tests.integration.runtime.standalone import ELASTICRUN, TORCHRUN, Launch
 
 pytestmark = pytest.mark.torch
 
@@ -34,13 +34,15 @@ def error_file(folder: pathlib.Path) -> dict[str, Any]:
     return found
 
 
-def test_the_error_file_is_torchelastics_with_record_and_without(start: Start, tmp_path: pathlib.Path) -> None:
-    """And torch's own reader takes it."""
+def test_the_error_file_has_torchelastics_format_with_and_without_record(
+    launch: Launch, tmp_path: pathlib.Path
+) -> None:
+    """torch's own reader reads it."""
     files: dict[str, dict[str, Any]] = {}
     for launcher, how in [(TORCHRUN, "record"), (ELASTICRUN, "record"), (ELASTICRUN, "plain")]:
         logs = tmp_path / f"logs-{launcher}-{how}"
-        run = start(RECORDED, f"--log-dir={logs}", launcher=launcher, arguments=[how])
-        assert run.ends() == 1
+        run = launch(RECORDED, f"--log-dir={logs}", launcher=launcher, arguments=[how])
+        assert run.exit_code() == 1
         files[f"{launcher} {how}"] = error_file(logs)
         if launcher == ELASTICRUN:
             assert "rank 0" in run.output
@@ -57,10 +59,10 @@ def test_the_error_file_is_torchelastics_with_record_and_without(start: Start, t
         "f.timestamp > 0)"
     )
     path = next((tmp_path / f"logs-{ELASTICRUN}-plain").glob("*/attempt_*/0/error.json"))
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", read, str(path)], capture_output=True, text=True, check=True, timeout=120
     )
-    assert said.stdout.strip() == "ValueError: no such data True"
+    assert result.stdout.strip() == "ValueError: no such data True"
 
 
 VICTIMS = """
@@ -77,28 +79,28 @@ try:
 finally:
     dist.destroy_process_group()
     if rank == 1 and sys.argv[1] == "late":
-        time.sleep(0.15)  # the others have told their failures before this rank's exception gets to the top
+        time.sleep(0.15)  # the others report their failures before this rank's exception is raised
 """
 
 
-@pytest.mark.parametrize("when", ["at once", "late"])
-def test_the_failure_that_is_told_is_the_cause_and_not_a_peer_that_lost_it(start: Start, when: str) -> None:
-    run = start(VICTIMS, "--nproc-per-node=3", arguments=[when])
-    assert run.ends() == 1
-    (told,) = [line for line in run.output.splitlines() if "the job failed: rank" in line and "stopping" not in line][
+@pytest.mark.parametrize("when", ["at once", "late"], ids=["cause first", "cause last"])
+def test_the_reported_failure_is_the_cause_and_not_a_peer_that_lost_its_connection(launch: Launch, when: str) -> None:
+    run = launch(VICTIMS, "--nproc-per-node=3", arguments=[when])
+    assert run.exit_code() == 1
+    (line,) = [line for line in run.output.splitlines() if "the job failed: rank" in line and "stopping" not in line][
         :1
     ]
-    assert "rank 1" in told, run.output
-    assert "ValueError: no such data" in told
+    assert "rank 1" in line, run.output
+    assert "ValueError: no such data" in line
 
 
-@pytest.mark.parametrize("when", ["at once", "late"])
-def test_the_cause_is_told_across_members(job: Job, when: str) -> None:
+@pytest.mark.parametrize("when", ["at once", "late"], ids=["cause first", "cause last"])
+def test_the_cause_is_reported_across_members(job: Job, when: str) -> None:
     script = job.directory / "victims.py"
     script.write_text(VICTIMS)
     for name in "abc":
         job.start(name, "--start-method", "zygote", "--max-restarts", "0", nnodes="3", script=[str(script), when])
-    codes = [agent.ends(120) for agent in job.agents]
+    codes = [agent.exit_code(120) for agent in job.agents]
     assert codes == [1, 1, 1], job.logs
     outcome = job.outcome
     assert outcome is not None
@@ -126,10 +128,17 @@ def test_the_cause_is_told_across_members(job: Job, when: str) -> None:
             "KeyError: 'mine'",
         ),
     ],
+    ids=[
+        "exit code above 255",
+        "KeyboardInterrupt",
+        "failing excepthook",
+        "exception in a thread",
+        "exception in a forked child",
+    ],
 )
-def test_ends(start: Start, script: str, code: int, words: str) -> None:
-    run = start(script)
-    assert run.ends() == (1 if code else 0), run.output
+def test_every_way_to_end_is_reported(launch: Launch, script: str, code: int, words: str) -> None:
+    run = launch(script)
+    assert run.exit_code() == (1 if code else 0), run.output
     assert words in run.output
     if code == 1:
         assert words in next(line for line in run.output.splitlines() if "a worker process failed:" in line)

@@ -1,8 +1,6 @@
-"""What scripts import is there before the next worker runs: after a crash in the first minute, for a newcomer, and for
-the next run.
+"""What a script imports is preloaded for its next round, after an early crash too, for a joiner, and for the next run.
 
-Real agents on a real etcd; a small package in torch's place, and packages that take a while to be imported, as
-lightning does.
+Real agents on a real etcd, a small package in torch's place, and packages that are slow to import, as lightning is.
 """
 
 from __future__ import annotations
@@ -41,8 +39,8 @@ time.sleep(600)
 ALL = ["slow_one", "slow_one.more", "asks_for_its_rank"]
 
 
-class Slow:
-    """A job whose script imports slowly."""
+class SlowJob:
+    """A job whose script has slow imports."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -59,8 +57,8 @@ class Slow:
             name, "--start-method=zygote", "--max-restarts=9", nnodes="1:3", script=script, environment=given
         )
 
-    def trains(self, *members: str, since: int = 0) -> dict[str, dict[str, Any]]:
-        """What the workers of exactly these members say, in a round after `since`."""
+    def wait_for_training(self, *members: str, since: int = 0) -> dict[str, dict[str, Any]]:
+        """What the worker processes report in a round after `since` with exactly these members."""
 
         def found() -> dict[str, dict[str, Any]]:
             notes = [
@@ -74,7 +72,7 @@ class Slow:
 
         return eventually(found, 90, what=f"{members} train; logs:\n{self.job.logs}")
 
-    def learned(self) -> ImportsValue:
+    def wait_for_learned(self) -> ImportsValue:
         def published() -> ImportsValue:
             kv = self.job.client.get(self.job.keys.imports)
             assert kv is not None
@@ -82,45 +80,45 @@ class Slow:
             assert {*value.fit, *value.late} >= set(ALL), value
             return value
 
-        return eventually(published, 90, what=f"what was learned is published; logs:\n{self.job.logs}")
+        return eventually(published, 90, what=f"the learned imports are published; logs:\n{self.job.logs}")
 
 
-def test_a_crash_a_join_and_a_loss_find_everything_imported(job: Job) -> None:
-    slow = Slow(job)
+def test_every_later_round_starts_with_the_scripts_imports_loaded(job: Job) -> None:
+    slow = SlowJob(job)
     slow.start("a")
-    first = slow.trains("a")
+    first = slow.wait_for_training("a")
     assert first["a"]["warm"] == []
-    learned = slow.learned()
+    learned = slow.wait_for_learned()
     assert (learned.fit, learned.late, learned.reads) == (
         ["slow_one", "slow_one.more"],
         ["asks_for_its_rank"],
         ["LOCAL_RANK"],
     )
     os.kill(first["a"]["pid"], signal.SIGKILL)
-    crashed = slow.trains("a", since=first["a"]["round"])
+    crashed = slow.wait_for_training("a", since=first["a"]["round"])
     assert (crashed["a"]["warm"], crashed["a"]["rank"]) == (ALL, 0)
-    newcomer = slow.start("b")
-    joined = slow.trains("a", "b", since=crashed["a"]["round"])
+    joiner = slow.start("b")
+    joined = slow.wait_for_training("a", "b", since=crashed["a"]["round"])
     assert {name: note["warm"] for name, note in joined.items()} == {"a": ALL, "b": ALL}
-    newcomer.signal(signal.SIGKILL)
-    lost = slow.trains("a", since=joined["a"]["round"])
+    joiner.signal(signal.SIGKILL)
+    lost = slow.wait_for_training("a", since=joined["a"]["round"])
     assert lost["a"]["warm"] == ALL
 
 
-def test_the_next_run_knows_from_its_start_what_this_one_has_learned(job: Job, tmp_path: pathlib.Path) -> None:
-    slow, folder = Slow(job), tmp_path / "checkpoints"
+def test_the_next_run_preloads_the_imports_that_this_run_learned(job: Job, tmp_path: pathlib.Path) -> None:
+    slow, folder = SlowJob(job), tmp_path / "checkpoints"
     agent = slow.start("a", **{Env.CHECKPOINT_DIRECTORY: str(folder)})
-    slow.trains("a")
-    slow.learned()
-    eventually(lambda: list(folder.glob(".elasticjob-imports-*.json")), what="it is kept")
+    slow.wait_for_training("a")
+    slow.wait_for_learned()
+    eventually(lambda: list(folder.glob(".elasticjob-imports-*.json")), what="the learned imports are saved")
     agent.signal(signal.SIGTERM)
-    agent.ends()
+    agent.exit_code()
     for note in job.directory.glob("note-*"):
         note.unlink()
     job.run_id += "-next"
     job.keys = Keys("/elasticjob", job.run_id)
-    slow.start("c", **{Env.CHECKPOINT_DIRECTORY: str(folder), "IDLE": "its own script tells nothing"})
-    first = slow.trains("c")["c"]
-    slow.learned()
+    slow.start("c", **{Env.CHECKPOINT_DIRECTORY: str(folder), "IDLE": "so that it learns nothing from its own script"})
+    first = slow.wait_for_training("c")["c"]
+    slow.wait_for_learned()
     os.kill(first["pid"], signal.SIGKILL)
-    assert slow.trains("c", since=first["round"])["c"]["warm"] == ALL
+    assert slow.wait_for_training("c", since=first["round"])["c"]["warm"] == ALL

@@ -1,5 +1,4 @@
-"""Whatever is killed, nothing that the workers started lives on without an agent; and nothing is left in the folder for
-temporary files."""
+"""Whatever is killed, no process that a worker process started outlives its agent, and no temporary file stays."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from collections.abc import Iterator
 import pytest
 
 from hack.support import eventually
-from tests.integration.runtime.agents import SOURCE, lives
+from tests.integration.runtime.agents import SOURCE, is_alive
 
 pytestmark = pytest.mark.torch
 
@@ -57,34 +56,34 @@ if __name__ == "__main__":
 
 @dataclasses.dataclass
 class Run:
-    """An agent with two workers."""
+    """An agent with two worker processes."""
 
     folder: pathlib.Path
     process: subprocess.Popen[bytes]
     scratch: pathlib.Path
-    """Its folder for temporary files."""
+    """Its directory for temporary files."""
 
     def workers(self, restart: int = 0) -> dict[str, int]:
-        """What rank 0 and rank 1 started, once they run."""
+        """The processes that rank 0 and rank 1 started, by name, once they run."""
         paths = [self.folder / f"pids-{rank}-{restart}" for rank in range(2)]
 
-        def there() -> bool:
+        def all_started() -> bool:
             assert all(path.exists() for path in paths), self.log
             return True
 
-        eventually(there, 60, 0.1, "workers run")
+        eventually(all_started, 60, 0.1, "worker processes run")
         found = {f"{path.name} {name}": pid for path in paths for name, pid in json.loads(path.read_text()).items()}
-        assert all(lives(pid) for pid in found.values()), found
+        assert all(is_alive(pid) for pid in found.values()), found
         return found
 
     @property
     def reaper(self) -> int:
-        """0: there is none at present."""
+        """Its pid; 0: there is none at present."""
         return next(iter(self._children("reaper")), 0)
 
     @property
     def zygote(self) -> int:
-        """Its forks have the same command line."""
+        """Its pid. Its forks have the same command line and higher pids."""
         return min(self._children("zygote.server"))
 
     def _children(self, of: str) -> list[int]:
@@ -95,7 +94,7 @@ class Run:
                 line = (path / "cmdline").read_bytes().decode()
             except (OSError, ProcessLookupError):
                 continue
-            if parent == self.process.pid and f"workers.{of} " in line.replace("\0", " ") and lives(int(path.name)):
+            if parent == self.process.pid and f"workers.{of} " in line.replace("\0", " ") and is_alive(int(path.name)):
                 found.append(int(path.name))
         return sorted(found)
 
@@ -105,15 +104,15 @@ class Run:
 
     @property
     def temporary(self) -> list[str]:
-        """What is left of this agent in its folder for temporary files."""
+        """The agent's entries in its directory for temporary files."""
         return [path.name for path in self.scratch.iterdir() if path.name.startswith("elasticrun")]
 
-    def kill_and_see_all_end(self, processes: dict[str, int]) -> None:
-        """By SIGKILL."""
+    def kill_and_expect_all_to_end(self, processes: dict[str, int]) -> None:
+        """Kills the agent by SIGKILL."""
         self.process.kill()
         self.process.wait()
-        eventually(lambda: not [name for name, pid in processes.items() if lives(pid)], 30, 0.1, "all end")
-        eventually(lambda: not self.temporary, 30, 0.1, "its folder is removed")
+        eventually(lambda: not [name for name, pid in processes.items() if is_alive(pid)], 30, 0.1, "all processes end")
+        eventually(lambda: not self.temporary, 30, 0.1, "its temporary directory is removed")
 
 
 @pytest.fixture(params=["zygote", "spawn"])
@@ -143,37 +142,37 @@ def run(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> Iterator[Run]
 def test_a_killed_agent_leaves_nothing_behind(run: Run) -> None:
     workers = run.workers()
     assert run.temporary
-    run.kill_and_see_all_end(workers)
+    run.kill_and_expect_all_to_end(workers)
 
 
-def test_a_killed_reaper_is_replaced_before_the_agent_is_killed_too(run: Run) -> None:
+def test_a_killed_reaper_is_replaced(run: Run) -> None:
     workers = run.workers()
     old = run.reaper
     os.kill(old, signal.SIGKILL)
     eventually(lambda: run.reaper not in (0, old), 30)
-    assert all(lives(pid) for pid in workers.values())
-    run.kill_and_see_all_end(workers)
+    assert all(is_alive(pid) for pid in workers.values())
+    run.kill_and_expect_all_to_end(workers)
 
 
 @pytest.mark.parametrize("run", ["zygote"], indirect=True)
-def test_a_killed_zygote_is_replaced_and_its_workers_live_on(run: Run) -> None:
-    """Then a worker fails: the restart is forked from the new one. At last, the agent is killed."""
+def test_a_killed_zygote_is_replaced_and_its_worker_processes_keep_running(run: Run) -> None:
+    """Then a worker process fails, the new zygote forks its replacement, and the agent is killed."""
     workers = run.workers()
     os.kill(run.zygote, signal.SIGKILL)
     eventually(lambda: "lost the zygote" in run.log, 30)
-    assert all(lives(pid) for pid in workers.values())
+    assert all(is_alive(pid) for pid in workers.values())
     (run.folder / "go-0").touch()
     again = run.workers(restart=1)
-    left = {name: pid for name, pid in workers.items() if lives(pid)}
+    left = {name: pid for name, pid in workers.items() if is_alive(pid)}
     assert not left
-    run.kill_and_see_all_end(again)
+    run.kill_and_expect_all_to_end(again)
 
 
-def test_an_agent_that_ends_well_leaves_nothing_behind(run: Run) -> None:
+def test_an_agent_that_succeeds_leaves_nothing_behind(run: Run) -> None:
     workers = run.workers()
     (run.folder / "succeed").touch()
     (run.folder / "go-0").touch()
     eventually(lambda: run.process.poll() is not None, 60)
     assert run.process.returncode == 0, run.log
-    eventually(lambda: not [name for name, pid in workers.items() if lives(pid)], 30, 0.1)
+    eventually(lambda: not [name for name, pid in workers.items() if is_alive(pid)], 30, 0.1)
     assert not run.temporary

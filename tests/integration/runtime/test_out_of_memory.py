@@ -1,4 +1,4 @@
-"""A worker that the kernel kills for lack of memory, in a cgroup of its own: needs root and a memory controller."""
+"""A worker process that the kernel kills for lack of memory. Needs root and a memory controller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT = 192 << 20
 
 @pytest.fixture
 def small_cgroup() -> Iterator[pathlib.Path]:
-    """With LIMIT bytes of memory."""
+    """A cgroup with LIMIT bytes of memory."""
     try:
         found = [one for one in hierarchies() if one.has("memory")]
         folder = found[0].root / f"elasticjob-test-{uuid.uuid4().hex[:8]}"
@@ -45,9 +45,7 @@ def small_cgroup() -> Iterator[pathlib.Path]:
         time.sleep(0.05)
 
 
-def test_an_out_of_memory_kill_of_a_worker_is_told_as_what_it_is(
-    small_cgroup: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_an_out_of_memory_kill_is_reported_as_such(small_cgroup: pathlib.Path, tmp_path: pathlib.Path) -> None:
     script = tmp_path / "hungry.py"
     script.write_text(HUNGRY)
     source = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
@@ -69,4 +67,4 @@ def test_an_out_of_memory_kill_of_a_worker_is_told_as_what_it_is(
     )
     assert done.returncode == 1, done.stderr
     assert "out of memory" in done.stderr
-    assert "(out of memory?)" not in done.stderr, "it guesses"
+    assert "(out of memory?)" not in done.stderr, "the agent only guesses"

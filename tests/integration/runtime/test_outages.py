@@ -1,4 +1,4 @@
-"""etcd goes away while training goes on."""
+"""etcd is unreachable for a while, or for one agent only, and training continues."""
 
 from __future__ import annotations
 
@@ -10,46 +10,48 @@ from elasticjob_runtime.contract import MemberState
 from hack.support import eventually
 from tests.contract.etcd_servers import EtcdServer, require_etcd, three_members
 from tests.contract.proxy import Proxy
-from tests.integration.runtime.agents import Job, lives
+from tests.integration.runtime.agents import Job, is_alive
 
 
-@pytest.mark.parametrize("data", ["kept", "lost"])
-def test_an_etcd_that_was_away_restarts_nobody(fragile_job: Job, own_etcd: EtcdServer, data: str) -> None:
+@pytest.mark.parametrize("data", ["kept", "lost"], ids=["data kept", "data lost"])
+def test_an_etcd_outage_restarts_no_worker_process(fragile_job: Job, own_etcd: EtcdServer, data: str) -> None:
     job = fragile_job
     agents = job.start_all("a b c")
-    before = job.trains(3)
+    before = job.wait_for_training(3)
     plan = job.plan
     assert plan is not None
     own_etcd.kill()
-    eventually(lambda: all("etcd is unreachable" in agent.output for agent in agents), what="the agents notice")
+    eventually(
+        lambda: all("etcd is unreachable" in agent.output for agent in agents), what="the agents notice the outage"
+    )
     if data == "lost":
         own_etcd.wipe()
     own_etcd.start()
     eventually(
         lambda: len(job.members) == 3 and all(member.state is MemberState.READY for member in job.members.values()),
-        what=f"all are registered again; logs:\n{job.logs}",
+        what=f"all members are registered again; logs:\n{job.logs}",
     )
-    eventually(lambda: job.plan == plan, what=f"the plan is there again; logs:\n{job.logs}")
+    eventually(lambda: job.plan == plan, what=f"the plan is back; logs:\n{job.logs}")
     assert job.workers(plan.round) == before
-    job.tell("a", "raise")  # and changes work again: no restarts are left, so this one ends the job
-    assert [agent.ends() for agent in agents] == [1, 1, 1]
-    assert not job.workers(plan.round + 1), "somebody was restarted"
+    job.command("a", "raise")  # changes take effect again: no restarts are left, so this ends the job
+    assert [agent.exit_code() for agent in agents] == [1, 1, 1]
+    assert not job.workers(plan.round + 1), "worker processes were restarted"
 
 
-def test_a_change_waits_for_etcd_and_then_happens(fragile_job: Job, own_etcd: EtcdServer) -> None:
+def test_a_change_during_an_outage_takes_effect_when_etcd_returns(fragile_job: Job, own_etcd: EtcdServer) -> None:
     job = fragile_job
     job.start_all("a b c", "--max-restarts", "3")
-    before = job.trains(3)
+    before = job.wait_for_training(3)
     own_etcd.kill()
-    job.tell(before[1].member, "raise")
-    eventually(lambda: not (job.directory / "do" / before[1].member).exists(), what="the worker fails")
+    job.command(before[1].member, "raise")
+    eventually(lambda: not (job.directory / "commands" / before[1].member).exists(), what="the worker process fails")
     own_etcd.start()
-    after = job.trains(3, after=before)
+    after = job.wait_for_training(3, after=before)
     assert [worker.member for worker in after] == [worker.member for worker in before]
     assert {worker.restarts for worker in after} == {1}
 
 
-def test_an_etcd_that_loses_one_member_of_three_is_not_noticed(
+def test_training_survives_the_loss_of_one_of_three_etcd_members(
     tmp_path_factory: pytest.TempPathFactory, tmp_path: pathlib.Path
 ) -> None:
     servers = three_members(require_etcd("3.6"), tmp_path_factory.mktemp("etcd"))
@@ -58,71 +60,74 @@ def test_an_etcd_that_loses_one_member_of_three_is_not_noticed(
         job.start_all(
             "a b c", "--max-restarts", "3", endpoint=",".join(f"127.0.0.1:{server.port}" for server in servers)
         )
-        before = job.trains(3)
-        servers[0].kill()  # the one that all agents asked first
-        job.tell("b", "raise")
-        after = job.trains(3, after=before)
-        assert {worker.restarts for worker in after} == {1}, "more than the crash"
+        before = job.wait_for_training(3)
+        servers[0].kill()  # the first endpoint of every agent
+        job.command("b", "raise")
+        after = job.wait_for_training(3, after=before)
+        assert {worker.restarts for worker in after} == {1}, "the outage counted as a restart"
         job.finish()
-        assert [agent.ends() for agent in job.agents] == [0, 0, 0], job.logs
+        assert [agent.exit_code() for agent in job.agents] == [0, 0, 0], job.logs
     finally:
         job.close()
         for server in servers:
             server.stop()
 
 
-def test_an_agent_that_only_etcd_does_not_hear_stops_when_the_others_go_on_and_comes_back(job: Job) -> None:
-    """Its neighbours hear it, and it hears them: two groups would train, with it in both."""
+def test_an_agent_cut_off_from_etcd_stops_when_the_others_move_on_and_rejoins(job: Job) -> None:
+    """Its peers still reach it: without the rule, two groups would train, with it in both."""
     proxy = Proxy(int(job.endpoint.rpartition(":")[2]))
     try:
         job.start_all("a b")
         cut = job.start("c", endpoint=f"127.0.0.1:{proxy.port}")
-        before = job.trains(3)
-        job.tell("c", "hang")  # or its worker would notice by itself that the others have gone
-        eventually(lambda: not (job.directory / "do" / "c").exists(), what="its worker hangs")
+        before = job.wait_for_training(3)
+        job.command("c", "hang")  # otherwise the worker process itself notices that its peers are gone
+        eventually(lambda: not (job.directory / "commands" / "c").exists(), what="the worker process of c hangs")
         proxy.refuse()
-        after = job.trains(2, after=before)
+        after = job.wait_for_training(2, after=before)
         assert {worker.member for worker in after} == {"a", "b"}
         eventually(
-            lambda: "a neighbour follows plan" in cut.output, what=f"c hears that the others go on; logs:\n{job.logs}"
+            lambda: "a neighbour follows plan" in cut.output,
+            what=f"c learns that the others have moved on; logs:\n{job.logs}",
         )
         plan = job.plan
         assert plan is not None
         eventually(
-            lambda: not any(lives(worker.pid) for worker in before if worker.member == "c"),
-            what="its worker is stopped",
+            lambda: not any(is_alive(worker.pid) for worker in before if worker.member == "c"),
+            what="the worker process of c is stopped",
         )
         proxy.admit()
-        again = job.trains(3, after=after)
-        assert {worker.restarts for worker in again} == {0}, "a loss is free"
+        again = job.wait_for_training(3, after=after)
+        assert {worker.restarts for worker in again} == {0}, "a lost member costs no restart"
         job.finish()
-        assert [agent.ends() for agent in job.agents] == [0, 0, 0], job.logs
+        assert [agent.exit_code() for agent in job.agents] == [0, 0, 0], job.logs
     finally:
         proxy.close()
 
 
-@pytest.mark.parametrize("spares", [0, 1])
-def test_the_only_member_of_a_plan_trains_on_while_etcd_is_away(
+@pytest.mark.parametrize("spares", [0, 1], ids=["no spare", "one spare"])
+def test_the_only_member_of_a_plan_trains_through_an_etcd_outage(
     fragile_job: Job, own_etcd: EtcdServer, spares: int
 ) -> None:
     job = fragile_job
     agents = [job.start("a", nnodes="1")]
-    before = job.trains(1)
+    before = job.wait_for_training(1)
     agents += [job.start("b", nnodes="1")] * spares
-    eventually(lambda: len(job.members) == 1 + spares, what="the spare is there")
+    eventually(lambda: len(job.members) == 1 + spares, what="every agent is registered")
     plan = job.plan
     own_etcd.kill()
     if spares:
         eventually(
-            lambda: "probing 1 members outside the group" in agents[0].output, what=f"it asks; logs:\n{job.logs}"
+            lambda: "probing 1 members outside the group" in agents[0].output,
+            what=f"the member probes the spare; logs:\n{job.logs}",
         )
     else:
-        eventually(lambda: "etcd is unreachable" in agents[0].output, what="it notices")
+        eventually(lambda: "etcd is unreachable" in agents[0].output, what="the member notices the outage")
     own_etcd.start()
     eventually(
-        lambda: len(job.members) == 1 + spares and job.plan == plan, what=f"all are registered again; logs:\n{job.logs}"
+        lambda: len(job.members) == 1 + spares and job.plan == plan,
+        what=f"all members are registered again; logs:\n{job.logs}",
     )
     assert plan is not None
     assert job.workers(plan.round) == before
     job.finish()
-    assert [agent.ends() for agent in agents] == [0] * len(agents), job.logs
+    assert [agent.exit_code() for agent in agents] == [0] * len(agents), job.logs

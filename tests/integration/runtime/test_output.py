@@ -1,4 +1,4 @@
-"""The agent's console: slow, stuck or gone, it holds up neither the agent nor, for long, the workers."""
+"""A slow or unread console blocks neither the agent nor, for long, the worker processes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ exec(compile(open({str(WORKER)!r}).read(), {str(WORKER)!r}, "exec"))
 
 @pytest.fixture
 def stuck(job: Job) -> Iterator[subprocess.Popen[bytes]]:
-    """An agent whose standard output and error are pipes that nobody reads, with a worker that has a lot to say."""
+    """An agent whose standard output and error are unread pipes, with a worker process that prints a lot."""
     script = job.directory / "flood.py"
     script.write_text(FLOOD)
     command = [
@@ -67,11 +67,11 @@ def stuck(job: Job) -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def test_an_agent_whose_console_nobody_reads_goes_on(job: Job, stuck: subprocess.Popen[bytes]) -> None:
-    """Neither its neighbours nor etcd miss it, it follows the plan, and its worker gets through what it has to say."""
+def test_an_unread_console_does_not_block_the_agent(job: Job, stuck: subprocess.Popen[bytes]) -> None:
+    """It keeps its lease and its peers, follows the plan, and its worker process can write everything."""
     other = job.start("reads", "--max-restarts=1", nnodes="2", conf=f"{QUICK},lease_ttl=2")
-    before = job.trains(2)
-    eventually((job.directory / "flooded").exists, 60, what="the worker gets its output out")
+    before = job.wait_for_training(2)
+    eventually((job.directory / "flooded").exists, 60, what="the worker process has written everything")
     end = time.monotonic() + 6  # three times its lease
     while time.monotonic() < end:
         assert "stuck" in job.members
@@ -79,10 +79,10 @@ def test_an_agent_whose_console_nobody_reads_goes_on(job: Job, stuck: subprocess
     plan = job.plan
     assert plan is not None
     assert plan.round == before[0].round, job.logs
-    job.tell("reads", "raise")
-    job.trains(2, after=before)
+    job.command("reads", "raise")
+    job.wait_for_training(2, after=before)
     job.finish()
-    assert other.ends() == 0
+    assert other.exit_code() == 0
     assert stuck.wait(30) == 0
     (log, *_) = sorted(pathlib.Path(job.directory, "logs").glob("*/attempt_1/0/stderr.log"))
     assert log.read_bytes().count(b"\n") >= 40, "the log file is complete whatever the console does"
@@ -91,7 +91,7 @@ def test_an_agent_whose_console_nobody_reads_goes_on(job: Job, stuck: subprocess
     assert len(seen) < log.stat().st_size
 
 
-def test_a_console_that_reads_slowly_gets_everything(job: Job, stuck: subprocess.Popen[bytes]) -> None:
+def test_a_slow_console_gets_all_output(job: Job, stuck: subprocess.Popen[bytes]) -> None:
     job.start("reads", "--max-restarts=1", nnodes="2", conf=f"{QUICK},lease_ttl=2")
     assert stuck.stderr is not None
     seen = b""

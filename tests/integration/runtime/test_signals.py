@@ -1,4 +1,4 @@
-"""Signals that the agent gets, and what a script makes of them."""
+"""Signals to the agent reach the script, which has time to save."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from hack.support import eventually
-from tests.integration.runtime.standalone import Start
+from tests.integration.runtime.standalone import Launch
 
 pytestmark = pytest.mark.torch
 
@@ -24,11 +24,11 @@ while True:
 """
 
 
-def test_a_signal_to_the_agent_reaches_the_scripts_handler(start: Start, tmp_path: pathlib.Path) -> None:
-    run = start(SIGNALS)
+def test_a_signal_to_the_agent_reaches_the_scripts_handler(launch: Launch, tmp_path: pathlib.Path) -> None:
+    run = launch(SIGNALS)
     eventually((tmp_path / "ready").exists, 90, 0.1)
     run.process.send_signal(signal.SIGUSR1)
-    assert run.ends() == 0, run.output
+    assert run.exit_code() == 0, run.output
     assert "saved" in run.output
 
 
@@ -39,7 +39,7 @@ loader = subprocess.Popen(["sleep", "600"])
 
 def save(number, frame):
     time.sleep(0.2)
-    print("saved on", signal.Signals(number).name, "beside", loader.poll(), flush=True)
+    print("saved on", signal.Signals(number).name, "data loader", loader.poll(), flush=True)
     sys.exit(0)
 
 signal.signal(signal.SIGTERM, save)
@@ -53,31 +53,37 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR2, 0)])
-def test_a_script_that_saves_on_a_signal_gets_that_signal_and_keeps_its_data_loaders(
-    start: Start, tmp_path: pathlib.Path, number: signal.Signals, code: int
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR2, 0)],
+    ids=["SIGTERM", "SIGINT", "SIGUSR2"],
+)
+def test_a_script_gets_the_agents_signal_and_keeps_its_data_loaders_while_it_saves(
+    launch: Launch, tmp_path: pathlib.Path, number: signal.Signals, code: int
 ) -> None:
-    """torch raises in the main thread, in the midst of what the script's handler does, when a signal ends a
-    DataLoader's process."""
-    run = start(LEAVING, "--start-method=spawn")
+    """When a signal ends a DataLoader's process, torch raises in the main thread, in the middle of the script's
+    handler."""
+    run = launch(LEAVING, "--start-method=spawn")
     eventually((tmp_path / "ready").exists, 90, 0.1)
     run.process.send_signal(number)
-    assert run.ends() == code, run.output
-    assert f"saved on {number.name} beside None" in run.output
+    assert run.exit_code() == code, run.output
+    assert f"saved on {number.name} data loader None" in run.output
 
 
-@pytest.mark.parametrize("flags", [(), ("--signals-to-handle=SIGINT,SIGTERM",)])
-def test_a_terminal_that_closes_ends_no_job_under_nohup(
-    start: Start, tmp_path: pathlib.Path, flags: Sequence[str]
+@pytest.mark.parametrize(
+    "flags", [(), ("--signals-to-handle=SIGINT,SIGTERM",)], ids=["default signals", "chosen signals"]
+)
+def test_a_job_under_nohup_survives_the_end_of_its_terminal(
+    launch: Launch, tmp_path: pathlib.Path, flags: Sequence[str]
 ) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        run = start(LEAVING, "--start-method=spawn", *flags)
+        run = launch(LEAVING, "--start-method=spawn", *flags)
     finally:
         signal.signal(signal.SIGHUP, before)
     eventually((tmp_path / "ready").exists, 90, 0.1)
     run.process.send_signal(signal.SIGHUP)
     time.sleep(0.3)
     run.process.send_signal(signal.SIGTERM)
-    assert run.ends() == 143, run.output
+    assert run.exit_code() == 143, run.output
     assert "saved on SIGTERM" in run.output

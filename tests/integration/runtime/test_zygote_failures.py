@@ -8,110 +8,113 @@ import socket
 
 import pytest
 
-from tests.integration.runtime.agents import lives
-from tests.integration.runtime.launcher_harness import Bench
+from tests.integration.runtime.agents import is_alive
+from tests.integration.runtime.launcher_harness import Harness
 
 
-def test_a_start_never_holds_up_the_agent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A zygote that hangs: the agent's loop goes on, and the worker is spawned after a while."""
+def test_a_hanging_zygote_never_blocks_the_agent(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent's event loop keeps running, and the worker process is spawned after a timeout."""
     monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.FORK_TIMEOUT", 0.5)
-    launcher = bench.launcher(preload=[])
-    bench.run_until(lambda: launcher.ready)
-    (zygote,) = bench.zygotes()
-    bench.worker()
-    bench.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
+    launcher = harness.launcher(preload=[])
+    harness.run_until(lambda: launcher.ready)
+    (zygote,) = harness.zygotes()
+    harness.worker()
+    harness.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
     os.kill(zygote, signal.SIGSTOP)
-    assert bench.worker()["forked"], "there was one parked"
-    told, _ = bench.start()
-    assert told == []
+    assert harness.worker()["forked"], "one was preforked"
+    results, _ = harness.start()
+    assert results == []
     turns: list[int] = []
-    bench.event_loop.call_soon(lambda: turns.append(1))
-    bench.event_loop.wait(0)
-    assert (told, turns) == ([], [1])
+    harness.event_loop.call_soon(lambda: turns.append(1))
+    harness.event_loop.wait(0)
+    assert (results, turns) == ([], [1])
     assert launcher.deadline is not None
-    pid = bench.run_until(lambda: told)[0]
+    pid = harness.run_until(lambda: results)[0]
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     os.kill(zygote, signal.SIGCONT)
     monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.FORK_TIMEOUT", 60.0)
-    assert bench.worker()["forked"]
+    assert harness.worker()["forked"]
 
 
-def test_starts_that_are_called_off_are_forgotten(bench: Bench) -> None:
-    launcher = bench.launcher(preload=[])
-    bench.run_until(lambda: launcher.ready)
-    os.kill(bench.zygotes()[0], signal.SIGSTOP)
-    bench.worker()
-    told, _ = bench.start()
+def test_a_cancelled_start_starts_nothing(harness: Harness) -> None:
+    launcher = harness.launcher(preload=[])
+    harness.run_until(lambda: launcher.ready)
+    os.kill(harness.zygotes()[0], signal.SIGSTOP)
+    harness.worker()
+    results, _ = harness.start()
     launcher.cancel()
-    os.kill(bench.zygotes()[0], signal.SIGCONT)
-    bench.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
-    assert told == []
+    os.kill(harness.zygotes()[0], signal.SIGCONT)
+    harness.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
+    assert results == []
     assert launcher.deadline is None
 
 
-def test_a_killed_zygote_is_replaced_and_what_it_parked_is_used(bench: Bench) -> None:
-    launcher = bench.launcher(preload=[])
-    bench.run_until(
+def test_a_killed_zygote_is_replaced_and_its_preforked_worker_is_used(harness: Harness) -> None:
+    launcher = harness.launcher(preload=[])
+    harness.run_until(
         lambda: launcher.ready and launcher._zygotes.current is not None and launcher._zygotes.current.preforked
     )
-    (old,) = bench.zygotes()
+    (old,) = harness.zygotes()
     os.kill(old, signal.SIGKILL)
-    bench.run_until(lambda: launcher._zygotes.successor is not None)
-    assert bench.worker()["forked"]
-    bench.run_until(
-        lambda: launcher._zygotes.current is not None and launcher._zygotes.current.ready, what="another one"
+    harness.run_until(lambda: launcher._zygotes.successor is not None)
+    assert harness.worker()["forked"]
+    harness.run_until(
+        lambda: launcher._zygotes.current is not None and launcher._zygotes.current.ready,
+        what="another zygote is ready",
     )
-    assert not lives(old)
-    assert bench.worker()["forked"]
+    assert not is_alive(old)
+    assert harness.worker()["forked"]
 
 
-def test_who_waits_for_a_fork_is_spawned_at_once_when_the_zygote_dies(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+def test_a_pending_worker_is_spawned_as_soon_as_the_zygote_dies(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("elasticjob_runtime.workers.zygote.launcher.FORK_TIMEOUT", 600.0)
-    launcher = bench.launcher(preload=[])
-    bench.run_until(lambda: launcher.ready)
-    os.kill(bench.zygotes()[0], signal.SIGSTOP)
-    bench.worker()
-    told, _ = bench.start()
-    assert told == []
-    os.kill(bench.zygotes()[0], signal.SIGKILL)
-    (pid,) = bench.run_until(lambda: told)
+    launcher = harness.launcher(preload=[])
+    harness.run_until(lambda: launcher.ready)
+    os.kill(harness.zygotes()[0], signal.SIGSTOP)
+    harness.worker()
+    results, _ = harness.start()
+    assert results == []
+    os.kill(harness.zygotes()[0], signal.SIGKILL)
+    (pid,) = harness.run_until(lambda: results)
     assert isinstance(pid, int)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_a_parked_worker_that_was_killed_takes_no_command_along(bench: Bench) -> None:
-    """The agent does not know yet when it hands the command over."""
-    launcher = bench.launcher(preload=[])
-    parked = bench.run_until(
+def test_a_killed_preforked_worker_loses_no_command(harness: Harness) -> None:
+    """The agent does not know yet that it is gone when it sends the command."""
+    launcher = harness.launcher(preload=[])
+    preforked = harness.run_until(
         lambda: launcher.ready and launcher._zygotes.current is not None and launcher._zygotes.current.preforked
     )
-    os.kill(parked[0].pid, signal.SIGKILL)
-    os.waitpid(parked[0].pid, 0)
-    assert bench.worker()["forked"]
+    os.kill(preforked[0].pid, signal.SIGKILL)
+    os.waitpid(preforked[0].pid, 0)
+    assert harness.worker()["forked"]
 
 
-def test_a_zygote_that_keeps_being_killed_is_given_up(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    launcher = bench.launcher(preload=[])
+def test_a_zygote_that_is_killed_again_and_again_is_given_up(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    launcher = harness.launcher(preload=[])
     for _ in range(4):
-        bench.run_until(
+        harness.run_until(
             lambda: launcher.ready and launcher._zygotes.current is not None and launcher._zygotes.current.ready
         )
         assert launcher._zygotes.current is not None
         os.kill(launcher._zygotes.current.pid, signal.SIGKILL)
-        bench.run_until(lambda: launcher._zygotes.current is None or not launcher._zygotes.current.ready)
-    bench.run_until(lambda: launcher.problem)
+        harness.run_until(lambda: launcher._zygotes.current is None or not launcher._zygotes.current.ready)
+    harness.run_until(lambda: launcher.problem)
     assert "spawning workers" in caplog.text
-    assert bench.worker()["forked"] is False
+    assert harness.worker()["forked"] is False
 
 
-def test_a_killed_store_host_is_replaced(bench: Bench) -> None:
-    launcher = bench.launcher(preload=[])
-    bench.run_until(lambda: launcher.stores.listening)
+def test_a_killed_store_host_is_replaced(harness: Harness) -> None:
+    launcher = harness.launcher(preload=[])
+    harness.run_until(lambda: launcher.stores.listening)
     host = launcher.stores.pid
     os.kill(host, signal.SIGKILL)
-    bench.run_until(lambda: not launcher.stores.listening)
-    bench.run_until(lambda: launcher.stores.listening)
-    socket.create_connection(("127.0.0.1", bench.port), 5).close()
+    harness.run_until(lambda: not launcher.stores.listening)
+    harness.run_until(lambda: launcher.stores.listening)
+    socket.create_connection(("127.0.0.1", harness.port), 5).close()
     os.waitpid(host, 0)

@@ -7,23 +7,23 @@ import os
 import pytest
 from elasticjob_runtime.workers.zygote.preload import ImportVerdicts
 
-from tests.integration.runtime.launcher_harness import MODULES, Bench
+from tests.integration.runtime.launcher_harness import MODULES, Harness
 
 
-def test_one_module_that_cannot_be_forked_makes_all_imports_slow_again(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+def test_modules_that_are_not_fork_safe_are_left_out_and_the_rest_is_preloaded(
+    harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is found and left out, with whoever imports it; the rest is warm from the second start on."""
+    """So is every module that imports one; the second worker process finds the rest loaded."""
     caplog.set_level("INFO")
-    launcher = bench.launcher(preload=["auto"])
-    bench.run_until(lambda: launcher.ready)
-    first = bench.worker()
+    launcher = harness.launcher(preload=["auto"])
+    harness.run_until(lambda: launcher.ready)
+    first = harness.worker()
     assert (first["warm"], first["forked"]) == ([], True)
-    bench.learns()
-    second = bench.worker()
+    harness.wait_until_learned()
+    second = harness.worker()
     assert second["forked"]
     assert second["warm"] == ["plain", "package", "package.rest", "knows_its_rank", "last"]
-    told = "\n".join(caplog.messages)
+    log = "\n".join(caplog.messages)
     for name, why in [
         ("package.threads", "starts 1 thread"),
         ("drags", "starts 1 thread"),
@@ -33,31 +33,29 @@ def test_one_module_that_cannot_be_forked_makes_all_imports_slow_again(
         ("connects", "opens 2 network connections"),
         ("locks", "makes a semaphore"),
     ]:
-        assert f"not preloading {name}, every worker imports it itself: importing it {why}" in told
+        assert f"not preloading {name}, every worker imports it itself: importing it {why}" in log
     assert not launcher.problem
 
 
-def test_a_module_that_asks_for_its_rank_is_preloaded_for_the_rank_it_will_have(bench: Bench) -> None:
-    """lightning and torchmetrics do. A survivor keeps its rank; where the plan says otherwise, the script imports it
-    itself."""
-    launcher = bench.launcher(preload=["auto"])
-    bench.run_until(lambda: launcher.ready)
-    bench.worker(RANK="3")
-    bench.learns()
-    same = bench.worker(RANK="3")
+def test_a_module_that_reads_its_rank_is_preloaded_for_the_expected_rank(harness: Harness) -> None:
+    """lightning and torchmetrics read it. Where a worker process gets another rank, the script imports the module."""
+    launcher = harness.launcher(preload=["auto"])
+    harness.run_until(lambda: launcher.ready)
+    harness.worker(RANK="3")
+    harness.wait_until_learned()
+    same = harness.worker(RANK="3")
     assert ("knows_its_rank" in same["warm"], same["rank"], same["forked"]) == (True, 3, True)
-    bench.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
-    other = bench.worker(RANK="2")
+    harness.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
+    other = harness.worker(RANK="2")
     assert ("knows_its_rank" in other["warm"], other["rank"], other["forked"]) == (False, 2, True)
-    bench.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
+    harness.run_until(lambda: launcher._zygotes.current is not None and launcher._zygotes.current.preforked)
     launcher.expect({0: {"RANK": "5"}})
-    expected = bench.worker(RANK="5")
+    expected = harness.worker(RANK="5")
     assert ("knows_its_rank" in expected["warm"], expected["rank"], expected["forked"]) == (True, 5, True)
 
 
-def test_all_that_ask_for_their_rank_are_found_with_one_trial(bench: Bench) -> None:
-    """lightning brings torchmetrics along, and each takes seconds: a trial of either would put what follows off by as
-    much."""
+def test_one_trial_import_finds_every_module_that_reads_its_rank(harness: Harness) -> None:
+    """lightning imports torchmetrics, and each takes seconds: a trial import for each would delay all later ones."""
     files = {
         "outer/__init__.py": "import inner, neutral, os\nRANK = os.environ.get('RANK')\n",
         "inner/more.py": "",
@@ -66,77 +64,79 @@ def test_all_that_ask_for_their_rank_are_found_with_one_trial(bench: Bench) -> N
         "neutral/__init__.py": "",
     }
     for name, text in files.items():
-        (bench.packages / name).parent.mkdir(exist_ok=True)
-        (bench.packages / name).write_text(text)
-    (bench.folder / "script.py").write_text(
+        (harness.packages / name).parent.mkdir(exist_ok=True)
+        (harness.packages / name).write_text(text)
+    (harness.folder / "script.py").write_text(
         "import json, sys\nprint(json.dumps([name for name in ('outer', 'inner', 'neutral') if name in "
         "sys.modules]))\nimport outer\n"
     )
-    imported = bench.folder / "imported"
-    bench.environment["IMPORTED"] = str(imported)
-    launcher = bench.launcher(preload=["auto"])
-    bench.run_until(lambda: launcher.ready)
-    assert bench.worker(RANK="3", LOCAL_RANK="0") == []
-    bench.learns()
+    imported = harness.folder / "imported"
+    harness.environment["IMPORTED"] = str(imported)
+    launcher = harness.launcher(preload=["auto"])
+    harness.run_until(lambda: launcher.ready)
+    assert harness.worker(RANK="3", LOCAL_RANK="0") == []
+    harness.wait_until_learned()
     assert launcher.imports.fork_safe == ["neutral"]
     assert launcher.imports.per_rank == {"outer": ["LOCAL_RANK", "RANK"], "inner": ["LOCAL_RANK"]}
-    assert imported.read_text() == "xxx", "by the first worker, in one trial, by the worker that is parked"
-    assert bench.worker(RANK="3", LOCAL_RANK="0") == ["outer", "inner", "neutral"]
+    assert imported.read_text() == "xxx", (
+        "by the first worker process, one trial import, and the preforked worker process"
+    )
+    assert harness.worker(RANK="3", LOCAL_RANK="0") == ["outer", "inner", "neutral"]
 
 
-def test_workers_have_the_agents_priority_after_learning(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Learning runs at a lower one, which a process without privileges could not raise again; and no program `nice`
-    need be there."""
-    bench.environment["PATH"] = str(bench.folder)
-    monkeypatch.setenv("PATH", str(bench.folder))
-    (bench.packages / "starts_a_process.py").write_text("class PROCESS:\n kill = staticmethod(lambda: None)\n")
-    launcher = bench.launcher(preload=["auto"])
-    bench.run_until(lambda: launcher.ready)
-    bench.worker()
-    bench.learns()
-    second = bench.worker()
+def test_worker_processes_have_the_agents_priority_after_learning(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Learning runs at a lower one, which an unprivileged process cannot raise again. It does not need the program
+    `nice`."""
+    harness.environment["PATH"] = str(harness.folder)
+    monkeypatch.setenv("PATH", str(harness.folder))
+    (harness.packages / "starts_a_process.py").write_text("class PROCESS:\n kill = staticmethod(lambda: None)\n")
+    launcher = harness.launcher(preload=["auto"])
+    harness.run_until(lambda: launcher.ready)
+    harness.worker()
+    harness.wait_until_learned()
+    second = harness.worker()
     assert "plain" in second["warm"]
     assert second["nice"] == os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def test_a_newcomer_is_ready_when_it_has_imported_what_the_others_scripts_import(bench: Bench) -> None:
-    launcher = bench.launcher(preload=["auto"], waits=True)
-    bench.run_until(lambda: launcher.stores.listening)
-    assert not launcher.ready, "it does not know yet whether there is something to import"
+def test_a_joiner_is_ready_once_it_has_preloaded_what_the_other_members_import(harness: Harness) -> None:
+    launcher = harness.launcher(preload=["auto"], waits=True)
+    harness.run_until(lambda: launcher.stores.listening)
+    assert not launcher.ready, "it does not know yet what to import"
     known = ImportVerdicts(fork_safe=["plain", "last", "not_installed_here"], per_rank={"knows_its_rank": ["RANK"]})
     launcher.expect({0: {"RANK": "2"}})
     launcher.add_imports(known, wait=True)
     assert not launcher.ready
-    bench.run_until(lambda: launcher.ready)
-    assert bench.worker(RANK="2")["warm"] == ["plain", "knows_its_rank", "last"]
+    harness.run_until(lambda: launcher.ready)
+    assert harness.worker(RANK="2")["warm"] == ["plain", "knows_its_rank", "last"]
 
 
-def test_the_first_members_of_a_job_do_not_wait_for_what_an_earlier_run_learned(bench: Bench) -> None:
-    launcher = bench.launcher(preload=["auto"], waits=True)
-    bench.run_until(lambda: launcher.stores.listening)
+def test_the_first_members_do_not_wait_for_the_imports_of_an_earlier_run(harness: Harness) -> None:
+    launcher = harness.launcher(preload=["auto"], waits=True)
+    harness.run_until(lambda: launcher.stores.listening)
     launcher.add_imports(ImportVerdicts(fork_safe=["plain"]), wait=False)
     assert launcher.ready
-    bench.learns()
-    assert "plain" in bench.worker()["warm"]
+    harness.wait_until_learned()
+    assert "plain" in harness.worker()["warm"]
 
 
-def test_a_module_that_the_user_named_and_that_cannot_be_forked_is_left_out(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    launcher = bench.launcher(preload=["plain", "package.threads", "last"])
-    bench.run_until(lambda: launcher.ready)
-    said = bench.worker()
-    assert (said["warm"], said["forked"]) == (["plain", "last"], True)
+def test_a_named_module_that_is_not_fork_safe_is_left_out(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    launcher = harness.launcher(preload=["plain", "package.threads", "last"])
+    harness.run_until(lambda: launcher.ready)
+    worker = harness.worker()
+    assert (worker["warm"], worker["forked"]) == (["plain", "last"], True)
     assert [record.levelname for record in caplog.records if "not preloading package.threads" in record.message] == [
         "WARNING"
     ]
 
 
-def test_workers_are_spawned_where_torch_itself_cannot_be_forked(
-    bench: Bench, caplog: pytest.LogCaptureFixture
+def test_worker_processes_are_spawned_where_torch_is_not_fork_safe(
+    harness: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (bench.packages / "torch/__init__.py").write_text(MODULES["torch/__init__.py"] + MODULES["package/threads.py"])
-    launcher = bench.launcher(preload=["auto"])
-    bench.run_until(lambda: launcher.ready)
-    assert bench.worker()["forked"] is False
+    (harness.packages / "torch/__init__.py").write_text(MODULES["torch/__init__.py"] + MODULES["package/threads.py"])
+    launcher = harness.launcher(preload=["auto"])
+    harness.run_until(lambda: launcher.ready)
+    assert harness.worker()["forked"] is False
     assert "no zygote, spawning workers: importing it starts 1 thread" in caplog.text

@@ -23,10 +23,10 @@ from tests.integration.runtime_torchrun.handler_members import Make, Member
 
 SCRIPT = pathlib.Path(__file__).with_name("train.py")
 RESOLVER = {"RES_OPTIONS": "timeout:1 attempts:1"}
-"""torch asks the name server for the name of every peer; one that drops such questions would cost 5 s each time."""
+"""torch looks up the name of every peer; a name server that drops such queries would cost 5 s each time."""
 
 PATIENCE = 180.0
-"""s for anything that starts Python processes with torch on a machine that does other things too."""
+"""Timeout in s for whatever starts Python processes with torch, on a machine that does other things too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,20 +49,20 @@ class Agent:
             )
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")
 
     def exit_code(self) -> int:
         return self.process.wait(PATIENCE)
 
     def kill(self) -> None:
-        """As a node that loses its power, but for its workers, which torch leaves behind."""
+        """As a node that loses power, except for its worker processes, which torch leaves running."""
         self.process.kill()
         self.process.wait()
 
 
 class Job:
-    """A job of torchruns in a folder of its own."""
+    """A job of several torchruns, in a directory of its own."""
 
     def __init__(self, folder: pathlib.Path, endpoint: str, *, nodes: str, max_restarts: int = 5) -> None:
         self.folder = folder
@@ -103,8 +103,10 @@ class Job:
         return steps[-1] if steps else None
 
     def train(self, *members: str, without: Sequence[Step | None] = ()) -> list[Step]:
-        """Waits until exactly these train together, in processes other than those of `without`. Returns the last step
-        of each."""
+        """Waits until exactly these members train together, in processes other than those of `without`.
+
+        Returns the last step of each.
+        """
         old = {step.pid for step in without if step}
 
         def together() -> list[Step]:
@@ -123,12 +125,12 @@ class Job:
         return self.last(member) != last
 
     def reset(self, member: str) -> None:
-        """The node loses its power: its agent and its worker are gone."""
+        """The node loses power: its agent and its worker process are gone."""
         self._signal(member, signal.SIGKILL)
 
     @contextlib.contextmanager
     def frozen(self, member: str) -> Iterator[None]:
-        """The node stands still: its agent and its worker."""
+        """The node stops responding: its agent and its worker process are suspended."""
         self._signal(member, signal.SIGSTOP)
         try:
             yield
@@ -149,7 +151,7 @@ class Job:
         (self.folder / "stop").touch()
 
     def read(self, key: str) -> dict[str, Any]:
-        """A value in etcd; empty: it is not there."""
+        """A value in etcd; empty where there is none."""
         with contextlib.closing(connect(self.endpoint)) as store:
             found = store.get(f"{self.prefix}/job/{key}")
         return json.loads(found.value) if found else {}
@@ -166,7 +168,7 @@ class Job:
 
 
 def _is_ours(pid: int) -> bool:
-    """A worker of ours still: not a number that was given away again."""
+    """Whether this is still a worker process of ours: its pid may have been reused."""
     try:
         return str(SCRIPT).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -175,7 +177,7 @@ def _is_ours(pid: int) -> bool:
 
 @pytest.fixture
 def jobs(tmp_path: pathlib.Path, etcd: str, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """Makes jobs, and leaves none of their processes behind."""
+    """Creates jobs, and ends all their processes."""
     made: list[Job] = []
 
     def job(nodes: str, **options: int) -> Job:
@@ -188,7 +190,7 @@ def jobs(tmp_path: pathlib.Path, etcd: str, request: pytest.FixtureRequest) -> I
     for one in made:
         one.end()
     if (report := getattr(request.node, "failed_report", None)) is not None:
-        logs = [f"--- {agent.log.name}\n{agent.said[-3000:]}" for one in made for agent in one.agents]
+        logs = [f"--- {agent.log.name}\n{agent.output[-3000:]}" for one in made for agent in one.agents]
         report.sections.append(("agents", "\n".join(logs)))
 
 
@@ -202,7 +204,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def make(etcd: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    """Members of one run, named a, b, c ... in the order of their making."""
+    """Creates members of one run, named a, b, c ... in that order."""
     monkeypatch.setenv(*next(iter(RESOLVER.items())))
     run, members, names = secrets.token_hex(4), list[Member](), iter("abcdefgh")
 

@@ -47,7 +47,7 @@ class Member:
         return getattr(self.handler, name)
 
     def meet(self) -> Future[RendezvousInfo]:
-        """Is in next_rendezvous from now on."""
+        """Calls next_rendezvous in the member's thread."""
 
         def call() -> RendezvousInfo:
             self.round = self.handler.next_rendezvous()
@@ -56,7 +56,7 @@ class Member:
         return self._thread.submit(call)
 
     def end(self, error: BaseException | None = None) -> Future[bool]:
-        """torch's agent ends: shutdown() from a `finally`."""
+        """torch's agent ends, with this error: it calls shutdown() from a `finally`."""
 
         def call() -> bool:
             if error is None:
@@ -72,7 +72,7 @@ class Member:
         return self._thread.submit(call)
 
     def assign_ranks(self) -> Future[list[Any]]:
-        """What torch's agent does with the store: its role and its workers to rank 0, its ranks from there."""
+        """torch's exchange of ranks: each agent sends its role and workers to rank 0, which assigns the ranks."""
 
         def call() -> list[Any]:
             assert self.round is not None
@@ -90,19 +90,19 @@ class Member:
         return self._thread.submit(call)
 
     def finish(self) -> Future[None]:
-        """All workers have exited with 0: torch's exit barrier."""
+        """Enters torch's exit barrier, as an agent does whose worker processes all exited with 0."""
         assert self.round is not None
         return self._thread.submit(
             torch_store.barrier, self.round.store, self.round.world_size, round_store.EXIT_BARRIER
         )
 
-    def is_there(self) -> bool:
-        """The others know of it."""
+    def is_registered(self) -> bool:
+        """Whether the member is registered."""
         with contextlib.closing(connect(self._endpoint)) as store:
             return store.get(Keys("/handler", self.handler.get_run_id()).member(self._name)) is not None
 
     def vanish(self) -> None:
-        """As a process that is gone: no lease, no port, no store."""
+        """As a process that is gone: drops its lease, port and stores."""
         if self.handler._member is not None:
             self.handler._member.close()
         self.handler._stores = None
@@ -116,11 +116,11 @@ Make = Callable[..., Member]
 
 
 def together(*members: Member) -> list[RendezvousInfo]:
-    """All call next_rendezvous, and return from it."""
+    """All members call next_rendezvous; returns what they get from it."""
     return [met.result(SOON) for met in [member.meet() for member in members]]
 
 
-def wants_restart(*members: Member) -> None:
+def wait_for_restart(*members: Member) -> None:
     for member in members:
         eventually(lambda m=member: m.num_nodes_waiting() > 0, SOON)  # type: ignore[misc]
 

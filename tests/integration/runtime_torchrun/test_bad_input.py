@@ -1,4 +1,4 @@
-"""What bad input gets: one clear sentence at the end, no traceback, and nothing half-started."""
+"""Invalid settings are reported in one clear sentence, without a traceback, and nothing is started."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Jobs = Callable[..., Job]
 
 @pytest.fixture
 def not_an_etcd() -> Iterator[str]:
-    """The address of some other web server."""
+    """The address of a web server that is not an etcd."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -40,7 +40,7 @@ def not_an_etcd() -> Iterator[str]:
         server.shutdown(socket.SHUT_RDWR)
 
 
-def test_bad_input_gets_one_sentence_and_no_traceback(jobs: Jobs, not_an_etcd: str) -> None:
+def test_invalid_settings_are_reported_in_one_sentence(jobs: Jobs, not_an_etcd: str) -> None:
     job = jobs("1:1")
     cases = {
         job.start(
@@ -52,9 +52,9 @@ def test_bad_input_gets_one_sentence_and_no_traceback(jobs: Jobs, not_an_etcd: s
     }
     for agent, sentence in cases.items():
         assert agent.exit_code() == 1
-        last = agent.said.strip().splitlines()[-1]
-        assert last.startswith(sentence), agent.said
-        assert "Traceback" not in agent.said
+        last = agent.output.strip().splitlines()[-1]
+        assert last.startswith(sentence), agent.output
+        assert "Traceback" not in agent.output
         assert job.steps(agent.name) == []
 
 
@@ -68,8 +68,11 @@ def test_bad_input_gets_one_sentence_and_no_traceback(jobs: Jobs, not_an_etcd: s
         ("127.0.0.1:1", {"lease_ttl": "soon"}, "lease_ttl=soon is not a number of seconds"),
         ("127.0.0.1:port", {}, "has no usable port"),
     ],
+    ids=["no endpoint", "missing CA file", "CA without https", "user without a password", "not a number", "not a port"],
 )
-def test_wrong_flags_are_seen_before_anything_is_sent(endpoint: str, conf: dict[str, str], sentence: str) -> None:
+def test_invalid_settings_are_rejected_before_anything_is_sent(
+    endpoint: str, conf: dict[str, str], sentence: str
+) -> None:
     with pytest.raises(SettingsError) as error:
         get_rendezvous_handler(RendezvousParameters("etcd-v3", endpoint, "run", 1, 1, **conf))
     assert sentence in str(error.value)

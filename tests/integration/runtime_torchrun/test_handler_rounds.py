@@ -1,4 +1,4 @@
-"""How the handler forms rounds, called as torch's agent calls it.
+"""The handler forms rounds, called as torch's agent calls it.
 
 For what is hard to hit with processes, such as a member that is lost between two calls.
 """
@@ -25,13 +25,13 @@ from torch.distributed.elastic.rendezvous import (
 
 from hack.support import eventually
 from tests.integration.runtime_torchrun.conftest import Job
-from tests.integration.runtime_torchrun.handler_members import SOON, Make, Member, together, wants_restart
+from tests.integration.runtime_torchrun.handler_members import SOON, Make, Member, together, wait_for_restart
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
 
-def test_ranks_and_a_store_of_its_own_for_every_round(make: Make) -> None:
-    """torchrun restarts into the store of the round before, with its keys, and hangs."""
+def test_every_round_has_ranks_and_a_store_of_its_own(make: Make) -> None:
+    """torchrun reuses the previous round's store with its old keys, and hangs."""
     members = [make((2, 2)) for _ in range(2)]
     stores = set()
     for _ in range(6):  # more rounds than a member has ports
@@ -44,70 +44,70 @@ def test_ranks_and_a_store_of_its_own_for_every_round(make: Make) -> None:
         stores |= where
         assert not any(member.num_nodes_waiting() for member in members)
         members[0].meet().add_done_callback(lambda _: None)
-        wants_restart(members[1])
+        wait_for_restart(members[1])
         members[1].meet().result(SOON)
     assert len(stores) > 1
 
 
-def test_the_set_is_complete_so_nobody_waits_for_a_last_call(make: Make) -> None:
+def test_a_complete_group_does_not_wait_for_a_last_call(make: Make) -> None:
     infos = together(*(make((2, 2), start_grace=3600, last_call_timeout=3600) for _ in range(2)))
     assert len(infos) == 2
 
 
-def test_a_member_that_is_lost_is_reported_to_the_others(make: Make) -> None:
+def test_the_others_learn_of_a_lost_member(make: Make) -> None:
     a, b, c = (make((2, 3)) for _ in range(3))
     together(a, b, c)
     c.vanish()
-    wants_restart(a, b)
+    wait_for_restart(a, b)
     assert [info.world_size for info in together(a, b)] == [2, 2]
     assert not a.num_nodes_waiting()
 
 
-def test_a_newcomer_is_taken_in_and_a_spare_is_not(make: Make) -> None:
+def test_a_joiner_is_admitted_and_a_spare_waits(make: Make) -> None:
     a = make((1, 2))
     a.meet().result(SOON)
-    newcomer = make((1, 2)).meet()
-    wants_restart(a)
+    joiner = make((1, 2)).meet()
+    wait_for_restart(a)
     assert a.meet().result(SOON).world_size == 2
-    assert newcomer.result(SOON).world_size == 2
+    assert joiner.result(SOON).world_size == 2
 
     spare = make((1, 2), join_timeout=1).meet()
-    assert not wait([spare], 2.5).done, "spares wait as long as it takes"
+    assert not wait([spare], 2.5).done, "spares wait beyond the join timeout"
     assert not a.num_nodes_waiting()
 
 
-def test_a_member_lost_while_the_others_meet_costs_a_new_plan_and_nothing_else(make: Make) -> None:
+def test_a_member_lost_during_the_rendezvous_costs_only_a_new_plan(make: Make) -> None:
     a, b, c = (make((2, 3)) for _ in range(3))
     together(a, b, c)
-    a_meets = a.meet()  # its workers failed; b and c are told, and c dies before it comes
-    wants_restart(b, c)
+    a_meets = a.meet()  # its worker processes failed; b and c learn of it, and c dies before it calls
+    wait_for_restart(b, c)
     b_meets = b.meet()
     assert not wait([a_meets, b_meets], 0.5).done
     c.vanish()
     assert {a_meets.result(SOON).world_size, b_meets.result(SOON).world_size} == {2}
 
 
-@pytest.mark.parametrize("lost", [0, 1])
-def test_a_member_lost_between_meeting_and_torchs_exchange_of_ranks_ends_nobody(make: Make, lost: int) -> None:
-    """torch's agents wait five minutes for its ranks, and all exit with an error."""
+@pytest.mark.parametrize("lost", [0, 1], ids=["rank 0", "rank 1"])
+def test_a_member_lost_before_torch_exchanges_ranks_ends_no_other_agent(make: Make, lost: int) -> None:
+    """torchrun's agents wait five minutes for the ranks, and all exit with an error."""
     members = [make((1, 2)), make((1, 2), start_grace=60)]
     infos = together(*members)
     dead, alive = members if infos[0].rank == lost else members[::-1]
     exchange = alive.assign_ranks()
     dead.vanish()
-    assert exchange.result(SOON), "torch's agent goes on"
-    wants_restart(alive)
+    assert exchange.result(SOON), "torch's agent continues"
+    wait_for_restart(alive)
     assert alive.meet().result(SOON).world_size == 1
 
 
-def test_torchs_exchange_of_ranks(make: Make) -> None:
+def test_torch_exchanges_ranks_through_the_store(make: Make) -> None:
     members = [make((2, 2)) for _ in range(2)]
     together(*members)
     found = [answer.result(SOON) for answer in [member.assign_ranks() for member in members]]
     assert sorted(itertools.chain(*found)) == [b"[0]", b"[1]", b"info-0", b"info-1"]
 
 
-def test_a_wait_for_a_key_that_does_not_come_ends_when_it_said() -> None:
+def test_a_timeout_of_the_store_is_told_apart_from_its_loss() -> None:
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     client = TCPStore("127.0.0.1", server.port, is_master=False)
     with pytest.raises(RuntimeError) as late:
@@ -115,30 +115,32 @@ def test_a_wait_for_a_key_that_does_not_come_ends_when_it_said() -> None:
     assert round_store.is_timeout(late.value)
     del server
 
-    def talk() -> None:
-        for _ in range(3):  # the first may still find room in the socket
+    def write_keys() -> None:
+        for _ in range(3):  # the first may still fit into the socket's buffer
             client.set("key", "value")
 
     with pytest.raises(RuntimeError) as lost:
-        talk()
-    assert not round_store.is_timeout(lost.value), "a lost leader is waited for: a new round may come"
+        write_keys()
+    assert not round_store.is_timeout(lost.value), "a lost leader is not a timeout: a new round may follow"
 
 
-def test_a_member_whose_workers_do_not_stop_holds_up_nobody(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_whose_workers_do_not_stop_does_not_hold_up_the_others(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(policy, "STOP_TIMEOUT", 1.0)
     a, b, slow = (make((2, 3)) for _ in range(3))
     together(a, b, slow)
     met = a.meet()
-    wants_restart(b, slow)
-    assert b.meet().result(SOON).world_size == 2, "without the slow one"
+    wait_for_restart(b, slow)
+    assert b.meet().result(SOON).world_size == 2, "b does not wait for the slow member"
     assert met.result(SOON).world_size == 2
     late = slow.meet()
-    wants_restart(a, b)
+    wait_for_restart(a, b)
     assert [info.world_size for info in together(a, b)] == [3, 3]
     assert late.result(SOON).world_size == 3
 
 
-def test_too_few_members_until_join_timeout(make: Make) -> None:
+def test_too_few_members_give_up_after_the_join_timeout(make: Make) -> None:
     a = make((2, 2), join_timeout=1)
     with pytest.raises(
         RendezvousTimeoutError,
@@ -147,40 +149,40 @@ def test_too_few_members_until_join_timeout(make: Make) -> None:
         a.meet().result(SOON)
 
 
-def test_of_two_members_of_one_name_only_one_trains(make: Make, etcd: str) -> None:
+def test_only_one_of_two_members_with_the_same_name_trains(make: Make, etcd: str) -> None:
     a = make((1, 1))
     a.meet().result(SOON)
     with contextlib.closing(Member(etcd, a.get_run_id(), (1, 1), prefix="/handler")) as twin:
         met = twin.meet()
         eventually(lambda: a.num_nodes_waiting() or met.done(), SOON)
         if met.done() and met.exception() is None:
-            eventually(a.num_nodes_waiting, SOON, what="the other hears that it is out")
+            eventually(a.num_nodes_waiting, SOON, what="the other learns that it was replaced")
         loser = a.meet() if a.num_nodes_waiting() else met
         with pytest.raises(RendezvousConnectionError, match="another agent registered as a"):
             loser.result(SOON)
         assert loser is met or met.result(SOON).world_size == 1
 
 
-def test_torchrun_and_elasticrun_refuse_each_other(etcd: str, jobs: Callable[[str], Job]) -> None:
-    """They wait for each other in different ways: together, both would hang."""
+def test_torchrun_and_elasticrun_reject_each_others_jobs(etcd: str, jobs: Callable[[str], Job]) -> None:
+    """Their agents wait for each other in different ways; together, they would hang."""
     theirs, ours = jobs("1:2"), jobs("1:2")
     elasticrun = ("elasticjob_runtime", "--no-python", "sleep", "100")
     with (
-        contextlib.closing(Member(etcd, "job", (1, 2), prefix=theirs.prefix)) as stranger,
+        contextlib.closing(Member(etcd, "job", (1, 2), prefix=theirs.prefix)) as torchruns,
         contextlib.closing(Member(etcd, "job", (1, 2), prefix=ours.prefix)) as a,
     ):
         theirs.start("x", command=elasticrun)
         eventually(lambda: theirs.read("plan"), SOON)
         with pytest.raises(RendezvousConnectionError, match="the job with this --rdzv-id is elasticrun's"):
-            stranger.meet().result(SOON)
+            torchruns.meet().result(SOON)
 
         a.meet().result(SOON)
         assert ours.start("x", command=elasticrun).exit_code() == ExitCode.CONFIG
         assert not a.num_nodes_waiting()
 
 
-def test_a_torch_without_libuv(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Debian's: its workers could not use the agent's store, so rank 0's opens one, without libuv."""
+def test_a_torch_without_libuv_can_use_the_rendezvous(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Debian builds it. Worker processes cannot use the agent's store, so rank 0 opens one without libuv."""
 
     def without(*given: Any, **named: Any) -> Any:
         if named.get("use_libuv", True):

@@ -1,5 +1,4 @@
-"""torchrun with --rdzv-backend=etcd-v3: what users of elastic torchrun complain of, on real processes and a real
-etcd."""
+"""torchrun with --rdzv-backend=etcd-v3 recovers where its own backends do not: real processes on a real etcd."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 Jobs = Callable[..., Job]
 
 
-def test_a_crashed_worker_comes_back_also_the_one_that_had_the_master_store(jobs: Jobs) -> None:
-    """torchrun's c10d backend restarts into the stale store of the round before, and never recovers."""
+def test_training_recovers_from_a_crash_even_of_the_master_stores_process(jobs: Jobs) -> None:
+    """torchrun's c10d backend reuses the previous round's store, and never recovers."""
     job = jobs("2:2")
     a, b = job.start("a"), job.start("b")
     first = job.train("a", "b")
@@ -26,7 +25,7 @@ def test_a_crashed_worker_comes_back_also_the_one_that_had_the_master_store(jobs
     job.crash(follower)
     second = job.train("a", "b", without=first)
     assert [step.rank for step in second] == [step.rank for step in first], "ranks are stable"
-    assert min(step.number for step in second) > 1, "it goes on from the checkpoint"
+    assert min(step.number for step in second) > 1, "training resumes from the checkpoint"
 
     job.crash(leader)
     job.train("a", "b", without=[*first, *second])
@@ -35,23 +34,23 @@ def test_a_crashed_worker_comes_back_also_the_one_that_had_the_master_store(jobs
     assert (a.exit_code(), b.exit_code()) == (0, 0)
     outcome = job.read("outcome")
     assert outcome["state"] == "succeeded"
-    assert outcome["round"] == 3, "one new plan for each crash, no more"
+    assert outcome["round"] == 3, "one new plan for each crash"
     fences = [Fence.parse(line) for line in (job.folder / "fences").read_text().split()]
-    assert [fence.round for fence in fences] == [1, 2, 3], "a later round's checkpoints fence an earlier one's"
+    assert [fence.round for fence in fences] == [1, 2, 3], "each round has a later fencing token"
     assert fences == sorted(fences)
 
 
-def test_agents_are_killed_leave_and_join_and_the_others_go_on(jobs: Jobs) -> None:
-    """torchrun: a lost node is noticed after 15 s and waits for a last call, a SIGTERM is not, RendezvousClosedError
-    for the others, and an AttributeError for the spare when the job ends."""
+def test_training_continues_while_agents_are_killed_leave_and_join(jobs: Jobs) -> None:
+    """torchrun notices a lost node after 15 s and then waits for a last call; it ignores SIGTERM; at the end of the job,
+    others get a RendezvousClosedError and the spare an AttributeError."""
     job = jobs("1:2")
     agents = {name: job.start(name) for name in "ab"}
     two = dict(zip("ab", job.train("a", "b"), strict=True))
     leader, other = sorted(two, key=lambda name: two[name].rank)
     agents["c"] = job.start("c")
-    eventually(lambda: "spare: plan 1 has 2 members" in agents["c"].said, PATIENCE)
+    eventually(lambda: "spare: plan 1 has 2 members" in agents["c"].output, PATIENCE)
 
-    agents[leader].kill()  # its store, and its place as the planner, go with it
+    agents[leader].kill()  # the member that has the store and writes the plans
     taken_over = job.train(other, "c", without=list(two.values()))
 
     agents[other].process.terminate()
@@ -60,14 +59,14 @@ def test_agents_are_killed_leave_and_join_and_the_others_go_on(jobs: Jobs) -> No
     assert job.read("plan")["reason"] in (
         "MemberLeft",
         "MemberLost",
-    )  # by the time a busy planner looks, who left is gone; both are free
+    )  # a busy planner may look only after the member is gone; neither costs a restart
 
     agents["d"] = job.start("d")
     job.train("c", "d", without=one)
 
     agents["e"] = job.start("e")
-    # Its number depends on who saw a loss first, torch (which makes a round of it) or the plan.
-    eventually(lambda: f"spare: plan {job.read('plan')['round']} has 2 members" in agents["e"].said, PATIENCE)
+    # The round's number depends on whether torch or the planner saw a loss first.
+    eventually(lambda: f"spare: plan {job.read('plan')['round']} has 2 members" in agents["e"].output, PATIENCE)
     job.stop()
     assert [agents[name].exit_code() for name in "cde"] == [0, 0, 0]
 
@@ -81,21 +80,21 @@ def test_the_job_fails_when_torch_has_no_restarts_left(jobs: Jobs) -> None:
     assert (outcome["state"], outcome["reason"]) == ("failed", "MaxRestartsExceeded")
 
 
-def test_sigterm_before_there_are_workers_leaves_at_once(jobs: Jobs) -> None:
-    """torch's agent takes signals only when it has workers: before, it would be missed only at the end of its lease."""
+def test_sigterm_before_workers_start_leaves_at_once(jobs: Jobs) -> None:
+    """torch's agent handles signals only once it has worker processes; without ours, its lease would have to expire."""
     job = jobs("2:2")
     a = job.start("a")
-    eventually(lambda: "waiting for members: 1 present, at least 2 needed" in a.said, PATIENCE)
+    eventually(lambda: "waiting for members: 1 present, at least 2 needed" in a.output, PATIENCE)
     assert job.read("members/a")
     a.process.terminate()
     assert a.exit_code() == 1
     assert job.read("members/a") == {}
-    last = [line for line in a.said.strip().splitlines() if not line.startswith("[etcd-v3]")][-1]
+    last = [line for line in a.output.strip().splitlines() if not line.startswith("[etcd-v3]")][-1]
     assert last.startswith("torchrun: Process "), "one line, no traceback"
 
 
-def test_a_silent_node_is_left_behind_and_taken_back_when_it_wakes(jobs: Jobs) -> None:
-    """torchrun looks at who waits, not at who is silent: it never notices."""
+def test_a_silent_node_is_excluded_and_rejoins_when_it_wakes(jobs: Jobs) -> None:
+    """torchrun never notices: it looks for waiting members, not for silent ones."""
     job = jobs("2:3")
     for name in "abc":
         job.start(name)
@@ -103,17 +102,17 @@ def test_a_silent_node_is_left_behind_and_taken_back_when_it_wakes(jobs: Jobs) -
     leader = min(three, key=lambda name: three[name].rank)
     others = [name for name in "abc" if name != leader]
 
-    with job.frozen(leader):  # the one that has the store and plans
+    with job.frozen(leader):  # the member that has the store and writes the plans
         two = job.train(*others, without=list(three.values()))
         assert job.read("plan")["reason"] == "MemberLost"
     again = job.train("a", "b", "c", without=[*three.values(), *two])
-    assert min(step.number for step in again) > max(step.number for step in two), "it goes on from the checkpoint"
+    assert min(step.number for step in again) > max(step.number for step in two), "training resumes from the checkpoint"
 
     job.stop()
     assert [agent.exit_code() for agent in job.agents] == [0, 0, 0]
 
 
-def test_below_the_minimum_the_rest_waits_for_a_new_member(jobs: Jobs) -> None:
+def test_a_job_below_its_minimum_waits_for_a_joiner(jobs: Jobs) -> None:
     job = jobs("2:2")
     job.start("a")
     job.start("b")
@@ -124,4 +123,4 @@ def test_below_the_minimum_the_rest_waits_for_a_new_member(jobs: Jobs) -> None:
 
     job.start("c")
     job.train("a", "c", without=two)
-    assert job.steps("a")[steps].world == 2, "no step alone"
+    assert job.steps("a")[steps].world == 2, "a does not train alone"

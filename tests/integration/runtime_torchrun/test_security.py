@@ -1,5 +1,4 @@
-"""TLS, certificates and users by --rdzv-conf: what the entry point of a pod types, and what it is told where that is
-wrong."""
+"""TLS, certificates and users in --rdzv-conf: training works with them, and a wrong one is named."""
 
 from __future__ import annotations
 
@@ -25,14 +24,14 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Pki:
-    """Another CA, which nobody here trusts."""
-    return Pki(tmp_path_factory.mktemp("stranger"))
+def other_pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    """Another CA, which the server does not trust."""
+    return Pki(tmp_path_factory.mktemp("other"))
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[EtcdServer]:
-    """Wants a client certificate, and a user: `jane` may read and write under /jane."""
+    """An etcd that requires a client certificate and a user: `jane` may read and write under /jane."""
     server = EtcdServer(
         require_etcd("3.6"), tmp_path_factory.mktemp("guarded"), pki=pki, flags=["--bcrypt-cost", "4"]
     ).start()
@@ -49,7 +48,7 @@ def job(guarded: EtcdServer, tmp_path: pathlib.Path) -> Iterator[Job]:
 
 
 def conf(pki: Pki, **changed: str) -> str:
-    """--rdzv-conf. A key that is changed to nothing is left out."""
+    """--rdzv-conf, with these keys changed; an empty value removes the key."""
     settings = {
         "protocol": "https",
         "cacert": pki.ca,
@@ -75,16 +74,16 @@ def test_a_job_trains_and_recovers_over_tls_as_a_user(job: Job, pki: Pki, tmp_pa
     job.train("a", "b", without=first)
     job.stop()
     assert (a.exit_code(), b.exit_code()) == (0, 0)
-    assert "secret" not in a.said + b.said
+    assert "secret" not in a.output + b.output
 
 
-def test_a_wrong_password_gets_one_sentence_and_no_worker(job: Job, pki: Pki) -> None:
+def test_a_wrong_password_is_reported_in_one_sentence(job: Job, pki: Pki) -> None:
     agent = job.start("a", rdzv_conf=conf(pki, password="hunter2"))
-    assert agent.exit_code() == 1, agent.said
-    last = agent.said.strip().splitlines()[-1]
-    assert last.startswith("torchrun: etcd refuses to grant a lease: user 'jane': authentication failed"), agent.said
-    assert "Traceback" not in agent.said
-    assert "hunter2" not in agent.said
+    assert agent.exit_code() == 1, agent.output
+    last = agent.output.strip().splitlines()[-1]
+    assert last.startswith("torchrun: etcd refuses to grant a lease: user 'jane': authentication failed"), agent.output
+    assert "Traceback" not in agent.output
+    assert "hunter2" not in agent.output
     assert job.steps("a") == []
 
 
@@ -94,21 +93,32 @@ def test_a_wrong_password_gets_one_sentence_and_no_worker(job: Job, pki: Pki) ->
         ({"password": "hunter2"}, "user 'jane': authentication failed"),
         ({"user": "", "password": ""}, "permission denied"),
         ({"prefix": "/john"}, "/john/job/.*permission denied"),
-        ({"cacert": "{stranger}/ca.crt"}, "its certificate is not accepted"),
+        ({"cacert": "{other}/ca.crt"}, "its certificate is not accepted"),
         ({"cert": "", "key": ""}, "wants one .cert, key."),
-        ({"cert": "{stranger}/client.crt", "key": "{stranger}/client.key"}, "does not accept our client certificate"),
+        ({"cert": "{other}/client.crt", "key": "{other}/client.key"}, "does not accept our client certificate"),
         ({"cert": "{pki}/named.crt", "key": "{pki}/named.key"}, "common name .CN."),
-        ({"key": "{stranger}/client.key"}, "client.key: cannot be used as a client certificate: .*key values mismatch"),
+        ({"key": "{other}/client.key"}, "client.key: cannot be used as a client certificate: .*key values mismatch"),
         ({"key": "/nowhere.key"}, "/nowhere.key: cannot be used as a client certificate"),
         ({"user": "jane", "password": "", "password_file": "/nowhere"}, "password_file /nowhere: cannot be read"),
     ],
-    ids=lambda value: ",".join(value) if isinstance(value, dict) else "",
+    ids=[
+        "wrong password",
+        "no user",
+        "prefix without permission",
+        "untrusted server",
+        "no client certificate",
+        "untrusted client certificate",
+        "client certificate with a common name",
+        "key of another certificate",
+        "missing key file",
+        "missing password file",
+    ],
 )
-def test_wrong_keys_and_credentials(
-    guarded: EtcdServer, pki: Pki, stranger: Pki, changed: dict[str, str], says: str
+def test_wrong_certificates_and_credentials_are_rejected(
+    guarded: EtcdServer, pki: Pki, other_pki: Pki, changed: dict[str, str], says: str
 ) -> None:
     given = conf(
-        pki, **{key: value.format(pki=pki.directory, stranger=stranger.directory) for key, value in changed.items()}
+        pki, **{key: value.format(pki=pki.directory, other=other_pki.directory) for key, value in changed.items()}
     )
     settings = dict(one.split("=", 1) for one in given.split(","))
     parameters = RendezvousParameters(
@@ -125,5 +135,5 @@ def test_wrong_keys_and_credentials(
     with (
         ThreadPoolExecutor(1) as thread,
         pytest.raises((SettingsError, RendezvousConnectionError), match=says),
-    ):  # not with our signals
+    ):  # in a thread: the handler must not install its signal handlers in the test
         thread.submit(meet).result(PATIENCE)

@@ -1,12 +1,13 @@
-"""A worker that only steps: one all-reduce a step, until the file `stop` is there. Files in $FOLDER steer it and tell
-what it did.
+"""A worker process that only steps: one all-reduce per step, until the file `stop` exists.
+
+Files in $FOLDER control it and record what it did:
 
 steps/<member>    appended: "<step> <rank> <world size> <pid>"
 step              the last step of rank 0: its checkpoint
 fences            appended by rank 0: the fencing token of its round
-crash-<member>    that member's worker exits with 3 (once)
-fail-<member>     that member's worker raises (every time)
-stop              all end well
+crash-<member>    that member's worker process exits with 3 (once)
+fail-<member>     that member's worker process raises (every time)
+stop              all exit with 0
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ def main() -> None:
                 (folder / "step.new").write_text(str(step))
                 (folder / "step.new").rename(saved)
             log.write(f"{step} {rank} {world} {os.getpid()}\n")
-            obey()
+            follow_commands()
             time.sleep(0.05)
     dist.destroy_process_group()
 
 
-def obey() -> None:
+def follow_commands() -> None:
     crash = folder / f"crash-{member}"
     if crash.exists():
         crash.unlink()

@@ -1,7 +1,7 @@
 """The plug-in with another torch: `python -m tests.integration.runtime_torchrun.versions 2.6.0 [arguments for pytest]`.
 
-Makes an environment of its own for each version in ~/.cache/elasticjob (once; PyPI's torch with its CUDA libraries
-takes 5 GB), and runs the tests of this folder there. Not a part of `make test`, for its size.
+Creates an environment for each version in ~/.cache/elasticjob (once; PyPI's torch with its CUDA libraries takes 5 GB),
+and runs the tests of this directory there. Not part of `make test` because of its size.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> int:
 
 
 def environment(version: str) -> Path:
-    """The interpreter of an environment with this torch; makes what is missing."""
+    """The interpreter of an environment with this torch, which is created if missing."""
     folder = Path.home() / ".cache" / "elasticjob" / f"torch-{version}"
     python, done = folder / "bin" / "python", folder / "done"
     if not done.exists():

@@ -1,4 +1,4 @@
-"""The hooks that tell the phases of a forked worker's start leave its script as it was."""
+"""The hooks that report the phases of a forked worker process do not affect its script."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Agent:
         self._listener.listen()
         self._listener.settimeout(10)
 
-    def runs(self, script: str) -> subprocess.CompletedProcess[str]:
-        """In a process that has been told what the zygote tells a worker."""
+    def run(self, script: str) -> subprocess.CompletedProcess[str]:
+        """Runs the script in a process with a worker process's environment."""
         environment = {
             **os.environ, Env.AGENT_SOCKET: str(self.folder / "agent"), Env.ROUND: "3", "RANK": "0", "WORLD_SIZE": "1",
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "TORCHELASTIC_ERROR_FILE": str(self.folder / "error.json"),
@@ -50,7 +50,7 @@ class Agent:
         assert result.returncode == 0, result.stderr
         return result
 
-    def heard(self) -> list[dict[str, Any]]:
+    def received(self) -> list[dict[str, Any]]:
         connection, _ = self._listener.accept()
         connection.settimeout(10)
         return [json.loads(data) for data in iter(lambda: connection.recv(65536), b"")]
@@ -67,8 +67,8 @@ def agent() -> Iterator[Agent]:
         agent.close()
 
 
-def test_each_phase_is_told_once_and_the_function_is_torchs_own_again(agent: Agent) -> None:
-    agent.runs(
+def test_each_phase_is_reported_once_and_torchs_own_functions_are_restored(agent: Agent) -> None:
+    agent.run(
         f"""
         from torch.distributed import init_process_group
         assert init_process_group.__name__ == "init_process_group"
@@ -83,30 +83,30 @@ def test_each_phase_is_told_once_and_the_function_is_torchs_own_again(agent: Age
         torch.distributed.destroy_process_group()
         """
     )
-    heard = agent.heard()
-    assert [message["phase"] for message in heard] == ["fork", "connect", "first-step"]
-    assert {message["round"] for message in heard} == {3}
-    assert heard[1]["began"] <= heard[1]["time"]
+    messages = agent.received()
+    assert [message["phase"] for message in messages] == ["fork", "connect", "first-step"]
+    assert {message["round"] for message in messages} == {3}
+    assert messages[1]["began"] <= messages[1]["time"]
 
 
-def test_an_init_that_fails_is_not_told_and_may_be_tried_again(agent: Agent) -> None:
-    agent.runs(
+def test_a_failed_init_is_not_reported_and_can_be_retried(agent: Agent) -> None:
+    agent.run(
         f"""
         try:
             torch.distributed.init_process_group("nonsense", rank=0, world_size=1)
         except (ValueError, RuntimeError, AssertionError):
             pass
         else:
-            raise SystemExit("it should not")
+            raise SystemExit("init_process_group accepted a nonsense backend")
         torch.distributed.init_process_group("gloo", init_method="file://{agent.folder}/meet", rank=0, world_size=1)
         torch.distributed.destroy_process_group()
         """
     )
-    assert [message["phase"] for message in agent.heard()] == ["fork", "connect"]
+    assert [message["phase"] for message in agent.received()] == ["fork", "connect"]
 
 
-def test_a_compiled_step_is_left_alone(agent: Agent) -> None:
-    agent.runs(
+def test_a_compiled_step_still_updates_the_model(agent: Agent) -> None:
+    agent.run(
         """
         model = torch.nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -118,11 +118,11 @@ def test_a_compiled_step_is_left_alone(agent: Agent) -> None:
         assert not torch.equal(before, model.weight)
         """
     )
-    assert next(message["phase"] for message in agent.heard()) == "fork"
+    assert next(message["phase"] for message in agent.received()) == "fork"
 
 
-def test_stacks_of_all_threads_even_while_the_interpreter_is_held(agent: Agent) -> None:
-    agent.runs(
+def test_stacks_are_written_even_while_the_main_thread_is_in_c_code(agent: Agent) -> None:
+    agent.run(
         """
         import os, time
         def waits_in_c():
@@ -135,6 +135,6 @@ def test_stacks_of_all_threads_even_while_the_interpreter_is_held(agent: Agent) 
     assert "in waits_in_c" in text
 
 
-def test_who_wrote_no_stacks_has_none(tmp_path: pathlib.Path) -> None:
+def test_a_worker_process_without_the_hook_is_not_signalled(tmp_path: pathlib.Path) -> None:
     assert hooks.stacks({0: tmp_path / "error.json"}) == ""
-    hooks.request_stacks(os.getpid(), tmp_path / "error.json")  # not asked: the signal would end this process
+    hooks.request_stacks(os.getpid(), tmp_path / "error.json")  # sends no signal, which would end this process

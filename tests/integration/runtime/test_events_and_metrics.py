@@ -1,4 +1,4 @@
-"""What --events and --metrics-port tell of every kind of change, with real agents on a real etcd."""
+"""What --events and --metrics-port report about every kind of change: real agents on a real etcd."""
 
 from __future__ import annotations
 
@@ -53,41 +53,41 @@ def changes(agent: Agent) -> list[dict[str, Any]]:
 
 
 def change(agent: Agent, cause: str) -> dict[str, Any]:
-    """The summary of its change of this cause, once it is over."""
+    """The agent's summary of its change with this cause, once that is over."""
     found: list[dict[str, Any]] = []
 
-    def there() -> bool:
+    def summarised() -> bool:
         found[:] = [one for one in changes(agent) if one["cause"] == cause]
         return bool(found)
 
-    eventually(there, what=f"a change because of {cause}; {agent.name} told of {changes(agent)}")
+    eventually(summarised, what=f"a change because of {cause}; {agent.name} reported {changes(agent)}")
     return found[0]
 
 
-def known(summary: Mapping[str, Any]) -> set[str]:
+def timed_phases(summary: Mapping[str, Any]) -> set[str]:
     return {name for name, figures in summary["phases"].items() if figures is not None}
 
 
-def named(job: Job, names: str, **settings: Any) -> dict[str, Agent]:
+def start_named(job: Job, names: str, **settings: Any) -> dict[str, Agent]:
     return {agent.name: agent for agent in job.start_all(names, **settings)}
 
 
 @pytest.mark.torch
-def test_every_phase_of_a_failed_worker_is_told(job: Job) -> None:
+def test_a_worker_failure_reports_every_phase_of_the_recovery(job: Job) -> None:
     script = job.directory / "training.py"
     script.write_text(TRAINING)
     environment = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
     flags = ("--max-restarts", "2", "--start-method", "zygote", "--preload", "json")
     agents = job.start_all("a b", *flags, nnodes="2", script=[str(script), str(job.directory)], environment=environment)
     pid = job.directory / "pid-1-1"
-    eventually(pid.exists, 120.0, what=f"training; logs:\n{job.logs}")
-    eventually((job.directory / "checkpoints").exists, 60.0, what="a checkpoint")
+    eventually(pid.exists, 120.0, what=f"worker processes train; logs:\n{job.logs}")
+    eventually((job.directory / "checkpoints").exists, 60.0, what="a checkpoint is saved")
     start = change(agents[0], "Start")
-    assert known(start) >= {"plan", "fork", "connect", "first-step"}
+    assert timed_phases(start) >= {"plan", "fork", "connect", "first-step"}
     os.kill(int(pid.read_text()), signal.SIGKILL)
     for agent in agents:
         summary = change(agent, "WorkerFailed")
-        assert known(summary) == {"detect", "stop", "plan", "fork", "connect", "restore", "first-step"}, summary
+        assert timed_phases(summary) == {"detect", "stop", "plan", "fork", "connect", "restore", "first-step"}, summary
         order = [
             summary["phases"][name]["since"] for name in ("detect", "plan", "fork", "connect", "restore", "first-step")
         ]
@@ -98,74 +98,76 @@ def test_every_phase_of_a_failed_worker_is_told(job: Job) -> None:
         for agent in agents
         if (summary := change(agent, "WorkerFailed"))["steps_lost"] is not None
     ]
-    assert len(lost) == 1, "only the agent of rank 0 is told steps"
+    assert len(lost) == 1, "only the agent of rank 0 knows the steps"
     (job.directory / "finish").touch()
-    assert [agent.ends(60) for agent in agents] == [0, 0], job.logs
+    assert [agent.exit_code(60) for agent in agents] == [0, 0], job.logs
 
 
-def test_a_failure_is_told_with_its_traceback_by_its_member_and_for_the_job(job: Job) -> None:
-    agents = named(job, "a b", nnodes="2")
-    before = job.trains(2)
-    job.tell("b", "raise")
-    assert [agent.ends() for agent in agents.values()] == [ExitCode.WORKERS_FAILED] * 2
+def test_a_failure_is_reported_with_its_traceback_for_the_member_and_for_the_job(job: Job) -> None:
+    agents = start_named(job, "a b", nnodes="2")
+    before = job.wait_for_training(2)
+    job.command("b", "raise")
+    assert [agent.exit_code() for agent in agents.values()] == [ExitCode.WORKERS_FAILED] * 2
     rank = next(worker.rank for worker in before if worker.member == "b")
     own = [event for event in agents["b"].events if event["event"] == "failure" and event["scope"] == "member"]
     of_job = [[e for e in agent.events if e["event"] == "failure" and e["scope"] == "job"] for agent in agents.values()]
     for failure in (own[0], of_job[0][-1], of_job[1][-1]):
         assert (failure["failed_member"], failure["rank"], failure["local_rank"], failure["round"]) == ("b", rank, 0, 1)
         assert (failure["exit_code"], failure["signal"]) == (1, None)
-        assert "RuntimeError: told to fail" in failure["traceback"]
+        assert "RuntimeError: failed on command" in failure["traceback"]
         assert failure["host"]
     assert agents["a"].events[-1]["event"] == "exit"
     assert agents["a"].events[-1]["code"] == ExitCode.WORKERS_FAILED
 
 
-def test_a_killed_agent_is_a_lost_member(job: Job) -> None:
-    agents = named(job, "a b c", conf=LONG_LEASE)
-    before = job.trains(3)
+def test_a_killed_agent_is_reported_as_a_lost_member(job: Job) -> None:
+    agents = start_named(job, "a b c", conf=LONG_LEASE)
+    before = job.wait_for_training(3)
     agents[before[1].member].signal(signal.SIGKILL)
-    job.trains(2, after=before)
+    job.wait_for_training(2, after=before)
     for name in (before[0].member, before[2].member):
-        assert known(change(agents[name], "MemberLost")) == {"detect", "stop", "plan", "fork", "first-step"}
+        assert timed_phases(change(agents[name], "MemberLost")) == {"detect", "stop", "plan", "fork", "first-step"}
 
 
-def test_a_frozen_agent_is_a_silent_member_since_its_last_beat(job: Job) -> None:
-    agents = named(job, "a b c")
-    before = job.trains(3)
+def test_a_frozen_agent_is_reported_as_silent_since_its_last_heartbeat(job: Job) -> None:
+    agents = start_named(job, "a b c")
+    before = job.wait_for_training(3)
     agents[before[2].member].signal(signal.SIGSTOP)
-    job.trains(2, after=before)
+    job.wait_for_training(2, after=before)
     summary = change(agents[before[0].member], "MemberSilent")
-    assert summary["phases"]["detect"]["seconds"] >= 0.75, "a second of silence, counted from the last beat"
+    assert summary["phases"]["detect"]["seconds"] >= 0.75, "a second of silence, counted from the last heartbeat"
 
 
-def test_who_leaves_and_who_joins(job: Job) -> None:
-    agents = named(job, "a b c")
-    before = job.trains(3)
+def test_leaving_and_joining_members_are_reported(job: Job) -> None:
+    agents = start_named(job, "a b c")
+    before = job.wait_for_training(3)
     agents[before[2].member].signal(signal.SIGTERM)
-    after = job.trains(2, after=before)
+    after = job.wait_for_training(2, after=before)
     survivor = agents[before[0].member]
-    assert "detect" in known(change(survivor, "MemberLeft"))
-    assert agents[before[2].member].ends() == ExitCode.TERMINATED
+    assert "detect" in timed_phases(change(survivor, "MemberLeft"))
+    assert agents[before[2].member].exit_code() == ExitCode.TERMINATED
     left = change(agents[before[2].member], "MemberLeft")
-    assert known(left) - {"plan"} == {"detect", "stop"}, "it may see the others' plan before its worker has saved"
-    assert left["phases"]["stop"]["seconds"] > 0, "its worker takes a moment to save"
-    newcomer = job.start("d")
-    job.trains(3, after=after)
+    assert timed_phases(left) - {"plan"} == {"detect", "stop"}, (
+        "it may see the others' plan before its worker process has saved"
+    )
+    assert left["phases"]["stop"]["seconds"] > 0, "its worker process takes a moment to save"
+    joiner = job.start("d")
+    job.wait_for_training(3, after=after)
     joined = change(survivor, "MemberJoined")
-    assert known(joined) == {"detect", "stop", "plan", "fork", "first-step"}
+    assert timed_phases(joined) == {"detect", "stop", "plan", "fork", "first-step"}
     job.finish()
-    assert newcomer.ends() == 0
-    assert "stop" not in known(change(newcomer, "MemberJoined"))
+    assert joiner.exit_code() == 0
+    assert "stop" not in timed_phases(change(joiner, "MemberJoined"))
 
 
-def test_a_resize_is_told_from_when_it_was_seen(job: Job) -> None:
-    agents = named(job, "a b c")
-    before = job.trains(3)
+def test_a_resize_is_timed_from_when_it_is_observed(job: Job) -> None:
+    agents = start_named(job, "a b c")
+    before = job.wait_for_training(3)
     job.client.put(job.keys.spec, SpecValue(min=2, max=3, wanted=2).to_json())
-    job.trains(2, after=before)
+    job.wait_for_training(2, after=before)
     summary = change(agents[before[0].member], "Resized")
     assert summary["caused_at"] is None
-    assert known(summary) == {"stop", "plan", "fork", "first-step"}
+    assert timed_phases(summary) == {"stop", "plan", "fork", "first-step"}
 
 
 @pytest.mark.parametrize("by", ["flag", "variable"])
@@ -174,7 +176,7 @@ def test_metrics_are_served(job: Job, by: str) -> None:
     flags = ("--metrics-port", str(port)) if by == "flag" else ()
     environment = {Env.METRICS_PORT: str(port)} if by == "variable" else {}
     agent = job.start("a", "--max-restarts", "1", *flags, nnodes="1", environment=environment)
-    before = job.trains(1)
+    before = job.wait_for_training(1)
 
     def read() -> dict[tuple[str, ...], float]:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
@@ -184,11 +186,11 @@ def test_metrics_are_served(job: Job, by: str) -> None:
             }
 
     os.kill(before[0].pid, signal.SIGKILL)
-    job.trains(1, after=before)
+    job.wait_for_training(1, after=before)
     name = "elasticjob_agent_"
     eventually(
         lambda: (f"{name}phase_seconds_count", "WorkerFailed", "first-step") in read(),
-        what=f"the change is counted: {read()}",
+        what="the change is counted",
     )
     found = read()
     assert found[f"{name}round",] == 2
@@ -199,13 +201,13 @@ def test_metrics_are_served(job: Job, by: str) -> None:
     assert found[f"{name}step",] >= 1
     assert found[f"{name}store_up",] == 1
     job.finish()
-    assert agent.ends() == 0
+    assert agent.exit_code() == 0
 
 
-def test_a_store_that_is_away_shows_in_events_and_metrics(job: Job) -> None:
-    (nobody,) = free_ports(1)
-    agent = job.start("a", nnodes="1", endpoint=f"127.0.0.1:{nobody}", conf=f"{QUICK},join_timeout=2,read_timeout=1")
-    assert agent.ends() == ExitCode.UNAVAILABLE
+def test_an_unreachable_etcd_is_reported_in_the_event_log(job: Job) -> None:
+    (unused,) = free_ports(1)
+    agent = job.start("a", nnodes="1", endpoint=f"127.0.0.1:{unused}", conf=f"{QUICK},join_timeout=2,read_timeout=1")
+    assert agent.exit_code() == ExitCode.UNAVAILABLE
     down = [event for event in agent.events if event["event"] == "store"]
     assert down
     assert down[0]["up"] is False

@@ -1,7 +1,6 @@
-"""Scripts as strangers write them: a worker forked from the zygote does what `python -u script.py` does, to its end and
-its last byte.
+"""A script behaves in a forked worker process as under `python -u script.py`, to its exit code and last byte of output.
 
-One zygote without torch for all of them, so that a script takes a moment.
+One zygote without torch serves all of them, so that each script takes a moment only.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from elasticjob_runtime.workers.zygote.client import start_command
 from elasticjob_runtime.workers.zygote.launcher import no_fork_reason
 
 from hack.support import eventually
-from tests.integration.runtime.agents import lives
+from tests.integration.runtime.agents import is_alive
 from tests.integration.runtime.subreaper import subreaper
 
 SOURCE = str(pathlib.Path(elasticjob_runtime.__file__).parents[1])
 
-Said = tuple[int, bytes, bytes]
+Result = tuple[int, bytes, bytes]
 """(exit code, standard output, standard error)."""
 
 
@@ -44,7 +43,7 @@ class Zygote:
         theirs.close()
         assert ipc.receive(self._connection)[0]["ready"]
 
-    def run(self, script: pathlib.Path, given: bytes) -> Said:
+    def run(self, script: pathlib.Path, given: bytes) -> Result:
         ipc.send(self._connection, {"kind": "worker"})
         worker = socket.socket(fileno=ipc.receive(self._connection)[1][0])
         pid = ipc.receive(worker)[0]["pid"]
@@ -72,7 +71,7 @@ class Zygote:
         self._process.wait()
 
 
-def plainly(script: pathlib.Path, given: bytes, environment: Mapping[str, str]) -> Said:
+def run_plain(script: pathlib.Path, given: bytes, environment: Mapping[str, str]) -> Result:
     run = subprocess.run(
         [sys.executable, "-u", script],
         input=given,
@@ -128,34 +127,38 @@ print(threading.main_thread().native_id == os.getpid(), threading.main_thread() 
 @pytest.mark.parametrize(
     ("script", "given"),
     [
-        pytest.param(STREAMS, b"", id="streams have the same names, modes and encodings"),
+        pytest.param(STREAMS, b"", id="names, modes and encodings of streams"),
         pytest.param(
             "import os, sys; print('x', end=''); sys.stdout.buffer.write(b'\\xff'); os._exit(3)",
             b"",
-            id="nothing is kept back",
+            id="unflushed output",
         ),
         pytest.param(
             "import sys; print(ascii(sys.stdin.read()), sys.__stdin__.read())", b"\xff\0", id="input that is not UTF-8"
         ),
-        pytest.param("import sys; sys.stdout.close(); sys.exit('a word')", b"", id="closes its output"),
-        pytest.param("import os; os.closerange(0, 100)", b"", id="closes everything"),
-        pytest.param("raise SystemExit((1, 2))", b"", id="ends with an odd code"),
-        pytest.param("class E(Exception):\n def __str__(self): raise OSError\nraise E", b"", id="fails in __str__"),
-        pytest.param("raise ValueError('\\udcff\\0' + 'x' * 3_000_000)", b"", id="says more than anybody reads"),
-        pytest.param("raise ExceptionGroup('many', [ValueError(1), KeyError(2)])", b"", id="a group of exceptions"),
+        pytest.param("import sys; sys.stdout.close(); sys.exit('a word')", b"", id="closes standard output"),
+        pytest.param("import os; os.closerange(0, 100)", b"", id="closes all descriptors"),
+        pytest.param("raise SystemExit((1, 2))", b"", id="exit code that is a tuple"),
+        pytest.param(
+            "class E(Exception):\n def __str__(self): raise OSError\nraise E",
+            b"",
+            id="exception that cannot be printed",
+        ),
+        pytest.param("raise ValueError('\\udcff\\0' + 'x' * 3_000_000)", b"", id="very long message"),
+        pytest.param("raise ExceptionGroup('many', [ValueError(1), KeyError(2)])", b"", id="exception group"),
         pytest.param("import ctypes; ctypes.string_at(0)", b"", id="segmentation fault"),
-        pytest.param("\ufeffprint('a')\r\nif 1:\r\n  print('b')", b"", id="written on Windows"),
-        pytest.param(DAEMONS, b"", id="leaves daemon threads running"),
-        pytest.param("class A:\n def __del__(self): print('let go')\na = A()", b"", id="holds something to its end"),
-        pytest.param(MAIN_THREAD, b"", id="knows its main thread"),
+        pytest.param("\ufeffprint('a')\r\nif 1:\r\n  print('b')", b"", id="BOM and CRLF"),
+        pytest.param(DAEMONS, b"", id="daemon threads at exit"),
+        pytest.param("class A:\n def __del__(self): print('let go')\na = A()", b"", id="destructor at exit"),
+        pytest.param(MAIN_THREAD, b"", id="main thread"),
     ],
 )
-def test_a_forked_worker_does_what_python_does(
+def test_a_forked_script_behaves_as_under_plain_python(
     zygote: Zygote, tmp_path: pathlib.Path, script: str, given: bytes
 ) -> None:
     path = tmp_path / "script.py"
     path.write_bytes(script.encode(errors="surrogatepass"))
-    assert zygote.run(path, given) == plainly(path, given, zygote.environment)
+    assert zygote.run(path, given) == run_plain(path, given, zygote.environment)
 
 
 @pytest.mark.parametrize(
@@ -167,18 +170,19 @@ def test_a_forked_worker_does_what_python_does(
         ("PYTHONWARNINGS=error", "import warnings; warnings.warn('now')"),
         ("LC_ALL=C", "print('\\xfc')"),
     ],
+    ids=lambda value: value.partition("=")[0] if "=" in value and " " not in value else "",
 )
-def test_variables_of_the_interpreter_work(tmp_path: pathlib.Path, variable: str, script: str) -> None:
+def test_variables_of_the_interpreter_take_effect(tmp_path: pathlib.Path, variable: str, script: str) -> None:
     name, _, value = variable.partition("=")
     zygote, path = Zygote({name: value}), tmp_path / "script.py"
     path.write_text(script)
     try:
-        assert zygote.run(path, b"") == plainly(path, b"", zygote.environment)
+        assert zygote.run(path, b"") == run_plain(path, b"", zygote.environment)
     finally:
         zygote.close()
 
 
-def test_a_worker_of_an_agent_under_nohup_does_not_hear_the_hangup(tmp_path: pathlib.Path) -> None:
+def test_a_worker_process_of_an_agent_under_nohup_ignores_sighup(tmp_path: pathlib.Path) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         zygote = Zygote({})
@@ -190,7 +194,7 @@ def test_a_worker_of_an_agent_under_nohup_does_not_hear_the_hangup(tmp_path: pat
     zygote.close()
 
 
-def test_what_is_not_source_is_left_to_a_fresh_interpreter(tmp_path: pathlib.Path) -> None:
+def test_only_source_files_are_forked(tmp_path: pathlib.Path) -> None:
     source, archive, compiled = tmp_path / "__main__.py", tmp_path / "app.pyz", tmp_path / "app.pyc"
     source.write_text("print('here')")
     zipapp.create_archive(tmp_path, archive, filter=lambda path: path == pathlib.Path("__main__.py"))
@@ -208,11 +212,11 @@ print(pathlib.Path("/proc/self/cmdline").read_bytes().rstrip(b"\\0").replace(b"\
 """
 
 
-def test_ps_and_pgrep_find_a_worker_by_its_script(zygote: Zygote, tmp_path: pathlib.Path) -> None:
+def test_ps_and_pgrep_find_a_worker_process_by_its_script(zygote: Zygote, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "script.py"
     path.write_text(SHOWN)
     _, shown, _ = zygote.run(path, b"")
-    assert shown == plainly(path, b"", zygote.environment)[1]
+    assert shown == run_plain(path, b"", zygote.environment)[1]
 
 
 SEMAPHORES = """
@@ -228,13 +232,13 @@ os.killpg(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_killed_worker_leaves_no_semaphore_behind(zygote: Zygote, tmp_path: pathlib.Path) -> None:
-    """DataLoaders that are spawned or come from a fork server make dozens; the agent kills all that a worker
-    started."""
+def test_a_killed_worker_process_leaves_no_semaphore_behind(zygote: Zygote, tmp_path: pathlib.Path) -> None:
+    """DataLoaders that are spawned or come from a fork server create dozens; the agent kills everything that a worker
+    process started."""
     path = tmp_path / "script.py"
     path.write_text(SEMAPHORES)
-    code, said, _ = zygote.run(path, b"")
-    name, tracker = said.decode().split()
+    code, output, _ = zygote.run(path, b"")
+    name, tracker = output.decode().split()
     assert code == -signal.SIGKILL
     eventually(lambda: not pathlib.Path("/dev/shm", f"sem.{name}").exists(), what="the semaphore is removed")
-    eventually(lambda: not lives(int(tracker)), what="the tracker ends by itself")
+    eventually(lambda: not is_alive(int(tracker)), what="the resource tracker ends on its own")

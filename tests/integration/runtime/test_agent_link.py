@@ -1,4 +1,4 @@
-"""What goes between workers and their agent besides progress: plans to the workers, snapshots to the agent and back."""
+"""What worker processes and their agent exchange besides progress: plans, and snapshots of the training state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCRIPT = """
 import json, os, pathlib, sys
 from elasticjob_runtime.training.link import AgentLink
 
-log = (pathlib.Path(sys.argv[1]) / f"{sys.argv[2]}.heard").open("a", buffering=1)
+log = (pathlib.Path(sys.argv[1]) / f"{sys.argv[2]}.log").open("a", buffering=1)
 link = AgentLink()
 kept = link.fetch()
 found = os.pread(kept.fds[0], 100, 0).decode() if kept else ""
@@ -28,13 +28,13 @@ link.follow()
 while True:
     plan = link.next_plan(60.0)
     if plan is not None:
-        said = {"plan": plan["round"], "world": plan["world_size"], "rank": plan["group_rank"]}
-        log.write(json.dumps({"pid": os.getpid(), **said}) + "\\n")
+        received = {"plan": plan["round"], "world": plan["world_size"], "rank": plan["group_rank"]}
+        log.write(json.dumps({"pid": os.getpid(), **received}) + "\\n")
 """
 
 
-def heard(job: Job, member: str) -> list[dict[str, object]]:
-    path = job.directory / f"{member}.heard"
+def lines_of(job: Job, member: str) -> list[dict[str, object]]:
+    path = job.directory / f"{member}.log"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -45,24 +45,29 @@ def start(job: Job, *names: str) -> None:
         job.start(name, "--max-restarts", "3", nnodes="1:2", script=[str(script), str(job.directory), name])
 
 
-def test_the_memory_of_a_killed_worker_is_lost(job: Job) -> None:
+def test_a_restarted_worker_process_gets_the_snapshot_of_the_killed_one(job: Job) -> None:
     start(job, "a")
-    first = eventually(lambda: [line for line in heard(job, "a") if "found" in line], what="the first worker")[0]
+    first = eventually(
+        lambda: [line for line in lines_of(job, "a") if "found" in line], what="the first worker process runs"
+    )[0]
     assert first["found"] == ""
-    eventually(lambda: any("plan" in line for line in heard(job, "a")), what="it has left its snapshot and follows")
+    eventually(
+        lambda: any("plan" in line for line in lines_of(job, "a")),
+        what="the snapshot is kept and the worker process follows plans",
+    )
     os.kill(int(str(first["pid"])), signal.SIGKILL)
     lines = eventually(
-        lambda: [line for line in heard(job, "a") if "found" in line and line["pid"] != first["pid"]], what="the next"
+        lambda: [line for line in lines_of(job, "a") if "found" in line and line["pid"] != first["pid"]],
+        what="the next worker process runs",
     )
     assert (lines[0]["found"], lines[0]["step"]) == ("state of round 1", 7)
 
 
-def test_nobody_near_the_workers_knows_of_plans(job: Job) -> None:
-    """Workers are ended for a new plan, unless they learn to go on under it; whoever follows beside them hears of every
-    one."""
+def test_a_process_that_follows_the_agent_gets_every_plan(job: Job) -> None:
+    """Worker processes are stopped for a new plan; another process of the pod can follow all plans."""
     start(job, "a")
     socket = eventually(
-        lambda: [line["socket"] for line in heard(job, "a") if "socket" in line], what="the worker's agent"
+        lambda: [line["socket"] for line in lines_of(job, "a") if "socket" in line], what="the worker process runs"
     )[0]
     link = AgentLink(str(socket))
     link.follow()
@@ -72,9 +77,9 @@ def test_nobody_near_the_workers_knows_of_plans(job: Job) -> None:
         (1, 1, 0),
         (2, 2, 0),
     ]
-    assert link.fetch() is not None, "and may fetch beside it"
+    assert link.fetch() is not None, "it can fetch the snapshot too"
     link.close()
     eventually(
-        lambda: any(line.get("plan") == 2 and line["rank"] == 1 for line in heard(job, "b")),
-        what="the newcomer knows its place",
+        lambda: any(line.get("plan") == 2 and line["rank"] == 1 for line in lines_of(job, "b")),
+        what="the joiner gets its rank",
     )
