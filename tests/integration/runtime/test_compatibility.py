@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.integration.runtime.standalone import ELASTICRUN, TORCHRUN, Launch
+from tests.integration.runtime.standalone import ELASTICRUN, TORCHRUN, WITHOUT_TORCH, Launch
 
 pytestmark = pytest.mark.torch
 
@@ -155,13 +155,14 @@ def test_a_script_may_exec_another_program(launch: Launch) -> None:
     run = launch(
         "import os, sys\n"
         "if len(sys.argv) == 1: os.execv(sys.executable, [sys.executable, __file__, os.environ['RANK']])\n"
-        "print('became', sys.argv[1])\n"
+        "print('became', sys.argv[1])\n",
+        WITHOUT_TORCH,
     )
     assert run.exit_code() == 0, run.output
     assert "became 0" in run.output
 
 
-@pytest.mark.parametrize("flags", [(), ("--start-method=spawn",)], ids=["zygote", "spawn"])
+@pytest.mark.parametrize("flags", [(WITHOUT_TORCH,), ("--start-method=spawn",)], ids=["zygote", "spawn"])
 def test_a_script_reads_standard_input(launch: Launch, flags: Sequence[str]) -> None:
     run = launch("import sys\nprint('read', sys.stdin.read())", *flags, stdin="a question")
     assert run.exit_code() == 0, run.output

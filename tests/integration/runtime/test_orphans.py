@@ -18,8 +18,6 @@ import pytest
 from hack.support import eventually
 from tests.integration.runtime.agents import SOURCE, is_alive
 
-pytestmark = pytest.mark.torch
-
 SCRIPT = """
 import json, multiprocessing, os, subprocess, sys, time
 
@@ -115,7 +113,10 @@ class Run:
         eventually(lambda: not self.temporary, 30, 0.1, "its temporary directory is removed")
 
 
-@pytest.fixture(params=["zygote", "spawn"])
+START_METHODS = {"zygote": ["--start-method=zygote", "--preload=json"], "spawn": ["--start-method=spawn"]}
+
+
+@pytest.fixture(params=START_METHODS)
 def run(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> Iterator[Run]:
     (tmp_path / "train.py").write_text(SCRIPT)
     scratch = pathlib.Path(tempfile.mkdtemp(dir="/tmp"))  # a short name
@@ -123,7 +124,7 @@ def run(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> Iterator[Run]
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "TMPDIR": str(scratch)}
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, f"--start-method={request.param}", "train.py"],
+            [*command, *START_METHODS[request.param], "train.py"],
             cwd=tmp_path,
             env=environment,
             stdin=subprocess.DEVNULL,

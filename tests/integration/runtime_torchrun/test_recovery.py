@@ -41,7 +41,7 @@ def test_training_recovers_from_a_crash_even_of_the_master_stores_process(jobs: 
 
 
 def test_training_continues_while_agents_are_killed_leave_and_join(jobs: Jobs) -> None:
-    """torchrun notices a lost node after 15 s and then waits for a last call; it ignores SIGTERM; at the end of the job,
+    """torchrun notices a lost node after 15 s and then waits for a last call; it ignores SIGTERM; at the end, the
     others get a RendezvousClosedError and the spare an AttributeError."""
     job = jobs("1:2")
     agents = {name: job.start(name) for name in "ab"}
