@@ -181,7 +181,7 @@ def test_a_template_that_makes_no_valid_pod_is_rejected_before_a_pod_is_created(
     """By the dry run with which the operator checks a template before it accepts the job."""
     job = empty.try_to_create(changed(case.changes))
     try:
-        message = empty.ask_for_pod(worker_pod(job, index=0, run=1, endpoint="etcd:2379"))
+        message = empty.try_to_create_pod(worker_pod(job, index=0, run=1, endpoint="etcd:2379"))
     except InvalidTemplateError as error:
         message = str(error)
     for words in case.words:
@@ -191,4 +191,4 @@ def test_a_template_that_makes_no_valid_pod_is_rejected_before_a_pod_is_created(
 def test_a_pod_in_the_host_network_resolves_the_clusters_services(empty: Cluster) -> None:
     pod = worker_pod(empty.try_to_create(changed({f"{POD}.hostNetwork": True})), index=0, run=1, endpoint="etcd:2379")
     assert pod["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
-    assert empty.ask_for_pod(pod) == ""
+    assert empty.try_to_create_pod(pod) == ""
