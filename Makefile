@@ -60,7 +60,8 @@ check: setup ## format, lint, types, layers, words, docs, generated files, workf
 	$(BIN)/python -m hack.release version
 	go -C hack/checks tool actionlint -shellcheck= -pyflakes= $(CURDIR)/.github/workflows/*.yaml
 	$(BIN)/python -m hack.cluster helm lint --strict --kube-version 1.36 charts/elasticjob
-generate: setup ## generate CRD and chart files from the models
+generate: setup ## generate CRD and chart files from the models, and the docs' table of flags
 	$(BIN)/python -m elasticjob_operator.api.crd.generate
+	$(BIN)/python -m hack.checks.flags
 
 .PHONY: help setup release quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check generate

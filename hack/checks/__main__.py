@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from hack.checks import commands, links, words
+from hack.checks import commands, flags, links, words
 from hack.checks.pages import Problem, texts, tracked
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +21,7 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
     content = dict(texts(root, sorted(files)))
     pages = {path: text for path, text in content.items() if path.endswith(".md")}
     targets = commands.targets(content["Makefile"])
-    flags = commands.elasticrun_flags()
+    known_flags = commands.elasticrun_flags()
     (version,) = yaml.safe_load(CRD.read_text(encoding="utf-8"))["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]
     for path, text in content.items():
@@ -33,7 +33,8 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
         yield from links.missing_files(page, text, files)
         yield from commands.missing_targets(page, text, targets)
         yield from commands.missing_modules(page, text, files)
-        yield from commands.missing_flags(page, text, flags)
+        yield from commands.missing_flags(page, text, known_flags)
+        yield from flags.outdated(page, text)
         yield from commands.wrong_manifests(page, text, schema)
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from elasticjob_runtime.cli.arguments import OUR_FLAGS, build_parser
+from elasticjob_runtime.cli.arguments import build_parser
+from elasticjob_runtime.cli.own_flags import OWN_FLAGS
 
 pytestmark = pytest.mark.torch
 
@@ -82,7 +83,7 @@ def test_every_flag_of_torchrun_is_there_and_means_the_same() -> None:
 
 def test_flags_of_our_own_are_those_we_take_out_before_handing_over_to_torchrun() -> None:
     extra = actions(build_parser()).keys() - actions(torch_parser()).keys()
-    assert {f"--{name.replace('_', '-')}" for name in extra} == set(OUR_FLAGS)
+    assert {f"--{name.replace('_', '-')}" for name in extra} == {flag.name for flag in OWN_FLAGS}
 
 
 def test_positional_arguments_come_in_the_same_order() -> None:

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from elasticjob_runtime.cli import main, options
-from elasticjob_runtime.cli.arguments import build_parser, comma_separated, parse_pairs
+from elasticjob_runtime.cli import main, options, rendezvous_flags, script
+from elasticjob_runtime.cli.arguments import build_parser, comma_separated
+from elasticjob_runtime.cli.rendezvous_flags import parse_pairs
+from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import Env, ExitCode
 from elasticjob_runtime.rendezvous.config import RendezvousConf
 
@@ -139,7 +141,7 @@ def test_a_wrong_flag_is_in_the_pods_termination_message(monkeypatch: pytest.Mon
 
 
 def test_debug_shows_where_it_came_from() -> None:
-    with pytest.raises(options.UsageError):
+    with pytest.raises(UsageError):
         main([*ETCD, "--debug", "nowhere.py"])
 
 
@@ -149,7 +151,7 @@ def test_nnodes(text: str, expected: tuple[int, int]) -> None:
 
 
 def test_rdzv_conf() -> None:
-    conf = options.rendezvous_conf(
+    conf = rendezvous_flags.rendezvous_conf(
         "prefix=/team,lease_ttl=10,join_timeout=50,start_grace=0,join_delay=3,user=me,password=p=q,timeout=900"
     )
     assert (conf.prefix, conf.lease_ttl, conf.join_timeout, conf.start_grace, conf.join_delay) == (
@@ -163,11 +165,14 @@ def test_rdzv_conf() -> None:
 
 
 def test_rdzv_conf_has_defaults() -> None:
-    assert options.rendezvous_conf("") == RendezvousConf()
+    assert rendezvous_flags.rendezvous_conf("") == RendezvousConf()
 
 
 def test_keys_of_torchs_backends_are_taken_and_mean_nothing() -> None:
-    assert options.rendezvous_conf("last_call_timeout=30,close_timeout=1,keep_alive_interval=5") == RendezvousConf()
+    assert (
+        rendezvous_flags.rendezvous_conf("last_call_timeout=30,close_timeout=1,keep_alive_interval=5")
+        == RendezvousConf()
+    )
 
 
 def test_nproc_per_node() -> None:
@@ -183,19 +188,19 @@ def test_auto_is_the_cpus_where_there_is_no_accelerator(monkeypatch: pytest.Monk
 def test_commands() -> None:
     Path("package").mkdir()
     parse = build_parser().parse_args
-    python = options.command(parse(["train.py", "--lr", "3"]))
+    python = script.command(parse(["train.py", "--lr", "3"]))
     assert python.for_rank(0)[1:] == ["-u", "train.py", "--lr", "3"]
-    module = options.command(parse(["-m", "package.train", "x"]))
+    module = script.command(parse(["-m", "package.train", "x"]))
     assert module.for_rank(0)[1:] == ["-u", "-m", "package.train", "x"]
-    program = options.command(parse(["--no-python", "sh", "-c", "echo ${local_rank}"]))
+    program = script.command(parse(["--no-python", "sh", "-c", "echo ${local_rank}"]))
     assert program.for_rank(3) == ["sh", "-c", "echo 3"]
 
 
 def test_a_script_of_ones_own_that_may_be_executed(tmp_path: Path) -> None:
-    script = tmp_path / "train.sh"
-    script.write_text("#!/bin/sh\n")
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    assert options.command(build_parser().parse_args(["--no-python", "./train.sh"])).for_rank(0) == ["./train.sh"]
+    path = tmp_path / "train.sh"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    assert script.command(build_parser().parse_args(["--no-python", "./train.sh"])).for_rank(0) == ["./train.sh"]
 
 
 def test_log_settings() -> None:
@@ -216,11 +221,11 @@ def test_a_member_is_called_as_the_operator_says_or_by_its_host() -> None:
 def test_only_the_zygote_preloads() -> None:
     parse = build_parser().parse_args
     plain = parse(["--start-method=spawn", "train.py"])
-    assert options.preload(plain, options.command(plain)) is None
+    assert script.preload(plain, script.command(plain)) is None
     forked = parse(["--preload=numpy,auto", "train.py"])
-    assert options.preload(forked, options.command(forked)) == ["numpy", "auto"]
+    assert script.preload(forked, script.command(forked)) == ["numpy", "auto"]
     program = parse(["--no-python", "sh"])
-    assert options.preload(program, options.command(program)) is None
+    assert script.preload(program, script.command(program)) is None
 
 
 @pytest.mark.parametrize(

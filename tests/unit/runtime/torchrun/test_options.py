@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import pytest
-from elasticjob_runtime.cli.options import UsageError
+from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import DEFAULT_PREFIX
 from elasticjob_runtime.etcd import Endpoint
 from elasticjob_runtime.rendezvous.config import MemberConfig

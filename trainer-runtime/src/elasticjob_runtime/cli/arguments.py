@@ -1,4 +1,4 @@
-"""torchrun's command line, flag by flag, and the flags that only elasticrun has.
+"""The parser of elasticrun: torchrun's command line, flag by flag, and elasticrun's own flags (own_flags.py).
 
 Source: torch/distributed/run.py (`get_args_parser`) and argparse_util.py of torch 2.15. Every flag can also be set as
 `PET_<FLAG>` in the environment. A test compares this parser with that of the installed torch.
@@ -8,34 +8,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from elasticjob_runtime.agent import termination
-from elasticjob_runtime.contract import Env
-
-OUR_FLAGS = {
-    "--events": 1,
-    "--preload": 1,
-    "--metrics-port": 1,
-    "--port-range": 1,
-    "--max-stalled-restarts": 1,
-    "--hang-factor": 1,
-    "--debug": 0,
-}
-"""Flags that torchrun does not have, with the number of their arguments."""
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A suggestion to append to an error message; empty if no word is similar.
-
-    >>> did_you_mean("lease_tl", ["lease_ttl", "prefix"])
-    ' (did you mean lease_ttl?)'
-    """
-    import difflib  # only after a mistake: it costs 10 ms
-
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.75)
-    return f" (did you mean {near[0]}?)" if near else ""
+from elasticjob_runtime.cli.own_flags import OWN_FLAGS
+from elasticjob_runtime.cli.usage import did_you_mean
 
 
 class _Parser(argparse.ArgumentParser):
@@ -234,52 +212,32 @@ def _static_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _own_flags(parser: argparse.ArgumentParser) -> None:
-    ours = parser.add_argument_group("elasticrun only")
-    ours.add_argument(
-        "--events",
-        action=_Env,
-        type=str,
-        default=None,
-        help="File for the event log: every phase of every change, as JSON lines.",
-    )
-    ours.add_argument(
-        "--preload", action=_Env, type=str, default="auto",
-        help="Modules for the zygote to import, separated by commas; auto: what the script imports.",
-    )  # fmt: skip
-    ours.add_argument(
-        "--metrics-port", "--metrics_port", action=_Env, type=int, default=os.environ.get(Env.METRICS_PORT) or 0,
-        help="TCP port for Prometheus metrics (GET /metrics); 0: none.",
-    )  # fmt: skip
-    ours.add_argument(
-        "--port-range", "--port_range", action=_Env, type=str, default=None,
-        help="Range of TCP ports to listen on, LOW-HIGH (default: any). An agent uses five; allow ten for each agent "
-            "on a host.",
-    )  # fmt: skip
-    ours.add_argument(
-        "--max-stalled-restarts", "--max_stalled_restarts", action=_Env, type=int, default=None,
-        help="Consecutive restarts without progress after which the job fails; 0: no limit (default: 5 if the script "
-            "reports steps, else 0).",
-    )  # fmt: skip
-    ours.add_argument(
-        "--hang-factor", "--hang_factor", action=_Env, type=float, default=0.0,
-        help="Treat workers as failed if they report no step for this many times the median; 0: never.",
-    )  # fmt: skip
-    ours.add_argument("--debug", action=_EnvFlag, help="Show tracebacks and the details of the rendezvous.")
+    group = parser.add_argument_group("elasticrun only")
+    for flag in OWN_FLAGS:
+        names = list(dict.fromkeys((flag.name, f"--{flag.dest}")))
+        if flag.value:
+            default = os.environ.get(flag.variable) or flag.default
+            group.add_argument(
+                *names, action=_Env, type=flag.convert, default=default, metavar=flag.value, help=flag.help
+            )
+        else:
+            group.add_argument(*names, action=_EnvFlag, help=flag.help)
 
 
-def without_our_flags(arguments: Sequence[str], script: int) -> list[str]:
+def without_own_flags(arguments: Sequence[str], script: int) -> list[str]:
     """Removes the flags that torchrun does not have from `arguments`, which our parser has accepted.
 
     `script`: index of the script in `arguments`. Everything after it belongs to the script.
     """
     result: list[str] = []
+    own = {flag.name: flag.arguments for flag in OWN_FLAGS}
     rest = list(arguments[:script])
     while rest:
         argument = rest.pop(0)
         name, equals, value = argument.partition("=")
         follows = 0 if equals else 1
-        if (flag := _meant(name, OUR_FLAGS)) is not None:
-            del rest[: OUR_FLAGS[flag] * follows]
+        if (flag := _meant(name, own)) is not None:
+            del rest[: own[flag] * follows]
         elif _meant(name, ["--start-method"]) and "zygote" in (value, *rest[:follows]):
             del rest[:follows]  # torchrun has no zygote; it is our default
         else:
@@ -291,14 +249,3 @@ def _meant(name: str, flags: Iterable[str]) -> str | None:
     """The flag of `flags` that argparse recognises in `name`, which may be an unambiguous abbreviation."""
     given = name.replace("_", "-")
     return next((flag for flag in flags if given.startswith("--") and len(given) > 2 and flag.startswith(given)), None)
-
-
-def parse_pairs(text: str) -> Mapping[str, str]:
-    """Parses --rdzv-conf: `key=value,key=value`. Raises ValueError if a part is not of this form."""
-    pairs: dict[str, str] = {}
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
-        key, separator, value = part.partition("=")
-        if not separator or not key.strip() or not value.strip():
-            raise ValueError(f"--rdzv-conf: {part!r} is not of the form key=value")
-        pairs[key.strip()] = value.strip()
-    return pairs

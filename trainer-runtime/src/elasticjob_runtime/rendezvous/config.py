@@ -26,9 +26,23 @@ SHORT_JOIN_TIMEOUT = 10.0
 """s. If the join timeout is shorter, a store call gets half of it, so that an error can still be reported in time."""
 
 
-def _default(rule: type[Any], field: str) -> float:
-    default: Any = next(each.default for each in dataclasses.fields(rule) if each.name == field)
-    return float(default)
+def default_of(settings: type[Any], field: str) -> Any:
+    """The default of one field of a dataclass.
+
+    >>> default_of(HangLimits, "least")
+    30.0
+    """
+    return next(each.default for each in dataclasses.fields(settings) if each.name == field)
+
+
+_DEFAULT_OF_FIELD: Any = object()
+
+
+def _sets(settings: type[Any], field: str, default: float = _DEFAULT_OF_FIELD) -> Any:
+    """A key of --rdzv-conf that sets one field of a decision rule's settings, and has its default unless `default` is
+    given."""
+    value = default_of(settings, field) if default is _DEFAULT_OF_FIELD else default
+    return dataclasses.field(default=value, metadata={"sets": (settings, field)})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,18 +55,23 @@ class RendezvousConf:
     """The time after which a silent member is removed; at least MIN_LEASE_TTL."""
     join_timeout: float = 600.0
     """The time to reach the store and get into a plan before the member gives up."""
-    start_grace: float = _default(MemberSettings, "start_grace")
-    join_delay: float = _default(MemberSettings, "join_delay")
+    start_grace: float = _sets(MemberSettings, "start_grace")
+    join_delay: float = _sets(MemberSettings, "join_delay")
     port_range: PortRange | None = None
     """TCP ports to listen on; None: any."""
-    restart_backoff: float = 1.0
+    restart_backoff: float = _sets(CrashLimits, "backoff", 1.0)
     """The delay before the fourth restart after the same crash without progress; doubles with each further one. 0: no
     delay. For elasticrun only: torchrun counts restarts itself, so the rule is off there (CrashLimits.backoff)."""
-    restart_backoff_max: float = _default(CrashLimits, "backoff_max")
-    stable_time: float = _default(CrashLimits, "stable_time")
-    hang_min: float = _default(HangLimits, "least")
+    restart_backoff_max: float = _sets(CrashLimits, "backoff_max")
+    stable_time: float = _sets(CrashLimits, "stable_time")
+    hang_min: float = _sets(HangLimits, "least")
     connection: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The keys that configure the connection to etcd (etcd.CONF_KEYS)."""
+
+    def values_for(self, settings: type[Any]) -> dict[str, Any]:
+        """The fields of `settings` that keys set, by name."""
+        targets = {each.name: each.metadata["sets"] for each in dataclasses.fields(self) if "sets" in each.metadata}
+        return {field: getattr(self, name) for name, (owner, field) in targets.items() if owner is settings}
 
 
 RENDEZVOUS_KEYS = frozenset(field.name for field in dataclasses.fields(RendezvousConf)) - {"connection"}

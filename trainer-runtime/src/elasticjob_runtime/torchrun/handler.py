@@ -31,7 +31,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 
-from elasticjob_runtime.cli.options import UsageError
+from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import MAX_RESTARTS_EXCEEDED, Env, ExitCode, FailureValue, OutcomeState, OutcomeValue
 from elasticjob_runtime.etcd import Store
 from elasticjob_runtime.membership.view import Plan

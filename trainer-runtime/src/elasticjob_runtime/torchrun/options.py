@@ -10,8 +10,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from elasticjob_runtime.cli import options
-from elasticjob_runtime.cli.options import UsageError, member_id, rendezvous_conf
+from elasticjob_runtime.cli import rendezvous_flags
+from elasticjob_runtime.cli.options import member_id
+from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.etcd import CONF_KEYS, Endpoint, EtcdClient, connect
 from elasticjob_runtime.membership.view import MemberSettings
@@ -29,7 +30,7 @@ def read_conf(config: Mapping[str, Any]) -> RendezvousConf:
     """Reads --rdzv-conf as torch has parsed it."""
     connection = {key: str(value) for key, value in config.items() if key in CONF_KEYS}
     rest = ",".join(f"{key}={value}" for key, value in config.items() if key not in CONF_KEYS)
-    return dataclasses.replace(rendezvous_conf(rest), connection=connection)
+    return dataclasses.replace(rendezvous_flags.rendezvous_conf(rest), connection=connection)
 
 
 def open_store(endpoint: str, conf: RendezvousConf) -> EtcdClient:
@@ -53,7 +54,7 @@ def member_config(
     environment: Mapping[str, str] = os.environ,
 ) -> MemberConfig:
     """`least`, `most`: the two numbers of --nnodes."""
-    run_id = options.run_id(run_id, conf.prefix, several=most > 1)
+    run_id = rendezvous_flags.run_id(run_id, conf.prefix, several=most > 1)
     return MemberConfig(
         settings=MemberSettings(
             me=member_id(environment),
@@ -62,11 +63,10 @@ def member_config(
             min=least,
             max=most,
             max_restarts=sys.maxsize,  # each torch agent counts its own restarts
-            start_grace=conf.start_grace,
-            join_delay=conf.join_delay,
+            **conf.values_for(MemberSettings),
         ),
         keys=Keys(conf.prefix, run_id),
-        address=options.address(local_addr, environment, endpoints, several=most > 1),
+        address=rendezvous_flags.address(local_addr, environment, endpoints, several=most > 1),
         port_range=conf.port_range,
         lease_ttl=conf.lease_ttl,
         join_timeout=conf.join_timeout,

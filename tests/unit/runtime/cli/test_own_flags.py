@@ -1,0 +1,50 @@
+"""Every flag that only elasticrun has is declared once, and reaches the setting that its declaration names."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from elasticjob_runtime.cli.arguments import build_parser
+from elasticjob_runtime.cli.own_flags import OWN_FLAGS, Flag, settings_from_flags
+from elasticjob_runtime.cli.usage import UsageError
+from elasticjob_runtime.contract import Env
+from elasticjob_runtime.membership.crash_loop import CrashLimits
+from elasticjob_runtime.membership.hang import HangLimits
+
+SETTING = [pytest.param(flag, id=flag.name) for flag in OWN_FLAGS if flag.sets is not None]
+
+
+@pytest.mark.parametrize("flag", SETTING)
+def test_a_flag_names_a_field_that_exists_and_has_a_valid_default(flag: Flag) -> None:
+    assert flag.sets is not None
+    settings, field = flag.sets
+    assert field in {each.name for each in dataclasses.fields(settings)}
+    assert flag.check(flag.default) == ""
+    assert settings_from_flags(build_parser().parse_args(["train.py"]), settings)[field] == flag.default
+
+
+@pytest.mark.parametrize(
+    ("line", "settings", "values"),
+    [
+        ("--hang-factor=20", HangLimits, {"factor": 20.0}),
+        ("--hang_factor 1", HangLimits, {"factor": 1.0}),
+        ("--max-stalled-restarts=0", CrashLimits, {"max_stalled": 0}),
+        ("", CrashLimits, {"max_stalled": None}),
+    ],
+)
+def test_a_flag_sets_its_field(line: str, settings: type, values: dict[str, object]) -> None:
+    assert settings_from_flags(build_parser().parse_args([*line.split(), "train.py"]), settings) == values
+
+
+def test_an_invalid_value_is_reported_with_its_flag() -> None:
+    args = build_parser().parse_args(["--hang-factor=0.5", "train.py"])
+    with pytest.raises(UsageError, match=r"^--hang-factor=0.5: must be 1 or more, or 0"):
+        settings_from_flags(args, HangLimits)
+
+
+def test_the_metrics_port_is_also_read_from_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(Env.METRICS_PORT, "9400")
+    assert build_parser().parse_args(["train.py"]).metrics_port == 9400
+    monkeypatch.setenv("PET_METRICS_PORT", "9500")
+    assert build_parser().parse_args(["train.py"]).metrics_port == 9500

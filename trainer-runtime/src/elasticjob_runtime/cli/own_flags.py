@@ -1,0 +1,145 @@
+"""The flags that torchrun does not have, each declared once: its name, type, default, help, reference and the setting
+that it sets.
+
+`PET_<FLAG>`, the handover to torchrun and the table in docs/elasticrun.md (`make generate`) follow from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from elasticjob_runtime.cli.usage import UsageError
+from elasticjob_runtime.contract import Env
+from elasticjob_runtime.membership.crash_loop import DEFAULT_STALLED_RESTARTS, CrashLimits
+from elasticjob_runtime.membership.hang import HangLimits
+from elasticjob_runtime.rendezvous.config import default_of
+
+Check: TypeAlias = Callable[[Any], str]
+"""Returns what is wrong with a value, as in `must be 0 or more`; empty: nothing."""
+
+
+def at_least_0(value: float | None) -> str:
+    return "" if value is None or value >= 0 else "must be 0 or more"
+
+
+def factor_or_0(value: float) -> str:
+    valid = math.isfinite(value) and (value == 0 or value >= 1)
+    return "" if valid else "must be 1 or more, or 0 to disable hang detection"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flag:
+    """One flag."""
+
+    name: str
+    value: str = ""
+    """The name of its value, for people; empty: the flag is a switch."""
+    convert: Callable[[str], Any] = str
+    default: Any = None
+    variable: str = ""
+    """An environment variable that replaces the default, besides PET_<FLAG>."""
+    help: str
+    """For --help."""
+    docs: str
+    """For docs/elasticrun.md, in Markdown."""
+    sets: tuple[type, str] | None = None
+    """The dataclass of settings, and its field; None: the flag is read where it is used in cli/."""
+    check: Check = lambda _value: ""
+
+    @property
+    def dest(self) -> str:
+        return self.name.removeprefix("--").replace("-", "_")
+
+    @property
+    def arguments(self) -> int:
+        return 1 if self.value else 0
+
+
+OWN_FLAGS = (
+    Flag(
+        name="--preload",
+        value="MODULES",
+        default="auto",
+        help="Modules for the zygote to import, separated by commas; auto: what the script imports.",
+        docs="further modules for the process that forks the workers, separated by commas. `auto` (default): what the "
+        "script imports, from site-packages only, learned in the first seconds of a run and passed on to members that "
+        "join later. A module that cannot be shared (it starts threads or processes, touches a GPU, opens a connection "
+        "or creates a semaphore) is left out, and the log names it. A module that reads `RANK` or similar variables is "
+        "imported by each waiting worker, for the rank it will have",
+    ),
+    Flag(
+        name="--events",
+        value="FILE",
+        help="File for the event log: every phase of every change, as JSON lines.",
+        docs="writes every phase of every change as JSON lines (see [Events](#events))",
+    ),
+    Flag(
+        name="--metrics-port",
+        value="PORT",
+        convert=int,
+        default=0,
+        variable=Env.METRICS_PORT,
+        help="TCP port for Prometheus metrics (GET /metrics); 0: none.",
+        docs=f"serves Prometheus metrics at `/metrics`; 0 (default): none. Also `{Env.METRICS_PORT}` "
+        "(see [Metrics](#metrics))",
+    ),
+    Flag(
+        name="--port-range",
+        value="LOW-HIGH",
+        help="Range of TCP ports to listen on, LOW-HIGH (default: any). An agent uses five; allow ten for each agent "
+        "on a host.",
+        docs="TCP ports that the agent listens on (see [What listens](#what-listens)). Default: any. Same as "
+        "`--rdzv-conf port_range=`",
+    ),
+    Flag(
+        name="--max-stalled-restarts",
+        value="N",
+        convert=int,
+        help="Consecutive restarts without progress after which the job fails; 0: no limit (default: "
+        f"{DEFAULT_STALLED_RESTARTS} if the script reports steps, else 0).",
+        docs="consecutive restarts without progress after which the job fails; 0: no limit. Default: "
+        f"{DEFAULT_STALLED_RESTARTS} if the script reports steps, else 0",
+        sets=(CrashLimits, "max_stalled"),
+        check=at_least_0,
+    ),
+    Flag(
+        name="--hang-factor",
+        value="K",
+        convert=float,
+        default=default_of(HangLimits, "factor"),
+        help="Treat workers as failed if they report no step for this many times the median; 0: never.",
+        docs="treats workers as failed if they report no step for K times the median, except during pauses that they "
+        f"announce; 0: never. Default: {default_of(HangLimits, 'factor'):g}",
+        sets=(HangLimits, "factor"),
+        check=factor_or_0,
+    ),
+    Flag(
+        name="--debug",
+        help="Show tracebacks and the details of the rendezvous.",
+        docs="shows tracebacks and the details of the rendezvous",
+    ),
+)
+
+
+def settings_from_flags(args: argparse.Namespace, settings: type) -> dict[str, Any]:
+    """The fields of `settings` that own flags set, by name. Raises UsageError."""
+    values: dict[str, Any] = {}
+    for flag in OWN_FLAGS:
+        if flag.sets is None or flag.sets[0] is not settings:
+            continue
+        value = getattr(args, flag.dest)
+        if wrong := flag.check(value):
+            text = f"{value:g}" if isinstance(value, float) else value
+            raise UsageError(f"{flag.name}={text}: {wrong}")
+        values[flag.sets[1]] = value
+    return values
+
+
+def reference() -> str:
+    """The table of docs/elasticrun.md."""
+    rows = [f"| `{' '.join(filter(None, (flag.name, flag.value)))}` | {flag.docs} |" for flag in OWN_FLAGS]
+    return "\n".join(["| flag | meaning |", "|---|---|", *rows]) + "\n"
