@@ -34,7 +34,8 @@ def test_a_flag_names_a_field_that_exists_and_has_a_valid_default(flag: Flag) ->
     ],
 )
 def test_a_flag_sets_its_field(line: str, settings: type, values: dict[str, object]) -> None:
-    assert settings_from_flags(build_parser().parse_args([*line.split(), "train.py"]), settings) == values
+    found = settings_from_flags(build_parser().parse_args([*line.split(), "train.py"]), settings)
+    assert values.items() <= found.items()
 
 
 def test_an_invalid_value_is_reported_with_its_flag() -> None:
