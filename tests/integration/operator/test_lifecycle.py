@@ -13,6 +13,9 @@ from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
+from tests.integration.operator.shared import operator
+
+__all__ = ["operator"]
 
 
 def test_a_job_without_an_endpoint_gets_pods_services_and_an_etcd(

@@ -1,4 +1,4 @@
-"""Nodes that are silent, say that they are not ready, or come back: what becomes of the pods on them."""
+"""Nodes that are silent, say that they are not ready, come back, or keep a pod: what becomes of the pods on them."""
 
 from __future__ import annotations
 
@@ -95,3 +95,20 @@ def test_operator_that_starts_hears_kubelets_first(
     start_operator(ELASTICJOB_NODE_SETTLE_SECONDS="3600", ELASTICJOB_NODE_LOST_SECONDS="0")
     looked(ns)
     assert uid_of(ns, WORKER) == before
+
+
+def test_a_pod_stuck_on_a_ready_node_is_deleted_by_force_in_the_end(
+    ns: Namespace, start_operator: Callable[..., Operator], submit: Callable[..., str], nodes: tuple[str, str]
+) -> None:
+    """A volume that does not unmount, say."""
+    start_operator(ELASTICJOB_STUCK_SECONDS="2")
+    submit(replicas=2)
+    eventually(lambda: len(ns.workers()) == 2, what="the pods")
+    for name in ns.workers():
+        ns.run(name, nodes[0])
+    before = uid_of(ns, "digits-worker-1")
+    ns.delete("pods", "digits-worker-1", gracePeriodSeconds=1)
+    successor(ns, "digits-worker-1", before)
+    assert ns.status("digits")["restarts"]["total"] == 0
+    words = f"Deleted digits-worker-1: stuck in Terminating on node {nodes[0]}"
+    eventually(lambda: words in [each["message"] for each in ns.events("digits")], what="the operator says so")

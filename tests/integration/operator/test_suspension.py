@@ -8,6 +8,9 @@ from hack.support import eventually
 from tests.integration.operator.kube import Json, Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
+from tests.integration.operator.shared import operator
+
+__all__ = ["operator"]
 
 
 def change(ns: Namespace, spec: Json) -> None:

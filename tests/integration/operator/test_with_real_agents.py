@@ -16,6 +16,9 @@ from hack.support import eventually
 from tests.integration.operator.kube import Namespace
 from tests.integration.operator.kubelet import Kubelet
 from tests.integration.operator.process import Operator
+from tests.integration.operator.shared import operator
+
+__all__ = ["operator"]
 
 SCRIPT = """
 import pathlib, sys, time

@@ -12,6 +12,9 @@ from tests.integration.operator.conftest import rfc3339
 from tests.integration.operator.kube import Json, Namespace
 from tests.integration.operator.process import Operator
 from tests.integration.operator.rendezvous import Agents
+from tests.integration.operator.shared import operator
+
+__all__ = ["operator"]
 
 
 @pytest.fixture
@@ -183,23 +186,6 @@ def test_a_rejected_autoscaler_is_shown_and_delays_no_worker_pod(
     before = uid_of(ns, "digits-worker-0")
     ns.delete("pods", "digits-worker-0")
     successor(ns, "digits-worker-0", before)
-
-
-def test_a_pod_stuck_on_a_ready_node_is_deleted_by_force_in_the_end(
-    ns: Namespace, start_operator: Callable[..., Operator], submit: Callable[..., str], nodes: tuple[str, str]
-) -> None:
-    """A volume that does not unmount, say."""
-    start_operator(ELASTICJOB_STUCK_SECONDS="2")
-    submit(replicas=2)
-    eventually(lambda: len(ns.workers()) == 2, what="the pods")
-    for name in ns.workers():
-        ns.run(name, nodes[0])
-    before = uid_of(ns, "digits-worker-1")
-    ns.delete("pods", "digits-worker-1", gracePeriodSeconds=1)
-    successor(ns, "digits-worker-1", before)
-    assert ns.status("digits")["restarts"]["total"] == 0
-    words = f"Deleted digits-worker-1: stuck in Terminating on node {nodes[0]}"
-    eventually(lambda: words in [each["message"] for each in ns.events("digits")], what="the operator says so")
 
 
 def test_a_foreign_service_of_the_same_name_is_not_touched(
