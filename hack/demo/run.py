@@ -31,7 +31,7 @@ DEFAULT_STEPS = 600
 def set_up(driver: ClusterDriver) -> None:
     """Starts the cluster and builds the images in parallel, then loads the images and installs the chart."""
     images: dict[str, Path] = {}
-    concurrently(driver.up, lambda: images.update(build(["operator", "trainer"])))
+    concurrently(driver.up, lambda: images.update(build(["operator", "runtime", "trainer"])))
     driver.load_images(images)
     with Steps() as steps, steps.step("Install the chart with Helm", "the operator and the ElasticJob CRD", 5):
         install_chart(driver, images)

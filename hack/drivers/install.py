@@ -15,9 +15,11 @@ CHART = ROOT / "charts" / "elasticjob"
 
 
 def chart_values(driver: ClusterDriver, images: Mapping[str, Path]) -> dict[str, str]:
-    """The chart's values for this cluster: our image as the cluster knows it, and the etcd it has."""
+    """The chart's values for this cluster: our images as the cluster knows them, and the etcd it has."""
     repository, _, tag = driver.image("operator").rpartition(":")
     values = {"image.repository": repository, "image.tag": tag, "image.pullPolicy": driver.pull_policy}
+    repository, _, tag = driver.image("runtime").rpartition(":")
+    values |= {"runtime.repository": repository, "runtime.tag": tag, "runtime.pullPolicy": driver.pull_policy}
     if driver.etcd_image:
         values["etcdImage"] = driver.etcd_image
     if "operator" in images:

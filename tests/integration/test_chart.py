@@ -27,6 +27,8 @@ def test_the_chart_contains_the_generated_crd() -> None:
 INVALID_VALUES = {
     "rendezvous.endpoint=http://etcd:2379": "/rendezvous/endpoint",
     "replicaCount=9": "/replicaCount",
+    "runtime.digest=latest": "/runtime/digest",
+    "runtime.pullPolicy=Sometimes": "/runtime/pullPolicy",
     "leaderElection.leaseSeconds=1": "/leaderElection/leaseSeconds",
     "metrics.serviceMonitor.interval=often": "/metrics/serviceMonitor/interval",
     "logging.format=xml": "/logging/format",
@@ -57,6 +59,8 @@ def test_values_reach_the_operator() -> None:
         each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in container["env"]
     } == {
         "ELASTICJOB_ETCD_IMAGE": "own/etcd:1",
+        "ELASTICJOB_RUNTIME_IMAGE": "elasticjob-runtime:0.1.0",
+        "ELASTICJOB_RUNTIME_PULL_POLICY": "IfNotPresent",
         "ELASTICJOB_RENDEZVOUS_ENDPOINT": "etcd:2379",
         "ELASTICJOB_WATCH_NAMESPACES": "a,b",
         "ELASTICJOB_ETCD_POD": '{"imagePullSecrets":[],"nodeSelector":{},"priorityClassName":"","tolerations":[]}',
@@ -69,6 +73,23 @@ def test_values_reach_the_operator() -> None:
         "ELASTICJOB_LEASE_IDENTITY": "metadata.name",
         "ELASTICJOB_LEASE_SECONDS": "10",
     }
+
+
+@pytest.mark.parametrize(
+    ("settings", "image"),
+    [
+        (("runtime.repository=own/runtime", "runtime.tag=1.2"), "own/runtime:1.2"),
+        (("runtime.tag=1.2", f"runtime.digest=sha256:{'a' * 64}"), f"elasticjob-runtime@sha256:{'a' * 64}"),
+        (("runtime.repository=",), None),
+    ],
+)
+def test_the_runtime_image_is_given_by_tag_or_digest_or_not_at_all(
+    settings: tuple[str, ...], image: str | None
+) -> None:
+    (deployment,) = of_kind(rendered(*settings), "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert variables.get("ELASTICJOB_RUNTIME_IMAGE") == image
 
 
 def test_allowed_endpoints_and_etcd_scheduling_reach_the_operator() -> None:

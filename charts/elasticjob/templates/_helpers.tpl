@@ -11,6 +11,16 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "elasticjob.runtimeImage" -}}
+{{- with .Values.runtime -}}
+{{- if .digest -}}
+{{- printf "%s@%s" .repository .digest -}}
+{{- else -}}
+{{- printf "%s:%s" .repository (.tag | default $.Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "elasticjob.metricsName" -}}
 {{- printf "%s-metrics" (include "elasticjob.fullname" . | trunc 55 | trimSuffix "-") -}}
 {{- end -}}

@@ -27,6 +27,10 @@ COMPONENT_ETCD = "etcd"
 COMPONENT_AUTOSCALER = "autoscaler"
 
 CHECKPOINT_VOLUME = "elasticjob-checkpoint"
+RUNTIME_VOLUME = "elasticjob-runtime"
+"""The volume with the injected runtime, and the init container that fills it."""
+RUNTIME_PATH = "/opt/elasticjob"
+"""Where the training container has it."""
 
 ETCD_CONTAINER = "etcd"
 ETCD_CLIENT_PORT_NAME = "client"

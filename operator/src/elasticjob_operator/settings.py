@@ -35,6 +35,13 @@ class Settings:
     """ELASTICJOB_ETCD_POD: a JSON object with defaults for the pod of a job's own etcd: tolerations, nodeSelector,
     priorityClassName, imagePullSecrets, as in a pod's spec. A job's spec.rendezvous.etcd takes precedence."""
 
+    runtime_image: str = ""
+    """ELASTICJOB_RUNTIME_IMAGE: image of the runtime, for jobs with spec.workers.runtime.inject. Empty: the images of
+    worker pods must contain the runtime."""
+
+    runtime_pull_policy: str = "IfNotPresent"
+    """ELASTICJOB_RUNTIME_PULL_POLICY: Always, IfNotPresent or Never, for that image."""
+
     endpoint: str = ""
     """ELASTICJOB_RENDEZVOUS_ENDPOINT: host:port of an etcd for all jobs that set no endpoint. Empty: each job gets
     its own etcd."""
@@ -96,6 +103,8 @@ class Settings:
         return cls(
             etcd_image=get.text("ELASTICJOB_ETCD_IMAGE", default.etcd_image),
             etcd_pod=get.object("ELASTICJOB_ETCD_POD", _POD_FIELDS),
+            runtime_image=get.text("ELASTICJOB_RUNTIME_IMAGE", ""),
+            runtime_pull_policy=get.text("ELASTICJOB_RUNTIME_PULL_POLICY", default.runtime_pull_policy),
             endpoint=get.text("ELASTICJOB_RENDEZVOUS_ENDPOINT", ""),
             allowed_endpoints=get.patterns("ELASTICJOB_ALLOWED_ENDPOINTS"),
             namespaces=tuple(get.text("ELASTICJOB_WATCH_NAMESPACES", "").replace(",", " ").split()),

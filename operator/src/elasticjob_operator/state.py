@@ -48,6 +48,8 @@ class Blocked:
 
     reason: str
     message: str = ""
+    runtime: bool = False
+    """It waits for the image of the injected runtime, not for its own."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +85,10 @@ class Pod:
     end: ContainerEnd | None = None
     """None: the training container has not terminated."""
     blocked: Blocked | None = None
+    injected: bool = False
+    """It was created with the runtime as a volume."""
+    injection_end: ContainerEnd | None = None
+    """How the init container that copies the runtime failed. None: it did not."""
     disruption: Disruption | None = None
 
     @property
@@ -139,6 +145,8 @@ class Node:
     """When this operator last saw the node become ready again. None: never."""
     out_of_service: bool = False
     """The node has the taint node.kubernetes.io/out-of-service: it is certainly shut down."""
+    mounts_images: bool = False
+    """Its kubelet and its container runtime can mount an image as a volume."""
 
     @property
     def ready(self) -> bool:
@@ -168,6 +176,8 @@ class NodeCounts:
     not_ready: int = 0
     recoveries: tuple[datetime.datetime, ...] = ()
     """Recovery times of nodes that are ready now, sorted."""
+    mounting_images: int = 0
+    """Nodes that can mount an image as a volume."""
 
 
 POD = "Pod"
@@ -246,6 +256,8 @@ class Admission:
 
     template_hash: str
     """Template hash of the pod."""
+    image_volume: bool = False
+    """The pod had the runtime as an image volume."""
     rejection: str = ""
     """The API server's message; empty: it would create the pod."""
     invalid: bool = False
@@ -285,5 +297,7 @@ class JobState:
     rendezvous: RendezvousView = RendezvousView()
     admission: Admission | None = None
     rejection: Rejection | None = None
+    image_volume_rejected: bool = False
+    """The API server rejected a pod of this job with the runtime as an image volume, perhaps because of that volume."""
     namespace_terminating: bool = False
     """The job's namespace is terminating, and so is the job: nothing can be created there."""

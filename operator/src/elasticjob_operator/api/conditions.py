@@ -71,6 +71,8 @@ class Reason(str, enum.Enum):
     WAITING_FOR_WORKERS = "WaitingForWorkers"
     IMAGE_UNAVAILABLE = "ImageUnavailable"
     CONTAINER_CONFIG_ERROR = "ContainerConfigError"
+    RUNTIME_UNAVAILABLE = "RuntimeUnavailable"
+    """The runtime cannot be put into worker pods (spec.workers.runtime.inject). Also of Accepted."""
     UNSCHEDULABLE = "Unschedulable"
     """Like the two above: a worker pod does not start. The message quotes the kubelet or the scheduler."""
     NODE_SILENT = "NodeSilent"
@@ -115,6 +117,8 @@ class Reason(str, enum.Enum):
     """The agents gave up for a cause other than the restart budget."""
     MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded"
     FAILED_BY_RULE = "FailedByRule"
+    RUNTIME_UNUSABLE = "RuntimeUnusable"
+    """The injected runtime cannot run in the image of the worker pods. Also of failures."""
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     STARTUP_DEADLINE_EXCEEDED = "StartupDeadlineExceeded"
     NOT_FINISHED = "NotFinished"
@@ -148,6 +152,7 @@ MESSAGES: dict[Reason, str] = {
     Reason.WAITING_FOR_WORKERS: "{ready} of {wanted} worker pods are ready; training needs at least {min}.",
     Reason.IMAGE_UNAVAILABLE: "Cannot pull the image of {worker}, created at {since}: {detail}",
     Reason.CONTAINER_CONFIG_ERROR: "Cannot start {worker}, created at {since}: {detail}",
+    Reason.RUNTIME_UNAVAILABLE: "The runtime cannot be put into worker pods: {detail}",
     Reason.UNSCHEDULABLE: "{worker} has been unschedulable since {since}: {detail}",
     Reason.NODE_SILENT: "Node {node} has been unreachable since {since}. With spec.rendezvous.onPartition: Consistent, "
     "its pods are not replaced until the node is back. If the node is certainly shut down, delete it or run: "
@@ -183,6 +188,7 @@ MESSAGES: dict[Reason, str] = {
     "({max_restarts}) allows. Last failure: {detail}",
     Reason.FAILED_BY_RULE: "A rule in spec.restartPolicy.rules with action Fail matches the failure of {worker}: "
     "{detail}",
+    Reason.RUNTIME_UNUSABLE: "{worker} cannot run the injected runtime: {detail}",
     Reason.DEADLINE_EXCEEDED: "The job was active longer than spec.lifecycle.activeDeadlineSeconds ({seconds} s).",
     Reason.STARTUP_DEADLINE_EXCEEDED: "Training did not start within spec.lifecycle.startupDeadlineSeconds ({seconds} "
     "s): {detail}",
@@ -259,6 +265,7 @@ BLOCKING_REASONS = frozenset(
         Reason.OBJECT_REJECTED,
         Reason.IMAGE_UNAVAILABLE,
         Reason.CONTAINER_CONFIG_ERROR,
+        Reason.RUNTIME_UNAVAILABLE,
         Reason.UNSCHEDULABLE,
         Reason.NODE_SILENT,
         Reason.NODES_UNHEALTHY,

@@ -33,6 +33,29 @@ class CleanPods(str, enum.Enum):
     __str__ = str.__str__
 
 
+class Inject(str, enum.Enum):
+    """How the runtime comes to the worker pods."""
+
+    AUTO = "Auto"
+    IMAGE_VOLUME = "ImageVolume"
+    INIT_CONTAINER = "InitContainer"
+    NONE = "None"
+
+    __str__ = str.__str__
+
+
+class Runtime(Model, frozen=True):
+    """The ElasticJob runtime (elasticrun) in the worker pods."""
+
+    inject: Inject = Inject.AUTO
+    """How the runtime comes to the training container. Can be changed only while suspended.
+
+    Auto uses an image volume if every node can mount one, otherwise an init container. None leaves the container as it
+    is: its image must contain the runtime. All others need the container's command, and then work with any image that
+    has Python 3.10 or newer and torch; a runtime in the image takes precedence.
+    """
+
+
 class Workers(Model, frozen=True, json_schema_extra=worker_validation.WORKERS):
     """The worker pods: how many to run, and their template."""
 
@@ -74,6 +97,8 @@ class Workers(Model, frozen=True, json_schema_extra=worker_validation.WORKERS):
 
     Only this container gets the job's environment variables.
     """
+    runtime: Runtime = Runtime()
+    """The ElasticJob runtime (elasticrun) in the worker pods."""
 
 
 class RuleAction(str, enum.Enum):

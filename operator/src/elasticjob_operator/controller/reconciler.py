@@ -21,11 +21,12 @@ from elasticjob_operator.controller.job_cache import JobCache
 from elasticjob_operator.controller.status_throttle import as_written, conflict_delay, seconds_to_hold
 from elasticjob_operator.controller.work_queue import WorkQueue
 from elasticjob_operator.etcd import RunWatches
-from elasticjob_operator.kube import Cluster, EventRecorder
+from elasticjob_operator.kube import ApplyResult, Cluster, EventRecorder
 from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.planning import (
     Action,
     ClearRun,
+    CreatePod,
     EvictMember,
     JobEvent,
     Plan,
@@ -34,8 +35,10 @@ from elasticjob_operator.planning import (
     plan,
     plan_for_invalid_spec,
 )
+from elasticjob_operator.policies.injection import is_about_volumes
+from elasticjob_operator.resources.injection import has_image_volume
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import Admission, Connectivity, JobState, Rejection
+from elasticjob_operator.state import POD, Admission, Connectivity, JobState, Rejection
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +62,7 @@ class _Memory:
     unanswered: int = 0
     """Dry runs in a row without a verdict."""
     namespace_terminating: bool = False
+    image_volume_rejected: bool = False
     run_id: str = ""
     """Of the run whose rendezvous is watched."""
     written_at: float = float("-inf")
@@ -142,6 +146,7 @@ class Reconciler:
             rendezvous=dataclasses.replace(self._run_watches.view(key), run_id=memory.run_id),
             admission=memory.admission,
             rejection=memory.rejection,
+            image_volume_rejected=memory.image_volume_rejected,
             namespace_terminating=memory.namespace_terminating,
         )
 
@@ -171,6 +176,10 @@ class Reconciler:
             memory.namespace_terminating = True  # permanent: termination of a namespace is never undone
             log.info("Ignoring the job: its namespace is being terminated", extra=about(key))
             return None, applied.done
+        if _is_image_volume_rejected(actions, applied) and not memory.image_volume_rejected:
+            memory.image_volume_rejected = True
+            log.info("The API server rejects the runtime as an image volume: %s", _reason_of(applied), extra=about(key))
+            self._queue.add(key)  # try again with an init container, if the job lets the operator choose
         if applied.missed:
             self._queue.add_at(key, asyncio.get_running_loop().time() + CONFLICT_RETRY_SECONDS)
         if applied.rejection:
@@ -295,6 +304,19 @@ class Reconciler:
         await self._run_watches.follow(key, None)
         del self._memories[key]
         return True
+
+
+def _is_image_volume_rejected(actions: Iterable[Action], applied: ApplyResult) -> bool:
+    """Whether a pod with the runtime as an image volume was rejected, perhaps because of that volume."""
+    asked = applied.admission
+    if asked is not None and asked.image_volume and asked.rejection and not applied.unanswered:
+        return is_about_volumes(asked.rejection, invalid=asked.invalid)
+    created = any(isinstance(action, CreatePod) and has_image_volume(action.body) for action in actions)
+    return created and POD in applied.rejected_kinds and is_about_volumes(applied.rejection, invalid=False)
+
+
+def _reason_of(applied: ApplyResult) -> str:
+    return applied.rejection or (applied.admission.rejection if applied.admission is not None else "")
 
 
 def retry_delay(rejections: int, *, longest: float = MAX_RETRY_SECONDS) -> float:

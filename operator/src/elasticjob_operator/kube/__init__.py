@@ -25,9 +25,11 @@ from elasticjob_operator.kube.credentials import Credentials
 from elasticjob_operator.kube.events import EventRecorder
 from elasticjob_operator.kube.jobs import list_job_versions, read_job
 from elasticjob_operator.kube.leader_election import LeaderElectionConfig, LeaderElector
+from elasticjob_operator.kube.writer import ApplyResult
 
 __all__ = [
     "ApiError",
+    "ApplyResult",
     "Cluster",
     "ConflictError",
     "Credentials",

@@ -12,6 +12,7 @@ from elasticjob_runtime.contract import Env
 from elasticjob_operator import names
 from elasticjob_operator.kube.cache import Json, to_bytes
 from elasticjob_operator.names import NamespacedName
+from elasticjob_operator.policies.injection import mounts_images
 from elasticjob_operator.state import (
     Blocked,
     ContainerEnd,
@@ -61,7 +62,9 @@ def pod_of(body: Json) -> Pod:
         reason=status.get("reason") or "",
         message=status.get("message") or "",
         end=_end(spec, status),
-        blocked=_blocked(status, conditions) if phase is PodPhase.PENDING else None,
+        blocked=_blocked(status, conditions, _runtime_image(spec)) if phase is PodPhase.PENDING else None,
+        injected=any(each.get("name") == names.RUNTIME_VOLUME for each in spec.get("volumes") or []),
+        injection_end=_injection_end(status) if phase is PodPhase.FAILED else None,
         disruption=_disruption(conditions),
     )
 
@@ -74,6 +77,7 @@ def node_of(body: Json, before: Node | None, now: datetime.datetime) -> Node:
     same = before is not None and before.health is health
     recovered = before is not None and not before.ready and health is NodeHealth.READY
     taints = (body.get("spec") or {}).get("taints") or []
+    info = (body.get("status") or {}).get("nodeInfo") or {}
     return Node(
         name=body["metadata"]["name"],
         health=health,
@@ -81,6 +85,7 @@ def node_of(body: Json, before: Node | None, now: datetime.datetime) -> Node:
         seen_at=before.seen_at if before is not None and same else now,
         recovered_at=now if recovered else before.recovered_at if before is not None else None,
         out_of_service=any(each.get("key") == _OUT_OF_SERVICE for each in taints),
+        mounts_images=mounts_images(info.get("kubeletVersion") or "", info.get("containerRuntimeVersion") or ""),
     )
 
 
@@ -125,7 +130,29 @@ def _end(spec: Json, status: Json) -> ContainerEnd | None:
     state = next(
         (each.get("state") or {} for each in status.get("containerStatuses") or [] if each.get("name") == name), {}
     )
-    ended = state.get("terminated")
+    return _end_of(state.get("terminated"))
+
+
+def _injection_end(status: Json) -> ContainerEnd | None:
+    """How the init container that copies the runtime failed."""
+    end = next(
+        (
+            _end_of((each.get("state") or {}).get("terminated"))
+            for each in status.get("initContainerStatuses") or []
+            if each.get("name") == names.RUNTIME_VOLUME
+        ),
+        None,
+    )
+    return end if end is not None and end.exit_code else None
+
+
+def _runtime_image(spec: Json) -> str:
+    """The image that is mounted as the runtime; empty: none is."""
+    volumes = [each for each in spec.get("volumes") or [] if each.get("name") == names.RUNTIME_VOLUME]
+    return str((volumes[0].get("image") or {}).get("reference") or "") if volumes else ""
+
+
+def _end_of(ended: Json | None) -> ContainerEnd | None:
     if not ended:
         return None
     return ContainerEnd(
@@ -146,11 +173,14 @@ def _training_container(spec: Json) -> str:
     return str(containers[0].get("name", ""))
 
 
-def _blocked(status: Json, conditions: dict[str, Json]) -> Blocked | None:
+def _blocked(status: Json, conditions: dict[str, Json], runtime_image: str) -> Blocked | None:
     for container in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if (reason := waiting.get("reason") or "") not in _ORDINARY_WAITING:
-            return Blocked(reason=reason, message=waiting.get("message") or "")
+            text = waiting.get("message") or ""
+            # The kubelet reports the image of a volume at the containers that mount it.
+            runtime = container.get("name") == names.RUNTIME_VOLUME or bool(runtime_image and runtime_image in text)
+            return Blocked(reason=reason, message=text, runtime=runtime)
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
         return Blocked(reason=scheduled.get("reason") or "Unschedulable", message=scheduled.get("message") or "")

@@ -258,7 +258,13 @@ class Writer:
         except RequestTimeoutError as error:
             rejection, unanswered = f"{error}: an admission webhook may hang", True
         now = datetime.datetime.now(datetime.timezone.utc)
-        admission = Admission(template_hash=action.template_hash, rejection=rejection, invalid=invalid, at=now)
+        admission = Admission(
+            template_hash=action.template_hash,
+            image_volume=action.image_volume,
+            rejection=rejection,
+            invalid=invalid,
+            at=now,
+        )
         return ApplyResult(admission=admission, unanswered=unanswered)
 
 

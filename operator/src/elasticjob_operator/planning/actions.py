@@ -73,6 +73,8 @@ class DryRunCreate(Action):
 
     template_hash: str
     body: Mapping[str, Any]
+    image_volume: bool = False
+    """The pod has the runtime as an image volume."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

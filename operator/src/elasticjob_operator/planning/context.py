@@ -12,6 +12,7 @@ from elasticjob_operator.api import ElasticJob, RendezvousBackend
 from elasticjob_operator.planning.actions import Target
 from elasticjob_operator.policies.admission import Acceptance
 from elasticjob_operator.policies.condition_updates import Cause
+from elasticjob_operator.policies.injection import Injection, injection
 from elasticjob_operator.policies.lifecycle import outlived_its_template
 from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes
 from elasticjob_operator.policies.pod_state import PodState, PodStatus, pod_status
@@ -62,6 +63,18 @@ class Context:
     @property
     def all_pods(self) -> Pods:
         return (*self.workers, *self.stale, *self.etcd)
+
+    @property
+    def injection(self) -> Injection:
+        """How the runtime comes to new worker pods."""
+        nodes = _nodes(self.state)
+        return injection(
+            self.job,
+            image=self.settings.runtime_image,
+            nodes=nodes.node_counts if nodes is not None else None,
+            rejected=self.state.image_volume_rejected,
+            pods=[pod for pod, _ in self.workers],
+        )
 
     @property
     def nodes_to_verify(self) -> list[str]:

@@ -47,6 +47,7 @@ from elasticjob_operator.policies.rendezvous import SILENT_SECONDS, is_supersede
 from elasticjob_operator.policies.restart_budget import count_restarts
 from elasticjob_operator.policies.running import Training, training, worker_failed
 from elasticjob_operator.policies.stalling import stalled
+from elasticjob_operator.resources.injection import InjectionWay, check_injectable
 from elasticjob_operator.resources.pods import template_hash
 from elasticjob_operator.resources.template import InvalidTemplateError
 from elasticjob_operator.settings import Settings
@@ -105,12 +106,24 @@ def _view_of_run(context: Context) -> RendezvousView:
 def _acceptance(context: Context) -> admission.Acceptance:
     if not context.rendezvous.allowed:
         return admission.endpoint_not_allowed(context.rendezvous.endpoint)
+    injection = context.injection
+    if injection.problem is not None:
+        return admission.runtime_unavailable(injection.problem)
     try:
         digest = template_hash(context.job)
+        if injection.way is not InjectionWay.NONE:
+            check_injectable(context.job)
     except InvalidTemplateError as error:
         return admission.invalid_template(error)
     workers = [pod for pod, _ in context.workers]
-    return admission.acceptance(context.job, digest, workers, context.state.admission, context.now)
+    return admission.acceptance(
+        context.job,
+        digest,
+        workers,
+        context.state.admission,
+        context.now,
+        image_volume=injection.way is InjectionWay.IMAGE_VOLUME,
+    )
 
 
 def _plan_for_suspended(assessment: Assessment) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
+from typing import Any
 
 from elasticjob_operator.api import FailingNode
 from elasticjob_operator.planning.actions import (
@@ -22,6 +23,7 @@ from elasticjob_operator.policies.node_avoidance import avoided
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.rendezvous import is_superseded, needs_publishing, wanted_spec
 from elasticjob_operator.policies.replacement import replacement
+from elasticjob_operator.resources.injection import InjectionWay, inject
 from elasticjob_operator.resources.pods import template_hash, worker_pod
 from elasticjob_operator.state import POD, Connectivity, Pod, Rejection
 
@@ -33,9 +35,18 @@ def delete_pod(pod: Pod, reason: str, *, force: bool = False) -> DeletePod:
 
 
 def dry_run_create(context: Context, reason: str) -> Action:
-    rendezvous = context.rendezvous
-    body = worker_pod(context.job, index=0, run=rendezvous.run, endpoint=rendezvous.endpoint)
-    return DryRunCreate(template_hash=template_hash(context.job), body=body, reason=reason)
+    return DryRunCreate(
+        template_hash=template_hash(context.job),
+        image_volume=context.injection.way is InjectionWay.IMAGE_VOLUME,
+        body=_worker(context, 0),
+        reason=reason,
+    )
+
+
+def _worker(context: Context, index: int, avoid: Sequence[str] = ()) -> dict[str, Any]:
+    rendezvous, settings = context.rendezvous, context.settings
+    pod = worker_pod(context.job, index=index, run=rendezvous.run, endpoint=rendezvous.endpoint, avoid=avoid)
+    return inject(pod, context.injection.way, settings.runtime_image, settings.runtime_pull_policy)
 
 
 def read_heartbeats(context: Context) -> list[Action]:
@@ -59,10 +70,10 @@ def creations(assessment: Assessment, failing: Failing) -> tuple[list[Action], R
 
 
 def _create_pods(context: Context, failing: Failing) -> list[Action]:
-    job, rendezvous, avoid = context.job, context.rendezvous, avoided(context.job, failing)
+    job, avoid = context.job, avoided(context.job, failing)
     return [
         CreatePod(
-            body=worker_pod(job, index=index, run=rendezvous.run, endpoint=rendezvous.endpoint, avoid=avoid),
+            body=_worker(context, index, avoid),
             reason=f"{job.replicas} worker pods are requested",
         )
         for index in context.scaling.create

@@ -12,7 +12,7 @@ import datetime
 from collections.abc import Iterable
 
 from elasticjob_operator.api import ConditionType, ElasticJob, Reason, message
-from elasticjob_operator.policies.condition_updates import ConditionUpdate
+from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate
 from elasticjob_operator.state import Admission, Pod
 
 
@@ -25,15 +25,23 @@ class Acceptance(ConditionUpdate):
 
 
 def acceptance(
-    job: ElasticJob, template_hash: str, pods: Iterable[Pod], admission: Admission | None, now: datetime.datetime
+    job: ElasticJob,
+    template_hash: str,
+    pods: Iterable[Pod],
+    admission: Admission | None,
+    now: datetime.datetime,
+    *,
+    image_volume: bool = False,
 ) -> Acceptance:
+    """`image_volume`: pods have the runtime as an image volume."""
     accepted = Acceptance(status=True, reason=Reason.ACCEPTED, message=message(Reason.ACCEPTED))
     if any(pod.template_hash == template_hash for pod in pods):
         return accepted
     before = job.status.condition(ConditionType.ACCEPTED)
     if before and job.status.is_true(ConditionType.ACCEPTED) and before.observed_generation == job.generation:
         return accepted
-    if admission is None or admission.template_hash != template_hash:
+    known = (admission.template_hash, admission.image_volume) if admission is not None else None
+    if admission is None or known != (template_hash, image_volume):
         return Acceptance(
             status=None, reason=Reason.ACCEPTED, message="Validating a worker pod with the API server.", dry_run=True
         )
@@ -55,6 +63,11 @@ def endpoint_not_allowed(endpoint: str) -> Acceptance:
     that address."""
     reason = Reason.ENDPOINT_NOT_ALLOWED
     return Acceptance(status=False, reason=reason, message=message(reason, endpoint=endpoint))
+
+
+def runtime_unavailable(problem: Cause) -> Acceptance:
+    """The job asks for an injected runtime that this operator does not have."""
+    return Acceptance(status=False, reason=problem.reason, message=problem.message)
 
 
 def invalid_template(error: Exception) -> Acceptance:

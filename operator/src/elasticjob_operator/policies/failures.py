@@ -11,6 +11,8 @@
     agent could not reach the rendezvous                 no                    after a delay: an outage must not count
     rejected by the kubelet (OutOfcpu, NodeAffinity ...) no                    after a delay: it may get the same node
     unknown (node restarted, container vanished)         no                    at once
+    the injected runtime cannot run in the image         yes                   like an application exit; a job that has
+                                                                               never trained fails
 
 A failure is free (does not count) only if its cause is outside the pod, so that no crash loop is free: Kubernetes says
 so (DisruptionTarget, a deletion), or the node caused it.
@@ -27,11 +29,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import re
 from collections.abc import Iterable
 
 from elasticjob_runtime.contract import ExitCode
 
-from elasticjob_operator.api import RestartRule, RuleAction
+from elasticjob_operator.api import Reason, RestartRule, RuleAction
 from elasticjob_operator.state import ContainerEnd, Pod
 
 STEADY_SECONDS = 60.0
@@ -49,6 +52,11 @@ _STOPPED = {
     ExitCode.TERMINATED: "SIGTERM, although the pod was not deleted: from a liveness probe or a process in the pod",
     ExitCode.INTERRUPTED: "SIGINT, although the pod was not deleted: from a process in the pod",
 }
+_NOT_STARTED = 128
+"""Exit code that the kubelet reports for a container that could not be started."""
+_MISSING_PROGRAM = re.compile(r'exec: \\?"([^"\\]+)\\?": (?:executable file not found|stat \S+: no such file)')
+"""In the kubelet's message: runc and crun say it in the same words."""
+_OTHER_ARCHITECTURE = "exec format error"
 _SIGNAL_BASE, _LAST_SIGNAL = 128, 64
 
 
@@ -81,7 +89,7 @@ _COSTS = {RuleAction.RESTART: Cost.COUNTS, RuleAction.FAIL: Cost.COUNTS, RuleAct
 
 def classify_failure(pod: Pod, rules: Iterable[RestartRule] = ()) -> PodFailure:
     """`pod` has failed."""
-    failure = _without_rules(pod)
+    failure = _of_injection(pod) or _without_rules(pod)
     action = action_for(rules, failure.exit_code, failure.reason)
     if action is None:
         return failure
@@ -118,6 +126,48 @@ def _without_rules(pod: Pod) -> PodFailure:
     if end is None:
         return _without_end(pod, time)
     return _of_container(pod, end, time)
+
+
+def _of_injection(pod: Pod) -> PodFailure | None:
+    """The injected runtime could not run. None: that is not why the pod failed."""
+    if not pod.injected or pod.disruption is not None:
+        return None
+    end = pod.end or pod.injection_end
+    detail = _injection_detail(pod)
+    if end is None or not detail:
+        return None
+    return PodFailure(
+        reason=Reason.RUNTIME_UNUSABLE.value,
+        detail=detail,
+        cost=Cost.COUNTS,
+        time=max(end.finished_at or pod.created_at, pod.created_at),
+        exit_code=end.exit_code,
+        ends_job=True,
+    )
+
+
+def _injection_detail(pod: Pod) -> str:
+    """What is wrong, and the remedy."""
+    end, copied = pod.end, pod.injection_end
+    if copied is not None:
+        text = " ".join((copied.message or copied.reason).split())
+        if _OTHER_ARCHITECTURE in text:
+            return (
+                f"the runtime image is not built for the architecture of its node ({text}). Use a runtime image for "
+                "that architecture, or a nodeSelector with kubernetes.io/arch"
+            )
+        return f"the init container that copies the runtime failed with exit code {copied.exit_code}: {text}"
+    if end is None:
+        return ""
+    if end.exit_code == ExitCode.RUNTIME_UNUSABLE:
+        return end.message.strip().removeprefix("elasticjob: ") or "the image's Python is too old"
+    missing = _MISSING_PROGRAM.search(end.message)
+    if end.exit_code != _NOT_STARTED or missing is None:
+        return ""
+    return (
+        f"the image has no {missing[1]}, or not on its PATH. Use an image with Python 3.10 or newer, or name its "
+        "Python in the command, such as [/opt/venv/bin/python, train.py]"
+    )
 
 
 def started_at(pod: Pod) -> datetime.datetime:

@@ -84,7 +84,10 @@ class NodeLoss:
 def count_nodes(nodes: Mapping[str, Node]) -> NodeCounts:
     recoveries = sorted(node.recovered_at for node in nodes.values() if node.ready and node.recovered_at is not None)
     return NodeCounts(
-        total=len(nodes), not_ready=sum(not node.ready for node in nodes.values()), recoveries=tuple(recoveries)
+        total=len(nodes),
+        not_ready=sum(not node.ready for node in nodes.values()),
+        recoveries=tuple(recoveries),
+        mounting_images=sum(node.mounts_images for node in nodes.values()),
     )
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from elasticjob_runtime.contract import FailureValue
 
-from elasticjob_operator.api import ElasticJob, Failure, RestartPolicy, Restarts, RuleAction
+from elasticjob_operator.api import ElasticJob, Failure, Reason, RestartPolicy, Restarts, RuleAction
 from elasticjob_operator.policies.failures import Cost, PodFailure, action_for
 from elasticjob_operator.state import Pod, RendezvousView
 
@@ -123,7 +123,9 @@ def count_restarts(
         tally.add(cause, time, fresh)
     new: Failure | None = None
     for pod, failure in sorted(failed, key=lambda each: (each[1].time, each[0].index)):
-        if failure.ends_job:
+        # The image runs elsewhere, so this is about one node: a job that has trained must not end because of it.
+        trained = failure.reason == Reason.RUNTIME_UNUSABLE and job.status.round > 0
+        if failure.ends_job and not trained:
             fatal = fatal or _of_pod(pod, failure, latest)
         if failure.cost is Cost.COUNTS and not is_counted(pod, failure, last, latest):
             tally.add(failure.reason, min(failure.time, now))

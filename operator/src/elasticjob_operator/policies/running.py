@@ -30,6 +30,11 @@ CONFIG_REASONS = frozenset(
     }
 )
 IMAGE_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "ImageInspectError", "RegistryUnavailable"})
+_RUNTIME_REMEDY = (
+    "Check the chart's runtime.repository and runtime.tag, whether that image exists for the node's architecture, and "
+    "the pod's imagePullSecrets; or set spec.workers.runtime.inject to None if the image of the worker pods contains "
+    "the runtime."
+)
 _NOT_TRANSIENT = BLOCKING_REASONS | {Reason.OUTCOME_UNKNOWN}
 
 
@@ -174,6 +179,8 @@ def _blocked(pod: Pod) -> Cause | None:
         return None
     reason = _blocked_reason(pod.blocked.reason)
     detail = f"{pod.blocked.reason}: {pod.blocked.message}" if pod.blocked.message else pod.blocked.reason
+    if pod.blocked.runtime and reason in (Reason.IMAGE_UNAVAILABLE, Reason.CONTAINER_CONFIG_ERROR):
+        return cause(Reason.RUNTIME_UNAVAILABLE, detail=f"{pod.name}: {detail}. {_RUNTIME_REMEDY}")
     if reason is Reason.WAITING_FOR_WORKERS:
         return Cause(reason=reason, message=f"{pod.name}: {detail}")
     return cause(reason, worker=pod.name, since=format_time(pod.created_at), detail=detail)

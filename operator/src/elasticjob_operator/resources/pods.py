@@ -11,7 +11,7 @@ from typing import Any
 from elasticjob_runtime.contract import Env
 
 from elasticjob_operator import names
-from elasticjob_operator.api import ElasticJob, RendezvousBackend
+from elasticjob_operator.api import ElasticJob, Inject, RendezvousBackend
 from elasticjob_operator.resources.metadata import labels, owner_reference
 from elasticjob_operator.resources.template import TEMPLATE, InvalidTemplateError, check_container, training_container
 
@@ -141,6 +141,8 @@ def hash_of(job: ElasticJob) -> str:
         "checkpoint": job.spec.checkpoint.to_api() if job.spec.checkpoint else None,
         "priorityClassName": job.spec.scheduling.priority_class_name,
     }
+    if workers.runtime.inject is not Inject.AUTO:  # the hash of a job that does not name it is that of earlier releases
+        essence["inject"] = workers.runtime.inject
     return hashlib.sha256(json.dumps(essence, sort_keys=True).encode()).hexdigest()[:10]
 
 

@@ -57,6 +57,9 @@ def test_a_registry_names_the_images_in_manifests_and_chart() -> None:
         "image.repository": "registry.example:5000/team/elasticjob-operator",
         "image.tag": "dev",
         "image.pullPolicy": "Always",
+        "runtime.repository": "registry.example:5000/team/elasticjob-runtime",
+        "runtime.tag": "dev",
+        "runtime.pullPolicy": "Always",
     }
 
 

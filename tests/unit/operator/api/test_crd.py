@@ -93,6 +93,8 @@ spec.workers.container: string
 spec.workers.maxReplicas: integer
 spec.workers.minReplicas: integer
 spec.workers.procsPerWorker: int-or-string = auto
+spec.workers.runtime: object = {}
+spec.workers.runtime.inject: string = Auto
 spec.workers.replicas: integer = 1
 spec.workers.template: object, required, open
 spec.workers.template.metadata: object, open

@@ -39,6 +39,7 @@ SPEC = rules(
     fixed_while_it_runs("workers.template"),
     fixed_while_it_runs("workers.container"),
     fixed_while_it_runs("workers.procsPerWorker"),
+    fixed_while_it_runs("workers.runtime.inject", within="workers.runtime"),
     fixed_while_it_runs("scheduling.priorityClassName", within="scheduling"),
     {
         "rule": "!has(self.scaling) || !has(self.scaling.metrics) || size(self.scaling.metrics) == 0 || "
