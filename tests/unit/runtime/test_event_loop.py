@@ -8,7 +8,7 @@ import socket
 from elasticjob_runtime.event_loop import EventLoop
 
 
-def test_a_descriptor_that_is_used_again_calls_its_new_owner_only() -> None:
+def test_a_reused_descriptor_calls_only_its_new_owner() -> None:
     """As when a worker ends: its pipes are closed, and the connection that is accepted next gets the number of one of
     them."""
     event_loop, called = EventLoop(), []

@@ -1,4 +1,4 @@
-"""Snapshots outlive the workers that made them."""
+"""Snapshots outlive the worker processes that made them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def snapshot(round_number: int, step: int, *fds: int) -> Snapshot:
 
 
 @pytest.mark.parametrize(
-    ("kept", "offered", "answer"),
+    ("kept", "offered", "replaced"),
     [
         (None, snapshot(1, 1), True),
         (snapshot(1, 10), snapshot(1, 20), True),
@@ -28,12 +28,14 @@ def snapshot(round_number: int, step: int, *fds: int) -> Snapshot:
         "a later step",
         "the same again",
         "an earlier step",
-        "a successor that went back",
-        "who should be gone",
+        "a later round at an earlier step",
+        "an earlier round",
     ],
 )
-def test_which_snapshot_is_kept(kept: Snapshot | None, offered: Snapshot, answer: bool) -> None:
-    assert replaces(kept, offered) is answer
+def test_the_latest_snapshot_of_the_latest_round_is_kept(
+    kept: Snapshot | None, offered: Snapshot, replaced: bool
+) -> None:
+    assert replaces(kept, offered) is replaced
 
 
 def is_open(fd: int) -> bool:
@@ -44,14 +46,16 @@ def is_open(fd: int) -> bool:
     return True
 
 
-def test_no_descriptor_is_leaked() -> None:
+def test_a_snapshot_that_is_replaced_closes_its_descriptors() -> None:
     files = [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115 - closed by what is tested
     old, new, late = (os.dup(file.fileno()) for file in files)
     snapshots = Snapshots()
     assert snapshots.keep(0, snapshot(1, 1, old))
     assert snapshots.keep(0, snapshot(1, 2, new))
     assert not snapshots.keep(0, snapshot(1, 1, late))
-    assert (is_open(old), is_open(new), is_open(late)) == (False, True, True), "who is refused keeps its own"
+    assert (is_open(old), is_open(new), is_open(late)) == (False, True, True), (
+        "a rejected snapshot keeps its descriptors"
+    )
     assert snapshots.of(1) is None
     snapshots.close()
     assert not is_open(new)

@@ -1,5 +1,4 @@
-"""The elastic sampler. Ends the complaint: after a resize in the middle of an epoch, data is lost, repeated or
-reordered."""
+"""The elastic sampler: no resize in the middle of an epoch loses, repeats or reorders data."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ class TestFixedGlobalBatch:
         seed=st.integers(0, 5),
         shuffle=st.booleans(),
     )
-    def test_each_sample_exactly_once_over_any_resizes(
+    def test_each_sample_is_seen_exactly_once_over_any_resizes(
         self, size: int, global_batch: int, worlds: list[tuple[int, int]], seed: int, shuffle: bool
     ) -> None:
         dataset = range(size)
@@ -66,7 +65,7 @@ class TestFixedGlobalBatch:
             "the batches do not depend on the world"
         )
 
-    def test_a_batch_that_was_not_trained_on_comes_again(self) -> None:
+    def test_a_batch_that_was_not_trained_on_is_repeated(self) -> None:
         """Killed between the batch and the end of the optimizer step: the state does not count it."""
         sampler = ElasticDistributedSampler(range(100), 1, 0)
         batches = sampler.batches(10)
@@ -85,7 +84,7 @@ class TestDataLoaderStyle:
     """Iteration with a batch per rank, as torch's DataLoader does it."""
 
     @given(size=st.integers(1, 300), batch=st.integers(1, 9), worlds=resizes, drop_last=st.booleans())
-    def test_only_the_last_turn_of_an_epoch_is_filled_up_or_left_out(
+    def test_only_the_last_turn_of_an_epoch_is_padded_or_dropped(
         self, size: int, batch: int, worlds: list[tuple[int, int]], drop_last: bool
     ) -> None:
         dataset = range(size)
@@ -112,7 +111,7 @@ class TestDataLoaderStyle:
             assert set(counts) == set(dataset)
             assert counts.total() - size < world_size
 
-    def test_the_case_in_which_torch_loses_and_repeats_a_quarter(self) -> None:
+    def test_a_resize_from_four_to_three_ranks_loses_no_sample(self) -> None:
         dataset = range(1000)
         seen: list[int] = []
         four = world(4, dataset)
@@ -124,23 +123,23 @@ class TestDataLoaderStyle:
             seen += list(sampler)
         counts = Counter(seen)
         assert len(counts) == 1000
-        assert counts.total() == 1001, "500 left for three ranks: the last turn is filled up with one sample"
+        assert counts.total() == 1001, "500 left for three ranks: one sample pads the last turn"
 
-    def test_without_advance_it_is_an_ordinary_distributed_sampler(self) -> None:
+    def test_without_advance_it_behaves_like_a_distributed_sampler(self) -> None:
         sampler = ElasticDistributedSampler(range(10), 2, 1)
         assert list(sampler) == list(sampler)
         assert len(list(sampler)) == len(sampler) == 5
 
 
 class TestEpochs:
-    def test_each_epoch_has_its_order_and_each_seed(self) -> None:
+    def test_each_epoch_and_each_seed_has_its_own_order(self) -> None:
         sampler = ElasticDistributedSampler(range(100), 1, 0)
         first = list(sampler)
         sampler.set_epoch(1)
         assert list(sampler) != first
         assert list(ElasticDistributedSampler(range(100), 1, 0, seed=1)) != first
 
-    def test_the_classic_loop_goes_on_in_the_middle_of_an_epoch(self) -> None:
+    def test_the_usual_epoch_loop_continues_in_the_middle_of_an_epoch(self) -> None:
         """`for epoch in range(sampler.epoch, n): sampler.set_epoch(epoch)`: the first call after a resume changes
         nothing."""
         sampler = ElasticDistributedSampler(range(100), 1, 0)
@@ -161,11 +160,11 @@ class TestEpochs:
         assert list(sampler) == []
         assert list(sampler.batches(8)) == []
 
-    def test_start_index_is_what_was_consumed(self) -> None:
+    def test_start_index_skips_consumed_samples(self) -> None:
         whole = list(ElasticDistributedSampler(range(100), 1, 0))
         assert list(ElasticDistributedSampler(range(100), 1, 0, 30)) == whole[30:]
 
-    def test_without_shuffle(self) -> None:
+    def test_without_shuffle_ranks_take_turns(self) -> None:
         assert list(ElasticDistributedSampler(range(6), 2, 1, shuffle=False)) == [1, 3, 5]
 
 
@@ -212,8 +211,8 @@ class TestWorldOfTheProcess:
         )
         return result.stdout.strip()
 
-    def test_from_the_environment_without_importing_torch(self) -> None:
+    def test_rank_and_world_come_from_the_environment_without_importing_torch(self) -> None:
         assert self.run(RANK="2", WORLD_SIZE="5") == "2 5 False"
 
-    def test_alone(self) -> None:
+    def test_without_a_process_group_the_world_is_one_process(self) -> None:
         assert self.run() == "0 1 False"

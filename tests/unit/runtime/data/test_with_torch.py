@@ -14,7 +14,7 @@ from elasticjob_runtime.data import ElasticDistributedSampler
 pytestmark = pytest.mark.torch
 
 
-def test_a_data_loader_with_workers_fetches_ahead_and_nothing_is_lost() -> None:
+def test_a_data_loader_that_prefetches_loses_nothing() -> None:
     import torch.utils.data
 
     seen: list[int] = []
@@ -33,7 +33,7 @@ def test_a_data_loader_with_workers_fetches_ahead_and_nothing_is_lost() -> None:
     assert sorted(seen) == list(range(100))
 
 
-def test_torchs_own_sampler_loses_and_repeats_a_quarter() -> None:
+def test_torchs_own_sampler_loses_and_repeats_a_quarter_of_the_data() -> None:
     """The figure in our documents: four ranks that become three after 500 of 1000 samples."""
     from torch.distributed.elastic.utils.data.elastic_distributed_sampler import (
         ElasticDistributedSampler as TorchSampler,
@@ -47,7 +47,7 @@ def test_torchs_own_sampler_loses_and_repeats_a_quarter() -> None:
     assert counts.total() - len(counts) == 253, "one of them fills up the last turn"
 
 
-def test_the_world_is_that_of_the_process_group(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_and_world_come_from_the_process_group(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch.distributed as dist
 
     monkeypatch.setenv("RANK", "3")

@@ -12,42 +12,42 @@ from elasticjob_runtime.telemetry.event_log import EventLog
 from hack.support import eventually
 
 
-def test_events_are_json_lines_that_can_be_read_at_once(tmp_path: Path) -> None:
-    timeline = EventLog("w0", tmp_path / "events")
-    timeline.event("plan", round=1, size=3)
+def test_events_are_json_lines_written_at_once(tmp_path: Path) -> None:
+    log = EventLog("w0", tmp_path / "events")
+    log.event("plan", round=1, size=3)
     (line,) = eventually(lambda: (tmp_path / "events").read_text().splitlines())
     event = json.loads(line)
     assert event.pop("time") > 0
     assert event == {"member": "w0", "event": "plan", "round": 1, "size": 3}
 
 
-def test_a_second_run_goes_on_in_the_same_file(tmp_path: Path) -> None:
+def test_a_second_run_appends_to_the_same_file(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        timeline = EventLog(name, tmp_path / "events")
-        timeline.event("plan")
-        timeline.close()
+        log = EventLog(name, tmp_path / "events")
+        log.event("plan")
+        log.close()
     assert len((tmp_path / "events").read_text().splitlines()) == 2
 
 
 def test_without_a_file_nothing_is_written() -> None:
-    timeline = EventLog("w0")
-    timeline.event("plan")
-    timeline.close()
+    log = EventLog("w0")
+    log.event("plan")
+    log.close()
 
 
 def test_a_full_disk_does_not_end_the_training() -> None:
-    timeline = EventLog("w0", Path("/dev/full"))
-    timeline.event("plan", round=1)
-    timeline.event("plan", round=2)
-    timeline.close()
+    log = EventLog("w0", Path("/dev/full"))
+    log.event("plan", round=1)
+    log.event("plan", round=2)
+    log.close()
 
 
-def test_a_disk_that_hangs_does_not_keep_the_agent_and_gets_all_events_in_order_when_it_is_back(tmp_path: Path) -> None:
+def test_a_hanging_disk_does_not_block_the_agent_and_later_gets_all_events_in_order(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "events")
     reading = os.open(tmp_path / "events", os.O_RDONLY | os.O_NONBLOCK)
-    timeline = EventLog("w0", tmp_path / "events")
+    log = EventLog("w0", tmp_path / "events")
     for number in range(3_000):  # more than a pipe holds; this would hang
-        timeline.event("plan", round=number, message="x" * 100)
+        log.event("plan", round=number, message="x" * 100)
     seen = b""
 
     def all_of_them() -> bool:
@@ -58,5 +58,5 @@ def test_a_disk_that_hangs_does_not_keep_the_agent_and_gets_all_events_in_order_
 
     eventually(all_of_them)
     assert [json.loads(line)["round"] for line in seen.splitlines()] == list(range(3_000))
-    timeline.close()
+    log.close()
     os.close(reading)

@@ -1,4 +1,4 @@
-"""What Prometheus reads, by its own parser."""
+"""The agent's metrics, as Prometheus' own parser reads them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def values(text: str) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_all_that_is_known_can_be_parsed() -> None:
+def test_prometheus_parses_all_metrics() -> None:
     metrics = Metrics(
         state=State.TRAINING, round=3, world_size=8, rank=2, step=120, steps_per_second=2.5, last_checkpoint_step=100
     )
@@ -55,7 +55,7 @@ def test_all_that_is_known_can_be_parsed() -> None:
     assert ("phase_seconds_count", "WorkerFailed", "stop") not in found
 
 
-def test_types_are_what_prometheus_takes_them_for() -> None:
+def test_metrics_have_the_right_types() -> None:
     metrics = Metrics()
     metrics.add_restart("MemberLost")
     metrics.add_transition("Start", {"plan": {"since": 1.0, "seconds": 1.0}}, None)
@@ -66,14 +66,14 @@ def test_types_are_what_prometheus_takes_them_for() -> None:
     assert all(family.documentation for family in parsed(metrics.text()).values())
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_metrics_are_left_out() -> None:
     found = values(Metrics(store_up=False).text())
     assert not {name for name, *_ in found} & {"rank", "step", "steps_per_second", "steps_lost_total", "restarts_total"}
     assert found["store_up",] == 0
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
-def test_it_is_served(host: str) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"], ids=["IPv4", "IPv6"])
+def test_metrics_are_served_over_http(host: str) -> None:
     if host == "[::1]" and not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")
     metrics = Metrics(round=7)

@@ -1,4 +1,4 @@
-"""The phases of a change, from the moments that an agent lives through."""
+"""The phases of a change, from what an agent observes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from elasticjob_runtime.telemetry.transitions import Cause, EventRecord, Transit
 
 
 def phases(records: list[EventRecord]) -> list[tuple[str, float, float]]:
-    """(phase, since, seconds), in the order told."""
+    """(phase, since, seconds), in order."""
     return [(fields["phase"], fields["since"], fields["seconds"]) for name, _, fields in records if name == "phase"]
 
 
@@ -20,7 +20,7 @@ def summary(records: list[EventRecord]) -> dict[str, Any]:
 
 
 def trained() -> Transitions:
-    """An agent whose first world has done steps up to 100."""
+    """The transitions of an agent whose first group has trained up to step 100."""
     changes = Transitions()
     changes.caused(Cause.START, 0.0, 0.0)
     changes.planned(1, Cause.START, None, 5.0)
@@ -30,14 +30,14 @@ def trained() -> Transitions:
     return changes
 
 
-def test_a_start() -> None:
+def test_a_start_has_a_duration_for_each_phase() -> None:
     changes = Transitions()
     records = changes.caused(Cause.START, 100.0, 100.0)
     records += changes.planned(1, Cause.START, None, 105.0, size=3)
     records += changes.starting(2, 105.0)
     for phase, at in (("fork", 105.1), ("connect", 105.5)):
         records += changes.reported(phase, 0, at)
-        assert changes.reported(phase, 0, at + 0.05) == [], "the other worker is not through"
+        assert changes.reported(phase, 0, at + 0.05) == [], "the other worker process is not done"
         records += changes.reported(phase, 1, at + 0.2)
     records += changes.reported("first-step", 1, 106.0)
     assert phases(records) == [("plan", 5.0, 5.0), ("fork", 5.3, 0.3), ("connect", 5.7, 0.4), ("first-step", 6.0, 0.3)]
@@ -48,7 +48,7 @@ def test_a_start() -> None:
     assert end["phases"]["detect"] is None
 
 
-def test_a_failed_worker_and_the_steps_that_are_done_again() -> None:
+def test_a_restart_records_each_phase_and_the_steps_lost() -> None:
     changes = trained()
     records = changes.caused(Cause.WORKER_FAILED, 20.0, 20.01)
     changes.stopping(20.01)
@@ -70,7 +70,7 @@ def test_a_failed_worker_and_the_steps_that_are_done_again() -> None:
     assert {name: pytest.approx((since, seconds)) for name, since, seconds in phases(records)} == expected
 
 
-def test_a_peer_of_a_lost_member_thinks_first_that_its_own_worker_failed() -> None:
+def test_a_failure_that_turns_out_to_be_a_lost_member_is_recorded_as_that() -> None:
     changes = trained()
     first = changes.caused(Cause.WORKER_FAILED, 20.5, 20.6)
     assert first[0][2]["cause"] == "WorkerFailed"
@@ -82,23 +82,23 @@ def test_a_peer_of_a_lost_member_thinks_first_that_its_own_worker_failed() -> No
     assert end["steps_lost"] == 0
 
 
-def test_a_newcomer_is_ready_before_its_change_begins() -> None:
+def test_the_change_of_a_joiner_starts_with_its_plan() -> None:
     changes = Transitions()
     changes.caused(Cause.START, 0.0, 0.0)
     records = changes.planned(7, Cause.MEMBER_JOINED, 30.0, 30.2)
     assert phases(records) == [("plan", 0.2, 0.2)]
 
 
-def test_a_false_alarm() -> None:
+def test_a_dismissed_cause_is_recorded_as_a_false_alarm() -> None:
     changes = trained()
     changes.caused(Cause.MEMBER_SILENT, 20.0, 21.0)
     assert summary(changes.dismissed(22.0))["end"] == "false-alarm"
     assert changes.dismissed(23.0) == []
     changes.caused(Cause.WORKER_FAILED, 30.0, 30.0)
-    assert changes.dismissed(31.0) == [], "a failure does not go away"
+    assert changes.dismissed(31.0) == [], "a failure cannot be dismissed"
 
 
-def test_a_script_that_tells_nothing_leaves_what_is_not_known_open() -> None:
+def test_phases_that_a_script_does_not_report_stay_unknown() -> None:
     changes = Transitions()
     changes.caused(Cause.START, 0.0, 0.0)
     changes.planned(1, Cause.START, None, 1.0)
@@ -109,7 +109,7 @@ def test_a_script_that_tells_nothing_leaves_what_is_not_known_open() -> None:
     assert end["end"] == "over"
 
 
-def test_the_next_change_comes_before_the_first_step() -> None:
+def test_a_change_before_the_first_step_supersedes_the_previous_one() -> None:
     changes = trained()
     changes.caused(Cause.WORKER_FAILED, 20.0, 20.0)
     changes.planned(2, Cause.WORKER_FAILED, 20.0, 20.1)
@@ -119,14 +119,14 @@ def test_the_next_change_comes_before_the_first_step() -> None:
     assert ("plan", 0.0, 0.0) in phases(records)
 
 
-def test_late_words_of_old_workers_are_no_first_step() -> None:
+def test_late_reports_of_old_worker_processes_are_no_first_step() -> None:
     changes = trained()
     changes.caused(Cause.WORKER_FAILED, 20.0, 20.0)
     assert changes.progressed(101, 20.1) == []
     assert changes.reported("first-step", 0, 20.1) == []
 
 
-def test_what_nobody_knows_the_cause_of_is_counted_from_when_it_was_seen() -> None:
+def test_a_change_of_unknown_cause_starts_when_it_is_seen() -> None:
     changes = trained()
     records = changes.planned(2, Cause.RESIZED, None, 50.0)
     changes.starting(1, 50.0)
@@ -134,7 +134,7 @@ def test_what_nobody_knows_the_cause_of_is_counted_from_when_it_was_seen() -> No
     assert (end["caused_at"], end["phases"]["detect"], end["phases"]["first-step"]["since"]) == (None, None, 1.0)
 
 
-def test_causes_are_the_plans_reasons_and_silence() -> None:
+def test_every_plan_reason_has_a_cause_and_silence_has_its_own() -> None:
     assert cause_of(PlanReason.MEMBER_LOST, silent=True) is Cause.MEMBER_SILENT
     assert cause_of(PlanReason.MEMBER_LOST, silent=False) is Cause.MEMBER_LOST
     assert cause_of(PlanReason.WORKER_FAILED, silent=True) is Cause.WORKER_FAILED

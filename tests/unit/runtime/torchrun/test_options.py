@@ -1,4 +1,4 @@
-"""--rdzv-conf, --rdzv-endpoint and the variables of a pod, as torch hands them over."""
+"""--rdzv-conf, --rdzv-endpoint and the environment of a pod, as torch passes them on."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def config(conf: dict[str, Any] | None = None, **options: Any) -> MemberConfig:
     return member_config(read_conf(conf or {}), **given)
 
 
-def test_keys_are_sorted_out() -> None:
+def test_rdzv_conf_keys_are_split_into_settings_and_connection() -> None:
     conf = read_conf(
         {"prefix": "/jobs", "lease_ttl": "3", "join_timeout": 60, "user": "me", "password": "a,b=c", "timeout": 900}
     )
     assert (conf.prefix, conf.lease_ttl, conf.join_timeout) == ("/jobs", 3.0, 60.0)
-    assert conf.connection == {"user": "me", "password": "a,b=c"}, "a password may have commas where a program gives it"
+    assert conf.connection == {"user": "me", "password": "a,b=c"}, "a password may have commas if a program passes it"
 
 
-def test_keys_of_torchs_own_backends_are_no_error() -> None:
+def test_keys_of_torchs_own_backends_are_accepted() -> None:
     conf = read_conf(
         {
             "is_host": "1",
@@ -58,24 +58,24 @@ def test_keys_of_torchs_own_backends_are_no_error() -> None:
         ({"join_timeout": "soon"}, "join_timeout=soon is not a number of seconds"),
     ],
 )
-def test_wrong_keys(conf: dict[str, str], sentence: str) -> None:
+def test_an_invalid_rdzv_conf_key_gives_a_usage_error(conf: dict[str, str], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         read_conf(conf)
 
 
-def test_no_endpoint() -> None:
+def test_a_missing_endpoint_names_the_flag() -> None:
     with pytest.raises(UsageError, match="needs --rdzv-endpoint=HOST:PORT"):
         open_store("", read_conf({}))
 
 
-def test_a_pod_says_who_and_where_it_is() -> None:
+def test_name_and_address_come_from_the_pods_environment() -> None:
     pod = config(environment={"ELASTICJOB_MEMBER_ID": "digits-worker-0", "ELASTICJOB_ADDRESS": "10.0.0.7"})
     assert (pod.settings.me, pod.address) == ("digits-worker-0", "10.0.0.7")
     assert (pod.settings.min, pod.settings.max, pod.settings.nproc) == (2, 4, UNCOUNTED)
     assert pod.keys.plan == f"{DEFAULT_PREFIX}/run/plan"
 
 
-def test_local_addr_comes_first_and_the_route_to_etcd_last() -> None:
+def test_local_addr_takes_precedence_and_the_route_to_etcd_is_the_fallback() -> None:
     assert config(local_addr="10.0.0.8", environment={"ELASTICJOB_ADDRESS": "10.0.0.7"}).address == "10.0.0.8"
     assert config(least=1, most=1).address == "127.0.0.1"
 
@@ -85,18 +85,18 @@ def test_every_start_is_a_new_incarnation() -> None:
     assert config().settings.me != config().settings.me, "two agents on one host without names"
 
 
-def test_no_run_id_is_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_run_id_gives_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     config({"prefix": "/mine"}, run_id="none")
     assert "no --rdzv-id" in caplog.text
 
 
-def test_several_machines_without_a_run_id_do_not_meet_in_a_place_of_all() -> None:
+def test_a_missing_run_id_on_several_machines_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"no --rdzv-id: .* --rdzv-conf=prefix=/NAME"):
         config(run_id="none")
 
 
 @pytest.mark.parametrize("run_id", ["team/job1", "/", "", " "])
-def test_a_run_id_is_one_name(run_id: str) -> None:
+def test_a_run_id_with_a_slash_or_without_a_name_is_rejected(run_id: str) -> None:
     with pytest.raises(UsageError, match="must be a name without a slash"):
         config(run_id=run_id)
 
@@ -107,12 +107,12 @@ def test_ports_are_taken_from_a_range() -> None:
         config({"port_range": "30000"})
 
 
-def test_torchruns_of_other_backends_import_nothing_of_ours() -> None:
+def test_torchrun_with_another_backend_imports_only_the_entry_point() -> None:
     """torch calls every plug-in's entry point at every start."""
     script = (
         "import sys; from elasticjob_runtime.torchrun import rendezvous_handlers, create_handler;"
         "assert rendezvous_handlers() is create_handler;"
         "print([name for name in sys.modules if name.startswith(('torch', 'elasticjob_runtime.'))])"
     )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == "['elasticjob_runtime.torchrun']"
+    output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "['elasticjob_runtime.torchrun']"

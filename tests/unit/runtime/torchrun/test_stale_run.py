@@ -1,4 +1,4 @@
-"""Whether a run id that was used before starts a new run."""
+"""When a run id that was used before starts a new run."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ def left(store: MemoryStore) -> list[str]:
     return [kv.key for kv in store.range(Get(KeyRange.prefix(KEYS.root))).kvs]
 
 
-def test_a_run_id_is_used_again_after_its_job_has_ended() -> None:
+def test_the_run_id_of_an_ended_job_can_be_used_again() -> None:
     ended = store(KEYS.outcome, KEYS.plan, KEYS.last_joined)
     assert clear_ended_run(ended, KEYS)
     assert left(ended) == []
-    assert ended.get(Keys("/jobs", "one-more").outcome), "another job's"
-    assert not clear_ended_run(ended, KEYS), "once"
+    assert ended.get(Keys("/jobs", "one-more").outcome), "the key of another job"
+    assert not clear_ended_run(ended, KEYS), "there is nothing left to clear"
 
 
-def test_a_job_that_goes_on_is_left_alone() -> None:
+def test_a_running_job_is_left_alone() -> None:
     going = store(KEYS.plan, KEYS.member("a"))
     assert not clear_ended_run(going, KEYS)
     assert left(going) == [KEYS.member("a"), KEYS.plan]
 
 
-def test_while_others_hear_of_the_end_it_stands() -> None:
+def test_an_ended_run_is_kept_while_it_has_members() -> None:
     assert not clear_ended_run(store(KEYS.outcome, KEYS.member("a")), KEYS)
 
 
-def test_an_operator_has_the_last_word() -> None:
+def test_an_ended_run_of_an_operator_is_kept() -> None:
     assert not clear_ended_run(store(KEYS.outcome, KEYS.spec), KEYS)
 
 
-def test_a_job_whose_prefix_is_the_ended_ones_folder_keeps_its_keys() -> None:
+def test_a_job_under_the_prefix_of_the_ended_one_keeps_its_keys() -> None:
     inner = Keys(KEYS.root, "job1")
     both = store(
         KEYS.outcome,
@@ -58,7 +58,7 @@ def test_a_job_whose_prefix_is_the_ended_ones_folder_keeps_its_keys() -> None:
     assert left(both) == [inner.member("w0"), inner.plan]
 
 
-def test_no_key_of_a_run_is_forgotten() -> None:
+def test_every_key_of_a_run_is_deleted() -> None:
     named = {
         getattr(KEYS, name)
         for name, kind in vars(Keys).items()

@@ -1,4 +1,4 @@
-"""Progress from the script to the agent. Ends the complaint: there is no channel between agent and worker."""
+"""Progress reports from the script to the agent."""
 
 from __future__ import annotations
 
@@ -73,24 +73,24 @@ def test_the_agent_gets_one_message_per_call(agent: Agent) -> None:
     assert agent.receive()["step"] == 121
 
 
-def test_it_says_which_checkpoint_is_the_newest(agent: Agent) -> None:
+def test_a_report_names_the_newest_checkpoint(agent: Agent) -> None:
     progress.remember_checkpoint(100)
     report_progress(120)
     assert agent.receive()["last_checkpoint_step"] == 100
 
 
-def test_a_loss_that_is_not_finite_leaves_valid_json(agent: Agent) -> None:
+def test_a_loss_that_is_not_finite_is_left_out(agent: Agent) -> None:
     report_progress(1, loss=float("nan"), gradient=float("inf"), rate=0.1)
     assert agent.receive()["metrics"] == {"rate": 0.1}
 
 
-def test_an_agent_that_does_not_read_never_stops_the_training(agent: Agent) -> None:
+def test_an_agent_that_does_not_read_never_blocks_training(agent: Agent) -> None:
     for step in range(20_000):
         report_progress(step, loss=0.5)
-    assert agent.receive()["step"] == 0, "the first are there, the rest is dropped"
+    assert agent.receive()["step"] == 0, "the first reports arrive, the rest are dropped"
 
 
-def test_an_agent_that_is_away_is_no_error_and_is_found_when_it_is_back(agent: Agent) -> None:
+def test_reports_resume_when_a_missing_agent_is_back(agent: Agent) -> None:
     report_progress(1)
     assert agent.receive()["step"] == 1
     agent.stop()
@@ -117,18 +117,18 @@ def test_a_forked_child_has_its_own_connection(agent: Agent) -> None:
     assert agent.receive()["step"] == 3
 
 
-def test_without_an_agent_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reporting_without_an_agent_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(Env.AGENT_SOCKET, raising=False)
     report_progress(1, loss=0.5)
 
 
 @pytest.mark.parametrize("value", ["much", None, [1.0]])
-def test_a_metric_that_is_no_number_is_named(value: Any) -> None:
+def test_a_metric_that_is_not_a_number_is_named_in_the_error(value: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="the metric 'loss' is not a number"):
         report_progress(1, loss=value)
 
 
-def test_no_torch_is_needed_or_imported(agent: Agent) -> None:
+def test_reporting_progress_does_not_import_torch(agent: Agent) -> None:
     script = """
         import sys
         sys.modules["torch"] = None     # an import of torch fails
@@ -139,7 +139,7 @@ def test_no_torch_is_needed_or_imported(agent: Agent) -> None:
     assert agent.receive()["step"] == 7
 
 
-def test_a_pause_is_announced(agent: Agent) -> None:
+def test_an_expected_pause_is_announced_to_the_agent(agent: Agent) -> None:
     expect_pause(1800, "evaluation")
     message = agent.receive()
     assert (message["type"], message["phase"], message["seconds"], message["why"]) == (
@@ -154,33 +154,33 @@ def test_a_pause_is_announced(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan")])
-def test_a_pause_of_no_length(seconds: float) -> None:
+def test_a_pause_of_invalid_length_is_an_error(seconds: float) -> None:
     with pytest.raises(ValueError, match="expected a number of seconds"):
         expect_pause(seconds)
 
 
-def test_a_pause_waits_a_moment_for_a_busy_agent(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Progress that is lost is told by the next step; a pause that is lost is a hang."""
+def test_announcing_a_pause_waits_for_a_busy_agent(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next step makes up for a lost progress report, but a lost pause looks like a hang."""
     monkeypatch.setattr(progress, "PAUSE_WAIT", 60.0)
     report_progress(0)
     agent.receive()
     assert agent.connection is not None
     sent = 0
-    for sent in range(1, 5000):  # until nothing more goes in: those are dropped
+    for sent in range(1, 5000):  # until the socket is full and reports are dropped
         report_progress(sent)
-    heard: list[dict[str, Any]] = []
+    received: list[dict[str, Any]] = []
 
     def read() -> None:
-        while not heard or heard[-1].get("phase") != "pause":
-            heard.append(agent.receive())
+        while not received or received[-1].get("phase") != "pause":
+            received.append(agent.receive())
 
     reader = threading.Timer(0.1, read)
     reader.start()
     expect_pause(60)
     reader.join()
-    assert (len(heard) <= sent, heard[-1]["seconds"]) == (True, 60.0), "progress was dropped, the pause was not"
+    assert (len(received) <= sent, received[-1]["seconds"]) == (True, 60.0), "progress was dropped, the pause was not"
 
 
-def test_nobody_waits_for_an_agent_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_announcing_a_pause_does_not_wait_for_a_missing_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(Env.AGENT_SOCKET, "/nowhere/agent.sock")
     expect_pause(60)

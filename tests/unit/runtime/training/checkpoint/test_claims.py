@@ -1,4 +1,4 @@
-"""One history in a directory of checkpoints, however many groups save there: what an older group adds is refused, and
+"""A checkpoint directory has one history, however many groups save there: saves of an older group are rejected and
 never loaded."""
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_a_newer_group_takes_over(tmp_path: pathlib.Path, act_as: Callable[..., 
     assert load(tmp_path) == ("new", 20)
 
 
-def test_a_write_that_a_newer_group_overtakes_is_refused_before_it_commits(
+def test_a_write_overtaken_by_a_newer_group_is_rejected_before_it_commits(
     tmp_path: pathlib.Path, act_as: Callable[..., None]
 ) -> None:
     act_as("1.0.1")
@@ -93,7 +93,7 @@ def test_a_write_that_a_newer_group_overtakes_is_refused_before_it_commits(
     assert load(tmp_path) == ("new", 11)
 
 
-def test_a_writer_that_is_frozen_right_before_its_rename_changes_nothing(
+def test_a_writer_frozen_right_before_its_rename_changes_nothing(
     tmp_path: pathlib.Path, act_as: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     act_as("1.0.1")
@@ -108,7 +108,7 @@ def test_a_writer_that_is_frozen_right_before_its_rename_changes_nothing(
         act_as("1.0.1")
 
     monkeypatch.setattr(claims, "check", frozen_after_the_check)
-    save(tmp_path, 15, "old")  # the same step, too
+    save(tmp_path, 15, "old")  # even for the same step
     assert load(tmp_path) == ("new", 15)
     act_as("1.0.3")
     assert load(tmp_path) == ("new", 15)
@@ -117,7 +117,7 @@ def test_a_writer_that_is_frozen_right_before_its_rename_changes_nothing(
     assert checkpoint.steps(tmp_path) == [10, 15, 16]
 
 
-def test_a_newer_group_that_saved_less_far_is_what_is_restored(
+def test_the_newest_groups_checkpoint_is_restored_even_at_an_earlier_step(
     tmp_path: pathlib.Path, act_as: Callable[..., None]
 ) -> None:
     act_as("1.0.1")
@@ -131,7 +131,7 @@ def test_a_newer_group_that_saved_less_far_is_what_is_restored(
     assert checkpoint.steps(tmp_path) == [21, 22, 23]
 
 
-def test_a_corrupt_newest_is_skipped_for_what_the_group_before_left(
+def test_a_corrupt_newest_checkpoint_is_skipped_for_the_previous_groups(
     tmp_path: pathlib.Path, act_as: Callable[..., None]
 ) -> None:
     act_as("1.0.1")
@@ -147,7 +147,7 @@ def test_without_an_agent_nothing_is_claimed(tmp_path: pathlib.Path, monkeypatch
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000000010.ckpt"]
 
 
-def test_plain_python_goes_on_where_a_job_had_saved(
+def test_a_script_without_an_agent_continues_from_a_jobs_checkpoint(
     tmp_path: pathlib.Path, act_as: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     act_as("1.0.9")
@@ -161,9 +161,7 @@ def test_plain_python_goes_on_where_a_job_had_saved(
         save(tmp_path, 11, "job")
 
 
-def test_of_two_runs_by_hand_the_later_one_wins_and_the_earlier_one_does_not_take_it_back(
-    tmp_path: pathlib.Path, act_as: Callable[..., None]
-) -> None:
+def test_the_later_of_two_manual_runs_wins_for_good(tmp_path: pathlib.Path, act_as: Callable[..., None]) -> None:
     act_as("1700000000.0.8", run_id="first", operator=False)
     save(tmp_path, 10, "first")
     act_as("1700000500.0.1", run_id="second", operator=False)
@@ -174,7 +172,7 @@ def test_of_two_runs_by_hand_the_later_one_wins_and_the_earlier_one_does_not_tak
     assert load(tmp_path) == ("second", 3)
 
 
-def test_the_same_run_id_typed_again_starts_over_though_its_rounds_do(
+def test_a_run_id_used_again_may_save_although_its_rounds_restart(
     tmp_path: pathlib.Path, act_as: Callable[..., None]
 ) -> None:
     act_as("1700000000.0.8", run_id="mine", operator=False)
@@ -194,7 +192,7 @@ def test_another_job_in_the_same_directory_takes_over(tmp_path: pathlib.Path, ac
         save(tmp_path, 12, "a")
 
 
-def test_many_that_claim_at_once_get_a_number_each(tmp_path: pathlib.Path) -> None:
+def test_concurrent_claims_get_distinct_numbers(tmp_path: pathlib.Path) -> None:
     def one(round_: int) -> int:
         try:
             return claims.claim_directory(tmp_path, Writer(owner=JOB, fence=Fence(1, 0, round_))).number
@@ -210,7 +208,7 @@ def test_many_that_claim_at_once_get_a_number_each(tmp_path: pathlib.Path) -> No
 
 
 @pytest.mark.parametrize("error", [1, 95], ids=["EPERM", "EOPNOTSUPP"])
-def test_a_file_system_without_links_is_good_enough(
+def test_fencing_works_on_a_file_system_without_hard_links(
     tmp_path: pathlib.Path, act_as: Callable[..., None], monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
     def no_links(*_: object) -> None:
@@ -229,8 +227,9 @@ def test_a_file_system_without_links_is_good_enough(
 @pytest.mark.parametrize(
     "text",
     [b"", b"{", b"[]", b'{"owner":1,"fence":"1.1.1","earlier":[],"kept":[]}', b'{"owner":"a","fence":"x"}', b"\xff"],
+    ids=["empty", "cut JSON", "a list", "wrong type", "bad token", "no text"],
 )
-def test_a_claim_that_cannot_be_read_loses_no_checkpoint(
+def test_an_unreadable_claim_loses_no_checkpoint(
     tmp_path: pathlib.Path, act_as: Callable[..., None], text: bytes
 ) -> None:
     act_as("1.0.1")
@@ -243,7 +242,7 @@ def test_a_claim_that_cannot_be_read_loses_no_checkpoint(
     assert json.loads((tmp_path / newest).read_text())["kept"] == ["step-000000000010-1.ckpt"]
 
 
-def test_a_save_says_which_token_it_does_not_understand(
+def test_an_invalid_fencing_token_is_named_in_the_error(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(Env.FENCE, "seven")
@@ -264,7 +263,7 @@ listings = st.builds(
 
 
 @given(listings)
-def test_nothing_counts_that_the_newest_claim_neither_made_nor_found(listing: Listing) -> None:
+def test_only_checkpoints_of_the_newest_claim_or_found_by_it_count(listing: Listing) -> None:
     history = valid(listing)
     for found in history:
         assert found.number >= listing.claim.number or found.name in (listing.claim.kept or ())
@@ -272,7 +271,7 @@ def test_nothing_counts_that_the_newest_claim_neither_made_nor_found(listing: Li
 
 
 @given(writers, writers)
-def test_of_two_writers_of_one_owner_exactly_the_older_is_refused(one: Writer, other: Writer) -> None:
+def test_of_two_writers_of_one_owner_only_the_older_is_rejected(one: Writer, other: Writer) -> None:
     claim = Claim(number=1, writer=one)
     if one.owner == other.owner != "":
         assert bool(rejection(claim, other)) == (other.fence < one.fence)
@@ -280,7 +279,7 @@ def test_of_two_writers_of_one_owner_exactly_the_older_is_refused(one: Writer, o
         assert not rejection(claim, other)
 
 
-def test_who_the_agent_says_one_is() -> None:
+def test_the_writer_is_identified_by_the_agents_environment() -> None:
     assert writer_of({}) == ANONYMOUS
     operator = {Env.FENCE: "2.1.3", Env.JOB_UID: "u", Env.RUN: "2", "TORCHELASTIC_RUN_ID": "u-2"}
     assert writer_of(operator) == Writer(owner="u", fence=Fence(2, 1, 3))

@@ -57,12 +57,12 @@ def read_line(process: subprocess.Popen[str]) -> str:
 
 
 def kill(process: subprocess.Popen[str]) -> str:
-    """Kills the process and returns what it still said."""
+    """Kills the process and returns the rest of its output."""
     process.kill()
     return process.communicate()[0]
 
 
-def test_killed_in_the_middle_of_a_save(tmp_path: pathlib.Path) -> None:
+def test_a_writer_killed_during_a_save_leaves_the_previous_checkpoint(tmp_path: pathlib.Path) -> None:
     checkpoint.save(tmp_path, 1, lambda file: pickle.dump("one", file))
     writer = start(HALF_WRITTEN, str(tmp_path))
     try:
@@ -77,28 +77,28 @@ def test_killed_in_the_middle_of_a_save(tmp_path: pathlib.Path) -> None:
     assert found.state == "one"
     checkpoint.save(tmp_path, 2, lambda file: pickle.dump("two", file))
     assert checkpoint.steps(tmp_path) == [1, 2]
-    assert list(tmp_path.glob(".*")) == [], "what the dead writer left is gone"
+    assert list(tmp_path.glob(".*")) == [], "the dead writer's files are removed"
 
 
-def test_killed_at_any_moment_loses_nothing_that_was_saved(tmp_path: pathlib.Path) -> None:
+def test_a_writer_killed_at_any_moment_loses_no_saved_checkpoint(tmp_path: pathlib.Path) -> None:
     step = 0
     for _ in range(8):
         writer = start(ALWAYS_WRITING, str(tmp_path), str(step))
         try:
-            said = [read_line(writer)]
+            output = [read_line(writer)]
             time.sleep(random.uniform(0, 0.05))  # any moment will do
         finally:
-            said += kill(writer).split()
+            output += kill(writer).split()
         found = checkpoint.load(tmp_path, pickle.load)
         assert found is not None
-        assert found.step >= int(said[-1])
+        assert found.step >= int(output[-1])
         assert found.state == [found.step] * 100_000
         step = found.step
 
 
-def test_a_full_disk_is_said_and_leaves_the_one_before(tmp_path: pathlib.Path) -> None:
+def test_a_full_disk_is_reported_and_keeps_the_previous_checkpoint(tmp_path: pathlib.Path) -> None:
     checkpoint.save(tmp_path, 1, lambda file: pickle.dump("one", file))
-    said = start(FULL_DISK, str(tmp_path)).communicate(timeout=60)[0]
-    assert "Cannot write the checkpoint" in said
-    assert "File too large" in said
+    output = start(FULL_DISK, str(tmp_path)).communicate(timeout=60)[0]
+    assert "Cannot write the checkpoint" in output
+    assert "File too large" in output
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000000001.ckpt"]

@@ -28,7 +28,7 @@ FULL_DISK = """
 
 @pytest.fixture(autouse=True)
 def state(monkeypatch: pytest.MonkeyPatch) -> progress._State:
-    """What this process knows of its checkpoints."""
+    """What this process knows about its checkpoints."""
     state = progress._State()
     monkeypatch.setattr(progress, "_state", state)
     return state
@@ -46,7 +46,7 @@ def trained() -> dict[str, Any]:
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "sampler": sampler, "step": 1}
 
 
-def test_model_and_optimizer_come_back_as_they_were(tmp_path: pathlib.Path, state: progress._State) -> None:
+def test_model_and_optimizer_are_restored_unchanged(tmp_path: pathlib.Path, state: progress._State) -> None:
     saved = trained()
     save_checkpoint(tmp_path, saved)
     assert state.last_checkpoint_step == 1
@@ -59,19 +59,21 @@ def test_model_and_optimizer_come_back_as_they_were(tmp_path: pathlib.Path, stat
     assert loaded["sampler"] == saved["sampler"]
 
 
-def test_nothing_there_is_none(tmp_path: pathlib.Path, state: progress._State) -> None:
+def test_loading_without_a_checkpoint_gives_none(tmp_path: pathlib.Path, state: progress._State) -> None:
     assert load_checkpoint(tmp_path / "none") is None
     assert state.last_checkpoint_step is None
 
 
-def test_a_resumed_worker_reports_the_checkpoint_it_came_from(tmp_path: pathlib.Path, state: progress._State) -> None:
+def test_a_resumed_worker_process_reports_the_checkpoint_it_loaded(
+    tmp_path: pathlib.Path, state: progress._State
+) -> None:
     save_checkpoint(tmp_path, {"a": 1}, step=40)
     state.last_checkpoint_step = None
     load_checkpoint(tmp_path)
     assert state.last_checkpoint_step == 40
 
 
-def test_the_file_is_one_that_plain_torch_opens(tmp_path: pathlib.Path) -> None:
+def test_plain_torch_can_load_the_file(tmp_path: pathlib.Path) -> None:
     """No lock-in: the footer does not hide the ZIP file from torch.load."""
     import torch
 
@@ -81,7 +83,9 @@ def test_the_file_is_one_that_plain_torch_opens(tmp_path: pathlib.Path) -> None:
         assert loaded["weight"].tolist() == list(range(10))
 
 
-def test_a_torn_file_is_skipped_for_the_one_before(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_torn_file_is_skipped_for_the_previous_checkpoint(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for step in (10, 20):
         save_checkpoint(tmp_path, {"step": step})
     newest = tmp_path / "step-000000000020.ckpt"
@@ -97,10 +101,10 @@ def test_the_step_comes_from_the_argument_the_state_or_the_count(tmp_path: pathl
     assert [path.name for path in sorted(tmp_path.iterdir())] == [f"step-00000000000{step}.ckpt" for step in (5, 6, 7)]
 
 
-def test_objects_are_refused_by_default_and_said_when_saved(
+def test_objects_that_torch_rejects_are_warned_about_when_saved(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ends the complaint: that the state cannot be loaded again showed at the first restart, hours later."""
+    """Otherwise, that the state cannot be loaded would only show at the first restart, hours later."""
     state = {"history": collections.Counter(a=1), "path": pathlib.PurePosixPath("x")}
     save_checkpoint(tmp_path, state, step=1)
     assert "pathlib.PurePosixPath" in caplog.text
@@ -115,13 +119,13 @@ def test_a_plain_state_gives_no_warning(tmp_path: pathlib.Path, caplog: pytest.L
     assert caplog.records == []
 
 
-def test_a_path_to_a_file_is_named(tmp_path: pathlib.Path) -> None:
+def test_a_path_that_is_a_file_is_named_in_the_error(tmp_path: pathlib.Path) -> None:
     (tmp_path / "model.pt").write_text("")
     with pytest.raises(CheckpointError, match=r"model\.pt: Not a directory"):
         load_checkpoint(tmp_path / "model.pt")
 
 
-def test_a_full_disk_is_said_whatever_torch_makes_of_it(tmp_path: pathlib.Path) -> None:
+def test_a_full_disk_is_reported_whatever_torch_raises(tmp_path: pathlib.Path) -> None:
     save_checkpoint(tmp_path, {"step": 1})
     process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(FULL_DISK), str(tmp_path)],
