@@ -11,11 +11,9 @@ import dataclasses
 from collections.abc import Callable
 
 from elasticjob_runtime.contract import (
-    CONTRACT_VERSION,
     ExitCode,
     FailureValue,
     MemberState,
-    MemberValue,
     OutcomeState,
     SuspicionValue,
 )
@@ -34,6 +32,7 @@ from elasticjob_runtime.membership.actions import (
     Wait,
     stop_at_once,
 )
+from elasticjob_runtime.membership.compatibility import exit_if_incompatible
 from elasticjob_runtime.membership.eligibility import describe
 from elasticjob_runtime.membership.fencing import fence, fence_due, superseded
 from elasticjob_runtime.membership.planned_changes import is_planned, prepare_change
@@ -53,7 +52,7 @@ def decide(view: View, now: float) -> Action:
 
 def _apply_rules(view: View, now: float) -> Action:
     rules: tuple[Callable[[View, float], Action | None], ...] = (
-        _end_with_job, _leave, _yield_name, fence, _register, _incompatible, _report_ready, prepare_change,
+        _end_with_job, _leave, _yield_name, fence, _register, exit_if_incompatible, _report_ready, prepare_change,
         _follow_plan, _report_result, _report_suspects, _subscribe, _restore_plan, _plan_if_first,
     )  # fmt: skip
     for rule in rules:
@@ -117,48 +116,6 @@ def _register(view: View, _now: float) -> Action | None:
         state = MemberState.SUCCEEDED
     reason = "registering again: etcd lost this member" if view.workers.round else "registering"
     return Register(state=state, round=view.workers.round, stores=view.stores, reason=reason)
-
-
-def _incompatible(view: View, _now: float) -> Action | None:
-    """A member with another contract version, or another number of worker processes, cannot train with the rest."""
-    if view.workers.round or view.me is None:
-        return None
-    plan, nproc = view.store.plan, view.settings.nproc
-    reference = _reference_member(view)
-    version = reference.contract if reference else CONTRACT_VERSION
-    their_nproc = plan.value.nproc if plan else reference.nproc if reference else nproc
-    if version != CONTRACT_VERSION:
-        reason = (
-            f"this agent speaks contract version {CONTRACT_VERSION}, the other members version {version}: "
-            "use the same version of elasticjob-runtime in all images of a job"
-        )
-        return Exit(code=ExitCode.CONFIG, reason=reason)
-    if their_nproc != nproc:
-        reason = (
-            f"this agent starts {nproc} worker processes, the other members {their_nproc} each: "
-            "use the same --nproc-per-node for all members"
-        )
-        return Exit(code=ExitCode.CONFIG, reason=reason)
-    return None
-
-
-def _reference_member(view: View) -> MemberValue | None:
-    """The member that all others must be compatible with: the plan's leader, or the first member. Any other may be
-    incompatible itself."""
-    plan = view.store.plan
-    if plan is not None:
-        leader = view.store.members.get(plan.value.leader)
-        return leader.value if leader is not None and leader.name != view.settings.me else None
-    first_member = view.store.first_member or _first_other_member(view)
-    return first_member if first_member is not None and first_member.state is not MemberState.LEAVING else None
-
-
-def _first_other_member(view: View) -> MemberValue | None:
-    """The member that registered first; None if that is this one, or if this one does not see all members."""
-    if view.store.role is not Role.PLANNER or not view.store.members:
-        return None
-    first = min(view.store.members.values(), key=lambda member: member.create_revision)
-    return first.value if first.name != view.settings.me else None
 
 
 def _report_ready(view: View, _now: float) -> Action | None:

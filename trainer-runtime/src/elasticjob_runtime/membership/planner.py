@@ -22,7 +22,6 @@ from elasticjob_runtime.contract import MemberState, OutcomeState, OutcomeValue,
 from elasticjob_runtime.membership.actions import (
     Action,
     ProbePeers,
-    ProposePlan,
     PublishOutcome,
     Wait,
 )
@@ -38,13 +37,12 @@ from elasticjob_runtime.membership.eligibility import (
     select_members,
 )
 from elasticjob_runtime.membership.failures import (
-    assess_crash,
-    crash_history,
     delay_or_end,
     describe_failure,
     first_failure,
 )
 from elasticjob_runtime.membership.planned_changes import members_saving, propose_stop, save_deadline
+from elasticjob_runtime.membership.proposal import caused_at, propose_plan
 from elasticjob_runtime.membership.sizes import group_size, largest
 from elasticjob_runtime.membership.view import (
     Member,
@@ -89,7 +87,7 @@ def _after_saving(view: View, plan: Plan, stop: Stop, now: float) -> Action:
     size = group_size(view.spec, len(eligible))
     if size is None:
         return _wait_for_members(view, now, f"{why}; {_too_few_members(view, len(eligible))}")
-    return _propose(view, eligible, size, stop.value.reason, why)
+    return propose_plan(view, eligible, size, stop.value.reason, why)
 
 
 def _first_plan(view: View, now: float) -> Action:
@@ -107,7 +105,7 @@ def _first_plan(view: View, now: float) -> Action:
                 until=due,
                 reason=f"{len(eligible)} of {largest(view.spec)} wanted members are present; waiting briefly for more",
             )
-    return _propose(view, eligible, size, PlanReason.START)
+    return propose_plan(view, eligible, size, PlanReason.START)
 
 
 def _find_cause(view: View, plan: Plan) -> tuple[PlanReason, str] | None:
@@ -174,14 +172,14 @@ def _repair(view: View, plan: Plan, broken: tuple[PlanReason, str], now: float) 
         if action := delay_or_end(view, plan, now):
             return action
     eligible = eligible_members(view)
-    if saved_first := propose_stop(view, plan, reason, why, _caused_at(view, plan, reason, eligible)):
+    if saved_first := propose_stop(view, plan, reason, why, caused_at(view, plan, reason, eligible)):
         return saved_first
     size = group_size(view.spec, len(eligible))
     if size is None:
         return _wait_for_members(view, now, f"{why}; {_too_few_members(view, len(eligible))}")
     if reason is PlanReason.MEMBER_LOST and (asking := _probe_present(view, plan, why, now)):
         return asking
-    return _propose(view, eligible, size, reason, why)
+    return propose_plan(view, eligible, size, reason, why)
 
 
 def _probe_present(view: View, plan: Plan, why: str, now: float, since: float = 0.0) -> Action | None:
@@ -217,7 +215,7 @@ def _resize(view: View, plan: Plan, now: float) -> Action | None:
 
 
 def _plan_change(view: View, plan: Plan, eligible: Sequence[Member], size: int, reason: PlanReason, why: str) -> Action:
-    return propose_stop(view, plan, reason, why, _caused_at(view, plan, reason, eligible)) or _propose(
+    return propose_stop(view, plan, reason, why, caused_at(view, plan, reason, eligible)) or propose_plan(
         view, eligible, size, reason, why
     )
 
@@ -256,45 +254,6 @@ def _probe_again(view: View, now: float, why: str = "") -> Action | None:
         return ProbePeers(members=due, reason=reason or f"probing {join_names([member.name for member in due])} again")
     next_time = min(view.probes[member.name].at for member in silent) + view.settings.probe_age
     return Wait(until=next_time, reason=reason or f"no heartbeat from {join_names(missed)}; probing again soon")
-
-
-def _propose(
-    view: View, eligible: Sequence[Member], size: int, plan_reason: PlanReason, why: str = "all members are present"
-) -> ProposePlan:
-    plan = view.store.plan
-    rounds = [member.value.round for member in view.store.members.values()]
-    last = max(plan.round if plan else 0, view.workers.round, view.store.last_round, *rounds)
-    # Losing plan and spec in the store neither resets the restart budget nor lowers the fencing token.
-    known_plans = [each for each in (plan, view.workers.plan) if each]
-    restarts = max((each.value.restart_count for each in known_plans), default=0)
-    return ProposePlan(
-        round=last + 1,
-        members=select_members(view, eligible, size),
-        restart_count=restarts + (plan_reason is PlanReason.WORKER_FAILED),
-        plan_reason=plan_reason,
-        message=why,
-        expected_mod_revision=plan.mod_revision if plan else 0,
-        caused_at=view.stop.value.caused_at if view.stop else _caused_at(view, plan, plan_reason, eligible),
-        crashes=assess_crash(view).history if plan_reason is PlanReason.WORKER_FAILED else crash_history(view),
-        store_generation=max([view.spec.store_generation, *(each.value.store_generation for each in known_plans)]),
-        run_began=max((each.value.run_began for each in known_plans), default=0),
-        reason=f"writing plan {last + 1} with {size} of {len(eligible)} members: {why}",
-    )
-
-
-def _caused_at(view: View, plan: Plan | None, reason: PlanReason, eligible: Sequence[Member]) -> float:
-    """When the cause happened, Unix time; 0: not known."""
-    moments: list[float] = []
-    if reason is PlanReason.WORKER_FAILED:
-        moments = [failure.time for failure in view.store.failures]
-    elif reason is PlanReason.MEMBER_LOST:
-        moments = [each.value.heard_at for each in view.store.suspicions]
-    elif reason is PlanReason.MEMBER_LEFT:
-        in_plan = [view.store.members[name].value for name in ranks_of(plan) if name in view.store.members]
-        moments = [member.changed_at for member in in_plan if member.state is MemberState.LEAVING]
-    elif reason is PlanReason.MEMBER_JOINED:
-        moments = [member.value.changed_at for member in eligible if member.name not in ranks_of(plan)]
-    return min((moment for moment in moments if moment), default=0.0)
 
 
 def _suspects(view: View, plan: Plan, now: float) -> tuple[Member, ...]:

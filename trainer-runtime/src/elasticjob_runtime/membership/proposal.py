@@ -1,0 +1,50 @@
+"""What a new plan contains: its round, members, counters and cause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elasticjob_runtime.contract import MemberState, PlanReason
+from elasticjob_runtime.membership.actions import ProposePlan
+from elasticjob_runtime.membership.eligibility import ranks_of, select_members
+from elasticjob_runtime.membership.failures import assess_crash, crash_history
+from elasticjob_runtime.membership.view import Member, Plan, View
+
+
+def propose_plan(
+    view: View, eligible: Sequence[Member], size: int, plan_reason: PlanReason, why: str = "all members are present"
+) -> ProposePlan:
+    plan = view.store.plan
+    rounds = [member.value.round for member in view.store.members.values()]
+    last = max(plan.round if plan else 0, view.workers.round, view.store.last_round, *rounds)
+    # Losing plan and spec in the store neither resets the restart budget nor lowers the fencing token.
+    known_plans = [each for each in (plan, view.workers.plan) if each]
+    restarts = max((each.value.restart_count for each in known_plans), default=0)
+    return ProposePlan(
+        round=last + 1,
+        members=select_members(view, eligible, size),
+        restart_count=restarts + (plan_reason is PlanReason.WORKER_FAILED),
+        plan_reason=plan_reason,
+        message=why,
+        expected_mod_revision=plan.mod_revision if plan else 0,
+        caused_at=view.stop.value.caused_at if view.stop else caused_at(view, plan, plan_reason, eligible),
+        crashes=assess_crash(view).history if plan_reason is PlanReason.WORKER_FAILED else crash_history(view),
+        store_generation=max([view.spec.store_generation, *(each.value.store_generation for each in known_plans)]),
+        run_began=max((each.value.run_began for each in known_plans), default=0),
+        reason=f"writing plan {last + 1} with {size} of {len(eligible)} members: {why}",
+    )
+
+
+def caused_at(view: View, plan: Plan | None, reason: PlanReason, eligible: Sequence[Member]) -> float:
+    """When the cause happened, Unix time; 0: not known."""
+    moments: list[float] = []
+    if reason is PlanReason.WORKER_FAILED:
+        moments = [failure.time for failure in view.store.failures]
+    elif reason is PlanReason.MEMBER_LOST:
+        moments = [each.value.heard_at for each in view.store.suspicions]
+    elif reason is PlanReason.MEMBER_LEFT:
+        in_plan = [view.store.members[name].value for name in ranks_of(plan) if name in view.store.members]
+        moments = [member.changed_at for member in in_plan if member.state is MemberState.LEAVING]
+    elif reason is PlanReason.MEMBER_JOINED:
+        moments = [member.value.changed_at for member in eligible if member.name not in ranks_of(plan)]
+    return min((moment for moment in moments if moment), default=0.0)
