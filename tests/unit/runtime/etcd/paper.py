@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from elasticjob_runtime.etcd import Endpoint
-from elasticjob_runtime.etcd.connection import Connection, TransportError
+from elasticjob_runtime.etcd.connection import Connection
+from elasticjob_runtime.etcd.faults import TransportError
 
 
 class Paper(Connection):

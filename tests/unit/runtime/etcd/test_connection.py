@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 from elasticjob_runtime.etcd import Endpoint
-from elasticjob_runtime.etcd.connection import AnswerLost, Connection, NotHttp, NotSent
+from elasticjob_runtime.etcd.connection import Connection
+from elasticjob_runtime.etcd.faults import AnswerLost, NotHttp, NotSent
 
 
 class Peer:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from elasticjob_runtime.etcd import sockets
 from elasticjob_runtime.etcd.endpoints import Endpoint
+from elasticjob_runtime.etcd.faults import AnswerLost, NotHttp, NotSent, TooLate, explain
 
 if TYPE_CHECKING:
     import ssl
@@ -27,30 +28,6 @@ _BODY_LIMIT = 1 << 28
 """Bytes: a body or chunk that claims to be longer is invalid; etcd's own limit for messages is far lower."""
 _CHUNK_SIZE = re.compile(rb"[0-9a-fA-F]{1,8}")
 _USER_AGENT = "elasticjob"
-
-
-class TransportError(Exception):
-    """An exchange with an endpoint failed. The message is one clause, without the endpoint."""
-
-
-class NotSent(TransportError):
-    """The request was not sent completely, so it had no effect: it may be sent again, even if it writes."""
-
-
-class TooLate(NotSent):
-    """The deadline passed before the request could be sent."""
-
-
-class AnswerLost(TransportError):
-    """The request was sent, but no complete answer came."""
-
-
-class NotHttp(TransportError):
-    """The server does not speak HTTP/1.1."""
-
-
-class TlsRefused(TransportError):
-    """One side does not accept the other's certificate."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -96,7 +73,7 @@ class Connection:
             raise TooLate("no connection within the deadline") from error
         except OSError as error:
             self.close()
-            raise _explain(error, NotSent) from error
+            raise explain(error, NotSent) from error
 
     def _handshake(self, context: ssl.SSLContext, end: float) -> None:
         assert self._socket is not None
@@ -108,7 +85,7 @@ class Connection:
         except TimeoutError:
             raise
         except OSError as error:
-            explained = _explain(error, NotSent)
+            explained = explain(error, NotSent)
             if isinstance(explained, NotSent):
                 raise NotSent(
                     f"the TLS handshake broke off: {explained} (if it speaks no TLS: protocol=http)"
@@ -163,7 +140,7 @@ class Connection:
         except TimeoutError as error:
             raise TooLate("the request could not be sent within the deadline") from error
         except OSError as error:
-            raise _explain(self._last_word() or error, NotSent) from error
+            raise explain(self._last_word() or error, NotSent) from error
 
     def _last_word(self) -> OSError | None:
         """The TLS alert with which the server closed the connection, if there is one. In TLS 1.3, the server rejects a
@@ -298,7 +275,7 @@ class Connection:
                 raise
             raise AnswerLost("no answer within the deadline") from error
         except OSError as error:
-            raise _explain(error, AnswerLost) from error
+            raise explain(error, AnswerLost) from error
         if not data:
             raise AnswerLost("the connection was closed before the answer was complete")
         self._buffer += data
@@ -324,15 +301,3 @@ def _parse_head(raw: bytes) -> Head:
 
 def _quote(data: bytes | bytearray) -> str:
     return repr(bytes(data[:60]))[1:]
-
-
-def _explain(error: OSError, usual: type[TransportError]) -> TransportError:
-    """Distinguishes a rejected certificate and a server without TLS from a broken connection, without importing ssl."""
-    if message := getattr(error, "verify_message", ""):
-        return TlsRefused(f"its certificate is not accepted: {message}")
-    reason = getattr(error, "reason", None) or ""
-    if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
-        return TlsRefused(f"it does not accept our client certificate, or wants one (cert, key): {reason}")
-    if reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"}:
-        return NotHttp("does not speak TLS; is protocol=https right?")
-    return usual(error.strerror or str(error) or type(error).__name__)

@@ -10,16 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from elasticjob_runtime.etcd import protocol, responses
 from elasticjob_runtime.etcd.auth import TokenKeeper
-from elasticjob_runtime.etcd.connection import (
-    AnswerLost,
-    Connection,
-    NotHttp,
-    NotSent,
-    TlsRefused,
-    TooLate,
-    TransportError,
-)
+from elasticjob_runtime.etcd.connection import Connection
 from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation
+from elasticjob_runtime.etcd.faults import AnswerLost, NoTime, TransportError, Unsent, Untrusted, store_error
 from elasticjob_runtime.etcd.interface import Denied, NotEtcd, StoreError, Unavailable
 
 if TYPE_CHECKING:
@@ -29,18 +22,6 @@ _IDLE_CONNECTIONS = 4
 _SHORTEST_ATTEMPT = 0.5
 T = TypeVar("T")
 _LOGIN_PATH = "/v3/auth/authenticate"
-
-
-class Unsent(Unavailable):
-    """The call had no effect, so any call may be sent again."""
-
-
-class NoTime(Unsent):
-    """The deadline passed before the request was sent. Less informative than an earlier error of the same endpoint."""
-
-
-class Untrusted(Denied):
-    """The endpoint or this client does not accept the other's certificate; another endpoint may still work."""
 
 
 class Transport:
@@ -273,20 +254,6 @@ def _exchange(
     connection.send("POST", path, body, f"Authorization: {token}\r\n" if token else "", end)
     head = connection.read_head(answer_end)
     return responses.parse_answer(head.status, head.headers, connection.read_body(head, answer_end))
-
-
-def store_error(error: TransportError) -> StoreError:
-    match error:
-        case TooLate():
-            return NoTime(str(error))
-        case NotSent():
-            return Unsent(str(error))
-        case NotHttp():
-            return NotEtcd(str(error))
-        case TlsRefused():
-            return Untrusted(str(error))
-        case _:
-            return Unavailable(str(error))
 
 
 def _hint(endpoint: Endpoint) -> str:

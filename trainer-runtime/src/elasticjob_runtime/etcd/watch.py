@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 
 from elasticjob_runtime.etcd import protocol, responses
 from elasticjob_runtime.etcd.callbacks import Delivery
-from elasticjob_runtime.etcd.connection import Connection, TransportError
+from elasticjob_runtime.etcd.connection import Connection
 from elasticjob_runtime.etcd.cursor import Behind, Cursor, HistoryGone
 from elasticjob_runtime.etcd.endpoints import Endpoint
+from elasticjob_runtime.etcd.faults import TransportError, Untrusted, store_error
 from elasticjob_runtime.etcd.interface import (
     Denied,
     Get,
@@ -24,7 +25,7 @@ from elasticjob_runtime.etcd.interface import (
     WatchCallback,
     WatchFailure,
 )
-from elasticjob_runtime.etcd.transport import Transport, Untrusted, pause_before, store_error, summary
+from elasticjob_runtime.etcd.transport import Transport, pause_before, summary
 
 log = logging.getLogger(__name__)
 
