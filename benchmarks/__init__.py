@@ -1,1 +1,1 @@
-"""Measurements, taken on one machine in one run; nothing here asserts a duration."""
+"""Benchmarks: each measures on one machine in one run. None asserts a duration."""

@@ -1,4 +1,4 @@
-"""A real etcd on loopback, for one measurement: the one that is built for the test cluster."""
+"""A real etcd on loopback for one measurement: the binary that is built for the test cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hack.cluster.programs import program
 
 
 class Etcd:
-    """Ends with this process. Use as a context manager."""
+    """Ends with this process. A context manager."""
 
     def __init__(self, folder: Path) -> None:
         client, peer = (f"http://127.0.0.1:{port}" for port in free_ports(2))
@@ -53,7 +53,7 @@ class Etcd:
         self._child.stop(grace=0)
 
     def metrics(self) -> dict[str, float]:
-        """Every figure of /metrics, summed over its labels."""
+        """Every metric of /metrics, summed over its labels."""
         with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:  # noqa: S310 - our own loopback address
             return parse_metrics(answer.read().decode())
 

@@ -1,13 +1,12 @@
 """The operator on a real API server and scheduler, with kwok for nodes and kubelets.
 
-big   one job of many workers, against a bare client that does the same creates, 64 in flight, in the same run
+big   one job of many worker pods, against a bare client that sends the same creates, 64 in flight, in the same run
 idle  many small jobs on one etcd, at rest; then a storm: a tenth of all pods fails at once
-own   the same at rest, each job with an etcd (an address) of its own
-scale thousands of jobs that were there before the operator: its start and its memory; half of all nodes flap; one
-tenant's storm
-      while another one scales
+own   many small jobs at rest, each with an etcd (an address) of its own
+scale thousands of jobs that exist before the operator: its start and its memory; half of all nodes flap;
+      a storm of one tenant's failures while another tenant scales
 
-Load, API server, scheduler, kwok and operator share the machine: compare ratios, not seconds, between machines.
+The benchmark, API server, scheduler, kwok and operator share the machine: compare ratios, not seconds, across machines.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ TARGETS = {
     "idle: % of a core": 5.0,
     "idle: MiB": 256.0,
     "storm: reconcile p99, s": 1.0,
-    "in the end: peak of memory, MiB": 512.0,
+    "end: peak memory, MiB": 512.0,
 }
-"""Targets: the most that a figure may be."""
+"""Figure -> its upper limit."""
 
 
 def main() -> int:
@@ -43,17 +42,30 @@ def main() -> int:
         prog="python -m benchmarks.operator", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument(
-        "scenarios", nargs="*", default=["big", "idle", "own"], choices=["big", "idle", "own", "scale"], help="(all)"
+        "scenarios",
+        nargs="*",
+        default=["big", "idle", "own"],
+        choices=["big", "idle", "own", "scale"],
+        help="default: big idle own",
     )
-    parser.add_argument("--big", type=int, default=1000, help="workers of the one job (1000)")
-    parser.add_argument("--rounds", type=int, default=3, help="repetitions of `big`; medians are shown (3)")
-    parser.add_argument("--jobs", type=int, default=1000, help="small jobs (1000)")
-    parser.add_argument("--workers", type=int, default=4, help="of a small job (4)")
-    parser.add_argument("--scale-jobs", type=int, default=5000, help="of `scale`, with --workers pods each (5000)")
+    parser.add_argument("--big", type=int, default=1000, help="worker pods of the one job (default: 1000)")
     parser.add_argument(
-        "--idle-seconds", type=float, default=60.0, help="for which the operator is watched at rest (60)"
+        "--rounds", type=int, default=3, help="repetitions of `big`, of which the medians are shown (default: 3)"
     )
-    parser.add_argument("--profile", action="store_true", help="of `idle`: where the operator's CPU goes in the storm")
+    parser.add_argument("--jobs", type=int, default=1000, help="number of small jobs (default: 1000)")
+    parser.add_argument("--workers", type=int, default=4, help="worker pods of a small job (default: 4)")
+    parser.add_argument(
+        "--scale-jobs",
+        type=int,
+        default=5000,
+        help="number of jobs in `scale`, with --workers pods each (default: 5000)",
+    )
+    parser.add_argument(
+        "--idle-seconds", type=float, default=60.0, help="how long to measure the operator at rest, s (default: 60)"
+    )
+    parser.add_argument(
+        "--profile", action="store_true", help="in `idle`: show where the operator's CPU time goes during the storm"
+    )
     arguments = parser.parse_args()
     console = Console(highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="elasticjob-bench-operator-"))
@@ -62,7 +74,7 @@ def main() -> int:
         (folder / scenario).mkdir()
         figures = asyncio.run(_run(scenario, folder / scenario, arguments))
         good = _show(console, scenario, figures) and good
-    console.print(f"load of this machine now: {os.getloadavg()[0]:.1f}; logs: {folder}")
+    console.print(f"load of this machine: {os.getloadavg()[0]:.1f}; logs: {folder}")
     return 0 if good else 1
 
 

@@ -1,5 +1,7 @@
-"""A real control plane with a real scheduler, and kwok for kubelets: nodes and pods that exist in the API alone. On
-loopback, no root."""
+"""A real control plane with a real scheduler, and kwok in place of kubelets: nodes and pods exist only in the API.
+
+Runs on loopback, without root.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ class FakeCluster(ControlPlane):
 
     def _start(self) -> None:
         super()._start()
-        # The scheduler's default of 50 requests a second would be all that is measured.
+        # The scheduler's default of 50 requests per second would limit every figure.
         fast = {"kubeconfig": str(self.kubeconfig), "qps": 2000, "burst": 4000}
         config = self.directory / "scheduler.yaml"
         kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
@@ -51,8 +53,8 @@ class FakeCluster(ControlPlane):
         self._start_child([*ours, *command("kube-scheduler", flags)[1:]])
         kwok = {"kubeconfig": self.kubeconfig, "manage-all-nodes": True, "server-address": f"127.0.0.1:{kwok_port}"}
         stages = source_of_module("sigs.k8s.io/kwok") / "kustomize" / "stage"
-        # Not pod-delete: kwok deletes by name, and a late one takes the successor instead, again and again. Pods that
-        # have failed need no kubelet to go; the others are deleted by force.
+        # Not pod-delete: kwok deletes by name, and a late delete hits the pod's successor again and again. Failed pods
+        # are deleted without a kubelet; the others are deleted by force.
         files = [stages / "node/fast/node-initialize.yaml", stages / "pod/fast/pod-ready.yaml"]
         self._start_child([*command("kwok", kwok), *(f"--config={each}" for each in files)])
         install_crd(self)
@@ -70,7 +72,7 @@ class FakeCluster(ControlPlane):
 
 
 class Client:
-    """The bare client: dicts in, dicts out, over connections that stay. Use as an async context manager."""
+    """The bare client: takes and returns dicts, over persistent connections. An async context manager."""
 
     def __init__(self, kubeconfig: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))

@@ -1,5 +1,4 @@
-"""Counts the pods of a namespace as they come and run, by the one watch that is cheap enough not to be measured
-itself."""
+"""Counts the pods of a namespace as they are created and run, by a watch that is too cheap to distort figures."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ _VERSION = re.compile(rb'"resourceVersion":"(\d+)"')
 
 
 class PodCount:
-    """`created` and `running`: names, and since when (monotonic, s). Use as an async context manager."""
+    """`created` and `running`: uid -> since when (monotonic, s). An async context manager."""
 
     def __init__(self, client: Client, namespace: str) -> None:
         self._client = client
@@ -47,7 +46,7 @@ class PodCount:
             await asyncio.sleep(0.02)
 
     async def _run(self) -> None:
-        """The API server ends the stream of a reader that is late for a moment."""
+        """Watches again whenever the API server ends the stream, as it does when a reader falls behind."""
         while True:
             url = f"{self._client.server}{self._path}?watch=true&resourceVersion={self._version}"
             async with self._client.session.get(url, timeout=aiohttp.ClientTimeout(total=None)) as response:

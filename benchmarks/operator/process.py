@@ -1,4 +1,4 @@
-"""The operator as a process of its own, and what it costs."""
+"""The operator as a process, and what it costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hack.cluster.loopback import answers
 from hack.cluster.processes import Child, free_ports
 
 START_SECONDS = 300.0
-"""For the operator to be ready: with thousands of pods it waits for the API server to list them."""
+"""Until the operator must be ready, s: with thousands of pods, it waits for the API server to list them."""
 
 Samples = dict[str, float]
 """Prometheus text: `name{labels}` -> value."""
@@ -27,19 +27,19 @@ Samples = dict[str, float]
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cost:
     cpu: float
-    """s of CPU since the process began."""
+    """CPU time since the process started, s."""
     memory: float
-    """MiB resident."""
+    """Resident memory, MiB."""
     peak: float
-    """Most that there ever was, MiB."""
+    """Peak resident memory, MiB."""
     threads: int
 
 
 class Operator:
-    """For the whole cluster. Use as a context manager."""
+    """An operator that watches the whole cluster. A context manager."""
 
     def __init__(self, kubeconfig: Path, log: Path, profile: Path | None = None, **environment: str) -> None:
-        """`profile`: where to write where the CPU goes."""
+        """`profile`: the file to write a CPU profile to."""
         self._profile = profile
         (self._port,) = free_ports(1)
         settings = {"KUBECONFIG": str(kubeconfig), "ELASTICJOB_PROBE_PORT": str(self._port), **environment}
@@ -61,13 +61,13 @@ class Operator:
         return Cost(cpu, int(found["VmRSS"]) / 1024, int(found["VmHWM"]) / 1024, int(found["Threads"]))
 
     def probe(self) -> None:
-        """Returns when /healthz has answered."""
+        """Returns once /healthz has answered."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/healthz", timeout=60) as answer:
             answer.read()
 
     @contextlib.contextmanager
     def profiled(self) -> Iterator[None]:
-        """Takes the profile of what is done meanwhile, if one was asked for."""
+        """Profiles the body, where a profile was requested."""
         if self._profile is None:
             yield
             return
@@ -77,7 +77,7 @@ class Operator:
         self._child.wait_until(self._profile.exists)
 
     def profile(self) -> dict[str, float]:
-        """Part of the program -> its share of the CPU, %. Empty: none was taken."""
+        """Part of the program -> its share of the CPU time, %. Empty where none was recorded."""
         if self._profile is None or not self._profile.exists():
             return {}
         parts = json.loads(self._profile.read_text(encoding="utf-8"))["parts"]
@@ -94,7 +94,7 @@ class Operator:
 
 
 def idle_cost(operator: Operator, seconds: float) -> tuple[float, Cost]:
-    """(cores, cost at the end) over so many seconds."""
+    """(cores used over this many seconds, cost at the end)."""
     before, started = operator.cost(), time.monotonic()
     time.sleep(seconds)
     after = operator.cost()
@@ -106,7 +106,7 @@ def difference(before: Samples, after: Samples) -> Samples:
 
 
 def quantile(samples: Samples, name: str, share: float) -> float:
-    """Of a histogram, s: linear within a bucket, as Prometheus reckons.
+    """Quantile of a histogram, s: linear within a bucket, as Prometheus computes it.
 
     >>> quantile({'x_bucket{le="1.0"}': 50, 'x_bucket{le="2.0"}': 100, 'x_bucket{le="+Inf"}': 100}, "x", 0.75)
     1.5
@@ -142,7 +142,6 @@ def requests(samples: Samples) -> dict[str, float]:
 
 
 def beyond_creates(samples: Samples) -> float:
-    """Requests of every kind for each pod that was created, beside that create itself. A dry run is a request like
-    others."""
-    made = samples["elasticjob_pods_created_total"]
-    return (sum(requests(samples).values()) - made) / made
+    """Requests per created pod, without that create itself. Dry runs count."""
+    created = samples["elasticjob_pods_created_total"]
+    return (sum(requests(samples).values()) - created) / created

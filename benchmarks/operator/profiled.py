@@ -1,9 +1,8 @@
-"""The operator under a sampling profiler: `python -m benchmarks.operator.profiled FILE`. SIGUSR2 begins, another one
-ends and writes FILE.
+"""The operator under a sampling profiler: `python -m benchmarks.operator.profiled FILE`.
 
-A sample for each millisecond of CPU (not of time), so waiting costs nothing and the figures are hardly slower than
-without. A sample counts for the innermost part of the program on its stack: what pydantic does for a policy is the
-policy's.
+The first SIGUSR2 starts the profile, the second ends it and writes FILE. It takes a sample per millisecond of CPU time,
+so waiting costs nothing and the operator is hardly slower. A sample counts for the innermost part of the program on its
+stack: what pydantic does for a policy counts for the policy.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ from elasticjob_operator.__main__ import main as operator
 
 SECONDS = 0.001
 PARTS = {
-    "/kopf/": "kopf: its watch of jobs",
+    "/kopf/": "kopf: watch of jobs",
     "/elasticjob_operator/planning/status.py": "plan: status",
     "/elasticjob_operator/planning/": "plan",
     "/elasticjob_operator/policies/": "plan",
     "/elasticjob_operator/resources/": "plan: pods and objects",
-    "/elasticjob_operator/api/": "job and status: parse, compare, print",
+    "/elasticjob_operator/api/": "job and status: parse, compare, serialize",
     "/elasticjob_operator/kube/informer.py": "informers",
     "/elasticjob_operator/kube/cache.py": "informers",
     "/elasticjob_operator/kube/convert.py": "informers",
     "/elasticjob_operator/etcd/": "etcd",
     "/elasticjob_operator/metrics.py": "metrics",
     "/prometheus_client/": "metrics",
-    "/logging/": "log",
+    "/logging/": "logging",
     "/elasticjob_operator/kube/": "requests",
     "/elasticjob_operator/controller/": "controller: queue, reconciler",
-    "/elasticjob_operator/": "the rest of the operator",
+    "/elasticjob_operator/": "other parts of the operator",
     "/ssl.py": "TLS",
     "/aiohttp/": "HTTP (aiohttp)",
     "/asyncio/sslproto.py": "TLS",
@@ -43,19 +42,19 @@ PARTS = {
 
 
 class Sampler:
-    """Where the CPU of the main thread goes, by part and by function."""
+    """Counts samples of the main thread by part and by function."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._parts: collections.Counter[str] = collections.Counter()
         self._lines: collections.Counter[str] = collections.Counter()
         self._known: dict[str, str] = {}
-        self._runs = False
+        self._running = False
 
-    def turn(self, _signal: int, _frame: FrameType | None) -> None:
-        self._runs = not self._runs
-        signal.setitimer(signal.ITIMER_PROF, SECONDS if self._runs else 0, SECONDS)
-        if not self._runs:
+    def toggle(self, _signal: int, _frame: FrameType | None) -> None:
+        self._running = not self._running
+        signal.setitimer(signal.ITIMER_PROF, SECONDS if self._running else 0, SECONDS)
+        if not self._running:
             found = {"parts": dict(self._parts.most_common()), "functions": dict(self._lines.most_common(60))}
             self._path.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
@@ -72,13 +71,13 @@ class Sampler:
                 self._lines[f"{part}: {Path(code.co_filename).name} {code.co_qualname}"] += 1
                 return
             frame = frame.f_back
-        self._parts["else"] += 1
+        self._parts["other"] += 1
 
 
 def main() -> None:
     sampler = Sampler(Path(sys.argv[1]))
     signal.signal(signal.SIGPROF, sampler.sample)
-    signal.signal(signal.SIGUSR2, sampler.turn)
+    signal.signal(signal.SIGUSR2, sampler.toggle)
     operator()
 
 

@@ -1,5 +1,4 @@
-"""Thousands of jobs of several tenants: what a start costs, a flap of nodes, and what one tenant notices of another's
-storm."""
+"""Thousands of jobs of several tenants: what a start, flapping nodes and another tenant's failures cost."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from pathlib import Path
 from benchmarks.operator.fake_cluster import Client, Json
 from benchmarks.operator.pods import PodCount
 from benchmarks.operator.process import Operator, Samples, difference, requests
-from benchmarks.operator.scenarios import JOBS, PODS, _failed, _many, _quiet
+from benchmarks.operator.scenarios import JOBS, PODS, as_failed, send_all, wait_until_quiet
 from benchmarks.operator.seed import Etcd, Original, nodes
 from hack.cluster.loopback import ControlPlane
 from tests.integration.operator.conftest import install_crd
@@ -22,9 +21,9 @@ from tests.integration.operator.conftest import install_crd
 TENANTS = 10
 NODES = 500
 FLAP_SECONDS, NODE_LOST_SECONDS = 2.0, 60
-"""How long nodes are silent, and from when on one is called lost: later than they are all told to be back."""
+"""How long nodes are silent, and after how long one counts as lost: only after all of them are ready again."""
 SETTINGS = {"ELASTICJOB_NODE_LOST_SECONDS": str(NODE_LOST_SECONDS), "ELASTICJOB_RESYNC_SECONDS": "900"}
-"""No resync meanwhile: it would hide what each event costs."""
+"""No resync meanwhile: it would hide the cost of each event."""
 MERGE = "application/merge-patch+json"
 ENVIRONMENT = [
     {"name": f"SETTING_{number}", "value": f"a value of the environment, number {number}"} for number in range(12)
@@ -54,7 +53,7 @@ TEMPLATE: Json = {
 
 
 class Seeded(ControlPlane):
-    """No scheduler, no kubelets, no controllers: only what is put there. Ends with this process."""
+    """A control plane without scheduler, kubelets and controllers. Ends with this process."""
 
     def _start(self) -> None:
         super()._start()
@@ -70,35 +69,35 @@ class Seeded(ControlPlane):
 async def run(
     folder: Path, endpoint: str, jobs: int, workers: int, start: Callable[[Path, str], Operator]
 ) -> dict[str, float]:
-    """`start(kubeconfig, name of the log)`: an operator."""
+    """`start(kubeconfig, name of the log)` returns an operator."""
     figures = _Figures()
     with Seeded(folder) as cluster:
         async with (
             Client(cluster.kubeconfig) as client,
             Etcd(cluster.etcd_endpoint) as etcd,
-            Etcd(f"http://{endpoint}") as meeting,
+            Etcd(f"http://{endpoint}") as agents_etcd,
         ):
             for tenant in ("seed", *(f"tenant-{number}" for number in range(TENANTS))):
                 await client.call("POST", "/api/v1/namespaces", {"metadata": {"name": tenant}})
             await etcd.write(nodes(NODES))
             with start(cluster.kubeconfig, "seed.log"):
-                original = await _original(client, meeting, workers, endpoint)
-            await _copy(original, jobs, workers, etcd, meeting)
+                original = await _original(client, agents_etcd, workers, endpoint)
+            await _copy(original, jobs, workers, etcd, agents_etcd)
             began = time.monotonic()
             with start(cluster.kubeconfig, "operator.log") as operator:
                 figures.add({"start: ready after, s": time.monotonic() - began})
-                await _quiet(operator)
+                await wait_until_quiet(operator)
                 figures.add(_cost(operator, "start") | _requests(operator.metrics(), jobs))
                 await asyncio.sleep(10)
                 figures.add({"at rest: MiB": operator.cost().memory})
                 figures.add(await _flap(client, operator))
                 figures.add(await _two_tenants(client, operator))
-                figures.add({"in the end: peak of memory, MiB": operator.cost().peak})
+                figures.add({"end: peak memory, MiB": operator.cost().peak})
     return figures
 
 
 class _Figures(dict[str, float]):
-    """Told as they come: the whole takes minutes."""
+    """Figures, printed as they are added: the whole benchmark takes minutes."""
 
     def add(self, more: dict[str, float]) -> None:
         self.update(more)
@@ -110,7 +109,7 @@ def _cost(operator: Operator, name: str) -> dict[str, float]:
     cost = operator.cost()
     return {
         f"{name}: operator's CPU, s": cost.cpu,
-        f"{name}: peak of memory, MiB": cost.peak,
+        f"{name}: peak memory, MiB": cost.peak,
         f"{name}: MiB": cost.memory,
     }
 
@@ -119,12 +118,12 @@ def _requests(spent: Samples, jobs: int) -> dict[str, float]:
     reconciliations = spent["elasticjob_reconcile_seconds_count"] / jobs
     return {
         "start: reconciliations per job": reconciliations,
-        "start: API calls but for watches": sum(requests(spent).values()),
+        "start: API calls without watches": sum(requests(spent).values()),
     }
 
 
-async def _original(client: Client, meeting: Etcd, workers: int, endpoint: str) -> Original:
-    """A job whose pods run, as the operator has made it and told of it."""
+async def _original(client: Client, agents_etcd: Etcd, workers: int, endpoint: str) -> Original:
+    """A job whose pods run, with all objects and the status that the operator wrote."""
     name = "job-00000"
     sizes = {"replicas": workers, "minReplicas": 1, "maxReplicas": 2 * workers, "template": TEMPLATE}
     spec = {"workers": sizes, "rendezvous": {"endpoint": endpoint}}
@@ -146,11 +145,11 @@ async def _original(client: Client, meeting: Etcd, workers: int, endpoint: str) 
         await client.call("PATCH", f"{path}/status", _running(), MERGE)
     while True:
         job = await client.call("GET", f"{JOBS.format('seed')}/{name}")
-        keys = await meeting.read("/elasticjob/")
+        keys = await agents_etcd.read("/elasticjob/")
         if (job.get("status") or {}).get("workers") == f"{workers}/{workers}" and keys:
             break
         await asyncio.sleep(0.1)
-    await asyncio.sleep(3)  # the last words of status
+    await asyncio.sleep(3)  # the last status update
     job = await client.call("GET", f"{JOBS.format('seed')}/{name}")
     pods = (await client.call("GET", PODS.format("seed")))["items"]
     services = (await client.call("GET", "/api/v1/namespaces/seed/services"))["items"]
@@ -180,7 +179,7 @@ def _running() -> Json:
     return {"status": {"phase": "Running", "conditions": conditions, "containerStatuses": [container], **addresses}}
 
 
-async def _copy(original: Original, jobs: int, workers: int, etcd: Etcd, meeting: Etcd) -> None:
+async def _copy(original: Original, jobs: int, workers: int, etcd: Etcd, agents_etcd: Etcd) -> None:
     for first in range(1, jobs + 1, 250):
         objects, keys = [], []
         for number in range(first, min(first + 250, jobs + 1)):
@@ -189,11 +188,11 @@ async def _copy(original: Original, jobs: int, workers: int, etcd: Etcd, meeting
             objects += more[0]
             keys += more[1]
         await etcd.write(objects)
-        await meeting.write(keys)
+        await agents_etcd.write(keys)
 
 
 async def _flap(client: Client, operator: Operator) -> dict[str, float]:
-    """Half of the nodes fall silent, and are back before anybody calls them lost."""
+    """Half of the nodes become silent, and are ready again before they count as lost."""
     before, cpu, waits = operator.metrics(), operator.cost().cpu, list[float]()
     async with _probing(operator, waits):
         for ready in ("Unknown", "True"):
@@ -204,9 +203,9 @@ async def _flap(client: Client, operator: Operator) -> dict[str, float]:
             }
             body = {"status": {"conditions": [condition]}}
             paths = [f"/api/v1/nodes/node-{number:04}/status" for number in range(0, NODES, 2)]
-            await _many([client.call("PATCH", path, body, MERGE) for path in paths])
+            await send_all([client.call("PATCH", path, body, MERGE) for path in paths])
             await asyncio.sleep(FLAP_SECONDS if ready == "Unknown" else 0)
-        await _quiet(operator)
+        await wait_until_quiet(operator)
     spent = difference(before, operator.metrics())
     return {
         "flap: nodes": NODES / 2,
@@ -219,7 +218,7 @@ async def _flap(client: Client, operator: Operator) -> dict[str, float]:
 
 @contextlib.asynccontextmanager
 async def _probing(operator: Operator, waits: list[float]) -> AsyncIterator[None]:
-    """How long the event loop is busy with something else."""
+    """Appends to `waits` how long /healthz takes, while the event loop is busy."""
 
     async def probe() -> None:
         while True:
@@ -238,38 +237,40 @@ async def _probing(operator: Operator, waits: list[float]) -> AsyncIterator[None
 
 
 async def _two_tenants(client: Client, operator: Operator) -> dict[str, float]:
-    """Every job of one tenant loses a pod at once; jobs of another are scaled, before and meanwhile."""
+    """Every job of one tenant loses a pod at once; jobs of another are scaled before and during that."""
     own, other = "tenant-1", "tenant-2"
     names = [each["metadata"]["name"] for each in (await client.call("GET", JOBS.format(own)))["items"]]
     pods = (await client.call("GET", PODS.format(other)))["items"]
     victims = [pod for pod in pods if pod["metadata"]["labels"].get("elasticjob.dev/worker-index") == "0"]
     async with PodCount(client, own) as count:
-        alone = [await _scale(client, count, own, name) for name in (names * 10)[:10]]
+        before_storm = [await _scale(client, count, own, name) for name in (names * 10)[:10]]
         before, cpu = operator.metrics(), operator.cost().cpu
         path = PODS.format(other) + "/{}/status"
         began = time.monotonic()
         storm = asyncio.create_task(
-            _many([client.call("PATCH", path.format(pod["metadata"]["name"]), _failed(pod), MERGE) for pod in victims])
+            send_all(
+                [client.call("PATCH", path.format(pod["metadata"]["name"]), as_failed(pod), MERGE) for pod in victims]
+            )
         )
         await asyncio.sleep(1)
-        meanwhile = [await _scale(client, count, own, name) for name in (names * 10)[10:30]]
+        during_storm = [await _scale(client, count, own, name) for name in (names * 10)[10:30]]
         await storm
-        await _quiet(operator)
+        await wait_until_quiet(operator)
         took = time.monotonic() - began
     spent = difference(before, operator.metrics())
     return {
         "storm: failures": len(victims),
-        "storm: over after, s": took,
+        "storm: duration, s": took,
         "storm: operator's CPU per failure, ms": (operator.cost().cpu - cpu) / max(1, len(victims)) * 1000,
         "storm: API calls per failure": sum(requests(spent).values()) / max(1, len(victims)),
-        "another tenant, alone: scaled after, s": statistics.median(alone),
-        "another tenant, in the storm: scaled after, s": statistics.median(meanwhile),
-        "another tenant, in the storm: the slowest of 20, s": max(meanwhile),
+        "another tenant, before the storm: time to scale, s": statistics.median(before_storm),
+        "another tenant, during the storm: time to scale, s": statistics.median(during_storm),
+        "another tenant, during the storm: slowest of 20, s": max(during_storm),
     }
 
 
 async def _scale(client: Client, count: PodCount, tenant: str, name: str) -> float:
-    """Seconds from `kubectl scale` by one to the pod."""
+    """Scales the job up by one. Returns the time until its pod exists, s."""
     path = f"{JOBS.format(tenant)}/{name}/scale"
     wanted = (await client.call("GET", path))["spec"]["replicas"] + 1
     there, began = len(count.created), time.monotonic()

@@ -1,4 +1,4 @@
-"""The scenarios. Each returns its figures by name."""
+"""The scenarios `big`, `idle` and `own`. Each returns its figures by name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def job(name: str, workers: int, endpoint: str) -> Json:
 
 @contextlib.asynccontextmanager
 async def namespace(client: Client, name: str, *, last: bool = False) -> AsyncIterator[str]:
-    """`last`: what is in it ends with the cluster."""
+    """Created, and deleted at the end; with `last`, it is left to end with the cluster."""
     await client.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
     yield name
     if last:
@@ -44,7 +44,7 @@ async def namespace(client: Client, name: str, *, last: bool = False) -> AsyncIt
     await client.call("DELETE", JOBS.format(name))
     await client.call("DELETE", PODS.format(name), {"gracePeriodSeconds": 0})
     await client.call("DELETE", f"/api/v1/namespaces/{name}")
-    while True:  # the next measurement must not pay for this one's garbage
+    while True:  # the next measurement must not include this one's garbage collection
         found = await client.call("GET", f"/api/v1/namespaces?fieldSelector=metadata.name={name}")
         if not found["items"]:
             return
@@ -53,7 +53,7 @@ async def namespace(client: Client, name: str, *, last: bool = False) -> AsyncIt
 
 @contextlib.contextmanager
 def etcds(folder: Path, count: int) -> Iterator[Callable[[int], str]]:
-    """An etcd that listens on so many loopback addresses: to its clients so many etcds. Yields the endpoint of each."""
+    """An etcd on this many loopback addresses, so that clients see as many etcds. Yields the endpoint of each."""
     port, peer = free_ports(2)
     hosts = ["127.0.0.1", *(f"127.7.{number // 250}.{number % 250 + 1}" for number in range(count if count > 1 else 0))]
     flags = {
@@ -83,15 +83,15 @@ def _healthy(url: str) -> bool:
 async def big_jobs(
     client: Client, operator: Operator, workers: int, endpoint: str, repetitions: int
 ) -> dict[str, float]:
-    """The median of several repetitions, figure by figure: other load on the machine hits operator and bare client at
+    """The median of each figure over several repetitions: other load on the machine affects operator and bare client at
     different times."""
     found = [await _big_job(client, operator, workers, endpoint) for _ in range(repetitions)]
     return {name: statistics.median(each[name] for each in found) for name in found[0]}
 
 
 async def _big_job(client: Client, operator: Operator, workers: int, endpoint: str) -> dict[str, float]:
-    """Seconds from apply until all pods are created, until all run, and until status says so; and the same creates by
-    the bare client."""
+    """Seconds from apply until all pods are created, until all run, and until the status shows it; and the same creates
+    by the bare client."""
     before = operator.metrics()
     async with namespace(client, "big") as ns, PodCount(client, ns) as pods:
         started, cpu = time.monotonic(), operator.cost().cpu
@@ -99,32 +99,31 @@ async def _big_job(client: Client, operator: Operator, workers: int, endpoint: s
         await pods.until(created=workers, running=workers)
         while (await client.call("GET", JOBS.format(ns) + "/big"))["status"]["workers"] != f"{workers}/{workers}":  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        said = time.monotonic() - started
+        shown = time.monotonic() - started
         cpu = operator.cost().cpu - cpu
         bodies = [_as_created(each) for each in (await client.call("GET", PODS.format(ns)))["items"]]
         mine = (max(pods.created.values()) - started, max(pods.running.values()) - started)
         spent = difference(before, operator.metrics())
     async with namespace(client, "bare") as ns, PodCount(client, ns) as pods:
         started = time.monotonic()
-        await _many([client.call("POST", PODS.format(ns), body) for body in bodies])
+        await send_all([client.call("POST", PODS.format(ns), body) for body in bodies])
         await pods.until(created=workers, running=workers)
         bare = (max(pods.created.values()) - started, max(pods.running.values()) - started)
     return {
         "created, s": mine[0],
         "running, s": mine[1],
-        "status says so, s": said,
+        "status shows it, s": shown,
         "bare client: created, s": bare[0],
         "bare client: running, s": bare[1],
         "created / bare": mine[0] / bare[0],
-        "status / bare running": said / bare[1],
+        "status / bare running": shown / bare[1],
         "operator's CPU, s": cpu,
         "API calls per pod beyond create": beyond_creates(spent),
     }
 
 
 def _as_created(pod: Json) -> Json:
-    """What was sent, as nearly as can be told from what is there: without owner (it would be collected) and what the
-    server added."""
+    """The pod as it was created: without the server's additions, and without an owner, lest it be garbage-collected."""
     spec = {
         key: value
         for key, value in pod["spec"].items()
@@ -143,21 +142,21 @@ async def many_jobs(
     *,
     storm: bool,
 ) -> dict[str, float]:
-    """`jobs` of `workers`: what they cost at rest, then what happens when a tenth of all pods fails at once."""
+    """`jobs` jobs of `workers` pods: their cost at rest, then what happens when a tenth of all pods fails at once."""
     figures: dict[str, float] = {}
     total = jobs * workers
     async with namespace(client, "many", last=True) as ns, PodCount(client, ns) as pods:
         started, began = time.monotonic(), operator.metrics()
-        await _many(
+        await send_all(
             [
                 client.call("POST", JOBS.format(ns), job(f"job-{number}", workers, endpoint(number)))
                 for number in range(jobs)
             ]
         )
         await pods.until(created=total, running=total, seconds=600)
-        figures["all pods of all jobs run, s"] = time.monotonic() - started
-        await _quiet(operator)
-        figures["reconcile p99 while they start, s"] = quantile(
+        figures["start: time until all pods run, s"] = time.monotonic() - started
+        await wait_until_quiet(operator)
+        figures["start: reconcile p99, s"] = quantile(
             difference(began, operator.metrics()), "elasticjob_reconcile_seconds", 0.99
         )
         cores, cost = await asyncio.to_thread(idle_cost, operator, idle_seconds)
@@ -165,9 +164,9 @@ async def many_jobs(
         if storm:
             figures |= await _storm(client, operator, ns, pods, total)
         spent = difference(began, operator.metrics())
-        made, counted = spent["elasticjob_pods_created_total"], requests(spent)
+        created, counted = spent["elasticjob_pods_created_total"], requests(spent)
         figures["API calls per pod beyond create"] = beyond_creates(spent)
-        figures |= {f"  {name}": count / made for name, count in counted.items() if count / made >= 0.01}
+        figures |= {f"  {name}": count / created for name, count in counted.items() if count / created >= 0.01}
     return figures
 
 
@@ -176,21 +175,23 @@ async def _storm(client: Client, operator: Operator, ns: str, pods: PodCount, to
     victims = [pod for pod in found if pod["metadata"]["labels"].get("elasticjob.dev/component") == "worker"][::10]
     before, started, cpu = operator.metrics(), time.monotonic(), operator.cost().cpu
     ages: list[float] = []
-    watching = asyncio.create_task(_ages(operator, ages))
+    watching = asyncio.create_task(_watch_queue(operator, ages))
     path = PODS.format(ns) + "/{}/status"
     kind = "application/merge-patch+json"
     with operator.profiled():
-        await _many([client.call("PATCH", path.format(pod["metadata"]["name"]), _failed(pod), kind) for pod in victims])
+        await send_all(
+            [client.call("PATCH", path.format(pod["metadata"]["name"]), as_failed(pod), kind) for pod in victims]
+        )
         sent = time.monotonic() - started
         await pods.until(created=total + len(victims), running=total + len(victims))
         took = time.monotonic() - started
-        await _quiet(operator)
+        await wait_until_quiet(operator)
     watching.cancel()
     spent: Samples = difference(before, operator.metrics())
     return {
-        "storm: pods that fail": len(victims),
-        "storm: telling the API server, s": sent,
-        "storm: all replaced and running, s": took,
+        "storm: failed pods": len(victims),
+        "storm: time to report the failures, s": sent,
+        "storm: time until all are replaced and running, s": took,
         "storm: reconciliations per failure": spent["elasticjob_reconcile_seconds_count"] / len(victims),
         "storm: API calls per failure": sum(requests(spent).values()) / len(victims),
         "storm: reconcile p50, s": quantile(spent, "elasticjob_reconcile_seconds", 0.5),
@@ -202,7 +203,7 @@ async def _storm(client: Client, operator: Operator, ns: str, pods: PodCount, to
     }
 
 
-def _failed(pod: Json) -> Json:
+def as_failed(pod: Json) -> Json:
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     ended = {"exitCode": 1, "reason": "Error", "startedAt": pod["status"]["startTime"], "finishedAt": now}
     container = {
@@ -216,15 +217,15 @@ def _failed(pod: Json) -> Json:
     return {"status": {"phase": "Failed", "containerStatuses": [container]}}
 
 
-async def _ages(operator: Operator, ages: list[float]) -> None:
+async def _watch_queue(operator: Operator, ages: list[float]) -> None:
     while True:
         samples = await asyncio.to_thread(operator.metrics)
         ages.append(samples["elasticjob_queue_oldest_seconds"])
         await asyncio.sleep(1)
 
 
-async def _quiet(operator: Operator) -> None:
-    """Returns when the operator has reconciled nothing for 3 s, but for the resync."""
+async def wait_until_quiet(operator: Operator) -> None:
+    """Returns once the operator has reconciled nothing for 3 s, except for the resync."""
     count = -1.0
     while True:
         now = (await asyncio.to_thread(operator.metrics))["elasticjob_reconcile_seconds_count"]
@@ -234,7 +235,7 @@ async def _quiet(operator: Operator) -> None:
         await asyncio.sleep(3)
 
 
-async def _many(calls: list[object]) -> None:
+async def send_all(calls: list[object]) -> None:
     slots = asyncio.Semaphore(IN_FLIGHT)
 
     async def one(call: object) -> None:

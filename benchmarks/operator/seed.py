@@ -1,8 +1,6 @@
-"""Thousands of jobs with their pods, put straight into the API server's etcd: copies of one job that the operator has
-made.
+"""Writes thousands of jobs with their pods straight into the API server's etcd: copies of one that the operator made.
 
-Through the API server they would take most of an hour on a small machine. It takes what it finds in its etcd, as JSON
-too.
+Through the API server, they would take most of an hour on a small machine. It accepts JSON in its etcd too.
 """
 
 from __future__ import annotations
@@ -18,11 +16,11 @@ import orjson
 
 Json = dict[str, Any]
 PUTS = 64
-"""In one transaction: etcd takes 128, and 1.5 MiB."""
+"""Puts per transaction: etcd accepts 128, and 1.5 MiB."""
 
 
 class Etcd:
-    """Bulk reads and writes over the JSON gateway. Use as an async context manager."""
+    """Bulk reads and writes over etcd's JSON gateway. An async context manager."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -43,9 +41,9 @@ class Etcd:
         puts = [{"requestPut": {"key": _b64(key.encode()), "value": _b64(value)}} for key, value in values]
         slots = asyncio.Semaphore(4)
 
-        async def put(some: list[Json]) -> None:
+        async def put(batch: list[Json]) -> None:
             async with slots:
-                await self._call("kv/txn", {"success": some})
+                await self._call("kv/txn", {"success": batch})
 
         await asyncio.gather(*(put(puts[start : start + PUTS]) for start in range(0, len(puts), PUTS)))
 
@@ -58,7 +56,7 @@ class Etcd:
 
 
 class Original:
-    """A job, its pods and its Service as the API server gives them, and its keys in the etcd where its agents meet."""
+    """A job, its pods and its Service as the API server returns them, and its keys in the etcd of its agents."""
 
     def __init__(self, job: Json, pods: list[Json], services: list[Json], keys: dict[str, bytes]) -> None:
         self.name, self.uid = str(job["metadata"]["name"]), str(job["metadata"]["uid"])
@@ -71,7 +69,10 @@ class Original:
     def copy(
         self, name: str, namespace: str, nodes: list[str]
     ) -> tuple[list[tuple[str, bytes]], list[tuple[str, bytes]]]:
-        """(for the API server's etcd, for that of the agents). `name` is as long as the original's."""
+        """Keys and values of a copy: those for the API server's etcd, and those for the agents' etcd.
+
+        `name` needs the original's length.
+        """
         uid = str(uuid.uuid4())
 
         def renamed(text: bytes) -> bytes:

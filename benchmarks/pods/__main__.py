@@ -17,7 +17,7 @@ from hack.demo.run import set_up
 from hack.drivers import KubeError, cluster_driver
 
 LAUNCHERS = {"elasticrun": ["elasticrun"], "torchrun + plug-in": ["torchrun"]}
-"""What the pods' containers start; both read the operator's PET_* variables."""
+"""The commands of the containers; both read the operator's PET_* variables."""
 WORLD = 4
 
 
@@ -43,22 +43,23 @@ def main() -> int:
             driver.down()
     console.print(_table(costs, arguments.launchers))
     console.print(
-        f"medians of {arguments.runs} runs (least-most), steps lost; load of this machine now: {os.getloadavg()[0]:.1f}"
+        f"medians of {arguments.runs} runs (minimum-maximum), steps lost; load of this machine: "
+        f"{os.getloadavg()[0]:.1f}"
     )
     return 0
 
 
 def _measure(job: Job) -> dict[str, Recovery]:
-    """One job's life: start, a pod lost, full again, shrunk to two."""
+    """Measures one job: its start, the loss of a pod, the recovery to full size, and its shrinking to two."""
     applied = job.apply()
-    found = {"apply -> first step": recovery(job.trains(WORLD, 0.0), applied, WORLD)}
+    found = {"apply -> first step": recovery(job.wait_for_training(WORLD, 0.0), applied, WORLD)}
     for rank in (WORLD - 1, 0):
         deleted = job.delete_pod(rank, WORLD)
-        whole = job.trains(WORLD, deleted)
-        found[f"pod of rank {rank} deleted -> step with the rest"] = recovery(whole, deleted, WORLD - 1)
-        found[f"pod of rank {rank} deleted -> full size"] = recovery(whole, deleted, WORLD)
+        workers = job.wait_for_training(WORLD, deleted)
+        found[f"pod of rank {rank} deleted -> step with the rest"] = recovery(workers, deleted, WORLD - 1)
+        found[f"pod of rank {rank} deleted -> full size"] = recovery(workers, deleted, WORLD)
     scaled = job.scale(2)
-    found["shrink 4 -> 2"] = recovery(job.trains(2, scaled), scaled, 2)
+    found["shrink 4 -> 2"] = recovery(job.wait_for_training(2, scaled), scaled, 2)
     return found
 
 
@@ -80,11 +81,14 @@ def _table(costs: dict[tuple[str, str], list[Recovery]], launchers: list[str]) -
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pods", description="What a change costs in real pods.")
-    parser.add_argument("--runs", type=int, default=5, help="jobs per launcher (5)")
+    parser.add_argument("--runs", type=int, default=5, help="jobs per launcher (default: 5)")
     parser.add_argument(
-        "--launchers", type=lambda text: text.split(","), default=list(LAUNCHERS), help=f"of {', '.join(LAUNCHERS)}"
+        "--launchers",
+        type=lambda text: text.split(","),
+        default=list(LAUNCHERS),
+        help=f"separated by commas, of {', '.join(LAUNCHERS)} (default: all)",
     )
-    parser.add_argument("--keep", action="store_true", help="leave the cluster up")
+    parser.add_argument("--keep", action="store_true", help="keep the cluster")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""The measured job: the digits example's manifest with another script, its lines read back through one of its pods."""
+"""The job to measure: the digits example's manifest with another script, whose log is read through one of its pods."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ MANIFEST = ROOT / "examples" / "digits" / "elasticjob.yaml"
 SCRIPT = Path(__file__).parents[1] / "recovery" / "script.py"
 NAMESPACE = "default"
 LIMIT = 180.0
-"""s until a change counts as one that never came."""
+"""s after which the job counts as never training again."""
 STEADY_STEPS = 40
-"""Steps of every rank, about two seconds, after which a world is left alone no longer."""
+"""Steps that every rank must do, about two seconds, before the next change."""
 _FOLDER = "$(ELASTICJOB_CHECKPOINT_DIRECTORY)/$(PET_RDZV_ID)"
 _READ = 'for file in "$BENCH_FOLDER"/steps/*.log; do cat "$file"; echo "=="; done'
 
 
 class JobError(Exception):
-    """The job did not come to what was to be measured."""
+    """The job did not reach the state to measure."""
 
 
 class Job:
-    """Use as a context manager: the job is deleted at its end. `launcher`: the command that starts the script in each
-    pod."""
+    """A context manager that deletes the job at its end. `launcher`: the command that starts the script in each pod."""
 
     def __init__(self, driver: ClusterDriver, name: str, launcher: list[str], replicas: int) -> None:
         self._driver = driver
@@ -46,7 +45,7 @@ class Job:
         self._driver.kubectl.delete("configmap", self._name, NAMESPACE)
 
     def apply(self) -> float:
-        """Returns when (Unix time)."""
+        """Returns when it was applied (Unix time)."""
         script = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -59,7 +58,7 @@ class Job:
         return now
 
     def delete_pod(self, rank: int, world: int) -> float:
-        """The pod in which that rank trains."""
+        """Deletes the pod of this rank. Returns when (Unix time)."""
         pod = next(worker.member for worker in newest_world(self.workers(), world, 0.0) if worker.rank == rank)
         now = time.time()
         self._driver.kubectl.run("delete", "pod", pod, "--namespace", NAMESPACE, "--wait=false")
@@ -71,7 +70,7 @@ class Job:
         return now
 
     def workers(self) -> list[Worker]:
-        """Every worker process so far; empty while no pod can be asked."""
+        """Every worker process so far; empty while no pod can be reached."""
         for pod in self._driver.kubectl.items("pods", NAMESPACE, worker_selector(self._name)):
             if pod["status"].get("phase") != "Running" or "deletionTimestamp" in pod["metadata"]:
                 continue
@@ -84,8 +83,8 @@ class Job:
             return [worker for part in text.split("==\n") if (worker := parse_log(part))]
         return []
 
-    def trains(self, world: int, since: float) -> list[Worker]:
-        """Waits until a world of this size, of workers that began after `since`, trains steadily. Raises JobError."""
+    def wait_for_training(self, world: int, since: float) -> list[Worker]:
+        """Waits until a world of this size that began after `since` trains steadily. Raises JobError."""
         return self._wait(lambda workers: _is_steady(newest_world(workers, world, since)), f"a world of {world}")
 
     def _wait(self, done: Callable[[list[Worker]], bool], what: str) -> list[Worker]:
@@ -94,12 +93,12 @@ class Job:
             workers = self.workers()
             if done(workers):
                 return workers
-            time.sleep(1.0)  # to look costs the machine something, too
+            time.sleep(1.0)  # polling uses CPU too
         raise JobError(f"{self._name}: {what} did not train within {LIMIT:g} s")
 
 
-def _is_steady(there: list[Worker]) -> bool:
-    return bool(there) and all(len(worker.steps) >= STEADY_STEPS for worker in there)
+def _is_steady(workers: list[Worker]) -> bool:
+    return bool(workers) and all(len(worker.steps) >= STEADY_STEPS for worker in workers)
 
 
 def _manifest(driver: ClusterDriver, name: str, launcher: list[str], replicas: int) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""How long training stands still after a fault, with torchrun and with elasticrun: `python -m benchmarks.recovery`.
+"""How long training stops after a fault, under torchrun and under elasticrun: `python -m benchmarks.recovery`.
 
-The same script, the same machine, the same run: 4 agents of one worker each on loopback. Durations are shown, never
-asserted.
+Both run the same script on the same machine in the same run: four agents of one worker process each on loopback.
+Durations are shown, never asserted.
 """

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+import benchmarks.recovery
 from benchmarks.etcd import Etcd
 from benchmarks.recovery import report, saved, scenarios
 from benchmarks.recovery.job import Job, JobError
@@ -27,13 +28,13 @@ SAVED = Path(__file__).resolve().parents[2] / "docs" / "bench"
 GOODPUT = "goodput"
 
 SLOW = 30.0
-"""s from which on two runs tell enough: the difference to the others is not a question of the median."""
+"""s. Where a change takes longer, two runs suffice: the difference from other systems does not depend on the median."""
 
 SETTLE = 0.5
-"""s in which the processes of the run before disappear."""
+"""s in which the processes of the previous run end."""
 
 OVERHEAD = 2.5
-"""s per scenario and system to look how busy the machine is, and to start and end etcd."""
+"""s per run to measure the machine's load, and to start and stop etcd."""
 
 
 def main() -> int:
@@ -51,7 +52,7 @@ def main() -> int:
         ", ".join(f"{name} {value}" for name, value in here.items()) + f"; load {os.getloadavg()[0]:.1f}",
         soft_wrap=True,
     )
-    console.print(f"about {_expected(arguments) / 60:.0f} minutes where nothing else runs")
+    console.print(f"about {_expected(arguments) / 60:.0f} minutes on an otherwise idle machine")
 
     def keep(results: Sequence[Result]) -> None:
         if arguments.save:
@@ -63,7 +64,7 @@ def main() -> int:
     results = _measure(console, logs, arguments, keep)
     console.print(report.table(results))
     console.print(
-        f"{len(results)} measurements in {time.monotonic() - started:.0f} s; load of this machine now: "
+        f"{len(results)} measurements in {time.monotonic() - started:.0f} s; load of this machine: "
         f"{os.getloadavg()[0]:.1f}"
     )
     if arguments.save:
@@ -78,8 +79,10 @@ def main() -> int:
 def _measure(
     console: Console, logs: Path, arguments: argparse.Namespace, keep: Callable[[Sequence[Result]], None]
 ) -> list[Result]:
-    """Round by round, and in each all systems side by side: what else the machine does hits them alike. `keep` is
-    called after each."""
+    """Runs every scenario under every system in turn, so that other load on the machine affects all systems alike.
+
+    Calls `keep` after each measurement.
+    """
     results: list[Result] = []
     try:
         for number in range(1, max(arguments.runs, arguments.goodput_runs) + 1):
@@ -91,12 +94,12 @@ def _measure(
                 results += _one(console, logs, number, scenario, SYSTEMS[system], arguments)
                 keep(results)
     except KeyboardInterrupt:
-        console.print("interrupted: what was measured so far")
+        console.print("interrupted; the measurements so far:")
     return results
 
 
 def is_clear(results: Sequence[Result]) -> bool:
-    """Two slow runs tell enough."""
+    """Whether two runs were slow: further ones would not change the result."""
     figures = [result.recovery.first_step for result in results if result.recovery and result.change != "start"]
     slow = [value for value in figures if value is None or value > SLOW]
     return len({result.run for result in results if not result.error}) >= 2 and len(slow) >= 2
@@ -127,9 +130,10 @@ def _one(
     except (JobError, ClusterError) as error:
         results = [dataclasses.replace(head, error=str(error))]
     for result in results:
-        said = result.error or report.cell([result])
+        outcome = result.error or report.cell([result])
         console.print(
-            f"run {number}  {system.name:17} {result.change:26} {said}  (before: {head.busy:.0%} busy)", soft_wrap=True
+            f"run {number}  {system.name:17} {result.change:26} {outcome}  (CPU before: {head.busy:.0%} busy)",
+            soft_wrap=True,
         )
     if not any(result.error for result in results) and not arguments.keep_logs:
         shutil.rmtree(folder, ignore_errors=True)
@@ -137,13 +141,13 @@ def _one(
 
 
 def _ordered(results: Sequence[Result]) -> list[Result]:
-    """As one run of everything would have them, whatever was measured first."""
+    """In the order of a full run, whatever was measured first."""
     order = [*scenarios.SCENARIOS, GOODPUT]
     return sorted(results, key=lambda result: order.index(result.scenario))
 
 
 def _expected(arguments: argparse.Namespace) -> float:
-    """s."""
+    """The expected duration of all measurements, s."""
     total = 0.0
     for scenario, system in itertools.product(arguments.scenarios, arguments.systems):
         if scenario == GOODPUT:
@@ -157,9 +161,16 @@ def _expected(arguments: argparse.Namespace) -> float:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.recovery",
+        description=benchmarks.recovery.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
-        "--runs", type=int, default=5, help="of each scenario with each system, 2 where one takes over 30 s (5)"
+        "--runs",
+        type=int,
+        default=5,
+        help="runs of each scenario under each system; 2 where one takes over 30 s (default: 5)",
     )
     parser.add_argument(
         "--scenarios", type=_list_of([*scenarios.SCENARIOS, GOODPUT]), help="separated by commas; default: all"
@@ -167,19 +178,30 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--systems", type=_list_of(list(SYSTEMS)), default=list(SYSTEMS), help="separated by commas; default: all"
     )
-    parser.add_argument("--quick", action="store_true", help="one run, without torchrun as shipped and without goodput")
-    parser.add_argument("--goodput-runs", type=int, default=1, help="of the scenario goodput (1)")
-    parser.add_argument("--goodput-seconds", type=float, default=300.0, help="its length (300)")
-    parser.add_argument("--goodput-every", type=float, default=30.0, help="s between two crashes in it (30)")
+    parser.add_argument("--quick", action="store_true", help="one run, without untuned torchrun and without goodput")
+    parser.add_argument("--goodput-runs", type=int, default=1, help="runs of the goodput scenario (default: 1)")
     parser.add_argument(
-        "--save", action="store_true", help="write table, plot and figures; what was saved of other pairs stays"
+        "--goodput-seconds", type=float, default=300.0, help="length of the goodput scenario, s (default: 300)"
     )
     parser.add_argument(
-        "--add", action="store_true", help="with --save: add to the runs saved of the same pairs, not in their place"
+        "--goodput-every",
+        type=float,
+        default=30.0,
+        help="time between two crashes in the goodput scenario, s (default: 30)",
     )
-    parser.add_argument("--fresh", action="store_true", help="with --save: forget what was saved")
-    parser.add_argument("--folder", type=Path, default=SAVED, help="where --save writes (docs/bench)")
-    parser.add_argument("--keep-logs", action="store_true", help="keep the logs also where nothing failed")
+    parser.add_argument(
+        "--save",
+        action="store_true",
+        help="write table, plot and figures; saved results of other scenarios and systems stay",
+    )
+    parser.add_argument(
+        "--add",
+        action="store_true",
+        help="with --save: add to the saved runs of the same scenarios and systems instead of replacing them",
+    )
+    parser.add_argument("--fresh", action="store_true", help="with --save: discard the saved results")
+    parser.add_argument("--folder", type=Path, default=SAVED, help="where --save writes (default: docs/bench)")
+    parser.add_argument("--keep-logs", action="store_true", help="keep the logs even where nothing failed")
     arguments = parser.parse_args()
     if arguments.quick:
         arguments.runs = 1

@@ -1,5 +1,4 @@
-"""One job of several agents on this machine, and everything that can be done to them. Ends only what it started, by
-process id."""
+"""One job of several agents on this machine, and the faults to inject into it. Ends only processes that it started."""
 
 from __future__ import annotations
 
@@ -18,18 +17,17 @@ from hack.cluster.processes import Child, free_ports
 
 SCRIPT = Path(__file__).with_name("script.py")
 MARK = "BENCH_NODE"
-"""Environment variable by which all processes of an agent are found, whoever their parent is by now."""
-LOOK_EVERY = 0.03
-"""Seconds."""
+"""Environment variable that marks all processes of an agent, even those whose parent has ended."""
+POLL_INTERVAL = 0.03
+"""s."""
 
 
 class JobError(Exception):
-    """The job did not come to what was to be measured."""
+    """The job did not reach the state to measure."""
 
 
 class Job:
-    """Agents are named agent-0, agent-1 ...; the first hosts torchrun's store, where there is one. Use as a context
-    manager."""
+    """Agents are named agent-0, agent-1 ...; the first hosts torchrun's store, if any. A context manager."""
 
     def __init__(self, system: System, folder: Path, etcd: str, *, least: int = 2, most: int = 4) -> None:
         self._system = system
@@ -41,7 +39,7 @@ class Job:
         self._agents: dict[str, Child] = {}
         self._count = 0
         self._ended: set[str] = set()
-        """Members that were ended on purpose."""
+        """Members that the benchmark ended."""
 
     def __enter__(self) -> Job:
         return self
@@ -49,27 +47,27 @@ class Job:
     def __exit__(self, *_: object) -> None:
         self.end()
 
-    # -- what is done to it
+    # -- changes
 
     def start(self, count: int) -> float:
-        """Starts so many further agents. Returns when (Unix time)."""
+        """Starts this many more agents. Returns when (Unix time)."""
         now = time.time()
         for _ in range(count):
             self._start_one()
         return now
 
     def kill_worker(self, rank: int, world: int) -> float:
-        """Raises JobError where there is no such worker (any more)."""
+        """Kills the worker process of this rank. Raises JobError where there is none (any more)."""
         workers = [worker for worker in newest_world(self.workers(), world, 0.0) if worker.rank == rank]
         worker = next((worker for worker in workers if worker.pid in marked(MARK, self._mark(worker.member))), None)
         if worker is None:
-            raise JobError(f"no worker of rank {rank} to kill")
+            raise JobError(f"rank {rank} has no worker process to kill")
         now = time.time()
         os.kill(worker.pid, signal.SIGKILL)
         return now
 
     def reset_node(self, member: str) -> float:
-        """The agent and all it started, at once."""
+        """Kills the agent and everything it started at once."""
         self._ended.add(member)
         return self._signal_all(member, signal.SIGKILL)
 
@@ -84,47 +82,46 @@ class Job:
         return now
 
     def expendable(self, world: int) -> list[str]:
-        """Members of that world from the highest rank down, without the host of torchrun's store and without rank 0, if
-        that is another."""
+        """Members of that world from the highest rank down, without the host of torchrun's store and without rank 0."""
         workers = newest_world(self.workers(), world, 0.0)
         return [worker.member for worker in reversed(workers) if worker.member != "agent-0" and worker.rank != 0]
 
-    # -- what is seen of it
+    # -- observations
 
     def workers(self) -> list[Worker]:
         logs = (self._folder / "steps").glob("*.log")
         return [worker for log in logs if (worker := parse_log(log.read_text())) is not None]
 
     def wait_steady(self, world: int, since: float, limit: float) -> None:
-        """Raises JobError."""
+        """Waits until a world of this size, started after `since`, trains. Raises JobError."""
 
         def steady() -> bool:
             if gone := next(
                 (name for name, agent in self._agents.items() if name not in self._ended and not agent.alive()), None
             ):
-                raise JobError(f"{gone} ended by itself: {last_line(self._agents[gone].log)}")
+                raise JobError(f"{gone} ended unexpectedly: {last_line(self._agents[gone].log)}")
             return is_steady(self.workers(), world, since)
 
         if not self._until(steady, limit):
-            raise JobError(f"no training with {world} workers after {limit:g} s")
+            raise JobError(f"no training with {world} worker processes after {limit:g} s")
 
     def wait_first_step(self, world: int, since: float, limit: float) -> bool:
-        """Until a world of workers that began after `since` has done a step. False: not within `limit` s."""
+        """Waits for the first step of a world of this size that began after `since`. False: not within `limit` s."""
         return self._until(lambda: first_step(self.workers(), world, since) is not None, limit)
 
-    def _until(self, true: Callable[[], bool], limit: float) -> bool:
+    def _until(self, predicate: Callable[[], bool], limit: float) -> bool:
         end = time.monotonic() + limit
-        while not true():
+        while not predicate():
             if time.monotonic() > end:
                 return False
-            time.sleep(LOOK_EVERY)
+            time.sleep(POLL_INTERVAL)
         return True
 
     # -- processes
 
     def end(self) -> None:
         for member, agent in self._agents.items():
-            self._until(lambda member=member: not self._kill_all(member), limit=10)  # type: ignore[misc]  # it may be starting a worker just now
+            self._until(lambda member=member: not self._kill_all(member), limit=10)  # type: ignore[misc]  # it may be starting a worker process right now
             agent.stop(grace=0)
 
     def _start_one(self) -> None:
@@ -153,7 +150,7 @@ class Job:
         return f"{self._token}-{member}"
 
     def _kill_all(self, member: str) -> list[int]:
-        """Returns whom it found. Dead processes have no environment, so the next call does not find them."""
+        """Returns the pids that are still running. Dead processes have no environment, so the next call skips them."""
         self._signal_all(member, signal.SIGKILL)
         return marked(MARK, self._mark(member))
 
@@ -169,11 +166,11 @@ class Job:
 
 
 def last_line(log: Path) -> str:
-    return ([line for line in log.read_text(errors="replace").splitlines() if line.strip()] or ["it said nothing"])[-1]
+    return ([line for line in log.read_text(errors="replace").splitlines() if line.strip()] or ["no output"])[-1]
 
 
 def marked(variable: str, value: str, proc: Path = Path("/proc")) -> list[int]:
-    """Ids of the processes that were started with this in their environment."""
+    """Pids of the processes that were started with this in their environment."""
     wanted = f"{variable}={value}".encode()
     found = []
     for entry in proc.iterdir():

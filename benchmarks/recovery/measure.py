@@ -1,4 +1,4 @@
-"""From the workers' lines to figures: pure. Times are Unix time, s."""
+"""Computes figures from what worker processes log. Pure. Times are Unix time, s."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 STEADY_STEPS = 10
-"""Steps of every rank after which a world counts as training."""
+"""Steps that every rank must do before a world counts as training."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Worker:
-    """One worker process: what it wrote."""
+    """What one worker process logged."""
 
     member: str
     pid: int
@@ -23,28 +23,28 @@ class Worker:
     began: float
     """When its script began, before its imports."""
     resumed: int
-    """The step of the checkpoint it went on from."""
+    """The step of the checkpoint that it resumed from."""
     steps: tuple[tuple[float, int], ...] = ()
-    """(time, step), as they were done."""
+    """(time, step), in order."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recovery:
-    """What one change cost. None: it never came, within the limit."""
+    """What one change cost. None: training did not resume within the limit."""
 
     first_step: float | None
-    """s from the event to the first step of the world that should follow."""
+    """s from the event to the first step of the next world."""
     stall: float | None
-    """s: the longest time without a step between the last one before the event and that first step."""
+    """The longest time without a step, from the last step before the event to that first step, s."""
     steps_lost: int | None
-    """Steps that were done again."""
+    """Steps that were repeated."""
     restarted: float | None = None
-    """s from the event until the last script of that world began: the launcher's share. Imports and first step are the
-    script's."""
+    """s from the event until the last script of that world began: the launcher's share. The rest, imports and the first
+    step, is the script's."""
 
 
 def parse_log(text: str) -> Worker | None:
-    """None where not even the head is whole. A last line that is cut off is left out."""
+    """None where even the first line is incomplete. Skips an incomplete last line."""
     lines = text[: text.rfind("\n") + 1].splitlines()
     if not lines:
         return None
@@ -53,8 +53,8 @@ def parse_log(text: str) -> Worker | None:
 
 
 def newest_world(workers: Iterable[Worker], world: int, since: float) -> list[Worker]:
-    """The latest worker of every rank among those that began after `since` in a world of this size; empty: not all
-    there."""
+    """The latest worker process of each rank, of those that began after `since` in a world of this size. Empty where a
+    rank is missing."""
     latest: dict[int, Worker] = {}
     for worker in sorted(workers, key=lambda worker: worker.began):
         if worker.world == world and worker.began >= since:
@@ -68,7 +68,7 @@ def is_steady(workers: Iterable[Worker], world: int, since: float = 0.0) -> bool
 
 
 def first_step(workers: Iterable[Worker], world: int, since: float) -> float | None:
-    """When the world of this size, of workers that began after `since`, did its first step."""
+    """When worker processes that began after `since` did their first step as a world of this size."""
     times = [
         worker.steps[0][0] for worker in workers if worker.world == world and worker.began >= since and worker.steps
     ]
@@ -76,7 +76,7 @@ def first_step(workers: Iterable[Worker], world: int, since: float) -> float | N
 
 
 def recovery(workers: Sequence[Worker], event: float, world: int) -> Recovery:
-    """What the event at that time cost, until workers that began later trained as a world of this size."""
+    """What the event at that time cost, until worker processes that began later trained as a world of this size."""
     first = first_step(workers, world, event)
     if first is None:
         return Recovery(first_step=None, stall=None, steps_lost=None)
@@ -97,7 +97,7 @@ def _longest_pause(workers: Iterable[Worker], event: float, first: float) -> flo
 
 
 def _steps_lost(workers: Sequence[Worker], event: float, first: float) -> int:
-    """Of every world that began between the event and the first step: how far it went back behind the one before."""
+    """How far each world that began between the event and the first step went back behind its predecessor, in sum."""
     leaders = sorted(
         (one for one in workers if one.rank == 0 and event <= one.began <= first), key=lambda one: one.began
     )
@@ -112,13 +112,13 @@ def _steps_lost(workers: Sequence[Worker], event: float, first: float) -> int:
 
 
 def usual_step(workers: Iterable[Worker]) -> float:
-    """s from step to step of an undisturbed worker: the median."""
+    """The median time between steps, s."""
     gaps = [after[0] - before[0] for worker in workers for before, after in itertools.pairwise(worker.steps)]
     return statistics.median(gaps) if gaps else 0.0
 
 
 def goodput(workers: Sequence[Worker], start: float, end: float) -> float:
-    """Share of the steps that could have been done between the two moments, had nothing happened: done again counts
+    """The share of the steps that an undisturbed job would have done between `start` and `end`. Repeated steps count
     once."""
     reached = [step for worker in workers for time, step in worker.steps if start <= time <= end]
     ideal = (end - start) / usual_step(workers) if workers else 0.0

@@ -1,4 +1,4 @@
-"""From results to a table on the terminal, a Markdown page and a plot. Pure."""
+"""Shows results as a table on the terminal, a Markdown page and a plot. Pure."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Facts = Mapping[str, str | int]
 """About the machine: name -> value."""
 
 SURVIVED = ("node joins", "2 -> 4")
-"""Changes that the running job need not wait for: what counts is how long training pauses."""
+"""Changes that training need not wait for: the figure is how long it pauses."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """One change of one run."""
+    """One change in one run."""
 
     system: str
     change: str
@@ -39,8 +39,7 @@ class Result:
 
 
 def figure(result: Result) -> float | None:
-    """What is compared. Seconds: to the first step, or the stall where newcomers join; for goodput the share that was
-    lost."""
+    """The figure to compare: s to the first step, or s of the stall where members join; for goodput, the share lost."""
     if result.goodput is not None:
         return 1 - result.goodput
     if result.recovery is None:
@@ -49,7 +48,7 @@ def figure(result: Result) -> float | None:
 
 
 def median(results: Sequence[Result]) -> float | None:
-    """None: it never happened in at least half of the runs."""
+    """None where training did not resume in at least half of the runs."""
     return _median([figure(result) for result in results if not result.error])
 
 
@@ -63,7 +62,7 @@ def _median(figures: Sequence[float | None]) -> float | None:
 
 
 def cell(results: Sequence[Result]) -> str:
-    """Median, minimum and maximum, steps lost, failures; empty: nothing was measured."""
+    """Median, minimum and maximum, steps lost, failures; empty where nothing was measured."""
     good = [result for result in results if not result.error]
     failed = f"; {len(results) - len(good)} of {len(results)} failed" if len(good) < len(results) else ""
     if not good:
@@ -103,7 +102,7 @@ def ratio(results: Sequence[Result], baseline: Sequence[Result]) -> str:
 
 
 def changes(results: Sequence[Result]) -> list[str]:
-    """All that were measured, in that order. A change that failed before it happened is listed by its scenario, unless
+    """All changes, in the order of measurement. A run that failed before its change is listed by its scenario, unless
     another system got further."""
     reached = {result.scenario for result in results if not result.error}
     return list(
@@ -112,7 +111,7 @@ def changes(results: Sequence[Result]) -> list[str]:
 
 
 def of(results: Sequence[Result], system: str, change: str) -> list[Result]:
-    """The runs of one system that were meant to have this change."""
+    """The runs of one system in which this change was to happen."""
     scenarios = {result.scenario for result in results if result.change == change and result.scenario}
     return [
         one
@@ -154,14 +153,14 @@ def shares(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
 
 
 def _share(cost: Recovery, *, stall: bool) -> float | None:
-    """Of the pause: without the time in which joining members start while the others keep training."""
+    """The launcher's share. Of a stall, it excludes the time in which joining members start while the others train."""
     if cost.restarted is None or cost.first_step is None or cost.stall is None or not stall:
         return cost.restarted
     return max(0.0, cost.restarted - (cost.first_step - cost.stall))
 
 
 def runs(results: Sequence[Result]) -> str:
-    """How many of each."""
+    """How many runs there were, as text."""
     counts: dict[tuple[str, str], set[int]] = {}
     for result in results:
         counts.setdefault((result.system, result.scenario), set()).add(result.run)
@@ -175,7 +174,7 @@ def table(results: Sequence[Result]) -> Table:
     header, rows = grid(results)
     shown = Table(
         *header,
-        title=f"medians (least-most), steps lost, and how many times as long {BASELINE} takes",
+        title=f"medians (minimum-maximum), steps lost, and how many times as long {BASELINE} takes",
         title_justify="left",
     )
     for row in rows:

@@ -1,4 +1,4 @@
-"""The saved result: measured in as many pieces as one likes, on one machine."""
+"""Saved results, which can be measured in several runs on one machine."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ NAME = "recovery"
 
 
 class SavedError(Exception):
-    """What is saved does not go together with what is to be measured."""
+    """The saved results cannot be combined with new ones."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """Which machine, and what was measured on it."""
+    """The machine, and what was measured on it."""
 
     facts: Facts
     results: list[Result]
 
 
 def facts() -> Facts:
-    """Of this machine."""
+    """Facts about this machine."""
     model = next(
         (
             line.partition(":")[2].strip()
@@ -57,7 +57,7 @@ def facts() -> Facts:
 
 
 def load(folder: Path) -> Saved | None:
-    """None: nothing is saved there. Raises SavedError."""
+    """None where nothing is saved. Raises SavedError."""
     path = folder / f"{NAME}.json"
     if not path.exists():
         return None
@@ -65,23 +65,25 @@ def load(folder: Path) -> Saved | None:
         content = json.loads(path.read_text())
         return Saved(content["facts"], [_result(one) for one in content["results"]])
     except (ValueError, KeyError, TypeError) as error:
-        raise SavedError(f"{path.name} is not what this bench saved ({error!r}): use --fresh to discard it") from error
+        raise SavedError(
+            f"{path.name} is not a result of this benchmark ({error!r}): use --fresh to discard it"
+        ) from error
 
 
 def check(saved: Saved | None, here: Facts) -> None:
-    """Figures of two machines are not to be compared. Raises SavedError."""
+    """Raises SavedError where the results are from another machine: such figures cannot be compared."""
     if saved is None or saved.facts == here:
         return
     differ = [
-        f"{name} {saved.facts.get(name)} there, {here[name]} here"
+        f"{name}: {saved.facts.get(name)} saved, {here[name]} here"
         for name in here
         if saved.facts.get(name) != here[name]
     ]
-    raise SavedError(f"what is saved comes from another machine ({'; '.join(differ)}): use --fresh to discard it")
+    raise SavedError(f"the saved results are from another machine ({'; '.join(differ)}): use --fresh to discard it")
 
 
 def merge(before: Sequence[Result], new: Sequence[Result], *, add: bool) -> list[Result]:
-    """New results replace those saved of the same system and scenario; with `add`, they join them."""
+    """New results replace saved ones of the same system and scenario; with `add`, they are added to them."""
     if not add:
         measured = {(result.system, result.scenario) for result in new}
         return [*(result for result in before if (result.system, result.scenario) not in measured), *new]
@@ -104,14 +106,14 @@ def save(saved: Saved, folder: Path) -> list[Path]:
         folder / f"{NAME}.svg": report.plot(saved.results),
     }
     for path, text in written.items():
-        aside = path.with_suffix(".new")
-        aside.write_text(text, encoding="utf-8")
-        aside.rename(path)
+        temporary = path.with_suffix(".new")
+        temporary.write_text(text, encoding="utf-8")
+        temporary.rename(path)
     return list(written)
 
 
 def busy(seconds: float = 1.0) -> float:
-    """Share of this machine's CPU time that is used now, 0 to 1."""
+    """The share of this machine's CPU time that is in use, 0 to 1."""
     before = _times()
     time.sleep(seconds)
     used, total = (after - earlier for after, earlier in zip(_times(), before, strict=True))

@@ -1,7 +1,7 @@
-"""What every launcher trains: DistributedDataParallel over gloo, a checkpoint per step, and one line per step and rank
-with its time.
+"""The script that every launcher runs: DistributedDataParallel over gloo, a checkpoint per step, and a line with the
+time of every step of every rank.
 
-An ordinary script: nothing in it knows which launcher runs it. BENCH_FOLDER is where checkpoint and lines go.
+An ordinary script: it does not know which launcher runs it. Checkpoint and lines go to BENCH_FOLDER.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import time
 
 BEGAN = time.time()
 
-import json  # noqa: E402 - what importing takes is the script's share, not the launcher's
+import json  # noqa: E402 - the time for imports is the script's share, not the launcher's
 import os  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 FOLDER = Path(os.environ["BENCH_FOLDER"])
 STEP_SECONDS = float(os.environ.get("BENCH_STEP_SECONDS", "0.05"))
-"""Least time of a step: stands for the compute of a real model."""
+"""Minimum time of a step, in place of a real model's computation."""
 CHECKPOINT = FOLDER / "checkpoint.pt"
 
 
@@ -55,7 +55,7 @@ def main() -> None:
         "began": BEGAN,
         "resumed": step,
     }
-    # The time, since a pod that takes another's place has its name, and its worker perhaps the same process id.
+    # With the time, since a replaced pod has the same name and perhaps the same pids.
     with (FOLDER / "steps" / f"{head['member']}.{BEGAN:.6f}.{os.getpid()}.log").open("a", buffering=1) as log:
         log.write(json.dumps(head) + "\n")
         while True:

@@ -1,7 +1,7 @@
-"""The launchers that are compared, and how each is started. Pure.
+"""The launchers to compare, and how each is started. Pure.
 
-torchrun tuned: the shortest timeouts that its settings allow, in whole seconds. An agent counts as dead after three
-missed signs of life: with two, on a busy machine, no join was seen to come about.
+Tuned torchrun has the shortest timeouts that its settings allow, in whole seconds. An agent counts as dead after three
+missed heartbeats: with two, no join succeeded on a busy machine.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _TUNED = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
 class System:
     name: str
     launcher: Sequence[str]
-    """What `python` gets before the common flags."""
+    """The arguments of `python` before the common flags."""
     on_etcd: bool
     what: str
-    """For the reader of the figures."""
+    """Description in the report."""
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def command(self, endpoint: str, run_id: str, least: int, most: int, script: str) -> list[str]:
-        """`endpoint`: of etcd, or where the first agent of torchrun is to host its store."""
+        """`endpoint`: of etcd, or where torchrun's first agent hosts its store."""
         return [
             *(
                 sys.executable,
@@ -89,4 +89,4 @@ SYSTEMS = {
     )
 }
 BASELINE = "torchrun-tuned"
-"""What the others are set against."""
+"""The system that the others are compared with."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.rendezvous`: see `--help`, and the package's words on the method."""
+"""`python -m benchmarks.rendezvous`: see `--help`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+import benchmarks.rendezvous
 from benchmarks.etcd import Etcd
 from benchmarks.rendezvous.report import Counters, Crowded, Phase, Result, counters, parse_line, table, verdict
 from hack.cluster.output import DIE_WITH_PARENT
@@ -28,7 +29,7 @@ LIMIT = 240.0
 
 
 class CrowdError(Exception):
-    """Not all members got their rank."""
+    """Not every member got its rank."""
 
 
 class Crowds:
@@ -36,40 +37,40 @@ class Crowds:
 
     def __init__(self, processes: list[subprocess.Popen[str]]) -> None:
         self._processes = processes
-        self._said: queue.SimpleQueue[Crowded] = queue.SimpleQueue()
+        self._reports: queue.SimpleQueue[Crowded] = queue.SimpleQueue()
         for process in processes:
             threading.Thread(target=self._read, args=(process,), daemon=True).start()
 
-    def say(self, word: str, to: Sequence[int] | None = None) -> None:
+    def send(self, command: str, to: Sequence[int] | None = None) -> None:
         for number in range(len(self._processes)) if to is None else to:
             stdin = self._processes[number].stdin
             assert stdin is not None
-            stdin.write(word + "\n")
+            stdin.write(command + "\n")
             stdin.flush()
 
     def wait(self, round_number: int, of: int | None = None) -> list[Crowded]:
-        """What each says of this round (`of`: of so many that have members left). Raises CrowdError."""
+        """Waits for the reports on this round, from `of` processes (default: all). Raises CrowdError."""
         end = time.monotonic() + LIMIT
         found: list[Crowded] = []
         while len(found) < (of or len(self._processes)):
             try:
-                said = self._said.get(timeout=max(0.01, end - time.monotonic()))
+                report = self._reports.get(timeout=max(0.01, end - time.monotonic()))
             except queue.Empty:
-                raise CrowdError(f"after {LIMIT:g} s, not all members have a rank in plan {round_number}") from None
-            if said.round == round_number:
-                found.append(said)
+                raise CrowdError(f"not every member has a rank in round {round_number} after {LIMIT:g} s") from None
+            if report.round == round_number:
+                found.append(report)
         return found
 
     def _read(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            self._said.put(parse_line(line))
+            self._reports.put(parse_line(line))
 
 
 def measure(members: int, processes: int, folder: Path, nofile: int = 0) -> Result:
-    """One start of so many members, the loss of the last, and that of the first, which plans.
+    """Measures one start of this many members, the loss of the last, and the loss of the first, which is the planner.
 
-    The first has a process of its own, which may open `nofile` descriptors (0: as many as it can get).
+    The first has a process of its own, which may open `nofile` descriptors (0: as many as possible).
     """
     with ExitStack() as stack:
         etcd = stack.enter_context(Etcd(folder))
@@ -77,21 +78,21 @@ def measure(members: int, processes: int, folder: Path, nofile: int = 0) -> Resu
         last = min(processes, members - 1)
         ready = crowds.wait(0)
         before = counters(etcd.metrics())
-        crowds.say("go", [0])
-        time.sleep(0.3)  # so that it is the first to register
+        crowds.send("go", [0])
+        time.sleep(0.3)  # so that it registers first
         began = time.time()
-        crowds.say("go", range(1, last + 1))
+        crowds.send("go", range(1, last + 1))
         ranked = crowds.wait(1)
-        time.sleep(1.0)  # what is still under way does not count for the next phase
+        time.sleep(1.0)  # so that requests in flight do not count for the next phase
         start = _phase(began, ready, ranked, before, counters(etcd.metrics()))
         time.sleep(1.0)
         lost, before = time.time(), counters(etcd.metrics())
-        crowds.say("lose", [last])
+        crowds.send("lose", [last])
         again = crowds.wait(2)
         time.sleep(1.0)
         loss = _phase(lost, ranked, again, before, counters(etcd.metrics()))
         lost, before = time.time(), counters(etcd.metrics())
-        crowds.say("lose", [0])
+        crowds.send("lose", [0])
         taken = crowds.wait(3, of=last)
         time.sleep(1.0)
         takeover = _phase(lost, [one for one in again if one.planners == 0], taken, before, counters(etcd.metrics()))
@@ -136,17 +137,29 @@ def _crowds(endpoint: str, members: int, processes: int, nofile: int) -> Iterato
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rendezvous", description=__doc__)
-    parser.add_argument(
-        "--members", default="4,32,128,512,1000", help="numbers of agents, separated by commas (4,32,128,512,1000)"
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.rendezvous",
+        description=benchmarks.rendezvous.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--processes", type=int, default=2, help="that hold them, but for the first (2)")
     parser.add_argument(
-        "--nofile", type=int, default=0, help="descriptors that the planner's process may have (as many as it can get)"
+        "--members",
+        default="4,32,128,512,1000",
+        help="numbers of agents, separated by commas (default: 4,32,128,512,1000)",
     )
-    parser.add_argument("--runs", type=int, default=1, help="of each; the table has the one with the median start (1)")
     parser.add_argument(
-        "--folder", default=None, help="for etcd's data, such as /dev/shm (default: the system's temporary folder)"
+        "--processes", type=int, default=2, help="processes that hold all members but the first (default: 2)"
+    )
+    parser.add_argument(
+        "--nofile", type=int, default=0, help="descriptors of the planner's process (default: as many as possible)"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=1, help="runs of each; the table shows the one with the median start (default: 1)"
+    )
+    parser.add_argument(
+        "--folder",
+        default=None,
+        help="directory for etcd's data, such as /dev/shm (default: the system's temporary directory)",
     )
     arguments = parser.parse_args()
     console = Console(highlight=False)
@@ -159,20 +172,20 @@ def main() -> int:
                     runs.append(measure(members, arguments.processes, Path(folder), arguments.nofile))
             middle = statistics.median_high(run.start.seconds for run in runs)
             results.append(next(run for run in runs if run.start.seconds == middle))
+            shown = results[-1]
             console.print(
-                f"{members} members: {middle:.2f} s to all ranks, {results[-1].loss.seconds:.2f} s after a loss"
+                f"{members} members: all have a rank after {middle:.2f} s, and {shown.loss.seconds:.2f} s after a loss"
             )
-            planners = results[-1].takeover.planners
             console.print(
-                f"  {results[-1].takeover.seconds:.2f} s after the loss of the planner, with {planners} others that "
-                "planned"
+                f"  {shown.takeover.seconds:.2f} s after the loss of the planner; new planners: "
+                f"{shown.takeover.planners}"
             )
     except CrowdError as error:
         console.print(f"[bold red]{error}[/]")
     for one in table(results):
         console.print(one)
     console.print(verdict(results))
-    console.print(f"load of this machine now: {os.getloadavg()[0]:.1f}")
+    console.print(f"load of this machine: {os.getloadavg()[0]:.1f}")
     return 0 if len(results) == len(arguments.members.split(",")) else 1
 
 

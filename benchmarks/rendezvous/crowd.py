@@ -1,10 +1,9 @@
-"""A process full of members: `python -m benchmarks.rendezvous.crowd`, started by __main__.py and steered by lines on
-its standard input.
+"""A process with many members: `python -m benchmarks.rendezvous.crowd`, started and commanded by __main__.py.
 
 in: go                 all members start
 in: lose               the last member of this process ends
 out: {"round": 1, "at": 1767225600.0, "cpu": 1.2, "planners": 1}
-     the last member of this process has its rank in this plan
+     every member of this process has its rank in this round
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from elasticjob_runtime.etcd import EtcdClient
 from benchmarks.rendezvous.member import BenchMember
 
 POOL = 8
-"""Threads that run members: how many of them wait for etcd at a time."""
+"""Threads that run members, and so members that may wait for etcd at the same time."""
 
 
 class Crowd:
@@ -49,7 +48,7 @@ class Crowd:
         self._alive = count
 
     def start(self) -> None:
-        for target in (*[self._work] * POOL, self._ring, self._greet):
+        for target in (*[self._work] * POOL, self._run_timers, self._answer_probes):
             threading.Thread(target=target, daemon=True).start()
 
     def go(self) -> None:
@@ -63,7 +62,7 @@ class Crowd:
         member.post(member.leave)
 
     def wake(self, member: BenchMember) -> None:
-        """Has it run soon; by one thread at a time."""
+        """Runs the member soon, in one thread at a time."""
         with self._lock:
             if member in self._running:
                 self._again.add(member)
@@ -79,7 +78,7 @@ class Crowd:
                 self._running.add(member)
             try:
                 member.step()
-            except Exception:  # noqa: BLE001 - whatever it was: the measurement is void, and the reader of standard error sees why
+            except Exception:  # noqa: BLE001 - the measurement is void whatever it was; standard error shows why
                 traceback.print_exc()
             with self._lock:
                 self._running.discard(member)
@@ -92,8 +91,8 @@ class Crowd:
                     heapq.heappush(self._timers, (member.wake_at, id(member), member))
                     self._timer_set.notify()
 
-    def _ring(self) -> None:
-        """Wakes members at their times."""
+    def _run_timers(self) -> None:
+        """Wakes members when they are due."""
         while True:
             with self._timer_set:
                 while not self._timers or self._timers[0][0] > time.monotonic():
@@ -101,7 +100,7 @@ class Crowd:
                 _, _, member = heapq.heappop(self._timers)
             self.wake(member)
 
-    def _greet(self) -> None:
+    def _answer_probes(self) -> None:
         """Answers probes for all members."""
         with selectors.DefaultSelector() as selector:
             for member in self._members:
@@ -116,9 +115,9 @@ class Crowd:
             self._ranked[round_number] = self._ranked.get(round_number, 0) + 1
             complete = self._ranked[round_number] == self._alive
         if complete:
-            self.say(round_number)
+            self.report(round_number)
 
-    def say(self, round_number: int) -> None:
+    def report(self, round_number: int) -> None:
         planners = sum(member.planner for member in self._members)
         print(
             json.dumps({"round": round_number, "at": time.time(), "cpu": time.process_time(), "planners": planners}),
@@ -133,7 +132,7 @@ def main() -> None:
     for name in ("first", "count", "total"):
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument(
-        "--nofile", type=int, default=0, help="descriptors that this process may have; 0: as many as it can get"
+        "--nofile", type=int, default=0, help="descriptors that this process may have; 0: as many as possible"
     )
     arguments = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -142,7 +141,7 @@ def main() -> None:
     threading.stack_size(256 * 1024)
     crowd = Crowd(arguments.endpoint, arguments.run_id, arguments.first, arguments.count, arguments.total)
     crowd.start()
-    crowd.say(0)
+    crowd.report(0)
     steps = {"go": crowd.go, "lose": crowd.lose_one}
     for line in sys.stdin:
         steps[line.strip()]()

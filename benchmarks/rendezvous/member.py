@@ -1,4 +1,4 @@
-"""One agent without worker processes: the product's MemberLoop and RendezvousCore, run by whoever calls `step`."""
+"""One agent without worker processes: the product's MemberLoop and RendezvousCore, run by the caller of `step`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LEASE_TTL = 60.0
 
 
 class NoHeartbeats:
-    """Their cost is constant for each agent; here all of it would fall on one machine."""
+    """In place of heartbeats: their cost per agent is constant, and here all of it would fall on one machine."""
 
     def silent(self, _now: float) -> frozenset[str]:
         return frozenset()
@@ -45,7 +45,7 @@ class NoHeartbeats:
 
 
 class BenchMember:
-    """Only `post` is thread-safe; the others are called by one thread at a time (crowd.py)."""
+    """Only `post` is thread-safe; one thread at a time calls the other methods (crowd.py)."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class BenchMember:
         self.name = name
         self.gone = False
         self.planner = False
-        """Whether it has ever been the planner, and so has read all members."""
+        """Whether it has ever been the planner, which reads all members."""
         self.wake_at: float | None = None
         """Monotonic time at which to call `step` even if nothing was posted."""
         self._wake = wake
@@ -89,12 +89,12 @@ class BenchMember:
         self._wake(self)
 
     def leave(self) -> None:
-        """Gives the lease back, as an agent that ends does."""
+        """Revokes its lease, as an agent does that ends."""
         self.gone = True
         self._core.leave()
 
     def step(self) -> None:
-        """Does all there is to do, as the agent's two threads would."""
+        """Does all pending work, as the agent's two threads would."""
         while self._inbox:
             self._inbox.popleft()()
         if self.gone:
@@ -107,12 +107,12 @@ class BenchMember:
             now = time.monotonic()
             action = self._loop.decide(now)
             if isinstance(action, Exit):
-                raise RuntimeError(f"{self.name} gave up: {action.reason}")
+                raise RuntimeError(f"{self.name} exited: {action.reason}")
             until = self._loop.execute(action, now)
         due = min(until, NEVER if self._core.due is None else self._core.due)
         self.wake_at = None if due == NEVER else due
 
-    # -- what the loop asks (MemberOwner)
+    # -- MemberOwner
 
     def state(self) -> LocalState:
         return LocalState(workers=self._workers)
@@ -127,7 +127,7 @@ class BenchMember:
     def stop_workers(self, _action: StopWorkers, now: float) -> None:
         self._workers = Workers(round=self._workers.round, changed_at=now, plan=self._workers.plan)
 
-    # -- what it does (MemberIO)
+    # -- MemberIO
 
     @property
     def lease_expires_at(self) -> float | None:
@@ -140,7 +140,7 @@ class BenchMember:
         probe_in_background(members, lambda found: self.post(lambda: on_result(found)))
 
     def probe_witnesses(self, on_result: Callable[[bool], None]) -> None:
-        """The store of the benchmark is never away."""
+        """Never needed: the benchmark's etcd is always reachable."""
 
     # -- the store's callbacks
 

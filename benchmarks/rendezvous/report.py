@@ -1,4 +1,4 @@
-"""From counters to tables: pure."""
+"""Turns counters into tables. Pure."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from rich.table import Table
 
 @dataclasses.dataclass(frozen=True)
 class Crowded:
-    """A line of a crowd: its last member has its rank in this plan."""
+    """A report of one process: every member of it has its rank in this round."""
 
     round: int
     at: float
     """Unix time, s."""
     cpu: float
-    """s of CPU that the process has used so far."""
+    """CPU time that the process has used so far, s."""
     planners: int = 0
-    """Its members that have been first in line so far."""
+    """How many of its members have been the planner so far."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Counters:
-    """What etcd counts."""
+    """etcd's own counters."""
 
     calls: float
     """Calls and streams opened."""
     writes: float
-    """Entries that went through its log: puts and deletes, whole transactions, leases."""
+    """Entries in its log: transactions, leases."""
     puts: float
     """Keys written."""
     received: float
@@ -49,13 +49,13 @@ class Counters:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Phase:
-    """All have a rank, or have the next one."""
+    """The time and cost until every member has its (next) rank."""
 
     seconds: float
     python_cpu: float
     etcd: Counters
     planners: int = 0
-    """Members that became first in line, and so read all others."""
+    """Members that became the planner, which reads all members."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def parse_line(line: str) -> Crowded:
 
 
 def counters(metrics: Mapping[str, float]) -> Counters:
-    """From /metrics, summed over labels."""
+    """From etcd's /metrics, summed over labels."""
     return Counters(
         calls=metrics["grpc_server_started_total"],
         writes=metrics["etcd_server_proposals_committed_total"],
@@ -101,9 +101,9 @@ COLUMNS: tuple[tuple[str, Callable[[Phase, int], str]], ...] = (
 
 def table(results: Sequence[Result]) -> list[Table]:
     phases: tuple[tuple[str, Callable[[Result], Phase]], ...] = (
-        ("from nothing to a rank for all", lambda result: result.start),
-        ("after one loss, to the new rank for all", lambda result: result.loss),
-        ("after the loss of the planner, to the new rank for all", lambda result: result.takeover),
+        ("start: until every member has a rank", lambda result: result.start),
+        ("loss of a member: until every member has its new rank", lambda result: result.loss),
+        ("loss of the planner: until every member has its new rank", lambda result: result.takeover),
     )
     tables = []
     for title, phase in phases:
@@ -115,14 +115,16 @@ def table(results: Sequence[Result]) -> list[Table]:
 
 
 def growth(results: Sequence[Result], figure: Callable[[Result], float]) -> float:
-    """How much more the largest crowd costs per member than a middle one: 1 is linear, N/M quadratic. At least two
-    results."""
+    """How many times as much a member costs in the largest group as in a middle one: 1 is linear, N/M quadratic.
+
+    Needs at least two results.
+    """
     few, many = results[len(results) // 2 - 1], results[-1]
     return (figure(many) / many.members) / (figure(few) / few.members)
 
 
 def verdict(results: Sequence[Result]) -> str:
-    """One sentence: whether the cost per member stays the same."""
+    """One sentence on whether the cost per member stays the same."""
     if len(results) < 2:
         return ""
     few, many = results[len(results) // 2 - 1].members, results[-1].members

@@ -169,7 +169,7 @@ def test_a_result_is_measured_in_pieces(tmp_path: Path) -> None:
     ]
 
     saved.check(before, here)
-    with pytest.raises(saved.SavedError, match=r"another machine.*torch 2.6 there, 2.7 here"):
+    with pytest.raises(saved.SavedError, match=r"another machine.*torch: 2.6 saved, 2.7 here"):
         saved.check(before, {**here, "torch": "2.7"})
 
     text = (tmp_path / "recovery.md").read_text()
