@@ -1,7 +1,5 @@
-"""elasticrun takes torchrun's command line, flag by flag: our parser against the one of the torch installed.
-
-Ends the complaint: a job script has to be rewritten for another launcher.
-"""
+"""elasticrun takes torchrun's command line, so no job script has to be rewritten: our parser against
+torch's, flag by flag."""
 
 from __future__ import annotations
 
@@ -17,13 +15,13 @@ from elasticjob_runtime.cli.own_flags import OWN_FLAGS
 pytestmark = pytest.mark.torch
 
 NOT_TAKEN = {"print_completion"}
-"""torchrun's flags that are not for running a job: a completion script names the program it is for."""
+"""torchrun's flags that do not run a job: a completion script names its own program."""
 
 WITHOUT_VARIABLE = {"numa_binding", "logs_specs"}
 """Flags that torchrun does not read from PET_<FLAG>, for no stated reason."""
 
 OTHER_DEFAULT = {"start_method"}
-"""Flags whose default is ours: workers start from the zygote, a way that torchrun has not."""
+"""Flags with a default of our own: worker processes start from the zygote, which torchrun does not have."""
 
 SAMPLES: dict[str, str] = {
     "nproc_per_node": "auto",
@@ -34,7 +32,7 @@ SAMPLES: dict[str, str] = {
     "numa_binding": "node",
     "start_method": "forkserver",
 }
-"""A value for a flag; the others get a number where they take one, else a word."""
+"""Values for flags; the others get a number if they take one, else a word."""
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +59,7 @@ def sample(action: argparse.Action) -> str:
 
 
 def described(action: argparse.Action) -> dict[str, Any]:
-    """What a person who types it can tell. `type` by what it does to a value."""
+    """What a user can observe of a flag. `value` stands for its type."""
     convert: Callable[[str], Any] = action.type if callable(action.type) else str
     return {
         "names": action.option_strings,
@@ -73,7 +71,7 @@ def described(action: argparse.Action) -> dict[str, Any]:
     }
 
 
-def test_every_flag_of_torchrun_is_there_and_means_the_same() -> None:
+def test_every_torchrun_flag_exists_and_means_the_same() -> None:
     theirs, ours = actions(torch_parser()), actions(build_parser())
     assert theirs.keys() - ours.keys() == set()
     for name, action in theirs.items():
@@ -81,12 +79,12 @@ def test_every_flag_of_torchrun_is_there_and_means_the_same() -> None:
         assert set(action.choices or ()) <= set(ours[name].choices or ()), f"choices of {name}"
 
 
-def test_flags_of_our_own_are_those_we_take_out_before_handing_over_to_torchrun() -> None:
+def test_flags_that_torchrun_lacks_are_declared_as_our_own() -> None:
     extra = actions(build_parser()).keys() - actions(torch_parser()).keys()
     assert {f"--{name.replace('_', '-')}" for name in extra} == {flag.name for flag in OWN_FLAGS}
 
 
-def test_positional_arguments_come_in_the_same_order() -> None:
+def test_positional_arguments_have_torchruns_order() -> None:
     positional = [
         [action.dest for action in parser._actions if not action.option_strings]
         for parser in (torch_parser(), build_parser())
@@ -94,7 +92,7 @@ def test_positional_arguments_come_in_the_same_order() -> None:
     assert positional[0] == positional[1] == ["training_script", "training_script_args"]
 
 
-def test_the_same_variables_stand_for_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_flag_is_read_from_the_same_variable_as_in_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, action in actions(torch_parser()).items():
         if not action.option_strings or name == "help":
             continue
@@ -110,7 +108,7 @@ def test_the_same_variables_stand_for_flags(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("value", ["0", "1", "2"])
-def test_a_switch_reads_a_number_from_its_variable(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_a_switch_is_read_from_its_variable_as_in_torchrun(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("PET_STANDALONE", value)
     assert build_parser().parse_args(["train.py"]).standalone == torch_parser().parse_args(["train.py"]).standalone
 
@@ -135,7 +133,7 @@ def test_a_switch_reads_a_number_from_its_variable(monkeypatch: pytest.MonkeyPat
         "train.py --standalone --help",
     ],
 )
-def test_the_same_line_means_the_same(line: str) -> None:
+def test_a_torchrun_command_line_is_parsed_identically(line: str) -> None:
     theirs, ours = vars(torch_parser().parse_args(line.split())), vars(build_parser().parse_args(line.split()))
     for name in theirs.keys() - NOT_TAKEN - OTHER_DEFAULT:
         assert ours[name] == theirs[name], name
@@ -152,11 +150,11 @@ def test_the_same_line_means_the_same(line: str) -> None:
         "--rdzv 1 train.py",
     ],
 )
-def test_what_torchrun_refuses_is_refused(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_torchrun_rejects_is_rejected(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     for parser in (torch_parser(), build_parser()):
-        with pytest.raises(SystemExit) as refused:
+        with pytest.raises(SystemExit) as rejected:
             parser.parse_args(line.split())
-        assert refused.value.code == 2
+        assert rejected.value.code == 2
     assert "(see elasticrun --help)" in capsys.readouterr().err
 
 
@@ -171,9 +169,7 @@ def test_what_torchrun_refuses_is_refused(line: str, capsys: pytest.CaptureFixtu
         ("--zzz train.py", "unrecognized arguments: --zzz (see"),
     ],
 )
-def test_a_flag_with_a_slip_gets_the_one_that_was_meant(
-    line: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_misspelled_flag_gets_a_suggestion(line: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         build_parser().parse_args(line.split())
     assert says in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What an agent that is asked for nothing special imports."""
+"""What an agent imports by default."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 HEAVY = ("asyncio", "email", "http", "multiprocessing", "ssl", "urllib.request")
 
 
-def test_every_agent_pays_for_what_few_need() -> None:
-    """Each of these costs megabytes and milliseconds, in every pod, at every start."""
+def test_starting_an_agent_imports_no_expensive_module() -> None:
+    """Each of these costs megabytes and milliseconds in every pod at every start."""
     code = f"import sys, elasticjob_runtime.cli.main; print(*sorted(set({HEAVY}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

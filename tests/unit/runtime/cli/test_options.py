@@ -1,4 +1,4 @@
-"""What wrong flags get: one sentence that names the flag and what to write instead, and an exit code of its own."""
+"""Invalid flags get one line that names the flag and what to write instead, and their own exit code."""
 
 from __future__ import annotations
 
@@ -34,60 +34,60 @@ def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 ETCD = ("--rdzv-backend=etcd-v3", "--rdzv-endpoint=127.0.0.1:1", "--rdzv-id=x")
 
 WRONG = {
-    "more at least than at most": (("--nnodes=4:2", *ETCD), 2, "--nnodes=4:2: the minimum", "did you mean 2:4?"),
+    "the minimum above the maximum": (("--nnodes=4:2", *ETCD), 2, "--nnodes=4:2: the minimum", "did you mean 2:4?"),
     "no members": (("--nnodes=0", *ETCD), 2, "--nnodes=0: the minimum must be at least 1", ""),
     "not a number of members": (("--nnodes=many", *ETCD), 2, "--nnodes=many: write a number, or MIN:MAX", ""),
     "an unknown backend": (("--rdzv-backend=etcd3",), 2, "--rdzv-backend=etcd3: unknown backend; use one of etcd-v3, c10d", ""),
-    "a signal that is none": (("--signals-to-handle=SIGTERM,SIGTREM",), 2, "'SIGTREM' is not a signal", "write names such as SIGTERM,SIGINT"),
-    "a key with a slip": (("--rdzv-conf=lease_tl=5", *ETCD), 2, "unknown key 'lease_tl' (did you mean lease_ttl?)", "valid keys: ca_cert"),
+    "an unknown signal": (("--signals-to-handle=SIGTERM,SIGTREM",), 2, "'SIGTREM' is not a signal", "write names such as SIGTERM,SIGINT"),
+    "a misspelled key": (("--rdzv-conf=lease_tl=5", *ETCD), 2, "unknown key 'lease_tl' (did you mean lease_ttl?)", "valid keys: ca_cert"),
     "no endpoint": (("--rdzv-backend=etcd-v3",), 2, "needs --rdzv-endpoint=HOST:PORT", ""),
-    "an endpoint that is none": ((*ETCD, "--rdzv-endpoint=host:port"), 2, "host:port", ""),
+    "an invalid endpoint": ((*ETCD, "--rdzv-endpoint=host:port"), 2, "host:port", ""),
     "an unknown key": ((*ETCD, "--rdzv-conf=lease=3"), 2, "--rdzv-conf: unknown key 'lease'", "lease_ttl"),
     "a key without a value": ((*ETCD, "--rdzv-conf=lease_ttl"), 2, "'lease_ttl' is not of the form key=value", ""),
-    "a value that is no number": ((*ETCD, "--rdzv-conf=join_timeout=soon"), 2, "join_timeout=soon is not a number of seconds", ""),
+    "a value that is not a number": ((*ETCD, "--rdzv-conf=join_timeout=soon"), 2, "join_timeout=soon is not a number of seconds", ""),
     "a lease that is too short": ((*ETCD, "--rdzv-conf=lease_ttl=1"), 2, "lease_ttl=1 is not a number of seconds of at least 2", ""),
-    "a lease without end": ((*ETCD, "--rdzv-conf=lease_ttl=inf"), 2, "lease_ttl=inf is not a number of seconds", ""),
-    "not a number at all": ((*ETCD, "--rdzv-conf=start_grace=nan"), 2, "start_grace=nan is not a number of seconds", ""),
-    "a time before now": ((*ETCD, "--rdzv-conf=join_delay=-1"), 2, "join_delay=-1 is not a number of seconds", ""),
-    "a certificate that is not there": (
+    "an infinite lease": ((*ETCD, "--rdzv-conf=lease_ttl=inf"), 2, "lease_ttl=inf is not a number of seconds", ""),
+    "NaN": ((*ETCD, "--rdzv-conf=start_grace=nan"), 2, "start_grace=nan is not a number of seconds", ""),
+    "a negative time": ((*ETCD, "--rdzv-conf=join_delay=-1"), 2, "join_delay=-1 is not a number of seconds", ""),
+    "a missing certificate": (
         (*ETCD, "--rdzv-conf=protocol=https,cacert=nowhere.pem"), 2, "nowhere.pem", "",
     ),
     "a certificate without https": ((*ETCD, "--rdzv-conf=cacert=ca.pem,protocol=http"), 2, "protocol=https", ""),
     "a user without a password": ((*ETCD, "--rdzv-conf=user=me"), 2, "password", ""),
-    "restarts below none": ((*ETCD, "--max-restarts=-1"), 2, "--max-restarts=-1: must be 0 or more", ""),
-    "no workers": ((*ETCD, "--nproc-per-node=0"), 2, "--nproc-per-node=0: write a number of at least 1", ""),
-    "workers by a word": ((*ETCD, "--nproc-per-node=all"), 2, "--nproc-per-node=all: write a number", "auto, cpu, gpu or xpu"),
-    "a stream that is none": ((*ETCD, "--redirects=7"), 2, "--redirects: '7' is neither 0, 1, 2 or 3", ""),
-    "a tee that is none": ((*ETCD, "--tee=x"), 2, "--tee: 'x' is neither", ""),
-    "a filter that is none": ((*ETCD, "--local-ranks-filter=a"), 2, "--local-ranks-filter=a: write local ranks such as 0,1", ""),
-    "what only torchrun can": ((*ETCD, "--numa-binding=node"), 2, "--numa-binding is not supported by elasticrun", "torchrun"),
-    "events where no file can be": ((*ETCD, "--events=nowhere/e.json"), 2, "--events=nowhere/e.json: No such file or directory", ""),
-    "logs where no folder can be": ((*ETCD, "--log-dir=train.py/logs"), 2, "--log-dir=train.py/logs: Not a directory", ""),
-    "stalled restarts below none": ((*ETCD, "--max-stalled-restarts=-1"), 2, "--max-stalled-restarts=-1: must be 0 or more", ""),
-    "a hang before the next step is due": ((*ETCD, "--hang-factor=0.5"), 2, "--hang-factor=0.5: must be 1 or more, or 0", ""),
-    "no factor at all": ((*ETCD, "--hang-factor=nan"), 2, "--hang-factor=nan: must be 1 or more", ""),
-    "a backoff before now": ((*ETCD, "--rdzv-conf=restart_backoff=-1"), 2, "restart_backoff=-1 is not a number of seconds", ""),
-    "a port that is none": ((*ETCD, "--metrics-port=70000"), 2, "--metrics-port=70000: not a TCP port", ""),
-    "a port below none": ((*ETCD, "--metrics-port=-1"), 2, "--metrics-port=-1: not a TCP port", ""),
-    "a folder as an id": ((*ETCD, "--rdzv-id=team/job1"), 2, "--rdzv-id=team/job1: must be a name without a slash", ""),
-    "several machines without an id": ((*ETCD, "--rdzv-id=none", "--nnodes=2"), 2, "no --rdzv-id", "--rdzv-conf=prefix=/NAME"),
-    "one port for all rounds": ((*ETCD, "--master-port=29500"), 2, "--master-port=29500: is for the static backend", "--port-range=LOW"),
-    "a range that is none": ((*ETCD, "--port-range=30000"), 2, "--port-range: '30000' is not a range of TCP ports", "write LOW-HIGH"),
-    "log specs of one's own": ((*ETCD, "--logs-specs=mine"), 2, "--logs-specs=mine: elasticrun supports only `default`", "torchrun"),
-    "a name that is no address": ((*ETCD, "--local-addr=no.such.host.invalid"), 69, "--local-addr=no.such.host.invalid: ", "give an IP"),
+    "negative restarts": ((*ETCD, "--max-restarts=-1"), 2, "--max-restarts=-1: must be 0 or more", ""),
+    "no worker processes": ((*ETCD, "--nproc-per-node=0"), 2, "--nproc-per-node=0: write a number of at least 1", ""),
+    "an unknown word for nproc-per-node": ((*ETCD, "--nproc-per-node=all"), 2, "--nproc-per-node=all: write a number", "auto, cpu, gpu or xpu"),
+    "an invalid redirect": ((*ETCD, "--redirects=7"), 2, "--redirects: '7' is neither 0, 1, 2 or 3", ""),
+    "an invalid tee": ((*ETCD, "--tee=x"), 2, "--tee: 'x' is neither", ""),
+    "an invalid rank filter": ((*ETCD, "--local-ranks-filter=a"), 2, "--local-ranks-filter=a: write local ranks such as 0,1", ""),
+    "a flag that only torchrun supports": ((*ETCD, "--numa-binding=node"), 2, "--numa-binding is not supported by elasticrun", "torchrun"),
+    "an event file that cannot be written": ((*ETCD, "--events=nowhere/e.json"), 2, "--events=nowhere/e.json: No such file or directory", ""),
+    "a log folder that cannot be created": ((*ETCD, "--log-dir=train.py/logs"), 2, "--log-dir=train.py/logs: Not a directory", ""),
+    "negative stalled restarts": ((*ETCD, "--max-stalled-restarts=-1"), 2, "--max-stalled-restarts=-1: must be 0 or more", ""),
+    "a hang factor below 1": ((*ETCD, "--hang-factor=0.5"), 2, "--hang-factor=0.5: must be 1 or more, or 0", ""),
+    "a hang factor of NaN": ((*ETCD, "--hang-factor=nan"), 2, "--hang-factor=nan: must be 1 or more", ""),
+    "a negative backoff": ((*ETCD, "--rdzv-conf=restart_backoff=-1"), 2, "restart_backoff=-1 is not a number of seconds", ""),
+    "a port that is too high": ((*ETCD, "--metrics-port=70000"), 2, "--metrics-port=70000: not a TCP port", ""),
+    "a negative port": ((*ETCD, "--metrics-port=-1"), 2, "--metrics-port=-1: not a TCP port", ""),
+    "a slash in the run id": ((*ETCD, "--rdzv-id=team/job1"), 2, "--rdzv-id=team/job1: must be a name without a slash", ""),
+    "several machines without a run id": ((*ETCD, "--rdzv-id=none", "--nnodes=2"), 2, "no --rdzv-id", "--rdzv-conf=prefix=/NAME"),
+    "a fixed master port": ((*ETCD, "--master-port=29500"), 2, "--master-port=29500: is for the static backend", "--port-range=LOW"),
+    "an invalid port range": ((*ETCD, "--port-range=30000"), 2, "--port-range: '30000' is not a range of TCP ports", "write LOW-HIGH"),
+    "custom log specs": ((*ETCD, "--logs-specs=mine"), 2, "--logs-specs=mine: elasticrun supports only `default`", "torchrun"),
+    "an unknown local address": ((*ETCD, "--local-addr=no.such.host.invalid"), 69, "--local-addr=no.such.host.invalid: ", "give an IP"),
     "a program and a module": ((*ETCD, "--no-python", "-m"), 2, "--no-python and --module cannot be used together", ""),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_flag_gets_one_line_with_what_to_write(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     flags, code, says, also = WRONG[name]
     assert main([*flags, "train.py"]) == code
-    said = capsys.readouterr().err
-    assert said.startswith("elasticrun: ")
-    assert said.count("\n") == 1, "one sentence"
-    assert says in said
-    assert also in said
+    output = capsys.readouterr().err
+    assert output.startswith("elasticrun: ")
+    assert output.count("\n") == 1, "one line"
+    assert says in output
+    assert also in output
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,9 @@ def test_wrong_flags(name: str, capsys: pytest.CaptureFixture[str]) -> None:
         (("--no-python", "./train.py"), "./train.py: no such program, or it is not executable"),
     ],
 )
-def test_scripts_that_cannot_be_run(flags: Sequence[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_script_that_cannot_be_run_is_named(
+    flags: Sequence[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*ETCD, *flags]) == ExitCode.NO_SCRIPT
     assert says in capsys.readouterr().err
 
@@ -116,41 +118,41 @@ def test_scripts_that_cannot_be_run(flags: Sequence[str], says: str, capsys: pyt
         ((), "the following arguments are required: training_script"),
     ],
 )
-def test_a_flag_that_cannot_be_read_gets_a_sentence_and_not_all_flags(
+def test_an_unparsable_flag_gets_one_line_without_the_whole_usage(
     arguments: Sequence[str], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
-    said = capsys.readouterr().err
-    assert says in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert says in output
+    assert output.count("\n") == 1
 
 
-def test_a_metrics_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_metrics_port_in_use_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         assert main([*ETCD, f"--metrics-port={port}", "train.py"]) == ExitCode.USAGE
     assert f"--metrics-port={port}: Address already in use" in capsys.readouterr().err
 
 
-def test_a_wrong_flag_is_in_the_pods_termination_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = tmp_path / "made" / "for" / "it"
+def test_a_usage_error_is_written_to_the_termination_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "folders" / "log"
     monkeypatch.setenv(Env.TERMINATION_LOG, str(path))
     assert main([*ETCD, "--nnodes=4:2", "train.py"]) == ExitCode.USAGE
     assert path.read_text().startswith("elasticrun: --nnodes=4:2: ")
 
 
-def test_debug_shows_where_it_came_from() -> None:
+def test_debug_raises_the_error_with_its_traceback() -> None:
     with pytest.raises(UsageError):
         main([*ETCD, "--debug", "nowhere.py"])
 
 
 @pytest.mark.parametrize(("text", "expected"), [("3", (3, 3)), ("2:4", (2, 4)), (" 1:1 ", (1, 1))])
-def test_nnodes(text: str, expected: tuple[int, int]) -> None:
+def test_nnodes_is_a_number_or_a_range(text: str, expected: tuple[int, int]) -> None:
     assert options.min_max(text) == expected
 
 
-def test_rdzv_conf() -> None:
+def test_rdzv_conf_is_split_into_settings_and_connection() -> None:
     conf = rendezvous_flags.rendezvous_conf(
         "prefix=/team,lease_ttl=10,join_timeout=50,start_grace=0,join_delay=3,user=me,password=p=q,timeout=900"
     )
@@ -168,24 +170,24 @@ def test_rdzv_conf_has_defaults() -> None:
     assert rendezvous_flags.rendezvous_conf("") == RendezvousConf()
 
 
-def test_keys_of_torchs_backends_are_taken_and_mean_nothing() -> None:
+def test_keys_of_torchs_backends_are_accepted_and_ignored() -> None:
     assert (
         rendezvous_flags.rendezvous_conf("last_call_timeout=30,close_timeout=1,keep_alive_interval=5")
         == RendezvousConf()
     )
 
 
-def test_nproc_per_node() -> None:
+def test_nproc_per_node_is_a_number_or_the_cpus() -> None:
     assert options.workers_per_member("4") == 4
     assert options.workers_per_member("cpu") == os.cpu_count()
 
 
-def test_auto_is_the_cpus_where_there_is_no_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nproc_auto_is_the_number_of_cpus_without_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "_has_accelerator", lambda: False)
     assert options.workers_per_member("auto") == os.cpu_count()
 
 
-def test_commands() -> None:
+def test_the_worker_command_follows_the_flags() -> None:
     Path("package").mkdir()
     parse = build_parser().parse_args
     python = script.command(parse(["train.py", "--lr", "3"]))
@@ -196,14 +198,14 @@ def test_commands() -> None:
     assert program.for_rank(3) == ["sh", "-c", "echo 3"]
 
 
-def test_a_script_of_ones_own_that_may_be_executed(tmp_path: Path) -> None:
+def test_an_executable_script_runs_without_python(tmp_path: Path) -> None:
     path = tmp_path / "train.sh"
     path.write_text("#!/bin/sh\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     assert script.command(build_parser().parse_args(["--no-python", "./train.sh"])).for_rank(0) == ["./train.sh"]
 
 
-def test_log_settings() -> None:
+def test_log_flags_become_log_settings() -> None:
     args = build_parser().parse_args(
         ["--log-dir=l", "-r=1", "-t=0:3", "--local-ranks-filter=0,2", "--duplicate-stderr-filters=a,b", "train.py"]
     )
@@ -212,13 +214,13 @@ def test_log_settings() -> None:
     assert found.stderr_filters == ("a", "b")
 
 
-def test_a_member_is_called_as_the_operator_says_or_by_its_host() -> None:
+def test_a_members_name_comes_from_the_operator_or_is_unique() -> None:
     assert options.member_id({"ELASTICJOB_MEMBER_ID": "digits-worker-0"}) == "digits-worker-0"
     first, second = options.member_id({}), options.member_id({})
-    assert first != second, "two agents on one host need two names"
+    assert first != second, "two agents on one host need distinct names"
 
 
-def test_only_the_zygote_preloads() -> None:
+def test_modules_are_preloaded_only_with_the_zygote() -> None:
     parse = build_parser().parse_args
     plain = parse(["--start-method=spawn", "train.py"])
     assert script.preload(plain, script.command(plain)) is None
@@ -248,16 +250,18 @@ def test_only_the_zygote_preloads() -> None:
         ),
     ],
 )
-def test_torchrun_gets_its_own_flags_only(monkeypatch: pytest.MonkeyPatch, given: list[str], passed: list[str]) -> None:
+def test_torchrun_receives_only_its_own_flags(
+    monkeypatch: pytest.MonkeyPatch, given: list[str], passed: list[str]
+) -> None:
     run: list[list[str]] = []
     monkeypatch.setattr(os, "execv", lambda _program, command: run.append(command))
     main(["--rdzv-backend=c10d", *given])
     assert run == [[sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=c10d", *passed]]
 
 
-def test_pairs() -> None:
+def test_key_value_pairs_are_parsed() -> None:
     assert parse_pairs(" a = 1 ,b=x=y,, ") == {"a": "1", "b": "x=y"}
 
 
-def test_a_double_comma_is_a_comma() -> None:
+def test_a_double_comma_in_a_list_is_a_literal_comma() -> None:
     assert comma_separated("a,b,,c") == ["a", "b,c"]

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 part = st.integers(0, 10**18 - 1)
 
 
-def test_a_later_run_beats_any_round_of_an_earlier_one() -> None:
+def test_a_later_run_has_a_larger_token_than_any_round_before() -> None:
     tokens = [Fence(0, 0, 9), Fence(1, 0, 10), Fence(1, 2, 1), Fence(1, 2, 10), Fence(2, 0, 1)]
     assert all(earlier < later for earlier, later in itertools.pairwise(tokens))
 
 
 @given(st.builds(Fence, part, part, part))
-def test_the_text_says_all(token: Fence) -> None:
+def test_a_token_survives_a_round_trip_as_text(token: Fence) -> None:
     assert Fence.parse(str(token)) == token
 
 
 @pytest.mark.parametrize("text", ["", "1.2", "1.2.3.4", "1.2.x", "-1.2.3", "1.2.3\n", " 1.2.3", "1" * 30 + ".1.1"])
-def test_other_text_is_refused(text: str) -> None:
+def test_invalid_text_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         Fence.parse(text)

@@ -1,4 +1,4 @@
-"""Whatever stands in etcd, reading it ends in the right types or in a ValueError that names the field."""
+"""Whatever etcd contains, reading it gives the right types or a ValueError that names the field."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def read(kind: type[Value], data: Any) -> Value:
     return kind.from_json(json.dumps(data))
 
 
-def test_members_and_plans_of_torchrun_which_count_no_workers_are_read() -> None:
+def test_members_and_plans_of_torchrun_have_no_worker_count() -> None:
     assert MemberValue.from_json(json.dumps(MEMBER | {"nproc": 0})).nproc == 0
     assert PlanValue.from_json(json.dumps(PLAN | {"nproc": 0, "world_size": 0})).world_size == 0
 
 
-def test_what_is_written_is_read_as_it_was() -> None:
+def test_values_survive_a_round_trip() -> None:
     plan = PlanValue.from_json(json.dumps(PLAN))
     assert (plan.round, plan.reason, plan.gone, plan.store_generation) == (2, PlanReason.START, (1,), 3)
     assert PlanValue.from_json(plan.to_json()) == plan
@@ -73,7 +73,7 @@ def test_what_is_written_is_read_as_it_was() -> None:
     assert MemberValue.from_json(member.to_json()) == member
 
 
-def test_a_spec_of_an_older_operator_has_the_defaults() -> None:
+def test_missing_fields_of_an_older_operators_spec_have_defaults() -> None:
     spec = SpecValue.from_json(json.dumps(SPEC))
     assert (spec.on_partition, spec.store_generation, spec.max_restarts) == ("Available", 0, None)
     assert (
@@ -83,7 +83,7 @@ def test_a_spec_of_an_older_operator_has_the_defaults() -> None:
 
 
 def test_fields_of_a_newer_version_are_ignored() -> None:
-    assert read(SpecValue, SPEC | {"of_tomorrow": {"a": 1}}) == SpecValue(min=1, max=3)
+    assert read(SpecValue, SPEC | {"future_field": {"a": 1}}) == SpecValue(min=1, max=3)
 
 
 @pytest.mark.parametrize(
@@ -92,10 +92,10 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
         pytest.param(PlanValue, PLAN | {"round": "2"}, "round", id="a number as a string"),
         pytest.param(PlanValue, PLAN | {"round": True}, "round", id="a boolean as a number"),
         pytest.param(PlanValue, PLAN | {"round": 2.5}, "round", id="a fraction"),
-        pytest.param(PlanValue, PLAN | {"round": 0}, "round", id="no round at all"),
-        pytest.param(PlanValue, PLAN | {"round": 10**40}, "round", id="a number that nothing can hold"),
-        pytest.param(PlanValue, PLAN | {"reason": "Because"}, "reason", id="a word that is none"),
-        pytest.param(PlanValue, PLAN | {"reason": []}, "reason", id="a list for a word"),
+        pytest.param(PlanValue, PLAN | {"round": 0}, "round", id="round 0"),
+        pytest.param(PlanValue, PLAN | {"round": 10**40}, "round", id="a huge number"),
+        pytest.param(PlanValue, PLAN | {"reason": "Because"}, "reason", id="an unknown word"),
+        pytest.param(PlanValue, PLAN | {"reason": []}, "reason", id="a list instead of a word"),
         pytest.param(PlanValue, PLAN | {"gone": [1, "2"]}, "gone", id="a string among numbers"),
         pytest.param(PlanValue, PLAN | {"master_port": 70000}, "master_port", id="no TCP port"),
         pytest.param(PlanValue, PLAN | {"created_at": float("nan")}, "created_at", id="not a number"),
@@ -103,34 +103,34 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
         pytest.param(PlanValue, PLAN | {"leader": "\ud800"}, "leader", id="half a character"),
         pytest.param(PlanValue, {key: PLAN[key] for key in PLAN if key != "size"}, "size", id="missing"),
         pytest.param(MemberValue, MEMBER | {"ports": []}, "ports", id="no ports"),
-        pytest.param(MemberValue, MEMBER | {"ports": "12"}, "ports", id="a string for a list"),
+        pytest.param(MemberValue, MEMBER | {"ports": "12"}, "ports", id="a string instead of a list"),
         pytest.param(SpecValue, SPEC | {"max_restarts": "3"}, "max_restarts", id="an optional number as a string"),
-        pytest.param(SpecValue, SPEC | {"members": "ab"}, "members", id="a string for a list of names"),
-        pytest.param(SpecValue, SPEC | {"on_partition": "Maybe"}, "on_partition", id="no such policy"),
+        pytest.param(SpecValue, SPEC | {"members": "ab"}, "members", id="a string instead of a list of names"),
+        pytest.param(SpecValue, SPEC | {"on_partition": "Maybe"}, "on_partition", id="an unknown policy"),
         pytest.param(SpecValue, {"min": 3, "max": 2}, "max", id="max below min"),
         pytest.param(
             RankValue, RANK | {"neighbours": [{"name": "b"}]}, "neighbours", id="a neighbour without an address"
         ),
-        pytest.param(RankValue, RANK | {"neighbours": [1]}, "neighbours", id="a number for a neighbour"),
+        pytest.param(RankValue, RANK | {"neighbours": [1]}, "neighbours", id="a number instead of a neighbour"),
         pytest.param(
             RankValue, RANK | {"neighbours": [NEIGHBOUR | {"peer_port": "7"}]}, "neighbours", id="inside a neighbour"
         ),
     ],
 )
-def test_a_wrong_value_is_refused_by_its_fields_name(kind: type[Value], data: Any, field: str) -> None:
+def test_an_invalid_value_is_rejected_with_the_fields_name(kind: type[Value], data: Any, field: str) -> None:
     with pytest.raises(ValueError, match=rf"{kind.__name__}.*{field}"):
         read(kind, data)
 
 
 @pytest.mark.parametrize("text", ["", "{", "null", "[]", "7", '"a"', "[" * 100_000, b"\xff\xfe", '{"a":1' * 50_000])
 @pytest.mark.parametrize("kind", VALUES)
-def test_text_that_is_no_object_is_a_value_error(kind: type[Value], text: str | bytes) -> None:
+def test_text_that_is_not_a_json_object_is_a_value_error(kind: type[Value], text: str | bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         kind.from_json(text)
 
 
 @given(data=st.data())
-def test_no_value_whatever_ends_in_another_error(data: st.DataObject) -> None:
+def test_any_value_is_parsed_or_a_value_error(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(VALUES))
     names = [field.name for field in dataclasses.fields(kind)]
     base = {PlanValue: PLAN, MemberValue: MEMBER, SpecValue: SPEC, RankValue: RANK}.get(kind, {})
@@ -143,7 +143,7 @@ def test_no_value_whatever_ends_in_another_error(data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=64))
-def test_no_bytes_whatever_end_in_another_error(text: bytes) -> None:
+def test_any_text_is_parsed_or_a_value_error(text: bytes) -> None:
     for kind in VALUES:
         with pytest.raises(ValueError, match=r".+"):
             kind.from_json(text)

@@ -1,4 +1,4 @@
-"""When to log in, and when not."""
+"""When the client logs in to etcd."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def jwt(expires: object) -> str:
     ],
     ids=["simple", "JWT", "JWT that ends now", "JWT in the past", "no time", "no base64", "no JSON"],
 )
-def test_a_token_is_renewed_before_it_ends(token: str, expected: float) -> None:
+def test_the_renewal_time_depends_on_the_token(token: str, expected: float) -> None:
     assert renewal_time(token, 1000.0) == expected
 
 
@@ -49,7 +49,7 @@ class Logins:
         return self.tokens.pop(0)
 
 
-def test_one_login_serves_until_the_server_refuses_its_token() -> None:
+def test_a_token_is_used_until_the_server_rejects_it() -> None:
     keeper, login = TokenKeeper(Credentials("job", "secret")), Logins("one", "two")
     assert [keeper.token(login, 1) for _ in range(3)] == ["one"] * 3
     keeper.forget("something older")
@@ -59,7 +59,7 @@ def test_one_login_serves_until_the_server_refuses_its_token() -> None:
     assert [keeper.token(login, 1) for _ in range(3)] == ["two"] * 3
 
 
-def test_a_jwt_is_renewed_in_time() -> None:
+def test_a_jwt_is_renewed_before_it_expires() -> None:
     now = [1000.0]
     keeper, login = TokenKeeper(Credentials("job", "secret"), clock=lambda: now[0]), Logins(jwt(1100), jwt(1200))
     first = keeper.token(login, 1)
@@ -69,7 +69,7 @@ def test_a_jwt_is_renewed_in_time() -> None:
     assert keeper.token(login, 1) != first
 
 
-def test_many_threads_log_in_once() -> None:
+def test_concurrent_threads_log_in_once() -> None:
     login = Logins("one", "two")
 
     def slow(user: str, password: str) -> str:
@@ -86,7 +86,7 @@ def test_many_threads_log_in_once() -> None:
     assert got == ["one"] * 8
 
 
-def test_waiting_for_somebody_elses_login_has_a_deadline() -> None:
+def test_waiting_for_another_threads_login_has_a_deadline() -> None:
     keeper, entered, leave = TokenKeeper(Credentials("job", "secret")), threading.Event(), threading.Event()
 
     def stuck(_user: str, _password: str) -> str:
@@ -103,7 +103,7 @@ def test_waiting_for_somebody_elses_login_has_a_deadline() -> None:
     thread.join()
 
 
-def test_a_server_without_users_needs_no_token_until_it_says_otherwise() -> None:
+def test_a_server_without_users_needs_no_token_until_it_asks_for_one() -> None:
     def disabled(_user: str, _password: str) -> str:
         raise AuthDisabled("authentication is not enabled")
 
@@ -118,8 +118,8 @@ def test_without_credentials_there_is_no_login() -> None:
     assert TokenKeeper(None).token(Logins(), 1) == ""
 
 
-class Refusing:
-    """A server that knows another password."""
+class RejectingLogin:
+    """A server that expects another password."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -131,17 +131,17 @@ class Refusing:
         raise Denied("authentication failed, invalid user ID or password")
 
 
-def test_a_refused_login_is_not_tried_again_at_once(tmp_path: Path) -> None:
-    """etcd takes a tenth of a second for each, and every agent of a job has a lease, a watch and calls that want
-    one."""
+def test_a_rejected_login_is_retried_with_delays(tmp_path: Path) -> None:
+    """Each login takes etcd a tenth of a second, and every agent of a job needs one for its lease, its watch and its
+    calls."""
     file = tmp_path / "password"
     file.write_text("old")
     now = [1000.0]
-    keeper, login = TokenKeeper(Credentials("job", password_file=str(file)), clock=lambda: now[0]), Refusing()
+    keeper, login = TokenKeeper(Credentials("job", password_file=str(file)), clock=lambda: now[0]), RejectingLogin()
     for _ in range(600):
         with pytest.raises(Denied, match="authentication failed"):
             keeper.token(login, 1)
         now[0] += 0.25
     assert login.count <= 12, "in 150 s"
     file.write_text("new")
-    assert keeper.token(login, 1) == "token", "another password is tried at once"
+    assert keeper.token(login, 1) == "token", "a new password is tried at once"

@@ -1,4 +1,4 @@
-"""The keys of --rdzv-conf, and what a wrong one gets."""
+"""The connection keys of --rdzv-conf, and errors about them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from elasticjob_runtime.etcd import CONF_KEYS, Credentials, TlsConfig, connect
 from elasticjob_runtime.etcd.config import DEFAULT_TIMEOUT, parse_conf
 
 
-def test_nothing_given_is_plain_http_without_credentials() -> None:
+def test_the_default_is_plain_http_without_credentials() -> None:
     settings = parse_conf({})
     assert (settings.protocol, settings.tls, settings.credentials, settings.timeout) == (
         "",
@@ -40,7 +40,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert set(conf) <= CONF_KEYS
 
 
-def test_a_conf_written_for_torchs_etcd_v2_backend_works_too() -> None:
+def test_the_keys_of_torchs_etcd_v2_backend_work() -> None:
     conf = {"protocol": "https", "ca_cert": "ca", "ssl_cert": "c", "ssl_cert_key": "k", "read_timeout": "60"}
     assert parse_conf(conf).tls == TlsConfig("ca", "c", "k")
     assert set(conf) <= CONF_KEYS
@@ -71,12 +71,12 @@ def test_a_conf_written_for_torchs_etcd_v2_backend_works_too() -> None:
         ({"protocol": "https", "cacert": __file__}, "cannot be used as a CA certificate"),
     ],
 )
-def test_a_wrong_setting_gets_one_clear_sentence(conf: dict[str, str], words: str) -> None:
+def test_an_invalid_setting_gives_a_one_line_error(conf: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words) as caught:
         connect("etcd:2379", conf)
     assert "\n" not in str(caught.value)
 
 
-def test_a_password_is_never_shown() -> None:
+def test_the_representation_of_a_conf_contains_no_password() -> None:
     assert "hunter2" not in repr(parse_conf({"user": "u", "password": "hunter2"}))
     assert Credentials("u", "a") != Credentials("u", "b")

@@ -1,4 +1,4 @@
-"""HTTP/1.1 as it may arrive: in any pieces, at any time."""
+"""HTTP/1.1 responses, whole or in pieces, early or late."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from elasticjob_runtime.etcd.faults import AnswerLost, NotHttp, NotSent
 
 
 class Peer:
-    """The server's end, moved by the test."""
+    """The server's end, driven by the test."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -59,7 +59,7 @@ CONTINUED = b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN
 @pytest.mark.parametrize(
     "answer", [PLAIN, CHUNKED, TRAILERS, CONTINUED], ids=["length", "chunks", "trailers", "continue"]
 )
-def test_answers_arrive_in_any_pieces_one_after_the_other(peer: Peer, answer: bytes, size: int) -> None:
+def test_responses_may_arrive_in_pieces_of_any_size(peer: Peer, answer: bytes, size: int) -> None:
     for _ in range(2):
         peer.connection.send("POST", "/v3/kv/range", b"{}", "Authorization: t\r\n", soon())
         request = peer.socket.recv(65536)
@@ -74,7 +74,7 @@ def test_answers_arrive_in_any_pieces_one_after_the_other(peer: Peer, answer: by
         assert not peer.connection.is_stale()
 
 
-def test_a_stream_is_taken_up_again_after_a_deadline(peer: Peer) -> None:
+def test_a_stream_can_be_read_again_after_a_deadline(peer: Peer) -> None:
     peer.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
     peer.connection.read_head(soon())
     for piece in (b"", b"5", b"\r\n", b"ab"):
@@ -102,7 +102,7 @@ def test_a_body_without_a_length_ends_with_the_connection(peer: Peer) -> None:
     assert not peer.connection.reusable
 
 
-def test_a_server_that_says_close_is_not_used_again(peer: Peer) -> None:
+def test_a_connection_with_connection_close_is_not_reused(peer: Peer) -> None:
     peer.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
     assert peer.connection.read_body(peer.connection.read_head(soon()), soon()) == b""
     assert not peer.connection.reusable
@@ -117,21 +117,21 @@ NOT_HTTP = [
 ]
 
 
-@pytest.mark.parametrize("data", NOT_HTTP)
-def test_what_is_not_http(peer: Peer, data: bytes) -> None:
+@pytest.mark.parametrize("data", NOT_HTTP, ids=["SSH", "HTTP/2", "no status", "TLS", "negative length"])
+def test_a_response_that_is_not_http_is_an_error(peer: Peer, data: bytes) -> None:
     peer.send(data)
     with pytest.raises(NotHttp, match="which is not HTTP"):
         peer.connection.read_head(soon())
 
 
-def test_a_head_without_end_is_given_up(peer: Peer) -> None:
+def test_an_endless_header_is_rejected(peer: Peer) -> None:
     peer.send(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 15_000)
     with pytest.raises(NotHttp):
         peer.connection.read_head(soon())
 
 
 @pytest.mark.parametrize("received", [b"", b"HTT", PLAIN[:-1], CHUNKED[:-1], CHUNKED[:60]])
-def test_an_answer_that_breaks_off_is_lost(peer: Peer, received: bytes) -> None:
+def test_a_cut_response_is_lost(peer: Peer, received: bytes) -> None:
     peer.send(received) if received else None
     peer.socket.shutdown(socket.SHUT_WR)
     with pytest.raises(AnswerLost, match="closed before"):
@@ -139,7 +139,7 @@ def test_an_answer_that_breaks_off_is_lost(peer: Peer, received: bytes) -> None:
     assert not peer.connection.reusable
 
 
-def test_no_answer_is_lost_at_the_deadline(peer: Peer) -> None:
+def test_an_incomplete_response_is_lost_at_the_deadline(peer: Peer) -> None:
     peer.send(PLAIN[:-1])
     head = peer.connection.read_head(soon())
     with pytest.raises(AnswerLost, match="deadline"):
@@ -147,8 +147,8 @@ def test_no_answer_is_lost_at_the_deadline(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("received", [CHUNKED[:-1], CHUNKED[:60], CHUNKED[:50]])
-def test_a_chunked_answer_that_stops_is_lost_at_the_deadline(peer: Peer, received: bytes) -> None:
-    """A bare TimeoutError ended the thread that keeps the lease, on a busy machine."""
+def test_a_chunked_response_that_stalls_is_lost_at_the_deadline(peer: Peer, received: bytes) -> None:
+    """A bare TimeoutError would end the thread that renews the lease."""
     peer.send(received)
     head = peer.connection.read_head(soon())
     with pytest.raises(AnswerLost, match="deadline"):
@@ -156,7 +156,7 @@ def test_a_chunked_answer_that_stops_is_lost_at_the_deadline(peer: Peer, receive
     assert not peer.connection.reusable
 
 
-def test_a_slow_drip_does_not_stretch_the_deadline(peer: Peer) -> None:
+def test_a_slow_response_does_not_extend_the_deadline(peer: Peer) -> None:
     """A deadline bounds the call, not each read."""
     peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
     head = peer.connection.read_head(soon())
@@ -189,7 +189,7 @@ def _eventually_stale(connection: Connection) -> bool:
     return False
 
 
-def test_another_thread_wakes_a_reader(peer: Peer) -> None:
+def test_another_thread_can_wake_a_reader(peer: Peer) -> None:
     seen: list[Exception] = []
 
     def read() -> None:
@@ -208,7 +208,7 @@ def test_another_thread_wakes_a_reader(peer: Peer) -> None:
         peer.connection.send("GET", "/", b"", "", soon())
 
 
-def test_a_request_that_cannot_leave_is_not_sent(peer: Peer) -> None:
-    """The peer reads nothing: a request that does not fit into the buffers cannot have been acted on."""
+def test_a_request_that_cannot_be_sent_in_time_counts_as_not_sent(peer: Peer) -> None:
+    """The peer reads nothing, so a request larger than the buffers cannot have been processed."""
     with pytest.raises(NotSent, match="deadline"):
         peer.connection.send("POST", "/", b"x" * 50_000_000, "", soon(0.2))

@@ -1,5 +1,5 @@
-"""The cursor against a paper etcd that sends what the real one may send: backlogs late, in batches, in fragments,
-twice."""
+"""The cursor against a simulated etcd that sends what the real one may send: late backlogs, batches, fragments and
+duplicates."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def connected(*spans: KeyRange, start: int = 10, at: int = 20) -> Cursor:
     return cursor
 
 
-def test_changes_are_handed_out_as_they_come() -> None:
+def test_changes_are_delivered_as_they_arrive() -> None:
     cursor = connected(A)
     update = cursor.feed(message(1, 12, 15))
     assert update is not None
@@ -68,7 +68,7 @@ def test_changes_are_handed_out_as_they_come() -> None:
     assert cursor.next == [22]
 
 
-def test_what_was_handed_out_is_not_handed_out_again() -> None:
+def test_no_change_is_delivered_twice() -> None:
     cursor = connected(A)
     cursor.feed(message(1, 12, 15))
     cursor.begin()
@@ -77,14 +77,14 @@ def test_what_was_handed_out_is_not_handed_out_again() -> None:
     assert cursor.feed(message(1, 16)) is None
 
 
-def test_fragments_are_one_message() -> None:
+def test_fragments_are_delivered_as_one_message() -> None:
     cursor = connected(A)
     assert cursor.feed(message(1, 12, 13, fragment=True)) is None
     assert cursor.feed(message(1, 13, fragment=True)) is None
     assert revisions(cursor.feed(message(1, 14))) == [12, 13, 13, 14]
 
 
-def test_a_fragment_without_its_end_comes_again() -> None:
+def test_an_unfinished_fragmented_message_is_delivered_again() -> None:
     cursor = connected(A)
     cursor.feed(message(1, 12, fragment=True))
     cursor.begin()
@@ -93,16 +93,16 @@ def test_a_fragment_without_its_end_comes_again() -> None:
     assert revisions(cursor.feed(message(1, 12, 13))) == [12, 13]
 
 
-def test_nothing_waits_for_another_range() -> None:
-    """It would wait for ever, or 0.2 s: the server does not say that a range has nothing to tell."""
+def test_a_range_does_not_wait_for_another() -> None:
+    """The server does not announce that a range has no changes, so waiting for it could take forever."""
     cursor = connected(A, B)
     assert revisions(cursor.feed(message(1, 21))) == [21]
     assert cursor.next == [22, 10]
     assert revisions(cursor.feed(message(2, 11, 19))) == [11, 19]
-    assert cursor.next == [22, 20], "each range goes on from where it was"
+    assert cursor.next == [22, 20], "each range continues from its own position"
 
 
-def test_all_watchers_stand_when_all_are_created() -> None:
+def test_a_cursor_is_ready_once_all_watchers_are_created() -> None:
     cursor = Cursor([A, B], 10)
     cursor.begin()
     cursor.feed(created(1, 20))
@@ -137,14 +137,14 @@ def test_all_watchers_stand_when_all_are_created() -> None:
         (created(1, 8), Behind),
     ],
 )
-def test_why_a_stream_is_over(answer: Json, kind: type[Exception]) -> None:
+def test_a_cancelled_stream_gives_the_right_error(answer: Json, kind: type[Exception]) -> None:
     cursor = Cursor([A], 10)
     cursor.begin()
     with pytest.raises(kind):
         cursor.feed(answer)
 
 
-def test_a_store_that_knows_less_is_another_store() -> None:
+def test_a_lower_revision_or_another_cluster_is_a_rewound_store() -> None:
     cursor = Cursor([A], 10)
     cursor.begin()
     cursor.feed(created(1, 9, term=3))
@@ -175,16 +175,16 @@ def test_ranges_are_merged_where_they_overlap(spans: list[KeyRange], expected: l
     assert merge(spans) == expected
 
 
-class PaperEtcd:
-    """Keeps a history of puts and sends it over one connection as etcd does: each watcher is taken up some time after
-    it was created, in batches, and goes in step from then on."""
+class SimulatedEtcd:
+    """Keeps a history of puts and sends it over one connection as etcd does: each watcher first catches up in batches,
+    some time after it was created, and is in sync from then on."""
 
     def __init__(self, rng: random.Random, count: int) -> None:
         self.rng = rng
         self.history: list[tuple[int, int]] = []  # revision, watcher
         self.count = count
         self.position: list[int] = []
-        self.in_step: list[bool] = []
+        self.in_sync: list[bool] = []
 
     @property
     def revision(self) -> int:
@@ -193,31 +193,31 @@ class PaperEtcd:
     def write(self) -> list[Json]:
         number = self.rng.randrange(self.count)
         self.history.append((self.revision + 1, number))
-        if not self.in_step or not self.in_step[number]:
+        if not self.in_sync or not self.in_sync[number]:
             return []
         return [message(number + 1, self.revision, key="abc"[number])]
 
     def connect(self, start: list[int]) -> list[Json]:
-        """Things may be written while watchers are created, also after the revision that is told was read."""
-        self.position, self.in_step = list(start), [False] * self.count
+        """Writes may happen while watchers are created, even after the reported revision was read."""
+        self.position, self.in_sync = list(start), [False] * self.count
         sent = []
         for number in range(self.count):
-            told = created(number + 1, self.revision)
+            response = created(number + 1, self.revision)
             if self.rng.random() < 0.2:
                 sent += self.write()
-            self.in_step[number] = start[number] > self.revision
-            sent.append(told)
+            self.in_sync[number] = start[number] > self.revision
+            sent.append(response)
             if self.rng.random() < 0.2:
                 sent += self.write()
         return sent
 
-    def take_up(self) -> list[Json]:
+    def catch_up(self) -> list[Json]:
         number = self.rng.randrange(self.count)
-        if self.in_step[number]:
+        if self.in_sync[number]:
             return []
         mine = [r for r, n in self.history if n == number and r >= self.position[number]]
         batch = mine[:BATCH_REVISIONS]
-        self.in_step[number] = len(batch) == len(mine)
+        self.in_sync[number] = len(batch) == len(mine)
         if not batch:
             return []
         self.position[number] = batch[-1] + 1
@@ -227,18 +227,18 @@ class PaperEtcd:
 
 
 class Walk:
-    """A watch that reads from a paper etcd, a bit at a time."""
+    """A watch that reads from a simulated etcd, a bit at a time."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.etcd = PaperEtcd(self.rng, count=self.rng.randint(1, 3))
+        self.etcd = SimulatedEtcd(self.rng, count=self.rng.randint(1, 3))
         self.cursor = Cursor([KeyRange(key) for key in "abc"[: self.etcd.count]], 2)
         self.seen: list[Event] = []
         self.wire: list[Json] = []
         self.connect()
 
     def connect(self) -> None:
-        """What was on the wire is lost."""
+        """Anything still on the wire is lost."""
         self.wire = self.etcd.connect(self.cursor.next)
         self.cursor.begin()
 
@@ -246,14 +246,14 @@ class Walk:
         for _ in range(self.rng.choice((0, 1, 3, burst))):
             self.wire += self.etcd.write()
         if self.rng.random() < 0.3:
-            self.wire += self.etcd.take_up()
+            self.wire += self.etcd.catch_up()
         self.read(self.rng.choice((0, 1, 5)))
         if self.rng.random() < 0.03:
             self.connect()
 
     def finish(self) -> None:
-        while not all(self.etcd.in_step):
-            self.wire += self.etcd.take_up()
+        while not all(self.etcd.in_sync):
+            self.wire += self.etcd.catch_up()
         while self.wire:
             self.read(100)
 
@@ -266,7 +266,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_happens_each_change_comes_once_and_in_its_ranges_order(seed: int) -> None:
+def test_each_change_is_delivered_once_and_in_order_within_its_range(seed: int) -> None:
     walk = Walk(seed)
     for _ in range(400):
         walk.step(burst=20 if seed % 10 == 0 else 5)
@@ -275,9 +275,9 @@ def test_whatever_happens_each_change_comes_once_and_in_its_ranges_order(seed: i
         assert [e.mod_revision for e in walk.seen if e.key == key] == [r for r, n in walk.etcd.history if n == number]
 
 
-def test_a_range_that_has_fewer_keys_than_were_handed_out_has_lost_one_unseen() -> None:
+def test_a_range_with_fewer_keys_than_delivered_has_missed_a_deletion() -> None:
     cursor = connected(A)
-    assert not cursor.misses(0, 3), "the first count is believed"
+    assert not cursor.misses(0, 3), "the first count is the reference"
     assert not cursor.misses(0, 3)
     assert cursor.misses(0, 2)
     cursor.recount()
@@ -289,7 +289,7 @@ def test_a_range_that_has_fewer_keys_than_were_handed_out_has_lost_one_unseen() 
         assert not cursor.misses(0, count)
 
 
-def test_a_snapshot_says_how_many_keys_there_are() -> None:
+def test_a_snapshot_sets_the_number_of_keys() -> None:
     cursor = connected(A, B)
     cursor.restart(30, [KeyValue("a", "", 1, 1, 1)])
     assert not cursor.misses(0, 1)

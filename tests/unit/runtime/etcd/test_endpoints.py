@@ -1,4 +1,4 @@
-"""Endpoints as people write them."""
+"""Endpoints as users write them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from elasticjob_runtime.etcd.endpoints import Rotation
         ("https://[::1]:1,http://b", [Endpoint("::1", 1, tls=True), Endpoint("b")]),
     ],
 )
-def test_endpoints(text: str, expected: list[Endpoint]) -> None:
+def test_endpoints_are_parsed(text: str, expected: list[Endpoint]) -> None:
     assert list(parse_endpoints(text)) == expected
 
 
@@ -47,18 +47,18 @@ def test_endpoints(text: str, expected: list[Endpoint]) -> None:
         ("[etcd]:2379", "expected host:port"),
     ],
 )
-def test_what_is_no_endpoint_is_said_to_be_none(text: str, words: str) -> None:
+def test_an_invalid_endpoint_is_described_in_the_error(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         parse_endpoints(text)
 
 
-def test_a_password_in_an_endpoint_is_refused_and_not_repeated() -> None:
+def test_a_password_in_an_endpoint_is_rejected_and_not_repeated() -> None:
     with pytest.raises(ValueError, match="must not carry user or password") as caught:
         parse_endpoints("http://job:hunter2@etcd:2379")
     assert "hunter2" not in str(caught.value)
 
 
-def test_the_protocol_holds_for_endpoints_without_one() -> None:
+def test_the_protocol_setting_applies_to_endpoints_without_one() -> None:
     assert parse_endpoints("etcd:1", protocol="https") == (Endpoint("etcd", 1, tls=True),)
     with pytest.raises(ValueError, match="contradicts protocol=https"):
         parse_endpoints("http://etcd:1", protocol="https")
@@ -71,17 +71,17 @@ def test_an_endpoint_reads_as_a_url() -> None:
     assert str(Endpoint("etcd")) == "http://etcd:2379"
 
 
-def test_everybody_stays_with_an_endpoint_until_it_fails() -> None:
+def test_an_endpoint_is_used_until_it_fails() -> None:
     a, b, c = Endpoint("a"), Endpoint("b"), Endpoint("c")
     rotation = Rotation([a, b, c], first=1)
     assert rotation.current == b
     rotation.failed(b)
-    rotation.failed(b)  # a second thread that had the same trouble
+    rotation.failed(b)  # a second thread reports the same failure
     assert rotation.current == c
     rotation.failed(c)
     assert rotation.current == a
 
 
-def test_clients_begin_at_different_endpoints() -> None:
+def test_clients_start_at_random_endpoints() -> None:
     endpoints = [Endpoint("a"), Endpoint("b"), Endpoint("c")]
     assert {Rotation(endpoints).current for _ in range(200)} == set(endpoints)

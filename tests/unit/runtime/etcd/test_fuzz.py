@@ -1,6 +1,6 @@
-"""Whatever answers at the endpoint: every byte of it ends in a value or in one of the port's errors, and in time.
+"""Whatever an endpoint responds, the result is a value or a StoreError, and in time.
 
-The examples are inputs that once ended otherwise: in a traceback, or never.
+The examples are inputs that once caused a traceback or an endless loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from elasticjob_runtime.etcd.responses import check_header, check_version, http_
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.unit.runtime.etcd.paper import read_answer, read_stream
+from tests.unit.runtime.etcd.byte_connection import read_response, read_stream
 
 PIECES = [
     *(
@@ -56,13 +56,13 @@ cuts = st.integers(1, 30)
 @example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nabcdefgh", 30)
 @example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1_0\r\nabcdefgh", 30)
 @example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 9000, 30)
-def test_any_answer_is_read_or_refused(data: bytes, size: int) -> None:
-    read_answer(data, size)
+def test_any_response_is_read_or_a_transport_error(data: bytes, size: int) -> None:
+    read_response(data, size)
 
 
 @given(answers_on_the_wire, cuts)
 @example(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"x: y\r\n" * 20_000, 4096)
-def test_any_stream_is_read_or_refused(data: bytes, size: int) -> None:
+def test_any_stream_is_read_or_a_transport_error(data: bytes, size: int) -> None:
     read_stream(data, size)
 
 
@@ -116,7 +116,7 @@ objects = st.dictionaries(st.sampled_from(NAMES), json_values, max_size=6)
 @example(200, b"[" * 100_000)
 @example(200, b'{"a": ' + b"9" * 5000 + b"}")
 @example(200, b'\xff\xfe{"a"')
-def test_any_body_is_an_answer_or_an_error_of_the_port(status: int, body: bytes) -> None:
+def test_any_body_is_a_response_or_a_store_error(status: int, body: bytes) -> None:
     for check in (parse_answer, check_version):
         with contextlib.suppress(StoreError):
             check(status, {}, body)
@@ -128,7 +128,7 @@ def test_any_body_is_an_answer_or_an_error_of_the_port(status: int, body: bytes)
 @example({"header": {"revision": "x"}})
 @example({"kvs": [None], "header": {}})
 @example({"responses": {"a": 1}, "header": {"revision": "1"}})
-def test_what_is_read_from_an_answer_is_of_its_type(answer: dict[str, Any]) -> None:
+def test_any_response_is_parsed_or_a_store_error(answer: dict[str, Any]) -> None:
     for read in (protocol.revision_of, protocol.key_values, protocol.txn_result, protocol.news, check_header):
         with contextlib.suppress(StoreError):
             read(answer)
@@ -140,7 +140,7 @@ def test_what_is_read_from_an_answer_is_of_its_type(answer: dict[str, Any]) -> N
 @example([{"watch_id": "1", "events": [{"kv": None}]}])
 @example([{"watch_id": "1", "events": [{"kv": {"key": "é", "mod_revision": "1"}}]}])
 @example([{"canceled": True, "cancel_reason": 7}])
-def test_a_watch_takes_any_message_or_gives_the_stream_up(messages: list[dict[str, Any]]) -> None:
+def test_a_watch_message_is_processed_or_a_store_error(messages: list[dict[str, Any]]) -> None:
     cursor = Cursor([KeyRange("a"), KeyRange("b")], 5)
     cursor.begin()
     try:
@@ -159,15 +159,15 @@ def test_a_watch_takes_any_message_or_gives_the_stream_up(messages: list[dict[st
 )
 @example("a:²")
 @example("[::1]:٣")
-def test_an_endpoint_is_read_or_refused_in_a_sentence(text: str) -> None:
-    refused, found = "", tuple[Endpoint, ...]()
+def test_an_endpoint_is_parsed_or_rejected_with_a_reason(text: str) -> None:
+    rejection, found = "", tuple[Endpoint, ...]()
     try:
         found = parse_endpoints(text)
     except ValueError as error:
-        refused = str(error)
-    assert bool(found) != ("etcd endpoint" in refused)
+        rejection = str(error)
+    assert bool(found) != ("etcd endpoint" in rejection)
     assert all(0 < endpoint.port < 65536 for endpoint in found)
 
 
-def test_a_key_that_is_no_text_survives() -> None:
+def test_a_key_that_is_not_valid_text_survives_a_round_trip() -> None:
     assert protocol.decode(protocol.encode("\udcff")) == "\udcff"

@@ -1,4 +1,4 @@
-"""Keeping a lease, with a store and a clock made of paper."""
+"""Renewing a lease, with a fake store and clock."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from elasticjob_runtime.etcd.lease import KeptLease
 from hack.support import eventually
 
 
-class PaperStore:
-    """Renewals take their outcome from `outcomes`, the last one again and again; each advances the clock by `cost`."""
+class FakeStore:
+    """Renewals take their outcome from `outcomes`, and repeat the last one; each advances the clock by `cost`."""
 
     def __init__(self, *outcomes: float | StoreError, cost: float = 0.0) -> None:
         self.now = 100.0
@@ -46,11 +46,11 @@ class PaperStore:
 
     def revoke(self) -> None:
         self.revoked += 1
-        raise Unavailable("away")
+        raise Unavailable("down")
 
 
-def test_the_promise_counts_from_before_the_renewal_was_sent() -> None:
-    store = PaperStore(0.09, cost=5.0)
+def test_the_expiry_counts_from_when_the_renewal_was_sent() -> None:
+    store = FakeStore(0.09, cost=5.0)
     keeper = store.keep(0.09)
     eventually(lambda: store.renewals)
     eventually(lambda: keeper.expires_at >= store.renewals[0] + 0.09)
@@ -58,8 +58,8 @@ def test_the_promise_counts_from_before_the_renewal_was_sent() -> None:
     keeper.stop()
 
 
-def test_it_is_renewed_three_times_within_a_ttl() -> None:
-    store = PaperStore(30.0)
+def test_a_lease_is_renewed_three_times_within_its_ttl() -> None:
+    store = FakeStore(30.0)
     keeper = store.keep(30.0, granted_at=90.05)  # the first is due in 0.05 s
     eventually(lambda: len(store.renewals) == 1)
     time.sleep(0.2)
@@ -69,20 +69,20 @@ def test_it_is_renewed_three_times_within_a_ttl() -> None:
     assert store.ended.wait(10)
 
 
-def test_what_the_store_granted_counts_and_not_what_was_asked() -> None:
-    store = PaperStore(50.0)
+def test_the_ttl_granted_by_the_store_counts() -> None:
+    store = FakeStore(50.0)
     keeper = store.keep(0.03)
     eventually(lambda: keeper.ttl == 50.0)
     assert keeper.expires_at == 150.0
     keeper.stop()
 
 
-def test_a_store_that_is_away_is_asked_again_and_nothing_is_promised_or_reported() -> None:
-    store = PaperStore(Unavailable("away"))
+def test_renewal_is_retried_while_the_store_is_down_and_the_expiry_stays() -> None:
+    store = FakeStore(Unavailable("down"))
     keeper = store.keep(0.2)
-    promised = keeper.expires_at
+    before = keeper.expires_at
     eventually(lambda: len(store.renewals) > 20)
-    assert keeper.expires_at == promised
+    assert keeper.expires_at == before
     assert store.lost == []
     keeper.stop()
     assert store.ended.wait(10)
@@ -91,8 +91,8 @@ def test_a_store_that_is_away_is_asked_again_and_nothing_is_promised_or_reported
     assert len(store.renewals) == count
 
 
-def test_only_the_store_ends_it_and_it_says_so_once() -> None:
-    store = PaperStore(Unavailable("away"), 0.05, LeaseLost("expired"))
+def test_only_the_store_ends_a_lease_and_that_is_reported_once() -> None:
+    store = FakeStore(Unavailable("down"), 0.05, LeaseLost("expired"))
     keeper = store.keep(0.05)
     assert store.ended.wait(10)
     assert store.lost == ["expired"]
@@ -102,7 +102,7 @@ def test_only_the_store_ends_it_and_it_says_so_once() -> None:
     assert store.lost == ["expired"]
 
 
-def test_after_stop_a_lost_lease_is_nobodys_business() -> None:
+def test_a_lost_lease_is_not_reported_after_stop() -> None:
     blocked, leave = threading.Event(), threading.Event()
     lost: list[str] = []
 
@@ -129,8 +129,8 @@ def test_after_stop_a_lost_lease_is_nobodys_business() -> None:
     assert lost == []
 
 
-def test_revoking_while_the_store_is_away_is_no_error() -> None:
-    store = PaperStore(30.0)
+def test_revoking_while_the_store_is_down_is_no_error() -> None:
+    store = FakeStore(30.0)
     keeper = store.keep(30.0)
     keeper.revoke()
     keeper.revoke()
@@ -138,7 +138,7 @@ def test_revoking_while_the_store_is_away_is_no_error() -> None:
     assert store.ended.wait(10)
 
 
-def test_a_callback_that_fails_harms_nobody() -> None:
+def test_a_failing_callback_does_not_break_the_keeper() -> None:
     ended = threading.Event()
 
     def renew() -> float:
@@ -153,14 +153,13 @@ def test_a_callback_that_fails_harms_nobody() -> None:
     assert ended.wait(10)
 
 
-def test_a_keeper_that_fails_of_a_bug_gives_the_lease_up_where_its_owner_hears_of_it() -> None:
-    """A thread that ends without a word would let the lease run out, and the member be missed for no reason that
-    anybody told."""
+def test_an_internal_error_of_the_keeper_is_reported_as_a_lost_lease() -> None:
+    """If the thread just ended, the lease would expire and the member would be lost without a reason in any log."""
     lost: list[str] = []
     ended = threading.Event()
 
     def renew() -> float:
-        raise TimeoutError("not an error of the port")
+        raise TimeoutError("not a StoreError")
 
     KeptLease(
         7,
@@ -173,4 +172,4 @@ def test_a_keeper_that_fails_of_a_bug_gives_the_lease_up_where_its_owner_hears_o
         on_end=lambda _: ended.set(),
     )
     assert ended.wait(10)
-    assert lost == ["its keeper failed: TimeoutError('not an error of the port')"]
+    assert lost == ["its keeper failed: TimeoutError('not a StoreError')"]

@@ -12,7 +12,7 @@ from hack.support import eventually
 ALL = (KeyRange("a", "zz"),)
 
 
-def test_time_is_what_the_caller_says() -> None:
+def test_leases_expire_by_the_time_that_the_caller_gives() -> None:
     state = State()
     state.apply(Grant(7, ttl=10), now=100)
     state.apply(Txn(success=[Put("a", "", 7), Put("b", "", 7)]), now=105)
@@ -28,7 +28,7 @@ def test_time_is_what_the_caller_says() -> None:
     assert state.next_expiry() is None
 
 
-def test_leases_that_end_at_once_end_in_the_order_of_their_time() -> None:
+def test_leases_expire_in_the_order_of_their_expiry() -> None:
     state = State()
     for lease, ttl in ((1, 5), (2, 3), (3, 4)):
         state.apply(Grant(lease, ttl), now=0)
@@ -38,7 +38,7 @@ def test_leases_that_end_at_once_end_in_the_order_of_their_time() -> None:
     assert state.revision == 7
 
 
-def test_an_operation_that_fails_changes_nothing() -> None:
+def test_a_failed_operation_changes_nothing() -> None:
     state = State()
     state.apply(Grant(7, 10), now=0)
     for operation in (
@@ -54,7 +54,7 @@ def test_an_operation_that_fails_changes_nothing() -> None:
     assert (state.revision, state.read(Get(ALL[0])), state.next_expiry()) == (1, (), 10)
 
 
-def test_history_can_be_read_from_any_revision_that_is_not_compacted() -> None:
+def test_history_is_available_from_any_revision_not_compacted() -> None:
     state = State()
     for value in "12345":
         state.apply(Txn(success=[Put("a", value)]), now=0)
@@ -67,7 +67,7 @@ def test_history_can_be_read_from_any_revision_that_is_not_compacted() -> None:
         state.apply(Compact(4), now=0)
 
 
-def test_history_does_not_grow_for_ever() -> None:
+def test_history_is_bounded() -> None:
     state = State(history=100)
     for number in range(1000):
         state.apply(Txn(success=[Put(f"k{number % 7}", "")]), now=0)
@@ -75,7 +75,7 @@ def test_history_does_not_grow_for_ever() -> None:
     assert len(state.read(Get(ALL[0]))) == 7
 
 
-def test_a_test_may_move_the_clock_of_a_memory_store() -> None:
+def test_a_memory_store_follows_the_clock_it_is_given() -> None:
     now = [0.0]
     store = MemoryStore(clock=lambda: now[0])
     keeper = store.lease(3600, lambda _: None)
@@ -89,7 +89,7 @@ def test_a_test_may_move_the_clock_of_a_memory_store() -> None:
     store.close()
 
 
-def test_a_memory_store_ends_leases_though_nobody_calls() -> None:
+def test_a_memory_store_expires_leases_by_itself() -> None:
     store = MemoryStore()
     keeper = store.lease(0.2, lambda _: None)
     store.put("a", "", lease=keeper.id)

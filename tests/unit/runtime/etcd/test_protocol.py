@@ -1,4 +1,4 @@
-"""Requests and answers: what the client writes, the embedded server reads, and the other way round."""
+"""Requests and responses: the embedded server reads what the client writes, and vice versa."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hack.embedded_etcd.gateway import Gateway, watch_requests
 
 
 @pytest.mark.parametrize("text", ["", "plain", "/a/b", "Grüße \U0001f600", "\x00\x7f", "not UTF-8: \udcff"])
-def test_text_survives(text: str) -> None:
+def test_text_survives_a_round_trip(text: str) -> None:
     assert protocol.decode(protocol.encode(text)) == text
 
 
-def test_a_transaction_as_etcd_documents_it() -> None:
+def test_a_transaction_has_etcds_documented_format() -> None:
     request = protocol.txn_request(
         [Compare("k", create_revision=0, mod_revision=5)],
         [
@@ -46,7 +46,7 @@ def test_a_transaction_as_etcd_documents_it() -> None:
     }
 
 
-def test_an_answer_leaves_out_what_is_zero() -> None:
+def test_fields_missing_from_a_response_are_zero() -> None:
     """proto3's JSON: recorded from etcd 3.6, a key with an empty value and no lease."""
     answer = {
         "header": {"revision": "5"},
@@ -57,7 +57,7 @@ def test_an_answer_leaves_out_what_is_zero() -> None:
     assert protocol.revision_of({"header": {}}) == 0
 
 
-def test_one_body_creates_a_watcher_for_each_range() -> None:
+def test_a_watch_request_creates_a_watcher_for_each_range() -> None:
     body = protocol.watch_request([KeyRange("a"), KeyRange.prefix("b/")], [3, 4])
     assert watch_requests(body) == {1: (KeyRange("a"), 3), 2: (KeyRange("b/", "b0"), 4)}
 
@@ -70,7 +70,7 @@ OPERATIONS: list[list[Operation]] = [
 
 
 @pytest.mark.parametrize("operations", OPERATIONS)
-def test_the_embedded_server_reads_what_the_client_writes(operations: list[Operation]) -> None:
+def test_the_embedded_server_understands_the_clients_requests(operations: list[Operation]) -> None:
     direct, served = MemoryStore(), MemoryStore()
     gateway = Gateway(served, "1")
     for store_put in (Put("a", "0"), Put("c", "x")):
@@ -82,7 +82,7 @@ def test_the_embedded_server_reads_what_the_client_writes(operations: list[Opera
         assert protocol.txn_result(answer) == direct.txn(compare, operations, operations[-1:])
 
 
-def test_the_embedded_server_tells_a_watch_that_asks_whether_there_is_news() -> None:
+def test_the_embedded_server_answers_whether_a_range_has_changed() -> None:
     store = MemoryStore()
     gateway = Gateway(store, "1")
     store.put("a", "1")  # 2
@@ -96,7 +96,7 @@ def test_the_embedded_server_tells_a_watch_that_asks_whether_there_is_news() -> 
     assert news(4, KeyRange("a", "c")) == [False]
 
 
-def test_checks_come_before_anything_is_sent() -> None:
+def test_an_invalid_transaction_is_rejected_before_it_is_sent() -> None:
     with pytest.raises(ValueError, match="at most 100"):
         protocol.check_txn([], [Put("k", "")] * 101)
     with pytest.raises(ValueError, match="must not be empty"):

@@ -1,5 +1,4 @@
-"""What etcd 3.4 and 3.6 (and things in front of them) answer, and which error it is. Bodies are recorded from the real
-ones."""
+"""Which error each response of etcd 3.4, 3.6 or a proxy in front of them is. Bodies are recorded from real servers."""
 
 from __future__ import annotations
 
@@ -50,12 +49,12 @@ def new(code: int, message: str) -> bytes:
         (400, 3, "etcdserver: duplicate key given in txn request", StoreError),
     ],
 )
-def test_errors(
+def test_each_etcd_error_has_its_type(
     style: Callable[[int, str], bytes], status: int, code: int, message: str, kind: type[StoreError]
 ) -> None:
     error = http_error(status, {}, style(code, message))
     assert type(error) is kind
-    assert str(error).startswith(message.removeprefix("etcdserver: ")), "what etcd says, and perhaps what to do"
+    assert str(error).startswith(message.removeprefix("etcdserver: ")), "etcd's message, and sometimes what to do"
 
 
 @pytest.mark.parametrize(
@@ -76,14 +75,14 @@ def test_errors(
         (404, {}, b'{"code": "x"}', NotEtcd, "404"),
     ],
 )
-def test_answers_of_something_else(
+def test_responses_of_other_services_are_recognized(
     status: int, headers: dict[str, str], body: bytes, kind: type[StoreError], words: str
 ) -> None:
     with pytest.raises(kind, match=words):
         parse_answer(status, headers, body)
 
 
-def test_a_streamed_answer_is_its_last_message() -> None:
+def test_a_streamed_response_is_its_last_message() -> None:
     assert parse_answer(200, {}, b'{"result":{"ID":"1","TTL":"5"}}\n') == {"ID": "1", "TTL": "5"}
     assert parse_answer(200, {}, b'{"header":{"revision":"2"}}') == {"header": {"revision": "2"}}
 
@@ -97,7 +96,7 @@ def test_a_streamed_answer_is_its_last_message() -> None:
     ],
     ids=["3.4", "3.6"],
 )
-def test_an_error_in_the_middle_of_a_stream(body: bytes) -> None:
+def test_an_error_in_a_stream_is_raised(body: bytes) -> None:
     with pytest.raises(Unavailable, match="no leader"):
         parse_answer(200, {}, body)
 
@@ -112,16 +111,16 @@ def test_an_error_in_the_middle_of_a_stream(body: bytes) -> None:
         ("", Unavailable),
     ],
 )
-def test_why_a_watch_was_cancelled(reason: str, kind: type[StoreError]) -> None:
+def test_each_cancel_reason_of_a_watch_has_its_error(reason: str, kind: type[StoreError]) -> None:
     assert type(cancel_error(reason)) is kind
 
 
 @pytest.mark.parametrize("version", ["3.4.0", "3.4.23", "3.6.8", "3.7.0-alpha.1", "4.0.0", "10.0"])
-def test_versions_that_will_do(version: str) -> None:
+def test_etcd_3_4_and_newer_is_accepted(version: str) -> None:
     check_version(200, {}, json.dumps({"etcdserver": version, "etcdcluster": "not_decided"}).encode())
 
 
 @pytest.mark.parametrize("version", ["3.3.27", "3.0.17", "2.3.8", "0.4.9"])
-def test_versions_that_are_too_old(version: str) -> None:
+def test_an_etcd_before_3_4_is_rejected(version: str) -> None:
     with pytest.raises(NotEtcd, match=f"an etcd {version}, which is too old: 3.4 or newer is needed"):
         check_version(200, {}, json.dumps({"etcdserver": version}).encode())

@@ -1,4 +1,4 @@
-"""Names and addresses of an etcd while DNS does not answer."""
+"""How etcd is reached while DNS does not respond."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elasticjob_runtime.etcd.sockets import Address, Resolver, connect
 
 
 class Dns:
-    """A name server that the test moves."""
+    """A name server driven by the test."""
 
     def __init__(self) -> None:
         self.address = "127.0.0.1"
@@ -58,19 +58,19 @@ def reached(resolver: Resolver, port: int, host: str = "etcd", timeout: float = 
             one.close()
 
 
-def test_an_etcd_whose_name_is_not_resolved_any_more_is_reached_where_it_was(dns: Dns, etcd: int) -> None:
+def test_the_last_address_is_used_while_dns_does_not_respond(dns: Dns, etcd: int) -> None:
     resolver = Resolver()
     assert reached(resolver, etcd) == "127.0.0.1"
     dns.thawed.clear()
     for _ in range(5):
         assert reached(resolver, etcd) == "127.0.0.1", "DNS is silent"
-    assert dns.asked == 2, "one lookup is under way, however many wait for it"
+    assert dns.asked == 2, "one lookup is in progress for all that wait"
     dns.address = ""
     dns.thawed.set()
-    assert reached(resolver, etcd) == "127.0.0.1", "DNS says that it cannot tell"
+    assert reached(resolver, etcd) == "127.0.0.1", "DNS reports a failure"
 
 
-def test_without_an_earlier_address_there_is_nothing_to_try(dns: Dns, etcd: int) -> None:
+def test_a_name_that_never_resolved_is_an_error(dns: Dns, etcd: int) -> None:
     dns.address = ""
     with pytest.raises(OSError, match="the name etcd cannot be resolved: Temporary failure"):
         reached(Resolver(), etcd)
@@ -80,17 +80,17 @@ def test_without_an_earlier_address_there_is_nothing_to_try(dns: Dns, etcd: int)
 
 
 def test_an_etcd_that_moved_is_reached_at_its_new_address(dns: Dns, etcd: int) -> None:
-    """The old address counts only while no answer comes, and only as long as the new one may still come in time."""
+    """The old address is only a fallback until DNS responds."""
     resolver = Resolver()
-    resolver.connected("etcd", etcd, (socket.AF_INET, ("127.0.0.77", etcd)))  # nobody listens there any more
+    resolver.connected("etcd", etcd, (socket.AF_INET, ("127.0.0.77", etcd)))  # nothing listens there any longer
     assert reached(resolver, etcd) == "127.0.0.1"
     resolver.connected("etcd", etcd, (socket.AF_INET, ("127.0.0.77", etcd)))
     dns.thawed.clear()
     threading.Timer(1.0, dns.thawed.set).start()
-    assert reached(resolver, etcd) == "127.0.0.1", "the answer that came late"
+    assert reached(resolver, etcd) == "127.0.0.1", "the late response"
 
 
-def test_a_number_is_asked_of_nobody(dns: Dns, etcd: int) -> None:
+def test_an_ip_address_needs_no_lookup(dns: Dns, etcd: int) -> None:
     dns.thawed.clear()
     assert reached(Resolver(), etcd, host="127.0.0.1") == "127.0.0.1"
     assert dns.asked == 0

@@ -1,4 +1,4 @@
-"""Output that never makes the agent wait."""
+"""Output that never blocks the agent."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ def console() -> Iterator[Console]:
     os.close(made.reading)
 
 
-def test_what_is_put_comes_out_in_order(console: Console) -> None:
+def test_output_is_written_in_order(console: Console) -> None:
     for number in range(1000):
         console.put(f"{number}\n".encode())
     eventually(lambda: console.read().endswith(b"999\n"))
     assert console.seen == b"".join(f"{number}\n".encode() for number in range(1000))
 
 
-def test_a_console_that_nobody_reads_stalls_nobody_and_tells_what_is_missing(console: Console) -> None:
-    """At first it is full: whoever has more waits. Then it is stalled, and more is dropped."""
+def test_an_unread_console_blocks_no_worker_and_reports_dropped_lines(console: Console) -> None:
+    """While it is full, more output waits; once it is stalled, more output is dropped."""
     for _ in range(300):
         console.put(LINE)
     full = console.writer.full
     assert full
     room = threading.Event()
     console.writer.call_when_room(room.set)
-    assert room.wait(10), "the workers wait for ever"
+    assert room.wait(10), "the workers wait forever"
     assert console.writer.full is False
     for _ in range(50):
         console.put(b"lost\n")
@@ -71,7 +71,7 @@ def test_a_console_that_nobody_reads_stalls_nobody_and_tells_what_is_missing(con
 
 
 def test_a_slow_console_loses_nothing(console: Console) -> None:
-    """It takes 4 KiB at a time, less often than once in half its patience; the writer waits while it is full."""
+    """It is read slowly, but more often than the stall timeout; the writer waits while it is full."""
     written = 0
     while written < 400:
         if console.writer.full:
@@ -85,7 +85,7 @@ def test_a_slow_console_loses_nothing(console: Console) -> None:
     assert console.seen == LINE * 400
 
 
-def test_files_are_waited_for_however_long_they_take() -> None:
+def test_output_to_files_is_never_dropped() -> None:
     console = Console(AsyncWriter(stall_timeout=None, limit=1000))
     for _ in range(100):
         console.put(LINE)
@@ -95,7 +95,7 @@ def test_files_are_waited_for_however_long_they_take() -> None:
     eventually(lambda: not console.writer.full)
 
 
-def test_a_reader_that_went_away_ends_nothing(console: Console) -> None:
+def test_a_closed_reader_is_ignored(console: Console) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     console.writer.put(writing, LINE)
@@ -103,14 +103,14 @@ def test_a_reader_that_went_away_ends_nothing(console: Console) -> None:
     os.close(writing)
 
 
-def test_flush_gives_up_on_a_console_that_takes_nothing(console: Console) -> None:
+def test_flush_times_out_on_a_blocked_console(console: Console) -> None:
     for _ in range(100):
         console.put(LINE)
     assert not console.writer.flush(0.3)
     eventually(lambda: (console.read(), console.writer.flush(0.1))[1])
 
 
-def test_closing_waits_for_what_was_put_before(console: Console) -> None:
+def test_a_callback_runs_after_all_earlier_output(console: Console) -> None:
     closed: list[bytes] = []
     console.put(b"last words\n")
     console.writer.call_after(console.writing, lambda: closed.append(os.read(console.reading, 100)))

@@ -1,4 +1,4 @@
-"""Descriptors that run out: nothing dies of it, nothing spins, and people are told what to do. Each in a process of its
+"""Running out of descriptors: nothing fails or spins, and the message says what to do. Each test runs a process of its
 own."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def run(script: str) -> str:
     return done.stdout.strip()
 
 
-def test_an_agent_raises_its_limit_and_workers_get_back_the_users() -> None:
+def test_an_agent_raises_its_limit_and_workers_keep_the_users() -> None:
     script = """
 import os, resource, subprocess, sys
 from pathlib import Path
@@ -45,7 +45,7 @@ descriptors.restore_limit(other.pid)  # no error if it is gone
     assert run(script).splitlines() == ["(256, 4096)", "(256, 4096)"]
 
 
-def test_a_limit_that_is_high_enough_stays() -> None:
+def test_a_limit_that_is_high_enough_is_kept() -> None:
     script = """
 import resource
 from elasticjob_runtime.workers import descriptors
@@ -55,8 +55,8 @@ print(descriptors.raise_limit(1000), resource.getrlimit(resource.RLIMIT_NOFILE)[
     assert run(script) == "4096 4096"
 
 
-def test_a_loop_does_not_spin_on_a_connection_that_it_cannot_take() -> None:
-    """A readable listener wakes a loop for ever while nobody accepts: who comes is greeted, and closed."""
+def test_a_loop_without_descriptors_rejects_connections_instead_of_spinning() -> None:
+    """A readable listener would wake the loop forever, so connections are greeted and closed."""
     script = """
 import os, resource, select, socket
 from elasticjob_runtime.workers.descriptors import Acceptor
@@ -77,7 +77,7 @@ assert [caller.recv(100) for caller in callers] == [b""] * 5
 for fd in filler: os.close(fd)
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
 again = socket.create_connection(listener.getsockname())
-assert len(acceptor.accept()) == 1, "and when there is room again, all is as before"
+assert len(acceptor.accept()) == 1, "connections are accepted again once there is room"
 acceptor.close()
 """
     run(script)
@@ -87,13 +87,13 @@ acceptor.close()
     ("number", "says"),
     [(errno.EMFILE, r"raise the hard limit: `ulimit -Hn`"), (errno.ENFILE, "fs.file-max"), (errno.EPIPE, "Broken")],
 )
-def test_the_error_says_what_to_do(number: int, says: str) -> None:
+def test_running_out_of_descriptors_says_what_to_raise(number: int, says: str) -> None:
     error = OSError(number, "Broken pipe")
     assert says in descriptors.explain(error)
     assert descriptors.exhausted(error) == (number != errno.EPIPE)
 
 
-def test_room_leaves_some_to_everything_else() -> None:
+def test_some_descriptors_are_reserved() -> None:
     script = """
 import resource
 from elasticjob_runtime.workers import descriptors

@@ -1,4 +1,4 @@
-"""The environment of a worker. That the names are torchrun's is checked against torch itself (tests/integration)."""
+"""The environment of a worker process. That the names are torchrun's is checked against torch in tests/integration."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def environment(
     )
 
 
-def test_ranks_and_sizes() -> None:
+def test_ranks_and_sizes_follow_the_plan() -> None:
     found = environment()
     names = (
         "RANK",
@@ -49,18 +49,18 @@ def test_ranks_and_sizes() -> None:
     )
 
 
-def test_restart_count_is_the_jobs_not_the_agents() -> None:
+def test_the_restart_count_is_the_jobs() -> None:
     found = environment()
     assert (found["TORCHELASTIC_RESTART_COUNT"], found["TORCHELASTIC_MAX_RESTARTS"]) == ("2", "5")
     assert found["ELASTICJOB_ROUND"] == "7"
 
 
-def test_the_store_is_where_the_plan_says_or_the_user() -> None:
+def test_the_store_address_comes_from_the_plan_or_the_user() -> None:
     assert (environment()["MASTER_ADDR"], environment()["MASTER_PORT"]) == ("10.0.0.1", "4000")
     assert environment(master_port=29500)["MASTER_PORT"] == "29500"
 
 
-def test_what_the_user_set_passes_but_for_what_is_ours() -> None:
+def test_the_users_variables_are_kept_except_our_own() -> None:
     found = environment({"HOME": "/home", "RANK": "99", "OMP_NUM_THREADS": "8", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"})
     assert (found["HOME"], found["RANK"], found["OMP_NUM_THREADS"], found["TORCH_NCCL_ASYNC_ERROR_HANDLING"]) == (
         "/home",
@@ -70,12 +70,12 @@ def test_what_the_user_set_passes_but_for_what_is_ours() -> None:
     )
 
 
-def test_threads_are_limited_where_several_workers_share_a_machine() -> None:
+def test_threads_are_limited_if_several_worker_processes_share_a_machine() -> None:
     assert environment()["OMP_NUM_THREADS"] == "1"
     assert "OMP_NUM_THREADS" not in environment(nproc=1, local_rank=0)
 
 
-def test_a_torch_without_libuv_is_not_asked_for_it() -> None:
+def test_use_libuv_is_turned_off_for_a_torch_without_it() -> None:
     assert "USE_LIBUV" not in environment()
     assert environment(libuv=False)["USE_LIBUV"] == "0"
     assert environment({"USE_LIBUV": "1"}, libuv=False)["USE_LIBUV"] == "1"
@@ -89,12 +89,14 @@ def test_a_torch_without_libuv_is_not_asked_for_it() -> None:
         ({"HIP_VISIBLE_DEVICES": "2,3"}, {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "3", "HIP_VISIBLE_DEVICES": "3"}),
     ],
 )
-def test_virtual_local_rank(base: dict[str, str], expected: dict[str, str]) -> None:
+def test_with_virtual_local_rank_each_worker_process_sees_one_gpu(
+    base: dict[str, str], expected: dict[str, str]
+) -> None:
     found = environment(base, virtual_local_rank=True)
     assert {name: found[name] for name in expected} == expected
 
 
-def test_virtual_local_rank_with_too_few_gpus() -> None:
+def test_virtual_local_rank_with_too_few_gpus_is_an_error() -> None:
     with pytest.raises(ValueError, match="local rank 1 has no GPU in CUDA_VISIBLE_DEVICES=4"):
         environment({"CUDA_VISIBLE_DEVICES": "4"}, virtual_local_rank=True)
 
@@ -103,10 +105,10 @@ def test_virtual_local_rank_with_too_few_gpus() -> None:
     ("base", "token"),
     [
         pytest.param({Env.RUN: "3"}, "3.2.7", id="the operator's number"),
-        pytest.param({}, "1700000000.2.7", id="by hand: when the run began"),
+        pytest.param({}, "1700000000.2.7", id="without an operator: when the run began"),
         pytest.param({Env.RUN: "third"}, "1700000000.2.7", id="no number"),
     ],
 )
-def test_workers_are_given_a_fencing_token_that_grows(base: dict[str, str], token: str) -> None:
+def test_worker_processes_get_a_fencing_token_that_grows(base: dict[str, str], token: str) -> None:
     plan = dataclasses.replace(PLAN, round=7, store_generation=2, run_began=1700000000)
     assert str(fencing_token(base, plan)) == token

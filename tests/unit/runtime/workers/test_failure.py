@@ -1,4 +1,4 @@
-"""What a failed worker is said to have failed of."""
+"""The reason and message of a failed worker process."""
 
 from __future__ import annotations
 
@@ -52,24 +52,24 @@ def record(path: Path, message: object) -> Path:
         (-signal.SIGABRT, "terminate called\n", "Signal", "killed by SIGABRT"),
     ],
 )
-def test_what_stderr_and_exit_code_say(code: int, stderr: str, reason: str, message: str) -> None:
+def test_the_reason_follows_from_stderr_and_exit_code(code: int, stderr: str, reason: str, message: str) -> None:
     assert describe(code, None, stderr)[:2] == (reason, message)
 
 
-def test_the_last_traceback_is_the_one_that_counts() -> None:
+def test_the_last_traceback_counts() -> None:
     handled = TRACEBACK.replace("loss is nan", "handled")
     assert describe(1, None, handled + "went on\n" + TRACEBACK)[2] == TRACEBACK.strip()
 
 
-def test_lines_of_others_after_a_traceback_are_not_its() -> None:
+def test_lines_after_a_traceback_do_not_belong_to_it() -> None:
     assert last_traceback(TRACEBACK + "another thread says goodbye\n") == TRACEBACK.strip()
 
 
-def test_no_traceback() -> None:
+def test_output_without_a_traceback_has_none() -> None:
     assert last_traceback("all is well") == ""
 
 
-def test_what_record_wrote_is_trusted_more_than_stderr(tmp_path: Path) -> None:
+def test_the_error_file_takes_precedence_over_stderr(tmp_path: Path) -> None:
     file = record(
         tmp_path / "error.json",
         {"message": "RuntimeError: NCCL timeout\nmore", "extraInfo": {"py_callstack": "the stack"}},
@@ -77,7 +77,7 @@ def test_what_record_wrote_is_trusted_more_than_stderr(tmp_path: Path) -> None:
     assert describe(1, file, TRACEBACK) == ("ApplicationError", "RuntimeError: NCCL timeout", "the stack")
 
 
-def test_record_may_write_a_plain_message(tmp_path: Path) -> None:
+def test_an_error_file_may_have_a_plain_message(tmp_path: Path) -> None:
     assert describe(1, record(tmp_path / "error.json", "out of luck"), "") == (
         "ApplicationError",
         "out of luck",
@@ -86,7 +86,7 @@ def test_record_may_write_a_plain_message(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"message": 3}', '{"message": {}}', '{"message": null}'])
-def test_an_error_file_that_cannot_be_read_is_not_there(tmp_path: Path, text: str) -> None:
+def test_an_unreadable_error_file_is_ignored(tmp_path: Path, text: str) -> None:
     file = tmp_path / "error.json"
     file.write_text(text)
     assert describe(1, file, TRACEBACK)[1] == "ValueError: loss is nan"
@@ -102,13 +102,13 @@ def test_an_error_file_that_cannot_be_read_is_not_there(tmp_path: Path, text: st
         (1, True, "ApplicationError"),
     ],
 )
-def test_only_a_kill_is_one_for_lack_of_memory(exit_code: int, out_of_memory: bool, reason: str) -> None:
-    told, message, _ = describe(exit_code, None, "loading", out_of_memory=out_of_memory)
-    assert told == reason
+def test_only_a_sigkill_counts_as_out_of_memory(exit_code: int, out_of_memory: bool, reason: str) -> None:
+    found, message, _ = describe(exit_code, None, "loading", out_of_memory=out_of_memory)
+    assert found == reason
     assert ("raise the container's memory limit" in message) == (reason == "OutOfMemory")
 
 
-def test_an_error_file_that_is_missing(tmp_path: Path) -> None:
+def test_a_missing_error_file_is_ignored(tmp_path: Path) -> None:
     assert describe(1, tmp_path / "error.json", TRACEBACK)[1] == "ValueError: loss is nan"
 
 
@@ -120,7 +120,7 @@ def test_a_long_traceback_keeps_its_end(tmp_path: Path) -> None:
     assert traceback.endswith("ValueError: the end")
 
 
-def test_a_long_message_is_one_short_line() -> None:
+def test_a_long_message_is_shortened() -> None:
     assert len(describe(1, None, "x" * 5000)[1]) <= 500
 
 
@@ -132,18 +132,18 @@ def test_a_long_message_is_one_short_line() -> None:
         (-9, 90.0, 100.0),  # a traceback that was handled has nothing to do with the signal
     ],
 )
-def test_when_it_happened(code: int, traceback_at: float | None, expected: float) -> None:
+def test_the_time_of_a_failure_is_that_of_its_traceback(code: int, traceback_at: float | None, expected: float) -> None:
     assert happened_at(code, None, traceback_at, 100.0) == expected
 
 
-def test_when_it_happened_by_the_error_file(tmp_path: Path) -> None:
+def test_the_time_of_the_error_file_takes_precedence(tmp_path: Path) -> None:
     file = record(tmp_path / "error.json", "x")
     os.utime(file, (80.0, 80.0))
     assert happened_at(1, file, 90.0, 100.0) == 80.0
     assert happened_at(1, tmp_path / "missing", 90.0, 100.0) == 90.0
 
 
-def test_exit_codes_of_wait_statuses() -> None:
+def test_wait_statuses_give_exit_codes() -> None:
     assert exit_code_of(3 << 8) == 3
     assert exit_code_of(signal.SIGKILL) == -9
 
@@ -180,11 +180,11 @@ GLOO = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] "
         ("ValueError: loss is nan", False),
     ],
 )
-def test_who_lost_a_peer(text: str, expected: bool) -> None:
+def test_errors_of_a_lost_peer_are_recognized(text: str, expected: bool) -> None:
     assert lost_peer(text) is expected
 
 
-def test_a_worker_that_lost_a_peer_is_told_so_however_it_ended(tmp_path: Path) -> None:
+def test_a_lost_peer_is_recognized_however_the_process_ended(tmp_path: Path) -> None:
     message = f"RuntimeError: {GLOO}Connection closed by peer [127.0.0.1]:4711"
     assert describe(1, None, TRACEBACK.replace("ValueError: loss is nan", message))[:2] == (PEER_LOST, message)
     assert (
@@ -196,7 +196,7 @@ def test_a_worker_that_lost_a_peer_is_told_so_however_it_ended(tmp_path: Path) -
     assert describe(-signal.SIGKILL, None, watchdog)[0] == "Signal"
 
 
-def test_an_earlier_traceback_in_stderr_does_not_make_a_victim_of_a_cause() -> None:
+def test_only_the_last_traceback_decides_whether_a_peer_was_lost() -> None:
     chained = (
         TRACEBACK.replace("loss is nan", f"{GLOO}Connection closed by peer [::1]:1")
         + "\nDuring handling ...\n"
@@ -213,7 +213,9 @@ def test_an_earlier_traceback_in_stderr_does_not_make_a_victim_of_a_cause() -> N
         ([(0, PEER_LOST, 2.0), (1, PEER_LOST, 1.0)], 1),
     ],
 )
-def test_which_failure_came_first(failures: list[tuple[int, str, float]], first: int) -> None:
+def test_the_first_failure_is_the_earliest_that_is_no_consequence(
+    failures: list[tuple[int, str, float]], first: int
+) -> None:
     made = [
         FailureValue(member="m", round=1, rank=rank, local_rank=0, exit_code=1, reason=reason, message="", time=at)
         for rank, reason, at in failures
@@ -221,7 +223,7 @@ def test_which_failure_came_first(failures: list[tuple[int, str, float]], first:
     assert first_failure(made).rank == first
 
 
-def test_the_error_file_is_read_as_torchs_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_error_file_is_read_like_torchs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(error_file, "_path", tmp_path / "error.json")
     monkeypatch.setattr(error_file, "_worker", os.getpid())
     try:
@@ -235,7 +237,7 @@ def test_the_error_file_is_read_as_torchs_is(tmp_path: Path, monkeypatch: pytest
     assert traceback.rstrip().endswith("ValueError: loss is nan")
 
 
-def test_a_child_of_a_worker_writes_no_error_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_of_a_worker_process_writes_no_error_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(error_file, "_path", tmp_path / "error.json")
     monkeypatch.setattr(error_file, "_worker", os.getpid() + 1)
     error_file.write(ValueError("in a child"))

@@ -1,4 +1,4 @@
-"""Where the output of workers goes."""
+"""Where the output of worker processes goes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from elasticjob_runtime.workers.logs import (
 
 
 @pytest.mark.parametrize(("text", "expected"), [("0", 0), ("3", 3), ("0:1,1:3", {0: 1, 1: 3}), ("12:2", {12: 2})])
-def test_redirects_and_tee(text: str, expected: Mapping[int, int] | int) -> None:
+def test_redirects_and_tee_are_parsed(text: str, expected: Mapping[int, int] | int) -> None:
     assert parse_std(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "4", "-1", "0:4", "0:1,", "a", "0:1 1:2", "1:", ":1"])
-def test_redirects_that_nobody_understands(text: str) -> None:
+def test_invalid_redirects_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="neither 0, 1, 2 or 3 nor a list"):
         parse_std(text)
 
 
-def test_which_stream_of_which_rank() -> None:
+def test_a_setting_applies_to_the_streams_and_ranks_it_names() -> None:
     assert wants(3, 7, STDOUT)
     assert not wants(2, 7, STDOUT)
     assert wants({1: 2}, 1, STDERR)
@@ -45,7 +45,7 @@ def test_which_stream_of_which_rank() -> None:
 
 
 class Pipe:
-    """A sink with both ends in hand. Its destinations are files in memory."""
+    """A sink whose both ends the test holds. Its destinations are files in memory."""
 
     def __init__(self, *, prefix: bytes = b"", words: tuple[bytes, ...] = (), file: Path | None = None) -> None:
         reading, self.writing = os.pipe()
@@ -58,14 +58,14 @@ class Pipe:
             reading, [Destination(self.writer, self._console)], prefix=prefix, filtered=filtered, files=files
         )
 
-    def says(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         view = memoryview(data)
         os.set_blocking(self.writing, False)
         while view:
             view = view[os.write(self.writing, view) :]
             self.sink.pump()
 
-    def ends(self) -> None:
+    def end(self) -> None:
         os.close(self.writing)
         self.sink.close()
         assert self.writer.flush(10)
@@ -82,16 +82,16 @@ class Pipe:
         return os.pread(self._filtered, 1 << 24, 0)
 
 
-def test_output_passes_as_it_comes() -> None:
+def test_output_is_passed_on_at_once() -> None:
     pipe = Pipe()
-    pipe.says(b"half a li")
+    pipe.write(b"half a li")
     assert pipe.console == b"half a li"
-    pipe.says(b"ne\n")
+    pipe.write(b"ne\n")
     assert pipe.sink.tail == "half a line\n"
-    pipe.ends()
+    pipe.end()
 
 
-def test_pump_tells_whether_more_may_come() -> None:
+def test_pump_returns_whether_more_output_may_follow() -> None:
     pipe = Pipe()
     assert pipe.sink.pump()
     os.close(pipe.writing)
@@ -99,72 +99,72 @@ def test_pump_tells_whether_more_may_come() -> None:
     pipe.sink.close()
 
 
-def test_prefixed_lines_are_whole() -> None:
+def test_only_whole_lines_are_prefixed() -> None:
     pipe = Pipe(prefix=b"[0]:")
-    pipe.says(b"one\ntw")
+    pipe.write(b"one\ntw")
     assert pipe.console == b"[0]:one\n"
-    pipe.says(b"o\n\nthree")
-    pipe.ends()
+    pipe.write(b"o\n\nthree")
+    pipe.end()
     assert pipe.console == b"[0]:one\n[0]:two\n[0]:\n[0]:three\n"
 
 
-def test_a_file_gets_what_was_written_and_no_more(tmp_path: Path) -> None:
+def test_a_file_gets_the_output_unchanged(tmp_path: Path) -> None:
     pipe = Pipe(prefix=b"[0]:", file=tmp_path / "stderr.log")
-    pipe.says(b"one\nno end")
-    pipe.ends()
+    pipe.write(b"one\nno end")
+    pipe.end()
     assert (tmp_path / "stderr.log").read_bytes() == b"one\nno end"
 
 
-def test_a_progress_bar_that_never_ends_its_line_does_not_fill_the_memory() -> None:
+def test_a_line_without_end_takes_bounded_memory() -> None:
     pipe = Pipe(prefix=b"[0]:")
     for _ in range(40):
-        pipe.says(b"\r 50%" * 1000)
+        pipe.write(b"\r 50%" * 1000)
     assert pipe.console.count(b"[0]:") >= 2
-    pipe.ends()
+    pipe.end()
 
 
-def test_lines_with_a_word_are_copied() -> None:
+def test_lines_with_a_filter_word_are_copied() -> None:
     pipe = Pipe(words=(b"loss", b"error"))
-    pipe.says(b"loss 1\nnothing\nan error\n")
+    pipe.write(b"loss 1\nnothing\nan error\n")
     assert pipe.filtered == b"loss 1\nan error\n"
     assert pipe.console == b"loss 1\nnothing\nan error\n"
-    pipe.ends()
-    assert pipe.filtered_file.closed, "a file is left open at every restart"
+    pipe.end()
+    assert pipe.filtered_file.closed, "otherwise each restart would leave a file open"
 
 
-def test_the_tail_is_bounded() -> None:
+def test_the_tail_of_the_output_is_bounded() -> None:
     pipe = Pipe()
     for _ in range(10):
-        pipe.says(b"x" * 60000)
-    pipe.says(b"the end")
+        pipe.write(b"x" * 60000)
+    pipe.write(b"the end")
     assert len(pipe.sink.tail) == TAIL_BYTES
     assert pipe.sink.tail.endswith("the end")
-    pipe.ends()
+    pipe.end()
 
 
-def test_the_moment_of_a_traceback_is_noted_even_when_it_comes_in_pieces() -> None:
+def test_the_time_of_a_traceback_is_noted_even_if_it_arrives_in_pieces() -> None:
     pipe = Pipe()
-    pipe.says(b"all is well\nTraceback (most re")
+    pipe.write(b"all is well\nTraceback (most re")
     moments = [pipe.sink.traceback_at]
     before = time.time()
-    pipe.says(b"cent call last):\n")
+    pipe.write(b"cent call last):\n")
     moments.append(pipe.sink.traceback_at)
     assert moments[0] is None
     assert moments[1] is not None
     assert moments[1] >= before
-    pipe.ends()
+    pipe.end()
 
 
-def test_a_closed_terminal_does_not_end_the_training(tmp_path: Path) -> None:
+def test_a_console_that_cannot_be_written_does_not_stop_training(tmp_path: Path) -> None:
     pipe = Pipe(file=tmp_path / "log")
     with open("/dev/full", "wb", buffering=0) as full:
         pipe.sink._consoles = [Destination(pipe.writer, full.fileno())]
-        pipe.says(b"into the void\n")
-        pipe.ends()
+        pipe.write(b"into the void\n")
+        pipe.end()
     assert (tmp_path / "log").read_bytes() == b"into the void\n"
 
 
-def test_folders_as_torchrun_has_them(tmp_path: Path) -> None:
+def test_log_folders_have_torchruns_layout(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     directory = LogDirectory(LogSettings(directory=str(tmp_path / "logs")), "team/run 1", str(tmp_path / "own"))
     assert directory.path.parent == tmp_path / "logs"
@@ -180,10 +180,10 @@ def test_folders_as_torchrun_has_them(tmp_path: Path) -> None:
     assert (directory.worker(3, 1) / "error.json").read_text() == "{}"
 
 
-def test_a_disk_that_hangs_keeps_the_agent_from_nothing_and_gets_all_output_when_it_is_back(tmp_path: Path) -> None:
+def test_a_hanging_disk_does_not_block_the_agent_and_later_gets_all_output(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "stdout.log")
-    pipe = Pipe(file=tmp_path / "stdout.log")  # to open it would hang for as long as nobody reads
-    pipe.says(b"one\n")
+    pipe = Pipe(file=tmp_path / "stdout.log")  # opening it hangs until there is a reader
+    pipe.write(b"one\n")
     os.close(pipe.writing)
     pipe.sink.close()
     assert not FILES.flush(0.1)
@@ -193,7 +193,7 @@ def test_a_disk_that_hangs_keeps_the_agent_from_nothing_and_gets_all_output_when
     os.close(reading)
 
 
-def test_a_folder_of_logs_that_nobody_named_outlives_the_agent_only_where_there_are_logs(tmp_path: Path) -> None:
+def test_a_default_log_folder_outlives_the_agent_only_if_logs_are_written(tmp_path: Path) -> None:
     assert LogDirectory(LogSettings(), "run", str(tmp_path)).path.parent == tmp_path
     kept = LogDirectory(LogSettings(redirects=3), "run", str(tmp_path)).path
     assert kept.parent.parent == Path(tempfile.gettempdir())
@@ -214,7 +214,7 @@ def test_a_folder_of_logs_that_nobody_named_outlives_the_agent_only_where_there_
         (LogSettings(ranks_filter=frozenset({0}), tee=3), STDOUT, b"", b"hello\n"),
     ],
 )
-def test_flags(
+def test_log_flags_decide_where_output_goes(
     settings: LogSettings,
     stream: int,
     console: bytes,
@@ -237,6 +237,6 @@ def test_flags(
     assert (log.read_bytes() if log.exists() else None) == file
 
 
-def test_stdout_that_goes_nowhere_else_is_the_agents_own(tmp_path: Path) -> None:
+def test_stdout_without_a_destination_is_the_agents_own(tmp_path: Path) -> None:
     assert open_sink(LogSettings(), tmp_path, STDOUT, local_rank=0, rank=0, role="r") == (None, None)
     assert logs.STDOUT == 1

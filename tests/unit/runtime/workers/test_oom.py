@@ -1,4 +1,4 @@
-"""Where the kernel says that it killed for lack of memory."""
+"""Where the kernel counts processes killed for lack of memory."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ V1_OTHER = "29 24 0:25 / /sys/fs/cgroup/cpu rw shared:8 - cgroup cgroup rw,cpu\n
 V2_MOUNT = "30 24 0:26 / /sys/fs/cgroup ro,nosuid - cgroup2 cgroup rw,nsdelegate\n"
 
 FILES = {
-    "v1, the whole tree": (V1, V1_OTHER + V1_MOUNT, "/sys/fs/cgroup/memory/kubepods/pod1/c1/memory.oom_control"),
-    "v1, a container's part of it": (V1, V1_OWN_PART, "/sys/fs/cgroup/memory/memory.oom_control"),
-    "v1, in a namespace of its own": ("4:memory:/\n", V1_MOUNT, "/sys/fs/cgroup/memory/memory.oom_control"),
-    "v1, the mount is of another part": (
+    "v1, the host's tree": (V1, V1_OTHER + V1_MOUNT, "/sys/fs/cgroup/memory/kubepods/pod1/c1/memory.oom_control"),
+    "v1, a container's subtree": (V1, V1_OWN_PART, "/sys/fs/cgroup/memory/memory.oom_control"),
+    "v1, in its own namespace": ("4:memory:/\n", V1_MOUNT, "/sys/fs/cgroup/memory/memory.oom_control"),
+    "v1, the mount of another subtree": (
         V1,
         V1_OWN_PART.replace("pod1/c1", "pod2"),
         "/sys/fs/cgroup/memory/memory.oom_control",
     ),
-    "v1, several controllers in one": ("4:cpu,memory:/a\n", V1_MOUNT, "/sys/fs/cgroup/memory/a/memory.oom_control"),
+    "v1, several controllers together": ("4:cpu,memory:/a\n", V1_MOUNT, "/sys/fs/cgroup/memory/a/memory.oom_control"),
     "v1, not mounted": (V1, V1_OTHER, None),
     "v2": ("0::/\n", V2_MOUNT, "/sys/fs/cgroup/memory.events"),
     "v2, not in a namespace": (
@@ -30,7 +30,7 @@ FILES = {
         V2_MOUNT,
         "/sys/fs/cgroup/system.slice/x.service/memory.events",
     ),
-    "v2, out of the namespace": ("0::/../other\n", V2_MOUNT, "/sys/fs/cgroup/memory.events"),
+    "v2, outside the namespace": ("0::/../other\n", V2_MOUNT, "/sys/fs/cgroup/memory.events"),
     "none": ("", "", None),
 }
 
@@ -38,24 +38,24 @@ COUNTS = {
     "v2": ("low 0\nhigh 0\nmax 12\noom 3\noom_kill 2\noom_group_kill 1\n", 2),
     "v1": ("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n", 7),
     "v1 of an old kernel": ("oom_kill_disable 0\nunder_oom 0\n", None),
-    "nonsense": ("oom_kill many\n", None),
+    "invalid": ("oom_kill many\n", None),
     "empty": ("", None),
 }
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_file_that_counts(name: str) -> None:
+def test_the_cgroup_file_with_the_count_is_found(name: str) -> None:
     cgroups, mounts, file = FILES[name]
     assert counting_file(cgroups, mounts) == (Path(file) if file else None)
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_the_count(name: str) -> None:
+def test_the_number_of_kills_is_read(name: str) -> None:
     text, count = COUNTS[name]
     assert kills(text) == count
 
 
-def test_only_what_was_killed_since_the_start_counts(tmp_path: Path) -> None:
+def test_only_kills_since_the_start_count(tmp_path: Path) -> None:
     file = tmp_path / "memory.events"
     file.write_text("oom_kill 1\n")
     oom = OomKills(file)
@@ -65,4 +65,4 @@ def test_only_what_was_killed_since_the_start_counts(tmp_path: Path) -> None:
     oom.reset()
     assert not oom.happened()
     file.unlink()
-    assert not oom.happened(), "a file that has gone says nothing"
+    assert not oom.happened(), "a missing file counts nothing"

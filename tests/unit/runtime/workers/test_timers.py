@@ -1,4 +1,4 @@
-"""torchelastic's watchdog. That torch's own client works with it is tested with real workers (tests/integration)."""
+"""torchelastic's watchdog timers. That torch's own client works with them is tested in tests/integration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def ask(path: str, pid: int, at: float, scope: str = "step", number: int = signal.SIGKILL) -> None:
+def set_timer(path: str, pid: int, at: float, scope: str = "step", number: int = signal.SIGKILL) -> None:
     """As torch's FileTimerClient does."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "w") as file:
         file.write(
@@ -43,7 +43,7 @@ def server(event_loop: EventLoop, folder: Path, *ours: int, **environment: str) 
     return TimerServer({ENABLE: "1", **environment}, str(folder), event_loop, lambda pid: pid in ours)
 
 
-def test_nobody_asked_for_it(event_loop: EventLoop, tmp_path: Path) -> None:
+def test_without_the_variable_there_are_no_timers(event_loop: EventLoop, tmp_path: Path) -> None:
     timers = TimerServer({}, str(tmp_path), event_loop, lambda _pid: True)
     assert timers.environment == {}
     assert timers.deadline is None
@@ -51,12 +51,12 @@ def test_nobody_asked_for_it(event_loop: EventLoop, tmp_path: Path) -> None:
     timers.close()
 
 
-def test_a_worker_that_is_too_late_is_ended(
+def test_a_worker_process_that_exceeds_its_timer_is_killed(
     event_loop: EventLoop, tmp_path: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
     timers = server(event_loop, tmp_path, sleeper.pid)
     path = timers.environment[FILE]
-    ask(path, sleeper.pid, time.time() + 0.05)
+    set_timer(path, sleeper.pid, time.time() + 0.05)
     event_loop.wait(5)
     time.sleep(max(0.0, (timers.deadline or 0.0) - time.monotonic()) + 0.01)
     timers.tick(time.monotonic())
@@ -66,12 +66,12 @@ def test_a_worker_that_is_too_late_is_ended(
     assert not os.path.exists(path)
 
 
-def test_who_is_done_in_time_is_left_alone(
+def test_a_released_timer_kills_no_process(
     event_loop: EventLoop, tmp_path: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
     timers = server(event_loop, tmp_path, sleeper.pid)
-    ask(timers.environment[FILE], sleeper.pid, time.time() - 1)
-    ask(timers.environment[FILE], sleeper.pid, -1)
+    set_timer(timers.environment[FILE], sleeper.pid, time.time() - 1)
+    set_timer(timers.environment[FILE], sleeper.pid, -1)
     event_loop.wait(5)
     assert timers.deadline is None
     timers.tick(time.monotonic())
@@ -79,12 +79,12 @@ def test_who_is_done_in_time_is_left_alone(
     timers.close()
 
 
-def test_only_workers_are_ended_and_only_with_a_signal(
+def test_only_worker_processes_are_killed_and_only_with_a_valid_signal(
     event_loop: EventLoop, tmp_path: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
     timers = server(event_loop, tmp_path, 1)
-    ask(timers.environment[FILE], sleeper.pid, time.time() - 1)
-    ask(timers.environment[FILE], 1, time.time() - 1, number=0)
+    set_timer(timers.environment[FILE], sleeper.pid, time.time() - 1)
+    set_timer(timers.environment[FILE], 1, time.time() - 1, number=0)
     event_loop.wait(5)
     timers.tick(time.monotonic())
     assert sleeper.poll() is None
@@ -95,7 +95,7 @@ def test_only_workers_are_ended_and_only_with_a_signal(
     "line",
     ["", "{", "[]", '{"pid": "x"}', "null", '{"pid": 1, "scope_id": "s", "expiration_time": "soon", "signal": 9}'],
 )
-def test_what_nobody_understands_is_ignored(event_loop: EventLoop, tmp_path: Path, line: str) -> None:
+def test_an_invalid_message_is_ignored(event_loop: EventLoop, tmp_path: Path, line: str) -> None:
     timers = server(event_loop, tmp_path)
     Path(timers.environment[FILE]).write_text(line + "\n")
     event_loop.wait(5)
@@ -103,7 +103,7 @@ def test_what_nobody_understands_is_ignored(event_loop: EventLoop, tmp_path: Pat
     timers.close()
 
 
-def test_the_users_file_is_used(event_loop: EventLoop, tmp_path: Path) -> None:
+def test_the_users_fifo_path_is_used(event_loop: EventLoop, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("left by an earlier agent")
     timers = server(event_loop, tmp_path, **{FILE: str(tmp_path / "mine")})
     assert timers.environment == {FILE: str(tmp_path / "mine")}

@@ -1,4 +1,4 @@
-"""What a forked worker's libraries are told of its environment."""
+"""How a forked worker process applies its environment to libraries that are already imported."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from elasticjob_runtime.workers.zygote.late_environment import FirstImport, chan
         ({"OMP_NUM_THREADS": "many"}, None),
     ],
 )
-def test_threads_are_what_torch_would_take(environment: dict[str, str], number: int | None) -> None:
+def test_the_thread_count_is_the_one_torch_would_use(environment: dict[str, str], number: int | None) -> None:
     assert threads(environment) == number
 
 
-def test_a_variable_changes_when_it_is_set_unset_or_another() -> None:
+def test_changed_variables_are_those_set_unset_or_modified() -> None:
     assert changed({"A": "1", "B": "1", "C": "1"}, {"B": "2", "C": "1", "D": "1"}) == {"A", "B", "D"}
 
 
 @pytest.mark.parametrize(
     "how", ["import json.decoder", "from json import loads", "import importlib; importlib.import_module('json')"]
 )
-def test_the_first_import_is_seen_once_and_nothing_stays_behind(how: str) -> None:
+def test_the_first_import_is_reported_once_and_the_hook_removed(how: str) -> None:
     before = builtins.__import__, importlib.import_module
     seen: list[str] = []
     FirstImport({"json"}, lambda: seen.append("now")).watch()
@@ -45,7 +45,7 @@ def test_the_first_import_is_seen_once_and_nothing_stays_behind(how: str) -> Non
     assert (builtins.__import__, importlib.import_module) == before
 
 
-def test_a_wrapper_of_the_script_around_ours_stays() -> None:
+def test_an_import_hook_of_the_script_is_kept() -> None:
     original = builtins.__import__
     seen: list[str] = []
     FirstImport({"json"}, lambda: seen.append("now")).watch()

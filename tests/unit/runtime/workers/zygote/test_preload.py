@@ -1,4 +1,4 @@
-"""Which modules a zygote imports, and when it learns of them."""
+"""Which modules a zygote imports, and when it learns about them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from elasticjob_runtime.workers.zygote.preload import (
 from elasticjob_runtime.workers.zygote.trial_imports import worth_a_trial
 
 
-def test_what_the_user_named_is_imported_first_and_not_learned_again() -> None:
+def test_requested_modules_are_imported_first_and_not_learned_again() -> None:
     modules = PreloadModules(base=["torch"], requested=["mine"])
     assert modules.initial() == ["torch", "mine"]
     assert modules.learn(["torch", "pandas", "mine", "json.decoder", "pandas.core"])
@@ -27,7 +27,7 @@ def test_what_the_user_named_is_imported_first_and_not_learned_again() -> None:
     assert not modules.learn(["torch", "pandas", "mine", "pandas.core"]), "nothing new"
 
 
-def test_a_named_module_that_is_unfit_is_left_out_with_its_submodules() -> None:
+def test_a_requested_module_that_is_not_fork_safe_is_left_out_with_its_submodules() -> None:
     modules = PreloadModules(base=["torch"], requested=["mine", "mine.more", "mines"])
     assert modules.can_exclude("mine")
     assert not modules.can_exclude("torch")
@@ -36,7 +36,7 @@ def test_a_named_module_that_is_unfit_is_left_out_with_its_submodules() -> None:
     assert not modules.can_exclude("mine"), "not twice"
 
 
-def test_a_zygote_that_is_new_tries_everything_again() -> None:
+def test_a_new_zygote_repeats_all_trial_imports() -> None:
     modules = PreloadModules(base=["torch"])
     modules.learn(["pandas"])
     modules.tried.update(["pandas"])
@@ -46,7 +46,7 @@ def test_a_zygote_that_is_new_tries_everything_again() -> None:
     assert modules.untried() == ["pandas", "numpy"]
 
 
-def test_a_module_that_only_asks_for_what_is_known_beforehand_is_imported_late() -> None:
+def test_a_module_that_reads_only_rank_variables_is_imported_late() -> None:
     verdicts = ImportVerdicts()
     verdicts.reject("lightning", "importing it reads RANK", ["LOCAL_RANK", "RANK"])
     verdicts.reject("counts", "importing it reads TORCHELASTIC_RESTART_COUNT", ["RANK", "TORCHELASTIC_RESTART_COUNT"])
@@ -59,7 +59,7 @@ def test_a_module_that_only_asks_for_what_is_known_beforehand_is_imported_late()
     assert not verdicts.covers("grpcio")
 
 
-def test_verdicts_survive_the_way_between_processes() -> None:
+def test_verdicts_survive_a_round_trip_between_processes() -> None:
     verdicts = ImportVerdicts(fork_safe=["a"], per_rank={"b": ["RANK"]}, excluded={"c": "it starts a thread"})
     assert ImportVerdicts.from_message(verdicts.to_message()) == verdicts
     other = ImportVerdicts(fork_safe=["a", "d"])
@@ -67,7 +67,7 @@ def test_verdicts_survive_the_way_between_processes() -> None:
     assert (other.fork_safe, other.per_rank, other.excluded) == (["a", "d"], verdicts.per_rank, verdicts.excluded)
 
 
-def test_names_from_outside_may_be_anything() -> None:
+def test_only_valid_module_names_are_tried() -> None:
     names = [
         "pandas.core",
         "_x",
@@ -84,18 +84,18 @@ def test_names_from_outside_may_be_anything() -> None:
     assert [name for name in names if is_worth_trying(name)] == ["pandas.core", "_x"]
 
 
-def test_packages_are_tried_one_by_one_in_their_order() -> None:
+def test_packages_are_tried_one_by_one_in_order() -> None:
     assert by_package(["a", "b.c", "a.d", "b"]) == [["a", "a.d"], ["b.c", "b"]]
 
 
-def test_a_worker_may_be_used_where_every_answer_is_the_same() -> None:
+def test_a_preforked_process_fits_if_every_variable_it_read_is_the_same() -> None:
     assert matches({}, {"RANK": "1"})
     assert matches({"LOCAL_RANK": "0", "SLURM_PROCID": None}, {"LOCAL_RANK": "0", "RANK": "7"})
     assert not matches({"RANK": "1"}, {"RANK": "2"})
     assert not matches({"SLURM_PROCID": None}, {"SLURM_PROCID": "0"})
 
 
-def test_imports_are_learned_within_seconds_and_less_and_less_often() -> None:
+def test_imports_are_learned_within_seconds_and_ever_less_often() -> None:
     modules = PreloadModules(base=["torch"])
     schedule = LearningSchedule(modules, enabled=True, quiet=2.0)
     for name, at in (("json", 10.0), ("a", 10.0), ("b", 11.0)):
@@ -103,7 +103,7 @@ def test_imports_are_learned_within_seconds_and_less_and_less_often() -> None:
     assert schedule.due == 13.0, "the standard library does not count"
     for second in range(12, 30):
         schedule.imported(f"c{second}", float(second))
-    assert schedule.due == 16.0, "a script that never stops importing"
+    assert schedule.due == 16.0, "a script that keeps importing"
     assert schedule.take_due(15.0) == []
     assert schedule.take_due(16.0)[:2] == ["a", "b"]
     schedule.imported("late", 17.0)
@@ -123,7 +123,7 @@ def test_imports_are_learned_within_seconds_and_less_and_less_often() -> None:
         now = schedule.due
 
 
-def test_what_others_have_found_out_is_tried_at_once() -> None:
+def test_verdicts_of_other_agents_are_tried_at_once() -> None:
     modules = PreloadModules(base=["torch"])
     schedule = LearningSchedule(modules, enabled=True, quiet=2.0)
     schedule.add_known(ImportVerdicts(fork_safe=["a"], per_rank={"b": ["RANK"]}))
@@ -131,7 +131,7 @@ def test_what_others_have_found_out_is_tried_at_once() -> None:
     assert modules.verdicts.covers("b"), "not tried: imported late"
 
 
-def test_nothing_is_learned_where_the_user_named_all_modules() -> None:
+def test_nothing_is_learned_if_the_user_named_all_modules() -> None:
     modules = PreloadModules(base=["torch"], requested=["mine"])
     schedule = LearningSchedule(modules, enabled=False)
     schedule.imported("a", 0.0)
@@ -139,10 +139,10 @@ def test_nothing_is_learned_where_the_user_named_all_modules() -> None:
     assert schedule.due is None
 
 
-def test_only_what_is_installed_and_not_here_yet_is_tried(
+def test_only_modules_installed_and_not_yet_imported_are_tried(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """lightning asks for sixty packages, most of which came with others or are not there; each trial is a fork."""
+    """lightning checks for sixty packages, most of them imported already or not installed; each trial is a fork."""
     package = tmp_path / "site-packages" / "only_here"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -155,7 +155,7 @@ def test_only_what_is_installed_and_not_here_yet_is_tried(
     assert worth_a_trial(["torch_xla_is_not_here", "torch_xla_is_not_here.core"]) == []
 
 
-def test_an_open_gpu_driver_is_seen() -> None:
+def test_an_open_gpu_driver_is_detected() -> None:
     assert open_gpu_driver(["pipe:[1]", "/dev/nvidiactl", "/dev/nvidia0"]) == "", "NVML"
     assert open_gpu_driver(["/dev/nvidia0", "/dev/nvidia-uvm"]) == "/dev/nvidia-uvm"
     assert open_gpu_driver(["/dev/kfd"]) == "/dev/kfd"
