@@ -8,13 +8,13 @@ import logging
 import signal
 import socket
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import kopf
 
 from elasticjob_operator import metrics
-from elasticjob_operator.controller import JobCache, Reconciler, Resync, WorkQueue, key_of
+from elasticjob_operator.controller import JobCache, JobEvents, Reconciler, Resync, WorkQueue
 from elasticjob_operator.controller.kopf_source import follow_jobs, register
 from elasticjob_operator.etcd import RunWatches
 from elasticjob_operator.health import Health
@@ -44,7 +44,7 @@ thousand pods causes five thousand events."""
 
 
 class App:
-    """`run` runs until SIGTERM, SIGINT or a fault and returns the exit code."""
+    """`run` returns the exit code after SIGTERM, SIGINT or a fault."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -57,19 +57,18 @@ class App:
         )
         self._jobs = JobCache()
         self._run_watches = RunWatches(self._queue.add, may_write=self._may_write, supervisor=self._supervisor)
-        self._restarts = metrics.Restarts()
-        self._resync: Resync | None = None
+        self._job_events: JobEvents | None = None
         self._leader_elector: LeaderElector | None = None
         self._leading = False
         self._watching = False
         self._synced = False
 
     async def run(self) -> int:
-        self._take_signals()
+        self._handle_signals()
         credentials = await Credentials.open()
         api, lease_api = KubeClient(credentials.client(), self._may_write), KubeClient(credentials.client())
         self._cluster = Cluster(api, self._settings, self._queue.add)
-        self._leader_elector = self._new_leader_elector(lease_api)
+        self._leader_elector = _leader_elector(self._settings, lease_api)
         health = Health(self._settings.probe_port, self._faults, self._readiness)
         await health.start()
         log.info("Serving probes and metrics on port %d", health.port)
@@ -78,10 +77,10 @@ class App:
         try:
             await self._lead()
             await self._until_stopped(self._start(api))
-            if not self._stop.is_set():
-                await self._follow_jobs(credentials)
+            if self._job_events is not None and not self._stop.is_set():
+                await self._follow_jobs(credentials, self._job_events)
         finally:
-            await self._end()
+            await self._stop_all()
             if self._leader_elector is not None:
                 await self._leader_elector.release()
             stop_counting()
@@ -91,22 +90,9 @@ class App:
             await credentials.close()
         return 1 if self._fault else 0
 
-    def _take_signals(self) -> None:
+    def _handle_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
-
-    def _new_leader_elector(self, api: KubeClient) -> LeaderElector | None:
-        settings = self._settings
-        if not settings.lease_namespace:
-            return None
-        identity = settings.lease_identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
-        return LeaderElector(
-            api,
-            settings.lease_namespace,
-            settings.lease_name,
-            identity,
-            LeaderElectionConfig(duration=settings.lease_seconds),
-        )
 
     def _may_write(self) -> bool:
         return self._leader_elector is None or self._leader_elector.is_leader()
@@ -130,14 +116,14 @@ class App:
         """Starts everything except kopf, so that the caches are synced before the first job arrives."""
         if self._stop.is_set():
             return
-        await self._wait_for_crd(api)
+        await _wait_for_crd(self._settings, api)
         recorder = EventRecorder(api)
         self._watching = True
         for informer in self._cluster.informers:
             self._supervisor.start(informer.run(), f"informer of {informer}")
         await self._cluster.synced()
         reconciler = Reconciler(self._settings, self._jobs, self._cluster, self._run_watches, recorder, self._queue)
-        resync = self._resync = Resync(
+        resync = Resync(
             api,
             self._jobs,
             self._queue,
@@ -148,53 +134,19 @@ class App:
         self._supervisor.start(recorder.run(), "event recorder")
         self._supervisor.start(self._queue.work(reconciler.reconcile, self._settings.workers), "reconcilers")
         self._supervisor.start(resync.run(), "resync")
+        self._job_events = JobEvents(self._jobs, self._queue, resync)
         self._synced = True
 
-    async def _wait_for_crd(self, api: KubeClient) -> None:
-        while True:
-            try:
-                for namespace in self._settings.namespaces or ("",):
-                    await list_job_versions(api, namespace)
-                return
-            except NotFoundError:
-                log.error("The CRD elasticjobs.elasticjob.dev is not installed; waiting for it")
-            except (ApiError, ConnectionError) as error:
-                log.error("Cannot list ElasticJobs, retrying: %s", error)
-            await asyncio.sleep(CRD_SECONDS)
-
-    async def _follow_jobs(self, credentials: Credentials) -> None:
+    async def _follow_jobs(self, credentials: Credentials, events: JobEvents) -> None:
         registry = kopf.OperatorRegistry()
-        register(registry, credentials=credentials, changed=self._on_job, deleted=self._on_deleted_job)
+        register(registry, credentials=credentials, changed=events.changed, deleted=events.deleted)
         await follow_jobs(
             registry,
             namespaces=self._settings.namespaces,
             stop=self._stop,
-            started=self._take_signals,
-            restarting=self._on_watch_restarted,
+            started=self._handle_signals,
+            restarting=events.restarted,
         )
-
-    def _on_watch_restarted(self) -> None:
-        """A new watch lists the jobs there are, but not those deleted meanwhile."""
-        if self._resync is not None:
-            self._resync.on_watch_restarted()
-
-    def _on_job(self, body: Mapping[str, Any]) -> None:
-        key = self._heard_of(body)
-        self._restarts.see(body)
-        if self._jobs.put(body):
-            self._queue.add(key)
-
-    def _heard_of(self, body: Mapping[str, Any]) -> NamespacedName:
-        key = key_of(body)
-        if self._resync is not None:
-            self._resync.on_watch_event(key)
-        return key
-
-    def _on_deleted_job(self, body: Mapping[str, Any]) -> None:
-        key = self._heard_of(body)
-        self._restarts.forget(body)
-        if self._jobs.remove(key, body["metadata"]["uid"]):
-            self._queue.add(key)
 
     def _on_fault(self, fault: str) -> None:
         """Stops the operator, so that its container is restarted."""
@@ -231,7 +183,33 @@ class App:
         with contextlib.suppress(asyncio.CancelledError):
             await task
 
-    async def _end(self) -> None:
+    async def _stop_all(self) -> None:
         self._stop.set()
         await self._supervisor.stop_all()
         await self._run_watches.close()
+
+
+def _leader_elector(settings: Settings, api: KubeClient) -> LeaderElector | None:
+    if not settings.lease_namespace:
+        return None
+    identity = settings.lease_identity or f"{socket.gethostname()}_{uuid.uuid4().hex[:12]}"
+    return LeaderElector(
+        api,
+        settings.lease_namespace,
+        settings.lease_name,
+        identity,
+        LeaderElectionConfig(duration=settings.lease_seconds),
+    )
+
+
+async def _wait_for_crd(settings: Settings, api: KubeClient) -> None:
+    while True:
+        try:
+            for namespace in settings.namespaces or ("",):
+                await list_job_versions(api, namespace)
+            return
+        except NotFoundError:
+            log.error("The CRD elasticjobs.elasticjob.dev is not installed; waiting for it")
+        except (ApiError, ConnectionError) as error:
+            log.error("Cannot list ElasticJobs, retrying: %s", error)
+        await asyncio.sleep(CRD_SECONDS)

@@ -1,8 +1,9 @@
 """The reconciler (observe, plan, apply, write status), the work queue that drives it, and the cache of jobs."""
 
-from elasticjob_operator.controller.job_cache import JobCache, key_of
+from elasticjob_operator.controller.job_cache import JobCache
+from elasticjob_operator.controller.job_events import JobEvents
 from elasticjob_operator.controller.reconciler import Reconciler
 from elasticjob_operator.controller.resync import Resync
 from elasticjob_operator.controller.work_queue import WorkQueue
 
-__all__ = ["JobCache", "Reconciler", "Resync", "WorkQueue", "key_of"]
+__all__ = ["JobCache", "JobEvents", "Reconciler", "Resync", "WorkQueue"]

@@ -1,24 +1,23 @@
 """Reconciles one job: observe -> plan -> apply -> write status -> record Events.
 
-Whatever is remembered between two reconciliations only saves work and may be lost at any moment: a dry run is repeated,
-a rejection met again, a pending status decided again (see status_throttle).
+What is remembered between two reconciliations only saves work and may be lost at any moment: a dry run is repeated, and
+a rejected create is rejected again.
 """
 
 from __future__ import annotations
 
 import asyncio
-import collections
 import dataclasses
 import datetime
 import logging
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from elasticjob_runtime.etcd import StoreError
 
-from elasticjob_operator.api import API_VERSION, KIND, ElasticJob, InvalidJobError, Status
+from elasticjob_operator.api import ElasticJob, InvalidJobError, Status
 from elasticjob_operator.controller.job_cache import JobCache
-from elasticjob_operator.controller.status_throttle import as_written, conflict_delay, seconds_to_hold
+from elasticjob_operator.controller.job_log import about, described, log_actions
+from elasticjob_operator.controller.status_writer import StatusWriter
 from elasticjob_operator.controller.work_queue import WorkQueue
 from elasticjob_operator.etcd import RunWatches
 from elasticjob_operator.kube import ApplyResult, Cluster, EventRecorder
@@ -28,8 +27,6 @@ from elasticjob_operator.planning import (
     ClearRun,
     CreatePod,
     EvictMember,
-    JobEvent,
-    Plan,
     PublishSpec,
     events_of_actions,
     plan,
@@ -46,8 +43,6 @@ FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 1.0, 60.0
 CONFLICT_RETRY_SECONDS = 0.25
 ETCD_WRITES = 8
 """Concurrent writes of one job to its etcd."""
-NAMES_IN_LOG = 4
-"""Object names in one log line."""
 _RENDEZVOUS = (PublishSpec, EvictMember, ClearRun)
 
 
@@ -60,26 +55,11 @@ class _Memory:
     rejection: Rejection | None = None
     rejections: int = 0
     unanswered: int = 0
-    """Dry runs in a row without a verdict."""
+    """Consecutive dry runs without a result."""
     namespace_terminating: bool = False
     image_volume_rejected: bool = False
     run_id: str = ""
-    """Of the run whose rendezvous is watched."""
-    written_at: float = float("-inf")
-    """Monotonic time of the last status write, s."""
-    pending_status: Status | None = None
-    """Decided, but not written yet."""
-    pending_base: Status | None = None
-    """The written status from which `pending_status` was decided."""
-    pending_since: float = 0.0
-    """Monotonic time since which a status is pending, s."""
-    pending_events: tuple[JobEvent, ...] = ()
-    """Events of `pending_status`."""
-    conflicts: int = 0
-    """Status writes in a row that failed because the job had changed."""
-    recorded_version: str = ""
-    recorded: collections.Counter[JobEvent] = dataclasses.field(default_factory=collections.Counter)
-    """How often each Event was recorded at that version of the job."""
+    """ID of the run whose rendezvous is watched."""
 
 
 class Reconciler:
@@ -99,7 +79,7 @@ class Reconciler:
         self._jobs = jobs
         self._cluster = cluster
         self._run_watches = run_watches
-        self._recorder = recorder
+        self._status = StatusWriter(jobs, cluster, recorder, queue)
         self._queue = queue
         self._clock = clock
         self._memories: dict[NamespacedName, _Memory] = {}
@@ -123,18 +103,13 @@ class Reconciler:
     async def _reconcile(self, key: NamespacedName, job: ElasticJob, memory: _Memory) -> None:
         now = self._clock()
         state = self._observe(key, job, memory)
-        if memory.pending_status is not None and memory.pending_base != job.status:
-            memory.pending_status = (
-                None  # another operator, such as the previous leader, wrote the status: it takes precedence
-            )
-        current = job if memory.pending_status is None else job.model_copy(update={"status": memory.pending_status})
-        planned = plan(current, state, self._settings, now)
+        planned = plan(self._status.with_pending(key, job), state, self._settings, now)
         await self._run_watches.follow(key, planned.target)
         memory.run_id = planned.target.run_id if planned.target else ""
-        _log_actions(key, planned.actions)
+        log_actions(key, planned.actions)
         failure, done = await self._apply(key, job, memory, planned.actions)
         planned = dataclasses.replace(planned, events=(*planned.events, *events_of_actions(done)))
-        await self._write_status(key, job.metadata.resource_version, job.status, planned, memory, done=bool(done))
+        await self._status.write(key, memory.uid, job.metadata.resource_version, job.status, planned, done=bool(done))
         if failure is not None:
             raise failure
         if planned.requeue_at is not None:
@@ -194,86 +169,22 @@ class Reconciler:
         return applied.failure, applied.done
 
     async def _write_rendezvous(self, key: NamespacedName, actions: list[PublishSpec | EvictMember | ClearRun]) -> None:
-        """Several at once. The first failure ends them, so that an unresponsive etcd is waited for once; the next
-        reconciliation writes what is left."""
+        """Writes concurrently. The first failure ends it, so that an unresponsive etcd is waited for only once; the
+        next reconciliation writes the rest."""
         left, failed = iter(actions), False
 
-        async def lane() -> None:
+        async def write_next() -> None:
             nonlocal failed
             for action in left:
                 try:
                     await self._run_watches.execute(key, action)
                 except StoreError as error:
-                    log.warning("%s: %s", _described(action), error, extra=about(key, action.reason))
+                    log.warning("%s: %s", described(action), error, extra=about(key, action.reason))
                     failed = True
                 if failed:
                     return
 
-        await asyncio.gather(*(lane() for _ in range(min(ETCD_WRITES, len(actions)))))
-
-    async def _write_status(
-        self, key: NamespacedName, version: str, written: Status, planned: Plan, memory: _Memory, *, done: bool = False
-    ) -> None:
-        """`version`, `written`: of the job that was planned for; `done`: this reconciliation created or deleted
-        something."""
-        events = tuple(dict.fromkeys(memory.pending_events + planned.events))
-        if planned.status != written:
-            now = time.monotonic()
-            pending_since = memory.pending_since if memory.pending_status is not None else now
-            seconds = seconds_to_hold(
-                written, planned.status, now - memory.written_at, done=done, held=now - pending_since
-            )
-            if seconds > 0:
-                memory.pending_status, memory.pending_events, memory.pending_since = (
-                    as_written(planned.status),
-                    events,
-                    pending_since,
-                )
-                memory.pending_base = written
-                self._queue.add_at(key, asyncio.get_running_loop().time() + seconds)
-                return
-            memory.pending_events = events  # kept if the write fails
-            if not await self._send_status(key, version, planned.status, memory):
-                return
-        memory.pending_status, memory.pending_events = None, ()
-        self._record_events(key, memory, events)
-
-    async def _send_status(self, key: NamespacedName, version: str, status: Status, memory: _Memory) -> bool:
-        """False: not written, because the job was deleted or has changed; it is reconciled again."""
-        if str(self._jobs.version(key)) != version:
-            self._queue.add(key)  # changed during this reconciliation
-            return False
-        answer = await self._cluster.write_status(key, memory.uid, version, status.to_api())
-        if answer.job is None:
-            log.info("The job was deleted", extra=about(key))
-            self._jobs.remove(key, memory.uid)
-            self._queue.add(key)
-            return False
-        generation = self._jobs.generation(key)
-        self._jobs.put(answer.job)
-        if not answer.written:
-            delay = conflict_delay(memory.conflicts)
-            memory.conflicts += 1
-            log.info(
-                "The job changed before its status was written, reconciling again in %.2f s", delay, extra=about(key)
-            )
-            self._queue.add_at(key, asyncio.get_running_loop().time() + delay)
-            return False
-        memory.written_at, memory.conflicts = time.monotonic(), 0
-        if generation != self._jobs.generation(key):
-            self._queue.add(key)  # the watch will deliver that spec change as a known version
-        return True
-
-    def _record_events(self, key: NamespacedName, memory: _Memory, events: Iterable[JobEvent]) -> None:
-        version = str(self._jobs.version(key))
-        if memory.recorded_version != version:
-            memory.recorded_version = version
-            memory.recorded.clear()
-        for event in events:
-            log.info("%s: %s", event.reason.value, event.message, extra=about(key, event.reason.value))
-            again = memory.recorded[event]  # the same action again, without a status write in between
-            memory.recorded[event] += 1
-            self._recorder.record(*key, memory.uid, f"{version}.{again}" if again else version, event)
+        await asyncio.gather(*(write_next() for _ in range(min(ETCD_WRITES, len(actions)))))
 
     def _requeue_at(self, key: NamespacedName, when: datetime.datetime, now: datetime.datetime) -> None:
         delay = (when - now).total_seconds()
@@ -289,9 +200,8 @@ class Reconciler:
         uid = str(body["metadata"]["uid"])
         before = Status.model_validate(body.get("status") or {})
         memory = self._memories.setdefault(key, _Memory(uid=uid))
-        await self._write_status(
-            key, str(self._jobs.version(key)), before, plan_for_invalid_spec(body, error, self._clock()), memory
-        )
+        planned = plan_for_invalid_spec(body, error, self._clock())
+        await self._status.write(key, memory.uid, str(self._jobs.version(key)), before, planned)
 
     async def _clean_up(self, key: NamespacedName, uid: str) -> bool:
         """The job was deleted: the garbage collector deletes its objects; its keys in a user's etcd are deleted here,
@@ -303,6 +213,7 @@ class Reconciler:
             await self._write_rendezvous(key, [ClearRun(reason="the job was deleted")])
         await self._run_watches.follow(key, None)
         del self._memories[key]
+        self._status.forget(key)
         return True
 
 
@@ -320,37 +231,5 @@ def _reason_of(applied: ApplyResult) -> str:
 
 
 def retry_delay(rejections: int, *, longest: float = MAX_RETRY_SECONDS) -> float:
-    """Delay after so many rejections in a row, s."""
+    """Delay after this many consecutive rejections, s."""
     return min(longest, FIRST_RETRY_SECONDS * 2.0 ** min(rejections - 1, 10))
-
-
-def about(key: NamespacedName, reason: str = "") -> dict[str, object]:
-    """The job that a log record is about, for kopf's formatters, and the reason."""
-    extra: dict[str, object] = {
-        "k8s_ref": {"apiVersion": API_VERSION, "kind": KIND, "namespace": key[0], "name": key[1]}
-    }
-    return {**extra, "reason": reason} if reason else extra
-
-
-def _log_actions(key: NamespacedName, actions: Iterable[Action]) -> None:
-    """One line per kind and reason: a job of a thousand workers must not log a thousand lines."""
-    groups: dict[tuple[str, str], list[str]] = {}
-    for action in actions:
-        groups.setdefault((type(action).__name__, action.reason), []).append(_name(action))
-    for (kind, why), names in groups.items():
-        more = f" and {len(names) - NAMES_IN_LOG} more" if len(names) > NAMES_IN_LOG else ""
-        log.info("%s %s%s: %s", kind, ", ".join(names[:NAMES_IN_LOG]), more, why, extra=about(key, why))
-
-
-def _name(action: Action) -> str:
-    body = getattr(action, "body", None)
-    return str(
-        body["metadata"]["name"]
-        if body
-        else getattr(action, "name", "") or getattr(action, "member", "") or getattr(action, "node", "")
-    )
-
-
-def _described(action: Action) -> str:
-    """Kind, object and reason, without the body."""
-    return f"{type(action).__name__} {_name(action)}".strip() + f": {action.reason}"

@@ -1,0 +1,41 @@
+"""What happens when the watch reports an ElasticJob: it is cached and requeued."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from elasticjob_operator import metrics
+from elasticjob_operator.controller.job_cache import JobCache, key_of
+from elasticjob_operator.controller.resync import Resync
+from elasticjob_operator.controller.work_queue import WorkQueue
+from elasticjob_operator.names import NamespacedName
+
+
+class JobEvents:
+    """Callbacks of the watch of ElasticJobs."""
+
+    def __init__(self, jobs: JobCache, queue: WorkQueue[NamespacedName], resync: Resync) -> None:
+        self._jobs = jobs
+        self._queue = queue
+        self._resync = resync
+        self._restarts = metrics.Restarts()
+
+    def changed(self, body: Mapping[str, Any]) -> None:
+        """A job was added or modified."""
+        key = key_of(body)
+        self._resync.on_watch_event(key)
+        self._restarts.see(body)
+        if self._jobs.put(body):
+            self._queue.add(key)
+
+    def deleted(self, body: Mapping[str, Any]) -> None:
+        key = key_of(body)
+        self._resync.on_watch_event(key)
+        self._restarts.forget(body)
+        if self._jobs.remove(key, body["metadata"]["uid"]):
+            self._queue.add(key)
+
+    def restarted(self) -> None:
+        """The watch was restarted. It lists the existing jobs, but not those deleted in the meantime."""
+        self._resync.on_watch_restarted()
