@@ -1,5 +1,5 @@
-"""Debian packages that this machine lacks, installed by one caller at a time: cluster and images run side by side, but
-apt has one lock."""
+"""Installs missing Debian packages, one caller at a time: cluster and images are built concurrently, but apt has one
+lock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def install(packages: Sequence[str], steps: Steps, why: str) -> None:
         raise StepError(f"these Debian packages are missing; {by_hand}")
     if not shutil.which("apt-get"):
         raise StepError(
-            f"this machine is not a Debian (no apt-get); install what these Debian packages hold: {' '.join(packages)}"
+            f"this machine has no apt-get; install the equivalents of these Debian packages: {' '.join(packages)}"
         )
     CACHE.mkdir(parents=True, exist_ok=True)
     with steps.step(f"Install Debian packages: {' '.join(packages)}", why, 30), (CACHE / "apt.lock").open("w") as lock:

@@ -37,7 +37,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 TERMINATED = 128 + signal.SIGTERM
-"""Exit code of a worker that SIGTERM stopped: 0 would mean that training is done."""
+"""Exit code after SIGTERM: 0 would mean that training is done."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -49,15 +49,15 @@ def parse_arguments() -> argparse.Namespace:
         "--step-seconds",
         type=float,
         default=0.1,
-        help="minimum time of a step: stands for the compute of a real model",
+        help="minimum time of a step: simulates the compute of a real model",
     )
     parser.add_argument("--batch-size", type=int, default=64, help="images per step, of all workers together")
-    parser.add_argument("--learning-rate", type=float, default=0.05, help="of SGD with momentum 0.9")
-    parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the order of the images")
+    parser.add_argument("--learning-rate", type=float, default=0.05, help="learning rate of SGD with momentum 0.9")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights and the order of the images")
     parser.add_argument(
         "--checkpoint-dir",
         default=os.environ.get("ELASTICJOB_CHECKPOINT_DIRECTORY", "checkpoints"),
-        help="read at the start, written during training",
+        help="folder for checkpoints, read at the start and written during training",
     )
     parser.add_argument("--checkpoint-every", type=int, default=10, help="steps between checkpoints")
     parser.add_argument("--print-every", type=int, default=10, help="steps between lines of output")
@@ -185,7 +185,7 @@ def train(training: Training, test: Data, arguments: argparse.Namespace, rank: i
 
 
 def look_after(training: Training, test: Data, arguments: argparse.Namespace, metrics: dict[str, float]) -> None:
-    """What rank 0 does after a step: checkpoint, output, and progress for the agent."""
+    """After a step on rank 0: saves a checkpoint, prints, and reports progress to the agent."""
     step = training.step
     if step % arguments.checkpoint_every == 0:
         save_checkpoint(arguments.checkpoint_dir, training.state_dict())
@@ -215,7 +215,7 @@ def main() -> None:
     arguments = parse_arguments()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    torch.set_num_threads(1)  # the workers are the parallelism
+    torch.set_num_threads(1)  # the worker processes are the parallelism
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1:
         dist.init_process_group("gloo")

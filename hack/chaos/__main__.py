@@ -49,12 +49,14 @@ def _run(driver: ClusterDriver, arguments: argparse.Namespace) -> int:
         try:
             for fault, killed in _course(arguments):
                 if time.monotonic() > end:
-                    CONSOLE.print(f"out of time after {arguments.minutes:g} minutes: the rest is not run")
+                    CONSOLE.print(
+                        f"time limit of {arguments.minutes:g} minutes reached: the remaining faults are not run"
+                    )
                     break
                 results.append(_one(stage, driver, fault, killed))
             stage.end()
         except KeyboardInterrupt:
-            CONSOLE.print("interrupted: what there is so far")
+            CONSOLE.print("interrupted: results so far")
     text = f"{table(results)}\n"
     LOGS.mkdir(parents=True, exist_ok=True)
     (LOGS / "results.md").write_text(text, encoding="utf-8")
@@ -63,8 +65,7 @@ def _run(driver: ClusterDriver, arguments: argparse.Namespace) -> int:
     for line in wrong:
         CONSOLE.print(f"[bold red]✗[/] {line}", soft_wrap=True)
     CONSOLE.print(
-        f"{len(results)} runs, {len(wrong)} broken promises; load of this machine now: {os.getloadavg()[0]:.1f}; in "
-        f"{LOGS}"
+        f"{len(results)} runs, {len(wrong)} broken promises; load average {os.getloadavg()[0]:.1f}; in {LOGS}"
     )
     return 1 if wrong or not results else 0
 
@@ -78,8 +79,10 @@ def _one(stage: Stage, driver: ClusterDriver, fault: Fault, killed: bool) -> Res
         f"pause {result.pause:.1f} s, {result.redone} steps redone, {result.restarts} restarts, "
         f"{result.deleted} pods replaced"
     )
-    both = f", two groups {result.together:.1f} s, {result.beside} committed beside" if result.together > 0 else ""
-    both += f", the group of before trained on for {result.went_on:.0f} s" if fault.expect.ends_within or both else ""
+    both = (
+        f", two groups for {result.together:.1f} s, {result.extra_commits} extra commits" if result.together > 0 else ""
+    )
+    both += f", the earlier group continued for {result.continued:.0f} s" if fault.expect.ends_within or both else ""
     CONSOLE.print(f"{mark} {name:44} {figures}{both} [dim]({time.monotonic() - started:.0f} s)[/]", soft_wrap=True)
     for line in result.broken:
         CONSOLE.print(f"    {line}", soft_wrap=True, markup=False)
@@ -87,7 +90,7 @@ def _one(stage: Stage, driver: ClusterDriver, fault: Fault, killed: bool) -> Res
 
 
 def _course(arguments: argparse.Namespace) -> list[tuple[Fault, bool]]:
-    """Every run, those of one layout side by side."""
+    """All runs, grouped by layout."""
     chosen = [fault for fault in FAULTS if not arguments.faults or fault.name in arguments.faults]
     if arguments.smoke:
         chosen = [fault for fault in chosen if fault.smoke]
@@ -102,33 +105,37 @@ def _course(arguments: argparse.Namespace) -> list[tuple[Fault, bool]]:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m hack.chaos",
-        description="Faults on real pods, with a ledger of all that was trained and saved. Needs root: the nodes are "
-        "this machine's.",
+        description="Injects faults into real pods, and audits a ledger of everything that was trained and saved. "
+        "Needs root, because the nodes run on this machine.",
     )
-    parser.add_argument("--list", action="store_true", help="say which faults there are, and do nothing")
+    parser.add_argument("--list", action="store_true", help="list the faults and exit")
     parser.add_argument(
-        "--faults", type=lambda text: text.split(","), default=[], help="only these, by name, separated by commas"
+        "--faults", type=lambda text: text.split(","), default=[], help="only these faults, comma-separated"
     )
-    parser.add_argument("--smoke", action="store_true", help="only the few that the end-to-end tests run")
-    parser.add_argument("--runs", type=int, default=1, help="of each fault (1)")
+    parser.add_argument("--smoke", action="store_true", help="only the few faults that the end-to-end tests run")
+    parser.add_argument("--runs", type=int, default=1, help="runs of each fault (1)")
     parser.add_argument("--kill-operator", action="store_true", help="kill the operator a second into each fault")
     parser.add_argument(
-        "--nightly", action="store_true", help="each fault alone and with the operator killed, and three random storms"
+        "--nightly",
+        action="store_true",
+        help="each fault with and without killing the operator, then three random storms",
     )
     parser.add_argument("--storms", type=int, default=None, help="random schedules after the faults (0; nightly: 3)")
-    parser.add_argument("--storm-seconds", type=float, default=120.0, help="how long each lasts (120)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first random schedule (1)")
-    parser.add_argument("--load", type=int, default=0, help="processes that burn CPU meanwhile, at low priority (0)")
+    parser.add_argument("--storm-seconds", type=float, default=120.0, help="duration of each random schedule (120)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first random schedule (1)")
     parser.add_argument(
-        "--minutes", type=float, default=None, help="begin no further fault after this time (60; nightly: 240)"
+        "--load", type=int, default=0, help="processes that burn CPU in the background, at low priority (0)"
     )
-    parser.add_argument("--keep", action="store_true", help="leave the cluster up")
+    parser.add_argument(
+        "--minutes", type=float, default=None, help="start no further fault after this time (60; nightly: 240)"
+    )
+    parser.add_argument("--keep", action="store_true", help="leave the cluster running")
     arguments = parser.parse_args()
     arguments.storms = arguments.storms if arguments.storms is not None else 3 if arguments.nightly else 0
     arguments.minutes = arguments.minutes if arguments.minutes is not None else 240.0 if arguments.nightly else 60.0
     unknown = set(arguments.faults) - {fault.name for fault in FAULTS}
     if unknown:
-        parser.error(f"no fault is called {', '.join(sorted(unknown))}: --list names them")
+        parser.error(f"unknown faults: {', '.join(sorted(unknown))}; --list shows all")
     return arguments
 
 

@@ -1,10 +1,8 @@
-"""Judges a ledger: was anything lost, was there one history, and did one group train at a time? Pure functions over
-data.
+"""Audits a ledger: was anything lost, was there one history, and did only one group train at a time? Pure.
 
-Which of two groups is the newer one, their fencing tokens say; without those, the order in which they began. What a
-group has to go on from is the newest checkpoint of the newest group that committed one before: nothing older (a
-committed step would be missing), and nothing of an older group (its work would be restored over a newer one's). Who
-breaks neither rule, has one history.
+Fencing tokens order the groups, or else the times at which they began. A group must resume from the newest checkpoint
+of the newest group that had committed one: from nothing older (a committed step would be missing), and from no older
+group (its work would be restored over a newer one's). If both rules hold, there is one history.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from hack.chaos.ledger import Group, Save
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A promise that the ledger shows to be broken."""
+    """A broken promise, found in the ledger."""
 
     kind: str
     """One of the promises below."""
@@ -34,22 +32,22 @@ class Finding:
 
 MISSING = "committed step missing"
 OLDER_OVER_NEWER = "older group's work restored over a newer one's"
-UNKNOWN = "restored what nobody saved"
+UNKNOWN = "restored what was never saved"
 SAMPLES = "samples"
 TWO_GROUPS = "two groups trained at once"
-COMMITTED_BESIDE = "older group committed beside a newer one"
+COMMITTED_BESIDE = "older group committed while a newer one trained"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """An older group that was still at work when a newer one had begun."""
+    """An older group that was still training when a newer one had begun."""
 
     older: Group
     newer: Group
     seconds: float
     """From the newer one's first step to the older one's last."""
     steps: int
-    """That the older one completed meanwhile."""
+    """Steps that the older one completed in that time."""
     commits: int
     """Checkpoints that the older one began and committed after the newer one's first."""
     split: int
@@ -58,22 +56,21 @@ class Overlap:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What is promised beyond the history."""
+    """What is promised in addition to one history."""
 
     together: float = 3.0
-    """s for which an older group may go on beside a newer one."""
+    """Seconds for which an older group may continue while a newer one trains."""
     fenced: bool = True
     """Checkpoints are saved by save_checkpoint: an older group commits none once a newer one has."""
     samples: int = ALL_SAMPLES
-    """In an epoch of the data."""
+    """Samples in an epoch of the data."""
 
 
 def audit(groups: Sequence[Group], limits: Limits = Limits()) -> list[Finding]:
-    """Everything that is wrong with what the groups did, in the order in which it happened. `groups`: as groups_of
-    gives them."""
+    """All findings, in the order in which they happened. `groups`: as groups_of returns them."""
     found = [*restores(groups), *samples(groups, limits.samples)]
     for overlap in overlaps(groups):
-        at, names = overlap.newer.first_done, f"{overlap.older.name} beside {overlap.newer.name}"
+        at, names = overlap.newer.first_done, f"{overlap.older.name} together with {overlap.newer.name}"
         if overlap.seconds > limits.together:
             text = (
                 f"{names}: {overlap.seconds:.1f} s, {overlap.steps} steps, {overlap.commits} checkpoints "
@@ -88,7 +85,7 @@ def audit(groups: Sequence[Group], limits: Limits = Limits()) -> list[Finding]:
 
 
 def restores(groups: Sequence[Group]) -> list[Finding]:
-    """Every group must go on from the newest checkpoint of the newest group that had committed one."""
+    """Every group must resume from the newest checkpoint of the newest group that had committed one."""
     found = []
     for group in groups:
         step, digest = group.restored
@@ -111,7 +108,7 @@ def restores(groups: Sequence[Group]) -> list[Finding]:
 
 
 def chain(groups: Sequence[Group]) -> list[tuple[Group, int]]:
-    """The surviving history, oldest first: each group with the last step of it that counts."""
+    """The surviving history, oldest first: each group with its last step that counts."""
     trained = [group for group in groups if group.done]
     if not trained:
         return []
@@ -124,8 +121,7 @@ def chain(groups: Sequence[Group]) -> list[tuple[Group, int]]:
 
 
 def samples(groups: Sequence[Group], total: int) -> list[Finding]:
-    """Of the surviving history: in each epoch of the data, no sample comes twice; and none is left out where an epoch
-    is over."""
+    """In each epoch of the surviving history, no sample is repeated; and none is missing from a completed epoch."""
     seen: dict[int, Counter[int]] = {}
     found = []
     expected = 1
@@ -143,40 +139,41 @@ def samples(groups: Sequence[Group], total: int) -> list[Finding]:
     for epoch, counted in sorted(seen.items()):
         twice = [sample for sample, count in counted.items() if count > 1]
         if twice:
-            found.append(Finding(SAMPLES, f"epoch {epoch} of the data: {len(twice)} samples came twice"))
+            found.append(Finding(SAMPLES, f"epoch {epoch} of the data: {len(twice)} samples were repeated"))
         if epoch != max(seen) and len(counted) < total:
-            found.append(Finding(SAMPLES, f"epoch {epoch} of the data: {total - len(counted)} samples were left out"))
+            found.append(Finding(SAMPLES, f"epoch {epoch} of the data: {total - len(counted)} samples are missing"))
     return found
 
 
 def overlaps(groups: Sequence[Group]) -> list[Overlap]:
-    """Every pair of which the older one completed steps when the newer one had completed its first."""
+    """Pairs of groups of which the older one completed steps after the newer one's first."""
     found = []
     for newer in groups:
         for older in groups:
-            beside = [at for _, at in older.done if at > newer.first_done]
-            if older.order >= newer.order or not beside:
+            later_steps = [at for _, at in older.done if at > newer.first_done]
+            if older.order >= newer.order or not later_steps:
                 continue
             first = min((save.committed for save in newer.saves if save.committed is not None), default=None)
             commits = [save for save in older.committed if first is not None and save.began > first]
             seconds = older.last_done - max(newer.first_done, older.first_done)
             split = _split(older.saves, newer.saves)
             found.append(
-                Overlap(older=older, newer=newer, seconds=seconds, steps=len(beside), commits=len(commits), split=split)
+                Overlap(
+                    older=older, newer=newer, seconds=seconds, steps=len(later_steps), commits=len(commits), split=split
+                )
             )
     return found
 
 
 def longest_pause(groups: Iterable[Group], since: float, until: float) -> float:
-    """The longest time, s, between two completed steps (of whichever groups), of those pauses that reach into [since,
-    until]."""
+    """The longest time between two completed steps of any group, s, among pauses that overlap [since, until]."""
     moments = sorted(at for group in groups for _, at in group.done)
     pauses = [later - earlier for earlier, later in itertools.pairwise(moments) if later >= since and earlier <= until]
     return max(pauses, default=0.0)
 
 
 def steps_redone(groups: Sequence[Group], since: float) -> int:
-    """Steps that were completed and then trained again, since the group that restored did not have them."""
+    """Steps that were completed and then trained again, because the restored checkpoint did not include them."""
     lost = 0
     for index, group in enumerate(groups):
         if group.began >= since and index:
@@ -186,7 +183,7 @@ def steps_redone(groups: Sequence[Group], since: float) -> int:
 
 
 def _writer(groups: Sequence[Group], reader: Group) -> Group | None:
-    """The newest of the groups that saved, or were about to save, the very state that the reader restored."""
+    """The newest of the groups that saved, or were about to save, the state that the reader restored."""
     wrote = [
         group
         for group in groups
@@ -196,7 +193,7 @@ def _writer(groups: Sequence[Group], reader: Group) -> Group | None:
 
 
 def _newest_commit(groups: Sequence[Group], before: float) -> tuple[Group, Save] | None:
-    """The newest of the groups that had committed a checkpoint by then, and its newest one."""
+    """The newest group that had committed a checkpoint by then, and its newest checkpoint."""
     committed = [(group, save) for group in groups for save in group.committed if (save.committed or 0.0) < before]
     return max(committed, key=lambda each: (each[0].order, each[1].step), default=None)
 

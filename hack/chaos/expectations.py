@@ -12,7 +12,7 @@ from elasticjob_runtime.contract import PARTITION_GRACE
 from hack.chaos.job import Seen
 
 LEASE = 5.0
-"""Seconds after which etcd drops a member that is silent."""
+"""Seconds after which etcd removes a silent member."""
 UNBOUNDED = float("inf")
 CUT_OFF_GROUP_STOPS_WITHIN = PARTITION_GRACE + LEASE + 5.0
 """Seconds after the cut: lease and partition grace, and some time for a loaded machine."""
@@ -28,7 +28,7 @@ class Expect:
     restarts: tuple[int, int] = (0, 0)
     """Restarts counted against `maxRestarts`: at least, at most."""
     together: float = 3.0
-    """Seconds for which an older group may train beside a newer one."""
+    """Seconds for which an older group may train while a newer one does."""
     new_group: bool | None = True
     """True: a new group takes over. False: training continues uninterrupted. None: either."""
     ends_within: float | None = None
@@ -38,7 +38,7 @@ class Expect:
     same_pods: bool = False
     """No pod is replaced."""
     status: tuple[StatusCheck, ...] = ()
-    """What the status must say meanwhile."""
+    """What the status must show in that time."""
 
 
 def says(kind: str, status: str) -> StatusCheck:
@@ -59,7 +59,7 @@ def never_trains_less(seen: Sequence[Seen]) -> str:
 
 
 def no_invented_failure(seen: Sequence[Seen]) -> str:
-    """lastFailure does not change: nothing failed."""
+    """lastFailure must not change, because nothing failed."""
     first, last = (each.status.get("lastFailure") for each in (seen[0], seen[-1]))
     return f"lastFailure: {last}" if last != first else ""
 

@@ -1,4 +1,4 @@
-"""The faults, as data: what happens, for how long, where everything runs at that moment, and what it may cost."""
+"""The faults, as data: what happens, for how long, where everything runs at that time, and what it may cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hack.chaos.injections import (
     delete,
     disk_filled,
     dns_frozen_and_a_worker_killed,
-    killed_beside_a_fast_clock,
+    killed_with_a_fast_clock,
     network_cut,
     node_frozen,
     powered_off,
@@ -43,7 +43,7 @@ from hack.chaos.processes import frozen, sidecar_of, stopped
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault. `inject(scene)` makes it, and undoes it after `lasts` seconds."""
+    """One fault. `inject(scene)` causes it, and undoes it after `lasts` seconds."""
 
     name: str
     what: str
@@ -54,7 +54,7 @@ class Fault:
     settle: float = 0.0
     """Seconds to wait after the job has recovered, for late effects."""
     smoke: bool = False
-    """Runs in the end-to-end tests too."""
+    """Also runs in the end-to-end tests."""
 
 
 TWO_NODES = Layout(workers=("node-2", "node-3"), etcd="node-1", operator="node-1")
@@ -65,27 +65,27 @@ CONSISTENT = dataclasses.replace(TWO_NODES, on_partition="Consistent")
 FAULTS: tuple[Fault, ...] = (
     Fault(
         "worker-killed",
-        "SIGKILL to a worker",
+        "SIGKILL to a worker process",
         at_once(lambda s: s.worker(1).send(signal.SIGKILL)),
         Expect((1, 1), same_pods=True),
         smoke=True,
     ),
     Fault(
         "rank-zero-exits",
-        "a worker exits with code 7",
+        "a worker process exits with code 7",
         at_once(lambda s: s.job.order(s.job.worker(0), "exit")),
         Expect((1, 1), same_pods=True),
     ),
     Fault(
         "worker-stopped",
-        "SIGSTOP to a worker for 12 s",
+        "SIGSTOP to a worker process for 12 s",
         until_healed(lambda s: stopped(s.worker(1))),
         Expect(new_group=False, same_pods=True),
         lasts=12,
     ),
     Fault(
         "worker-out-of-memory",
-        "a worker uses all the memory of its container; its agent lives",
+        "a worker process uses all the memory of its container; its agent survives",
         at_once(lambda s: s.job.order(s.job.worker(1), "hog")),
         Expect((1, 1), status=(last_failure("OutOfMemory"),)),
     ),
@@ -98,14 +98,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "agent-frozen-3s",
-        "an agent stands still for 3 s",
+        "an agent is frozen for 3 s",
         until_healed(lambda s: stopped(s.agent(1))),
         Expect(new_group=None, same_pods=True),
         lasts=3,
     ),
     Fault(
         "agent-frozen-20s",
-        "an agent stands still for 20 s",
+        "an agent is frozen for 20 s",
         until_healed(lambda s: stopped(s.agent(1))),
         Expect(same_pods=True),
         lasts=20,
@@ -117,19 +117,19 @@ FAULTS: tuple[Fault, ...] = (
         Expect(new_group=False, same_pods=True),
     ),
     Fault("pod-deleted", "a pod is deleted", delete(2)),
-    Fault("pod-deleted-by-force", "a pod is deleted by force", delete(0, force=True), smoke=True),
-    Fault("two-pods-deleted", "two pods are deleted at once, by force", delete(1, 2, force=True)),
+    Fault("pod-deleted-by-force", "a pod is force-deleted", delete(0, force=True), smoke=True),
+    Fault("two-pods-deleted", "two pods are force-deleted at once", delete(1, 2, force=True)),
     Fault("all-pods-deleted", "all pods are deleted at once", delete(0, 1, 2)),
     Fault(
         "scaled-up-and-down",
-        "3, 4, 2, 4, 1, 3 workers, a second each",
+        "scaled to 3, 4, 2, 4, 1, 3 worker pods, a second each",
         lambda s: scaled(s, (4, 2, 4, 1, 3), 1.0),
         Expect(new_group=None),
         settle=2,
     ),
     Fault(
         "operator-killed",
-        "the operator's pod is deleted by force",
+        "the operator's pod is force-deleted",
         at_once(lambda s: s.kill_operator()),
         Expect(new_group=False, same_pods=True),
     ),
@@ -141,7 +141,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "etcd-frozen-30s",
-        "the job's etcd stands still for 30 s",
+        "the job's etcd is frozen for 30 s",
         until_healed(lambda s: stopped(s.etcd())),
         Expect(new_group=False, same_pods=True, status=(says("RendezvousReady", "False"),)),
         lasts=30,
@@ -155,7 +155,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "dns-frozen",
-        "DNS stands still for 15 s, and a worker is killed",
+        "DNS is frozen for 15 s, and a worker process is killed",
         dns_frozen_and_a_worker_killed,
         Expect((1, 1), same_pods=True, pause_within=10),
         lasts=15,
@@ -170,7 +170,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "api-server-frozen-30s",
-        "the API server stands still for 30 s",
+        "the API server is frozen for 30 s",
         until_healed(lambda _: frozen("control-plane/kube-apiserver")),
         Expect(new_group=False, same_pods=True, status=(never_trains_less,)),
         lasts=30,
@@ -186,7 +186,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "node-frozen",
-        "a node stands still for 15 s",
+        "a node is frozen for 15 s",
         lambda s: node_frozen("node-3", s),
         Expect(together=PARTITION_GRACE),
         lasts=15,
@@ -209,8 +209,8 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "fast-clock",
-        "two workers are killed, one after the other; the clock of the first is an hour fast",
-        killed_beside_a_fast_clock,
+        "two worker processes are killed, one after the other; the clock of the first is an hour fast",
+        killed_with_a_fast_clock,
         Expect((2, 2), same_pods=True, status=(blames(2, 0), is_not_in_the_future)),
         layout=Layout(workers=SPREAD.workers, etcd="node-2", operator="node-1", fast_clock=True),
     ),
@@ -224,7 +224,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "cut-from-etcd",
-        "both workers' nodes and the etcd's do not hear each other for 25 s; the API server hears all",
+        "both workers' nodes are cut off from etcd's for 25 s; the API server reaches all",
         network_cut(("node-2", "node-3"), ("node-1",)),
         Expect(new_group=False, same_pods=True),
         lasts=25,
@@ -232,7 +232,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "workers-cut-apart",
-        "the two workers' nodes do not hear each other for 20 s; all others hear both",
+        "the two workers' nodes are cut off from each other for 20 s; everything else reaches both",
         network_cut(("node-2",), ("node-3",)),
         Expect((0, 2), together=PARTITION_GRACE),
         lasts=20,
@@ -240,7 +240,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "island",
-        "the whole group, on two nodes, is cut off from everybody for 75 s",
+        "the whole group, on two nodes, is cut off from everything for 75 s",
         network_cut(("node-2", "node-3"), ("node-1", CONTROL_PLANE)),
         Expect(together=PARTITION_GRACE, ends_within=CUT_OFF_GROUP_STOPS_WITHIN),
         lasts=75,
@@ -264,7 +264,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "island-consistent",
-        "onPartition: Consistent; the whole group, on two nodes, is cut off from everybody for 60 s",
+        "onPartition: Consistent; the whole group, on two nodes, is cut off from everything for 60 s",
         network_cut(("node-2", "node-3"), ("node-1", CONTROL_PLANE)),
         Expect(ends_within=LEASE + 10.0),
         lasts=60,

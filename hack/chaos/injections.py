@@ -114,7 +114,7 @@ def disk_filled(scene: Scene) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def killed_beside_a_fast_clock(scene: Scene) -> Iterator[None]:
+def killed_with_a_fast_clock(scene: Scene) -> Iterator[None]:
     """Kills the worker with the fast clock, then another: both count, and the second is the last failure."""
     for index in (scene.job.wanted - 1, 0):
         scene.worker(index).send(signal.SIGKILL)

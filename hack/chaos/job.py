@@ -1,4 +1,4 @@
-"""The job under test: its manifest, what is to be seen of it, and what a person or the suite does to it by kubectl."""
+"""The job under test: its manifest, its observed state, and changes made with kubectl."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _FOLDER = "$(ELASTICJOB_CHECKPOINT_DIRECTORY)/$(ELASTICJOB_UID)"
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things are: the suite moves them there before a fault."""
+    """Where everything runs: the suite moves pods there before a fault."""
 
     workers: tuple[str, ...]
-    """Nodes, one worker each; a node may come twice."""
+    """Nodes, one worker pod each; a node may occur twice."""
     etcd: str
     operator: str
     small_disk: bool = False
-    """Checkpoints are on a disk of 8 MiB of the pod's own."""
+    """Checkpoints are on an 8 MiB disk of the pod."""
     on_partition: str = ""
-    """spec.rendezvous.onPartition; empty: not given."""
+    """spec.rendezvous.onPartition; empty: not set."""
     fast_clock: bool = False
-    """The clock of the last worker is an hour fast."""
+    """The clock of the last worker pod is an hour fast."""
 
 
 SPREAD = Layout(workers=("node-1", "node-2", "node-3"), etcd="node-2", operator="node-1")
@@ -50,7 +50,7 @@ SPREAD = Layout(workers=("node-1", "node-2", "node-3"), etcd="node-2", operator=
 
 @dataclass(frozen=True)
 class Seen:
-    """The job's status, and when it came in (s, monotonic)."""
+    """The job's status, and when it arrived (s, monotonic)."""
 
     at: float
     status: dict[str, Any]
@@ -60,8 +60,7 @@ class Seen:
 
 
 class ChaosJob:
-    """One ElasticJob with the ledger. A context manager: applied at the start; at the end it is deleted, and its folder
-    with it."""
+    """One ElasticJob with the ledger. A context manager: applies the job, and in the end deletes it and its folder."""
 
     def __init__(self, driver: ClusterDriver, name: str, layout: Layout) -> None:
         self.driver = driver
@@ -80,7 +79,7 @@ class ChaosJob:
         self.uid = self.driver.kubectl.get("elasticjob", self.name, NAMESPACE)["metadata"]["uid"]
         for folder in (self.folder, self.folder / "orders"):
             folder.mkdir(exist_ok=True)
-            folder.chmod(0o777)  # the workers are users of their own
+            folder.chmod(0o777)  # worker pods write as another user
         threading.Thread(target=self._follow, daemon=True).start()
         return self
 
@@ -89,7 +88,7 @@ class ChaosJob:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def delete(self) -> None:
-        """Harmless when it is gone."""
+        """Does nothing if the job is gone."""
         self._closed.set()
         if self._watch is not None:
             self._watch.terminate()
@@ -98,11 +97,11 @@ class ChaosJob:
 
     @property
     def folder(self) -> Path:
-        """Of the machine, shared by all nodes: checkpoints, ledger, orders."""
+        """Folder for checkpoints, ledger and orders, shared by all nodes."""
         return SHARED_DIRECTORY / self.uid
 
     def ledger(self) -> list[Process]:
-        """Every worker process so far. Reads only what has grown since."""
+        """Every worker process so far. Reads only new lines."""
         for path in (self.folder / "ledger").glob("*.jsonl"):
             size = path.stat().st_size
             if self._parsed.get(path.name, (-1, None))[0] != size:
@@ -112,7 +111,7 @@ class ChaosJob:
 
     @property
     def status(self) -> dict[str, Any]:
-        """As last seen; empty: none yet. Old while the API server is away."""
+        """The last observed status; empty: none yet. Not updated while the API server is down."""
         return self.history[-1].status if self.history else {}
 
     @property
@@ -150,14 +149,14 @@ class ChaosJob:
         self.wanted = replicas
 
     def order(self, member: str, word: str) -> None:
-        """Tells the worker of that member what to do to itself (script.py)."""
+        """Orders the member's worker process to do something to itself (script.py)."""
         aside = self.folder / f"{member}.order"
         aside.write_text(word, encoding="utf-8")
         aside.chmod(0o666)
         aside.rename(self.folder / "orders" / member)
 
     def finish(self, step: int) -> None:
-        """All steps are done after this one."""
+        """Makes this step the last one."""
         self.order("finish", str(step))
 
     def _follow(self) -> None:
@@ -179,7 +178,7 @@ class ChaosJob:
 
 
 def manifest(driver: ClusterDriver, name: str, layout: Layout) -> dict[str, Any]:
-    """The digits example with the ledger's script, a sidecar and the layout's wishes."""
+    """The digits example with the ledger's script, a sidecar and the layout."""
     made: dict[str, Any] = yaml.safe_load(adapt(MANIFEST.read_text(encoding="utf-8"), driver))
     made["metadata"]["name"] = name
     made["spec"]["restartPolicy"] = {"maxRestarts": MAX_RESTARTS}
@@ -193,7 +192,7 @@ def manifest(driver: ClusterDriver, name: str, layout: Layout) -> dict[str, Any]
     pod["affinity"] = {
         "nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [_prefer(sorted(set(layout.workers)))]}
     }
-    if len(set(layout.workers)) == count:  # else the wish for one node has to win
+    if len(set(layout.workers)) == count:  # otherwise the preference for one node must win
         pod["topologySpreadConstraints"] = [_spread(name)]
     pod["terminationGracePeriodSeconds"] = 5
     pod["initContainers"] = [
@@ -247,5 +246,5 @@ def _name(pod: dict[str, Any]) -> str:
 
 
 def as_json(value: object) -> str:
-    """For messages: short."""
+    """Compact JSON, for messages."""
     return json.dumps(value)[:600]

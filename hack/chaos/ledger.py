@@ -1,5 +1,4 @@
-"""What the worker processes of a chaos job wrote down (script.py), read back as data. No decisions here; the auditor's
-are in audit.py."""
+"""Reads the ledger that the worker processes of a chaos job wrote (script.py). audit.py judges it."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Any
 
 NEVER = float("inf")
 SAMPLES = 480
-"""In an epoch of the script's data."""
+"""Samples in an epoch of the script's data."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,8 +21,8 @@ class Save:
     digest: str
     began: float
     committed: float | None = None
-    """When saving returned; None: the process ended in the middle, or was refused. The checkpoint may be there all the
-    same."""
+    """When saving returned; None: the process ended before that, or the save was rejected. The checkpoint may exist
+    nevertheless."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Process:
 
     member: str
     process: int
-    """Its id inside its container."""
+    """Its process ID inside its container."""
     rank: int
     world: int
     round: int = 0
@@ -49,11 +48,11 @@ class Process:
     fence: str = ""
     began: float = 0.0
     token: str = ""
-    """Of its group; empty: it never got as far."""
+    """Its group's token; empty: it ended before it got one."""
     loaded: float | None = None
     """Rank 0: when it was about to read a checkpoint."""
     restored: tuple[int, str] | None = None
-    """Rank 0: step and digest that it went on from."""
+    """Rank 0: step and digest that it resumed from."""
     work: tuple[Work, ...] = ()
     done: tuple[tuple[int, float], ...] = ()
     """Rank 0: steps that all ranks completed, and when."""
@@ -66,7 +65,7 @@ class Process:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Group:
-    """The worker processes that trained together, told by the token that their rank 0 drew."""
+    """The worker processes that trained together, identified by the token that their rank 0 drew."""
 
     token: str
     processes: tuple[Process, ...]
@@ -83,15 +82,14 @@ class Group:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Human-readable."""
         first = self.processes[0]
         return f"group {self.token} (round {first.round}, world {first.world}, fence {first.fence or 'none'})"
 
     @property
     def order(self) -> tuple[tuple[int, ...], float]:
-        """The newer group has the higher one: by fencing token (run, generation of the etcd, round), then by when it
-        began. A group that an old etcd still plans may begin after the one that has replaced it, and is the older one
-        all the same."""
+        """Sort key; newer groups sort higher: by fencing token (run, generation of the etcd, round), then by start. A
+        group that an old etcd still plans may begin after the one that has replaced it, and is still the older one."""
         fence = self.processes[0].fence
         return (tuple(int(part) for part in fence.split(".")) if fence else (), self.began)
 
@@ -109,8 +107,7 @@ class Group:
 
 
 def read_ledger(folder: Path) -> list[Process]:
-    """Every process that wrote to `folder`, in the order in which they began. An empty list where the folder is not
-    there."""
+    """Every process that wrote to `folder`, in the order in which they began. Empty if the folder does not exist."""
     found = (
         parse(path.read_text(encoding="utf-8", errors="replace").splitlines())
         for path in sorted(folder.glob("*.jsonl"))
@@ -119,7 +116,7 @@ def read_ledger(folder: Path) -> list[Process]:
 
 
 def parse(lines: Iterable[str]) -> Process | None:
-    """The process that wrote the lines; None: it did not get as far as to say who it is. A torn line is left out."""
+    """The process that wrote the lines; None: it did not identify itself. Ignores an incomplete line."""
     process: Process | None = None
     lists: dict[str, list[Any]] = {"work": [], "done": [], "saves": [], "refused": []}
     changes: dict[str, Any] = {}
@@ -163,7 +160,7 @@ def _take(event: str, at: float, entry: dict[str, Any], lists: dict[str, list[An
 
 
 def groups_of(processes: Sequence[Process]) -> list[Group]:
-    """The groups that came as far as to restore, in the order in which they read their checkpoint."""
+    """The groups that read a checkpoint, in that order."""
     together: dict[str, list[Process]] = {}
     for process in processes:
         if process.token:

@@ -1,5 +1,5 @@
-"""What a job that is deleted must not leave behind: processes, objects, folders and network namespaces of its pods,
-rules, files."""
+"""What a deleted job must not leave behind: processes, objects, folders and network namespaces of its pods, packet
+filter rules, files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS = (
 
 
 def leftovers(driver: ClusterDriver, job: str, checkpoints: Path) -> list[str]:
-    """In words; empty: nothing is left. Ask again for a while: kubelets take their time. Raises KubeError."""
+    """Descriptions of what is left. Retry for a while, because kubelets need time. Raises KubeError."""
     nodes = [folder.name for folder in (state_folder() / "nodes").glob("node-*")]
     pods = json.loads(driver.kubectl.run("get", "pods", "--all-namespaces", "--output", "json"))["items"]
     found = [

@@ -1,8 +1,8 @@
-"""Partitions between chosen machines of the own cluster: rules in a table of the nodes' own network namespaces, removed
+"""Partitions between chosen machines of the test cluster: packet filter rules in the nodes' network namespaces, removed
 at the end.
 
 Each node drops what arrives from the other side, before connection tracking sees it. The machine and the control plane
-(API server, DNS) count as one, CONTROL_PLANE. It has no rules: nodes drop what it sends, and so its answers too.
+(API server, DNS) count as one, CONTROL_PLANE. It has no rules: nodes drop what it sends, including its responses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CHAIN = "ELASTICJOB-CHAOS"
 
 
 def sources(machine: str) -> tuple[str, ...]:
-    """The addresses from which packets of a machine come: its own and its pods'.
+    """The source addresses of a machine's packets: its own and its pods'.
 
     >>> sources("node-1")
     ('10.89.0.11', '10.244.1.0/24')
@@ -30,7 +30,7 @@ def sources(machine: str) -> tuple[str, ...]:
 
 
 def rules(one: Iterable[str], other: Iterable[str]) -> dict[str, list[str]]:
-    """The sources that each node drops, so that the two sides do not hear each other.
+    """The sources that each node drops, so that the two sides cannot reach each other.
 
     >>> rules(["node-1"], ["node-2", "control-plane"])["node-2"]
     ['10.89.0.11', '10.244.1.0/24']
@@ -46,7 +46,7 @@ def rules(one: Iterable[str], other: Iterable[str]) -> dict[str, list[str]]:
 
 @contextlib.contextmanager
 def partitioned(one: Iterable[str], other: Iterable[str]) -> Iterator[None]:
-    """Neither side hears the other until the end. Raises ClusterError where a node is off."""
+    """Cuts the two sides off from each other until the end. Raises ClusterError if a node is off."""
     with contextlib.ExitStack() as stack:
         for node, dropped in rules(one, other).items():
             stack.callback(_remove, node)

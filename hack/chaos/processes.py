@@ -1,4 +1,4 @@
-"""The processes of pods, seen from the machine that runs all nodes of the test cluster. Touches only the cluster's
+"""The processes of pods, as seen from the machine that runs all nodes of the test cluster. Accesses only the cluster's
 cgroups."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hack.cluster import cgroups
 
 @dataclass(frozen=True)
 class PodProcess:
-    """A process of a pod. `inside`: its id in its container."""
+    """A process of a pod. `inside`: its process ID in its container."""
 
     pid: int
     inside: int
@@ -84,7 +84,7 @@ def frozen(group: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def load(processes: int, seconds: float) -> Iterator[None]:
-    """Burns CPU beside the job, at low priority, for `seconds` at most, even if this process is killed."""
+    """Burns CPU in the background, at low priority, for `seconds` at most, even if this process is killed."""
     children = [_burner(seconds) for _ in range(processes)]
     try:
         yield

@@ -10,7 +10,7 @@ from hack.chaos.run import Result
 
 HEAD = (
     "| fault | runs | kept all promises | pause (most) | steps redone | restarts | pods replaced | two groups at once "
-    "| committed beside |",
+    "| extra commits |",
     "|---|---|---|---|---|---|---|---|---|",
 )
 
@@ -24,7 +24,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def complaints(results: Sequence[Result]) -> list[str]:
-    """Every broken promise."""
+    """All broken promises."""
     return [f"{_name(each.fault, each.with_operator_killed)}: {text}" for each in results for text in each.broken]
 
 
@@ -38,7 +38,7 @@ def _row(fault: str, killed: bool, found: list[Result]) -> str:
         f"{statistics.median(pauses):.1f} s ({max(pauses):.1f} s)",
         *(_spread([getattr(each, name) for each in found]) for name in ("redone", "restarts", "deleted")),
         f"{max(each.together for each in found):.1f} s",
-        _spread([each.beside for each in found]),
+        _spread([each.extra_commits for each in found]),
     ]
     return f"| {' | '.join(cells)} |"
 

@@ -19,7 +19,7 @@ from hack.drivers import ClusterDriver, KubeError, collect_logs
 from hack.images.recipe import ROOT
 
 LOGS = ROOT / ".cluster" / "chaos"
-WELL_WITHIN = 180.0
+HEALTHY_WITHIN = 180.0
 """Seconds for the job to recover."""
 STATUS_WITHIN = 20.0
 """Seconds for the status to catch up."""
@@ -40,9 +40,9 @@ class Result:
     """Steps trained again."""
     together: float = 0.0
     """Seconds for which two groups trained."""
-    went_on: float = 0.0
+    continued: float = 0.0
     """Seconds for which the previous group kept training after the start of the fault."""
-    beside: int = 0
+    extra_commits: int = 0
     """Checkpoints that an older group committed while a newer one trained."""
     split: int = 0
     """Steps for which two groups committed different content."""
@@ -70,14 +70,14 @@ class Stage:
     def scene(self, layout: Layout) -> Scene:
         """A healthy job of this layout. Raises AssertionError if there is none in time."""
         scene = self._scene
-        if scene is not None and (scene.job.layout != layout or scene.misplaced() or scene.complaint()):
+        if scene is not None and (scene.job.layout != layout or scene.misplaced() or scene.problem()):
             self.end()
             scene = None
         if scene is None:
             scene = self._new(layout)
         scene.arrange()
-        wrong = scene.becomes_well(WELL_WITHIN)
-        assert not wrong, f"the job does not come to be well before the fault: {wrong}"
+        wrong = scene.becomes_healthy(HEALTHY_WITHIN)
+        assert not wrong, f"the job is not healthy before the fault: {wrong}"
         return scene
 
     def end(self) -> None:
@@ -85,7 +85,7 @@ class Stage:
         if self._scene is None:
             return
         job = self._scene.job
-        if not self._scene.complaint():
+        if not self._scene.problem():
             job.finish(self._scene.newest().done[-1][0] + 50)
             if not _within(90, lambda: job.history[-1].condition("Succeeded").get("status") == "True"):
                 self.left.append(f"{job.name} did not succeed when all steps were done")
@@ -104,7 +104,7 @@ class Stage:
     def _new(self, layout: Layout) -> Scene:
         job = self._stack.enter_context(ChaosJob(self._driver, f"chaos-{secrets.token_hex(3)}", layout))
         self._scene = Scene(self._driver, job)
-        wrong = self._scene.becomes_well(WELL_WITHIN)
+        wrong = self._scene.becomes_healthy(HEALTHY_WITHIN)
         assert not wrong, f"{job.name} does not train: {wrong}"
         return self._scene
 
@@ -129,18 +129,18 @@ def run_fault(stage: Stage, driver: ClusterDriver, fault: Fault, kill_operator: 
         with fault.inject(scene), _operator_killed(scene, kill_operator):
             time.sleep(fault.lasts)
         if fault.expect.new_group and not _within(
-            WELL_WITHIN, lambda: any(group.began >= before.at for group in scene.groups())
+            HEALTHY_WITHIN, lambda: any(group.began >= before.at for group in scene.groups())
         ):
-            result.broken.append(f"no new group began within {WELL_WITHIN:g} s")
-        wrong = scene.becomes_well(WELL_WITHIN)
-        result.broken += [f"not well within {WELL_WITHIN:g} s: {wrong}"] if wrong else []
+            result.broken.append(f"no new group began within {HEALTHY_WITHIN:g} s")
+        wrong = scene.becomes_healthy(HEALTHY_WITHIN)
+        result.broken += [f"not healthy within {HEALTHY_WITHIN:g} s: {wrong}"] if wrong else []
         time.sleep(fault.settle)
         judge(fault, scene, before, result)
     except (KubeError, ClusterError, LookupError, AssertionError) as error:
-        result.broken.append(f"not run to its end: {error}")
+        result.broken.append(f"not completed: {error}")
     if result.broken:
         _keep_logs(driver, fault.name)
-        stage.end()  # so that its trouble is not blamed on the next fault
+        stage.end()  # so that its problems are not blamed on the next fault
     return result
 
 
@@ -174,10 +174,10 @@ def judge(fault: Fault, scene: Scene, before: _Before, result: Result) -> None:
     ]
     result.broken += _wrong_statuses(fault, scene, before)
     old = {group.token for group in before.groups}
-    result.went_on = max([0.0, *(group.last_done - before.at for group in groups if group.token in old)])
-    if expect.ends_within is not None and result.went_on > expect.ends_within:
+    result.continued = max([0.0, *(group.last_done - before.at for group in groups if group.token in old)])
+    if expect.ends_within is not None and result.continued > expect.ends_within:
         result.broken.append(
-            f"the group of before trained on for {result.went_on:.0f} s, not {expect.ends_within:g} s at most"
+            f"the earlier group continued for {result.continued:.0f} s, not {expect.ends_within:g} s at most"
         )
     new = [group for group in groups if group.began >= before.at]
     if expect.new_group is False and new:
@@ -198,7 +198,7 @@ def judge(fault: Fault, scene: Scene, before: _Before, result: Result) -> None:
     for overlap in audit.overlaps(groups):
         if overlap.newer.began >= before.at:
             result.together = max(result.together, overlap.seconds)
-            result.beside += overlap.commits
+            result.extra_commits += overlap.commits
             result.split += overlap.split
 
 

@@ -19,7 +19,7 @@ from hack.support import eventually
 
 OPERATORS = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=operator"
 FRESH = 5.0
-"""Seconds: a group whose last step is older does not train."""
+"""A group whose last step is older than this is not training, in seconds."""
 STEADY = 10
 """Steps that a group completes before the next fault may hit it."""
 
@@ -37,14 +37,14 @@ class Scene:
         return groups_of(self.job.ledger())
 
     def newest(self) -> Group:
-        """Raises LookupError where no group has begun."""
+        """Raises LookupError if no group has begun."""
         groups = self.groups()
         if not groups:
             raise LookupError("no group has begun")
         return max(groups, key=lambda group: group.order)
 
     def uid(self, pod: str) -> str:
-        """Raises KubeError where there is no such pod."""
+        """Raises KubeError if there is no such pod."""
         return str(self.job.pod(pod)["metadata"]["uid"])
 
     def node(self, pod: str) -> str:
@@ -79,9 +79,9 @@ class Scene:
         )
         self.driver.kubectl.run("delete", "pods", *words)
 
-    def complaint(self) -> str:
-        """Why the job is not well, or an empty string. It is well if the wanted number of pods runs, and the newest
-        group has that size and trains, and the status says so."""
+    def problem(self) -> str:
+        """Why the job is not healthy, or an empty string. It is healthy if the wanted number of pods is running, the
+        newest group has that size and trains, and the status says so."""
         try:
             newest, wanted = self.newest(), self.job.wanted
         except LookupError as error:
@@ -100,12 +100,12 @@ class Scene:
             return f"the status says worldSize {self.job.status.get('worldSize')}"
         return ""
 
-    def becomes_well(self, limit: float) -> str:
-        """Waits until the job is well. Returns the complaint that is left after `limit` seconds."""
+    def becomes_healthy(self, limit: float) -> str:
+        """Waits until the job is healthy. Returns the problem that is left after `limit` seconds."""
         end = time.monotonic() + limit
         while True:
             try:
-                wrong = self.complaint()
+                wrong = self.problem()
             except KubeError as error:
                 wrong = str(error)
             if not wrong or time.monotonic() > end:

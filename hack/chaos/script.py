@@ -1,10 +1,10 @@
-"""The training script of the chaos suite: a small DistributedDataParallel job that writes down everything it does.
+"""The training script of the chaos suite: a small DistributedDataParallel job that records everything it does.
 
-Each worker process has a file of its own in CHAOS_LEDGER, one JSON object a line (hack/chaos/ledger.py reads it):
+Each worker process has its own file in CHAOS_LEDGER, with one JSON object per line (hack/chaos/ledger.py reads it):
 
     begin     member, process id, rank, world, round: of this process
     group     the group's token, which rank 0 draws and sends to all: two groups never have the same, whatever their
-              round is called
+              round numbers
     load      rank 0 is about to read the newest checkpoint
     restore   it read one (step, digest), or none (step 0)
     work      this rank is about to train on these samples
@@ -14,7 +14,7 @@ Each worker process has a file of its own in CHAOS_LEDGER, one JSON object a lin
     refused   it was not: the error
     end       all steps are done
 
-Times are CLOCK_MONOTONIC: the same clock for all containers of one machine, whatever anybody does to the time of day.
+Times are CLOCK_MONOTONIC: the same clock for all containers of one machine, unaffected by changes of the time of day.
 
 CHAOS_ORDERS is a folder in which the suite leaves files: `<member>` with one word (exit, hog, fill), and `finish` with
 the last step.
@@ -51,7 +51,7 @@ ORDERS = Path(os.environ["CHAOS_ORDERS"])
 
 
 class Ledger:
-    """Appends whole lines: one write each, so that a process that is killed tears at most its last one."""
+    """Appends complete lines, with one write each, so that in a killed process at most the last one is incomplete."""
 
     def __init__(self) -> None:
         LEDGER.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ class Ledger:
 
 
 class Training:
-    """What a checkpoint holds."""
+    """What a checkpoint contains."""
 
     def __init__(self, rank: int, world: int) -> None:
         torch.manual_seed(0)
@@ -90,7 +90,7 @@ class Training:
         self.step = state["step"]
 
     def digest(self) -> str:
-        """Of everything that training depends on."""
+        """A digest of everything that training depends on."""
         found = hashlib.sha256(json.dumps([self.step, self.sampler.state_dict()], sort_keys=True, default=str).encode())
         for tensor in (*self.model.parameters(), *(each["momentum_buffer"] for each in self.optimizer.state.values())):
             found.update(tensor.detach().numpy().tobytes())
@@ -123,7 +123,7 @@ def main() -> None:
 
 
 def start(training: Training, ledger: Ledger, rank: int) -> None:
-    """All ranks go on from what rank 0 reads, under the token that it draws."""
+    """All ranks resume from what rank 0 reads, under the token that it draws."""
     told: list[Any] = [None, None]
     if rank == 0:
         ledger.write("load")
@@ -184,7 +184,7 @@ def save(training: Training, ledger: Ledger) -> None:
 
 
 def last_step() -> int | None:
-    """The step after which all ranks end; None: nobody has said yet. It is far enough ahead that every rank reads it in
+    """The step after which all ranks end; None: not set yet. It is far enough ahead that every rank reads it in
     time."""
     with contextlib.suppress(OSError, ValueError):
         return int((ORDERS / "finish").read_text())
@@ -192,7 +192,7 @@ def last_step() -> int | None:
 
 
 def obey(ledger: Ledger) -> None:
-    """Does once what the suite wants of this member."""
+    """Carries out the suite's order to this member, once."""
     order = ORDERS / MEMBER
     if not order.exists():
         return

@@ -1,5 +1,5 @@
-"""Checks of what linters do not see: the project's words, and whether the docs say what is there.
+"""Checks that linters do not cover: the project's vocabulary, and whether the docs match the code.
 
-`python -m hack.checks` runs all of them over the tracked files and prints a line for each problem. Pure Python, no
-network, a few seconds. Each check is a function from text to problems, with a unit test that shows that it can fail.
+`python -m hack.checks` runs all of them over the tracked files and prints a line for each problem, in a few seconds and
+without a network. Each check is a function from text to problems, with a unit test that shows that it can fail.
 """

@@ -105,7 +105,7 @@ def unknown_fields(value: object, schema: Schema, path: str) -> Iterator[str]:
 
 
 def wrong_in(document: object, schema: Schema) -> Iterator[str]:
-    """What is wrong in one manifest, or part of one, of an ElasticJob; nothing where it is another object."""
+    """What is wrong in a manifest of an ElasticJob, or a part of one; nothing for other objects."""
     if not isinstance(document, dict) or not isinstance(document.get("spec"), dict):
         return
     whole = document.get("kind") == "ElasticJob"
@@ -131,7 +131,7 @@ def _documents(markdown: str) -> Iterator[tuple[int, object]]:
 
 
 def wrong_manifests(page: str, markdown: str, schema: Schema) -> list[Problem]:
-    """ElasticJobs, in YAML or in `kubectl patch`, that the CRD or the models refuse."""
+    """ElasticJobs, in YAML or in `kubectl patch`, that the CRD or the models reject."""
     try:
         found = list(_documents(markdown))
     except (yaml.YAMLError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Words that the project has given up for the field's own, and where each may still stand."""
+"""Words that the project has replaced by common terms, and where they may still occur."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GIVEN_UP = {
     "round of a job": "reconciliation",
     "sort out": "classify",
 }
-"""Word -> what to write instead. Found in prose and as a part of a name, in the plural too."""
+"""Word -> what to write instead. Matches prose and parts of names, also in the plural."""
 
 EPOCH = "epoch"
 EPOCHS_OF_DATA = {
@@ -57,7 +57,7 @@ ALLOWED = {
     "tests/unit/hack/checks/*": "tests of the list",
     "docs/design/0014-names-and-layout.md": "tells of the renames",
 }
-"""Where every word may stand, and why."""
+"""Where any word may occur, and why."""
 
 
 @cache

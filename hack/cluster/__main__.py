@@ -38,7 +38,7 @@ TOOLS = ("helm", "kubectl")
 
 def main() -> int:
     try:
-        if sys.argv[1:2] and sys.argv[1] in TOOLS:  # their arguments are their own affair
+        if sys.argv[1:2] and sys.argv[1] in TOOLS:  # their arguments are passed on as they are
             return _run_tool(sys.argv[1], sys.argv[2:])
         _execute(_parser().parse_args())
     except (cluster.ClusterError, StepError) as error:
@@ -53,13 +53,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser(
-        "build", help="build and install all that it needs (without root: what the control plane alone needs)"
+        "build", help="build and install everything it needs (without root: only what the control plane needs)"
     )
-    up = commands.add_parser("up", help="bring the cluster up, or keep it when it is healthy")
+    up = commands.add_parser("up", help="start the cluster, or keep it if it is healthy")
     up.add_argument("--nodes", type=int, default=3, help="at least this many nodes (default: 3)")
-    up.add_argument("--fresh", action="store_true", help="a new cluster even when a healthy one is up")
+    up.add_argument("--fresh", action="store_true", help="start a new cluster even if a healthy one is up")
     commands.add_parser("down", help="remove the cluster without a trace")
-    commands.add_parser("status", help="the nodes as they are now")
+    commands.add_parser("status", help="show the nodes")
     commands.add_parser("add-node", help=_summary(cluster.add_node))
     for name, call in COMMANDS.items():
         commands.add_parser(name, help=_summary(call))
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(name, help=_summary(function)).add_argument("node", help="such as node-1")
     commands.add_parser("load-image", help=_summary(cluster.load_image)).add_argument("archive", type=Path)
     for tool in TOOLS:
-        commands.add_parser(tool, help=f"run {tool}, on this cluster if it is up; built first where it is not")
+        commands.add_parser(tool, help=f"run {tool}, on this cluster if it is up; builds it first if necessary")
     return parser
 
 

@@ -53,7 +53,7 @@ def _kubeadm_documents(folder: Path, endpoint: str) -> list[dict[str, object]]:
         {
             "apiVersion": "kubeadm.k8s.io/v1beta4",
             "kind": "InitConfiguration",
-            # kubeadm refuses a loopback address here; it only ends up in the certificate.
+            # kubeadm rejects a loopback address here; the address only ends up in the certificate.
             "localAPIEndpoint": {"advertiseAddress": CONTROL_PLANE_ADDRESS, "bindPort": 6443},
             "nodeRegistration": {
                 "name": "control-plane",

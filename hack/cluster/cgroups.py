@@ -37,8 +37,8 @@ class Hierarchy:
 
 
 def parse_hierarchies(mounts: str) -> list[Hierarchy]:
-    """The hierarchies in the text of /proc/mounts. A v2 mounted beside v1 ones ("unified") has no controllers and is
-    left out."""
+    """The hierarchies in the text of /proc/mounts. A v2 hierarchy mounted in addition to v1 ones ("unified") has no
+    controllers and is left out."""
     version_1, version_2 = [], []
     for line in mounts.splitlines():
         _, folder, kind, options = line.split()[:4]
@@ -98,7 +98,7 @@ def is_frozen(group: str) -> bool:
 
 
 def kill(group: str = "") -> None:
-    """Kills every process of the cgroup at the same moment, as a power loss would: none sees another one die.
+    """Kills every process of the cgroup at once, as a power loss would: none sees another one die.
 
     Raises ClusterError when some stay.
     """
@@ -132,7 +132,7 @@ def remove(group: str = "") -> None:
 def give_controllers_to_children(folder: Path) -> None:
     """cgroup v2: children have only the controllers that their parent enables for them."""
     for controller in (folder / "cgroup.controllers").read_text().split():
-        with contextlib.suppress(OSError):  # one that cannot be enabled here must not hinder the others
+        with contextlib.suppress(OSError):  # one that cannot be enabled must not affect the others
             (folder / "cgroup.subtree_control").write_text(f"+{controller}")
 
 
@@ -167,7 +167,9 @@ def _create_in(hierarchy: Hierarchy, names: tuple[str, ...]) -> Path:
         if hierarchy.v1_options is None:
             give_controllers_to_children(parent)
         folder.mkdir(exist_ok=True)
-        if hierarchy.v1_options is not None and hierarchy.has("cpuset"):  # a v1 cpuset starts empty and admits nobody
+        if hierarchy.v1_options is not None and hierarchy.has(
+            "cpuset"
+        ):  # a v1 cpuset is empty at first and accepts no process
             for file in ("cpuset.cpus", "cpuset.mems"):
                 (folder / file).write_text((parent / file).read_text())
     return folder

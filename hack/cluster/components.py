@@ -21,7 +21,7 @@ def etcd(data: Path, client_port: int, peer_port: int) -> list[str]:
     flags = {
         "name": "test",
         "data-dir": data,
-        "unsafe-no-fsync": True,  # a test's data need not survive the machine
+        "unsafe-no-fsync": True,  # a test's data need not survive a crash of the machine
         "listen-client-urls": f"http://127.0.0.1:{client_port}",
         "advertise-client-urls": f"http://127.0.0.1:{client_port}",
         "listen-peer-urls": peer,
@@ -42,7 +42,7 @@ def api_server(folder: Path, port: int, etcd_port: int, more: Mapping[str, objec
         "authorization-mode": "Node,RBAC",
         "client-ca-file": pki / "ca.crt",
         "enable-admission-plugins": "NodeRestriction",
-        # Reach webhooks and aggregated APIs at their pods: there is no kube-proxy beside the control plane.
+        # Reach webhooks and aggregated APIs at their pods: the control plane has no kube-proxy.
         "enable-aggregator-routing": True,
         "kubelet-client-certificate": pki / "apiserver-kubelet-client.crt",
         "kubelet-client-key": pki / "apiserver-kubelet-client.key",
@@ -68,8 +68,8 @@ def api_server(folder: Path, port: int, etcd_port: int, more: Mapping[str, objec
 def controller_manager(
     folder: Path, kubeconfig: Path, controllers: Sequence[str], more: Mapping[str, object]
 ) -> list[str]:
-    """kube-controller-manager with these controllers ("*": all that are on by default). Losing a node is noticed after
-    5 s, not 50."""
+    """kube-controller-manager with these controllers ("*": all that are on by default). The loss of a node is noticed
+    after 5 s instead of 50."""
     pki = folder / "pki"
     flags: dict[str, object] = {
         "kubeconfig": kubeconfig,

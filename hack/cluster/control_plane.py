@@ -19,7 +19,7 @@ ETCD_PORT, ETCD_PEER_PORT = 2379, 2380  # of the namespace's own loopback
 GROUP = "control-plane"
 
 KEEP_RUNNING = ("sh", "-c", 'while :; do "$0" "$@"; sleep 1; done')
-"""Put before a command. It is in the command's cgroup and ends with that."""
+"""Prefix of a command that restarts it whenever it exits. It is in the command's cgroup, and ends with it."""
 
 COREFILE = f"""
 cluster.local:53 in-addr.arpa:53 ip6.arpa:53 {{
@@ -30,15 +30,14 @@ cluster.local:53 in-addr.arpa:53 ip6.arpa:53 {{
         pods insecure
         ttl 5
     }}
-    # A name that did not exist a second ago may exist now: a job's Service is asked for as soon as it is made.
+    # A name that did not exist a second ago may exist now: a job's Service is looked up as soon as it is created.
     cache 5 {{
         denial 9984 1
     }}
 }}
 .:53 {{
     bind {CONTROL_PLANE_ADDRESS}
-    # There is no world outside. Said plainly, as any resolver would: refusing instead makes programs try again and
-    # again.
+    # No names exist outside of the cluster. NXDOMAIN says so; REFUSED would make programs retry.
     template ANY ANY {{
         rcode NXDOMAIN
     }}
@@ -47,7 +46,7 @@ cluster.local:53 in-addr.arpa:53 ip6.arpa:53 {{
 
 
 def start_control_plane(state: Path) -> None:
-    """Starts everything in order and waits until the API server answers. The network exists (`network.create`)."""
+    """Starts everything in order and waits until the API server responds. Call `network.create` first."""
     make_certificates(state, f"{CONTROL_PLANE_ADDRESS}:6443", roles=("controller-manager", "scheduler"))
     _start(state, components.etcd(state / "etcd", ETCD_PORT, ETCD_PEER_PORT))
     start_api_server(state)
@@ -94,7 +93,7 @@ def server_is_ready(state: Path) -> bool:
 
 
 def is_running() -> bool:
-    """Whether every program of the control plane runs."""
+    """Whether every program of the control plane is running."""
     return all(
         cgroups.processes(f"{GROUP}/{name}")
         for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns")
@@ -112,8 +111,8 @@ def _start_dns(state: Path) -> None:
 
 
 def _start(state: Path, command: Sequence[str], again: bool = False) -> None:
-    """`again`: restarted when it ends, as a kubelet would. The scheduler ends itself where it finds its cache
-    to be wrong, which happens when nodes or the API server come and go."""
+    """`again`: restart it when it exits, as a kubelet would. The scheduler exits if it finds its cache to be wrong,
+    which happens when nodes or the API server come and go."""
     name = Path(command[0]).name
     command = [*KEEP_RUNNING, *command] if again else command
     start_daemon(command, state / "logs" / f"{name}.log", cgroups.create(f"{GROUP}/{name}"), CONTROL_PLANE_NAMESPACE)

@@ -74,7 +74,7 @@ def add_node() -> str:
 
 
 def remove_node(name: str) -> None:
-    """Removes a node for good: it loses power, and its Node object is deleted. Its pods follow soon after."""
+    """Removes a node permanently: it loses power, and its Node object is deleted. Its pods are deleted soon after."""
     with _changing():
         node = _node(name)
         node.remove()
@@ -93,7 +93,7 @@ def power_on(name: str) -> None:
     with _changing():
         node = _node(name)
         if not node.is_on():
-            node.power_off()  # what a killed power_on left
+            node.power_off()  # left behind by a killed power_on
             node.power_on()
         _wait_until_ready([node])
 
@@ -160,7 +160,7 @@ def kubectl(*arguments: str, stdin: str | None = None) -> str:
 
 
 def status() -> list[NodeStatus]:
-    """The present state of every node. Raises ClusterError if this checkout has no cluster."""
+    """The current state of every node. Raises ClusterError if this checkout has no cluster."""
     _require_cluster()
     ready = ready_nodes(KUBECONFIG)
     return [_status(node, node.name in ready) for node in _nodes()]
@@ -248,7 +248,7 @@ def _wait_until_ready(nodes: Sequence[Node]) -> None:
     wanted, end = {node.name for node in nodes}, time.monotonic() + READY_SECONDS
     since = (
         time.time()
-    )  # a node that was away for a moment may still be called Ready: its kubelet must have spoken since
+    )  # a node that was briefly unreachable may still be Ready: its kubelet must have renewed its lease since
     while missing := wanted - ready_nodes(state_folder() / "super-admin.conf", since):
         if time.monotonic() > end:
             logs = "\n".join(
@@ -287,9 +287,7 @@ def _require_cluster() -> None:
     record = machine.read_record()
     if not record or not record.complete or record.checkout != str(CHECKOUT):
         where = f" (the one on this machine is of {record.checkout})" if record else ""
-        raise ClusterError(
-            f"this checkout has no cluster{where}: bring one up with `.venv/bin/python -m hack.cluster up`"
-        )
+        raise ClusterError(f"this checkout has no cluster{where}: start one with `.venv/bin/python -m hack.cluster up`")
 
 
 @contextlib.contextmanager

@@ -27,11 +27,11 @@ from .processes import Child, free_ports
 from .programs import program
 
 START_ATTEMPTS = 3
-"""A port found free may be taken before our program listens on it."""
+"""A free port may be taken before our program listens on it."""
 
 
 class _Loopback:
-    """What both have in common: a folder, retries and clean-up."""
+    """Common parts: folder, retries and clean-up."""
 
     def __init__(self, directory: Path | None) -> None:
         self._temporary = directory is None

@@ -30,7 +30,7 @@ class Record:
     version: str
     """Changes with the programs and with this package: a cluster of another version is not kept."""
     complete: bool
-    """False while it is being made."""
+    """False while it is being created."""
 
     def write(self) -> None:
         aside = RECORD.with_suffix(".part")
@@ -87,7 +87,7 @@ def turn(timeout: float = LOCK_SECONDS) -> Iterator[None]:
 
 
 def traces() -> list[str]:
-    """Everything of a cluster, dead or alive, that is on this machine, in words."""
+    """Descriptions of everything that belongs to a cluster on this machine, running or not."""
     found = [f"network namespace {name}" for name in network.namespaces()]
     found += [f"process {process}" for process in sorted(cgroups.processes())]
     found += [f"cgroups {CGROUP}"] if cgroups.exists() else []

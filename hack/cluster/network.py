@@ -25,12 +25,12 @@ from .settings import (
     NodeAddress,
 )
 
-# A bridge without an address of its own takes its ports' lowest, and changes it as nodes come and go.
+# A bridge without its own MAC address uses the lowest of its ports', which changes as nodes come and go.
 _BRIDGE_MAC = "02:65:6a:00:00:02"
 
 
 def create() -> None:
-    """Makes the control plane's namespace, the bridge in it and the machine's link to it. Nothing of them may exist
+    """Creates the control plane's namespace, the bridge in it and the machine's link to it. None of them may exist
     (`remove_all`)."""
     run(["ip", "netns", "add", CONTROL_PLANE_NAMESPACE])
     _ip(
@@ -70,7 +70,7 @@ def add_node(node: NodeAddress) -> None:
 
 
 def remove_node(node: NodeAddress) -> None:
-    """Removes the node's namespace with all in it, if it exists. Its cable is pulled first, so nobody hears its
+    """Removes the node's namespace with everything in it, if it exists. Pulls its cable first, so that no peer sees its
     connections close."""
     if node.namespace in namespaces():
         set_link(node, up=False)
@@ -90,7 +90,7 @@ def link_is_up(node: NodeAddress) -> bool:
 
 def namespaces() -> list[str]:
     """The network namespaces of the cluster that exist, of whichever run."""
-    if not _ip_is_installed():  # a machine on which nothing was ever built
+    if not _ip_is_installed():  # nothing was ever built on this machine
         return []
     names = [line.split()[0] for line in run(["ip", "netns", "list"]).splitlines()]
     return [name for name in names if name.startswith(NAMESPACE_PREFIX)]
@@ -105,7 +105,7 @@ def remove_all() -> None:
         try:
             run(["ip", "link", "delete", HOST_LINK])
         except ClusterError:
-            if _host_link_exists():  # else it went by itself meanwhile, with the namespace that had its other end
+            if _host_link_exists():  # otherwise it was removed together with the namespace of its other end
                 raise
 
 

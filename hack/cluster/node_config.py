@@ -75,13 +75,12 @@ def kubelet_config(certificate_authority: str, empty_file: str) -> str:
             "resolvConf": empty_file,
             "podLogsDir": POD_LOGS,
             "volumePluginDir": "/var/lib/kubelet/volume-plugins",
-            # Quick to notice, quick to be noticed.
+            # Notice changes quickly, and report them quickly.
             "nodeStatusUpdateFrequency": "1s",
             "nodeLeaseDurationSeconds": 4,
             "syncFrequency": "10s",
             "serializeImagePulls": False,
-            # Nothing can be pulled again here, so nothing is ever cleaned away; and a full disk is the machine's
-            # business.
+            # Images cannot be pulled again here, so none is ever removed; a full disk is not the kubelet's concern.
             "imageGCHighThresholdPercent": 100,
             "imageGCLowThresholdPercent": 99,
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},

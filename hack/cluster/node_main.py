@@ -1,8 +1,7 @@
-"""Runs as the first process of a node: makes its view of the machine, starts containerd, kubelet and kube-proxy, and
-ends.
+"""Runs as the first process of a node: mounts its file systems, starts containerd, kubelet and kube-proxy, and exits.
 
-It is started inside the node's cgroups and its network, mount, host name and cgroup namespaces (`nodes.py`). What it
-mounts is seen by the node alone and goes when the node's last process ends.
+It is started inside the node's cgroups and its network, mount, host name and cgroup namespaces (`nodes.py`). Its mounts
+are visible only to the node, and disappear with the node's last process.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ def _kubelet_arguments(spec: NodeSpec) -> list[str]:
 
 def _kube_proxy_arguments(spec: NodeSpec) -> list[str]:
     mode = ["--proxy-mode", "iptables", "--cluster-cidr", POD_RANGE, "--iptables-min-sync-period", "0s"]
-    # The connection table is the whole machine's: hands off.
+    # The connection table is shared by the whole machine: leave it alone.
     limits = [
         "--conntrack-max-per-core",
         "0",

@@ -37,7 +37,7 @@ class Node:
         containerd = self.folder / "var-lib" / "containerd"
         if template.loaded_images(containerd) != template.loaded_images(template.template_folder()):
             template.copy_template(containerd)
-        run(["rm", "-rf", self.folder / "run"])  # a socket of before would look alive
+        run(["rm", "-rf", self.folder / "run"])  # a socket of an earlier start would look alive
         network.add_node(self.address)
         folders = cgroups.create(self._group)
         namespaces = ["ip", "netns", "exec", self.address.namespace, "unshare", "--cgroup", "--mount", "--uts"]
@@ -58,8 +58,8 @@ class Node:
             raise ClusterError(f"{self.name} did not start, log: {log}\n{tail(log)}")
 
     def power_off(self) -> None:
-        """Everything on the node ends at one moment, and no other machine hears a word of it. Its files stay. Harmless
-        when it is off."""
+        """Ends everything on the node at once, without any other machine noticing. Its files stay. Does nothing if the
+        node is off."""
         if self.address.namespace in network.namespaces():
             network.set_link(self.address, up=False)
         cgroups.kill(self._group)
@@ -107,7 +107,7 @@ class Node:
 
 
 def all_nodes(state: Path) -> list[Node]:
-    """Every node the cluster has, on or off, in order."""
+    """All nodes of the cluster, on or off, in order."""
     names = [folder.name for folder in (state / "nodes").glob("node-*")]
     return sorted((Node(state, node_address(name)) for name in names), key=lambda node: node.address.number)
 
@@ -121,7 +121,7 @@ def ready_nodes(kubeconfig: Path, since: float = 0.0) -> set[str]:
 
 
 def ready_names(items: Sequence[dict[str, Any]], since: float) -> set[str]:
-    """The same, of nodes and their leases as the API server gives them."""
+    """The same, from nodes and leases as the API server returns them."""
     leases = {item["metadata"]["name"]: item["spec"] for item in items if item["kind"] == "Lease"}
     nodes = {item["metadata"]["name"]: item for item in items if item["kind"] == "Node"}
     return {name for name, node in nodes.items() if _takes_pods(node) and _renewed(leases.get(name, {})) >= since}

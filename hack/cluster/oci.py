@@ -31,7 +31,7 @@ class ArchivedImage:
 
 @dataclass(frozen=True)
 class StoredImage:
-    """An image as a containerd keeps it: the bytes of its manifest and of its config, without the layers."""
+    """An image as containerd stores it: the bytes of its manifest and of its config, without the layers."""
 
     name: str
     manifest_type: str
@@ -87,8 +87,8 @@ def write_archive(
 
 
 def read_archive(archive: Path) -> ArchivedImage:
-    """Name and digest of the one image in an archive. Raises ClusterError when it is no image archive or does not say
-    the full name."""
+    """Name and digest of the one image in an archive. Raises ClusterError if it is not an image archive or does not
+    contain the full name."""
     try:
         with tarfile.open(archive) as tar:
             found = _read_docker(tar) or _read_oci(tar)
@@ -100,7 +100,7 @@ def read_archive(archive: Path) -> ArchivedImage:
         )
     if "/" not in found[0].name or ":" not in found[0].name.rpartition("/")[2]:
         raise ClusterError(
-            f"{archive} calls its image {found[0].name!r}; the full name, such as localhost/trainer:dev, is needed"
+            f"{archive} names its image {found[0].name!r}; the full name, such as localhost/trainer:dev, is needed"
         )
     return found[0]
 

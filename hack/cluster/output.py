@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 DIE_WITH_PARENT = ("setpriv", "--pdeathsig", "KILL", "--")
-"""Put before a command: that gets SIGKILL when the thread that started it ends. The process id is the command's own."""
+"""Prefix of a command that gets SIGKILL when the thread that started it ends. The process ID is the command's own."""
 
 
 class ClusterError(RuntimeError):
-    """The test cluster cannot do what was asked. The message says what is wrong and what to do."""
+    """The test cluster cannot do what was requested. The message says what is wrong and what to do."""
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -24,11 +24,11 @@ def environment(**more: str) -> dict[str, str]:
 def run(
     command: Sequence[str | Path], cwd: Path | None = None, env: dict[str, str] | None = None, stdin: str | None = None
 ) -> str:
-    """Runs a command to its end and returns its output. Raises ClusterError with the command and its words when it
+    """Runs a command to its end and returns its output. Raises ClusterError with the command and its output if it
     fails.
 
-    The command ends with this process, even if this one is killed: nothing goes on changing the machine behind the next
-    run's back.
+    The command ends with this process, even if this one is killed, so that it does not keep changing the machine during
+    the next run.
     """
     words = [str(word) for word in command]
     guarded = [*DIE_WITH_PARENT, *words]

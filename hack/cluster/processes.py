@@ -17,13 +17,13 @@ from .output import DIE_WITH_PARENT, ClusterError, environment, tail
 T = TypeVar("T")
 
 START_SECONDS = 5.0
-"""A daemon that is not even in its cgroup by then never started."""
+"""A daemon that has not joined its cgroup by then has not started, in seconds."""
 
 
 class Child:
-    """A process that ends with the one that started it (to be exact: with the thread), however that one ends.
+    """A process that ends with the thread that started it, however that one ends.
 
-    `log` gets its output. Use `stop()`, or let the parent die.
+    `log` gets its output. `stop()` ends it earlier.
     """
 
     def __init__(self, command: Sequence[str | Path], log: Path, env: dict[str, str] | None = None) -> None:
@@ -61,7 +61,7 @@ class Child:
             time.sleep(0.05)
 
     def stop(self, grace: float = 5.0) -> None:
-        """Asks the process to end, and kills it after `grace` seconds (0: at once). Harmless when it has ended."""
+        """Sends SIGTERM, and SIGKILL after `grace` seconds (0: immediately). Does nothing if the process has ended."""
         if self.alive() and grace:
             self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -71,7 +71,7 @@ class Child:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that are free now. Another process may take one before it is used: be ready to try again."""
+    """Ports of 127.0.0.1 that are free now. Another process may take one before it is used: be prepared to retry."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:

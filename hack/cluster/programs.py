@@ -1,7 +1,7 @@
-"""The cluster's programs: built from the pinned `go.mod` beside this file, once per set of versions, into the cache.
+"""The cluster's programs: built from the pinned `go.mod` next to this file, once per set of versions, into the cache.
 
-Kubernetes, etcd, containerd, CoreDNS, Helm and kwok are compiled from source because no registry of images or binaries
-is needed that way: Go's module proxy is enough.
+Kubernetes, etcd, containerd, CoreDNS, Helm and kwok are compiled from source, so that Go's module proxy is enough and
+no registry of images or binaries is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .output import ClusterError, environment, run
 from .settings import CHECKOUT, KUBERNETES_VERSION, LINKS, MODULE_FOLDER, cache_folder
 
 FLAGS = ("-trimpath", "-ldflags", f"-s -w -X k8s.io/component-base/version.gitVersion={KUBERNETES_VERSION}")
-"""Without that -X the API server calls itself v0.0.0 and kubeadm refuses it."""
+"""Without -X, the API server reports version v0.0.0, which kubeadm rejects."""
 
 PROGRAMS = (
     *(
@@ -42,7 +42,7 @@ SECONDS_FROM_NOTHING = 410.0
 
 @lru_cache
 def programs_folder() -> Path:
-    """The folder that holds, or will hold, the programs of this checkout: named by everything that goes into them."""
+    """The folder of this checkout's programs, which may not be built yet. Its name is a hash of all inputs."""
     digest = hashlib.sha256()
     modules = [(MODULE_FOLDER / name).read_bytes() for name in ("go.mod", "go.sum")]
     for part in (*modules, _go_version().encode(), repr(FLAGS).encode()):
@@ -66,11 +66,11 @@ def programs_built() -> bool:
 
 
 def build_programs(steps: Steps) -> None:
-    """Compiles every program that `go.mod` names, unless this was done before, and links those a person wants into
+    """Compiles every program that `go.mod` names, unless they are built already, and links those for users into
     `.cluster/bin`.
 
-    A build killed half-way leaves nothing half-made: it happens in a folder of its own and is renamed at its end. Two
-    at once: the second waits. Raises StepError with the compiler's words and the path of its log.
+    A killed build leaves nothing incomplete: it happens in a separate folder, which is renamed at the end. Of two
+    concurrent builds, the second waits. Raises StepError with the compiler's output and the path of its log.
     """
     if not programs_built():
         folder = programs_folder()
@@ -87,7 +87,7 @@ def build_programs(steps: Steps) -> None:
 
 
 def link_programs() -> None:
-    """Links the programs that a person uses into `.cluster/bin`, so that one folder on PATH is enough."""
+    """Links the programs for users into `.cluster/bin`, so that one folder on PATH is enough."""
     LINKS.mkdir(parents=True, exist_ok=True)
     for name in LINKED:
         link, target = LINKS / name, programs_folder() / name
@@ -97,7 +97,7 @@ def link_programs() -> None:
 
 
 def source_of_module(module: str) -> Path:
-    """The folder of a Go module that the programs are built from, downloaded if need be."""
+    """The folder of a Go module that the programs are built from, downloaded if necessary."""
     return Path(
         run(["go", "mod", "download", "-json", module], cwd=MODULE_FOLDER).partition('"Dir": "')[2].partition('"')[0]
     )

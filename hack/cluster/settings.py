@@ -10,12 +10,12 @@ KUBERNETES_VERSION = "v1.36.3"
 MODULE_FOLDER = Path(__file__).resolve().parent
 CHECKOUT = MODULE_FOLDER.parents[1]
 
-# In the checkout: what a person uses.
+# In the checkout, for users.
 DOT_CLUSTER = CHECKOUT / ".cluster"
 KUBECONFIG = DOT_CLUSTER / "kubeconfig"
 LINKS = DOT_CLUSTER / "bin"
 
-# On the machine: found by the next run, from whichever checkout it starts.
+# On the machine, so that the next run finds it, from whichever checkout.
 RECORD = Path("/run/elasticjob-cluster.json")
 CGROUP = "elasticjob-cluster"
 NAMESPACE_PREFIX = "elasticjob-"
@@ -80,5 +80,5 @@ def node_address(name: str) -> NodeAddress:
     """`node-3` -> its addresses. Raises ValueError for a name that is not one of ours."""
     prefix, _, number = name.partition("-")
     if prefix != "node" or not number.isdigit() or not 1 <= int(number) <= MAX_NODES:
-        raise ValueError(f"{name!r} is not a node of the test cluster: nodes are called node-1, node-2, ...")
+        raise ValueError(f"{name!r} is not a node of the test cluster: its nodes are node-1, node-2, ...")
     return NodeAddress(int(number))

@@ -35,7 +35,7 @@ _NOT_FOR_IMPORTS = [
 
 
 def template_folder() -> Path:
-    """Beside the programs, because its format is theirs."""
+    """Next to the programs, because its format depends on their versions."""
     return programs_folder().parent / "template"
 
 
@@ -49,7 +49,7 @@ def loaded_images(containerd_folder: Path) -> dict[str, Any]:
 
 
 def import_into_template(archives: Sequence[Path], steps: Steps) -> None:
-    """Imports what is not in the template yet. What a killed import leaves there is finished by the next one."""
+    """Imports what is not in the template yet. A killed import is completed by the next one."""
     known = {name: record["digest"] for name, record in loaded_images(template_folder()).items()}
     images = {archive: read_archive(archive) for archive in archives}
     missing = {archive: image for archive, image in images.items() if known.get(image.name) != image.digest}

@@ -48,6 +48,6 @@ def cluster_driver(environment: Mapping[str, str] = os.environ) -> ClusterDriver
 
         return CurrentCluster(environment)
     raise DriverError(
-        f"CLUSTER={name}: must be own (made here, needs root), kind (needs docker and kind) or current (your "
+        f"CLUSTER={name}: must be own (created here, needs root), kind (needs docker and kind) or current (your "
         "kubeconfig)"
     )

@@ -15,14 +15,14 @@ from hack.images.recipe import ROOT, reference
 from hack.steps import StepError, Steps, run_logged
 
 HOW = """\
-CLUSTER=current: say how images get to the cluster.
-Either a command that loads an archive, with {image} and {archive} in it:
+CLUSTER=current: set one of the following, so that the cluster gets the images.
+Either a command that loads an archive, with the placeholders {image} and {archive}:
     IMAGE_LOAD='kind load image-archive {archive}'        IMAGE_LOAD='minikube image load {archive}'
-or a registry that it pulls from, to which the images are pushed:
+or a registry to which the images are pushed, and from which the cluster pulls them:
     IMAGE_REGISTRY=registry.example/team
-(IMAGE_LOAD=true where they are there already.)
-ETCD_IMAGE names the image of etcd where the cluster cannot pull the chart's.
-CHECKPOINT_CLAIM names a ReadWriteMany claim for checkpoints; without it each worker keeps its own."""
+If the cluster already has the images, set IMAGE_LOAD=true.
+ETCD_IMAGE sets the image of etcd if the cluster cannot pull the chart's default.
+CHECKPOINT_CLAIM names a ReadWriteMany claim for checkpoints; without it, each worker pod keeps its own."""
 
 
 def load_command(template: str, image: str, archive: Path) -> list[str]:
@@ -43,7 +43,9 @@ class CurrentCluster:
 
     name = "current"
     power = None
-    no_power = "power over nodes needs the cluster of hack/cluster (CLUSTER=own); this one is not ours to switch off"
+    no_power = (
+        "controlling nodes requires the test cluster (CLUSTER=own): the nodes of an existing cluster are left alone"
+    )
     shared_directory = None
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -53,7 +55,7 @@ class CurrentCluster:
         self.etcd_image = environment.get("ETCD_IMAGE", "").strip() or None
         self.pull_policy = "Always" if self._registry else "IfNotPresent"
         claim = environment.get("CHECKPOINT_CLAIM", "").strip()
-        # Without a volume that all nodes share, each worker keeps its checkpoints to itself: enough while rank 0 stays.
+        # Without a shared volume, each worker pod has its own checkpoints: enough while rank 0's pod stays.
         self.checkpoint_volume: dict[str, Any] = (
             {"persistentVolumeClaim": {"claimName": claim}} if claim else {"emptyDir": {}}
         )

@@ -15,7 +15,7 @@ CHART = ROOT / "charts" / "elasticjob"
 
 
 def chart_values(driver: ClusterDriver, images: Mapping[str, Path]) -> dict[str, str]:
-    """The chart's values for this cluster: our images as the cluster knows them, and the etcd it has."""
+    """The chart's values for this cluster: the images' names there."""
     repository, _, tag = driver.image("operator").rpartition(":")
     values = {"image.repository": repository, "image.tag": tag, "image.pullPolicy": driver.pull_policy}
     repository, _, tag = driver.image("runtime").rpartition(":")
@@ -23,7 +23,7 @@ def chart_values(driver: ClusterDriver, images: Mapping[str, Path]) -> dict[str,
     if driver.etcd_image:
         values["etcdImage"] = driver.etcd_image
     if "operator" in images:
-        # The tag stays the same from build to build: this is what makes a new image start a new pod.
+        # The tag is the same for every build, so this annotation makes a new image start a new pod.
         values["podAnnotations.elasticjob\\.dev/image"] = _digest(images["operator"])
     return values
 
@@ -52,12 +52,11 @@ def install_chart(driver: ClusterDriver, images: Mapping[str, Path], extra: Mapp
 
 
 def uninstall_chart(driver: ClusterDriver) -> None:
-    """Removes the release and its namespace; no error where there is none. The CRD, and with it every job, stays as
-    Helm leaves it."""
+    """Removes the release and its namespace, if they exist. The CRD, and with it every job, stays."""
     driver.helm.run("uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found", "--wait")
     driver.kubectl.delete("namespace", NAMESPACE, timeout=120)
 
 
 def _digest(archive: Path) -> str:
-    """Short name of an archive's content: its folder in the cache is named by what it was built from."""
+    """A short digest of an archive's content: the name of its folder in the cache."""
     return hashlib.sha256(str(archive.resolve()).encode()).hexdigest()[:16]

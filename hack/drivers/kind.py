@@ -1,4 +1,4 @@
-"""A kind cluster, where docker and kind are present."""
+"""A kind cluster; needs docker and kind."""
 
 from __future__ import annotations
 
@@ -38,10 +38,7 @@ class KindCluster:
     etcd_image = None
     pull_policy = "IfNotPresent"
     power = None
-    no_power = (
-        "power over nodes needs the cluster of hack/cluster (CLUSTER=own); kind's nodes are containers that "
-        "kind looks after"
-    )
+    no_power = "controlling nodes requires the test cluster (CLUSTER=own): kind manages its nodes, which are containers"
     shared_directory = SHARED
     checkpoint_volume = None
 
@@ -64,7 +61,7 @@ class KindCluster:
             return
         shared = self._folder / "shared"
         shared.mkdir(parents=True, exist_ok=True)
-        shared.chmod(0o777)  # worker pods write as a user of their own
+        shared.chmod(0o777)  # worker pods write as another user
         config = self._folder / "config.json"
         config.write_text(kind_config(self._nodes, shared, os.environ.get("KIND_NODE_IMAGE", "")), encoding="utf-8")
         with (

@@ -13,7 +13,7 @@ from typing import Any
 from hack.images.recipe import ROOT
 
 LINKS = ROOT / ".cluster" / "bin"
-"""Where the own cluster links its programs."""
+"""Folder in which the test cluster links its programs."""
 
 
 class KubeError(RuntimeError):
@@ -21,7 +21,7 @@ class KubeError(RuntimeError):
 
 
 def find_program(name: str) -> str:
-    """The own cluster's program where it is built, else the one on PATH. Raises KubeError where there is neither."""
+    """The test cluster's program if it is built, otherwise the one on PATH. Raises KubeError if there is neither."""
     found = shutil.which(name, path=f"{LINKS}{os.pathsep}{os.environ.get('PATH', '')}")
     if not found:
         raise KubeError(f"{name} is not on PATH: install it, or build it with `python -m hack.cluster build`")
@@ -49,7 +49,7 @@ class Kubectl:
         return self.run("apply", "--namespace", namespace, "--filename", "-", stdin=manifest)
 
     def delete(self, kind: str, name: str, namespace: str = "default", wait: bool = True, timeout: float = 60) -> str:
-        """Deletes one object; no error where it is gone already. `wait`: returns when it is gone."""
+        """Deletes one object, if it exists. `wait`: returns when it is gone."""
         words = ["delete", kind, name, "--namespace", namespace, "--ignore-not-found", f"--wait={str(wait).lower()}"]
         return self.run(*words, timeout=timeout)
 
@@ -60,7 +60,7 @@ class Kubectl:
         return parsed
 
     def items(self, kind: str, namespace: str = "default", selector: str = "") -> list[dict[str, Any]]:
-        """All objects of a kind, or those that the label selector finds."""
+        """All objects of a kind, or those that match the label selector."""
         found: list[dict[str, Any]] = self.get(kind, "", namespace, selector)["items"]
         return found
 

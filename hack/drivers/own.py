@@ -1,5 +1,5 @@
-"""The cluster of hack/cluster: real kubelets in network namespaces of this machine. Needs root; gives power over
-nodes."""
+"""The test cluster of hack/cluster: real kubelets in network namespaces of this machine. Needs root; can switch nodes
+off."""
 
 from __future__ import annotations
 

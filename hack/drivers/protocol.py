@@ -1,4 +1,4 @@
-"""The interface that end-to-end tests and the demo use, implemented for each kind of cluster."""
+"""The interface of a cluster for end-to-end tests and the demo."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hack.images.recipe import reference
 
 
 class DriverError(RuntimeError):
-    """This cluster cannot be brought up or used; the message says what to do."""
+    """This cluster cannot be started or used; the message says what to do."""
 
 
 class NodePower(Protocol):
-    """Power over nodes, to test what happens when they fail. Nodes are given by their Kubernetes names."""
+    """Controls nodes, to test what happens when they fail. Nodes are given by their Kubernetes names."""
 
     def power_off(self, node: str) -> None:
         """At once and silently, as when the plug is pulled."""
@@ -41,7 +41,8 @@ class NodePower(Protocol):
 
 
 class ClusterDriver(Protocol):
-    """A cluster: brought up, given images, and used by kubectl. Long operations show their steps (hack/steps.py)."""
+    """A cluster that can be started, given images, and used with kubectl. Long operations show their steps
+    (hack/steps.py)."""
 
     @property
     def name(self) -> str:
@@ -59,7 +60,7 @@ class ClusterDriver(Protocol):
 
     @property
     def pull_policy(self) -> str:
-        """imagePullPolicy that works with how images get there."""
+        """imagePullPolicy that fits how images get to the cluster."""
 
     @property
     def power(self) -> NodePower | None: ...
@@ -79,11 +80,11 @@ class ClusterDriver(Protocol):
         theirs works."""
 
     def up(self) -> None:
-        """Starts the cluster. Needs no image, so it can run beside the image build. Does nothing if it is up.
+        """Starts the cluster. Needs no images, so it can run during the image build. Does nothing if the cluster is up.
         Raises DriverError."""
 
     def load_images(self, images: Mapping[str, Path]) -> None:
-        """Puts images (name -> archive) on the cluster that is up. Raises DriverError."""
+        """Loads images (name -> archive) into the running cluster. Raises DriverError."""
 
     def down(self) -> None:
         """Removes everything that `up` created; nothing on an existing cluster."""
@@ -93,8 +94,7 @@ class ClusterDriver(Protocol):
 
 
 def adapt(manifest: str, driver: ClusterDriver) -> str:
-    """Manifests of ElasticJobs (YAML) as this cluster can run them: our images as it names them, its volume for
-    checkpoints."""
+    """Adapts manifests of ElasticJobs (YAML) to this cluster: its names of our images, and its checkpoint volume."""
     for name in ("operator", "runtime", "trainer"):
         manifest = manifest.replace(reference(name), driver.image(name))
     if driver.checkpoint_volume is None:

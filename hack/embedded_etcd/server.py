@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _BODY_LIMIT = 4 << 20
 _GONE_CHECK = 5.0
-"""Seconds without news after which a watch checks that its client is still connected."""
+"""Seconds without changes after which a watch checks that its client is still connected."""
 
 
 class EmbeddedServer:
@@ -200,8 +200,8 @@ def main() -> None:
     """`python -m hack.embedded_etcd.server`: serves until Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(
         prog="python -m hack.embedded_etcd.server",
-        description="An etcd for trying things out: in memory, without users or TLS. Whoever reaches it may read and "
-        "write.",
+        description="An etcd for trying things out: in memory, without users or TLS. Anyone who can reach it can read "
+        "and write.",
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--port", type=int, default=2379, help="0: any free one (default: 2379)")

@@ -3,8 +3,8 @@
     from hack.images import build
     archives = build(["operator", "trainer"])      # {"operator": Path(".../operator.tar"), ...}
 
-Archives lie in the cache outside the checkout, by a key of everything that goes in: what is unchanged is not built
-again.
+Archives are in the cache outside the checkout, keyed by everything that goes into them, so that what is unchanged is
+not built again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FOLDER = CACHE / "images"
 NAMES = tuple(INPUTS)
 
 _SECONDS = {"operator": 40.0, "runtime": 20.0, "trainer": 120.0}
-"""How long each took on 2 cores from nothing, the others beside it."""
+"""How long each took on 2 cores with an empty cache, built concurrently."""
 _WHY = {
-    "operator": "kopf and what it needs, and our operator",
-    "runtime": "the launcher alone, to be put into any image",
-    "trainer": "CPU torch with gloo, the launcher and the examples",
+    "operator": "kopf, its dependencies and the operator",
+    "runtime": "the runtime alone, to be copied into any image",
+    "trainer": "CPU torch with gloo, the runtime and the examples",
 }
 
 
@@ -52,10 +52,10 @@ class Builder(Protocol):
 
 
 def builder(environment: Mapping[str, str] = os.environ) -> Builder:
-    """What builds here: buildah for the own cluster (it needs no registry), Docker for others where its engine runs,
-    and without root.
+    """The builder to use: buildah for the test cluster, because it needs no registry; Docker for other clusters if its
+    engine runs, and without root.
 
-    `IMAGE_BUILDER=buildah|docker` decides otherwise. Raises StepError for another word.
+    `IMAGE_BUILDER=buildah|docker` overrides this. Raises StepError for any other value.
     """
     wanted = environment.get("IMAGE_BUILDER", "")
     if wanted not in {"", "buildah", "docker"}:
@@ -73,7 +73,7 @@ def build(names: Sequence[str] = NAMES, steps: Steps | None = None, using: Build
     """
     unknown = [name for name in names if name not in INPUTS]
     if unknown:
-        raise KeyError(f"no image {', '.join(unknown)}: there are {', '.join(NAMES)}")
+        raise KeyError(f"unknown image {', '.join(unknown)}: must be one of {', '.join(NAMES)}")
     if steps is None:
         with Steps() as own:
             return build(names, own, using)
@@ -110,7 +110,7 @@ def _build_one(context: Context, archive: Path, using: Builder, base_image: str,
 
 
 def _remove_older(name: str, keep: int) -> None:
-    """Keeps the newest archives of one image: each is as big as the image."""
+    """Keeps only the newest archives of one image: each is as large as the image."""
     archives = sorted(FOLDER.glob(f"*/{name}.tar"), key=lambda path: path.stat().st_mtime, reverse=True)
     for archive in archives[keep:]:
         archive.unlink(missing_ok=True)
@@ -120,7 +120,7 @@ def _remove_older(name: str, keep: int) -> None:
 
 @contextlib.contextmanager
 def _only_one(steps: Steps) -> Iterator[None]:
-    """One build at a time on this machine: the second finds the first one's layers instead of making them beside it."""
+    """One build at a time on this machine: the second one reuses the first one's layers."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
         try:

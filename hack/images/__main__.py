@@ -21,7 +21,7 @@ def main() -> int:
     arguments = parser.parse_args()
     unknown = [name for name in getattr(arguments, "names", []) if name not in NAMES]
     if unknown:
-        parser.error(f"no image {', '.join(unknown)}: there are {', '.join(NAMES)}")
+        parser.error(f"unknown image {', '.join(unknown)}: must be one of {', '.join(NAMES)}")
     try:
         if arguments.command == "clean":
             clean()

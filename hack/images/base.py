@@ -19,7 +19,7 @@ set -eu
 suite=$1 folder=$2 mirror=$3 archive=$4
 debootstrap --variant=minbase "$suite" "$folder/root" "$mirror"
 cd "$folder/root"
-# As in the published slim images: no documentation, no translations. And nothing of this machine.
+# As in the published slim images: no documentation, no translations. And nothing specific to this machine.
 cat > etc/dpkg/dpkg.cfg.d/slim <<X
 path-exclude=/usr/share/doc/*
 path-include=/usr/share/doc/*/copyright
@@ -43,7 +43,7 @@ STEPS_AWAY = ("Retrieving", "Validating", "Extracting", "Unpacking", "Configurin
 
 
 def base_key() -> str:
-    """Changes when the way the base is made does. The packages have the versions of the day it is built."""
+    """A key that changes with the build script. Packages have the versions of the day on which it is built."""
     return hashlib.sha256(f"{SUITE}\0{EPOCH}\0{_SCRIPT}".encode()).hexdigest()[:16]
 
 

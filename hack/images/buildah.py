@@ -16,11 +16,10 @@ from hack.steps import Step, StepError, Steps, run_logged
 
 SHARED_STAGE = "build"
 KEPT_STAGES = {"operator": ("operator-dependencies",), "runtime": (), "trainer": ("torch", "digits")}
-"""Stages of the Dockerfile that take long and seldom change. They get names, and so outlive the tidying after each
-build."""
+"""Stages of the Dockerfile that take long and seldom change. They are named, so that `tidy` keeps them."""
 
 PACKAGES = {"buildah": "buildah", "debootstrap": "debootstrap"}
-"""Program -> the Debian package that has it."""
+"""Program -> the Debian package that contains it."""
 
 
 class Buildah:
@@ -42,7 +41,7 @@ class Buildah:
         self._shared = threading.Lock()
 
     def prepare(self, steps: Steps) -> str:
-        """Makes the base image (or takes the one that `BASE_IMAGE` names) and returns what it is made from, for the
+        """Builds the base image (or uses the one that `BASE_IMAGE` names) and returns what it is built from, for the
         images' keys.
 
         Raises StepError, MirrorError.
@@ -94,7 +93,7 @@ class Buildah:
             ]
             run_logged(command, log, lambda line: _show(step, line))
 
-        with self._shared:  # the images built beside this one find it done
+        with self._shared:  # images built at the same time find it done
             build(SHARED_STAGE, _stage_reference(SHARED_STAGE))
         for stage in KEPT_STAGES[context.name]:
             build(stage, _stage_reference(stage))
@@ -141,8 +140,7 @@ def _stage_reference(stage: str) -> str:
 
 
 def install_missing(steps: Steps) -> None:
-    """Installs buildah and debootstrap from Debian where they are missing. Raises StepError if that
-    fails."""
+    """Installs buildah and debootstrap from Debian if they are missing. Raises StepError if that fails."""
     if missing := [package for program, package in PACKAGES.items() if not shutil.which(program)]:
         debian.install(missing, steps, "to build images without Docker")
 
@@ -156,8 +154,8 @@ def _show(step: Step, line: str) -> None:
 
 
 def _driver(folder: Path) -> str:
-    """overlay, or vfs (slower, bigger) where the cache's file system is itself an overlay. Remembered, because a store
-    has one driver."""
+    """overlay, or vfs (slower, bigger) if the cache's file system is itself an overlay. Cached, because a store has one
+    driver."""
     mark = folder / "driver"
     if not mark.exists():
         folder.mkdir(parents=True, exist_ok=True)

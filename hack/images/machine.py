@@ -1,5 +1,5 @@
 """How this machine reaches its packages: Debian mirror, pip index, certificates. Read from its own settings, used while
-an image is built (mounted read-only), and never part of an image or of the checkout."""
+images are built (mounted read-only), and never part of an image or of the checkout."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ def _stanza(uri: str, suites: str) -> str:
 
 
 def parse_sources(text: str, deb822: bool) -> list[Source]:
-    """Reads an apt sources file: deb822 (`.sources`) or one source per line (`.list`). What is not a binary source is
-    left out."""
+    """Reads an apt sources file: deb822 (`.sources`) or one source per line (`.list`). Ignores source packages."""
     return list(_deb822(text) if deb822 else _one_line(text))
 
 
@@ -119,8 +118,8 @@ def certificates(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def parse_pip_config(listing: str) -> dict[str, str]:
-    """The options that reach an index, from `pip config list` (`global.index-url='...'`, `:env:.timeout='...'`); the
-    later one wins."""
+    """The options for reaching an index, from `pip config list` (`global.index-url='...'`, `:env:.timeout='...'`); the
+    last one wins."""
     options: dict[str, str] = {}
     for line in listing.splitlines():
         match = re.match(r"(?:global|install|download|:env:)\.([a-z-]+)='(.*)'$", line)
@@ -148,7 +147,7 @@ def apt_conf(dump: str, certificate: str | None) -> str:
 
 
 def output_of(*argv: str) -> str:
-    """A program's output; empty where it is missing or fails: what it would say is optional here."""
+    """A program's output, which is optional: empty if the program is missing or fails."""
     try:
         return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
     except FileNotFoundError:
@@ -159,7 +158,7 @@ def write_build_settings(folder: Path, suite: str) -> list[tuple[Path, str]]:
     """Writes what a build needs to reach its packages, and returns (folder here, folder inside the build) to mount
     read-only.
 
-    The folders inside are there in every Debian, so a build leaves no trace of them. Raises MirrorError.
+    The mount points exist in every Debian, so a build leaves no trace of them. Raises MirrorError.
     """
     inside = "/mnt"
     bundle = certificates()

@@ -1,4 +1,4 @@
-"""What goes into each image, and the key that changes when any of it does."""
+"""The inputs of each image, and a key that changes with them."""
 
 from __future__ import annotations
 

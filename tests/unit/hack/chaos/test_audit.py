@@ -134,8 +134,8 @@ def test_an_older_group_that_commits_beside_a_newer_one_is_found_within_the_grac
 @pytest.mark.parametrize(
     ("samples", "complaint"),
     [
-        ({6: (0, 1)}, "2 samples came twice"),
-        ({3: (4,)}, "1 samples were left out"),
+        ({6: (0, 1)}, "2 samples were repeated"),
+        ({3: (4,)}, "1 samples are missing"),
     ],
 )
 def test_samples_that_come_twice_or_never_are_found(samples: dict[int, tuple[int, ...]], complaint: str) -> None:

@@ -48,7 +48,7 @@ def test_every_node_has_addresses_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["node-0", "node-51", "node-x", "cp", ""])
 def test_a_name_that_is_no_node_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="nodes are called node-1"):
+    with pytest.raises(ValueError, match="its nodes are node-1"):
         node_address(name)
 
 
@@ -77,9 +77,9 @@ def test_a_docker_archive_is_read_as_docker_and_buildah_write_it(tmp_path: Path)
         ),
         (
             {"manifest.json": json.dumps([{"Config": "a.json", "RepoTags": ["latest"]}])},
-            "calls its image 'latest'; the full name",
+            "names its image 'latest'; the full name",
         ),
-        ({"index.json": json.dumps({"manifests": [{"digest": "sha256:a"}]})}, "calls its image ''; the full name"),
+        ({"index.json": json.dumps({"manifests": [{"digest": "sha256:a"}]})}, "names its image ''; the full name"),
     ],
 )
 def test_an_archive_that_cannot_be_loaded_says_why(tmp_path: Path, files: dict[str, str], message: str) -> None:
