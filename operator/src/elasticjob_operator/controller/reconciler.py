@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import datetime
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from elasticjob_runtime.etcd import StoreError
 
@@ -173,7 +173,7 @@ class Reconciler:
         next reconciliation writes the rest."""
         left, failed = iter(actions), False
 
-        async def write_next() -> None:
+        async def write_rest() -> None:
             nonlocal failed
             for action in left:
                 try:
@@ -184,7 +184,7 @@ class Reconciler:
                 if failed:
                     return
 
-        await asyncio.gather(*(write_next() for _ in range(min(ETCD_WRITES, len(actions)))))
+        await asyncio.gather(*(write_rest() for _ in range(min(ETCD_WRITES, len(actions)))))
 
     def _requeue_at(self, key: NamespacedName, when: datetime.datetime, now: datetime.datetime) -> None:
         delay = (when - now).total_seconds()
