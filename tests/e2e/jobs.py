@@ -16,8 +16,16 @@ from hack.support import eventually
 
 MANIFEST = ROOT / "examples" / "digits" / "elasticjob.yaml"
 
-ARGUMENTS = ("--steps=20000", "--step-seconds=0.05", "--checkpoint-every=5")
+ARGUMENTS = ("--steps=20000", "--step-seconds=0.1", "--checkpoint-every=5", "--print-every=5")
 """Arguments of the script: it trains for longer than any test."""
+
+COUNTING = (
+    "sh",
+    "-c",
+    'printf %s "$0" > /tmp/counting.py && exec elasticrun --start-method=spawn /tmp/counting.py',
+    (ROOT / "tests" / "e2e" / "counting.py").read_text(encoding="utf-8"),
+)
+"""A command that trains for longer than any test, without the seconds that torch takes to start."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,8 @@ from hack.chaos.faults import FAULTS
 from hack.chaos.run import Stage, run_fault
 from hack.drivers import ClusterDriver, NodePower
 
+pytestmark = pytest.mark.alone
+
 SMOKE = [fault for fault in FAULTS if fault.smoke]
 
 

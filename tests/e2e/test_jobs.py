@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
-from hack.drivers import ClusterDriver, NodePower
+from hack.drivers import ClusterDriver
 from hack.support import eventually
 from tests.e2e.jobs import ARGUMENTS, Job
 
@@ -67,29 +65,6 @@ def test_scaling_keeps_progress_and_the_remaining_pods(new_job: NewJob) -> None:
     assert steps == sorted(set(steps))  # with a checkpoint of each step, none is done twice
 
 
-def test_training_continues_while_the_operator_is_down(cluster: ClusterDriver, new_job: NewJob) -> None:
-    """A pod that is lost meanwhile is replaced when the operator is back."""
-    job = new_job("orphan", replicas=2)
-    job.trains(2)
-    cluster.kubectl.run("scale", "deployment/elasticjob", "--replicas=0", "--namespace", "elasticjob-system")
-    try:
-        gone = "app.kubernetes.io/name=elasticjob"
-        eventually(
-            lambda: not cluster.kubectl.items("pods", "elasticjob-system", gone), 60, 0.5, "the operator is gone"
-        )
-        victim = sorted(pod["metadata"]["name"] for pod in job.pods)[0]
-        cluster.kubectl.delete("pod", victim, wait=True)
-        survivor = next(pod["metadata"]["name"] for pod in job.pods)
-        lines = len(cluster.kubectl.logs(survivor).splitlines())
-        eventually(
-            lambda: len(cluster.kubectl.logs(survivor).splitlines()) > lines + 3, 60, 0.5, "the other worker continues"
-        )
-    finally:
-        cluster.kubectl.run("scale", "deployment/elasticjob", "--replicas=1", "--namespace", "elasticjob-system")
-    job.trains(2)
-    assert job.restarts == 0
-
-
 def test_a_python_error_is_shown_in_status_events_and_pod(cluster: ClusterDriver, new_job: NewJob) -> None:
     """Complaint: the traceback is in some pod's log, if that pod still exists."""
     script = (
@@ -128,38 +103,3 @@ def test_workers_wait_for_an_unreachable_external_etcd(new_job: NewJob) -> None:
     )
     for pod in running:
         assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
-
-
-def node_of(cluster: ClusterDriver, pod: str) -> str:
-    return str(cluster.kubectl.get("pod", pod)["spec"]["nodeName"])
-
-
-def spare_node(cluster: ClusterDriver, job: Job) -> str:
-    """A node with a worker of the job, but neither the operator nor the job's etcd nor DNS."""
-    pods = [pod for space in ("elasticjob-system", "kube-system") for pod in cluster.kubectl.items("pods", space)]
-    pods += [pod for pod in cluster.kubectl.items("pods") if "-etcd-" in pod["metadata"]["name"]]
-    busy = {pod["spec"].get("nodeName") for pod in pods}
-    free = [node_of(cluster, pod["metadata"]["name"]) for pod in job.pods if pod["spec"].get("nodeName") not in busy]
-    if not free:
-        pytest.skip("every node with a worker has the operator, DNS or the job's etcd on it")
-    return free[0]
-
-
-@pytest.mark.parametrize("trouble", ["power_off", "freeze", "partition"])
-def test_workers_on_a_silent_node_are_replaced(
-    cluster: ClusterDriver, power: NodePower, new_job: NewJob, trouble: str
-) -> None:
-    """Complaints: pytorch#111646 (survivors hang 30 minutes), kubeflow/trainer#2072 (Terminating forever, Restarting
-    forever)."""
-    job = new_job(f"node-{trouble.replace('_', '-')}", replicas=4, least=1)
-    job.trains(4)
-    before = job.step
-    node = spare_node(cluster, job)
-    getattr(power, trouble)(node)
-    try:
-        eventually(lambda: 0 < job.status.get("worldSize", 4) < 4, 60, 0.2, "the other workers continue")
-        job.trains(4)  # replaced on the other nodes
-        assert job.step >= before - 10
-        assert job.restarts == 0
-    finally:
-        {"power_off": power.power_on, "freeze": power.thaw, "partition": power.heal}[trouble](node)

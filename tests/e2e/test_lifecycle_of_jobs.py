@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from hack.drivers import ClusterDriver
 from hack.support import eventually
-from tests.e2e.jobs import Job
+from tests.e2e.jobs import COUNTING, Job
 
 NewJob = Callable[..., Job]
 
 
 def test_a_suspended_job_frees_its_pods_and_resumes_from_its_checkpoint(new_job: NewJob) -> None:
     """Kueue relies on both: a suspended job holds no resources, and a resumed one continues from its checkpoint."""
-    job = new_job("rests", replicas=2, least=2)
+    job = new_job("rests", replicas=2, least=2, command=COUNTING)
     job.trains(2)
     uids = {pod["metadata"]["uid"] for pod in job.pods}
     before = job.step
@@ -28,7 +28,13 @@ def test_a_suspended_job_frees_its_pods_and_resumes_from_its_checkpoint(new_job:
 
 
 def test_a_job_past_its_deadline_fails_and_is_deleted_after_its_ttl(cluster: ClusterDriver, new_job: NewJob) -> None:
-    job = new_job("late", replicas=1, least=1, lifecycle={"activeDeadlineSeconds": 20, "ttlSecondsAfterFinished": 15})
+    job = new_job(
+        "late",
+        replicas=1,
+        least=1,
+        command=COUNTING,
+        lifecycle={"activeDeadlineSeconds": 10, "ttlSecondsAfterFinished": 5},
+    )
     cluster.kubectl.wait("elasticjob/late", "condition=Failed", timeout=120)
     assert job.condition("Failed")["reason"] == "DeadlineExceeded"
     eventually(lambda: not job.exists, 90, 0.5, "the job is deleted")

@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import yaml
+from elasticjob_runtime.contract import LEASE_TTL, PARTITION_GRACE
 
 from hack.drivers import ClusterDriver
 from hack.support import eventually
-from tests.e2e.jobs import Job
+from tests.e2e.jobs import COUNTING, Job
 
 NewJob = Callable[..., Job]
+
+OUTAGE = PARTITION_GRACE + LEASE_TTL
+"""Seconds: longer than every lease and grace period."""
 
 
 def workers_started(cluster: ClusterDriver, job: Job) -> int:
@@ -30,7 +34,7 @@ def steps_on(job: Job, seconds_at_most: float = 60) -> None:
 
 def test_training_survives_the_loss_of_the_jobs_etcd(cluster: ClusterDriver, new_job: NewJob) -> None:
     """The new etcd starts empty: the agents register again, and no worker process restarts."""
-    job = new_job("etcd-lost", replicas=2)
+    job = new_job("etcd-lost", replicas=2, command=COUNTING)
     job.trains(2)
     round_number, started = job.status["round"], workers_started(cluster, job)
     cluster.kubectl.delete("pod", "etcd-lost-etcd-0", wait=True)
@@ -86,14 +90,15 @@ def outside_etcd(cluster: ClusterDriver) -> Iterator[Callable[[], None]]:
     cluster.kubectl.delete("service", "outside-etcd")
 
 
-def test_training_survives_a_minute_without_etcd(
+@pytest.mark.alone  # neighbours whose heartbeats are late for seconds would look cut off
+def test_training_survives_a_long_etcd_outage(
     cluster: ClusterDriver, new_job: NewJob, outside_etcd: Callable[[], None]
 ) -> None:
-    job = new_job("etcd-away", replicas=2, endpoint="outside-etcd.default.svc:2379")
+    job = new_job("etcd-away", replicas=2, endpoint="outside-etcd.default.svc:2379", command=COUNTING)
     job.trains(2)
     started = workers_started(cluster, job)
     cluster.kubectl.delete("pod", "outside-etcd", wait=True)
-    time.sleep(60)  # the outage itself: longer than every lease and grace period
+    time.sleep(OUTAGE)
     steps_on(job)
     assert job.condition("RendezvousReady")["status"] == "False"
     outside_etcd()
@@ -105,24 +110,13 @@ def test_training_survives_a_minute_without_etcd(
 
 def test_a_job_that_loses_all_pods_resumes_from_its_checkpoint(cluster: ClusterDriver, new_job: NewJob) -> None:
     """Complaint: no worker is left, and progress is reset."""
-    job = new_job("all-gone", replicas=2)
+    job = new_job("all-gone", replicas=2, command=COUNTING)
     before = job.trains(2)
     uids = {pod["metadata"]["uid"] for pod in job.pods}
     cluster.kubectl.run("delete", "pods", "--selector", job.selector, "--wait=false")
     eventually(
         lambda: not uids & {pod["metadata"]["uid"] for pod in job.pods} and len(job.pods) == 2, 60, 0.5, "two new pods"
     )
-    job.trains(2)
-    assert job.step >= before - 10
-    assert job.restarts == 0
-
-
-def test_a_job_below_its_minimum_waits_and_resumes(cluster: ClusterDriver, new_job: NewJob) -> None:
-    """It needs both of its two workers."""
-    job = new_job("fixed", replicas=2, least=2, most=2)
-    before = job.trains(2)
-    victim = sorted(pod["metadata"]["name"] for pod in job.pods)[1]
-    cluster.kubectl.delete("pod", victim, wait=True)
     job.trains(2)
     assert job.step >= before - 10
     assert job.restarts == 0

@@ -18,7 +18,7 @@ from tests.e2e.jobs import Job
 NewJob = Callable[..., Job]
 
 SCRIPT = "/workspace/examples/digits/train.py"
-ARGUMENTS = ("--steps=20000", "--step-seconds=0.05", "--checkpoint-every=5", "--print-every=5")
+ARGUMENTS = ("--steps=20000", "--step-seconds=0.1", "--checkpoint-every=5", "--print-every=5")
 
 
 def with_the_images_torch(manifest: dict[str, Any]) -> None:
