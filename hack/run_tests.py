@@ -28,8 +28,10 @@ class Stage:
 STAGES = (
     Stage("unit", ("-n", "2", "tests/unit")),
     Stage("contract", ("-n", "2", "--dist", "loadfile", "tests/contract")),
-    Stage("integration", ("-n", "2", "--dist", "loadfile", "tests/integration")),
-    Stage("end-to-end", ("tests/e2e",), needs_nodes=True),
+    # Most of these wait for other processes: three of them keep two cores busy. A file may be split.
+    Stage("integration", ("-n", "3", "--dist", "worksteal", "tests/integration")),
+    Stage("end-to-end", ("-n", "3", "--dist", "loadfile", "-m", "not alone", "tests/e2e"), needs_nodes=True),
+    Stage("end-to-end, alone", ("-m", "alone", "tests/e2e"), needs_nodes=True),
 )
 
 

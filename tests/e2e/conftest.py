@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -20,12 +21,28 @@ LOGS = ROOT / ".cluster" / "e2e"
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[ClusterDriver]:
-    """Started once, with images and chart. Removed at the end if it was created here."""
+    """Started once, with images and chart, and removed at the end. Processes of pytest-xdist share one, and keep it."""
     driver = cluster_driver()
-    set_up(driver)
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
+    if run:
+        set_up_once(driver, run)
+    else:
+        set_up(driver)
     yield driver
-    if not os.environ.get("KEEP_CLUSTER"):  # keep it while you work on one test
+    if not run and not os.environ.get("KEEP_CLUSTER"):  # keep it while you work on one test
         driver.down()
+
+
+def set_up_once(driver: ClusterDriver, run: str) -> None:
+    """The first process of this test run sets the cluster up; the others wait for it."""
+    LOGS.parent.mkdir(exist_ok=True)
+    with (LOGS.parent / "e2e-run").open("a+", encoding="utf-8") as ready:
+        fcntl.flock(ready, fcntl.LOCK_EX)
+        ready.seek(0)
+        if ready.read() != run:
+            set_up(driver)
+            ready.truncate(0)
+            ready.write(run)
 
 
 @pytest.fixture
@@ -72,9 +89,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """End-to-end tests take minutes, not seconds."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """End-to-end tests take minutes, not seconds. Those marked `alone` never run side by side."""
     here = Path(__file__).parent
+    side_by_side = hasattr(config, "workerinput")
     for item in items:
-        if here in item.path.parents and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(420))
+        if here not in item.path.parents:
+            continue
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(420, func_only=True))  # the first one waits for the images
+        if side_by_side and item.get_closest_marker("alone"):
+            item.add_marker(pytest.mark.skip(reason="never beside other tests: run it without -n"))

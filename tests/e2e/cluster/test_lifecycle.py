@@ -18,7 +18,11 @@ from hack import cluster
 from hack.cluster.settings import CHECKOUT
 from tests.e2e.cluster.support import ETCD_SERVER, assert_nothing_remains, make_pod, remains, wait_for_phase
 
-pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="nodes need root")]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="nodes need root"),
+]
 
 
 @pytest.fixture(scope="module")

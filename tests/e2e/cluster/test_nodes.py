@@ -15,7 +15,11 @@ from hack.cluster.programs import program
 from hack.support import eventually
 from tests.e2e.cluster.support import ETCD_SERVER, make_pod, make_service, node_status, pod_status, wait_for_phase
 
-pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="nodes need root")]
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="nodes need root"),
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
