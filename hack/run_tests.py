@@ -27,7 +27,7 @@ class Stage:
 
 STAGES = (
     Stage("unit", ("-n", "2", "tests/unit")),
-    Stage("contract", ("-n", "2", "--dist", "loadfile", "tests/contract")),
+    Stage("contract", ("-n", "4", "--dist", "worksteal", "tests/contract")),
     # Most of these wait for other processes: three of them keep two cores busy. A file may be split.
     Stage("integration", ("-n", "3", "--dist", "worksteal", "tests/integration")),
     Stage("end-to-end", ("-n", "3", "--dist", "loadfile", "-m", "not alone", "tests/e2e"), needs_nodes=True),
