@@ -60,21 +60,21 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [elasticjob.dev]
   resources: [elasticjobs/status]
   verbs: [patch]
-# Where OwnerReferencesPermissionEnforcement is on (OpenShift), it takes this to make a job the owner of its pods.
+# Required for owner references to a job where OwnerReferencesPermissionEnforcement is on (OpenShift).
 - apiGroups: [elasticjob.dev]
   resources: [elasticjobs/finalizers]
   verbs: [update]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, delete]
-# The names of the workers and of a job's etcd, and that etcd. patch: server-side apply, where somebody changed one by hand.
+# Services of worker pods and of a job's etcd, and that etcd. patch: reverts changes made by others.
 - apiGroups: [""]
   resources: [services]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
-# Of a job that scales by metrics.
+# The autoscaler of a job with spec.scaling.metrics.
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]
   verbs: [get, list, watch, create, patch, delete]
