@@ -1,4 +1,4 @@
-"""A server that answers at an etcd's address with whatever hurts, for as long as anybody reads.
+"""A server that answers at an etcd's address with harmful responses, for as long as the client reads.
 
 python -m tests.hostile KIND      prints its port and serves until its standard input ends
 """

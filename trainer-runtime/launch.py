@@ -1,6 +1,6 @@
 """Runs a container's command with the injected runtime: `python3 launch.py COMMAND [ARGUMENT ...]`.
 
-This file lies beside the folder `python` in the runtime image. Any Python can read it, so that one that is too old gets
+This file is next to the folder `python` in the runtime image. Any Python can read it, so that one that is too old gets
 a message instead of a SyntaxError; everything else is in elasticjob_runtime.launch.
 """
 

@@ -35,7 +35,7 @@ OLDER_OVER_NEWER = "older group's work restored over a newer one's"
 UNKNOWN = "restored what was never saved"
 SAMPLES = "samples"
 TWO_GROUPS = "two groups trained at once"
-COMMITTED_BESIDE = "older group committed while a newer one trained"
+EXTRA_COMMIT = "older group committed while a newer one trained"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def audit(groups: Sequence[Group], limits: Limits = Limits()) -> list[Finding]:
             found.append(Finding(TWO_GROUPS, text, at))
         if overlap.commits and limits.fenced:
             found.append(
-                Finding(COMMITTED_BESIDE, f"{names}: {overlap.commits} checkpoints, {overlap.split} steps differ", at)
+                Finding(EXTRA_COMMIT, f"{names}: {overlap.commits} checkpoints, {overlap.split} steps differ", at)
             )
     return sorted(found, key=lambda finding: finding.at)
 

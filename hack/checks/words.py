@@ -11,23 +11,37 @@ from hack.checks.pages import Problem
 
 GIVEN_UP = {
     "alone grace": "sole member grace",
+    "anew": "again",
+    "anybody": "any user, any member ...",
     "as it were": "leave it out",
-    "asks nobody": "say what is read instead",
+    "beside": "next to, in addition to, at the same time as",
     "can be had": "is available",
     "comeback": "on_rejoin",
+    "for ever": "forever",
     "founder": "first member",
     "give way": "yield",
+    "goes by": "follows",
     "hearsay": "peer plan",
     "hub": "shared watch",
     "makes way": "yields",
     "may be away": "may be down",
+    "newcomer": "joiner",
+    "nobody": "no member, no user ...",
     "nudge": "reconnect",
+    "parked": "preforked",
     "rehearsal": "trial import",
     "rehearse": "trial import",
     "round of a job": "reconciliation",
+    "somebody": "another user, another member ...",
     "sort out": "classify",
+    "told apart": "distinguished",
+    "unfit": "not fork-safe",
+    "whoever": "anyone who",
 }
 """Word -> what to write instead. Matches prose and parts of names, also in the plural."""
+
+UNINFLECTED = {"beside"}
+"""Words that mean something else with an s."""
 
 EPOCH = "epoch"
 EPOCHS_OF_DATA = {
@@ -71,7 +85,8 @@ def pattern(word: str) -> re.Pattern[str]:
     """
     small = r"[ _]".join(re.escape(part) for part in word.split())
     camel = "".join(part.capitalize() for part in word.split())
-    return re.compile(rf"(?<![A-Za-z])(?i:{small})s?(?![a-z])|{camel}s?(?![a-z])")
+    plural = "" if word in UNINFLECTED else "s?"
+    return re.compile(rf"(?<![A-Za-z])(?i:{small}){plural}(?![a-z])|{camel}{plural}(?![a-z])")
 
 
 def _allowed(path: str, where: Iterable[str]) -> bool:

@@ -91,11 +91,11 @@ def test_a_python_error_is_shown_in_status_events_and_pod(cluster: ClusterDriver
 
 
 def test_workers_wait_for_an_unreachable_external_etcd(new_job: NewJob) -> None:
-    job = new_job("no-etcd", replicas=1, endpoint="nobody.default.svc:2379")
+    job = new_job("no-etcd", replicas=1, endpoint="absent.default.svc:2379")
 
     def names_the_address() -> bool:
         condition = job.condition("RendezvousReady")
-        return condition.get("status") == "False" and "nobody.default.svc:2379" in condition.get("message", "")
+        return condition.get("status") == "False" and "absent.default.svc:2379" in condition.get("message", "")
 
     eventually(names_the_address, 60, 0.5, "RendezvousReady=False names the address")
     running = eventually(

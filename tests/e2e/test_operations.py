@@ -26,7 +26,7 @@ IDLE = ("sh", "-c", "trap exit TERM; sleep 600 & wait")
 
 @pytest.fixture
 def elsewhere(cluster: ClusterDriver) -> Iterator[str]:
-    """A namespace beside `default`."""
+    """A namespace other than `default`."""
     cluster.kubectl.apply(yaml.safe_dump({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "elsewhere"}}))
     yield "elsewhere"
     cluster.kubectl.delete("namespace", "elsewhere", timeout=120)

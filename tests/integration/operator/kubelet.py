@@ -94,7 +94,7 @@ class Kubelet:
                 if error.code not in (404, 409):
                     raise
         for uid in list(self._running):
-            if uid not in pods:  # forced out: nobody asked this kubelet
+            if uid not in pods:  # force-deleted without this kubelet
                 self._running.pop(uid).process.kill()
 
     def _look_after(self, uid: str, pod: Json) -> None:

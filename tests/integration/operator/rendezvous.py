@@ -78,7 +78,7 @@ class Agents:
         )
 
     def register(self, member: str) -> None:
-        """A member key, without the lease: whoever deletes it is not the lease."""
+        """A member key without a lease, so that only the operator can delete it."""
         self._store.put(self._keys.member(member), "{}")
 
     def members(self) -> list[str]:

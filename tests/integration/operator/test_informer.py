@@ -146,9 +146,9 @@ async def test_an_optional_informer_tolerates_being_forbidden(
     control_plane_server: ControlPlane, ns: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Namespaced mode without the right to see nodes."""
-    control_plane_server.kubectl("create", "serviceaccount", "nobody", "--namespace", ns.name)
-    token = control_plane_server.kubectl("create", "token", "nobody", "--namespace", ns.name).strip()
-    path = changed_kubeconfig(control_plane_server.kubeconfig, tmp_path / "nobody.conf", token=token)
+    control_plane_server.kubectl("create", "serviceaccount", "powerless", "--namespace", ns.name)
+    token = control_plane_server.kubectl("create", "token", "powerless", "--namespace", ns.name).strip()
+    path = changed_kubeconfig(control_plane_server.kubeconfig, tmp_path / "powerless.conf", token=token)
     monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
     credentials = await Credentials.open()
     api = KubeClient(credentials.client())

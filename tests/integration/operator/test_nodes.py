@@ -70,7 +70,7 @@ def test_pod_on_a_node_that_says_it_is_not_ready_gets_its_grace_time(
     assert ns.status("digits")["restarts"]["total"] == 0
 
 
-def test_consistent_job_keeps_a_silent_nodes_pod_until_somebody_says_that_it_is_off(
+def test_consistent_job_keeps_a_silent_nodes_pod_until_it_is_marked_out_of_service(
     ns: Namespace, on_bad_node: Callable[..., str]
 ) -> None:
     bad = on_bad_node(onPartition="Consistent")

@@ -35,7 +35,7 @@ def test_a_restarted_operator_continues_where_it_was_killed(
     eventually(lambda: ns.status("digits").get("restarts", {}).get("total") == 2, what="restarts")
     kept = {name: pod["metadata"]["uid"] for name, pod in ns.workers().items()}
     operator.kill()
-    # While nobody looks: a pod goes, a pod fails, the job is scaled, the agents go on.
+    # While no operator runs: a pod is deleted, a pod fails, the job is scaled, the agents continue.
     ns.delete("pods", "digits-worker-0")
     ns.end("digits-worker-1", 143, at=rfc3339())
     ns.scale("digits", 4)

@@ -16,7 +16,7 @@ from tests.unit.operator.waiting import until
 
 
 class Bench:
-    """An audit with nobody who watches: all there is to find, it must find."""
+    """A resync without a watch: it must find every change itself."""
 
     def __init__(self, api: KubeClient, ns: Namespace, seconds: float = 0.2) -> None:
         self.jobs = JobCache()
@@ -56,7 +56,7 @@ async def bench(api: KubeClient, ns: Namespace) -> AsyncIterator[Bench]:
 
 
 async def change(bench: Bench, ns: Namespace, replicas: int) -> None:
-    """Something that nobody tells of, until the audit finds it."""
+    """A change that no watch reports, until the resync finds it."""
     await asyncio.to_thread(ns.scale, "digits", replicas)
     version = int((await asyncio.to_thread(ns.job, "digits"))["metadata"]["resourceVersion"])
     await until(lambda: bench.jobs.version((ns.name, "digits")) >= version, "the change is found")

@@ -126,7 +126,7 @@ def test_scaling_down_tells_the_agents_before_it_deletes_pods(ns: Namespace, tra
     )
     for pod in ("digits-worker-2", "digits-worker-3"):
         ns.remove(pod)
-    eventually(lambda: (spec := agents.spec()) and spec.draining == [], what="nobody is draining any more")
+    eventually(lambda: (spec := agents.spec()) and spec.draining == [], what="no member is draining")
     assert ns.status("digits")["restarts"]["total"] == 0
     ns.remove_node(node)
 

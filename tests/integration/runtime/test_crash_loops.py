@@ -32,13 +32,13 @@ HANGING = """
 import sys, time
 from elasticjob_runtime.training import report_progress
 
-def wait_for_ever():
+def wait_forever():
     time.sleep(1000)
 
 for step in range(10):
     report_progress(step)
     time.sleep(0.05)
-wait_for_ever()
+wait_forever()
 """
 
 
@@ -125,12 +125,12 @@ def test_a_hanging_worker_process_is_stopped_and_its_stack_is_reported(job: Job)
     assert outcome.failure is not None
     assert outcome.failure["reason"] == "Hang"
     assert outcome.failure["message"].startswith("hang: no step for ")
-    assert "in wait_for_ever" in outcome.failure["traceback"]
-    assert "in wait_for_ever" in agent.termination_file.read_text()
+    assert "in wait_forever" in outcome.failure["traceback"]
+    assert "in wait_forever" in agent.termination_file.read_text()
 
 
 EVALUATING = HANGING.replace("report_progress\n", "expect_pause, report_progress\n").replace(
-    "\nwait_for_ever()", "\nexpect_pause(3600, 'evaluation')\ntime.sleep(4)"
+    "\nwait_forever()", "\nexpect_pause(3600, 'evaluation')\ntime.sleep(4)"
 )
 
 

@@ -107,14 +107,14 @@ DAEMONS = """
 import threading, time
 box = [1]
 def look(): return box[0]
-def for_ever():
+def forever():
     while True:
         try:
             look()
         except BaseException as error:
             import os; os.write(2, repr(error).encode()); os._exit(9)
 for _ in range(3):
-    threading.Thread(target=for_ever, daemon=True).start()
+    threading.Thread(target=forever, daemon=True).start()
 time.sleep(0.1)
 """
 

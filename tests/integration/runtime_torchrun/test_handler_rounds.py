@@ -107,7 +107,7 @@ def test_torch_exchanges_ranks_through_the_store(make: Make) -> None:
     assert sorted(itertools.chain(*found)) == [b"[0]", b"[1]", b"info-0", b"info-1"]
 
 
-def test_a_timeout_of_the_store_is_told_apart_from_its_loss() -> None:
+def test_a_timeout_of_the_store_is_distinguished_from_its_loss() -> None:
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     client = TCPStore("127.0.0.1", server.port, is_master=False)
     with pytest.raises(RuntimeError) as late:

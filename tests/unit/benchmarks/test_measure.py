@@ -186,8 +186,8 @@ def test_what_is_saved_but_cannot_be_read_is_not_overwritten(tmp_path: Path) -> 
         saved.load(tmp_path)
 
 
-def test_the_launchers_share_of_a_join_is_what_it_takes_while_nobody_trains() -> None:
-    """The newcomer's own start, beside the running job, holds up nobody."""
+def test_the_launchers_share_of_a_join_counts_only_while_training_is_paused() -> None:
+    """The joiner's own start does not pause the running job."""
     cost = Recovery(first_step=7.0, stall=3.0, steps_lost=0, restarted=5.0)
     of = [Result(system="elasticrun", change=change, run=1, recovery=cost) for change in ("node joins", "node reset")]
     assert report.shares(of) == (

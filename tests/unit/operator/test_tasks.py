@@ -46,7 +46,7 @@ async def test_end_of_a_task_is_a_fault(work: Callable[[], Awaitable[None]], fau
     assert supervisor.faults == told == [fault]
 
 
-async def test_task_that_somebody_else_cancelled_is_a_fault() -> None:
+async def test_a_task_that_other_code_cancelled_is_a_fault() -> None:
     supervisor = Supervisor()
     task = supervisor.start(forever(), "it")
     await asyncio.sleep(0)

@@ -47,7 +47,7 @@ def _to_compare(desired: Mapping[str, Any], known: Mapping[str, Any]) -> dict[st
 
     A StatefulSet that this release would build differently was created by another release. To patch its pod template
     would restart the etcd of every job in the cluster, so that template stays until the job ends. Everything else is
-    patched, whoever changed it.
+    patched, regardless of who changed it.
     """
     metadata = {key: value for key, value in desired["metadata"].items() if key != "annotations"}
     applied = (desired["metadata"].get("annotations") or {}).get(names.ANNOTATION_APPLIED, "")

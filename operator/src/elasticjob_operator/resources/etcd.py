@@ -56,7 +56,9 @@ def _stateful_set(job: ElasticJob, image: str, defaults: Mapping[str, Any]) -> d
                 "spec": {
                     "automountServiceAccountToken": False,
                     "affinity": {
-                        "podAntiAffinity": {_PREFERRED: [{"weight": 100, "podAffinityTerm": _beside_workers(job)}]}
+                        "podAntiAffinity": {
+                            _PREFERRED: [{"weight": 100, "podAffinityTerm": _same_node_as_workers(job)}]
+                        }
                     },
                     "enableServiceLinks": False,
                     "terminationGracePeriodSeconds": 5,
@@ -86,7 +88,7 @@ def _placement(job: ElasticJob, defaults: Mapping[str, Any]) -> dict[str, Any]:
     return {field: value for field, value in wanted.items() if value}
 
 
-def _beside_workers(job: ElasticJob) -> dict[str, Any]:
+def _same_node_as_workers(job: ElasticJob) -> dict[str, Any]:
     """Losing a node with both worker pods and their etcd would also lose the record of how the job ended."""
     return {
         "labelSelector": {"matchLabels": selector_labels(job, names.COMPONENT_WORKER)},

@@ -58,7 +58,7 @@ def test_a_restore_that_leaves_out_a_committed_step_is_found() -> None:
     assert kinds(FIRST, group("b", 10, (2, "a2"), range(3, 9))) == [audit.MISSING]
 
 
-def test_beginning_anew_beside_a_committed_step_is_found() -> None:
+def test_a_start_from_scratch_despite_a_committed_step_is_found() -> None:
     assert kinds(FIRST, group("b", 10, (0, ""), range(1, 9))) == [audit.MISSING]
 
 
@@ -72,7 +72,7 @@ def test_a_checkpoint_whose_writer_died_before_it_could_say_so_may_be_restored()
     assert kinds(unsure, group("b", 10, (4, "a4"), range(5, 9))) == []
 
 
-def test_a_restore_of_what_nobody_saved_is_found() -> None:
+def test_a_restore_of_what_was_never_saved_is_found() -> None:
     assert audit.UNKNOWN in kinds(FIRST, group("b", 10, (4, "other"), range(5, 9)))
 
 
@@ -96,7 +96,7 @@ def test_a_group_that_an_old_etcd_plans_is_the_older_one_though_it_begins_later(
     old = fenced(FIRST, "1.1.1")
     assert kinds(old, newer, stray, fenced(group("d", 30, (16, "b16"), range(17, 19)), "1.2.2")) == []
     committing = dataclasses.replace(stray, saves=(saved(10, "c10", 16.5),))
-    assert audit.COMMITTED_BESIDE in kinds(old, newer, committing)
+    assert audit.EXTRA_COMMIT in kinds(old, newer, committing)
     after = fenced(group("d", 30, (10, "c10"), range(11, 13)), "1.2.2")
     assert audit.OLDER_OVER_NEWER in kinds(old, newer, committing, after)
 
@@ -120,11 +120,11 @@ def test_two_groups_at_once_are_found_beyond_the_grace_only() -> None:
     assert audit.TWO_GROUPS in kinds(longer, newer)
 
 
-def test_an_older_group_that_commits_beside_a_newer_one_is_found_within_the_grace_too() -> None:
+def test_an_older_group_that_commits_while_a_newer_one_trains_is_found_even_within_the_grace() -> None:
     newer = group("b", 2, (0, ""), range(1, 3), (saved(1, "b1", 3.5),), every=0.1)
     older = dataclasses.replace(FIRST, saves=(saved(1, "a1", 3.9),), done=((1, 3.8),))
-    assert audit.COMMITTED_BESIDE in kinds(older, newer)
-    assert audit.COMMITTED_BESIDE not in [
+    assert audit.EXTRA_COMMIT in kinds(older, newer)
+    assert audit.EXTRA_COMMIT not in [
         each.kind for each in audit.audit([older, newer], dataclasses.replace(LIMITS, fenced=False))
     ]
     (overlap,) = audit.overlaps([older, newer])

@@ -1,4 +1,4 @@
-"""The typed ElasticJob: what the operator reads, whatever a newer CRD says beside it."""
+"""The typed ElasticJob: the operator reads the fields it knows, whatever a newer CRD adds."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_job_under_deletion_says_so() -> None:
     assert ElasticJob.parse(deleting).is_deleting
 
 
-def test_nobody_changes_a_job_that_is_being_judged() -> None:
+def test_a_parsed_job_is_immutable() -> None:
     job = ElasticJob.parse(body())
     with pytest.raises(pydantic.ValidationError, match="frozen"):
         job.spec.workers.replicas = 5  # type: ignore[misc]  # what the test is about

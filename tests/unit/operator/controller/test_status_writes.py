@@ -118,7 +118,7 @@ class Bench:
         metadata = {**body["metadata"], "resourceVersion": str(self.version), "generation": self.generation}
         return {**body, "metadata": metadata, "status": self.status}
 
-    def somebody_writes(self, status: Status | None = None) -> None:
+    def another_client_writes(self, status: Status | None = None) -> None:
         """To the API server, and the watch has not told of it yet."""
         self.version += 1
         if status is not None:
@@ -157,7 +157,7 @@ async def test_held_changes_are_written_together_with_all_events(bench: Bench) -
     await bench.decide(RESTARTS, "restarts")
     bench.set_second(0.2)
     await bench.decide(RUNS, "runs again")
-    await until(lambda: len(bench.writes) == 2, "nobody wakes the job: the timer does")
+    await until(lambda: len(bench.writes) == 2, "only the timer requeues the job")
     assert bench.writes == [ACCEPTED, RUNS]
     await until(lambda: bench.told == ["runs", "restarts", "runs again"], "in order, each once")
 
@@ -239,7 +239,7 @@ async def test_a_conflicting_status_is_decided_again_at_once_and_loses_nothing(b
     """A user edits the job, and the watch has not told yet."""
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
-    bench.somebody_writes()
+    bench.another_client_writes()
     await bench.decide(ENDED, "ended")
     await until(lambda: bench.writes[-1:] == [ENDED])
     assert bench.conflicts == 1, "the refusal brought the newer job"
@@ -250,7 +250,7 @@ async def test_a_pending_status_never_undoes_an_end_written_by_another_operator(
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
     await bench.decide(RUNS)  # held back
-    bench.somebody_writes(ENDED)
+    bench.another_client_writes(ENDED)
     bench.watch_tells()
     await until(lambda: bench.seen[-1] == ENDED, "planned from the end, not from what was held")
 
@@ -265,7 +265,7 @@ async def test_a_continuously_edited_job_is_written_eventually(bench: Bench) -> 
         nonlocal edits
         if edits > 0:
             edits -= 1
-            bench.somebody_writes()
+            bench.another_client_writes()
         return await original(*arguments)
 
     bench.write_status = edited  # type: ignore[method-assign, assignment]

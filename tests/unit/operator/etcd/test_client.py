@@ -85,8 +85,8 @@ async def test_a_broken_stream_ends_the_watch(proxy: Proxy, shared: SharedResour
 
 async def test_a_failure_moves_on_to_the_next_endpoint(server: EmbeddedServer, shared: SharedResources) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        nobody = taken.getsockname()[1]
-    etcd = AsyncEtcdClient(f"127.0.0.1:{nobody},{server.endpoint}", shared)
+        unused = taken.getsockname()[1]
+    etcd = AsyncEtcdClient(f"127.0.0.1:{unused},{server.endpoint}", shared)
     for _ in range(2):
         with contextlib.suppress(Unavailable):
             assert await etcd.revision("/elasticjob/") >= 1
@@ -96,9 +96,9 @@ async def test_a_failure_moves_on_to_the_next_endpoint(server: EmbeddedServer, s
 
 async def test_a_refused_connection_is_reported_with_address_and_cause(shared: SharedResources) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        nobody = taken.getsockname()[1]
-    with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{nobody}: Connection refused"):
-        await AsyncEtcdClient(f"127.0.0.1:{nobody}", shared).revision("/elasticjob/")
+        unused = taken.getsockname()[1]
+    with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{unused}: Connection refused"):
+        await AsyncEtcdClient(f"127.0.0.1:{unused}", shared).revision("/elasticjob/")
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-x\r\n", b"HTTP/1.1 404 Not Found\r\nContent-Length: 2\r\n\r\nno"])

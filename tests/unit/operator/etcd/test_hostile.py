@@ -23,7 +23,7 @@ from tests.unit.operator.waiting import until
 
 RUNS = KeyRange.prefix("/elasticjob/")
 MOST_MEMORY = 40 << 20
-"""Bytes that this process may grow by, beside what its allocator keeps."""
+"""Bytes by which this process may grow, in addition to what its allocator keeps."""
 HONEST = ("ml", "honest")
 EVIL = ("ml", "evil")
 

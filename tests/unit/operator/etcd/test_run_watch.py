@@ -225,7 +225,7 @@ async def test_evicting_a_member_keeps_the_others(bench: Bench) -> None:
 
 
 async def test_a_write_before_the_connection_is_an_error(bench: Bench) -> None:
-    bench.refuse = itertools.repeat(Unavailable("nobody there"))
+    bench.refuse = itertools.repeat(Unavailable("unreachable"))
     await bench.run_watches.follow(KEY, TARGET)
     with pytest.raises(Unavailable, match="not connected"):
         await bench.run_watches.execute(KEY, PublishSpec(spec=SPEC, reason="test"))
@@ -281,9 +281,7 @@ async def test_an_invalid_value_of_one_job_affects_no_other(bench: Bench, monkey
     assert bench.view.connectivity is Connectivity.REACHABLE
     monkeypatch.setattr(RecoveryMetrics, "update", boom)
     bench.store.put(others.plan, make_plan(3).to_json())
-    await until(
-        lambda: bench.run_watches.view(other).plan == make_plan(3), "figures that cannot be had cost nobody anything"
-    )
+    await until(lambda: bench.run_watches.view(other).plan == make_plan(3), "a fault in the metrics affects no job")
     assert bench.memory.watches == 1
 
 

@@ -1,5 +1,4 @@
-"""A name that is taken: by an earlier job of that name it will be free soon, by anybody else it is somebody's to
-settle."""
+"""A name in use: an earlier job of that name will release it soon; for any other object, someone must act."""
 
 from __future__ import annotations
 

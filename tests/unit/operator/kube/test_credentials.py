@@ -29,8 +29,8 @@ def test_without_a_proxy_setting_none_is_used(environment: pytest.MonkeyPatch) -
 
 
 def test_the_proxy_of_the_environment_is_used(environment: pytest.MonkeyPatch) -> None:
-    environment.setenv("HTTPS_PROXY", "http://somebody:secret@proxy:3128")
-    assert proxy_for("https://api.example.org:6443") == "http://somebody:secret@proxy:3128"
+    environment.setenv("HTTPS_PROXY", "http://user:secret@proxy:3128")
+    assert proxy_for("https://api.example.org:6443") == "http://user:secret@proxy:3128"
 
 
 def test_no_proxy_is_respected(environment: pytest.MonkeyPatch) -> None:

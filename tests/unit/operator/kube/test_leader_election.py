@@ -53,7 +53,9 @@ def test_the_expiry_of_a_lease_restarts_with_each_change() -> None:
     first = observe_lease(lease(1), None, 100)
     assert observe_lease(lease(1), first, 105) == first
     assert observe_lease(lease(2), first, 105).since == 105
-    assert observe_lease({"metadata": {"resourceVersion": "3"}}, first, 105).holder == "", "an empty Lease is nobody's"
+    assert observe_lease({"metadata": {"resourceVersion": "3"}}, first, 105).holder == "", (
+        "an empty Lease has no holder"
+    )
 
 
 class Server:

@@ -134,7 +134,7 @@ async def test_a_delete_never_waits_behind_another_jobs_creates() -> None:
 
 
 async def test_hanging_webhooks_hold_no_slots_of_other_jobs() -> None:
-    """As many jobs as anybody likes, each refused or silent last time."""
+    """Any number of jobs whose last create was rejected or got no response."""
     server = Server()
     server.gates["/namespaces/broken/"] = asyncio.Event()
     writes = writer(server)

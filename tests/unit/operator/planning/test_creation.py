@@ -78,7 +78,7 @@ def test_nothing_is_created_from_a_template_that_the_server_rejects() -> None:
 
 
 def test_nothing_is_created_from_a_template_without_the_named_container() -> None:
-    found = ask(make_job(workers={"container": "nobody"}))
+    found = ask(make_job(workers={"container": "absent"}))
     assert kinds(found) == []
     assert condition(found, ConditionType.ACCEPTED) == ("False", "InvalidPodTemplate")
 

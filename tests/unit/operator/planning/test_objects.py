@@ -1,4 +1,4 @@
-"""The objects beside a job's pods, from one release of the operator to the next."""
+"""The objects of a job besides its pods, across releases of the operator."""
 
 from __future__ import annotations
 

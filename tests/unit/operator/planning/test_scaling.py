@@ -40,7 +40,7 @@ from tests.unit.operator.planning.plans import (
 
 
 class TestShrink:
-    """Draining is published first, so that nobody waits for a pod that is about to go."""
+    """Draining is published first, so that no member waits for a pod that is about to be deleted."""
 
     job = trained(replicas=2)
     pods = tuple(make_pod(index) for index in range(4))

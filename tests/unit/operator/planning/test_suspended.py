@@ -112,7 +112,7 @@ class TestSuspended:
         assert len(names(ask(job, admission=ADMITTED), CreatePod)) == 4
 
     def test_a_run_never_has_pods_of_two_templates(self) -> None:
-        """Half of the workers with one image and half with another is no state that anybody wants."""
+        """Half of the worker pods must never run one image and half another."""
         other = {"spec": {"containers": [{"name": "trainer", "image": "trainer:2"}]}}
         before = self.job(False)
         metadata = before.metadata.model_copy(update={"generation": 3})

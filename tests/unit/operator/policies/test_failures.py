@@ -36,7 +36,7 @@ FAILED = PodPhase.FAILED
         ),
         pytest.param(failed_pod(code=75), "Terminated", Cost.FREE, 75, id="fenced after five minutes"),
         pytest.param(
-            failed_pod(code=75, started=-59), "Terminated", Cost.COUNTS, 75, id="fenced at once: may go on for ever"
+            failed_pod(code=75, started=-59), "Terminated", Cost.COUNTS, 75, id="fenced at once: could repeat forever"
         ),
         pytest.param(
             failed_pod(code=255, reason="Unknown"),

@@ -79,7 +79,7 @@ def test_everything_goes_with_the_job(build: Any) -> None:
             {"selector": {"b": None}},
             id="a selector that selects less",
         ),
-        pytest.param({"labels": {"a": "1"}}, {"labels": {"a": "1", "b": "2"}}, {}, id="somebody's label"),
+        pytest.param({"labels": {"a": "1"}}, {"labels": {"a": "1", "b": "2"}}, {}, id="a user's label"),
         pytest.param(
             {"requests": {"cpu": "0.5"}}, {"requests": {"cpu": "500m"}}, {}, id="the same quantity, spelled canonically"
         ),

@@ -166,7 +166,7 @@ REQUIRED, PREFERRED = (
 )
 
 
-def test_nodes_that_keep_failing_are_a_preference_beside_the_users_own() -> None:
+def test_avoiding_failing_nodes_is_added_to_the_users_own_preferences() -> None:
     own: dict[str, Any] = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": []}]}}}
     job = make_job(template={"spec": {**TEMPLATE["spec"], "affinity": own}})
     pod = worker_pod(job, index=0, run=1, endpoint="etcd:2379", avoid=["bad-1", "bad-2"])
