@@ -99,4 +99,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(420, func_only=True))  # the first one waits for the images
         if side_by_side and item.get_closest_marker("alone"):
-            item.add_marker(pytest.mark.skip(reason="never beside other tests: run it without -n"))
+            item.add_marker(pytest.mark.skip(reason="cannot run in parallel with other tests: run it without -n"))
