@@ -7,20 +7,16 @@ from __future__ import annotations
 
 import os
 import pathlib
-import py_compile
 import signal
 import socket
 import subprocess
 import sys
-import zipapp
 from collections.abc import Iterator, Mapping
 
 import elasticjob_runtime
 import pytest
-from elasticjob_runtime.workers.process import Command
 from elasticjob_runtime.workers.zygote import ipc
 from elasticjob_runtime.workers.zygote.client import start_command
-from elasticjob_runtime.workers.zygote.launcher import no_fork_reason
 
 from hack.support import eventually
 from tests.integration.runtime.agents import is_alive
@@ -191,18 +187,6 @@ def test_a_worker_process_of_an_agent_under_nohup_ignores_sighup(tmp_path: pathl
     path.write_text("import signal; print(signal.getsignal(signal.SIGHUP).name)")
     assert zygote.run(path, b"")[1] == b"SIG_IGN\n"
     zygote.close()
-
-
-def test_only_source_files_are_forked(tmp_path: pathlib.Path) -> None:
-    source, archive, compiled = tmp_path / "__main__.py", tmp_path / "app.pyz", tmp_path / "app.pyc"
-    source.write_text("print('here')")
-    zipapp.create_archive(tmp_path, archive, filter=lambda path: path == pathlib.Path("__main__.py"))
-    py_compile.compile(str(source), str(compiled))
-    found = [
-        no_fork_reason(Command(program=[sys.executable], arguments=[str(path)]))
-        for path in (source, archive, compiled, tmp_path)
-    ]
-    assert found == ["", "the script is an archive", "the script is compiled", "the script is a directory"]
 
 
 SHOWN = """

@@ -7,9 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from elasticjob_runtime.torchrun.handler import SettingsError
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from tests.integration.runtime_torchrun.conftest import Job
 
@@ -56,23 +53,3 @@ def test_invalid_settings_are_reported_in_one_sentence(jobs: Jobs, not_an_etcd: 
         assert last.startswith(sentence), agent.output
         assert "Traceback" not in agent.output
         assert job.steps(agent.name) == []
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "conf", "sentence"),
-    [
-        ("", {}, "--rdzv-backend=etcd-v3 needs --rdzv-endpoint=HOST:PORT of an etcd"),
-        ("https://127.0.0.1:1", {"cacert": "/nowhere.pem"}, "cacert /nowhere.pem: cannot be used as a CA certificate"),
-        ("127.0.0.1:1", {"cacert": "/nowhere.pem"}, "add protocol=https"),
-        ("127.0.0.1:1", {"user": "me"}, "give either password or password_file"),
-        ("127.0.0.1:1", {"lease_ttl": "soon"}, "lease_ttl=soon is not a number of seconds"),
-        ("127.0.0.1:port", {}, "has no usable port"),
-    ],
-    ids=["no endpoint", "missing CA file", "CA without https", "user without a password", "not a number", "not a port"],
-)
-def test_invalid_settings_are_rejected_before_anything_is_sent(
-    endpoint: str, conf: dict[str, str], sentence: str
-) -> None:
-    with pytest.raises(SettingsError) as error:
-        get_rendezvous_handler(RendezvousParameters("etcd-v3", endpoint, "run", 1, 1, **conf))
-    assert sentence in str(error.value)

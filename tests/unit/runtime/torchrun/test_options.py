@@ -68,6 +68,24 @@ def test_a_missing_endpoint_names_the_flag() -> None:
         open_store("", read_conf({}))
 
 
+INVALID_CONNECTIONS = {
+    "missing CA file": (
+        "https://127.0.0.1:1",
+        {"cacert": "/nowhere.pem"},
+        "cacert /nowhere.pem: cannot be used as a CA",
+    ),
+    "CA without https": ("127.0.0.1:1", {"cacert": "/nowhere.pem"}, "add protocol=https"),
+    "user without a password": ("127.0.0.1:1", {"user": "me"}, "give either password or password_file"),
+    "not a port": ("127.0.0.1:port", {}, "has no usable port"),
+}
+
+
+@pytest.mark.parametrize(("endpoint", "conf", "sentence"), INVALID_CONNECTIONS.values(), ids=INVALID_CONNECTIONS)
+def test_an_invalid_connection_gives_a_usage_error(endpoint: str, conf: dict[str, str], sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        open_store(endpoint, read_conf(conf))
+
+
 def test_name_and_address_come_from_the_pods_environment() -> None:
     pod = config(environment={"ELASTICJOB_MEMBER_ID": "digits-worker-0", "ELASTICJOB_ADDRESS": "10.0.0.7"})
     assert (pod.settings.me, pod.address) == ("digits-worker-0", "10.0.0.7")
