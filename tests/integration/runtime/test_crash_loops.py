@@ -55,17 +55,17 @@ def starts(job: Job) -> list[float]:
 
 
 def test_each_repeat_of_a_crash_waits_longer_before_the_restart(job: Job, crashing: pathlib.Path) -> None:
-    conf = f"{QUICK},restart_backoff=0.4"
+    conf = f"{QUICK},restart_backoff=0.2"
     agent = job.start(
         "a", "--max-restarts", "9", nnodes="1", conf=conf, script=[str(crashing), str(job.directory), "0", "7"]
     )
     assert agent.exit_code() == ExitCode.SUCCEEDED, agent.output
     times = starts(job)
     waits = [later - earlier for earlier, later in itertools.pairwise(times)]
-    assert waits[3] >= 0.4, waits
-    assert waits[4] >= 0.8, waits
-    assert waits[5] >= 1.6, waits
-    assert "the same crash 5 times without progress; restarting after 0.8 s" in agent.output
+    assert waits[3] >= 0.2, waits
+    assert waits[4] >= 0.4, waits
+    assert waits[5] >= 0.8, waits
+    assert "the same crash 5 times without progress; restarting after 0.4 s" in agent.output
 
 
 def test_restarts_without_progress_fail_the_job_before_all_restarts_are_used(job: Job, crashing: pathlib.Path) -> None:
@@ -157,6 +157,6 @@ def test_a_pause_shorter_than_the_hang_limit_is_tolerated(job: Job) -> None:
     agent = job.start("a", "--hang-factor", "100", nnodes="1", conf=f"{QUICK},hang_min=60")
     job.wait_for_training(1)
     job.command("a", "hang")
-    time.sleep(2.0)
+    time.sleep(1.0)
     assert agent.process.poll() is None
     assert "no step for" not in agent.output

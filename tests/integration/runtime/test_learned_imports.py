@@ -18,9 +18,9 @@ from tests.integration.runtime.agents import SOURCE, Agent, Job
 from tests.integration.runtime.launcher_harness import MODULES
 
 SLOW = {
-    "slow_one/__init__.py": "import time; time.sleep(1)\n",
-    "slow_one/more.py": "import time; time.sleep(1)\n",
-    "asks_for_its_rank/__init__.py": "import os, time; time.sleep(1)\nRANK = int(os.environ.get('LOCAL_RANK', '-1'))\n",
+    "slow_one/__init__.py": "import time; time.sleep(0.3)\n",
+    "slow_one/more.py": "import time; time.sleep(0.3)\n",
+    "asks_for_its_rank/__init__.py": "import os, time; time.sleep(0.3)\nRANK = int(os.environ.get('LOCAL_RANK', -1))\n",
 }
 
 SCRIPT = """

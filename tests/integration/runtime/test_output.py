@@ -72,7 +72,7 @@ def test_an_unread_console_does_not_block_the_agent(job: Job, stuck: subprocess.
     other = job.start("reads", "--max-restarts=1", nnodes="2", conf=f"{QUICK},lease_ttl=2")
     before = job.wait_for_training(2)
     eventually((job.directory / "flooded").exists, 60, what="the worker process has written everything")
-    end = time.monotonic() + 6  # three times its lease
+    end = time.monotonic() + 4  # twice its lease
     while time.monotonic() < end:
         assert "stuck" in job.members
         time.sleep(0.2)

@@ -21,7 +21,9 @@ from elasticjob_runtime.etcd import connect
 from hack.support import eventually
 from tests.integration.runtime_torchrun.handler_members import Make, Member
 
-SCRIPT = pathlib.Path(__file__).with_name("train.py")
+TRAIN = pathlib.Path(__file__).with_name("train.py")
+LIGHT_TRAIN = TRAIN.with_name("light_train.py")
+"""Without torch."""
 RESOLVER = {"RES_OPTIONS": "timeout:1 attempts:1"}
 """torch looks up the name of every peer; a name server that drops such queries would cost 5 s each time."""
 
@@ -64,19 +66,28 @@ class Agent:
 class Job:
     """A job of several torchruns, in a directory of its own."""
 
-    def __init__(self, folder: pathlib.Path, endpoint: str, *, nodes: str, max_restarts: int = 5) -> None:
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        endpoint: str,
+        *,
+        nodes: str,
+        max_restarts: int = 5,
+        script: pathlib.Path = LIGHT_TRAIN,
+    ) -> None:
         self.folder = folder
+        self._script = script
         self.endpoint = endpoint
         self.flags = [f"--nnodes={nodes}", "--nproc-per-node=1", f"--max-restarts={max_restarts}"]
         self.prefix = f"/torchrun/{secrets.token_hex(4)}"
         self.agents: list[Agent] = []
         (folder / "steps").mkdir()
 
-    def start(
-        self, name: str, command: Sequence[str] = ("torch.distributed.run", str(SCRIPT)), **options: str
-    ) -> Agent:
-        """`command`: the launcher's module, and what it runs. `options` replace flags of the rendezvous, such as
-        rdzv_endpoint=..."""
+    def start(self, name: str, command: Sequence[str] = (), **options: str) -> Agent:
+        """`command`: the launcher's module, and what it runs; by default, torchrun with this job's script.
+
+        `options` replace flags of the rendezvous, such as rdzv_endpoint=...
+        """
         rendezvous = {
             "rdzv_backend": "etcd-v3",
             "rdzv_endpoint": self.endpoint,
@@ -86,7 +97,7 @@ class Job:
             **options,
         }
         given = [f"--{flag.replace('_', '-')}={value}" for flag, value in rendezvous.items()]
-        launcher, *script = command
+        launcher, *script = command or ("torch.distributed.run", str(self._script))
         line = [sys.executable, "-m", launcher, *self.flags, *given, *script]
         environment = {"ELASTICJOB_MEMBER_ID": name, "FOLDER": str(self.folder), "OMP_NUM_THREADS": "1", **RESOLVER}
         agent = Agent(name, line, environment, self.folder / f"{len(self.agents)}-{name}.log")
@@ -170,9 +181,10 @@ class Job:
 def _is_ours(pid: int) -> bool:
     """Whether this is still a worker process of ours: its pid may have been reused."""
     try:
-        return str(SCRIPT).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+        command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
+    return any(str(script).encode() in command for script in (TRAIN, LIGHT_TRAIN))
 
 
 @pytest.fixture
@@ -180,7 +192,7 @@ def jobs(tmp_path: pathlib.Path, etcd: str, request: pytest.FixtureRequest) -> I
     """Creates jobs, and ends all their processes."""
     made: list[Job] = []
 
-    def job(nodes: str, **options: int) -> Job:
+    def job(nodes: str, **options: Any) -> Job:
         folder = tmp_path / f"job-{len(made)}"
         folder.mkdir()
         made.append(Job(folder, etcd, nodes=nodes, **options))

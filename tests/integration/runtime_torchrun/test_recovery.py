@@ -8,7 +8,7 @@ import pytest
 from elasticjob_runtime.contract import Fence
 
 from hack.support import eventually
-from tests.integration.runtime_torchrun.conftest import PATIENCE, Job
+from tests.integration.runtime_torchrun.conftest import PATIENCE, TRAIN, Job
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
@@ -17,7 +17,7 @@ Jobs = Callable[..., Job]
 
 def test_training_recovers_from_a_crash_even_of_the_master_stores_process(jobs: Jobs) -> None:
     """torchrun's c10d backend reuses the previous round's store, and never recovers."""
-    job = jobs("2:2")
+    job = jobs("2:2", script=TRAIN)
     a, b = job.start("a"), job.start("b")
     first = job.train("a", "b")
     follower, leader = sorted(("a", "b"), key=lambda name: -first[("a", "b").index(name)].rank)

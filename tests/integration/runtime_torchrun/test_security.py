@@ -13,7 +13,7 @@ from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
 from tests.contract.certificates import Pki
 from tests.contract.etcd_servers import EtcdServer, enable_users, require_etcd
-from tests.integration.runtime_torchrun.conftest import PATIENCE, Job
+from tests.integration.runtime_torchrun.conftest import PATIENCE, TRAIN, Job
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
@@ -42,7 +42,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory, pki: Pki) -> Iterator[Etcd
 
 @pytest.fixture
 def job(guarded: EtcdServer, tmp_path: pathlib.Path) -> Iterator[Job]:
-    job = Job(tmp_path, f"127.0.0.1:{guarded.port}", nodes="2:2")
+    job = Job(tmp_path, f"127.0.0.1:{guarded.port}", nodes="2:2", script=TRAIN)
     yield job
     job.end()
 
