@@ -11,13 +11,12 @@
 {{- end -}}
 {{- end -}}
 
-{{- define "elasticjob.runtimeImage" -}}
-{{- with .Values.runtime -}}
-{{- if .digest -}}
-{{- printf "%s@%s" .repository .digest -}}
+{{/* An image of ours, by digest if there is one: include "elasticjob.image" (dict "image" .Values.image "chart" .Chart) */}}
+{{- define "elasticjob.image" -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" .image.repository .image.digest -}}
 {{- else -}}
-{{- printf "%s:%s" .repository (.tag | default $.Chart.AppVersion) -}}
-{{- end -}}
+{{- printf "%s:%s" .image.repository (.image.tag | default .chart.AppVersion) -}}
 {{- end -}}
 {{- end -}}
 
@@ -81,6 +80,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+{{- end -}}
+
+{{- define "elasticjob.userName" -}}
+{{- printf "system:serviceaccount:%s:%s" .Release.Namespace (include "elasticjob.serviceAccountName" .) -}}
 {{- end -}}
 
 {{- define "elasticjob.subject" -}}
