@@ -95,6 +95,11 @@ RUN printf 'path-exclude=%s\n' \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/cache/ldconfig/* /var/log/apt /var/log/*.log
 
 
+# For tests: an image that never heard of us.
+FROM torch AS plain
+CMD ["python3"]
+
+
 # The handwritten digits: one file of scikit-learn, which with SciPy would be 200 MB.
 FROM build AS digits
 COPY constraints.txt ./

@@ -15,7 +15,12 @@ from hack.images.recipe import EPOCH, Context, reference
 from hack.steps import Step, StepError, Steps, run_logged
 
 SHARED_STAGE = "build"
-KEPT_STAGES = {"operator": ("operator-dependencies",), "runtime": (), "trainer": ("torch", "digits")}
+KEPT_STAGES = {
+    "operator": ("operator-dependencies",),
+    "runtime": (),
+    "plain": ("torch",),
+    "trainer": ("torch", "digits"),
+}
 """Stages of the Dockerfile that take long and seldom change. They are named, so that `tidy` keeps them."""
 
 PACKAGES = {"buildah": "buildah", "debootstrap": "debootstrap"}

@@ -23,6 +23,7 @@ INPUTS: Mapping[str, tuple[str, ...]] = {
         *_RUNTIME,
     ),
     "runtime": ("Dockerfile", "trainer-runtime/launch.py", *_RUNTIME),
+    "plain": ("Dockerfile",),
     "trainer": ("Dockerfile", "constraints.txt", "examples", *_RUNTIME),
 }
 """Target of the Dockerfile -> the files and folders that it copies."""

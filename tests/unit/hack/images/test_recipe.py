@@ -39,7 +39,7 @@ def changed(root: Path, before: dict[str, str], base: str = "base") -> set[str]:
         ("operator/src/package/code.py", {"operator"}),
         ("examples/package/code.py", {"trainer"}),
         ("constraints.txt", {"operator", "trainer"}),
-        ("Dockerfile", {"operator", "runtime", "trainer"}),
+        ("Dockerfile", {"operator", "runtime", "plain", "trainer"}),
     ],
 )
 def test_a_change_reaches_the_images_that_copy_the_file(checkout: Path, path: str, images: set[str]) -> None:
