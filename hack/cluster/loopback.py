@@ -17,14 +17,16 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import components
 from .certificates import make_certificates
 from .output import ClusterError, run, tail
 from .processes import Child, free_ports
 from .programs import program
+
+if TYPE_CHECKING:
+    from typing import Self
 
 START_ATTEMPTS = 3
 """A free port may be taken before our program listens on it."""
@@ -38,13 +40,20 @@ class _Loopback:
         self.directory = directory or Path(tempfile.mkdtemp(prefix="elasticjob-"))
         self.children: list[Child] = []
 
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
     @property
     def logs(self) -> Path:
         """The folder of the logs, one file per program."""
         return self.directory / "logs"
 
     def start(self) -> None:
-        """Starts the programs and waits until they answer. Raises ClusterError with the end of the log of the one that
+        """Starts the programs and waits until they respond. Raises ClusterError with the end of the log of the one that
         does not."""
         attempts = START_ATTEMPTS
         while not self._started():
@@ -103,15 +112,6 @@ class Etcd(_Loopback):
         super().__init__(directory)
         self.endpoint = ""
 
-    def __enter__(self) -> Etcd:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
-
     def etcdctl(self, *arguments: str) -> str:
         """Runs etcdctl against this etcd and returns its output. Raises ClusterError when it fails."""
         return run([program("etcdctl"), "--endpoints", self.endpoint, *arguments])
@@ -142,15 +142,6 @@ class ControlPlane(_Loopback):
     @property
     def kubeconfig(self) -> Path:
         return self.directory / "super-admin.conf"
-
-    def __enter__(self) -> ControlPlane:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
         """Runs kubectl as administrator and returns its output. Raises ClusterError with its errors if it fails."""
