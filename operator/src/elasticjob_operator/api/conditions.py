@@ -72,7 +72,7 @@ class Reason(str, enum.Enum):
     IMAGE_UNAVAILABLE = "ImageUnavailable"
     CONTAINER_CONFIG_ERROR = "ContainerConfigError"
     RUNTIME_UNAVAILABLE = "RuntimeUnavailable"
-    """The runtime cannot be put into worker pods (spec.workers.runtime.inject). Also of Accepted."""
+    """The runtime cannot be injected into worker pods (spec.workers.runtime.inject). Also of Accepted."""
     UNSCHEDULABLE = "Unschedulable"
     """Like the two above: a worker pod does not start. The message quotes the kubelet or the scheduler."""
     NODE_SILENT = "NodeSilent"
@@ -152,7 +152,7 @@ MESSAGES: dict[Reason, str] = {
     Reason.WAITING_FOR_WORKERS: "{ready} of {wanted} worker pods are ready; training needs at least {min}.",
     Reason.IMAGE_UNAVAILABLE: "Cannot pull the image of {worker}, created at {since}: {detail}",
     Reason.CONTAINER_CONFIG_ERROR: "Cannot start {worker}, created at {since}: {detail}",
-    Reason.RUNTIME_UNAVAILABLE: "The runtime cannot be put into worker pods: {detail}",
+    Reason.RUNTIME_UNAVAILABLE: "The runtime cannot be injected into the worker pods: {detail}",
     Reason.UNSCHEDULABLE: "{worker} has been unschedulable since {since}: {detail}",
     Reason.NODE_SILENT: "Node {node} has been unreachable since {since}. With spec.rendezvous.onPartition: Consistent, "
     "its pods are not replaced until the node is back. If the node is certainly shut down, delete it or run: "

@@ -34,7 +34,7 @@ class CleanPods(str, enum.Enum):
 
 
 class Inject(str, enum.Enum):
-    """How the runtime comes to the worker pods."""
+    """How the runtime gets into the worker pods."""
 
     AUTO = "Auto"
     IMAGE_VOLUME = "ImageVolume"
@@ -48,7 +48,7 @@ class Runtime(Model, frozen=True):
     """The ElasticJob runtime (elasticrun) in the worker pods."""
 
     inject: Inject = Inject.AUTO
-    """How the runtime comes to the training container. Can be changed only while suspended.
+    """How the runtime gets into the training container. Can be changed only while suspended.
 
     Auto uses an image volume if every node can mount one, otherwise an init container. None leaves the container as it
     is: its image must contain the runtime. All others need the container's command, and then work with any image that

@@ -66,7 +66,7 @@ class Context:
 
     @property
     def injection(self) -> Injection:
-        """How the runtime comes to new worker pods."""
+        """How the runtime gets into new worker pods."""
         nodes = _nodes(self.state)
         return injection(
             self.job,

@@ -1,4 +1,4 @@
-"""How the runtime comes to the worker pods of a job: `spec.workers.runtime.inject`. See docs/design/0015-injection.md.
+"""How the runtime gets into the worker pods of a job: `spec.workers.runtime.inject`. See docs/design/0015-injection.md.
 
 inject          condition                                                     way
 any             the operator has no runtime image, or pods of this run
@@ -34,7 +34,7 @@ _CONTAINER_RUNTIMES = {"containerd": (2, 1), "cri-o": (1, 31)}
 class Injection:
     way: InjectionWay
     problem: Cause | None = None
-    """Why the job cannot have what it asks for."""
+    """Why the requested way is not possible."""
 
 
 def mounts_images(kubelet: str, container_runtime: str) -> bool:

@@ -60,20 +60,20 @@ def _trains(container: Mapping[str, Any]) -> bool:
 
 
 def check_injectable(job: ElasticJob) -> None:
-    """Whether the runtime can be put into the job's worker pods. Raises InvalidTemplateError."""
+    """Checks whether the runtime can be injected into the job's worker pods. Raises InvalidTemplateError."""
     spec = job.spec.workers.template.get("spec") or {}
     container = training_container(job, spec)
     name = container["name"]
     if not container.get("command"):
         raise InvalidTemplateError(
-            f"container {name} has no command. The runtime must be put before it, and only the image knows what it "
-            "runs otherwise: give the command, such as [elasticrun, train.py], or set spec.workers.runtime.inject to "
-            "None if the image starts the runtime itself"
+            f"container {name} has no command. To start it with the runtime, ElasticJob must know what to run: set the "
+            "command, such as [elasticrun, train.py], or set spec.workers.runtime.inject to None if the image starts "
+            "the runtime itself"
         )
     named = [*(spec.get("volumes") or []), *(spec.get("initContainers") or []), *spec["containers"]]
     if any(isinstance(each, Mapping) and each.get("name") == names.RUNTIME_VOLUME for each in named):
         raise InvalidTemplateError(
-            f"a volume or container has the name {names.RUNTIME_VOLUME!r}, which ElasticJob uses itself: rename it"
+            f"a volume or container has the name {names.RUNTIME_VOLUME!r}, which is reserved for ElasticJob: rename it"
         )
     paths = {str(each.get("mountPath")) for each in container.get("volumeMounts") or [] if isinstance(each, Mapping)}
     paths |= {job.spec.checkpoint.directory} if job.spec.checkpoint is not None else set()

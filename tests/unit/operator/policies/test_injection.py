@@ -1,4 +1,4 @@
-"""How the runtime comes to worker pods."""
+"""How the runtime gets into worker pods."""
 
 from __future__ import annotations
 

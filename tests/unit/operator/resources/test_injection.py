@@ -132,7 +132,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a volume of our name": (
         {"spec": {**TEMPLATE["spec"], "volumes": [{"name": "elasticjob-runtime", "emptyDir": {}}]}},
-        "has the name 'elasticjob-runtime', which ElasticJob uses itself: rename it",
+        "has the name 'elasticjob-runtime', which is reserved for ElasticJob: rename it",
     ),
 }
 
