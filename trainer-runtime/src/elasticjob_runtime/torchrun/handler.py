@@ -10,16 +10,11 @@ import atexit
 import contextlib
 import logging
 import os
-import signal
-import socket
 import sys
-import threading
-from collections.abc import Iterator, Mapping
-from types import FrameType, TracebackType
-from typing import Any
+from types import TracebackType
 
 from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -32,14 +27,16 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.api import RendezvousStoreInfo
 
 from elasticjob_runtime.cli.usage import UsageError
-from elasticjob_runtime.contract import MAX_RESTARTS_EXCEEDED, Env, ExitCode, FailureValue, OutcomeState, OutcomeValue
+from elasticjob_runtime.contract import Env, ExitCode, OutcomeState, OutcomeValue
 from elasticjob_runtime.etcd import Store
 from elasticjob_runtime.membership.view import Plan
 from elasticjob_runtime.rendezvous.config import MemberConfig
 from elasticjob_runtime.torchrun import BACKEND
-from elasticjob_runtime.torchrun.member import LEAVE_SIGNALS, Ended, Member
+from elasticjob_runtime.torchrun.member import Ended, Member
 from elasticjob_runtime.torchrun.options import member_config, open_store, read_conf
+from elasticjob_runtime.torchrun.outcome import failed_outcome
 from elasticjob_runtime.torchrun.round_store import RoundOver, RoundStore, StoreHost, enter
+from elasticjob_runtime.torchrun.signals import SignalPipe, leaving_on_signals
 from elasticjob_runtime.workers.environment import RES_OPTIONS, fencing_token
 
 logger = logging.getLogger(__name__)
@@ -85,7 +82,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         self._stores: StoreHost | None = None
         self._round: RoundStore | None = None
         self._shared = False
-        self._signals: _SignalPipe | None = None
+        self._signals: SignalPipe | None = None
 
     def get_backend(self) -> str:
         return BACKEND
@@ -109,7 +106,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         member, stores = self._joined()
         member.on_rejoin()
         try:
-            with _leaving_on_signals():
+            with leaving_on_signals():
                 plan, self._round = _meet(member, stores)
         except Ended as end:
             raise _error(end) from None
@@ -158,7 +155,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         if self._member is None or self._stores is None:
             self._stores = StoreHost(self._config.port_range)
             self._member = Member(self._config, self._etcd, self._stores.ports, shared=self._stores.shared)
-            self._signals = _SignalPipe()
+            self._signals = SignalPipe()
             self._member.start(self._signals.read)
             atexit.register(self._leave)
         return self._member, self._stores
@@ -176,7 +173,7 @@ class EtcdRendezvousHandler(RendezvousHandler):
         if not member.closes():
             return True
         rank, failure = error.get_first_failure()
-        member.conclude(_failed(self._config.settings.me, round_number, rank, failure), gone=True)
+        member.conclude(failed_outcome(self._config.settings.me, round_number, rank, failure), gone=True)
         return member.wait_for_end(PUBLISH_TIMEOUT)
 
     def _leave(self) -> None:
@@ -199,45 +196,6 @@ def _meet(member: Member, stores: StoreHost) -> tuple[Plan, RoundStore]:
                 return plan, store
 
 
-def _failed(me: str, round_number: int, rank: int, failure: ProcessFailure) -> OutcomeValue:
-    recorded = FailureValue(
-        member=me,
-        round=round_number,
-        rank=rank,
-        local_rank=failure.local_rank,
-        exit_code=failure.exitcode,
-        reason="Signal" if failure.exitcode < 0 else "ApplicationError",
-        message=_message(failure),
-        traceback=_traceback(failure),
-        host=socket.gethostname(),
-        time=float(failure.timestamp or 0),
-    )
-    message = f"rank {rank} on {me} failed: {recorded.message}; torchrun has no restarts left (--max-restarts)"
-    values = {field: getattr(recorded, field) for field in FailureValue.__dataclass_fields__}
-    return OutcomeValue(
-        state=OutcomeState.FAILED, reason=MAX_RESTARTS_EXCEEDED, message=message, round=round_number, failure=values
-    )
-
-
-def _recorded_error(failure: ProcessFailure) -> Mapping[str, Any]:
-    """Returns what @record wrote in the worker; empty: nothing."""
-    message = failure.error_file_data.get("message")
-    return message if isinstance(message, dict) else {}
-
-
-def _message(failure: ProcessFailure) -> str:
-    """Returns one line. If the worker wrote nothing, torch's message is only a link to its documentation, so the exit
-    code is used."""
-    if recorded := _recorded_error(failure):
-        return str(recorded.get("message", "")).strip().partition("\n")[0][:500]
-    return str(failure.message) if failure.exitcode < 0 else f"exit code {failure.exitcode}"
-
-
-def _traceback(failure: ProcessFailure) -> str:
-    extra = _recorded_error(failure).get("extraInfo")
-    return str(extra.get("py_callstack", ""))[-4096:] if isinstance(extra, dict) else ""
-
-
 def _error(end: Ended) -> BaseException:
     if end.code is ExitCode.SUCCEEDED:
         logger.info("%s; nothing left to do here", end)
@@ -245,50 +203,6 @@ def _error(end: Ended) -> BaseException:
     if end.code is ExitCode.WORKERS_FAILED:
         return RendezvousClosedError(str(end))
     return RendezvousConnectionError(str(end))
-
-
-# -- signals
-
-
-class _SignalPipe:
-    """Passes signals to the member's thread at once, while torch's handlers process them. Inactive if another part of
-    the process has already set a wakeup descriptor."""
-
-    def __init__(self) -> None:
-        self.read: int | None = None
-        if threading.current_thread() is not threading.main_thread():
-            return
-        read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        if before == -1:
-            self.read = read
-        else:
-            signal.set_wakeup_fd(before)
-
-    def close(self) -> None:
-        """Stops passing signals. The pipe stays open, since the member's thread may still read it."""
-        if self.read is not None and threading.current_thread() is threading.main_thread():
-            signal.set_wakeup_fd(-1)
-
-
-@contextlib.contextmanager
-def _leaving_on_signals() -> Iterator[None]:
-    """Handles signals until torch does, which is when it starts workers. Without this, a signal would kill the agent
-    before it could leave the rendezvous."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        raise SignalException(f"Process {os.getpid()} got signal: {number}", sigval=signal.Signals(number))
-
-    taken = []
-    if threading.current_thread() is threading.main_thread():
-        taken = [number for number in LEAVE_SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
-    for number in taken:
-        signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
 
 
 # -- logging and error messages

@@ -13,24 +13,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from elasticjob_runtime.contract import ExitCode, FailureValue, OutcomeValue
+from elasticjob_runtime.contract import ExitCode, OutcomeValue
 from elasticjob_runtime.etcd.interface import Store, StoreError
 from elasticjob_runtime.event_loop import EventLoop
-from elasticjob_runtime.membership import View
 from elasticjob_runtime.membership.actions import (
-    Action,
     Exit,
-    StartWorkers,
-    StopWorkers,
 )
 from elasticjob_runtime.membership.view import (
     Plan,
-    StoreView,
 )
 from elasticjob_runtime.rendezvous.config import MemberConfig
-from elasticjob_runtime.rendezvous.member import LocalState
 from elasticjob_runtime.rendezvous.runner import MemberRunner
-from elasticjob_runtime.torchrun.policy import TorchAgent, closes, is_spare, next_action
+from elasticjob_runtime.torchrun.owner import AgentOwner
+from elasticjob_runtime.torchrun.policy import closes, is_spare
+from elasticjob_runtime.torchrun.signals import LEAVE_SIGNALS, ends_the_agent
 from elasticjob_runtime.torchrun.stale_run import clear_ended_run
 
 logger = logging.getLogger(__name__)
@@ -51,18 +47,14 @@ class Member:
         """`ports`: the ports of the stores that listen. `shared`: workers may use these stores too."""
         self._config = config
         self._store = store
-        self._shared = shared
         self._event_loop = EventLoop()
-        # Shared with the threads that call public methods; guarded by `_changed`.
-        self._changed = threading.Condition()
-        self._agent = TorchAgent()
-        self._verdict: OutcomeValue | None = None
-        self._leaving: float | None = None
-        self._closing = False
+        self._owner = AgentOwner(config.settings.me, shared=shared)
+        self._changed = self._owner.changed
         self._exit: Exit | None = None
+        """Guarded by `_changed`."""
         # Used only by the event loop's thread.
         self._signals: int | None = None
-        self._runner = MemberRunner(config, store, self._event_loop, self, ports=ports, lock=self._changed)
+        self._runner = MemberRunner(config, store, self._event_loop, self._owner, ports=ports, lock=self._changed)
         self._thread = threading.Thread(target=self._run, name="etcd-v3-member", daemon=True)
 
     def start(self, signals: int | None = None) -> None:
@@ -78,8 +70,8 @@ class Member:
     def on_rejoin(self) -> None:
         """torch's agent has called next_rendezvous() and has no workers."""
         with self._changed:
-            self._agent = self._agent.on_rejoin(
-                self._failure("torchrun restarts its workers; see its log for the cause"), time.monotonic()
+            self._owner.agent = self._owner.agent.on_rejoin(
+                self._owner.failure("torchrun restarts its workers; see its log for the cause"), time.monotonic()
             )
         self.wake()
 
@@ -91,8 +83,8 @@ class Member:
             while True:
                 if self._exit is not None:
                     raise Ended(self._exit)
-                plan = self._agent.plan
-                if plan is not None and self._agent.is_in(plan.round):
+                plan = self._owner.agent.plan
+                if plan is not None and self._owner.agent.is_in(plan.round):
                     return plan
                 left = None if is_spare(self._runner.loop.view()) else deadline - time.monotonic()
                 if left is not None and left <= 0:
@@ -103,19 +95,19 @@ class Member:
     def run(self, round_number: int) -> bool:
         """All members of the round have met. Returns False if the round is already over."""
         with self._changed:
-            self._agent = self._agent.run(round_number, time.monotonic())
-            return self._exit is None and self._agent.is_in(round_number)
+            self._owner.agent = self._owner.agent.run(round_number, time.monotonic())
+            return self._exit is None and self._owner.agent.is_in(round_number)
 
     def finish(self) -> None:
         """All workers on this node have exited with 0."""
         with self._changed:
-            self._agent = self._agent.finish(time.monotonic())
+            self._owner.agent = self._owner.agent.finish(time.monotonic())
         self.wake()
 
     def wants_restart(self) -> bool:
         with self._changed:
-            plan = self._agent.plan
-            return self._exit is not None or (plan is not None and not self._agent.is_in(plan.round))
+            plan = self._owner.agent.plan
+            return self._exit is not None or (plan is not None and not self._owner.agent.is_in(plan.round))
 
     def outcome(self) -> OutcomeValue | None:
         with self._changed:
@@ -129,9 +121,9 @@ class Member:
     def conclude(self, verdict: OutcomeValue, *, gone: bool) -> None:
         """torch's agent declares the job over. `gone`: the agent and its workers have ended too."""
         with self._changed:
-            self._verdict = verdict
+            self._owner.verdict = verdict
             if gone:
-                self._agent = self._agent.on_rejoin(self._failure(verdict.message), time.monotonic())
+                self._owner.agent = self._owner.agent.on_rejoin(self._owner.failure(verdict.message), time.monotonic())
         self.wake()
 
     def wait_while(self, round_number: int, until: Callable[[], bool]) -> bool:
@@ -159,12 +151,12 @@ class Member:
     def close(self, timeout: float = 3.0) -> None:
         """Revokes the lease, so that the others continue at once. Idempotent."""
         with self._changed:
-            self._closing = True
+            self._owner.closing = True
         self.wake()
         self._thread.join(timeout)
 
     def _is_over(self, round_number: int) -> bool:
-        return self._exit is not None or not self._agent.is_in(round_number)
+        return self._exit is not None or not self._owner.agent.is_in(round_number)
 
     # -- the thread
 
@@ -187,68 +179,10 @@ class Member:
         except StoreError:
             pass  # registering fails for the same reason and reports it
 
-    # -- RunnerOwner, called by the runner; `decide` is called with `_changed` held
-
-    def state(self) -> LocalState:
-        return LocalState(workers=self._agent.workers, stores=self._shared, leaving_since=self._leaving)
-
-    def tick(self, now: float) -> None:
-        """Nothing to do: torch's agent watches the workers."""
-
-    @property
-    def deadline(self) -> float | None:
-        return None
-
-    def decide(self, view: View, now: float) -> Action:
-        if self._closing:
-            return Exit(code=ExitCode.SUCCEEDED, reason="this member leaves the rendezvous")
-        return next_action(view, self._agent, self._verdict, now)
-
-    def start_workers(self, action: StartWorkers, now: float) -> None:
-        self._set_agent(self._agent.start(action.plan, now))
-
-    def stop_workers(self, action: StopWorkers, now: float) -> None:
-        self._set_agent(self._agent.stop(self._failure(action.reason), now))
-
-    def store_changed(self, _before: StoreView, _view: StoreView) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
-    def _set_agent(self, agent: TorchAgent) -> None:
-        with self._changed:
-            self._agent = agent
-            self._changed.notify_all()
-
-    def _failure(self, message: str) -> FailureValue:
-        rank = self._agent.plan.rank if self._agent.plan else None
-        return FailureValue(
-            member=self._config.settings.me,
-            round=self._agent.round,
-            rank=rank.group_rank if rank else 0,
-            local_rank=0,
-            exit_code=1,
-            reason="WorkersStopped",
-            message=message,
-            time=time.time(),
-        )
-
     def _read_signals(self) -> None:
         """On a signal that ends torch's agent, announces this member's leave at once rather than after the workers have
         saved."""
         assert self._signals is not None
         for number in os.read(self._signals, 256):
             if number in LEAVE_SIGNALS and ends_the_agent(signal.getsignal(number)):
-                with self._changed:
-                    self._leaving = self._leaving or time.monotonic()
-
-
-LEAVE_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-
-
-def ends_the_agent(handler: object) -> bool:
-    """Whether `handler` is torch's, Python's own for Ctrl-C, or this package's. A program with any other handler
-    decides itself what the signal means."""
-    module = getattr(handler, "__module__", "") or ""
-    return handler is signal.default_int_handler or module.startswith(
-        ("torch.distributed.elastic.", "elasticjob_runtime.")
-    )
+                self._owner.leave()

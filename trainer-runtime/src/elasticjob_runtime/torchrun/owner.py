@@ -1,0 +1,81 @@
+"""The state of torch's agent, and the rendezvous' side of it: the runner calls the owner to observe it and to request
+starts and stops."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from elasticjob_runtime.contract import ExitCode, FailureValue, OutcomeValue
+from elasticjob_runtime.membership import View
+from elasticjob_runtime.membership.actions import Action, Exit, StartWorkers, StopWorkers
+from elasticjob_runtime.membership.view import StoreView
+from elasticjob_runtime.rendezvous.member import LocalState
+from elasticjob_runtime.torchrun.policy import TorchAgent, next_action
+
+
+class AgentOwner:
+    """Implements RunnerOwner. The runner's thread and the threads that call `Member` share it: hold `changed` to read
+    or write a field, and notify it after a write."""
+
+    def __init__(self, me: str, *, shared: bool) -> None:
+        """`shared`: workers may use the member's stores too."""
+        self._me = me
+        self._shared = shared
+        self.changed = threading.Condition()
+        self.agent = TorchAgent()
+        self.verdict: OutcomeValue | None = None
+        """How torch's agent says that the job ended."""
+        self.leaving_since: float | None = None
+        self.closing = False
+
+    def leave(self) -> None:
+        """A signal ends torch's agent."""
+        with self.changed:
+            self.leaving_since = self.leaving_since or time.monotonic()
+
+    def failure(self, message: str) -> FailureValue:
+        """The failure that stands for workers that torch's agent has stopped."""
+        rank = self.agent.plan.rank if self.agent.plan else None
+        return FailureValue(
+            member=self._me,
+            round=self.agent.round,
+            rank=rank.group_rank if rank else 0,
+            local_rank=0,
+            exit_code=1,
+            reason="WorkersStopped",
+            message=message,
+            time=time.time(),
+        )
+
+    # -- RunnerOwner, called by the runner; `decide` is called with `changed` held
+
+    def state(self) -> LocalState:
+        return LocalState(workers=self.agent.workers, stores=self._shared, leaving_since=self.leaving_since)
+
+    def tick(self, now: float) -> None:
+        """Nothing to do: torch's agent watches the workers."""
+
+    @property
+    def deadline(self) -> float | None:
+        return None
+
+    def decide(self, view: View, now: float) -> Action:
+        if self.closing:
+            return Exit(code=ExitCode.SUCCEEDED, reason="this member leaves the rendezvous")
+        return next_action(view, self.agent, self.verdict, now)
+
+    def start_workers(self, action: StartWorkers, now: float) -> None:
+        self._set_agent(self.agent.start(action.plan, now))
+
+    def stop_workers(self, action: StopWorkers, now: float) -> None:
+        self._set_agent(self.agent.stop(self.failure(action.reason), now))
+
+    def store_changed(self, _before: StoreView, _view: StoreView) -> None:
+        with self.changed:
+            self.changed.notify_all()
+
+    def _set_agent(self, agent: TorchAgent) -> None:
+        with self.changed:
+            self.agent = agent
+            self.changed.notify_all()
