@@ -1,4 +1,4 @@
-"""The agent's side of a zygote process (server.py): starts it, asks it for forks, and keeps preforked processes.
+"""The agent's side of a zygote process (server.py): starts it and asks it for forks.
 
 Everything here runs on the agent's loop and never blocks.
 """
@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,9 @@ import elasticjob_runtime
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.workers import descriptors
 from elasticjob_runtime.workers.zygote import ipc
-from elasticjob_runtime.workers.zygote.preload import ImportVerdicts, matches
+from elasticjob_runtime.workers.zygote.expected import ExpectedWorker
+from elasticjob_runtime.workers.zygote.pool import Preforked, PreforkedPool
+from elasticjob_runtime.workers.zygote.preload import ImportVerdicts
 
 logger = logging.getLogger(__name__)
 
@@ -38,28 +40,6 @@ def start_command(python: str, fd: int, modules: Sequence[str]) -> list[str]:
     """The command line of a zygote that communicates on `fd`. Unbuffered, as torchrun's workers are: its children keep
     its streams."""
     return [python, "-u", "-c", _BOOTSTRAP, str(fd), str(os.getpid()), *modules]
-
-
-@dataclasses.dataclass(slots=True)
-class Preforked:
-    """A process that waits to become a worker."""
-
-    pid: int
-    connection: socket.socket
-    local_rank: int
-    """The one it was forked for."""
-    variables_read: Mapping[str, str | None]
-    """The worker variables that its per-rank imports read, with their values."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class ExpectedWorker:
-    """What the next worker of a local rank will probably look like."""
-
-    local_rank: int
-    per_rank_imports: Sequence[str] = ()
-    """What the preforked process imports ahead, under `environment`."""
-    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +62,7 @@ class ZygoteCallbacks:
 
 
 class Zygote:
-    """One zygote process and the processes it preforked, which remain usable if it is killed."""
+    """One zygote process, and the pool of processes it preforked, which remain usable if it is killed."""
 
     def __init__(
         self,
@@ -98,12 +78,14 @@ class Zygote:
         self._callbacks = callbacks
         self._requested: list[Callable[[socket.socket], None]] = []
         """What to do with the forks that were requested, in that order."""
-        self._requested_workers: list[ExpectedWorker] = []
-        self._importing: dict[socket.socket, ExpectedWorker] = {}
-        """Forked, but not yet in `preforked`."""
         self.pid = process.pid if process is not None else 0
         """0: not known yet."""
-        self.preforked: list[Preforked] = []
+        self.pool = PreforkedPool(
+            event_loop,
+            self._fork_worker,
+            on_preforked=callbacks.on_preforked,
+            on_fork_lost=callbacks.on_fork_lost,
+        )
         self.ready = False
         self.seconds = 0.0
         """How long it took to become ready."""
@@ -151,71 +133,17 @@ class Zygote:
     def fork_store_host(self, on_forked: Callable[[socket.socket], None]) -> None:
         self._fork("stores", on_forked, {})
 
-    def pending(self, local_rank: int) -> list[ExpectedWorker]:
-        """Processes that are being forked for this local rank."""
-        pending = (*self._requested_workers, *self._importing.values())
-        return [expected for expected in pending if expected.local_rank == local_rank]
-
-    def prefork(self, expected: ExpectedWorker) -> None:
-        """Forks a process for a local rank, unless it already has one, or one is pending."""
-        has_one = any(preforked.local_rank == expected.local_rank for preforked in self.preforked)
-        if self.ready and not has_one and not self.pending(expected.local_rank):
-            self.fork(expected)
-
-    def fork(self, expected: ExpectedWorker) -> None:
-        def forked(connection: socket.socket) -> None:
-            self._requested_workers.remove(expected)
-            self._importing[connection] = expected
-            self._event_loop.add_reader(connection.fileno(), lambda: self._read_from_fork(connection))
-
-        self._requested_workers.append(expected)
-        imports = list(expected.per_rank_imports)
-        environment = dict(expected.environment) if imports else {}
-        self._fork("worker", forked, {"per_rank_imports": imports, "environment": environment})
-
-    def take(self, local_rank: int, environment: Mapping[str, str]) -> Preforked | None:
-        """Hands over a preforked process that can run a worker with `environment`; None: there is none at present, and
-        `on_preforked` is called when that changes.
-
-        Processes for this local rank that cannot run it are dropped.
-        """
-        for preforked in list(self.preforked):
-            if preforked.local_rank == local_rank and not matches(preforked.variables_read, environment):
-                self._drop(preforked)
-        usable = [preforked for preforked in self.preforked if matches(preforked.variables_read, environment)]
-        if not usable:
-            return None
-        best = max(usable, key=lambda one: (one.local_rank == local_rank, len(one.variables_read)))
-        if best.local_rank != local_rank and self.pending(local_rank):
-            return None  # wait for its own: the other local rank needs the one it has
-        self.preforked.remove(best)
-        self._event_loop.remove_reader(best.connection.fileno())
-        return best
-
-    def drop_outdated(self, expected: Iterable[ExpectedWorker]) -> None:
-        """Drops preforked processes that cannot run the workers now expected."""
-        environments = {one.local_rank: one.environment for one in expected}
-        for preforked in list(self.preforked):
-            if not matches(preforked.variables_read, environments.get(preforked.local_rank, {})):
-                self._drop(preforked)
+    @property
+    def preforked(self) -> list[Preforked]:
+        return self.pool.preforked
 
     def close(self) -> None:
         """Ends it and the processes that have not become workers. Workers and the store host continue."""
-        for preforked in list(self.preforked):
-            self._drop(preforked)
-        for connection in self._importing:
-            self._event_loop.remove_reader(connection.fileno())
-            connection.close()
-        self._importing.clear()
+        self.pool.close()
         self._kill()
 
-    def _drop(self, preforked: Preforked) -> None:
-        self._event_loop.remove_reader(preforked.connection.fileno())
-        preforked.connection.close()
-        self.preforked.remove(preforked)
-
     def _kill(self) -> None:
-        self.ready = False
+        self.ready = self.pool.enabled = False
         if self._connection.fileno() >= 0:
             self._event_loop.remove_reader(self._connection.fileno())
             self._connection.close()
@@ -225,6 +153,9 @@ class Zygote:
         elif self.pid:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)  # the group, because a fork of it may be trying an import
+
+    def _fork_worker(self, message: Mapping[str, Any], on_forked: Callable[[socket.socket], None]) -> None:
+        self._fork("worker", on_forked, message)
 
     def _fork(self, kind: str, on_forked: Callable[[socket.socket], None], more: Mapping[str, Any]) -> None:
         try:
@@ -256,13 +187,13 @@ class Zygote:
         # The kernel closed the descriptor because this process has no room for it, and so the child ends.
         logger.error("lost a forked process: %s", descriptors.explain(OSError(errno.EMFILE, "")))
         if kind == "worker":
-            self._requested_workers.pop(0)
+            self.pool.fork_failed()
         else:
             child = "store host" if kind == "stores" else "successor"
             self._exited(ZygoteExit(reason=f"cannot connect to its {child}"))
 
     def _is_ready(self, message: dict[str, Any]) -> None:
-        self.ready = True
+        self.ready = self.pool.enabled = True
         self.seconds = message["seconds"]
         if "verdicts" in message:
             self.verdicts = ImportVerdicts.from_message(message["verdicts"])
@@ -273,23 +204,3 @@ class Zygote:
     def _exited(self, exit_: ZygoteExit) -> None:
         self._kill()
         self._callbacks.on_exit(self, exit_)
-
-    def _read_from_fork(self, connection: socket.socket) -> None:
-        """A forked process has finished its imports, or has ended."""
-        self._event_loop.remove_reader(connection.fileno())
-        expected = self._importing.pop(connection)
-        try:
-            message, _ = ipc.receive(connection)
-        except (EOFError, OSError):
-            connection.close()
-            self._callbacks.on_fork_lost(expected)
-            return
-        preforked = Preforked(message["pid"], connection, expected.local_rank, message["variables_read"])
-        self.preforked.append(preforked)
-        self._event_loop.add_reader(connection.fileno(), lambda: self._lost(preforked, expected))
-        self._callbacks.on_preforked()
-
-    def _lost(self, preforked: Preforked, expected: ExpectedWorker) -> None:
-        """A preforked process was killed."""
-        self._drop(preforked)
-        self.prefork(expected)

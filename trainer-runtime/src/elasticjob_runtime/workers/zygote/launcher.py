@@ -16,8 +16,10 @@ from elasticjob_runtime.workers.process import Command, WorkerSpec
 from elasticjob_runtime.workers.spawn import OnStarted, SpawnLauncher, spawn
 from elasticjob_runtime.workers.store_host import StoreHost
 from elasticjob_runtime.workers.zygote import ipc
-from elasticjob_runtime.workers.zygote.client import ExpectedWorker, Preforked, Zygote
+from elasticjob_runtime.workers.zygote.client import Zygote
+from elasticjob_runtime.workers.zygote.expected import ExpectedWorker
 from elasticjob_runtime.workers.zygote.import_log import ImportLog
+from elasticjob_runtime.workers.zygote.pool import Preforked
 from elasticjob_runtime.workers.zygote.preload import AUTO, ImportVerdicts, LearningSchedule, PreloadModules
 from elasticjob_runtime.workers.zygote.supervisor import ZygoteSupervisor
 
@@ -188,7 +190,7 @@ class ZygoteLauncher:
 
     def _serve(self, zygote: Zygote, request: StartRequest) -> None:
         spec = request.spec
-        while (preforked := zygote.take(spec.local_rank, spec.environment)) is not None:
+        while (preforked := zygote.pool.take(spec.local_rank, spec.environment)) is not None:
             if self._hand_over(preforked, spec):
                 self._requests.remove(request)
                 request.on_started(preforked.pid)
@@ -196,7 +198,7 @@ class ZygoteLauncher:
         if not zygote.ready:
             self._spawn(request)
         elif not self._zygotes.pending_for(spec):
-            zygote.fork(ExpectedWorker(local_rank=spec.local_rank))
+            zygote.pool.fork(ExpectedWorker(local_rank=spec.local_rank))
 
     def _spawn(self, request: StartRequest) -> None:
         self._requests.remove(request)

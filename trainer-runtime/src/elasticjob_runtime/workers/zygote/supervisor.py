@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.workers.process import WorkerSpec
 from elasticjob_runtime.workers.store_host import StoreHost
-from elasticjob_runtime.workers.zygote.client import ExpectedWorker, Zygote, ZygoteCallbacks, ZygoteExit
-from elasticjob_runtime.workers.zygote.preload import ImportVerdicts, LearningSchedule, PreloadModules, matches
+from elasticjob_runtime.workers.zygote.client import Zygote, ZygoteCallbacks, ZygoteExit
+from elasticjob_runtime.workers.zygote.expected import ExpectedWorker, ExpectedWorkers
+from elasticjob_runtime.workers.zygote.preload import ImportVerdicts, LearningSchedule, PreloadModules
 
 logger = logging.getLogger(__name__)
 
@@ -41,15 +42,13 @@ class ZygoteSupervisor:
         """`on_change`: workers may be startable that were not before, or the other way round. `on_learned`: the
         verdicts on imports have changed."""
         self._python = python
-        self._local_ranks = range(nproc)
         self._environment = dict(environment)
         self._event_loop = event_loop
         self._modules = modules
         self._schedule = schedule
         self._on_change = on_change
         self._on_learned = on_learned
-        self._expected: dict[int, Mapping[str, str]] = {}
-        """Local rank -> the environment that its next worker will probably have."""
+        self._expected = ExpectedWorkers(nproc, modules)
         self._successor_requested = False
         """A successor was requested, and is not forked or not ready yet."""
         self._losses: list[float] = []
@@ -91,25 +90,25 @@ class ZygoteSupervisor:
 
     def expect(self, environments: Mapping[int, Mapping[str, str]]) -> None:
         """Sets the environments that the next workers will probably have, by local rank."""
-        self._expected = dict(environments)
+        self._expected.set_environments(environments)
         for zygote in self._zygotes():
-            zygote.drop_outdated(self._expected_workers())
+            zygote.pool.drop_outdated(self._expected.workers())
             self.prefork(zygote)
 
     def expect_again(self, spec: WorkerSpec) -> None:
         """The next worker of a local rank will probably have the environment of the one that just started."""
-        self._expected[spec.local_rank] = dict(spec.environment)
+        self._expected.set_environment(spec.local_rank, spec.environment)
 
     def pending_for(self, spec: WorkerSpec) -> list[ExpectedWorker]:
         """Processes being forked that will be able to run this worker, as far as is known before their imports."""
-        pending = self.current.pending(spec.local_rank) if self.current is not None else []
-        return [expected for expected in pending if self._suits(expected, spec)]
+        pending = self.current.pool.pending(spec.local_rank) if self.current is not None else []
+        return [expected for expected in pending if self._expected.can_run(expected, spec)]
 
     def prefork(self, zygote: Zygote | None) -> None:
         """Makes sure that `zygote` has a preforked process for each local rank, or that one is pending."""
         if zygote is not None:
-            for expected in self._expected_workers():
-                zygote.prefork(expected)
+            for expected in self._expected.workers():
+                zygote.pool.prefork(expected)
 
     def learn(self, now: float) -> None:
         """Forks a successor that tries the imports learned since the last one, if it is time."""
@@ -141,24 +140,8 @@ class ZygoteSupervisor:
             on_fork_lost=self._fork_lost,
         )
 
-    def _expected_workers(self) -> list[ExpectedWorker]:
-        return [self._expected_worker(local_rank) for local_rank in self._local_ranks]
-
-    def _expected_worker(self, local_rank: int) -> ExpectedWorker:
-        environment = self._expected.get(local_rank)
-        if environment is None:
-            return ExpectedWorker(local_rank=local_rank)
-        imports = tuple(self._modules.verdicts.per_rank)
-        return ExpectedWorker(local_rank=local_rank, per_rank_imports=imports, environment=environment)
-
-    def _suits(self, expected: ExpectedWorker, spec: WorkerSpec) -> bool:
-        if not expected.per_rank_imports:
-            return True
-        variables = {name for reads in self._modules.verdicts.per_rank.values() for name in reads}
-        return matches({name: expected.environment.get(name) for name in variables}, spec.environment)
-
     def _has_all(self, zygote: Zygote) -> bool:
-        return {preforked.local_rank for preforked in zygote.preforked} >= set(self._local_ranks)
+        return {preforked.local_rank for preforked in zygote.preforked} >= set(self._expected.local_ranks)
 
     # -- progress of a zygote
 
