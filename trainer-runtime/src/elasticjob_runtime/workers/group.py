@@ -18,8 +18,9 @@ from elasticjob_runtime.membership.view import Plan, Workers, WorkersState
 from elasticjob_runtime.workers import descriptors, logs
 from elasticjob_runtime.workers.environment import GroupSpec
 from elasticjob_runtime.workers.first_failure import FailureCollector
-from elasticjob_runtime.workers.prepare import PreparedWorker, WorkerPreparation
+from elasticjob_runtime.workers.prepare import WorkerPreparation
 from elasticjob_runtime.workers.process import Command, WorkerProcess
+from elasticjob_runtime.workers.starter import WorkerStarter
 from elasticjob_runtime.workers.timers import TimerServer
 from elasticjob_runtime.workers.zygote.launcher import GroupLauncher
 
@@ -46,7 +47,6 @@ class WorkerGroup:
     ) -> None:
         """`folder`: the agent's private directory, removed with the agent."""
         self.group = group
-        self._launcher = launcher
         self._event_loop = event_loop
         self._directory = logs.LogDirectory(log_settings, group.run_id, folder)
         self._timers = TimerServer(base_environment, folder, event_loop, self._is_ours)
@@ -58,10 +58,12 @@ class WorkerGroup:
             log_settings=log_settings,
             directory=self._directory,
         )
+        self._starter = WorkerStarter(
+            launcher, self._preparation, on_started=self._started, on_failed=self._could_not_start
+        )
         self._output = logs.SinkReader(event_loop)
         self._failures = FailureCollector(member)
         self._workers: list[WorkerProcess] = []
-        self._starting: list[PreparedWorker] = []
         self._stopping = False
         self._kill_at: float | None = None
         self._savers: set[WorkerProcess] | None = None
@@ -96,19 +98,7 @@ class WorkerGroup:
         self._check_handlers_at = now + FIRST_HANDLER_CHECK
         self._failures.begin_round(plan.round)
         self.view = Workers(state=WorkersState.RUNNING, round=plan.round, changed_at=now, plan=plan)
-        for local_rank in range(self.group.nproc):
-            try:
-                prepared = self._preparation.prepare(plan, local_rank, without_libuv=self._launcher.without_libuv)
-            except (OSError, ValueError) as error:
-                self._could_not_start(local_rank, error)
-                return
-            self._starting.append(prepared)
-        for prepared in list(self._starting):
-            if not self._stopping:
-                self._launcher.start(
-                    prepared.spec,
-                    lambda result, prepared=prepared: self._started(prepared, result),  # type: ignore[misc]
-                )
+        self._starter.start(plan, self.group.nproc)
 
     def stop(self, grace: float, now: float, number: int = signal.SIGTERM) -> None:
         """Sends SIGKILL at once if `grace` is 0; otherwise the signal `number`, and SIGKILL after `grace` seconds.
@@ -116,7 +106,7 @@ class WorkerGroup:
         If only some of the workers handle that signal, only they get it. The others, which they may need to finish a
         step, are killed when they have ended.
         """
-        self._cancel_starts()
+        self._starter.cancel()
         self._failures.clear()
         if not self._workers:
             if self.view.state is WorkersState.RUNNING:
@@ -168,27 +158,11 @@ class WorkerGroup:
 
     # -- starts
 
-    def _started(self, prepared: PreparedWorker, result: int | OSError) -> None:
-        self._starting.remove(prepared)
-        prepared.close_writing_ends()
-        worker = self._watch(prepared, result) if isinstance(result, int) else result
-        if isinstance(worker, OSError):
-            prepared.close_sinks()
-            self._could_not_start(prepared.spec.local_rank, worker)
-            return
+    def _started(self, worker: WorkerProcess) -> None:
         self._workers.append(worker)
         self._event_loop.add_reader(worker.pidfd, lambda: self._ended(worker))
         for sink in worker.sinks:
             self._output.add(sink)
-        if not self._starting:
-            self._launcher.prefork_next()
-
-    def _watch(self, prepared: PreparedWorker, pid: int) -> WorkerProcess | OSError:
-        try:
-            return WorkerProcess(prepared.spec, pid, prepared.sinks)
-        except OSError as error:
-            WorkerProcess.kill_unwatched(pid)
-            return error
 
     def _could_not_start(self, local_rank: int, error: Exception) -> None:
         assert self.view.plan is not None
@@ -197,13 +171,6 @@ class WorkerGroup:
         rank, now = self._preparation.rank(self.view.plan, local_rank), time.monotonic()
         self._failures.add_failed_start(rank, local_rank, f"cannot start {command}: {reason}", now)
         self._fail(now)
-
-    def _cancel_starts(self) -> None:
-        self._launcher.cancel()
-        for prepared in self._starting:
-            prepared.close_writing_ends()
-            prepared.close_sinks()
-        self._starting.clear()
 
     # -- ends
 
@@ -224,13 +191,13 @@ class WorkerGroup:
             self._failures.add_exit(worker, code, self._workers, now)
             if self._failures.decide_at == now:
                 self._fail(now)
-        elif not self._workers and not self._starting:
+        elif not self._workers and not self._starter.is_busy:
             self._all_ended(now)
 
     def _fail(self, now: float) -> None:
         """Kills the other workers of this group, which cannot continue without the failed one."""
         failure = self._failures.decide(self._workers)
-        self._cancel_starts()
+        self._starter.cancel()
         self._stopping = True
         self.view = dataclasses.replace(self.view, failure=failure, state=WorkersState.STOPPING, changed_at=now)
         self.signal(signal.SIGKILL)
