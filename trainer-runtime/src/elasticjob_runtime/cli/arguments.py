@@ -20,11 +20,11 @@ class _Parser(argparse.ArgumentParser):
     """Reports an error in one sentence, without the usage text of all flags."""
 
     def error(self, message: str) -> NoReturn:
-        sentence = f"{self.prog}: {message}{self._meant(message)} (see {self.prog} --help)"
+        sentence = f"{self.prog}: {message}{self._suggestions(message)} (see {self.prog} --help)"
         termination.write(sentence, os.environ)
         self.exit(2, sentence + "\n")
 
-    def _meant(self, message: str) -> str:
+    def _suggestions(self, message: str) -> str:
         """Suggestions for unrecognized flags."""
         _, found, unknown = message.partition("unrecognized arguments: ")
         known = list(self._option_string_actions)
@@ -236,16 +236,16 @@ def without_own_flags(arguments: Sequence[str], script: int) -> list[str]:
         argument = rest.pop(0)
         name, equals, value = argument.partition("=")
         follows = 0 if equals else 1
-        if (flag := _meant(name, own)) is not None:
+        if (flag := _matching_flag(name, own)) is not None:
             del rest[: own[flag] * follows]
-        elif _meant(name, ["--start-method"]) and "zygote" in (value, *rest[:follows]):
+        elif _matching_flag(name, ["--start-method"]) and "zygote" in (value, *rest[:follows]):
             del rest[:follows]  # torchrun has no zygote; it is our default
         else:
             result.append(argument)
     return [*result, *arguments[script:]]
 
 
-def _meant(name: str, flags: Iterable[str]) -> str | None:
+def _matching_flag(name: str, flags: Iterable[str]) -> str | None:
     """The flag of `flags` that argparse recognises in `name`, which may be an unambiguous abbreviation."""
     given = name.replace("_", "-")
     return next((flag for flag in flags if given.startswith("--") and len(given) > 2 and flag.startswith(given)), None)

@@ -140,9 +140,9 @@ class Connection:
         except TimeoutError as error:
             raise TooLate("the request could not be sent within the deadline") from error
         except OSError as error:
-            raise explain(self._last_word() or error, NotSent) from error
+            raise explain(self._tls_alert() or error, NotSent) from error
 
-    def _last_word(self) -> OSError | None:
+    def _tls_alert(self) -> OSError | None:
         """The TLS alert with which the server closed the connection, if there is one. In TLS 1.3, the server rejects a
         certificate only after the handshake, and may close before the client writes."""
         if self._context is None or self._socket is None:

@@ -144,9 +144,9 @@ class EtcdWatch:
                 if update is not None:
                     self._deliver(update)
             if cursor.ready:
-                probe = self._look_after(endpoint, probe, now, received=bool(messages))
+                probe = self._update_probe(endpoint, probe, now, received=bool(messages))
 
-    def _look_after(self, endpoint: Endpoint, probe: _Probe, now: float, *, received: bool) -> _Probe:
+    def _update_probe(self, endpoint: Endpoint, probe: _Probe, now: float, *, received: bool) -> _Probe:
         """Probes the stream if due, and returns the next probe. Raises Unavailable if the stream is dead."""
         if received:
             self._on_life(now)

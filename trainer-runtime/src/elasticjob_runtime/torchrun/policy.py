@@ -117,7 +117,7 @@ def next_action(view: View, agent: TorchAgent, verdict: OutcomeValue | None, now
     """`view.workers` must be `agent.workers`. `verdict`: the outcome that torch's agent reported; None: none yet."""
     if view.store.outcome is None and view.leaving_since is None and view.store.registered:
         for special in (
-            _refuse(view),
+            _exit_if_launchers_differ(view),
             _conclude(view, verdict),
             _leave_when_finished(view, agent),
             _report_slow_stop(view, agent, now),
@@ -133,7 +133,7 @@ def next_action(view: View, agent: TorchAgent, verdict: OutcomeValue | None, now
     return action
 
 
-def _refuse(view: View) -> Action | None:
+def _exit_if_launchers_differ(view: View) -> Action | None:
     """Exits if the job has members under elasticrun: they cannot train with members under torchrun, since the two wait
     for each other in different ways."""
     if view.workers.round:
@@ -151,8 +151,8 @@ def _refuse(view: View) -> Action | None:
 
 
 def _adopt_plan(view: View) -> View:
-    """Lets this member follow on a plan that elasticrun left behind: its members are dead, or `_refuse` will see
-    them."""
+    """Lets this member follow on a plan that elasticrun left behind: its members are dead, or
+    `_exit_if_launchers_differ` will see them."""
     plan, nproc = view.store.plan, view.settings.nproc
     if plan is None or plan.value.nproc == nproc:
         return view

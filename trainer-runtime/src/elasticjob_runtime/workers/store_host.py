@@ -59,7 +59,7 @@ class StoreHost:
         return self._connection is not None
 
     @property
-    def hopeless(self) -> bool:
+    def unusable(self) -> bool:
         """It failed too often to be started again."""
         return self._deaths > 3
 

@@ -201,7 +201,7 @@ class ZygoteSupervisor:
 
     def _stores_changed(self, _listening: bool) -> None:
         was_tried, self.stores_tried = self.stores_tried, True
-        host_was_lost = was_tried and not self.stores.attached and not self.stores.hopeless
+        host_was_lost = was_tried and not self.stores.attached and not self.stores.unusable
         if host_was_lost and self.current is not None and self.current.ready:
             self.current.fork_store_host(self.stores.attach)
         self._on_change()
