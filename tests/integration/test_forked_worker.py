@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.runtime.small_torch import write_small_torch
+
 pytestmark = pytest.mark.torch
 
 PROBE = """
@@ -89,8 +91,9 @@ def test_a_forked_script_finds_what_a_fresh_interpreter_sets_up(probe: Path, how
 )
 def test_every_way_to_end_is_reported_alike(tmp_path: Path, ending: str, words: str) -> None:
     (tmp_path / "ends.py").write_text(f"import os, sys\n{ending}\n")
-    forked = elasticrun(tmp_path, "--preload=json", "ends.py")
-    spawned = elasticrun(tmp_path, "--start-method=spawn", "ends.py")
+    path = str(write_small_torch(tmp_path))
+    forked = elasticrun(tmp_path, "ends.py", PYTHONPATH=path)
+    spawned = elasticrun(tmp_path, "--start-method=spawn", "ends.py", PYTHONPATH=path)
     assert forked.returncode == spawned.returncode == 1
     assert words in forked.stderr
     assert words in spawned.stderr

@@ -155,8 +155,7 @@ class Run:
         root = pathlib.Path(__file__).parents[2]
         environment = {name: value for name, value in os.environ.items() if name not in case.without}
         environment |= {"PROBE_DIRECTORY": str(self.reports), "PYTHONPATH": str(root), **case.variables}
-        ours = ["--preload=json"] if launcher == ELASTICRUN else []  # the probe needs no torch
-        command = [sys.executable, "-m", launcher, *ours, *case.flags, *case.command]
+        command = [sys.executable, "-m", launcher, *case.flags, *case.command]
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
                 command, env=environment, cwd=directory, stdout=log, stderr=subprocess.STDOUT

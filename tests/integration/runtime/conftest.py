@@ -13,6 +13,7 @@ import pytest
 from tests.contract.etcd_servers import EtcdServer, require_etcd
 from tests.integration.runtime.agents import SOURCE, Job
 from tests.integration.runtime.launcher_harness import MODULES, Harness
+from tests.integration.runtime.small_torch import write_small_torch
 from tests.integration.runtime.standalone import ELASTICRUN, Launch, Run
 from tests.integration.runtime.subreaper import subreaper
 
@@ -41,6 +42,7 @@ def fragile_job(own_etcd: EtcdServer, tmp_path: pathlib.Path) -> Iterator[Job]:
 
 @pytest.fixture
 def launch(tmp_path: pathlib.Path) -> Iterator[Launch]:
+    """Runs scripts under a launcher; with `torch=False`, in a moment, for scripts that do not use it."""
     runs: list[Run] = []
 
     def launched(
@@ -49,6 +51,7 @@ def launch(tmp_path: pathlib.Path) -> Iterator[Launch]:
         launcher: str = ELASTICRUN,
         stdin: str = "",
         arguments: Sequence[str] = (),
+        torch: bool = True,
         **environment: str,
     ) -> Run:
         path = tmp_path / "script.py"
@@ -59,7 +62,7 @@ def launch(tmp_path: pathlib.Path) -> Iterator[Launch]:
         command = [sys.executable, "-m", launcher, "--standalone", *flags, *what, *arguments]
         variables = {
             **os.environ,
-            "PYTHONPATH": str(SOURCE),
+            "PYTHONPATH": str(SOURCE) if torch else f"{write_small_torch(tmp_path)}:{SOURCE}",
             "FOUND": str(tmp_path / f"found-{launcher}"),
             **environment,
         }

@@ -16,22 +16,10 @@ from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.workers.process import Command, WorkerSpec
 from elasticjob_runtime.workers.zygote.launcher import ZygoteLauncher
 
+from tests.integration.runtime import small_torch
+
 MODULES = {
-    "torch/__init__.py": """
-from torch import cuda, distributed
-class Generator:
-    def seed(self): pass
-default_generator = Generator()
-""",
-    "torch/cuda.py": "started = False\ndef is_initialized(): return started\n",
-    "torch/distributed.py": """
-import socket
-class TCPStore:
-    def __init__(self, host, port, **_):
-        self.server = socket.socket()
-        self.server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.server.bind((host, port)); self.server.listen()
-""",
+    **small_torch.FILES,
     "plain.py": "",
     "package/__init__.py": "",
     "package/threads.py": "import threading, time\nthreading.Thread(target=time.sleep, args=(600,), "

@@ -11,8 +11,6 @@ from hack.support import eventually
 
 TORCHRUN = "torch.distributed.run"
 ELASTICRUN = "elasticjob_runtime"
-WITHOUT_TORCH = "--preload=json"
-"""A zygote that starts in a moment, for scripts that do not use torch."""
 
 
 @dataclasses.dataclass

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.integration.runtime.standalone import ELASTICRUN, TORCHRUN, WITHOUT_TORCH, Launch
+from tests.integration.runtime.standalone import ELASTICRUN, TORCHRUN, Launch
 
 pytestmark = pytest.mark.torch
 
@@ -156,15 +156,15 @@ def test_a_script_may_exec_another_program(launch: Launch) -> None:
         "import os, sys\n"
         "if len(sys.argv) == 1: os.execv(sys.executable, [sys.executable, __file__, os.environ['RANK']])\n"
         "print('became', sys.argv[1])\n",
-        WITHOUT_TORCH,
+        torch=False,
     )
     assert run.exit_code() == 0, run.output
     assert "became 0" in run.output
 
 
-@pytest.mark.parametrize("flags", [(WITHOUT_TORCH,), ("--start-method=spawn",)], ids=["zygote", "spawn"])
+@pytest.mark.parametrize("flags", [("--start-method=zygote",), ("--start-method=spawn",)], ids=["zygote", "spawn"])
 def test_a_script_reads_standard_input(launch: Launch, flags: Sequence[str]) -> None:
-    run = launch("import sys\nprint('read', sys.stdin.read())", *flags, stdin="a question")
+    run = launch("import sys\nprint('read', sys.stdin.read())", *flags, stdin="a question", torch=False)
     assert run.exit_code() == 0, run.output
     assert "read a question" in run.output
 

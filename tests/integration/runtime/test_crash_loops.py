@@ -11,7 +11,8 @@ import pytest
 from elasticjob_runtime.contract import ExitCode, PlanReason
 
 from hack.support import eventually
-from tests.integration.runtime.agents import QUICK, Job
+from tests.integration.runtime.agents import QUICK, SOURCE, Job
+from tests.integration.runtime.small_torch import write_small_torch
 
 CRASHING = """
 import json, os, pathlib, socket, sys, time
@@ -110,14 +111,12 @@ def test_a_hanging_worker_process_is_stopped_and_its_stack_is_reported(job: Job)
         "3",
         "--start-method",
         "zygote",
-        "--preload",
-        "json",
         "--max-restarts",
         "0",
         nnodes="1",
         conf=conf,
         script=[str(script)],
-        environment={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+        environment={"PYTHONPATH": f"{write_small_torch(job.directory)}:{SOURCE}"},
     )
     assert agent.exit_code(90) == ExitCode.WORKERS_FAILED
     outcome = job.outcome

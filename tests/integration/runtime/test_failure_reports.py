@@ -12,7 +12,7 @@ import pytest
 from elasticjob_runtime.contract import PEER_LOST
 
 from tests.integration.runtime.agents import Job
-from tests.integration.runtime.standalone import ELASTICRUN, TORCHRUN, WITHOUT_TORCH, Launch
+from tests.integration.runtime.standalone import ELASTICRUN, TORCHRUN, Launch
 
 pytestmark = pytest.mark.torch
 
@@ -137,7 +137,7 @@ def test_the_cause_is_reported_across_members(job: Job) -> None:
     ],
 )
 def test_every_way_to_end_is_reported(launch: Launch, script: str, code: int, words: str) -> None:
-    run = launch(script, WITHOUT_TORCH)
+    run = launch(script, torch=False)
     assert run.exit_code() == (1 if code else 0), run.output
     assert words in run.output
     if code == 1:

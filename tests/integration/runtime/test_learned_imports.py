@@ -14,8 +14,8 @@ from typing import Any
 from elasticjob_runtime.contract import Env, ImportsValue, Keys
 
 from hack.support import eventually
+from tests.integration.runtime import small_torch
 from tests.integration.runtime.agents import SOURCE, Agent, Job
-from tests.integration.runtime.launcher_harness import MODULES
 
 SLOW = {
     "slow_one/__init__.py": "import time; time.sleep(0.3)\n",
@@ -45,7 +45,7 @@ class SlowJob:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.packages = job.directory / "site-packages"
-        for name, text in {**{name: MODULES[name] for name in MODULES if name.startswith("torch")}, **SLOW}.items():
+        for name, text in {**small_torch.FILES, **SLOW}.items():
             (self.packages / name).parent.mkdir(parents=True, exist_ok=True)
             (self.packages / name).write_text(text)
         (job.directory / "slow.py").write_text(SCRIPT)

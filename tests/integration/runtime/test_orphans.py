@@ -17,6 +17,7 @@ import pytest
 
 from hack.support import eventually
 from tests.integration.runtime.agents import SOURCE, is_alive
+from tests.integration.runtime.small_torch import write_small_torch
 
 SCRIPT = """
 import json, multiprocessing, os, subprocess, sys, time
@@ -113,18 +114,15 @@ class Run:
         eventually(lambda: not self.temporary, 30, 0.1, "its temporary directory is removed")
 
 
-START_METHODS = {"zygote": ["--start-method=zygote", "--preload=json"], "spawn": ["--start-method=spawn"]}
-
-
-@pytest.fixture(params=START_METHODS)
+@pytest.fixture(params=["zygote", "spawn"])
 def run(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> Iterator[Run]:
     (tmp_path / "train.py").write_text(SCRIPT)
     scratch = pathlib.Path(tempfile.mkdtemp(dir="/tmp"))  # a short name
     command = [sys.executable, "-m", "elasticjob_runtime", "--standalone", "--nproc-per-node=2", "--max-restarts=2"]
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "TMPDIR": str(scratch)}
+    environment = {**os.environ, "PYTHONPATH": f"{write_small_torch(tmp_path)}:{SOURCE}", "TMPDIR": str(scratch)}
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, *START_METHODS[request.param], "train.py"],
+            [*command, f"--start-method={request.param}", "train.py"],
             cwd=tmp_path,
             env=environment,
             stdin=subprocess.DEVNULL,

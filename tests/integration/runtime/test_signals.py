@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from hack.support import eventually
-from tests.integration.runtime.standalone import WITHOUT_TORCH, Launch
+from tests.integration.runtime.standalone import Launch
 
 SIGNALS = """
 import os, signal, sys, time
@@ -22,7 +22,7 @@ while True:
 
 
 def test_a_signal_to_the_agent_reaches_the_scripts_handler(launch: Launch, tmp_path: pathlib.Path) -> None:
-    run = launch(SIGNALS, WITHOUT_TORCH)
+    run = launch(SIGNALS, torch=False)
     eventually((tmp_path / "ready").exists, 90, 0.1)
     run.process.send_signal(signal.SIGUSR1)
     assert run.exit_code() == 0, run.output

@@ -1,0 +1,32 @@
+"""A package in torch's place, for scripts that do not use torch: a zygote imports the real one in several seconds."""
+
+from __future__ import annotations
+
+import pathlib
+
+FILES = {
+    "torch/__init__.py": """
+from torch import cuda, distributed
+class Generator:
+    def seed(self): pass
+default_generator = Generator()
+""",
+    "torch/cuda.py": "started = False\ndef is_initialized(): return started\n",
+    "torch/distributed.py": """
+import socket
+class TCPStore:
+    def __init__(self, host, port, **_):
+        self.server = socket.socket()
+        self.server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.server.bind((host, port)); self.server.listen()
+""",
+}
+
+
+def write_small_torch(folder: pathlib.Path) -> pathlib.Path:
+    """Returns the directory to put on PYTHONPATH."""
+    packages = folder / "small-torch"
+    for name, text in FILES.items():
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_text(text)
+    return packages
