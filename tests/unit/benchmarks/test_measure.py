@@ -1,4 +1,4 @@
-"""The bench's figures, from lines that workers could have written."""
+"""The benchmark's figures, from lines that worker processes could have written."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def crash() -> list[Worker]:
     ]
 
 
-def test_a_crash_costs_the_time_to_the_next_first_step_and_the_steps_done_again() -> None:
+def test_a_crash_costs_the_time_to_the_next_first_step_and_the_steps_repeated() -> None:
     cost = recovery(crash(), event=2.05, world=2)
     assert cost.first_step == pytest.approx(0.55)
     assert cost.stall == pytest.approx(0.6)
@@ -46,7 +46,7 @@ def test_a_crash_costs_the_time_to_the_next_first_step_and_the_steps_done_again(
     assert cost.restarted == pytest.approx(0.15)
 
 
-def test_workers_from_before_the_event_are_no_recovery() -> None:
+def test_worker_processes_from_before_the_event_are_no_recovery() -> None:
     assert recovery(crash()[:2], event=1.0, world=2) == Recovery(first_step=None, stall=None, steps_lost=None)
     assert recovery(crash(), event=2.05, world=3).first_step is None
 
@@ -62,7 +62,7 @@ def test_a_join_stalls_the_job_only_while_no_step_is_done() -> None:
     assert cost.steps_lost == 0
 
 
-def test_two_restarts_on_the_way_lose_steps_twice() -> None:
+def test_two_restarts_lose_steps_twice() -> None:
     workers = [
         worker(0, 2, 0.0, 0, [0.1, 0.2, 0.3, 0.4]),
         worker(0, 3, 1.0, 3, [1.1, 1.2]),
@@ -71,12 +71,12 @@ def test_two_restarts_on_the_way_lose_steps_twice() -> None:
     assert recovery(workers, event=0.5, world=2).steps_lost == 1 + 1
 
 
-def test_a_world_that_never_did_a_step_loses_nothing_more() -> None:
+def test_a_group_without_a_step_loses_nothing_more() -> None:
     workers = [worker(0, 2, 0.0, 0, [0.1, 0.2, 0.3]), worker(0, 3, 1.0, 2, []), worker(0, 2, 2.0, 2, [2.1])]
     assert recovery(workers, event=0.5, world=2).steps_lost == 1
 
 
-def test_a_world_is_steady_when_every_rank_has_done_some_steps() -> None:
+def test_a_group_is_steady_once_every_rank_has_done_some_steps() -> None:
     assert is_steady(crash(), 2)
     assert is_steady(crash(), 2, since=2.1)
     assert not is_steady(crash()[:3], 2, since=2.1)
@@ -84,7 +84,7 @@ def test_a_world_is_steady_when_every_rank_has_done_some_steps() -> None:
     assert [one.began for one in newest_world(crash(), 2, 0.0)] == [2.2, 2.2]
 
 
-def test_a_log_that_is_being_written_is_read_up_to_its_last_whole_line() -> None:
+def test_an_unfinished_log_is_read_up_to_its_last_whole_line() -> None:
     head = {"member": "a", "pid": 7, "rank": 1, "world": 4, "began": 1.5, "resumed": 3}
     text = json.dumps(head) + "\n2.5 4\n2.6"
     assert parse_log(text) == Worker(member="a", pid=7, rank=1, world=4, began=1.5, resumed=3, steps=((2.5, 4),))
@@ -125,7 +125,7 @@ def test_the_table_has_medians_and_ratios() -> None:
     ]
 
 
-def test_what_came_in_less_than_half_of_the_runs_never_came() -> None:
+def test_an_event_in_less_than_half_of_the_runs_counts_as_never() -> None:
     cost = Recovery(first_step=1.0, stall=1.0, steps_lost=0)
     never = Recovery(first_step=None, stall=None, steps_lost=None)
     of = [Result(system="torchrun", change="crash", run=n, recovery=one) for n, one in enumerate((cost, never, never))]
@@ -137,12 +137,12 @@ def test_markdown_and_plot_show_every_change() -> None:
     assert "| worker crash | 8.00 s (8.00-8.00), 1 lost | 0.50 s (0.40-0.60), 1 lost  16.0x |" in text
     drawn = report.plot(results())
     assert drawn.startswith("<svg")
-    assert drawn.count("never") == 1, "what was not measured is not drawn"
+    assert drawn.count("never") == 1, "values that were not measured are not drawn"
     for words in ("worker crash", "node joins: stall", "never", "0.50 s"):
         assert words in drawn
 
 
-def test_a_result_is_measured_in_pieces(tmp_path: Path) -> None:
+def test_results_of_several_runs_are_merged(tmp_path: Path) -> None:
     def took(seconds: float, system: str = "elasticrun", run: int = 1) -> Result:
         cost = Recovery(first_step=seconds, stall=seconds, steps_lost=0, restarted=seconds / 2)
         return Result(
@@ -180,7 +180,7 @@ def test_a_result_is_measured_in_pieces(tmp_path: Path) -> None:
     assert "| worker crash | 4.50 s | 0.50 s |" in text, "the launcher's share"
 
 
-def test_what_is_saved_but_cannot_be_read_is_not_overwritten(tmp_path: Path) -> None:
+def test_unreadable_saved_results_are_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "recovery.json").write_text('{"results": []}')
     with pytest.raises(saved.SavedError, match="--fresh"):
         saved.load(tmp_path)
@@ -196,7 +196,7 @@ def test_the_launchers_share_of_a_join_counts_only_while_training_is_paused() ->
     )
 
 
-def test_a_run_that_failed_on_its_way_counts_in_the_rows_of_its_scenario() -> None:
+def test_a_failed_run_counts_in_all_rows_of_its_scenario() -> None:
     cost = Recovery(first_step=1.0, stall=1.0, steps_lost=0)
     good = [
         Result(system="elasticrun", scenario="crash", change=name, run=1, recovery=cost)
@@ -210,7 +210,7 @@ def test_a_run_that_failed_on_its_way_counts_in_the_rows_of_its_scenario() -> No
     assert report.grid([bad])[1] == [["crash", "failed"]]
 
 
-def test_two_slow_runs_tell_enough() -> None:
+def test_two_slow_runs_give_a_clear_result() -> None:
     def took(seconds: float | None, run: int, change: str = "node silent") -> Result:
         return Result(
             system="torchrun",
@@ -222,10 +222,10 @@ def test_two_slow_runs_tell_enough() -> None:
     assert is_clear([took(40.0, 1), took(None, 2)])
     assert not is_clear([took(None, 1)])
     assert not is_clear([took(40.0, 1), took(9.0, 2)])
-    assert not is_clear([took(40.0, 1, "start"), took(40.0, 2, "start")]), "that is the start of what is to be measured"
+    assert not is_clear([took(40.0, 1, "start"), took(40.0, 2, "start")]), "the start is not what is measured"
 
 
-def test_every_launcher_gets_the_same_job() -> None:
+def test_every_launcher_runs_the_same_job() -> None:
     for system in SYSTEMS.values():
         command = system.command("127.0.0.1:1", "id", 2, 4, "script.py")
         assert command[-1] == "script.py"

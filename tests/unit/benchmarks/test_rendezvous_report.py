@@ -1,4 +1,4 @@
-"""The rendezvous bench's tables, from counters that etcd could have had."""
+"""The rendezvous benchmark's tables, from counters that etcd could have had."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def test_a_constant_cost_per_member_is_linear() -> None:
     assert "writes at the start x1.00" in verdict(results)
 
 
-def test_a_cost_that_grows_with_the_crowd_shows() -> None:
+def test_a_cost_that_grows_with_the_group_shows() -> None:
     results = [crowd(4, 4), crowd(100, 100), crowd(1000, 1000)]
     assert growth(results[1:], lambda one: one.start.etcd.writes) == pytest.approx(10)
 
 
-def test_one_crowd_says_nothing_of_growth() -> None:
+def test_one_group_size_gives_no_growth() -> None:
     assert verdict([crowd(4, 3)]) == ""
     assert len(table([crowd(4, 3)])) == 3
 
 
-def test_a_phase_is_what_happened_between_two_looks() -> None:
+def test_a_phase_is_the_difference_of_two_samples() -> None:
     before = counters(dict.fromkeys(NAMES, 10.0))
     after = counters(dict.fromkeys(NAMES, 25.0))
     assert dataclasses.asdict(after - before) == dict.fromkeys(
@@ -53,5 +53,5 @@ NAMES = (
 )
 
 
-def test_a_line_of_a_crowd_is_read() -> None:
+def test_a_line_of_the_benchmark_is_parsed() -> None:
     assert parse_line('{"round": 2, "at": 3.5, "cpu": 1.0, "planners": 1}\n') == Crowded(2, 3.5, 1.0, 1)

@@ -30,7 +30,7 @@ def patterns(*texts: str) -> tuple[Pattern, ...]:
         "[::ffff:10.0.0.1]:2379",
     ],
 )
-def test_endpoint_that_a_pattern_matches_is_allowed(endpoint: str) -> None:
+def test_an_endpoint_that_matches_a_pattern_is_allowed(endpoint: str) -> None:
     assert is_allowed(endpoint, patterns(*LIST))
 
 
@@ -54,23 +54,23 @@ def test_endpoint_that_a_pattern_matches_is_allowed(endpoint: str) -> None:
         "a@10.0.0.1:1",
     ],
 )
-def test_any_other_is_not(endpoint: str) -> None:
+def test_any_other_endpoint_is_not_allowed(endpoint: str) -> None:
     assert not is_allowed(endpoint, patterns(*LIST))
 
 
-def test_address_is_no_name() -> None:
+def test_an_ip_address_does_not_match_a_name_pattern() -> None:
     assert not is_allowed("10.0.0.1:2379", patterns("10.0.0.*x", "*.1"))
     assert is_allowed("10.0.0.1:2379", patterns("*"))
 
 
-def test_without_patterns_any_is_allowed() -> None:
+def test_without_patterns_any_endpoint_is_allowed() -> None:
     assert is_allowed("169.254.169.254:80", ())
 
 
 @pytest.mark.parametrize(
     "text", ["10.0.0.0/33", "a b", "etcd:port", "etcd:99999", "etcd:0", "http://etcd", "10.0.0.", "", "etcd/8"]
 )
-def test_what_is_no_pattern_is_refused_at_the_start(text: str) -> None:
+def test_an_invalid_pattern_is_a_settings_error(text: str) -> None:
     with pytest.raises(ValueError, match=r"neither|port"):
         Pattern.parse(text)
     if text and " " not in text:
@@ -81,7 +81,7 @@ def test_what_is_no_pattern_is_refused_at_the_start(text: str) -> None:
 SETTINGS = Settings(endpoint="default:2379", allowed_endpoints=patterns(*LIST))
 
 
-def test_job_that_names_another_endpoint_is_told_so_and_nothing_is_made_or_asked() -> None:
+def test_a_job_with_a_forbidden_endpoint_is_rejected_and_nothing_is_created() -> None:
     job = make_job(spec={"rendezvous": {"endpoint": "169.254.169.254:80"}})
     decided = plan(job, JobState(nodes=None), SETTINGS, NOW)
     accepted, ready = (
@@ -101,7 +101,7 @@ def test_job_that_names_another_endpoint_is_told_so_and_nothing_is_made_or_asked
     assert not [each for each in decided.actions if isinstance(each, CreatePod)]
 
 
-def test_job_that_runs_is_left_alone_and_not_followed() -> None:
+def test_a_running_job_with_a_forbidden_endpoint_is_left_alone_and_not_watched() -> None:
     job = make_job(spec={"rendezvous": {"endpoint": "169.254.169.254:80"}})
     pods = tuple(make_pod(index, ready=True) for index in range(4))
     decided = plan(job, JobState(pods=pods, nodes=None), SETTINGS, NOW)
@@ -110,7 +110,7 @@ def test_job_that_runs_is_left_alone_and_not_followed() -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["", "default:2379", "digits-etcd.ml.svc:2379", "10.1.2.3:2379"])
-def test_operators_default_and_own_etcds_need_not_be_listed(endpoint: str) -> None:
+def test_the_operators_default_and_managed_etcds_need_not_be_listed(endpoint: str) -> None:
     job = make_job(spec={"rendezvous": {"endpoint": endpoint}})
     pods = tuple(make_pod(index, ready=True) for index in range(4))
     assert plan(job, JobState(pods=pods, nodes=None), SETTINGS, NOW).target is not None

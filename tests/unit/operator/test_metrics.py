@@ -38,7 +38,7 @@ def test_requests_are_counted_by_verb_and_resource(
     assert value("elasticjob_api_requests_total", **labels) == before + 1
 
 
-def test_pods_that_were_created_are_counted_and_those_that_were_not_are_not() -> None:
+def test_only_successfully_created_pods_are_counted() -> None:
     before = value("elasticjob_pods_created_total")
     path = "/api/v1/namespaces/ml/pods"
     metrics.count_request("POST", path, {}, 201)
@@ -67,7 +67,7 @@ def test_restarts_are_counted_once_by_cause() -> None:
     assert value("elasticjob_restarts_total", cause="Evicted") == evicted + 1
 
 
-def test_two_restarts_that_one_status_tells_of_keep_their_causes() -> None:
+def test_two_restarts_in_one_status_keep_their_causes() -> None:
     """A status is written once a second."""
     seen = metrics.Restarts()
     before = [value("elasticjob_restarts_total", cause=cause) for cause in ("Signal", "Lost")]

@@ -4,7 +4,7 @@ import pytest
 from elasticjob_operator.settings import LogFormat, Settings, SettingsError
 
 
-def test_defaults() -> None:
+def test_an_empty_environment_gives_the_defaults() -> None:
     assert Settings.from_environment({}) == Settings()
     assert (
         Settings.from_environment({"ELASTICJOB_WATCH_NAMESPACES": "", "ELASTICJOB_NODE_LOST_SECONDS": " "})
@@ -12,7 +12,7 @@ def test_defaults() -> None:
     )
 
 
-def test_every_variable() -> None:
+def test_every_variable_is_read() -> None:
     found = Settings.from_environment(
         {
             "ELASTICJOB_ETCD_IMAGE": "etcd:1",
@@ -43,6 +43,6 @@ def test_every_variable() -> None:
     ("name", "value"),
     [("ELASTICJOB_NODE_LOST_SECONDS", "soon"), ("ELASTICJOB_PROBE_PORT", "-1"), ("ELASTICJOB_LOG_FORMAT", "xml")],
 )
-def test_what_cannot_be_is_named(name: str, value: str) -> None:
+def test_an_invalid_value_is_reported_with_its_variable(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=name):
         Settings.from_environment({name: value})

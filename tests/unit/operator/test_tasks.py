@@ -1,4 +1,4 @@
-"""A background task that ends is a fault, however it ends; and the operator's own are all under such watch."""
+"""A background task that ends is a fault, however it ends; all of the operator's tasks are supervised this way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def raises() -> None:
     raise ValueError("no")
 
 
-async def test_task_that_goes_on_is_no_fault_and_neither_is_one_that_was_stopped() -> None:
+async def test_running_and_stopped_tasks_are_no_faults() -> None:
     supervisor = Supervisor()
     task = supervisor.start(forever(), "one")
     supervisor.start(forever(), "two")
@@ -38,12 +38,12 @@ async def test_task_that_goes_on_is_no_fault_and_neither_is_one_that_was_stopped
 
 
 @pytest.mark.parametrize(("work", "fault"), [(returns, "it ended"), (raises, "it ended: ValueError")])
-async def test_end_of_a_task_is_a_fault(work: Callable[[], Awaitable[None]], fault: str) -> None:
-    told: list[str] = []
-    supervisor = Supervisor(told.append)
+async def test_a_task_that_ends_is_a_fault(work: Callable[[], Awaitable[None]], fault: str) -> None:
+    reported: list[str] = []
+    supervisor = Supervisor(reported.append)
     supervisor.start(work(), "it")  # type: ignore[arg-type]
     await until(lambda: supervisor.faults)
-    assert supervisor.faults == told == [fault]
+    assert supervisor.faults == reported == [fault]
 
 
 async def test_a_task_that_other_code_cancelled_is_a_fault() -> None:
@@ -54,7 +54,7 @@ async def test_a_task_that_other_code_cancelled_is_a_fault() -> None:
     await until(lambda: supervisor.faults == ["it ended"])
 
 
-async def test_worker_of_the_queue_that_ends_is_a_fault() -> None:
+async def test_a_queue_worker_that_ends_is_a_fault() -> None:
     supervisor, queue = Supervisor(), WorkQueue[str]()
 
     async def handle(_: str) -> None:

@@ -1,4 +1,4 @@
-"""What the auditor makes of a ledger: each promise broken, and kept."""
+"""What the audit finds in a ledger: each promise broken, and kept."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def kinds(*groups: Group) -> list[str]:
     return [finding.kind for finding in audit.audit(groups, LIMITS)]
 
 
-def test_a_history_that_goes_on_from_the_newest_commit_has_no_findings() -> None:
+def test_a_history_that_continues_from_the_newest_commit_has_no_findings() -> None:
     assert kinds(FIRST, group("b", 10, (4, "a4"), range(5, 9))) == []
 
 
-def test_nothing_at_all_has_no_findings() -> None:
+def test_an_empty_ledger_has_no_findings() -> None:
     assert kinds() == []
 
 
-def test_a_restore_that_leaves_out_a_committed_step_is_found() -> None:
+def test_a_restore_that_skips_a_committed_step_is_found() -> None:
     assert kinds(FIRST, group("b", 10, (2, "a2"), range(3, 9))) == [audit.MISSING]
 
 
@@ -62,12 +62,12 @@ def test_a_start_from_scratch_despite_a_committed_step_is_found() -> None:
     assert kinds(FIRST, group("b", 10, (0, ""), range(1, 9))) == [audit.MISSING]
 
 
-def test_a_commit_that_came_after_the_restore_is_not_missing() -> None:
+def test_a_commit_after_the_restore_is_not_missing() -> None:
     late = dataclasses.replace(FIRST, saves=(saved(2, "a2", 3), saved(4, "a4", 10.5)))
     assert audit.MISSING not in kinds(late, group("b", 10, (2, "a2"), range(3, 9)))
 
 
-def test_a_checkpoint_whose_writer_died_before_it_could_say_so_may_be_restored() -> None:
+def test_a_checkpoint_whose_writer_died_before_recording_it_may_be_restored() -> None:
     unsure = dataclasses.replace(FIRST, saves=(saved(2, "a2", 3), Save(4, "a4", 4.9)))
     assert kinds(unsure, group("b", 10, (4, "a4"), range(5, 9))) == []
 
@@ -76,7 +76,7 @@ def test_a_restore_of_what_was_never_saved_is_found() -> None:
     assert audit.UNKNOWN in kinds(FIRST, group("b", 10, (4, "other"), range(5, 9)))
 
 
-def test_an_older_groups_work_restored_over_a_newer_ones_is_found() -> None:
+def test_restoring_an_older_groups_work_over_a_newer_ones_is_found() -> None:
     island = group("a", 0, (0, ""), range(1, 21), (saved(4, "a4", 5), saved(20, "a20", 21)))
     newer = group("b", 10, (4, "a4"), range(5, 9), (saved(8, "b8", 14),))
     assert audit.OLDER_OVER_NEWER in kinds(island, newer, group("c", 30, (20, "a20"), range(21, 23)))
@@ -87,8 +87,8 @@ def fenced(one: Group, fence: str) -> Group:
     return dataclasses.replace(one, processes=tuple(dataclasses.replace(each, fence=fence) for each in one.processes))
 
 
-def test_a_group_that_an_old_etcd_plans_is_the_older_one_though_it_begins_later() -> None:
-    """As when an island is back: it restores what the newer group committed, and is refused at its first save."""
+def test_a_later_group_planned_by_an_older_etcd_counts_as_older() -> None:
+    """As when an island reconnects: it restores what the newer group committed, and its first save is rejected."""
     newer = fenced(group("b", 10, (4, "a4"), range(5, 20), (saved(8, "b8", 14), saved(16, "b16", 22))), "1.2.1")
     stray = dataclasses.replace(
         fenced(group("c", 15, (8, "b8"), range(9, 11), every=0.1), "1.1.2"), refused=("a newer one has taken over",)
@@ -111,7 +111,7 @@ def test_a_newer_group_that_ended_before_its_first_commit_owns_nothing() -> None
     assert kinds(going_on, stillborn, group("c", 20, (8, "a8"), range(9, 11))) == []
 
 
-def test_two_groups_at_once_are_found_beyond_the_grace_only() -> None:
+def test_two_concurrent_groups_are_found_only_beyond_the_grace() -> None:
     newer = group("b", 3, (2, "a2"), range(3, 9))
     (overlap,) = audit.overlaps([FIRST, newer])
     assert (overlap.seconds, overlap.steps) == (1.0, 1)
@@ -138,7 +138,7 @@ def test_an_older_group_that_commits_while_a_newer_one_trains_is_found_even_with
         ({3: (4,)}, "1 samples are missing"),
     ],
 )
-def test_samples_that_come_twice_or_never_are_found(samples: dict[int, tuple[int, ...]], complaint: str) -> None:
+def test_samples_trained_twice_or_never_are_found(samples: dict[int, tuple[int, ...]], complaint: str) -> None:
     first = group("a", 0, (0, ""), range(1, 5), (saved(4, "a4", 5),), samples=samples)
     findings = audit.audit([first, group("b", 10, (4, "a4"), range(5, 9), samples=samples)], LIMITS)
     assert any(complaint in finding.text for finding in findings if finding.kind == audit.SAMPLES)
@@ -152,7 +152,7 @@ def test_steps_that_were_redone_count_once() -> None:
     assert kinds(*groups) == []
 
 
-def test_the_longest_pause_is_between_steps_of_whichever_groups() -> None:
+def test_the_longest_pause_is_between_steps_of_any_groups() -> None:
     groups = [FIRST, group("b", 10, (4, "a4"), range(5, 9))]
     assert audit.longest_pause(groups, 4, 20) == 6.0
     assert audit.longest_pause(groups, 12, 20) == 1.0

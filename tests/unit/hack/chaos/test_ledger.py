@@ -1,4 +1,4 @@
-"""Reading what the workers wrote, torn lines and all."""
+"""Reading what worker processes wrote, including torn lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WHOLE = lines(
 )
 
 
-def test_a_process_is_read_back() -> None:
+def test_a_process_is_read_from_its_lines() -> None:
     process = parse(WHOLE)
     assert process is not None
     assert (process.member, process.round, process.token, process.loaded, process.restored) == (
@@ -44,7 +44,7 @@ def test_a_process_is_read_back() -> None:
     assert process.last_seen == 8.0
 
 
-def test_a_save_that_was_cut_off_or_refused_is_not_committed() -> None:
+def test_a_save_that_was_cut_off_or_rejected_is_not_committed() -> None:
     process = parse(
         [*WHOLE[:7], json.dumps({"at": 7.0, "event": "refused", "step": 5, "error": "a newer group has begun"})]
     )
@@ -53,14 +53,14 @@ def test_a_save_that_was_cut_off_or_refused_is_not_committed() -> None:
     assert process.refused == ("a newer group has begun",)
 
 
-def test_a_torn_line_and_a_file_that_says_nothing_do_no_harm() -> None:
+def test_torn_lines_and_empty_files_are_ignored() -> None:
     process = parse([*WHOLE[:6], WHOLE[6][:20]])
     assert process is not None
     assert process.saves == ()
     assert parse(["", "{"]) is None
 
 
-def test_groups_are_told_by_their_token_in_the_order_of_their_restores(tmp_path: Path) -> None:
+def test_groups_are_identified_by_token_in_the_order_of_their_restores(tmp_path: Path) -> None:
     for name, token, at in (("x", "later", 10.0), ("y", "earlier", 1.0)):
         for rank in (0, 1):
             wrote: list[dict[str, object]] = [
@@ -75,7 +75,7 @@ def test_groups_are_told_by_their_token_in_the_order_of_their_restores(tmp_path:
     assert [(group.token, len(group.processes)) for group in groups] == [("earlier", 2), ("later", 2)]
 
 
-def test_a_group_whose_rank_zero_never_restored_is_none() -> None:
+def test_a_group_whose_rank_0_never_restored_does_not_count() -> None:
     process = parse(WHOLE[:3])
     assert process is not None
     assert groups_of([process]) == []

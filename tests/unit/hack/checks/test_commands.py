@@ -28,7 +28,7 @@ def manifest(replicas: str = "2", more: str = "minReplicas: 1") -> str:
     return MANIFEST.format(replicas=replicas, more=more)
 
 
-def test_a_make_target_that_is_not_there_is_found() -> None:
+def test_a_missing_make_target_is_found() -> None:
     known = commands.targets("check: setup ## help\n\tx\nPYTHON ?= python3\n")
     (problem,) = commands.missing_targets("a.md", "Run `make check`, then `make chek ARGS=1`, and make do.", known)
     assert problem.message == "make has no target chek"
@@ -42,15 +42,15 @@ def test_a_module_that_cannot_be_run_is_found() -> None:
     assert commands.missing_modules("a.md", "    python -m no_such_package\n", files)
 
 
-def test_a_flag_that_elasticrun_does_not_have_is_found() -> None:
-    page = "```\nelasticrun --nnodes 2:4 \\\n    --max-restart=3 train.py --lr 1\n```\n`--gone x` is refused.\n"
+def test_an_unknown_flag_of_elasticrun_is_found() -> None:
+    page = "```\nelasticrun --nnodes 2:4 \\\n    --max-restart=3 train.py --lr 1\n```\n`--gone x` is rejected.\n"
     known = commands.elasticrun_flags()
     found = [each.message for each in commands.missing_flags("docs/elasticrun.md", page, known)]
     assert found == ["elasticrun has no flag --max-restart", "elasticrun has no flag --gone"]
     assert len(commands.missing_flags("docs/chaos.md", page, known)) == 1
 
 
-def test_a_manifest_that_the_crd_takes_passes() -> None:
+def test_a_valid_manifest_passes() -> None:
     assert commands.wrong_manifests("a.md", manifest(), SCHEMA) == []
 
 
@@ -65,6 +65,6 @@ def test_a_manifest_that_the_crd_takes_passes() -> None:
     ],
     ids=["unknown field", "wrong type", "fragment", "patch", "no YAML"],
 )
-def test_a_manifest_that_the_crd_refuses_is_found(page: str, message: str) -> None:
+def test_a_manifest_that_the_crd_rejects_is_found(page: str, message: str) -> None:
     (problem,) = commands.wrong_manifests("a.md", page, SCHEMA)
     assert message in problem.message

@@ -21,7 +21,7 @@ kind: `none`
 """
 
 
-def test_fenced_blocks_are_whole_and_indented_ones_come_line_by_line() -> None:
+def test_fenced_blocks_are_read_whole_and_indented_ones_line_by_line() -> None:
     assert blocks(PAGE) == [
         Code(3, "make check  # indented"),
         Code(4, "make test"),
@@ -30,7 +30,7 @@ def test_fenced_blocks_are_whole_and_indented_ones_come_line_by_line() -> None:
     ]
 
 
-def test_a_paragraph_that_goes_on_indented_is_not_code() -> None:
+def test_an_indented_continuation_of_a_paragraph_is_not_code() -> None:
     assert blocks("1. a step\n    and more of it\n") == []
 
 
@@ -38,5 +38,5 @@ def test_continued_commands_are_joined_and_prompts_dropped() -> None:
     assert Code(7, "pip install this") in commands(PAGE)
 
 
-def test_spans_inside_blocks_are_left_alone() -> None:
+def test_code_spans_inside_blocks_are_ignored() -> None:
     assert spans(PAGE) == [Code(1, "a span")]

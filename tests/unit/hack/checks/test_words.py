@@ -1,4 +1,4 @@
-"""Words that the project gave up cannot come back unnoticed."""
+"""Words that the project gave up are found wherever they are used again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_longer_word_is_not_the_given_up_one(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("text", ["self.epoch", "next_epoch", "Epoch 3 begins", "EPOCH = 1", "epochs"])
-def test_an_epoch_is_refused_where_a_rendezvous_may_be_meant(text: str) -> None:
+def test_an_epoch_is_rejected_where_a_rendezvous_may_be_meant(text: str) -> None:
     assert words.problems("trainer-runtime/src/elasticjob_runtime/agent/agent.py", text)
 
 

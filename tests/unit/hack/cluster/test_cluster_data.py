@@ -25,7 +25,7 @@ cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0
 """
 
 
-def test_v1_hierarchies_are_mounted_again_with_their_own_options() -> None:
+def test_cgroup_v1_hierarchies_are_remounted_with_their_options() -> None:
     assert parse_hierarchies(CPU_AND_NAMED) == [
         Hierarchy(Path("/sys/fs/cgroup/cpu,cpuacct"), "cpu,cpuacct"),
         Hierarchy(Path("/sys/fs/cgroup/freezer"), "freezer"),
@@ -33,13 +33,13 @@ def test_v1_hierarchies_are_mounted_again_with_their_own_options() -> None:
     ]
 
 
-def test_a_machine_with_v2_alone_has_one_hierarchy_with_everything() -> None:
+def test_a_machine_with_only_cgroup_v2_has_one_hierarchy() -> None:
     (only,) = parse_hierarchies("proc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0\n")
     assert only == Hierarchy(Path("/sys/fs/cgroup"), None)
     assert only.has("freezer")
 
 
-def test_every_node_has_addresses_of_its_own() -> None:
+def test_every_node_has_distinct_addresses() -> None:
     nodes = [NodeAddress(number) for number in range(1, MAX_NODES + 1)]
     for attribute in ("name", "namespace", "link", "address", "pod_range"):
         assert len({getattr(node, attribute) for node in nodes}) == MAX_NODES
@@ -47,12 +47,12 @@ def test_every_node_has_addresses_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("name", ["node-0", "node-51", "node-x", "cp", ""])
-def test_a_name_that_is_no_node_is_refused(name: str) -> None:
+def test_an_invalid_node_name_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match="its nodes are node-1"):
         node_address(name)
 
 
-def test_a_written_archive_says_what_it_holds_and_is_the_same_every_time(tmp_path: Path) -> None:
+def test_a_written_archive_lists_its_content_and_is_reproducible(tmp_path: Path) -> None:
     (tmp_path / "program").write_bytes(b"static binary")
     archives = [tmp_path / "first.tar", tmp_path / "second.tar"]
     for archive in archives:
@@ -61,7 +61,7 @@ def test_a_written_archive_says_what_it_holds_and_is_the_same_every_time(tmp_pat
     assert archives[0].read_bytes() == archives[1].read_bytes()
 
 
-def test_a_docker_archive_is_read_as_docker_and_buildah_write_it(tmp_path: Path) -> None:
+def test_archives_of_docker_and_buildah_are_read(tmp_path: Path) -> None:
     manifest = [{"Config": "abc.json", "RepoTags": ["localhost/trainer:dev"], "Layers": []}]
     _write_tar(tmp_path / "docker.tar", {"manifest.json": json.dumps(manifest)})
     assert read_archive(tmp_path / "docker.tar") == ArchivedImage("localhost/trainer:dev", "sha256:abc")
@@ -94,7 +94,7 @@ def test_an_archive_without_layers_keeps_name_and_manifest(tmp_path: Path) -> No
     assert read_archive(tmp_path / "new" / "image.tar").name == "localhost/tool:1"
 
 
-def test_chain_ids_name_a_layer_with_all_below_it() -> None:
+def test_a_chain_id_covers_a_layer_and_all_below_it() -> None:
     config = json.dumps({"rootfs": {"diff_ids": ["sha256:" + "a" * 64, "sha256:" + "b" * 64]}}).encode()
     lowest, upper = chain_ids(config)
     assert lowest == "sha256:" + "a" * 64
@@ -112,7 +112,7 @@ def test_chain_ids_name_a_layer_with_all_below_it() -> None:
         ("True", [{"key": "nvidia.com/gpu"}], "2026-01-01T00:00:10.000000Z", {"node-1"}),
     ],
 )
-def test_a_node_is_ready_when_it_says_so_lately_and_takes_pods(
+def test_a_node_is_ready_if_it_said_so_recently_and_is_schedulable(
     ready: str, taints: list[dict[str, str]], renewed: str, expected: set[str]
 ) -> None:
     node = {
@@ -125,7 +125,7 @@ def test_a_node_is_ready_when_it_says_so_lately_and_takes_pods(
     assert ready_names([node, lease], since=1767225605.0) == expected  # 2026-01-01T00:00:05Z
 
 
-def test_a_node_that_never_renewed_its_lease_is_ready_only_without_since() -> None:
+def test_a_node_without_a_renewed_lease_is_ready_only_without_since() -> None:
     node = {
         "kind": "Node",
         "metadata": {"name": "node-1"},

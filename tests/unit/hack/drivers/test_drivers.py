@@ -1,4 +1,4 @@
-"""Whatever the cluster, a person chooses it with one word, and wrong words get an answer that helps."""
+"""One word chooses the cluster, and an invalid one gets a helpful error."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from hack.drivers.kube import Kubectl, KubeError, find_program
 
 
 @pytest.mark.parametrize(("word", "name"), [("", "own"), ("own", "own"), ("kind", "kind"), ("current", "current")])
-def test_cluster_chooses_the_driver(word: str, name: str) -> None:
+def test_the_variable_cluster_chooses_the_driver(word: str, name: str) -> None:
     assert cluster_driver({"CLUSTER": word}).name == name
 
 
-def test_an_unknown_cluster_is_refused_with_the_words_there_are() -> None:
+def test_an_unknown_cluster_is_rejected_with_the_valid_names() -> None:
     with pytest.raises(DriverError, match=r"CLUSTER=mine: .*own.*kind.*current"):
         cluster_driver({"CLUSTER": "mine"})
 
 
 @pytest.mark.parametrize("word", ["own", "kind", "current"])
-def test_a_cluster_gives_power_over_its_nodes_or_says_why_not(word: str) -> None:
+def test_a_driver_controls_its_nodes_or_says_why_not(word: str) -> None:
     driver = cluster_driver({"CLUSTER": word})
     assert (driver.power is None) == bool(driver.no_power)
 
 
-def test_the_current_cluster_asks_how_images_get_there() -> None:
+def test_the_current_cluster_requires_a_way_to_load_images() -> None:
     with pytest.raises(DriverError, match="IMAGE_LOAD"):
         CurrentCluster({}).up()
 
 
-def test_image_load_gets_image_and_archive_as_whole_words() -> None:
+def test_image_load_gets_image_and_archive_as_single_arguments() -> None:
     command = load_command("load '{archive}' --as={image} 'two words'", "localhost/a:dev", Path("/tmp/my archive.tar"))
     assert command == ["load", "/tmp/my archive.tar", "--as=localhost/a:dev", "two words"]
 
 
-def test_image_load_that_is_no_command_line_is_refused() -> None:
+def test_an_invalid_image_load_command_is_rejected() -> None:
     with pytest.raises(DriverError, match="IMAGE_LOAD"):
         load_command("load 'half", "localhost/a:dev", Path("/tmp/a.tar"))
 
@@ -86,7 +86,7 @@ spec: {workers: {}}
         ({}, {"emptyDir": {}}),
     ],
 )
-def test_a_cluster_without_our_shared_folder_gets_another_checkpoint_volume(
+def test_a_cluster_without_the_shared_folder_gets_another_checkpoint_volume(
     environment: dict[str, str], volume: dict[str, object]
 ) -> None:
     first, second = yaml.safe_load_all(adapt(JOB, CurrentCluster({"IMAGE_LOAD": "true", **environment})))
@@ -94,7 +94,7 @@ def test_a_cluster_without_our_shared_folder_gets_another_checkpoint_volume(
     assert second == {"spec": {"workers": {}}}
 
 
-def test_the_own_cluster_takes_examples_as_they_are() -> None:
+def test_the_own_cluster_runs_examples_unchanged() -> None:
     assert adapt(JOB, cluster_driver({"CLUSTER": "own"})) == JOB
 
 
@@ -117,7 +117,7 @@ def test_a_kind_cluster_runs_the_version_of_its_node_image() -> None:
     assert [node["image"] for node in nodes] == ["kindest/node:v1.35.0"] * 2
 
 
-def test_a_failing_kubectl_says_what_it_was_asked_and_what_it_said(tmp_path: Path) -> None:
+def test_a_failing_kubectl_is_reported_with_command_and_output(tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text("apiVersion: v1\nkind: Config\ncurrent-context: gone\n")
     try:
         find_program("kubectl")

@@ -1,4 +1,4 @@
-"""Images are built with what is there, and a wrong word for it is refused."""
+"""Images are built with an available builder, and an unknown one is rejected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hack.images.docker import Docker
         ({"IMAGE_BUILDER": "docker"}, False, True, Docker),
     ],
 )
-def test_the_builder_that_fits_the_cluster_is_taken(
+def test_the_builder_that_fits_the_cluster_is_used(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], engine: bool, root: bool, expected: type
 ) -> None:
     monkeypatch.setattr(images, "docker_runs", lambda: engine)
@@ -29,6 +29,6 @@ def test_the_builder_that_fits_the_cluster_is_taken(
     assert isinstance(builder(environment), expected)
 
 
-def test_an_unknown_builder_is_refused() -> None:
+def test_an_unknown_builder_is_rejected() -> None:
     with pytest.raises(StepError, match="buildah or docker"):
         builder({"IMAGE_BUILDER": "kaniko"})

@@ -75,16 +75,16 @@ def test_debian_is_found_among_other_archives(uris: list[str], expected: Mirror)
     assert find_mirror(Source(uri, ("bookworm",)) for uri in uris) == expected
 
 
-def test_a_machine_without_debian_says_what_to_do() -> None:
+def test_a_machine_without_debian_sources_says_what_to_do() -> None:
     with pytest.raises(MirrorError, match="DEBIAN_MIRROR="):
         find_mirror([Source("http://archive.example/ubuntu", ("noble",))])
 
 
-def test_named_mirror_wins(tmp_path: Path) -> None:
+def test_a_named_mirror_takes_precedence(tmp_path: Path) -> None:
     assert mirror({"DEBIAN_MIRROR": "http://named/debian"}, tmp_path) == Mirror("http://named/debian")
 
 
-def test_all_sources_of_the_machine_are_looked_at(tmp_path: Path) -> None:
+def test_all_sources_of_the_machine_are_read(tmp_path: Path) -> None:
     (tmp_path / "sources.list.d").mkdir()
     (tmp_path / "sources.list").write_text("deb https://packages.example/apt x main\n")
     (tmp_path / "sources.list.d/debian.sources").write_text(DEB822)
@@ -92,13 +92,13 @@ def test_all_sources_of_the_machine_are_looked_at(tmp_path: Path) -> None:
     assert mirror({}, tmp_path).main == "http://mirror.example/debian"
 
 
-def test_sources_of_the_base_name_the_suite_its_updates_and_security() -> None:
+def test_base_image_sources_have_suite_updates_and_security() -> None:
     text = Mirror("http://a/debian", "http://a/debian-security").sources("trixie")
     assert "Suites: trixie trixie-updates\n" in text
     assert "URIs: http://a/debian-security\nSuites: trixie-security\n" in text
 
 
-def test_pip_options_are_taken_over_without_what_only_this_machine_has() -> None:
+def test_pip_options_are_copied_without_local_paths() -> None:
     listing = "global.index-url='https://index.example/simple'\n:env:.default-timeout='180'\n:env:.find-links='/opt/wheels'\nglobal.cert='/x.crt'\n"
     options = parse_pip_config(listing)
     assert options == {"index-url": "https://index.example/simple", "timeout": "180"}
@@ -108,7 +108,7 @@ def test_pip_options_are_taken_over_without_what_only_this_machine_has() -> None
     )
 
 
-def test_apt_gets_proxy_and_certificates() -> None:
+def test_apt_uses_proxy_and_certificates() -> None:
     text = apt_conf('Acquire::http::Proxy "http://proxy:3128";\nAPT::Architecture "amd64";\n', "/mnt/ca.pem")
     assert 'Acquire::http::Proxy "http://proxy:3128";' in text
     assert 'Acquire::https::CAInfo "/mnt/ca.pem";' in text

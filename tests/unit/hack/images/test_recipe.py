@@ -42,13 +42,13 @@ def changed(root: Path, before: dict[str, str], base: str = "base") -> set[str]:
         ("Dockerfile", {"operator", "runtime", "plain", "trainer"}),
     ],
 )
-def test_a_change_reaches_the_images_that_copy_the_file(checkout: Path, path: str, images: set[str]) -> None:
+def test_a_change_rebuilds_the_images_that_copy_the_file(checkout: Path, path: str, images: set[str]) -> None:
     before = keys(checkout)
     (checkout / path).write_text("changed\n")
     assert changed(checkout, before) == images
 
 
-def test_another_base_changes_every_image(checkout: Path) -> None:
+def test_another_base_rebuilds_every_image(checkout: Path) -> None:
     assert changed(checkout, keys(checkout), base="another") == set(INPUTS)
 
 
@@ -61,21 +61,21 @@ def test_another_base_changes_every_image(checkout: Path) -> None:
         "README.md",
     ],
 )
-def test_what_no_image_copies_changes_nothing(checkout: Path, path: str) -> None:
+def test_files_that_no_image_copies_rebuild_nothing(checkout: Path, path: str) -> None:
     before = keys(checkout)
     (checkout / path).parent.mkdir(parents=True, exist_ok=True)
     (checkout / path).write_text("left over\n")
     assert changed(checkout, before) == set()
 
 
-def test_modes_and_times_of_a_checkout_change_nothing(checkout: Path) -> None:
+def test_modes_and_times_of_a_checkout_rebuild_nothing(checkout: Path) -> None:
     before = keys(checkout)
     (checkout / "examples/package/code.py").chmod(0o600)
     (checkout / "operator/pyproject.toml").touch()
     assert changed(checkout, before) == set()
 
 
-def test_a_new_name_for_the_same_content_is_a_change(checkout: Path) -> None:
+def test_renaming_a_file_rebuilds_its_images(checkout: Path) -> None:
     before = keys(checkout)
     (checkout / "examples/package/code.py").rename(checkout / "examples/package/other.py")
     assert changed(checkout, before) == {"trainer"}

@@ -42,7 +42,7 @@ def test_a_broken_file_of_timings_is_ignored(tmp_path: Path) -> None:
     assert "build" in (tmp_path / "timings.json").read_text()
 
 
-def test_a_failing_program_is_told_with_its_last_words_and_its_log(tmp_path: Path) -> None:
+def test_a_failing_program_is_reported_with_its_last_output_and_its_log(tmp_path: Path) -> None:
     lines: list[str] = []
     program = "import sys; print('one'); print('two', file=sys.stderr); sys.exit(3)"
     with pytest.raises(StepError, match=rf"(?s)exited with 3.*{tmp_path}/log.*two"):
@@ -51,12 +51,12 @@ def test_a_failing_program_is_told_with_its_last_words_and_its_log(tmp_path: Pat
     assert "two" in (tmp_path / "log").read_text()
 
 
-def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_program_is_named(tmp_path: Path) -> None:
     with pytest.raises(StepError, match="no-such-program is not installed"):
         run_logged(["no-such-program", "now"], tmp_path / "log")
 
 
-def test_steps_side_by_side_all_end_before_the_first_error_is_told() -> None:
+def test_all_parallel_steps_end_before_the_first_error_is_reported() -> None:
     ended = threading.Event()
 
     def failing() -> str:
@@ -72,5 +72,5 @@ def test_steps_side_by_side_all_end_before_the_first_error_is_told() -> None:
     assert ended.is_set()
 
 
-def test_results_of_steps_side_by_side_keep_their_order() -> None:
+def test_results_of_parallel_steps_keep_their_order() -> None:
     assert concurrently(lambda: 1, lambda: 2, lambda: 3) == [1, 2, 3]

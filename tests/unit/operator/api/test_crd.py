@@ -212,7 +212,7 @@ def test_the_surface_changes_only_on_purpose() -> None:
     assert sorted(described(*field) for field in own_fields()) == sorted(SURFACE.strip().splitlines())
 
 
-def test_names_that_other_programs_use() -> None:
+def test_group_kind_and_columns_are_stable() -> None:
     crd = custom_resource_definition()
     version = crd["spec"]["versions"][0]
     assert (crd["spec"]["group"], version["name"], crd["metadata"]["name"]) == (
@@ -237,7 +237,7 @@ def test_names_that_other_programs_use() -> None:
     ]
 
 
-def test_columns_and_scale_name_fields_that_are_there() -> None:
+def test_columns_and_scale_name_existing_fields() -> None:
     version = custom_resource_definition()["spec"]["versions"][0]
     named = [column["jsonPath"] for column in version["additionalPrinterColumns"]] + list(
         version["subresources"]["scale"].values()
@@ -270,7 +270,7 @@ def test_a_status_has_no_defaults() -> None:
     assert [path for path, schema, _ in own_fields() if path.startswith("status") and "default" in schema] == []
 
 
-def test_pod_template_keeps_what_it_does_not_know() -> None:
+def test_the_pod_template_keeps_unknown_fields() -> None:
     closed = [
         path
         for path, schema, _ in own_fields()
@@ -285,17 +285,17 @@ def test_pod_template_keeps_what_it_does_not_know() -> None:
     ("path", "names"),
     [("spec", POD_SPEC_FIELDS), ("spec.containers[]", CONTAINER_FIELDS), ("spec.containers[].env[]", ENV_FIELDS)],
 )
-def test_undeclared_fields_of_the_template_are_named(path: str, names: list[str]) -> None:
-    """Else a rename among them would pass as no change."""
+def test_fields_of_the_template_used_by_the_operator_are_declared(path: str, names: list[str]) -> None:
+    """Otherwise a rename among them would not show up as a change."""
     schema = next(schema for each, schema, _ in own_fields() if each == f"{TEMPLATE}.{path}")
     assert set(names) <= set(schema["properties"])
 
 
-def test_rules_refuse_every_name_of_the_contract() -> None:
+def test_rules_reject_every_reserved_variable() -> None:
     rules = root_schema()["properties"]["spec"]["properties"]["workers"]["x-kubernetes-validations"]
     rule = next(rule["rule"] for rule in rules if "c.env.exists" in rule["rule"])
     assert set(re.findall(r"e\.name in \[(.*?)\]", rule)) == {", ".join(f"'{name}'" for name in Env.RESERVED)}
-    assert "startsWith" not in rule, "by name: a prefix would refuse what torch and its next release read"
+    assert "startsWith" not in rule, "by name, because a prefix would reject variables of future torch releases"
 
 
 def test_generated_files_are_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ def body(**workers: Any) -> dict[str, Any]:
     }
 
 
-def test_defaults_are_those_of_the_design() -> None:
+def test_a_minimal_job_has_the_documented_defaults() -> None:
     job = ElasticJob.parse(body())
     assert (job.name, job.namespace, job.uid, job.generation, job.is_deleting) == ("digits", "team", "8c", 3, False)
     assert (job.replicas, job.spec.workers.procs_per_worker, job.spec.checkpoint) == (1, "auto", None)
@@ -38,17 +38,17 @@ def test_defaults_are_those_of_the_design() -> None:
         pytest.param({"replicas": 4, "minReplicas": 1, "maxReplicas": 9}, 1, 9, id="both"),
     ],
 )
-def test_bounds_default_to_the_present_size(workers: dict[str, int], smallest: int, largest: int) -> None:
+def test_bounds_default_to_the_replicas(workers: dict[str, int], smallest: int, largest: int) -> None:
     job = ElasticJob.parse(body(**workers))
     assert (job.min_replicas, job.max_replicas) == (smallest, largest)
 
 
-def test_training_container_is_the_named_one_or_the_first() -> None:
+def test_the_training_container_is_the_named_one_or_the_first() -> None:
     assert ElasticJob.parse(body()).training_container == "trainer"
     assert ElasticJob.parse(body(container="logs")).training_container == "logs"
 
 
-def test_template_is_kept_as_written() -> None:
+def test_the_template_is_kept_as_written() -> None:
     written = body()["spec"]["workers"]["template"]
     written["spec"]["aFieldOfTheFuture"] = {"deep": [1, None]}
     assert ElasticJob.parse(body(template=written)).spec.workers.template == written
@@ -61,7 +61,7 @@ def test_fields_of_a_newer_version_are_ignored_everywhere() -> None:
     assert ElasticJob.parse(newer).status.restarts.total == 2
 
 
-def test_a_body_that_cannot_be_read_is_refused_with_every_field_and_value() -> None:
+def test_an_invalid_body_is_rejected_with_every_field_and_value() -> None:
     wrong = body(replicas=0, procsPerWorker="many")
     wrong["spec"]["lifecycle"] = {"cleanPods": "Some"}
     with pytest.raises(InvalidJobError) as caught:
@@ -78,7 +78,7 @@ def test_a_body_that_cannot_be_read_is_refused_with_every_field_and_value() -> N
         assert part in message
 
 
-def test_a_job_under_deletion_says_so() -> None:
+def test_a_job_with_a_deletion_timestamp_is_deleting() -> None:
     deleting = body()
     deleting["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
     assert ElasticJob.parse(deleting).is_deleting
@@ -87,7 +87,7 @@ def test_a_job_under_deletion_says_so() -> None:
 def test_a_parsed_job_is_immutable() -> None:
     job = ElasticJob.parse(body())
     with pytest.raises(pydantic.ValidationError, match="frozen"):
-        job.spec.workers.replicas = 5  # type: ignore[misc]  # what the test is about
+        job.spec.workers.replicas = 5  # type: ignore[misc]  # the test checks that this fails
 
 
 @pytest.mark.parametrize(
@@ -134,6 +134,8 @@ def test_a_parsed_job_is_immutable() -> None:
         ),
     ],
 )
-def test_sizes_that_are_allowed(workers: dict[str, Any], replicas: int, least: int, allowed: list[int]) -> None:
+def test_replicas_are_rounded_down_to_an_allowed_size(
+    workers: dict[str, Any], replicas: int, least: int, allowed: list[int]
+) -> None:
     job = ElasticJob.parse(body(**workers))
     assert (job.replicas, job.min_replicas, job.allowed_sizes) == (replicas, least, allowed)

@@ -1,4 +1,4 @@
-"""Models to structural schemas: what the API server would refuse is refused here."""
+"""Models to structural schemas: what the API server would reject is rejected here."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def test_a_status_has_no_defaults() -> None:
         ),
     ],
 )
-def test_what_a_crd_cannot_say_is_refused_with_its_place(model: type[Model], complaint: str) -> None:
+def test_what_a_crd_cannot_express_is_rejected_with_its_location(model: type[Model], complaint: str) -> None:
     with pytest.raises(SchemaError, match=complaint):
         structural_schema(model)

@@ -1,4 +1,4 @@
-"""The status: what is written is what comes back, and nothing that a script reports can make the write fail."""
+"""The status: it is read as it was written, and nothing that a script reports can make the write fail."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def conditions(
     return result
 
 
-def test_status_comes_back_equal_from_the_api_server() -> None:
+def test_a_status_survives_a_round_trip_through_the_api_server() -> None:
     status = Status(
         replicas=2,
         progress=Progress(step=7, steps_per_second=1.5, metrics={"loss": "0.25"}, updated_at=NOON),
@@ -73,11 +73,11 @@ def test_unset_fields_are_left_out() -> None:
         pytest.param({f"m{i:03}": i for i in range(100)}, {f"m{i:03}": str(i) for i in range(32)}, id="the first 32"),
     ],
 )
-def test_metrics_are_short_strings(reported: Any, shown: dict[str, str]) -> None:
+def test_metrics_are_stored_as_short_strings(reported: Any, shown: dict[str, str]) -> None:
     assert Progress(metrics=reported).metrics == shown
 
 
-def test_a_rate_that_is_no_number_is_left_out() -> None:
+def test_a_rate_that_is_not_a_number_is_left_out() -> None:
     assert "stepsPerSecond" not in Progress(steps_per_second=float("nan")).to_api()
 
 
@@ -88,7 +88,7 @@ def test_a_long_traceback_keeps_its_end() -> None:
     assert kept.endswith("ValueError: the cause")
 
 
-def test_transition_time_moves_only_with_the_status() -> None:
+def test_the_transition_time_changes_only_with_the_status() -> None:
     first = conditions((ConditionType.RUNNING, False))
     same = set_condition(
         first,
@@ -115,12 +115,12 @@ ACCEPTED, RUNNING, RESTARTING = ConditionType.ACCEPTED, ConditionType.RUNNING, C
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("given", "expected"),
     [
         pytest.param({}, "", id="nothing yet"),
-        pytest.param({ACCEPTED: (False, Reason.INVALID_POD_TEMPLATE)}, "InvalidPodTemplate", id="refused"),
-        pytest.param({ACCEPTED: (True, Reason.ACCEPTED)}, "Accepted", id="nothing more yet"),
-        pytest.param({RUNNING: (False, Reason.WAITING_FOR_WORKERS)}, "WaitingForWorkers", id="starts"),
+        pytest.param({ACCEPTED: (False, Reason.INVALID_POD_TEMPLATE)}, "InvalidPodTemplate", id="rejected"),
+        pytest.param({ACCEPTED: (True, Reason.ACCEPTED)}, "Accepted", id="accepted"),
+        pytest.param({RUNNING: (False, Reason.WAITING_FOR_WORKERS)}, "WaitingForWorkers", id="starting"),
         pytest.param({RUNNING: (False, Reason.UNSCHEDULABLE)}, "Unschedulable", id="cannot start"),
         pytest.param(
             {
@@ -130,21 +130,21 @@ ACCEPTED, RUNNING, RESTARTING = ConditionType.ACCEPTED, ConditionType.RUNNING, C
             "EtcdUnreachable",
             id="no etcd",
         ),
-        pytest.param({RUNNING: (True, Reason.TRAINING), RESTARTING: (False, Reason.RESUMED)}, "Running", id="trains"),
+        pytest.param({RUNNING: (True, Reason.TRAINING), RESTARTING: (False, Reason.RESUMED)}, "Running", id="training"),
         pytest.param(
             {RUNNING: (True, Reason.TRAINING), ConditionType.DEGRADED: (True, Reason.WORKER_LOST)},
             "Degraded",
-            id="with fewer",
+            id="fewer worker pods",
         ),
         pytest.param(
             {RUNNING: (True, Reason.TRAINING), ConditionType.RESIZING: (True, Reason.SCALING_UP)},
             "Resizing",
-            id="grows",
+            id="resizing",
         ),
         pytest.param(
             {RUNNING: (False, Reason.WAITING_FOR_WORKERS), RESTARTING: (True, Reason.WORKER_LOST)},
             "Restarting",
-            id="restarts",
+            id="restarting",
         ),
         pytest.param(
             {RUNNING: (False, Reason.POD_REJECTED), RESTARTING: (True, Reason.WORKER_LOST)},
@@ -154,12 +154,12 @@ ACCEPTED, RUNNING, RESTARTING = ConditionType.ACCEPTED, ConditionType.RUNNING, C
         pytest.param(
             {RUNNING: (False, Reason.SUSPENDING), ConditionType.SUSPENDED: (False, Reason.SUSPENDING)},
             "Suspending",
-            id="on its way to rest",
+            id="suspending",
         ),
         pytest.param(
             {RUNNING: (False, Reason.SUSPENDED), ConditionType.SUSPENDED: (True, Reason.SUSPENDED)},
             "Suspended",
-            id="rests",
+            id="suspended",
         ),
         pytest.param(
             {RUNNING: (False, Reason.FINISHED), ConditionType.FAILED: (True, Reason.DEADLINE_EXCEEDED)},
@@ -168,27 +168,29 @@ ACCEPTED, RUNNING, RESTARTING = ConditionType.ACCEPTED, ConditionType.RUNNING, C
         ),
     ],
 )
-def test_summary_is_what_a_person_asks_first(said: dict[ConditionType, tuple[bool, Reason]], expected: str) -> None:
+def test_the_summary_is_the_most_important_condition(
+    given: dict[ConditionType, tuple[bool, Reason]], expected: str
+) -> None:
     result: tuple[Condition, ...] = ()
-    for type_, (status, reason) in ({ACCEPTED: (True, Reason.ACCEPTED), **said} if said else {}).items():
+    for type_, (status, reason) in ({ACCEPTED: (True, Reason.ACCEPTED), **given} if given else {}).items():
         result = set_condition(result, type=type_, status=status, reason=reason, message="", generation=1, now=NOON)
     assert summary_of(result) == expected
 
 
-def test_succeeded_and_failed_are_the_end() -> None:
+def test_a_succeeded_or_failed_job_is_finished() -> None:
     assert not Status(conditions=conditions((ConditionType.RUNNING, True), (ConditionType.FAILED, False))).is_finished
     assert Status(conditions=conditions((ConditionType.FAILED, True))).is_finished
     assert Status(conditions=conditions((ConditionType.SUCCEEDED, True))).is_finished
 
 
-def test_every_reason_has_a_sentence_and_is_a_valid_condition_reason() -> None:
+def test_every_reason_has_a_message_and_is_a_valid_condition_reason() -> None:
     assert set(MESSAGES) == set(Reason)
     for reason in Reason:
         assert f"{reason}" == reason.value
         set_condition((), type=ConditionType.ACCEPTED, status=True, reason=reason, message="", generation=1, now=NOON)
 
 
-def test_a_sentence_without_its_values_is_a_bug() -> None:
+def test_a_message_without_its_values_is_a_key_error() -> None:
     assert message(Reason.ETCD_CREATED, name="digits-etcd") == "Created StatefulSet digits-etcd for the job's etcd."
     with pytest.raises(KeyError):
         message(Reason.ETCD_CREATED)

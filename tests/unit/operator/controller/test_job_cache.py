@@ -19,7 +19,7 @@ def body(version: int, uid: str = "u", replicas: Any = 1) -> dict[str, Any]:
 
 
 def test_an_event_older_than_our_own_write_is_ignored() -> None:
-    """The answer to a status write is ahead of the watch: the old status must not come back."""
+    """The response to a status write is ahead of the watch: the old status must not reappear."""
     jobs = JobCache()
     assert jobs.put(body(5))
     assert not jobs.put(body(4, replicas=9))

@@ -1,5 +1,5 @@
-"""What the reconciler writes and tells, when. The API server is a list here; tests/integration counts the requests to a
-real one."""
+"""When the reconciler writes statuses and posts Events. The API server is a list here; tests/integration
+counts the requests to a real one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ENDED = make_status(ConditionType.SUCCEEDED)
 
 
 class Bench:
-    """One job. The test says what its plan is."""
+    """One job, whose plan the test chooses."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
@@ -37,13 +37,13 @@ class Bench:
         self.jobs = JobCache()
         self.queue: WorkQueue[NamespacedName] = WorkQueue()
         self.writes: list[Status] = []
-        self.refuse_writes = 0
+        self.failing_writes = 0
         self.generation = 1
         """As the API server has it."""
         self.version = 1
         self.status: dict[str, Any] = {}
         self.conflicts = 0
-        self.told: list[str] = []
+        self.posted: list[str] = []
         self.names: list[tuple[str, str]] = []
         self.seen: list[Status] = []
         self.actions = 0
@@ -75,7 +75,7 @@ class Bench:
 
     def _plan(self, job: Any, *_: Any) -> Plan:
         self.seen.append(job.status)
-        decided, self._decided = self._decided, Plan(status=self._decided.status)  # a change is told once
+        decided, self._decided = self._decided, Plan(status=self._decided.status)  # an Event is posted once
         return decided
 
     async def close(self) -> None:
@@ -101,8 +101,8 @@ class Bench:
         return ApplyResult(done=(CreatePod(body={"metadata": {"name": f"{NAME}-worker-0"}}, reason="wanted"),))
 
     async def write_status(self, key: NamespacedName, _uid: str, version: str, status: dict[str, Any]) -> StatusWrite:
-        if self.refuse_writes:
-            self.refuse_writes -= 1
+        if self.failing_writes:
+            self.failing_writes -= 1
             raise ApiError(500, "InternalError", "not now")
         if int(version) != self.version:
             self.conflicts += 1
@@ -119,7 +119,7 @@ class Bench:
         return {**body, "metadata": metadata, "status": self.status}
 
     def another_client_writes(self, status: Status | None = None) -> None:
-        """To the API server, and the watch has not told of it yet."""
+        """A write to the API server that the watch has not reported yet."""
         self.version += 1
         if status is not None:
             self.status = status.to_api()
@@ -130,7 +130,7 @@ class Bench:
 
     def record(self, _namespace: str, _job: str, _uid: str, version: str, event: JobEvent) -> None:
         assert not self.writes or int(version.partition(".")[0]) == self.version, "after the write, with its version"
-        self.told.append(event.message)
+        self.posted.append(event.message)
         self.names.append((version, event.message))
 
 
@@ -143,11 +143,11 @@ async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
 
 async def test_the_first_change_is_written_at_once_and_later_ones_held(bench: Bench) -> None:
     await bench.decide(ACCEPTED, "accepted")
-    await until(lambda: bench.told == ["accepted"])
+    await until(lambda: bench.posted == ["accepted"])
     await bench.decide(RUNS, "runs")
     await bench.decide(RESTARTS, "restarts")
     assert bench.writes == [ACCEPTED]
-    assert bench.told == ["accepted"], "no Event before its write"
+    assert bench.posted == ["accepted"], "no Event before its write"
 
 
 async def test_held_changes_are_written_together_with_all_events(bench: Bench) -> None:
@@ -159,7 +159,7 @@ async def test_held_changes_are_written_together_with_all_events(bench: Bench) -
     await bench.decide(RUNS, "runs again")
     await until(lambda: len(bench.writes) == 2, "only the timer requeues the job")
     assert bench.writes == [ACCEPTED, RUNS]
-    await until(lambda: bench.told == ["runs", "restarts", "runs again"], "in order, each once")
+    await until(lambda: bench.posted == ["runs", "restarts", "runs again"], "in order, each once")
 
 
 async def test_reconciliations_continue_from_the_pending_status(bench: Bench) -> None:
@@ -175,8 +175,8 @@ async def test_a_change_that_is_undone_causes_events_but_no_write(bench: Bench) 
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
     await bench.decide(RUNS, "runs")
-    await bench.decide(ACCEPTED, "runs no more")
-    await until(lambda: bench.told == ["runs", "runs no more"])
+    await bench.decide(ACCEPTED, "stopped")
+    await until(lambda: bench.posted == ["runs", "stopped"])
     assert bench.writes == [ACCEPTED]
 
 
@@ -185,17 +185,17 @@ async def test_the_end_of_a_job_is_written_at_once(bench: Bench) -> None:
     await bench.decide(RUNS, "runs")
     await bench.decide(ENDED, "ended")
     await until(lambda: bench.writes[-1:] == [ENDED])
-    await until(lambda: bench.told == ["runs", "ended"])
+    await until(lambda: bench.posted == ["runs", "ended"])
 
 
 async def test_a_failed_write_is_retried_and_loses_nothing(bench: Bench) -> None:
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
     await bench.decide(RUNS, "runs")
-    bench.refuse_writes = 1
+    bench.failing_writes = 1
     await bench.decide(ENDED)
     await until(lambda: bench.writes[-1:] == [ENDED], "by the queue's own wait")
-    assert bench.told == ["runs"]
+    assert bench.posted == ["runs"]
 
 
 async def test_an_action_and_its_result_are_one_write(bench: Bench) -> None:
@@ -203,20 +203,20 @@ async def test_an_action_and_its_result_are_one_write(bench: Bench) -> None:
     await bench.decide(ACCEPTED, "accepted")
     await until(lambda: bench.writes == [ACCEPTED])
     assert len(bench.seen) == 2, "by the next reconciliation"
-    await until(lambda: [each.split()[0] for each in bench.told] == ["accepted", "Created"])
+    await until(lambda: [each.split()[0] for each in bench.posted] == ["accepted", "Created"])
 
 
 async def test_the_same_action_twice_is_two_events_without_a_write_in_between(bench: Bench) -> None:
     """An Event's name is made of the job's version and the words: the second one would be taken for the first."""
     bench.actions = 1
     await bench.decide(ACCEPTED)
-    await until(lambda: len(bench.told) == 1)
+    await until(lambda: len(bench.posted) == 1)
     for times in (2, 3):
         bench.actions = 1
         await bench.decide(ACCEPTED)
-        await until(lambda times=times: len(bench.told) == times)  # type: ignore[misc]
+        await until(lambda times=times: len(bench.posted) == times)  # type: ignore[misc]
     assert len(bench.writes) == 1
-    assert len(set(bench.told)) == 1
+    assert len(set(bench.posted)) == 1
     assert len(set(bench.names)) == 3
 
 
@@ -228,7 +228,7 @@ async def test_a_job_with_actions_in_every_reconciliation_is_still_written(bench
 
 
 async def test_a_spec_change_first_seen_in_a_write_response_is_reconciled(bench: Bench) -> None:
-    """The watch tells of it later, as of something known: a suspension would be seen a minute later."""
+    """The watch later reports it as already known, so a suspension would be noticed only a minute later."""
     bench.generation = 2
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
@@ -236,14 +236,14 @@ async def test_a_spec_change_first_seen_in_a_write_response_is_reconciled(bench:
 
 
 async def test_a_conflicting_status_is_decided_again_at_once_and_loses_nothing(bench: Bench) -> None:
-    """A user edits the job, and the watch has not told yet."""
+    """A user edits the job, and the watch has not reported it yet."""
     await bench.decide(ACCEPTED)
     await until(lambda: bench.writes == [ACCEPTED])
     bench.another_client_writes()
     await bench.decide(ENDED, "ended")
     await until(lambda: bench.writes[-1:] == [ENDED])
-    assert bench.conflicts == 1, "the refusal brought the newer job"
-    await until(lambda: bench.told == ["ended"])
+    assert bench.conflicts == 1, "the conflict returned the newer job"
+    await until(lambda: bench.posted == ["ended"])
 
 
 async def test_a_pending_status_never_undoes_an_end_written_by_another_operator(bench: Bench) -> None:

@@ -25,7 +25,7 @@ class Memory:
     def __init__(self) -> None:
         self.store = MemoryStore()
         self.fault: StoreError | None = None
-        self.refuse_writes: StoreError | None = None
+        self.write_error: StoreError | None = None
         self.watches = 0
         """Opened so far."""
         self._cut = asyncio.Event()
@@ -44,8 +44,8 @@ class Memory:
 
     async def txn(self, operations: Sequence[Operation]) -> TxnResult:
         self._maybe_fail()
-        if self.refuse_writes is not None and not all(isinstance(each, Get) for each in operations):
-            raise self.refuse_writes
+        if self.write_error is not None and not all(isinstance(each, Get) for each in operations):
+            raise self.write_error
         return self.store.txn((), operations)
 
     async def watch(
@@ -70,9 +70,9 @@ class Memory:
                 if not update.done():
                     update.cancel()
                     raise Unavailable("cut")
-                redacted = update.result()
-                assert isinstance(redacted, WatchUpdate)
-                yield redacted.events
+                item = update.result()
+                assert isinstance(item, WatchUpdate)
+                yield item.events
         finally:
             watch.cancel()
 

@@ -94,7 +94,7 @@ async def test_a_failure_moves_on_to_the_next_endpoint(server: EmbeddedServer, s
     raise AssertionError("neither endpoint was good")
 
 
-async def test_a_refused_connection_is_reported_with_address_and_cause(shared: SharedResources) -> None:
+async def test_a_refused_connection_is_reported_with_its_address_and_cause(shared: SharedResources) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         unused = taken.getsockname()[1]
     with pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{unused}: Connection refused"):

@@ -74,8 +74,8 @@ async def test_a_hostile_endpoint_causes_an_error_within_bounds(
         try:
             async with asyncio.timeout(2 if kind in ("watch-flood", "watch-empty-lines") else 20):
                 await follow(etcd)
-        except StoreError as refused:
-            error = str(refused)
+        except StoreError as rejected:
+            error = str(rejected)
         except TimeoutError:
             assert kind in ("watch-flood", "watch-empty-lines"), (
                 "what is no error must be one of these, which are slowed down"

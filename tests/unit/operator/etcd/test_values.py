@@ -1,5 +1,5 @@
-"""Values that a script may have written: each is read into its type, or refused with a sentence, and no view can stop a
-plan."""
+"""Values that a script may have written: each is read into its type or rejected with a reason, and none can stop
+a plan."""
 
 from __future__ import annotations
 

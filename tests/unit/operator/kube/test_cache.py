@@ -11,8 +11,8 @@ JOB = ("ml", "digits")
 
 class Bench:
     def __init__(self) -> None:
-        self.told: list[NamespacedName] = []
-        self.store: ObjectCache[str] = ObjectCache(lambda each: each["value"], _group, self.told.append)
+        self.requeued: list[NamespacedName] = []
+        self.store: ObjectCache[str] = ObjectCache(lambda each: each["value"], _group, self.requeued.append)
 
     def values(self, group: NamespacedName = JOB) -> list[str]:
         return sorted(self.store.of(group))
@@ -39,7 +39,7 @@ def test_only_changes_of_the_cached_value_requeue_a_job(bench: Bench) -> None:
     bench.store.put(pod("a", 1, "x"))
     bench.store.put(pod("a", 2, "x"))
     bench.store.put(pod("a", 3, "y"))
-    assert bench.told == [JOB, JOB]
+    assert bench.requeued == [JOB, JOB]
 
 
 def test_an_older_version_is_ignored(bench: Bench) -> None:
@@ -75,11 +75,11 @@ def test_a_deletion_before_the_first_event_is_remembered(bench: Bench) -> None:
 def test_a_list_removes_what_was_deleted_while_the_watch_was_down(bench: Bench) -> None:
     bench.store.put(pod("gone", 1))
     bench.store.put(pod("kept", 2))
-    bench.told.clear()
+    bench.requeued.clear()
     bench.store.replace([pod("kept", 2), pod("new", 5)], version=6)
     assert len(bench.store) == 2
     assert bench.store.get(("ml", "gone")) is None
-    assert bench.told == [JOB, JOB], "one for the new, one for the vanished"
+    assert bench.requeued == [JOB, JOB], "one for the new object, one for the deleted one"
 
 
 def test_a_list_keeps_our_own_later_writes(bench: Bench) -> None:
@@ -97,11 +97,11 @@ def test_a_list_of_one_namespace_keeps_the_others(bench: Bench) -> None:
 
 def test_a_changed_label_moves_it_between_jobs(bench: Bench) -> None:
     bench.store.put(pod("a", 1))
-    bench.told.clear()
+    bench.requeued.clear()
     bench.store.put(pod("a", 2, "y", job="faces"))
     assert bench.values() == []
     assert bench.values(("ml", "faces")) == ["y"]
-    assert set(bench.told) == {JOB, ("ml", "faces")}
+    assert set(bench.requeued) == {JOB, ("ml", "faces")}
 
 
 def test_by_name_is_an_immutable_snapshot_until_something_changes(bench: Bench) -> None:

@@ -58,7 +58,7 @@ def test_only_the_training_containers_end_counts() -> None:
     )
     assert pod.end is not None
     assert (pod.end.exit_code, pod.end.message, pod.ended, pod.failed) == (3, "boom", True, True), (
-        "a sidecar that goes on does not keep it alive"
+        "a running sidecar does not keep the pod alive"
     )
 
 
@@ -86,7 +86,7 @@ def test_only_the_training_containers_end_counts() -> None:
     ],
     ids=["ordinary", "image", "init container", "unschedulable", "running"],
 )
-def test_why_a_pod_does_not_start(status: dict[str, Any], expected: Blocked | None) -> None:
+def test_the_reason_a_pod_does_not_start_is_found(status: dict[str, Any], expected: Blocked | None) -> None:
     assert pod_of(body({"phase": "Pending", **status})).blocked == expected
 
 

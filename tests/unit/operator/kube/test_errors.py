@@ -38,7 +38,7 @@ QUOTA = {"name": "w", "kind": "pods"}
         (500, None, ApiError),
     ],
 )
-def test_error_of_a_status(status: int, details: Any, kind: type[ApiError]) -> None:
+def test_each_api_status_has_its_error(status: int, details: Any, kind: type[ApiError]) -> None:
     error = error_of(status, {"reason": "R", "message": "words", **({"details": details} if details else {})})
     assert type(error) is kind
     assert (str(error), error.status, error.reason) == ("words", status, "R")

@@ -143,7 +143,7 @@ async def test_a_leader_that_cannot_renew_stops_in_time(clock: Clock) -> None:
     a = elector(server, "a")
     await a.acquire()
     began = clock.now
-    server.fault = ConnectionError("away")
+    server.fault = ConnectionError("down")
     await a.renew()
     assert not a.is_leader()
     assert TERMS.renew_deadline <= clock.now - began < TERMS.duration
@@ -174,9 +174,9 @@ async def test_a_lost_response_to_a_renewal_does_not_lose_the_lease(clock: Clock
     async def renew() -> None:
         looked.append(clock.now)
         if len(looked) == 4:
-            server.fault = ConnectionError("away")
+            server.fault = ConnectionError("down")
         await original()
 
     a._renew_once = renew  # type: ignore[method-assign]
     await a.renew()
-    assert len(looked) > 4, "it went on after the conflict"
+    assert len(looked) > 4, "it continued after the conflict"

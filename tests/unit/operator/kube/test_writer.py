@@ -1,4 +1,4 @@
-"""How many requests a plan costs an API server that refuses, hangs or answers, and what others notice of it."""
+"""How many requests a plan costs an API server that rejects, hangs or responds, and how that affects other jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WEBHOOK = ApiError(
 
 
 class Server:
-    """Answers creates as `create(number)` says; requests wait while they are `held`."""
+    """Responds to creates as `create(number)` returns; requests wait while they are `held`."""
 
     def __init__(self, create: Callable[[int], Exception | None] = lambda _: None) -> None:
         self._create = create
@@ -116,7 +116,7 @@ async def test_an_unreachable_server_is_tried_once() -> None:
     applied = await writer(server).apply(job(), [*creates(100), DeletePod(name="w-200", uid="q", reason="too many")])
     assert isinstance(applied.failure, ConnectionError)
     assert applied.rejection == ""
-    assert [type(each) for each in applied.done] == [DeletePod], "what went well is told all the same"
+    assert [type(each) for each in applied.done] == [DeletePod], "successful actions are reported anyway"
     assert server.count() == 1
 
 

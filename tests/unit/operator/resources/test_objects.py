@@ -16,28 +16,28 @@ def container(**etcd: Any) -> dict[str, Any]:
     return found
 
 
-def test_workers_service_is_headless_and_names_pods_before_they_are_ready() -> None:
+def test_the_workers_service_is_headless_and_names_pods_before_they_are_ready() -> None:
     service = workers_service(make_job())
     assert service["metadata"]["name"] == "digits"
     assert service["spec"]["clusterIP"] == "None"
     assert service["spec"]["publishNotReadyAddresses"] is True
 
 
-def test_etcd_service_has_an_address_that_outlives_its_pod() -> None:
+def test_the_etcd_service_has_an_address_that_outlives_its_pod() -> None:
     spec = etcd_service(make_job())["spec"]
     assert spec.get("clusterIP") != "None"
     assert spec["ports"][0]["port"] == 2379
     assert spec["publishNotReadyAddresses"] is True
 
 
-def test_services_select_what_they_are_for() -> None:
+def test_services_select_their_pods_only() -> None:
     pod_labels = etcd_stateful_set(make_job(), "x")["spec"]["template"]["metadata"]["labels"]
     selected = etcd_service(make_job())["spec"]["selector"]
     assert selected.items() <= pod_labels.items()
     assert not workers_service(make_job())["spec"]["selector"].items() <= pod_labels.items()
 
 
-def test_etcd_image_and_resources_of_the_job_beat_the_default() -> None:
+def test_the_jobs_etcd_image_and_resources_take_precedence() -> None:
     assert container()["image"] == "default:1"
     mine = container(image="mine:2", resources={"requests": {"memory": "1Gi"}})
     assert (mine["image"], mine["resources"]) == ("mine:2", {"requests": {"memory": "1Gi"}})
@@ -53,7 +53,7 @@ def test_etcd_passes_the_restricted_pod_security_standard() -> None:
     assert pod["automountServiceAccountToken"] is False
 
 
-def test_etcd_compacts_and_is_known_ready_soon() -> None:
+def test_etcd_compacts_its_history_and_is_probed_every_second() -> None:
     found = container()
     assert "--auto-compaction-mode=revision" in found["command"]
     assert found["readinessProbe"]["periodSeconds"] == 1
@@ -61,16 +61,16 @@ def test_etcd_compacts_and_is_known_ready_soon() -> None:
 
 
 @pytest.mark.parametrize("build", [workers_service, etcd_service, lambda job: etcd_stateful_set(job, "x")])
-def test_everything_goes_with_the_job(build: Any) -> None:
+def test_every_object_is_owned_by_the_job(build: Any) -> None:
     assert build(make_job())["metadata"]["ownerReferences"][0]["uid"] == UID
 
 
 @pytest.mark.parametrize(
     ("desired", "observed", "patch"),
     [
-        pytest.param({"a": 1}, {"a": 1, "default": 2}, {}, id="defaults of the server"),
+        pytest.param({"a": 1}, {"a": 1, "default": 2}, {}, id="defaults of the API server"),
         pytest.param({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}}, {"a": {"b": 1}}, id="changed"),
-        pytest.param({"a": {"b": 1}}, {"a": None}, {"a": {"b": 1}}, id="gone"),
+        pytest.param({"a": {"b": 1}}, {"a": None}, {"a": {"b": 1}}, id="removed"),
         pytest.param({"l": [{"a": 1}]}, {"l": [{"a": 1, "default": 2}]}, {}, id="lists, element by element"),
         pytest.param({"l": [1]}, {"l": [1, 2]}, {"l": [1]}, id="list grew"),
         pytest.param(
@@ -89,14 +89,14 @@ def test_everything_goes_with_the_job(build: Any) -> None:
             {"requests": {"cpu": "0.5"}},
             id="another quantity",
         ),
-        pytest.param({"name": "0.5"}, {"name": "500m"}, {"name": "0.5"}, id="no quantity"),
+        pytest.param({"name": "0.5"}, {"name": "500m"}, {"name": "0.5"}, id="not a quantity"),
     ],
 )
-def test_edits_by_hand_are_put_right(desired: Any, observed: Any, patch: Any) -> None:
+def test_manual_edits_are_corrected(desired: Any, observed: Any, patch: Any) -> None:
     assert correction(desired, observed) == patch
 
 
-def test_etcd_goes_where_the_job_says_and_else_where_the_operator_does() -> None:
+def test_the_jobs_etcd_scheduling_takes_precedence_over_the_operators() -> None:
     defaults = {
         "tolerations": [{"key": "infra", "operator": "Exists"}],
         "nodeSelector": {"pool": "infra"},
@@ -115,5 +115,5 @@ def test_etcd_goes_where_the_job_says_and_else_where_the_operator_does() -> None
     none = etcd_stateful_set(make_job(spec={"rendezvous": {"etcd": {"tolerations": []}}}), "x", defaults)["spec"][
         "template"
     ]["spec"]
-    assert "tolerations" not in none, "an empty list is the job's word, too"
+    assert "tolerations" not in none, "an explicit empty list counts"
     assert "tolerations" not in etcd_stateful_set(make_job(), "x")["spec"]["template"]["spec"]

@@ -32,7 +32,7 @@ def environment(pod: dict[str, Any], container: int = 0) -> dict[str, Any]:
     return {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in found}
 
 
-def test_torchrun_needs_no_flags() -> None:
+def test_the_environment_replaces_all_rendezvous_flags() -> None:
     assert environment(build()) == {
         "PET_NNODES": "2:8",
         "PET_NPROC_PER_NODE": "auto",
@@ -58,13 +58,13 @@ def test_only_the_training_container_gets_the_environment() -> None:
     assert pod["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] == "trainer"
 
 
-def test_first_container_trains_by_default() -> None:
+def test_the_first_container_trains_by_default() -> None:
     pod = build(template=TWO)
     assert "PET_NNODES" in environment(pod, 0)
     assert "PET_NNODES" not in environment(pod, 1)
 
 
-def test_template_is_kept_whole() -> None:
+def test_the_users_template_is_kept_completely() -> None:
     pod = build(template=TWO)
     assert pod["spec"]["nodeSelector"] == {"gpu": "a100"}
     assert pod["spec"]["futureField"] == {"kept": True}
@@ -72,13 +72,13 @@ def test_template_is_kept_whole() -> None:
     assert pod["metadata"]["annotations"]["note"] == "kept"
 
 
-def test_template_is_not_changed_by_building() -> None:
+def test_building_a_pod_does_not_change_the_template() -> None:
     template = copy.deepcopy(TWO)
     build(template=template)
     assert template == TWO
 
 
-def test_names_and_ownership() -> None:
+def test_a_worker_pod_has_a_stable_name_and_belongs_to_its_job() -> None:
     pod = build()
     metadata = pod["metadata"]
     assert metadata["name"] == "digits-worker-2"
@@ -93,7 +93,7 @@ def test_names_and_ownership() -> None:
     )
 
 
-def test_template_hash_is_of_the_users_part_alone() -> None:
+def test_the_template_hash_covers_only_the_users_template() -> None:
     label = "elasticjob.dev/template-hash"
     first = build()["metadata"]["labels"][label]
     assert first == build(index=5)["metadata"]["labels"][label] == template_hash(make_job())
@@ -101,7 +101,7 @@ def test_template_hash_is_of_the_users_part_alone() -> None:
     assert first != build(template=TWO)["metadata"]["labels"][label]
 
 
-def test_checkpoint_volume_is_mounted_in_the_training_container() -> None:
+def test_the_checkpoint_volume_is_mounted_in_the_training_container() -> None:
     claim = {"persistentVolumeClaim": {"claimName": "ckpt"}}
     pod = build(spec={"checkpoint": {"directory": "/ckpt", "volume": claim}})
     assert pod["spec"]["volumes"] == [{"name": "elasticjob-checkpoint", **claim}]
@@ -109,7 +109,7 @@ def test_checkpoint_volume_is_mounted_in_the_training_container() -> None:
     assert environment(pod)["ELASTICJOB_CHECKPOINT_DIRECTORY"] == "/ckpt"
 
 
-def test_checkpoint_directory_without_volume_is_only_exported() -> None:
+def test_a_checkpoint_directory_without_a_volume_is_only_exported() -> None:
     pod = build(spec={"checkpoint": {"directory": "/mine"}})
     assert "volumes" not in pod["spec"]
     assert environment(pod)["ELASTICJOB_CHECKPOINT_DIRECTORY"] == "/mine"
@@ -124,12 +124,14 @@ def test_checkpoint_directory_without_volume_is_only_exported() -> None:
         pytest.param(TEMPLATE, {"container": "other"}, "has only: trainer", id="no such container"),
     ],
 )
-def test_template_that_cannot_become_a_pod(template: dict[str, Any], workers: dict[str, Any], words: str) -> None:
+def test_an_invalid_template_is_rejected_with_a_reason(
+    template: dict[str, Any], workers: dict[str, Any], words: str
+) -> None:
     with pytest.raises(InvalidTemplateError, match=words):
         build(template=template, workers=workers)
 
 
-def test_two_volumes_at_the_checkpoint_directory() -> None:
+def test_a_second_volume_at_the_checkpoint_directory_is_rejected() -> None:
     mounted = {"spec": {"containers": [{"name": "trainer", "volumeMounts": [{"name": "mine", "mountPath": "/ckpt"}]}]}}
     checkpoint = {"checkpoint": {"directory": "/ckpt", "volume": {"emptyDir": {}}}}
     with pytest.raises(InvalidTemplateError, match="already mounts volume 'mine'"):
@@ -141,14 +143,14 @@ def test_two_volumes_at_the_checkpoint_directory() -> None:
     [
         pytest.param(None, None, None, "25", id="neither: Kubernetes' 30 s, less what the agent needs"),
         pytest.param(10, None, 10, "5", id="the template's"),
-        pytest.param(3, None, 3, "0", id="too short for the agent: none for the workers"),
-        pytest.param(None, 120, 125, "120", id="the pod gets more than its workers"),
-        pytest.param(30, 120, 125, "120", id="the template's is raised"),
-        pytest.param(300, 120, 300, "120", id="the template's is longer: stays"),
-        pytest.param(None, 10, None, "10", id="fits into Kubernetes' own"),
+        pytest.param(3, None, 3, "0", id="too short for the agent: none for the worker processes"),
+        pytest.param(None, 120, 125, "120", id="the pod gets more than its worker processes"),
+        pytest.param(30, 120, 125, "120", id="the template's is increased"),
+        pytest.param(300, 120, 300, "120", id="the template's is longer and kept"),
+        pytest.param(None, 10, None, "10", id="within Kubernetes' default"),
     ],
 )
-def test_time_to_save_before_a_pod_is_killed(
+def test_a_pods_grace_period_leaves_time_to_save(
     of_pod: int | None, wanted: int | None, pod_gets: int | None, workers_get: str
 ) -> None:
     template = {
@@ -175,15 +177,17 @@ def test_avoiding_failing_nodes_is_added_to_the_users_own_preferences() -> None:
     (term,) = affinity[PREFERRED]
     fields = term["preference"]["matchFields"]
     assert [(each["operator"], each["values"]) for each in fields] == [("NotIn", ["bad-1"]), ("NotIn", ["bad-2"])]
-    assert pod["metadata"]["labels"]["elasticjob.dev/template-hash"] == template_hash(job), "no other template"
-    assert PREFERRED not in own["nodeAffinity"], "the job is not touched"
+    assert pod["metadata"]["labels"]["elasticjob.dev/template-hash"] == template_hash(job), "it is the same template"
+    assert PREFERRED not in own["nodeAffinity"], "the job is unchanged"
 
 
 PRIORITIES = [("", "high", "high"), ("high", "high", "high"), ("low", "", "low"), ("", "", None)]
 
 
 @pytest.mark.parametrize(("of_template", "wanted", "given"), PRIORITIES)
-def test_priority_class(of_template: str, wanted: str, given: str | None) -> None:
+def test_the_priority_class_comes_from_the_template_or_the_spec(
+    of_template: str, wanted: str, given: str | None
+) -> None:
     template = {"spec": {**TEMPLATE["spec"], **({"priorityClassName": of_template} if of_template else {})}}
     pod = worker_pod(
         make_job(template=template, spec={"scheduling": {"priorityClassName": wanted}}), index=0, run=1, endpoint="e:1"
@@ -191,7 +195,7 @@ def test_priority_class(of_template: str, wanted: str, given: str | None) -> Non
     assert pod["spec"].get("priorityClassName") == given
 
 
-def test_two_priority_classes_are_refused() -> None:
+def test_two_different_priority_classes_are_rejected() -> None:
     job = make_job(
         template={"spec": {**TEMPLATE["spec"], "priorityClassName": "low"}},
         spec={"scheduling": {"priorityClassName": "high"}},
@@ -203,7 +207,7 @@ def test_two_priority_classes_are_refused() -> None:
         worker_pod(job, index=0, run=1, endpoint="e:1")
 
 
-def test_settings_of_c10d_are_put_before_those_of_the_user() -> None:
+def test_settings_for_c10d_precede_those_of_the_user() -> None:
     template = copy.deepcopy(TEMPLATE)
     template["spec"]["containers"][0]["env"] = [
         {"name": "PET_RDZV_CONF", "value": "timeout=60,read_timeout=5"},

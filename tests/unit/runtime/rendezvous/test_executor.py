@@ -30,12 +30,12 @@ def test_each_store_error_is_reported_once_for_what_it_is(
     caplog: pytest.LogCaptureFixture, error: StoreError, words: str
 ) -> None:
     with caplog.at_level(logging.INFO):
-        told: list[str] = []
-        desk = StoreExecutor(lambda _action: None, told.append)
+        reported: list[str] = []
+        executor = StoreExecutor(lambda _action: None, reported.append)
         for _ in range(3):
-            desk.done(ACTION, error, started=True)
-    assert desk.fatal is None, "workers run"
-    assert told == [str(error)], "once"
+            executor.done(ACTION, error, started=True)
+    assert executor.fatal is None, "workers run"
+    assert reported == [str(error)], "once"
     assert caplog.text.count(words) == 1
     assert describe_error(error) in caplog.text
 
@@ -46,7 +46,7 @@ def test_an_unreachable_store_is_retried_sooner_than_one_that_rejects() -> None:
 
 
 def test_a_denied_action_before_the_start_is_fatal() -> None:
-    desk = StoreExecutor(lambda _action: None, lambda _trouble: None)
-    desk.done(ACTION, Denied("no"), started=False)
-    assert desk.fatal is not None
-    assert desk.fatal.code is ExitCode.DENIED
+    executor = StoreExecutor(lambda _action: None, lambda _trouble: None)
+    executor.done(ACTION, Denied("no"), started=False)
+    assert executor.fatal is not None
+    assert executor.fatal.code is ExitCode.DENIED

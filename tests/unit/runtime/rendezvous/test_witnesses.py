@@ -64,9 +64,9 @@ def test_an_unknown_host_name_is_no_sign_of_life(host: str) -> None:
 
 
 def test_asking_without_witnesses_reports_no_sign_of_life() -> None:
-    told: queue.SimpleQueue[bool] = queue.SimpleQueue()
-    probe_witnesses_in_background([], told.put)
-    assert told.get(timeout=30) is False
+    results: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    probe_witnesses_in_background([], results.put)
+    assert results.get(timeout=30) is False
 
 
 def test_the_witness_is_the_api_server_in_a_pod_and_etcds_host_elsewhere() -> None:
