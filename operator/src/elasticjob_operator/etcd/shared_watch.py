@@ -237,10 +237,10 @@ class SharedWatch:
         return TRAINING_PROBE_SECONDS if trains else RESTING_PROBE_SECONDS
 
     async def _reconnect_requested_within(self, seconds: float) -> bool:
-        requested = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                requested = await self._reconnect_requested.wait()
+                await self._reconnect_requested.wait()
+        requested = self._reconnect_requested.is_set()  # also if it was set just as the time ended
         self._reconnect_requested.clear()
         return requested
 
