@@ -17,8 +17,8 @@ LABEL_TEMPLATE = "elasticjob.dev/template-hash"
 """Hash of the user-defined part of a worker pod."""
 
 ANNOTATION_APPLIED = "elasticjob.dev/applied-spec-hash"
-"""On the etcd's StatefulSet: hash of the spec that the operator applied, to tell changes between operator releases from
-changes made by others."""
+"""On the etcd's StatefulSet: hash of the spec that the operator applied, to distinguish changes between releases of
+the operator from changes made by others."""
 ANNOTATION_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 """Read by kubectl: default container of `kubectl logs` and `kubectl exec`."""
 

@@ -82,7 +82,7 @@ def _create_pods(context: Context, failing: Failing) -> list[Action]:
 
 def removals(assessment: Assessment) -> list[Action]:
     """Deletes surplus pods, pods of earlier runs, and an etcd that was lost with its node: a StatefulSet never deletes
-    that by itself."""
+    such a pod."""
     actions: list[Action] = [
         delete_pod(pod, status.reason, force=True)
         for pod, status in assessment.etcd
