@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(predicate: Callable[[], T], timeout: float = 30.0, interval: float = 0.05, what: str = "") -> T:
+def eventually(predicate: Callable[[], T], timeout: float = 60.0, interval: float = 0.05, what: str = "") -> T:
     """Calls `predicate` until it returns something true, and returns that.
 
     Raises AssertionError after `timeout` seconds with `what`, the last value and the last assertion error. An
