@@ -25,11 +25,11 @@ class Stage:
     needs_nodes: bool = False
 
 
+# All but unit tests mostly wait for other processes: it takes three or four at a time to keep two cores busy.
 STAGES = (
     Stage("unit", ("-n", "2", "tests/unit")),
     Stage("contract", ("-n", "4", "--dist", "worksteal", "tests/contract")),
-    # Most of these wait for other processes: three of them keep two cores busy. A file may be split.
-    Stage("integration", ("-n", "3", "--dist", "worksteal", "tests/integration")),
+    Stage("integration", ("-n", "4", "--dist", "worksteal", "tests/integration")),
     Stage("end-to-end", ("-n", "3", "--dist", "loadfile", "-m", "not alone", "tests/e2e"), needs_nodes=True),
     Stage("end-to-end, alone", ("-m", "alone", "tests/e2e"), needs_nodes=True),
 )
