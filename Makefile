@@ -52,8 +52,11 @@ bench-operator: setup ## a large job, a thousand idle ones, a storm of failures
 	$(BIN)/python -m benchmarks.operator $(ARGS)
 
 check: setup ## format, lint, types, layers, words, docs, generated files, workflows, chart
-	$(BIN)/ruff format --check . && $(BIN)/ruff check .
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target check-types check-rest
+check-types: setup
 	$(BIN)/mypy && $(BIN)/mypy --python-version 3.10 trainer-runtime/src
+check-rest: setup
+	$(BIN)/ruff format --check . && $(BIN)/ruff check .
 	PYTHONPATH=operator/src:trainer-runtime/src $(BIN)/lint-imports
 	$(BIN)/python -m elasticjob_operator.api.crd.generate --check
 	$(BIN)/python -m hack.checks
@@ -64,4 +67,4 @@ generate: setup ## generate CRD and chart files from the models, and the docs' t
 	$(BIN)/python -m elasticjob_operator.api.crd.generate
 	$(BIN)/python -m hack.checks.flags
 
-.PHONY: help setup release quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check generate
+.PHONY: help setup release quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check check-types check-rest generate
