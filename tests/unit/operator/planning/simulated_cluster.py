@@ -1,0 +1,250 @@
+"""A model of the cluster for random orders of events: the operator's part, with what each write must respect."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+import orjson
+from elasticjob_operator.api import ConditionType, ElasticJob, OnPartition, Status
+from elasticjob_operator.planning import (
+    Action,
+    ClearRun,
+    CreateObject,
+    CreatePod,
+    DeleteObject,
+    DeletePod,
+    DryRunCreate,
+    Plan,
+    PublishSpec,
+    ReadHeartbeat,
+    plan,
+)
+from elasticjob_operator.policies.failures import classify_failure
+from elasticjob_operator.policies.pod_state import STRANDED_SECONDS
+from elasticjob_operator.policies.restart_budget import is_counted, latest_round
+from elasticjob_operator.resources.pods import template_hash
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.state import (
+    Admission,
+    Connectivity,
+    Heartbeat,
+    JobState,
+    Kind,
+    Node,
+    NodeHealth,
+    OwnedObject,
+    Pod,
+    PodPhase,
+    RendezvousView,
+)
+from elasticjob_runtime.contract import FailureValue, OutcomeValue, PlanValue, SpecValue
+
+from tests.unit.operator.builders import NOW, UID, make_job
+
+MIN, MAX = 1, 5
+NODES = ("n0", "n1", "n2")
+
+
+class SimulatedCluster:
+    """Pods, nodes, etcd and one job. `reconcile` decides with `plan` and applies the actions."""
+
+    def __init__(self) -> None:
+        super().__init__()  # the next class in line is hypothesis' state machine
+        self.now = NOW
+        self.job: ElasticJob = make_job(replicas=2, min=MIN, max=MAX, max_restarts=4)
+        self.pods: dict[str, Pod] = {}
+        self.objects: dict[tuple[Kind, str], OwnedObject] = {}
+        self.nodes = {name: Node(name=name, health=NodeHealth.READY, since=NOW, seen_at=NOW) for name in NODES}
+        self.heartbeats: dict[str, Heartbeat] = {}
+        self.connectivity = Connectivity.REACHABLE
+        self.spec: SpecValue | None = None
+        self.plan: PlanValue | None = None
+        self.outcome: OutcomeValue | None = None
+        self.admission: Admission | None = None
+        self.made = 0
+        self.most_restarts = 0
+        self.most_round = 0
+        self.ended: str = ""
+        self.run_id = ""
+        """The run whose keys are followed."""
+        self.failure: FailureValue | None = None
+
+    @property
+    def world(self) -> JobState:
+        known = self.connectivity is not Connectivity.CONNECTING
+        view = RendezvousView(
+            connectivity=self.connectivity,
+            run_id=self.run_id,
+            spec=self.spec if known else None,
+            plan=self.plan if known else None,
+            outcome=self.outcome if known else None,
+            failure=self.failure if known else None,
+        )
+        return JobState(
+            pods=tuple(self.pods.values()),
+            objects=self.objects,
+            nodes=self.nodes,
+            heartbeats=self.heartbeats,
+            rendezvous=view,
+            admission=self.admission,
+        )
+
+    def decide(self) -> Plan:
+        return plan(self.job, self.world, Settings(), self.now)
+
+    def reconcile(self, survives: int) -> None:
+        """One reconciliation. The operator dies after `survives` writes, the status write being the last."""
+        found = self.decide()
+        self.follow(found)
+        for action in found.actions[:survives]:
+            self.apply(action)
+        if survives >= len(found.actions):
+            self.write(found.status)
+        else:
+            self.admission = None
+
+    def follow(self, found: Plan) -> None:
+        """A new run has no keys yet, and its rounds start at 1."""
+        run_id = found.target.run_id if found.target else ""
+        if run_id and self.run_id and run_id != self.run_id:
+            self.forget_keys()
+            self.most_round = 0
+        self.run_id = run_id or self.run_id
+
+    def forget_keys(self) -> None:
+        self.spec = self.plan = self.outcome = self.failure = None
+
+    def apply(self, action: Action) -> None:
+        match action:
+            case DryRunCreate():
+                self.admission = Admission(template_hash=action.template_hash, at=self.now)
+            case CreatePod():
+                self.create(action)
+            case DeletePod():
+                self.check_counted(action)
+                self.check_lost(action)
+                self.delete(action)
+            case CreateObject():
+                body = action.body
+                name = body["metadata"]["name"]
+                self.objects[action.kind, name] = OwnedObject(
+                    kind=action.kind, name=name, uid="o", owner_uid=UID, terminating=False, json=orjson.dumps(body)
+                )
+            case DeleteObject():
+                self.objects.pop((action.kind, action.name), None)
+            case ReadHeartbeat():
+                last = self.nodes[action.node].since - datetime.timedelta(seconds=45)
+                self.heartbeats[action.node] = Heartbeat(read_at=self.now, renewed_at=last, unchanged_since=self.now)
+            case PublishSpec():
+                if self.connectivity is Connectivity.REACHABLE:
+                    self.spec = action.spec
+            case ClearRun():
+                assert not any(pod.running for pod in self.pods.values()), "deleted the keys of running agents"
+                self.forget_keys()
+            case _:
+                pass  # evicting a member concerns only agents
+
+    def create(self, action: CreatePod) -> None:
+        metadata = action.body["metadata"]
+        name, labels = metadata["name"], metadata["labels"]
+        assert not self.job.status.is_finished, "created a pod for a job that has ended"
+        assert not self.job.is_suspended, "created a pod for a suspended job"
+        assert name not in self.pods, "created a pod twice"
+        self.made += 1
+        self.pods[name] = Pod(
+            name=name,
+            uid=f"uid-{self.made}",
+            job_uid=UID,
+            component="worker",
+            index=int(labels["elasticjob.dev/worker-index"]),
+            run=int(labels["elasticjob.dev/run"]),
+            template_hash=labels["elasticjob.dev/template-hash"],
+            created_at=self.now,
+        )
+        assert self.holding_places(NodeHealth.NOT_READY) <= self.job.replicas, "more pods than wanted"
+
+    def holding_places(self, *unable: NodeHealth) -> int:
+        """How many pods count as workers: one that a kubelet on an `unable` node should have ended by now holds only
+        its name."""
+        overdue = self.now - datetime.timedelta(seconds=STRANDED_SECONDS)
+        return sum(
+            pod.deletion_timestamp is None
+            or pod.deletion_timestamp > overdue
+            or self.nodes[pod.node].health not in unable
+            for pod in self.pods.values()
+        )
+
+    def check_counted(self, action: DeletePod) -> None:
+        pod = self.pods.get(action.name)
+        if pod and pod.failed and not self.job.status.is_finished and not pod.terminating:
+            failure = classify_failure(pod, self.job.spec.restart_policy.rules)
+            latest = latest_round(self.job, self.world.rendezvous, self.now)
+            assert is_counted(pod, failure, self.job.status.last_failure, latest), "deleted before it was counted"
+
+    def check_lost(self, action: DeletePod) -> None:
+        pod = self.pods.get(action.name)
+        if pod and action.force and pod.node and not pod.terminating:
+            node = self.nodes[pod.node]
+            assert node.health is NodeHealth.SILENT, "force-deleted under a running kubelet"
+            kept = self.job.spec.rendezvous.on_partition is OnPartition.CONSISTENT
+            assert node.out_of_service or not kept, "force-deleted in a partition"
+
+    def delete(self, action: DeletePod) -> None:
+        pod = self.pods.get(action.name)
+        if pod is None or pod.uid != action.uid:
+            return
+        if action.force or not pod.node or pod.ended:
+            del self.pods[action.name]
+        else:
+            self.pods[action.name] = dataclasses.replace(
+                pod, deletion_timestamp=self.now + datetime.timedelta(seconds=30)
+            )
+
+    def write(self, status: Status) -> None:
+        old = {each.type: each for each in self.job.status.conditions}
+        for condition in status.conditions:
+            before = old.get(condition.type)
+            if before is not None:
+                changed = before.status != condition.status
+                expected = self.now.replace(microsecond=0) if changed else before.last_transition_time
+                assert condition.last_transition_time == expected
+        self.job = self.job.model_copy(update={"status": status})
+        assert not (status.is_true(ConditionType.SUSPENDED) and self.pods), "suspended, but with pods"
+
+    def change(self, pod: Pod, **fields: object) -> None:
+        self.pods[pod.name] = dataclasses.replace(pod, **fields)  # type: ignore[arg-type]
+
+    def pod(self, number: int) -> Pod | None:
+        """One of the existing pods."""
+        return self.pods[sorted(self.pods)[number % len(self.pods)]] if self.pods else None
+
+    def start(self, pod: Pod, node: str) -> None:
+        if pod.phase is PodPhase.PENDING and not pod.terminating and self.nodes[node].ready:
+            self.change(pod, phase=PodPhase.RUNNING, ready=True, node=node, scheduled_at=self.now)
+
+    def end(self, pod: Pod | None) -> None:
+        if pod and pod.terminating and self.nodes[pod.node].ready:
+            del self.pods[pod.name]
+
+    def at_rest(self) -> None:
+        found = self.decide()
+        assert found.actions == ()
+        if self.job.status.is_finished:
+            assert not any(pod.running for pod in self.pods.values()), "an ended job holds resources"
+            assert not self.objects, "an ended job keeps its etcd"
+            return
+        if self.job.is_suspended:
+            assert not self.pods
+            assert self.job.status.is_true(ConditionType.SUSPENDED), found
+            assert not self.objects, "a suspended job keeps its etcd"
+            return
+        assert len(self.pods) == self.job.replicas
+        assert {pod.template_hash for pod in self.pods.values()} == {template_hash(self.job)}, (
+            "workers of another template"
+        )
+        assert all(pod.running for pod in self.pods.values())
+        assert self.spec is not None
+        assert sorted(self.spec.members) == sorted(self.pods)
+        assert self.spec.draining == []
+        assert self.spec.generation == self.job.generation
