@@ -176,12 +176,20 @@ NO_PYTHON = (
     "unable to start container process: error during container init: "
     'exec: "python3": executable file not found in $PATH'
 )
+NO_SUCH_PYTHON = (
+    "unable to start container process: "
+    'exec: "/opt/venv/bin/python": stat /opt/venv/bin/python: no such file or directory'
+)
 TOO_OLD = (
     "elasticjob: the runtime needs Python 3.10 or newer, but /usr/bin/python3 of the image is 3.9: use another image"
 )
 
 UNUSABLE: dict[str, tuple[Pod, str]] = {
     "no Python": (injected(ended(128, reason="StartError", message=NO_PYTHON)), "the image has no python3"),
+    "no Python where the command says": (
+        injected(ended(128, reason="StartError", message=NO_SUCH_PYTHON)),
+        "the image has no /opt/venv/bin/python",
+    ),
     "a Python that is too old": (injected(ended(72, message=TOO_OLD)), "the runtime needs Python 3.10 or newer"),
     "another architecture": (
         injected(copied=ended(255, message="exec /install/cp: exec format error\n")),
