@@ -68,7 +68,7 @@ def test_an_image_volume_adds_no_container() -> None:
     assert pod["spec"]["volumes"] == [{"name": "scratch", "emptyDir": {}}, volume]
 
 
-def test_the_init_container_comes_first_and_is_allowed_by_the_restricted_level() -> None:
+def test_the_init_container_runs_first_and_meets_the_restricted_standard() -> None:
     pod = build(InjectionWay.INIT_CONTAINER)
     ours, theirs = pod["spec"]["initContainers"]
     assert theirs == TEMPLATE["spec"]["initContainers"][0]
@@ -85,14 +85,14 @@ def test_the_init_container_comes_first_and_is_allowed_by_the_restricted_level()
     assert pod["spec"]["volumes"][-1] == {"name": "elasticjob-runtime", "emptyDir": {}}
 
 
-def test_a_pod_that_runs_as_root_by_its_own_wish_can_start() -> None:
+def test_a_pod_that_runs_as_root_can_start() -> None:
     template = copy.deepcopy(TEMPLATE)
     template["spec"]["securityContext"] = {"runAsUser": 0}
     ours = build(InjectionWay.INIT_CONTAINER, template)["spec"]["initContainers"][0]
     assert "runAsNonRoot" not in ours["securityContext"]
 
 
-def test_without_injection_the_pod_is_what_it_was() -> None:
+def test_without_injection_the_pod_is_unchanged() -> None:
     job = make_job(template=copy.deepcopy(TEMPLATE), workers={"container": "trainer"})
     assert build(InjectionWay.NONE) == worker_pod(job, index=0, run=1, endpoint="x:1")
 
@@ -107,7 +107,7 @@ def test_without_injection_the_pod_is_what_it_was() -> None:
         (["/opt/conda/bin/python3.11", "-m", "pkg"], "/opt/conda/bin/python3.11"),
     ],
 )
-def test_the_python_that_the_command_names_runs_the_launcher(command: list[str], interpreter: str) -> None:
+def test_the_launcher_runs_with_the_python_of_the_command(command: list[str], interpreter: str) -> None:
     assert wrapped(command) == [interpreter, "/opt/elasticjob/launch.py", *command]
 
 
@@ -138,11 +138,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_template_that_cannot_take_the_runtime_is_refused_with_the_remedy(name: str) -> None:
-    template, said = WRONG[name]
-    with pytest.raises(InvalidTemplateError) as refused:
+def test_a_template_without_room_for_the_runtime_is_rejected_with_a_remedy(name: str) -> None:
+    template, words = WRONG[name]
+    with pytest.raises(InvalidTemplateError) as rejected:
         check_injectable(make_job(template=template, workers={"container": "trainer"}))
-    assert said in str(refused.value)
+    assert words in str(rejected.value)
 
 
 def status_of(way: InjectionWay, **status: Any) -> Any:
@@ -164,13 +164,15 @@ def waiting(name: str, message: str) -> dict[str, Any]:
         (InjectionWay.INIT_CONTAINER, {"initContainerStatuses": [waiting("data", "no")]}, False),
     ],
 )
-def test_it_is_told_which_image_cannot_be_pulled(way: InjectionWay, status: dict[str, Any], runtime: bool) -> None:
+def test_the_runtime_image_is_distinguished_from_other_images_that_cannot_be_pulled(
+    way: InjectionWay, status: dict[str, Any], runtime: bool
+) -> None:
     pod = status_of(way, phase="Pending", **status)
     assert pod.blocked is not None
     assert pod.blocked.runtime is runtime
 
 
-def test_a_failed_copy_is_seen() -> None:
+def test_a_failed_copy_of_the_runtime_is_detected() -> None:
     ended = {"terminated": {"exitCode": 255, "reason": "Error", "message": "exec format error"}}
     statuses = [{"name": "elasticjob-runtime", "state": ended}]
     pod = status_of(InjectionWay.INIT_CONTAINER, phase="Failed", initContainerStatuses=statuses)
@@ -188,7 +190,7 @@ def test_a_failed_copy_is_seen() -> None:
         ({}, False),
     ],
 )
-def test_nodes_are_asked_for_their_versions(info: dict[str, str], expected: bool) -> None:
+def test_image_volumes_depend_on_the_versions_of_the_nodes(info: dict[str, str], expected: bool) -> None:
     body = {
         "metadata": {"name": "a", "creationTimestamp": "2026-01-01T00:00:00Z"},
         "status": {"nodeInfo": info, "conditions": [{"type": "Ready", "status": "True"}]},
