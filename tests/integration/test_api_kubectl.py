@@ -37,6 +37,7 @@ def test_the_api_server_fills_in_the_defaults(cluster: Cluster) -> None:
     assert spec.pop("workers") == {
         "replicas": 1,
         "procsPerWorker": "auto",
+        "runtime": {"inject": "Auto"},
         "template": BASE["spec"]["workers"]["template"],
     }
     assert spec == {
