@@ -12,7 +12,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m hack.quickstart", description="Elastic training on this machine, without a cluster."
     )
-    parser.add_argument("--steps", type=int, default=600, help="training steps (default: 600)")
+    parser.add_argument("--steps", type=int, default=800, help="training steps (default: 800)")
     parser.add_argument("--time-limit", type=float, default=170.0, metavar="SECONDS", help="default: 170")
     arguments = parser.parse_args()
     try:
