@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hack.cluster import ControlPlane
 from hack.cluster.output import run
 from hack.cluster.programs import program
 from hack.release import version
@@ -69,17 +70,14 @@ def test_the_operator_s_wheel_needs_the_runtime_of_the_same_release(dist: Path, 
     assert f"Requires-Dist: elasticjob-runtime=={version.read()}\n" in metadata.read_text()
 
 
-def test_the_manifest_installs_everything_on_an_empty_cluster(dist: Path, control_plane: Path) -> None:
-    kubectl: list[str | Path] = [program("kubectl"), "--kubeconfig", control_plane]
+def test_the_manifest_installs_everything_on_an_empty_cluster(dist: Path, tmp_path: Path) -> None:
     manifest = dist / "install.yaml"
-    try:
-        applied = run([*kubectl, "apply", "--server-side", "-f", manifest])
+    with ControlPlane(tmp_path) as server:
+        applied = server.kubectl("apply", "--server-side", f"--filename={manifest}")
         for kind in ("customresourcedefinition", "deployment", "clusterrole", "serviceaccount"):
             assert f"{kind}." in applied or f"{kind}/" in applied, applied
-        images = run([*kubectl, "get", "deployments", "-n", "elasticjob-system", "-o", "jsonpath={..image}"])
+        images = server.kubectl("get", "deployments", "-n", "elasticjob-system", "-o", "jsonpath={..image}")
         assert images == f"ghcr.io/example/elasticjob-operator:{version.read()}"
-    finally:
-        run([*kubectl, "delete", "--ignore-not-found", "--wait=false", "-f", manifest])
     hooks = [one for one in yaml.safe_load_all(manifest.read_text()) if "helm.sh/hook" in str(one)]
     assert hooks == [], "kubectl would run the chart's tests once, as part of the installation"
 
