@@ -15,6 +15,7 @@ from tests.e2e.jobs import Job
 ONCE = 'mkdir "$ELASTICJOB_CHECKPOINT_DIRECTORY/$ELASTICJOB_UID" 2>/dev/null && exit {code}; exit 0'
 """A command that fails with `code` the first time and succeeds the second."""
 
+# Under a shell, no agent sees the kernel kill it: the kubelet reports it.
 HOG = "import time; kept = [bytearray(b'x' * 10_000_000) for _ in range(100)]; time.sleep(600)"
 
 
@@ -47,7 +48,10 @@ JOBS: dict[str, dict[str, Any]] = {
     | {"command": shell(ONCE.format(code=43)), "edit": edited(rules=({"exitCodes": [43], "action": "Ignore"},))},
     "terminated": {"command": shell(ONCE.format(code=143))},
     "hungry": NO_RESTARTS
-    | {"command": ("python3", "-c", HOG), "edit": edited(container={"resources": {"limits": {"memory": "64Mi"}}})},
+    | {
+        "command": shell(f'exec python3 -c "{HOG}"'),
+        "edit": edited(container={"resources": {"limits": {"memory": "64Mi"}}}),
+    },
     "no-image": {
         "command": shell("exit 0"),
         "edit": edited(container={"image": NO_IMAGE, "imagePullPolicy": "IfNotPresent"}),
