@@ -101,6 +101,7 @@ def accuracy(output: str) -> float:
     return float(re.findall(r"^accuracy=(\d\.\d{4})$", output, re.MULTILINE)[-1])
 
 
+@pytest.mark.timeout(900)  # nine processes import torch, on a machine that may be busy
 def test_training_takes_the_same_path_at_every_world_size(start: Start) -> None:
     """One process to the end, then the same training by one, two, three and one processes, each resumed in the middle
     of an epoch."""

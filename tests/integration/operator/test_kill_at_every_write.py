@@ -18,6 +18,8 @@ from tests.integration.operator.test_api_server_faults import operator, server
 
 __all__ = ["operator", "server"]
 
+pytestmark = pytest.mark.timeout(900)  # a dozen operators, one after the other
+
 
 def normalised(ns: Namespace, job: str) -> Json:
     """What there is of a job, without names and times that differ between two equal lives."""
