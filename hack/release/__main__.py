@@ -31,7 +31,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         if arguments.command == "build":
-            _build(arguments.output, arguments.registry, images=not arguments.without_images)
+            _build(arguments.output.resolve(), arguments.registry, images=not arguments.without_images)
         elif arguments.command == "notes":
             print(version.notes())
         elif arguments.version:

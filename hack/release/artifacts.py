@@ -99,7 +99,7 @@ def sboms(archives: Iterable[Path], log: Path) -> list[Path]:
     written = []
     for image in archives:
         target = image.with_name(image.name.removesuffix(".image.tar") + ".cdx.json")
-        source = ["scan", f"docker-archive:{image}", "--source-name", image.name, "--quiet"]
+        source = ["scan", f"docker-archive:{image}", "--source-name", image.name]
         command = ["go", "-C", str(TOOLS), "tool", "syft", *source, "--output", f"cyclonedx-json={target}"]
         run_logged(command, log, env={**os.environ, "SYFT_CHECK_FOR_APP_UPDATE": "false"})
         written.append(target)
