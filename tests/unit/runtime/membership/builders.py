@@ -20,6 +20,7 @@ from elasticjob_runtime.contract import (
     StopValue,
     SuspicionValue,
 )
+from elasticjob_runtime.membership import decide
 from elasticjob_runtime.membership.actions import (
     Action,
     Exit,
@@ -229,6 +230,12 @@ _WORDS: dict[type[Action], Callable[[Any], str]] = {
 def describe(action: Action | None) -> str:
     """The action in words: `plan 2: a c, MemberLost, 0 restarts`."""
     return _WORDS[type(action)](action) if action is not None else "nothing"
+
+
+def decided(view: View) -> str:
+    """What `decide` does with the view, in words, and whether it fails to say why."""
+    action = decide(view, NOW)
+    return describe(action) if len(action.reason) > 5 else f"{describe(action)}, without a reason"
 
 
 SUCCEEDED = OutcomeValue(state=OutcomeState.SUCCEEDED, reason="WorkersSucceeded")
