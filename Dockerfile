@@ -58,8 +58,10 @@ CMD ["/target"]
 
 # The operator's dependencies: a layer of their own, which a change in our sources leaves as it is.
 FROM build AS operator-dependencies
-COPY constraints.txt operator/pyproject.toml ./
-RUN python3 -c 'import tomllib; print(*(d for d in tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"] if not d.startswith("elasticjob")), sep="\n")' > requirements.txt \
+COPY constraints.txt ./
+COPY api/pyproject.toml ./api/
+COPY operator/pyproject.toml ./operator/
+RUN python3 -c 'import tomllib; print(*(d for p in ("api", "operator") for d in tomllib.load(open(f"{p}/pyproject.toml", "rb"))["project"]["dependencies"] if not d.startswith("elasticjob")), sep="\n")' > requirements.txt \
  && python3 -m venv --without-pip /opt/operator \
  && pip --python /opt/operator/bin/python install --no-compile -c constraints.txt -r requirements.txt \
  && find /opt/operator -type d -name tests -prune -exec rm -rf {} + \
@@ -68,8 +70,9 @@ RUN python3 -c 'import tomllib; print(*(d for d in tomllib.load(open("pyproject.
 
 FROM operator-dependencies AS operator-files
 COPY trainer-runtime ./trainer-runtime
+COPY api ./api
 COPY operator ./operator
-RUN pip wheel --no-deps --no-build-isolation -w /wheels ./trainer-runtime ./operator \
+RUN pip wheel --no-deps --no-build-isolation -w /wheels ./trainer-runtime ./api ./operator \
  && pip --python /opt/operator/bin/python install --no-deps --no-index --no-compile --root /out /wheels/*.whl \
  && python3 -m compileall -q -s /out --invalidation-mode unchecked-hash /out
 

@@ -11,10 +11,10 @@ help: ## list the targets
 
 setup: .venv/.done ## .venv with everything for development (one torch included: about 3 GB to download)
 
-.venv/.done: constraints.txt pyproject.toml operator/pyproject.toml trainer-runtime/pyproject.toml
+.venv/.done: constraints.txt pyproject.toml api/pyproject.toml operator/pyproject.toml trainer-runtime/pyproject.toml
 	@echo "setup: making .venv (takes 1-2 minutes: torch is large)"
 	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q -c constraints.txt pip
-	$(BIN)/python -m pip install -q -c constraints.txt -e ./trainer-runtime -e ./operator --group dev --group release --group torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e ./trainer-runtime -e ./api -e ./operator --group dev --group release --group torch
 	@touch $@
 
 quickstart: setup ## no cluster, no root, one minute: agents on this machine lose a worker process and gain a member
@@ -57,14 +57,14 @@ check-types: setup
 	$(BIN)/mypy && $(BIN)/mypy --python-version 3.10 trainer-runtime/src
 check-rest: setup
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
-	PYTHONPATH=operator/src:trainer-runtime/src $(BIN)/lint-imports
-	$(BIN)/python -m elasticjob_operator.api.crd.generate --check
+	PYTHONPATH=api/src:operator/src:trainer-runtime/src $(BIN)/lint-imports
+	$(BIN)/python -m elasticjob_api.crd.generate --check
 	$(BIN)/python -m hack.checks
 	$(BIN)/python -m hack.release version
 	go -C hack/checks tool actionlint -shellcheck= -pyflakes= $(CURDIR)/.github/workflows/*.yaml
 	$(BIN)/python -m hack.cluster helm lint --strict --kube-version 1.36 charts/elasticjob
 generate: setup ## generate CRD and chart files from the models, and the docs' table of flags
-	$(BIN)/python -m elasticjob_operator.api.crd.generate
+	$(BIN)/python -m elasticjob_api.crd.generate
 	$(BIN)/python -m hack.checks.flags
 
 .PHONY: help setup release quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check check-types check-rest generate

@@ -23,7 +23,7 @@ PARTS = {
     "/elasticjob_operator/planning/": "plan",
     "/elasticjob_operator/policies/": "plan",
     "/elasticjob_operator/resources/": "plan: pods and objects",
-    "/elasticjob_operator/api/": "job and status: parse, compare, serialize",
+    "/elasticjob_api/": "job and status: parse, compare, serialize",
     "/elasticjob_operator/kube/informer.py": "informers",
     "/elasticjob_operator/kube/cache.py": "informers",
     "/elasticjob_operator/kube/convert.py": "informers",

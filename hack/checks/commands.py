@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import yaml
-from elasticjob_operator.api.job import ElasticJob, InvalidJobError
+from elasticjob_api.job import ElasticJob, InvalidJobError
 from elasticjob_runtime.cli.arguments import build_parser
 
 from hack.checks.pages import Code, Problem, blocks, commands
@@ -21,8 +21,12 @@ FLAGS_OF_OTHERS = {
     "--auto-compaction-retention": "etcd",
     "--quota-backend-bytes": "etcd",
 }
-SOURCES = {"elasticjob_operator": "operator/src/", "elasticjob_runtime": "trainer-runtime/src/"}
-OURS = ("benchmarks", "elasticjob_operator", "elasticjob_runtime", "hack", "tests")
+SOURCES = {
+    "elasticjob_api": "api/src/",
+    "elasticjob_operator": "operator/src/",
+    "elasticjob_runtime": "trainer-runtime/src/",
+}
+OURS = ("benchmarks", "elasticjob_api", "elasticjob_operator", "elasticjob_runtime", "hack", "tests")
 Schema = Mapping[str, Any]
 
 

@@ -17,6 +17,9 @@ INPUTS: Mapping[str, tuple[str, ...]] = {
     "operator": (
         "Dockerfile",
         "constraints.txt",
+        "api/README.md",
+        "api/pyproject.toml",
+        "api/src",
         "operator/README.md",
         "operator/pyproject.toml",
         "operator/src",

@@ -1,6 +1,6 @@
 """Builds what a release publishes into dist/: `make release`.
 
-    dist/elasticjob_runtime-0.1.0-py3-none-any.whl, elasticjob_runtime-0.1.0.tar.gz      and the same for the operator
+    dist/elasticjob_runtime-0.1.0-py3-none-any.whl, elasticjob_runtime-0.1.0.tar.gz     the same for API and operator
     dist/elasticjob-0.1.0.tgz                      the Helm chart
     dist/install.yaml                              the chart with its defaults, for `kubectl apply --server-side -f`
     dist/elasticjob-operator-0.1.0.image.tar       image archives, for `docker load` and `ctr images import`

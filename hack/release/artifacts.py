@@ -18,7 +18,7 @@ from hack.release import archive
 from hack.release.version import ROOT
 from hack.steps import StepError, Steps, run_logged
 
-DISTRIBUTIONS = ("trainer-runtime", "operator")
+DISTRIBUTIONS = ("trainer-runtime", "api", "operator")
 PUBLISHED_IMAGES = ("operator", "runtime")
 """Not the trainer image, which is an example: users bring their own."""
 TOOLS = Path(__file__).parent

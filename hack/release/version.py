@@ -14,7 +14,12 @@ _UNRELEASED = "## Unreleased"
 
 _VERSION = r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?"
 PLACES: Mapping[str, tuple[str, ...]] = {
-    "operator/pyproject.toml": (rf'^version = "({_VERSION})"$', rf'^    "elasticjob-runtime==({_VERSION})",$'),
+    "api/pyproject.toml": (rf'^version = "({_VERSION})"$', rf'^    "elasticjob-runtime==({_VERSION})",$'),
+    "operator/pyproject.toml": (
+        rf'^version = "({_VERSION})"$',
+        rf'^    "elasticjob-api==({_VERSION})",$',
+        rf'^    "elasticjob-runtime==({_VERSION})",$',
+    ),
     "trainer-runtime/pyproject.toml": (rf'^version = "({_VERSION})"$',),
     "charts/elasticjob/Chart.yaml": (rf"^version: ({_VERSION})$", rf"^appVersion: ({_VERSION})$"),
 }

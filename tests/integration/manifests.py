@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from elasticjob_operator.api import API_VERSION, ElasticJob
+from elasticjob_api import API_VERSION, ElasticJob
 
 from hack.cluster import ControlPlane
 from tests.integration.operator.conftest import install_crd

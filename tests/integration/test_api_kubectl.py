@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from elasticjob_operator.api import (
+from elasticjob_api import (
     ConditionType,
     ElasticJob,
     FailingNode,
@@ -21,7 +21,7 @@ from elasticjob_operator.api import (
     set_condition,
     summary_of,
 )
-from elasticjob_operator.api.template import CONTAINER_FIELDS, ENV_FIELDS, POD_SPEC_FIELDS
+from elasticjob_api.template import CONTAINER_FIELDS, ENV_FIELDS, POD_SPEC_FIELDS
 
 from hack.cluster import ClusterError, ControlPlane
 from tests.integration.manifests import BASE, CRD, GONE, WORKERS, Cluster, api, changed, cluster

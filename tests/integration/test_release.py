@@ -63,11 +63,12 @@ def test_elasticrun_works_in_a_fresh_environment_without_an_index(dist: Path, tm
     assert "rank 1 of 2" in done.stdout
 
 
-def test_the_operator_s_wheel_needs_the_runtime_of_the_same_release(dist: Path, tmp_path: Path) -> None:
+def test_the_operator_s_wheel_needs_api_and_runtime_of_the_same_release(dist: Path, tmp_path: Path) -> None:
     (wheel,) = dist.glob("elasticjob_operator-*.whl")
     run([sys.executable, "-m", "zipfile", "-e", wheel, tmp_path])
     (metadata,) = tmp_path.glob("*.dist-info/METADATA")
-    assert f"Requires-Dist: elasticjob-runtime=={version.read()}\n" in metadata.read_text()
+    for name in ("elasticjob-api", "elasticjob-runtime"):
+        assert f"Requires-Dist: {name}=={version.read()}\n" in metadata.read_text()
 
 
 def test_the_manifest_installs_everything_on_an_empty_cluster(dist: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import Any
 
-from elasticjob_operator.api import Condition, ConditionStatus, ConditionType, ElasticJob, Failure, Restarts, Status
+from elasticjob_api import Condition, ConditionStatus, ConditionType, ElasticJob, Failure, Restarts, Status
 from elasticjob_operator.names import COMPONENT_WORKER, worker_name
 from elasticjob_operator.policies.failures import PodFailure, classify_failure
 from elasticjob_operator.policies.pod_state import PodState, PodStatus

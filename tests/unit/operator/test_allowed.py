@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from elasticjob_api import ConditionType
 from elasticjob_operator.allowed import Pattern, is_allowed
-from elasticjob_operator.api import ConditionType
 from elasticjob_operator.planning import CreatePod, plan
 from elasticjob_operator.settings import Settings, SettingsError
 from elasticjob_operator.state import JobState

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
+from elasticjob_api import ElasticJob
 
-from elasticjob_operator.api import ElasticJob
 from elasticjob_operator.kube.cache import to_bytes
 from elasticjob_operator.names import NamespacedName
 

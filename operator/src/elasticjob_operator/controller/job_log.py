@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from elasticjob_operator.api import API_VERSION, KIND
+from elasticjob_api import API_VERSION, KIND
+
 from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.planning import Action
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import kopf
+from elasticjob_api import GROUP, PLURAL, VERSION
 
-from elasticjob_operator.api import GROUP, PLURAL, VERSION
 from elasticjob_operator.kube import Credentials
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ import datetime
 import logging
 from collections.abc import Callable, Iterable
 
+from elasticjob_api import ElasticJob, InvalidJobError, Status
 from elasticjob_runtime.etcd import StoreError
 
-from elasticjob_operator.api import ElasticJob, InvalidJobError, Status
 from elasticjob_operator.controller.job_cache import JobCache
 from elasticjob_operator.controller.job_log import about, described, log_actions
 from elasticjob_operator.controller.status_writer import StatusWriter

@@ -17,7 +17,7 @@ reconciliations are not paced instead.
 
 from __future__ import annotations
 
-from elasticjob_operator.api import ConditionType, Status
+from elasticjob_api import ConditionType, Status
 
 STATUS_SECONDS = 1.0
 FOLLOW_UP_SECONDS = 0.25

@@ -13,7 +13,8 @@ import logging
 import time
 from collections.abc import Iterable
 
-from elasticjob_operator.api import ElasticJob, Status
+from elasticjob_api import ElasticJob, Status
+
 from elasticjob_operator.controller.job_cache import JobCache
 from elasticjob_operator.controller.job_log import about
 from elasticjob_operator.controller.status_throttle import as_written, conflict_delay, seconds_to_hold

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from elasticjob_operator.api import GROUP, PLURAL, VERSION
+from elasticjob_api import GROUP, PLURAL, VERSION
+
 from elasticjob_operator.state import Kind
 
 

@@ -8,8 +8,9 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from elasticjob_api import ElasticJob
+
 from elasticjob_operator import names
-from elasticjob_operator.api import ElasticJob
 from elasticjob_operator.kube.api_resources import AUTOSCALERS, NODES, OWNED, PODS, ApiResource
 from elasticjob_operator.kube.cache import Json, ObjectCache
 from elasticjob_operator.kube.client import ApiError, KubeClient

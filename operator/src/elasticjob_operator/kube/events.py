@@ -12,9 +12,10 @@ import datetime
 import hashlib
 import logging
 
+from elasticjob_api import API_VERSION, KIND
+from elasticjob_api.fields import format_time
+
 from elasticjob_operator import names
-from elasticjob_operator.api import API_VERSION, KIND
-from elasticjob_operator.api.fields import format_time
 from elasticjob_operator.kube.api_resources import EVENTS
 from elasticjob_operator.kube.cache import Json
 from elasticjob_operator.kube.client import ApiError, KubeClient, NamespaceTerminatingError

@@ -15,8 +15,9 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
+from elasticjob_api import ElasticJob
+
 from elasticjob_operator import names
-from elasticjob_operator.api import ElasticJob
 from elasticjob_operator.kube.api_resources import JOBS, OWNED, PODS, ApiResource
 from elasticjob_operator.kube.cache import Json
 from elasticjob_operator.kube.client import (

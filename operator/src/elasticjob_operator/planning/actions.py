@@ -7,9 +7,9 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from elasticjob_api import Reason, Status
 from elasticjob_runtime.contract import SpecValue
 
-from elasticjob_operator.api import Reason, Status
 from elasticjob_operator.state import Kind
 
 

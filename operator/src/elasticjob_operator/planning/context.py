@@ -7,8 +7,9 @@ import datetime
 from collections.abc import Callable
 from typing import Any
 
+from elasticjob_api import ElasticJob, RendezvousBackend
+
 from elasticjob_operator import names
-from elasticjob_operator.api import ElasticJob, RendezvousBackend
 from elasticjob_operator.planning.actions import Target
 from elasticjob_operator.policies.admission import Acceptance
 from elasticjob_operator.policies.condition_updates import Cause

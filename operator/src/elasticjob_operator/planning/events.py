@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from elasticjob_operator.api import BLOCKING_REASONS, ConditionStatus, ConditionType, Reason, Status, message
+from elasticjob_api import BLOCKING_REASONS, ConditionStatus, ConditionType, Reason, Status, message
+
 from elasticjob_operator.planning.actions import Action, CreateObject, CreatePod, DeletePod, JobEvent
 from elasticjob_operator.state import Kind
 

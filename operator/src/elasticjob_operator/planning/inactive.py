@@ -3,7 +3,8 @@ logs, then delete what only pods need."""
 
 from __future__ import annotations
 
-from elasticjob_operator.api import ConditionType
+from elasticjob_api import ConditionType
+
 from elasticjob_operator.planning.actions import Action, ClearRun, DeleteJob, DeleteObject, Plan, earliest
 from elasticjob_operator.planning.context import Assessment, Context
 from elasticjob_operator.planning.events import events_of_status

@@ -15,7 +15,7 @@ import datetime
 from collections.abc import Mapping
 from typing import Any
 
-from elasticjob_operator.api import (
+from elasticjob_api import (
     ConditionType,
     ElasticJob,
     InvalidJobError,
@@ -25,6 +25,7 @@ from elasticjob_operator.api import (
     set_condition,
     summary_of,
 )
+
 from elasticjob_operator.planning.actions import Plan, earliest
 from elasticjob_operator.planning.context import Assessment, Context, assess, classify
 from elasticjob_operator.planning.events import events_of_status

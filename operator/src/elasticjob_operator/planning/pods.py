@@ -6,7 +6,8 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from elasticjob_operator.api import FailingNode
+from elasticjob_api import FailingNode
+
 from elasticjob_operator.planning.actions import (
     Action,
     CreateObject,

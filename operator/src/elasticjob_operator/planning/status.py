@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime
 
-from elasticjob_operator import names
-from elasticjob_operator.api import (
+from elasticjob_api import (
     Condition,
     ConditionType,
     Progress,
@@ -16,6 +15,8 @@ from elasticjob_operator.api import (
     set_condition,
     summary_of,
 )
+
+from elasticjob_operator import names
 from elasticjob_operator.planning.context import Assessment, Context
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
 from elasticjob_operator.policies.pod_state import PodState

@@ -11,7 +11,8 @@ import dataclasses
 import datetime
 from collections.abc import Iterable
 
-from elasticjob_operator.api import ConditionType, ElasticJob, Reason, message
+from elasticjob_api import ConditionType, ElasticJob, Reason, message
+
 from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate
 from elasticjob_operator.state import Admission, Pod
 

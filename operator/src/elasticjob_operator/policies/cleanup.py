@@ -11,7 +11,8 @@ import dataclasses
 import datetime
 from collections.abc import Iterable, Sequence
 
-from elasticjob_operator.api import CleanPods
+from elasticjob_api import CleanPods
+
 from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.state import Pod
 

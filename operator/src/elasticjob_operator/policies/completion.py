@@ -11,9 +11,9 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 
+from elasticjob_api import ElasticJob, Failure, Reason
 from elasticjob_runtime.contract import MAX_RESTARTS_EXCEEDED, OutcomeState, OutcomeValue
 
-from elasticjob_operator.api import ElasticJob, Failure, Reason
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
 from elasticjob_operator.policies.restart_budget import Budget
 from elasticjob_operator.state import Connectivity, Pod, RendezvousView

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
-from elasticjob_operator.api import Reason, message
+from elasticjob_api import Reason, message
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

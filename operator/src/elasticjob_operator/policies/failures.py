@@ -32,9 +32,9 @@ import enum
 import re
 from collections.abc import Iterable
 
+from elasticjob_api import Reason, RestartRule, RuleAction
 from elasticjob_runtime.contract import ExitCode
 
-from elasticjob_operator.api import Reason, RestartRule, RuleAction
 from elasticjob_operator.state import ContainerEnd, Pod
 
 STEADY_SECONDS = 60.0

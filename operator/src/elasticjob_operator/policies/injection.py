@@ -18,7 +18,8 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from elasticjob_operator.api import ElasticJob, Inject, Reason
+from elasticjob_api import ElasticJob, Inject, Reason
+
 from elasticjob_operator.policies.condition_updates import Cause, cause
 from elasticjob_operator.resources.injection import InjectionWay
 from elasticjob_operator.resources.template import InvalidTemplateError, training_container

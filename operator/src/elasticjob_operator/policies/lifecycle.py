@@ -15,8 +15,9 @@ import dataclasses
 import datetime
 from collections.abc import Iterable
 
+from elasticjob_api import ConditionType, ElasticJob, Reason, Status
+
 from elasticjob_operator import names
-from elasticjob_operator.api import ConditionType, ElasticJob, Reason, Status
 from elasticjob_operator.policies.completion import not_ended
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
 from elasticjob_operator.state import Pod

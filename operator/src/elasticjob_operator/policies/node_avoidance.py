@@ -10,7 +10,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterable, Mapping, Sequence
 
-from elasticjob_operator.api import ElasticJob, FailingNode
+from elasticjob_api import ElasticJob, FailingNode
+
 from elasticjob_operator.policies.failures import Cost
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.state import Node, NodeHealth, Pod

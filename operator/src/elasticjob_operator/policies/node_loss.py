@@ -24,10 +24,10 @@ import dataclasses
 import datetime
 from collections.abc import Mapping
 
+from elasticjob_api import OnPartition, Reason
+from elasticjob_api.fields import format_time
 from elasticjob_runtime.contract import LEASE_TTL, PARTITION_GRACE
 
-from elasticjob_operator.api import OnPartition, Reason
-from elasticjob_operator.api.fields import format_time
 from elasticjob_operator.policies.condition_updates import Cause, cause
 from elasticjob_operator.state import Heartbeat, Node, NodeCounts, NodeHealth
 

@@ -12,7 +12,8 @@ import datetime
 import enum
 from collections.abc import Iterable
 
-from elasticjob_operator.api import RestartRule
+from elasticjob_api import RestartRule
+
 from elasticjob_operator.policies.condition_updates import Cause
 from elasticjob_operator.policies.failures import PodFailure, classify_failure
 from elasticjob_operator.policies.node_loss import LossRules, NodeLoss, Nodes, assess_node, too_many

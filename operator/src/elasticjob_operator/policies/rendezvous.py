@@ -7,11 +7,11 @@ import dataclasses
 import datetime
 from collections.abc import Iterable, Sequence
 
+from elasticjob_api import ElasticJob, Reason, RendezvousBackend, RendezvousStatus
 from elasticjob_runtime.contract import DEFAULT_C10D_PORT, DEFAULT_ETCD_PORT, PlanValue, SpecValue
 
 from elasticjob_operator import names
 from elasticjob_operator.allowed import is_allowed
-from elasticjob_operator.api import ElasticJob, Reason, RendezvousBackend, RendezvousStatus
 from elasticjob_operator.policies import lifecycle
 from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate, cause, update
 from elasticjob_operator.settings import Settings

@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
-from elasticjob_operator.api import Backoff, Failure, RestartPolicy
+from elasticjob_api import Backoff, Failure, RestartPolicy
+
 from elasticjob_operator.policies.failures import STEADY_SECONDS, Cost, PodFailure, started_at
 from elasticjob_operator.policies.restart_budget import Round, is_counted
 from elasticjob_operator.state import Pod

@@ -6,8 +6,9 @@ scale-up is delayed. Replacing lost workers is not resizing: a job that trains w
 
 from __future__ import annotations
 
-from elasticjob_operator.api import ConditionType, ElasticJob, Reason, message
-from elasticjob_operator.api.fields import format_time
+from elasticjob_api import ConditionType, ElasticJob, Reason, message
+from elasticjob_api.fields import format_time
+
 from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate, update
 from elasticjob_operator.policies.scale_up_delay import TargetSize
 from elasticjob_operator.state import RendezvousView

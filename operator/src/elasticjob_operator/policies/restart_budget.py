@@ -22,9 +22,9 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from elasticjob_api import ElasticJob, Failure, Reason, RestartPolicy, Restarts, RuleAction
 from elasticjob_runtime.contract import FailureValue
 
-from elasticjob_operator.api import ElasticJob, Failure, Reason, RestartPolicy, Restarts, RuleAction
 from elasticjob_operator.policies.failures import Cost, PodFailure, action_for
 from elasticjob_operator.state import Pod, RendezvousView
 

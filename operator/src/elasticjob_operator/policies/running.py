@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from elasticjob_operator.api import BLOCKING_REASONS, ConditionType, ElasticJob, Failure, Reason, message
-from elasticjob_operator.api.fields import format_time
+from elasticjob_api import BLOCKING_REASONS, ConditionType, ElasticJob, Failure, Reason, message
+from elasticjob_api.fields import format_time
+
 from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate, cause, update
 from elasticjob_operator.policies.failures import Cost, PodFailure
 from elasticjob_operator.policies.pod_state import PodState, PodStatus

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
-from elasticjob_operator.api import ElasticJob
+from elasticjob_api import ElasticJob
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

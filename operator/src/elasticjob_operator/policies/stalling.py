@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import datetime
 
-from elasticjob_operator.api import ConditionType, ElasticJob, Progress, Reason
-from elasticjob_operator.api.fields import format_time
+from elasticjob_api import ConditionType, ElasticJob, Progress, Reason
+from elasticjob_api.fields import format_time
+
 from elasticjob_operator.policies.condition_updates import ConditionUpdate, update
 from elasticjob_operator.state import Connectivity, RendezvousView
 

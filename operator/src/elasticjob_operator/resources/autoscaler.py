@@ -6,8 +6,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+from elasticjob_api import API_VERSION, KIND, ElasticJob
+
 from elasticjob_operator import names
-from elasticjob_operator.api import API_VERSION, KIND, ElasticJob
 from elasticjob_operator.resources.metadata import metadata
 
 

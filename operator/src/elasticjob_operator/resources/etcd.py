@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from elasticjob_api import ElasticJob
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 
 from elasticjob_operator import names
-from elasticjob_operator.api import ElasticJob
 from elasticjob_operator.resources.metadata import labels, metadata, selector_labels
 
 _DATA = "/var/lib/etcd"

@@ -9,10 +9,10 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
+from elasticjob_api import ElasticJob
 from elasticjob_runtime.contract import Env, is_python
 
 from elasticjob_operator import names
-from elasticjob_operator.api import ElasticJob
 from elasticjob_operator.resources.template import InvalidTemplateError, training_container
 
 _INIT_RESOURCES = {"cpu": "100m", "memory": "32Mi"}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from elasticjob_api import API_VERSION, KIND, ElasticJob
+
 from elasticjob_operator import names
-from elasticjob_operator.api import API_VERSION, KIND, ElasticJob
 
 
 def owner_reference(job: ElasticJob) -> dict[str, Any]:

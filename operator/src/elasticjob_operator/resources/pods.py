@@ -8,10 +8,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from elasticjob_api import ElasticJob, Inject, RendezvousBackend
 from elasticjob_runtime.contract import Env
 
 from elasticjob_operator import names
-from elasticjob_operator.api import ElasticJob, Inject, RendezvousBackend
 from elasticjob_operator.resources.metadata import labels, owner_reference
 from elasticjob_operator.resources.template import TEMPLATE, InvalidTemplateError, check_container, training_container
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from elasticjob_api import ElasticJob
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 
 from elasticjob_operator import names
-from elasticjob_operator.api import ElasticJob
 from elasticjob_operator.resources.metadata import metadata, selector_labels
 
 

@@ -6,7 +6,7 @@ import collections
 from collections.abc import Mapping
 from typing import Any
 
-from elasticjob_operator.api import ElasticJob
+from elasticjob_api import ElasticJob
 
 TEMPLATE = "spec.workers.template"
 

@@ -36,6 +36,7 @@ def changed(root: Path, before: dict[str, str], base: str = "base") -> set[str]:
     ("path", "images"),
     [
         ("trainer-runtime/src/package/code.py", {"operator", "runtime", "trainer"}),
+        ("api/src/package/code.py", {"operator"}),
         ("operator/src/package/code.py", {"operator"}),
         ("examples/package/code.py", {"trainer"}),
         ("constraints.txt", {"operator", "trainer"}),

@@ -30,7 +30,9 @@ def test_setting_a_version_changes_every_file(root: Path) -> None:
     version.write("12.3.4rc1", TODAY, root)
     version.check(root)
     assert version.read(root) == "12.3.4rc1"
-    assert (root / "operator/pyproject.toml").read_text().count("12.3.4rc1") == 2, "its own, and that of the runtime"
+    assert (root / "operator/pyproject.toml").read_text().count("12.3.4rc1") == 3, (
+        "its own, and those of API and runtime"
+    )
     assert (root / "charts/elasticjob/Chart.yaml").read_text().count("12.3.4rc1") == 2
 
 

@@ -4,7 +4,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from elasticjob_operator.api import InvalidJobError
+from elasticjob_api import InvalidJobError
 from elasticjob_operator.controller import job_cache as module
 from elasticjob_operator.controller.job_cache import JobCache
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_operator.api import ConditionType, Failure, Restarts, Status
+from elasticjob_api import ConditionType, Failure, Restarts, Status
 from elasticjob_operator.controller.status_throttle import (
     FOLLOW_UP_SECONDS,
     STATUS_SECONDS,

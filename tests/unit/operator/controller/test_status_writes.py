@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from elasticjob_operator.api import ConditionType, Reason, Status
+from elasticjob_api import ConditionType, Reason, Status
 from elasticjob_operator.controller import JobCache, Reconciler, WorkQueue, status_throttle
 from elasticjob_operator.kube import ApiError
 from elasticjob_operator.kube.jobs import StatusWrite

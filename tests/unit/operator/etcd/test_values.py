@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 import pytest
-from elasticjob_operator.api import Status
+from elasticjob_api import Status
 from elasticjob_operator.etcd import values
 from elasticjob_operator.etcd.run_keys import MAX_FAILURES, RunKeys
 from elasticjob_operator.etcd.values import MAX_LENGTH, parse

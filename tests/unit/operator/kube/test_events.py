@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from elasticjob_operator.api import Reason
+from elasticjob_api import Reason
 from elasticjob_operator.kube import events as module
 from elasticjob_operator.kube.events import EventRecorder
 from elasticjob_operator.planning import JobEvent

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from elasticjob_operator.api import ElasticJob
+from elasticjob_api import ElasticJob
 from elasticjob_operator.kube.client import ApiError, ConflictError, NotFoundError, RejectedError, RequestTimeoutError
 from elasticjob_operator.kube.writer import CREATES_PER_JOB, DRY_RUNS_PER_NAMESPACE, Writer
 from elasticjob_operator.planning import Action, CreatePod, DeletePod, DryRunCreate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from elasticjob_operator.api import ConditionType, ElasticJob
+from elasticjob_api import ConditionType, ElasticJob
 from elasticjob_operator.planning import (
     Action,
     CreateObject,

@@ -6,7 +6,7 @@ import dataclasses
 import datetime
 
 import orjson
-from elasticjob_operator.api import ConditionType, ElasticJob, OnPartition, Status
+from elasticjob_api import ConditionType, ElasticJob, OnPartition, Status
 from elasticjob_operator.planning import (
     Action,
     ClearRun,

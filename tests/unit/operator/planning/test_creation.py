@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from elasticjob_operator.api import ConditionType, RendezvousStatus, Status
+from elasticjob_api import ConditionType, RendezvousStatus, Status
 from elasticjob_operator.planning import (
     CreateObject,
     CreatePod,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_operator.api import ConditionType, Reason, Status, set_condition
+from elasticjob_api import ConditionType, Reason, Status, set_condition
 from elasticjob_operator.planning import CreatePod, DeletePod
 from elasticjob_operator.planning.events import events_of_actions, events_of_status
 

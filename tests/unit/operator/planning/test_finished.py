@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from elasticjob_operator.api import ConditionStatus, ConditionType, ElasticJob, Reason
+from elasticjob_api import ConditionStatus, ConditionType, ElasticJob, Reason
 from elasticjob_operator.planning import (
     ClearRun,
     CreatePod,

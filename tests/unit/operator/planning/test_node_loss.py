@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from elasticjob_operator.api import ConditionType, ElasticJob, Reason, RendezvousStatus
+from elasticjob_api import ConditionType, ElasticJob, Reason, RendezvousStatus
 from elasticjob_operator.planning import (
     CreatePod,
     DeletePod,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticjob_operator.api import ConditionType
+from elasticjob_api import ConditionType
 from elasticjob_operator.planning import (
     CreateObject,
     CreatePod,

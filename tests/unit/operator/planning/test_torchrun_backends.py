@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from elasticjob_operator.api import ConditionType, ElasticJob, RendezvousStatus
+from elasticjob_api import ConditionType, ElasticJob, RendezvousStatus
 from elasticjob_operator.planning import (
     CreateObject,
     CreatePod,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_operator.api import Condition, ConditionStatus, ConditionType, Reason, Status
+from elasticjob_api import Condition, ConditionStatus, ConditionType, Reason, Status
 from elasticjob_operator.policies.admission import acceptance
 from elasticjob_operator.state import Admission, Pod
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_operator.api import CleanPods
+from elasticjob_api import CleanPods
 from elasticjob_operator.policies.cleanup import clean_up
 from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.state import Pod

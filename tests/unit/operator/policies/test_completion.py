@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from elasticjob_operator.api import Failure, Reason, Restarts
+from elasticjob_api import Failure, Reason, Restarts
 from elasticjob_operator.policies.completion import outcome
 from elasticjob_operator.policies.restart_budget import Budget
 from elasticjob_operator.state import Connectivity, Pod, PodPhase, RendezvousView

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_operator.api import RestartRule, RuleAction
+from elasticjob_api import RestartRule, RuleAction
 from elasticjob_operator.policies.failures import Cost, action_for, classify_failure
 from elasticjob_operator.state import Pod, PodPhase
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from elasticjob_operator.api import ConditionType, Reason
+from elasticjob_api import ConditionType, Reason
 from elasticjob_operator.planning import CreatePod, DryRunCreate, Plan
 from elasticjob_operator.policies.failures import Cost, classify_failure
 from elasticjob_operator.policies.injection import injection, is_about_volumes, mounts_images

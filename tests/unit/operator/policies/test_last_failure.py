@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from elasticjob_operator.api import Failure
+from elasticjob_api import Failure
 from elasticjob_operator.policies.restart_budget import count_restarts, failure_of
 from elasticjob_operator.state import RendezvousView
 

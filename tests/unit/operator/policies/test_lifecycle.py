@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elasticjob_operator.api import Condition, ConditionStatus, Reason, Status
+from elasticjob_api import Condition, ConditionStatus, Reason, Status
 from elasticjob_operator.policies.lifecycle import deadlines, expiry, forget_last_run, is_resuming, starts_new_run
 
 from tests.unit.operator.builders import NOW, at, make_job

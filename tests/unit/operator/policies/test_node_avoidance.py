@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elasticjob_operator.api import FailingNode, Status
+from elasticjob_api import FailingNode, Status
 from elasticjob_operator.policies.node_avoidance import avoided, failing_nodes
 from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.state import NodeHealth, Pod, PodPhase

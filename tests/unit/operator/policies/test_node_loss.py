@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_operator.api import OnPartition, Reason
+from elasticjob_api import OnPartition, Reason
 from elasticjob_operator.policies.node_loss import LossRules, Nodes, assess_node, count_nodes, too_many
 from elasticjob_operator.state import LONG_AGO, Heartbeat, Node, NodeHealth
 from hypothesis import given

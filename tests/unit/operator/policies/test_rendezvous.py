@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from elasticjob_operator.api import ConditionType, Reason, RendezvousStatus
+from elasticjob_api import ConditionType, Reason, RendezvousStatus
 from elasticjob_operator.policies.rendezvous import (
     is_superseded,
     needs_publishing,

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_operator.api import Backoff, Failure, RestartPolicy, RestartRule, RuleAction
+from elasticjob_api import Backoff, Failure, RestartPolicy, RestartRule, RuleAction
 from elasticjob_operator.policies.failures import classify_failure
 from elasticjob_operator.policies.replacement import replacement
 from elasticjob_operator.state import Pod, PodPhase

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_operator.api import ConditionType, Reason
+from elasticjob_api import ConditionType, Reason
 from elasticjob_operator.policies.condition_updates import Cause
 from elasticjob_operator.policies.resizing import degraded, resizing
 from elasticjob_operator.policies.scale_up_delay import TargetSize

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from elasticjob_operator.api import Failure, Restarts
+from elasticjob_api import Failure, Restarts
 from elasticjob_operator.policies.failures import classify_failure
 from elasticjob_operator.policies.restart_budget import count_restarts, is_counted
 from elasticjob_operator.state import Pod, RendezvousView

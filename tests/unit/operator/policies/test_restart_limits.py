@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elasticjob_operator.api import Failure, Restarts
+from elasticjob_api import Failure, Restarts
 from elasticjob_operator.policies.restart_budget import count_restarts, failure_of
 from elasticjob_operator.state import Pod, PodPhase
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import pytest
-from elasticjob_operator.api import ConditionType, Failure, Reason, Restarts, Status
+from elasticjob_api import ConditionType, Failure, Reason, Restarts, Status
 from elasticjob_operator.policies.condition_updates import ConditionUpdate
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.restart_budget import Budget

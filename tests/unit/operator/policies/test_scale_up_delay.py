@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from elasticjob_operator.api import Status
+from elasticjob_api import Status
 from elasticjob_operator.policies.scale_up_delay import delay_scale_up
 
 from tests.unit.operator.builders import NOW, at, make_job

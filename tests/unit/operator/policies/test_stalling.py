@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from elasticjob_operator.api import ConditionType, Progress
+from elasticjob_api import ConditionType, Progress
 from elasticjob_operator.policies.stalling import stalled
 from elasticjob_operator.state import Connectivity
 from elasticjob_runtime.contract import ProgressValue

@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from elasticjob_operator.api import ConditionType
+from elasticjob_api import ConditionType
 from elasticjob_operator.planning import plan as plan_job
 from elasticjob_operator.policies.rendezvous import with_world_size
 from elasticjob_operator.resources.pods import template_hash

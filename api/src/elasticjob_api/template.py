@@ -3,7 +3,7 @@
 The full schema of a PodTemplateSpec is 382 kB and would prune fields that newer clusters add, so everything is
 preserved as written. Declared are only:
 
-- what the validation rules in `elasticjob_operator.api.crd` read, because CEL sees only declared fields;
+- what the validation rules in `elasticjob_api.crd` read, because CEL sees only declared fields;
 - the names of the other fields, without a type. CEL's `==` compares those exactly, but of undeclared fields only the
   number and the values of those on both sides: a template in which `nodeSelector` became `tolerations` would count as
   unchanged.

@@ -7,10 +7,10 @@ from typing import Any
 
 import pydantic
 
-from elasticjob_operator.api.fields import Model, Time
-from elasticjob_operator.api.rendezvous import RendezvousBackend
-from elasticjob_operator.api.spec import Spec
-from elasticjob_operator.api.status import Status
+from elasticjob_api.fields import Model, Time
+from elasticjob_api.rendezvous import RendezvousBackend
+from elasticjob_api.spec import Spec
+from elasticjob_api.status import Status
 
 GROUP = "elasticjob.dev"
 VERSION = "v1alpha1"

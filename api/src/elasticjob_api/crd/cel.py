@@ -4,7 +4,7 @@
 Each message says which field is wrong, its value, and what to do. Two properties of CEL in a CRD shape the
 expressions:
 
-- It sees only declared fields (`elasticjob_operator.api.template`), but `==` on an object compares the undeclared ones
+- It sees only declared fields (`elasticjob_api.template`), but `==` on an object compares the undeclared ones
   too.
 - The API server estimates a rule's cost from the bounds of lists and strings, and rejects a CRD above a limit. The
   length of `string(number)` is unbounded, so messages use `format`, which needs Kubernetes 1.30.

@@ -1,7 +1,7 @@
 """The ElasticJob API, elasticjob.dev/v1alpha1: typed objects for the operator, and the source of the CRD."""
 
-from elasticjob_operator.api.checkpoint import Checkpoint
-from elasticjob_operator.api.conditions import (
+from elasticjob_api.checkpoint import Checkpoint
+from elasticjob_api.conditions import (
     BLOCKING_REASONS,
     MESSAGES,
     Condition,
@@ -12,7 +12,7 @@ from elasticjob_operator.api.conditions import (
     set_condition,
     summary_of,
 )
-from elasticjob_operator.api.job import (
+from elasticjob_api.job import (
     API_VERSION,
     GROUP,
     KIND,
@@ -24,8 +24,8 @@ from elasticjob_operator.api.job import (
     InvalidJobError,
     Metadata,
 )
-from elasticjob_operator.api.rendezvous import ManagedEtcd, OnPartition, Rendezvous, RendezvousBackend, Resources
-from elasticjob_operator.api.spec import (
+from elasticjob_api.rendezvous import ManagedEtcd, OnPartition, Rendezvous, RendezvousBackend, Resources
+from elasticjob_api.spec import (
     Backoff,
     CleanPods,
     Inject,
@@ -39,7 +39,7 @@ from elasticjob_operator.api.spec import (
     Spec,
     Workers,
 )
-from elasticjob_operator.api.status import (
+from elasticjob_api.status import (
     FailingNode,
     Failure,
     Progress,

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from elasticjob_operator.api.crd import validation
-from elasticjob_operator.api.fields import Model, Preserved
+from elasticjob_api.crd import validation
+from elasticjob_api.fields import Model, Preserved
 
 
 class Claim(Model, frozen=True):

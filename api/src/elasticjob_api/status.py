@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from elasticjob_operator.api.conditions import Condition, ConditionStatus, ConditionType
-from elasticjob_operator.api.fields import (
+from elasticjob_api.conditions import Condition, ConditionStatus, ConditionType
+from elasticjob_api.fields import (
     Causes,
     FailureMessage,
     Int32,

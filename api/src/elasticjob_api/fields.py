@@ -1,6 +1,6 @@
 """Base class and field types of the API's models.
 
-The models are the source of the CRD (see `elasticjob_operator.api.crd.schema`): a field's docstring becomes its
+The models are the source of the CRD (see `elasticjob_api.crd.schema`): a field's docstring becomes its
 description, its default the default that the API server fills in.
 """
 
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from elasticjob_operator.api.crd import validation, worker_validation
+from elasticjob_api.crd import validation, worker_validation
 
 MAX_METRICS = 32
 MAX_METRIC = 64

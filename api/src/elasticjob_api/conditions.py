@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from elasticjob_operator.api.fields import ConditionMessage, Int64, Model, Time
+from elasticjob_api.fields import ConditionMessage, Int64, Model, Time
 
 
 class ConditionType(str, enum.Enum):

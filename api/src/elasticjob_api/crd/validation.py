@@ -3,7 +3,7 @@ See `cel` for how they are written."""
 
 from __future__ import annotations
 
-from elasticjob_operator.api.crd.cel import fixed_while_it_runs, immutable, message, rules
+from elasticjob_api.crd.cel import fixed_while_it_runs, immutable, message, rules
 
 MAX_NAME = 47
 """Longest name of a job: 63, the limit of a label, less `-etcd-` and the 10 characters of a StatefulSet's revision

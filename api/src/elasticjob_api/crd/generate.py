@@ -1,4 +1,4 @@
-"""Generates files from the models: `python -m elasticjob_operator.api.crd.generate [--check]`, in the root of the
+"""Generates files from the models: `python -m elasticjob_api.crd.generate [--check]`, in the root of the
 repository.
 
 The files are the CRD for kubectl in crds/, and the same CRD as a template of the Helm chart. Helm never upgrades CRDs
@@ -17,9 +17,9 @@ from typing import Any
 
 import yaml
 
-from elasticjob_operator.api.crd.definition import NAME, custom_resource_definition
+from elasticjob_api.crd.definition import NAME, custom_resource_definition
 
-HEADER = "# Generated from elasticjob_operator.api by `make generate`. Do not edit.\n"
+HEADER = "# Generated from elasticjob_api by `make generate`. Do not edit.\n"
 
 CHART_HEAD = """\
 {{- if .Values.crds.install }}
@@ -70,7 +70,7 @@ def files() -> dict[Path, str]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m elasticjob_operator.api.crd.generate", description="Write the CRD from the models."
+        prog="python -m elasticjob_api.crd.generate", description="Write the CRD from the models."
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is not up to date")
     parser.add_argument(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from elasticjob_runtime.contract import Env
 
-from elasticjob_operator.api.crd.cel import Rule, literals, message, rules
+from elasticjob_api.crd.cel import Rule, literals, message, rules
 
 MAX_PROCS_PER_WORKER = 1024
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
-from elasticjob_operator.api.crd import generate
-from elasticjob_operator.api.crd.definition import custom_resource_definition
-from elasticjob_operator.api.template import CONTAINER_FIELDS, ENV_FIELDS, POD_SPEC_FIELDS
+from elasticjob_api.crd import generate
+from elasticjob_api.crd.definition import custom_resource_definition
+from elasticjob_api.template import CONTAINER_FIELDS, ENV_FIELDS, POD_SPEC_FIELDS
 from elasticjob_runtime.contract import Env
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 TEMPLATE = "spec.workers.template"
 
 SURFACE = """

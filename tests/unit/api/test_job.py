@@ -6,7 +6,7 @@ from typing import Any
 
 import pydantic
 import pytest
-from elasticjob_operator.api import CleanPods, ElasticJob, InvalidJobError, RendezvousBackend
+from elasticjob_api import CleanPods, ElasticJob, InvalidJobError, RendezvousBackend
 
 
 def body(**workers: Any) -> dict[str, Any]:

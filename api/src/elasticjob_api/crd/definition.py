@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from elasticjob_operator.api import job
-from elasticjob_operator.api.crd import validation
-from elasticjob_operator.api.crd.schema import structural_schema
-from elasticjob_operator.api.spec import Spec
-from elasticjob_operator.api.status import Status
+from elasticjob_api import job
+from elasticjob_api.crd import validation
+from elasticjob_api.crd.schema import structural_schema
+from elasticjob_api.spec import Spec
+from elasticjob_api.status import Status
 
 NAME = f"{job.PLURAL}.{job.GROUP}"
 

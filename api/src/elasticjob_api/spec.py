@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from elasticjob_operator.api.checkpoint import Checkpoint
-from elasticjob_operator.api.crd import validation, worker_validation
-from elasticjob_operator.api.fields import Int32, Model, Preserved, ProcsPerWorker
-from elasticjob_operator.api.rendezvous import Rendezvous
-from elasticjob_operator.api.template import POD_TEMPLATE_SCHEMA
+from elasticjob_api.checkpoint import Checkpoint
+from elasticjob_api.crd import validation, worker_validation
+from elasticjob_api.fields import Int32, Model, Preserved, ProcsPerWorker
+from elasticjob_api.rendezvous import Rendezvous
+from elasticjob_api.template import POD_TEMPLATE_SCHEMA
 
 MAX_WORKERS = 10_000
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pydantic
 import pytest
-from elasticjob_operator.api import (
+from elasticjob_api import (
     MESSAGES,
     Condition,
     ConditionStatus,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import pytest
-from elasticjob_operator.api.crd.schema import SchemaError, structural_schema
-from elasticjob_operator.api.fields import Int32, Model
+from elasticjob_api.crd.schema import SchemaError, structural_schema
+from elasticjob_api.fields import Int32, Model
 from pydantic import Field
 
 

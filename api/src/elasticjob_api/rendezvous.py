@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from elasticjob_operator.api.crd import validation
-from elasticjob_operator.api.fields import Int64, Model, Quantities
+from elasticjob_api.crd import validation
+from elasticjob_api.fields import Int64, Model, Quantities
 
 
 class RendezvousBackend(str, enum.Enum):
