@@ -11,10 +11,10 @@ help: ## list the targets
 
 setup: .venv/.done ## .venv with everything for development (one torch included: about 3 GB to download)
 
-.venv/.done: constraints.txt pyproject.toml api/pyproject.toml operator/pyproject.toml trainer-runtime/pyproject.toml
+.venv/.done: constraints.txt pyproject.toml api/pyproject.toml client/pyproject.toml operator/pyproject.toml trainer-runtime/pyproject.toml
 	@echo "setup: making .venv (takes 1-2 minutes: torch is large)"
 	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q -c constraints.txt pip
-	$(BIN)/python -m pip install -q -c constraints.txt -e ./trainer-runtime -e ./api -e ./operator --group dev --group release --group torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e ./trainer-runtime -e ./api -e ./operator -e ./client --group dev --group release --group torch
 	@touch $@
 
 quickstart: setup ## no cluster, no root, one minute: agents on this machine lose a worker process and gain a member
@@ -57,7 +57,7 @@ check-types: setup
 	$(BIN)/mypy && $(BIN)/mypy --python-version 3.10 trainer-runtime/src
 check-rest: setup
 	$(BIN)/ruff format --check . && $(BIN)/ruff check .
-	PYTHONPATH=api/src:operator/src:trainer-runtime/src $(BIN)/lint-imports
+	PYTHONPATH=api/src:client/src:operator/src:trainer-runtime/src $(BIN)/lint-imports
 	$(BIN)/python -m elasticjob_api.crd.generate --check
 	$(BIN)/python -m hack.checks
 	$(BIN)/python -m hack.release version

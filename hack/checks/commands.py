@@ -22,11 +22,12 @@ FLAGS_OF_OTHERS = {
     "--quota-backend-bytes": "etcd",
 }
 SOURCES = {
+    "elasticjob": "client/src/",
     "elasticjob_api": "api/src/",
     "elasticjob_operator": "operator/src/",
     "elasticjob_runtime": "trainer-runtime/src/",
 }
-OURS = ("benchmarks", "elasticjob_api", "elasticjob_operator", "elasticjob_runtime", "hack", "tests")
+OURS = ("benchmarks", "elasticjob", "elasticjob_api", "elasticjob_operator", "elasticjob_runtime", "hack", "tests")
 Schema = Mapping[str, Any]
 
 

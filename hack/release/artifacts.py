@@ -18,7 +18,7 @@ from hack.release import archive
 from hack.release.version import ROOT
 from hack.steps import StepError, Steps, run_logged
 
-DISTRIBUTIONS = ("trainer-runtime", "api", "operator")
+DISTRIBUTIONS = ("trainer-runtime", "api", "operator", "client")
 PUBLISHED_IMAGES = ("operator", "runtime")
 """Not the trainer image, which is an example: users bring their own."""
 TOOLS = Path(__file__).parent
@@ -51,9 +51,10 @@ def distributions(dist: Path, log: Path) -> list[Path]:
             shutil.copy(ROOT / "LICENSE", copy)
             command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(dist), str(copy)]
             run_logged(command, log, env=environment)
-    for sdist in dist.glob("elasticjob_*.tar.gz"):
+    sdists = [*dist.glob("elasticjob*.tar.gz")]
+    for sdist in sdists:
         archive.make_reproducible(sdist, EPOCH)
-    return sorted([*dist.glob("elasticjob_*.whl"), *dist.glob("elasticjob_*.tar.gz")])
+    return sorted([*dist.glob("elasticjob*.whl"), *sdists])
 
 
 def chart(dist: Path, version: str, registry: str, log: Path) -> list[Path]:

@@ -15,6 +15,7 @@ _UNRELEASED = "## Unreleased"
 _VERSION = r"\d+\.\d+\.\d+(?:(?:a|b|rc)\d+)?"
 PLACES: Mapping[str, tuple[str, ...]] = {
     "api/pyproject.toml": (rf'^version = "({_VERSION})"$', rf'^    "elasticjob-runtime==({_VERSION})",$'),
+    "client/pyproject.toml": (rf'^version = "({_VERSION})"$', rf'^    "elasticjob-api==({_VERSION})",$'),
     "operator/pyproject.toml": (
         rf'^version = "({_VERSION})"$',
         rf'^    "elasticjob-api==({_VERSION})",$',

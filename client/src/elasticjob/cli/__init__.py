@@ -1,0 +1,1 @@
+"""The command line: flags in, text and an exit code out."""
