@@ -14,7 +14,7 @@ setup: .venv/.done ## .venv with everything for development (one torch included:
 .venv/.done: constraints.txt pyproject.toml api/pyproject.toml client/pyproject.toml operator/pyproject.toml trainer-runtime/pyproject.toml
 	@echo "setup: making .venv (takes 1-2 minutes: torch is large)"
 	$(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q -c constraints.txt pip
-	$(BIN)/python -m pip install -q -c constraints.txt -e ./trainer-runtime -e ./api -e ./operator -e ./client --group dev --group release --group torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e ./trainer-runtime -e ./api -e ./operator -e ./client --group dev --group docs --group release --group torch
 	@touch $@
 
 quickstart: setup ## no cluster, no root, one minute: agents on this machine lose a worker process and gain a member
@@ -31,6 +31,11 @@ cluster-down: setup ## take down the test cluster
 	$(BIN)/python -m hack.cluster down
 images: setup ## operator, runtime and trainer images
 	$(BIN)/python -m hack.images build
+
+docs: setup ## the docs site, in site/ (fails on dead links and on pages outside the navigation)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+docs-serve: setup ## the docs site on http://127.0.0.1:8000, rebuilt while you write
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --no-strict
 
 release: setup ## dist/: wheels, sdists, chart, install.yaml, images, SBOMs, checksums (ARGS=--registry=ghcr.io/example)
 	$(BIN)/python -m hack.release build $(ARGS)
@@ -60,6 +65,7 @@ check-rest: setup
 	PYTHONPATH=api/src:client/src:operator/src:trainer-runtime/src $(BIN)/lint-imports
 	$(BIN)/python -m elasticjob_api.crd.generate --check
 	$(BIN)/python -m hack.checks
+	$(MAKE) --no-print-directory docs
 	$(BIN)/python -m hack.release version
 	go -C hack/checks tool actionlint -shellcheck= -pyflakes= $(CURDIR)/.github/workflows/*.yaml
 	$(BIN)/python -m hack.cluster helm lint --strict --kube-version 1.36 charts/elasticjob
@@ -67,4 +73,4 @@ generate: setup ## generate CRD and chart files from the models, and the docs' t
 	$(BIN)/python -m elasticjob_api.crd.generate
 	$(BIN)/python -m hack.checks.flags
 
-.PHONY: help setup release quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check check-types check-rest generate
+.PHONY: help setup docs docs-serve release quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check check-types check-rest generate

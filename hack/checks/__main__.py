@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from hack.checks import commands, flags, links, words
+from hack.checks import commands, flags, links, navigation, words
 from hack.checks.pages import Problem, texts, tracked
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +28,7 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
         yield from words.problems(path, text)
         if not path.startswith(("hack/checks/", "tests/unit/hack/checks/")):
             yield from links.missing_pages(path, text, files)
+    yield from navigation.problems((root / navigation.FILE).read_text(encoding="utf-8"), pages)
     for page, text in pages.items():
         yield from links.broken_links(page, pages, files)
         yield from links.missing_files(page, text, files)
