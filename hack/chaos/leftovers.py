@@ -12,7 +12,7 @@ from hack.drivers import ClusterDriver
 
 KINDS = (
     "elasticjobs,pods,services,endpointslices,statefulsets,configmaps,secrets,persistentvolumeclaims,"
-    "poddisruptionbudgets"
+    "poddisruptionbudgets,networkpolicies"
 )
 
 

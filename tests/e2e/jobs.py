@@ -179,6 +179,6 @@ class Job:
 
     def leftovers(self) -> list[str]:
         """Names of all objects in the namespace that still belong to the job."""
-        kinds = "pods,services,statefulsets,configmaps,secrets,persistentvolumeclaims"
+        kinds = "pods,services,statefulsets,configmaps,secrets,persistentvolumeclaims,networkpolicies"
         listed = self._cluster.kubectl.run("get", kinds, "--output", "name").split()
         return [line for line in listed if line.partition("/")[2].startswith(self.name)]

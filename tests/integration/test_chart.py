@@ -36,6 +36,7 @@ INVALID_VALUES = {
     "watchNamespaces={Team_A}": "/watchNamespaces/0",
     "rendezvous.allowedEndpoints={a b}": "/rendezvous/allowedEndpoints/0",
     "etcd.affinity=x": "'affinity' not allowed",
+    "networkPolicy.jobs.metricsFrom[0].namespace=monitoring": "/networkPolicy/jobs/metricsFrom/0",
     "serviceAccount.create=false": "name the service account to use",
     "metrics.serviceMonitor.enabled=true,metrics.service.enabled=false": "needs metrics.service.enabled",
 }
@@ -62,6 +63,11 @@ def test_values_reach_the_operator() -> None:
         "ELASTICJOB_RUNTIME_IMAGE": "elasticjob-runtime:0.1.0",
         "ELASTICJOB_RUNTIME_PULL_POLICY": "IfNotPresent",
         "ELASTICJOB_RENDEZVOUS_ENDPOINT": "etcd:2379",
+        "ELASTICJOB_NETWORK_POLICIES": (
+            '{"metricsFrom":[],"metricsPort":9100,"operator":[{"namespaceSelector":{"matchLabels":'
+            '{"kubernetes.io/metadata.name":"system"}},"podSelector":{"matchLabels":{"app.kubernetes.io/component":'
+            '"operator","app.kubernetes.io/instance":"ej","app.kubernetes.io/name":"elasticjob"}}}]}'
+        ),
         "ELASTICJOB_WATCH_NAMESPACES": "a,b",
         "ELASTICJOB_ETCD_POD": '{"imagePullSecrets":[],"nodeSelector":{},"priorityClassName":"","tolerations":[]}',
         "ELASTICJOB_NODE_LOST_SECONDS": "5",

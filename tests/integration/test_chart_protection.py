@@ -135,6 +135,19 @@ def test_the_operator_creates_only_objects_of_a_job_with_its_label(operator: Ope
         operator.create(a_pod("worker", owned_by(job), labels={"app": "other"}))
 
 
+def test_the_operator_creates_only_network_policies_of_a_job(operator: Operator, job: dict[str, Any]) -> None:
+    """With others it could cut off any pod."""
+    policy: dict[str, Any] = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "protected", "namespace": "default", "labels": LABELS, "ownerReferences": owned_by(job)},
+        "spec": {"podSelector": {}},
+    }
+    operator.create(json.dumps(policy))
+    with pytest.raises(ClusterError, match="may write only objects that belong to an ElasticJob"):
+        operator.create(json.dumps({**policy, "metadata": {**policy["metadata"], "ownerReferences": []}}))
+
+
 def test_the_operator_deletes_only_objects_of_a_job(operator: Operator, pods: tuple[str, str]) -> None:
     ours, theirs = pods
     operator.delete(ours)

@@ -28,7 +28,12 @@ NEEDED = [
     *((verb, "pods") for verb in ("get", "list", "watch", "create", "delete")),
     *(
         (verb, what)
-        for what in ("services", "statefulsets.apps", "horizontalpodautoscalers.autoscaling")
+        for what in (
+            "services",
+            "statefulsets.apps",
+            "horizontalpodautoscalers.autoscaling",
+            "networkpolicies.networking.k8s.io",
+        )
         for verb in ("get", "list", "watch", "create", "patch", "delete")
     ),
     ("create", "events"),

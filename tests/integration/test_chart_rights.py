@@ -95,6 +95,7 @@ def running_operator(release: Release, folder: Path, namespaces: str) -> Iterato
         "ELASTICJOB_RESYNC_SECONDS": "1",
         "ELASTICJOB_LEASE_NAMESPACE": release.namespace,
         "ELASTICJOB_LEASE_NAME": "ej-elasticjob",
+        "ELASTICJOB_NETWORK_POLICIES": json.dumps({"operator": [{"podSelector": {}}], "metricsPort": 9100}),
     }
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -170,6 +171,11 @@ def exercise_operator(audited: Audited, namespace: str, log: Path) -> None:
     soon(lambda: "rights" in field("service/rights", ".spec.selector"), "the Service repaired")
     kubectl("patch", "statefulset", "rights-etcd", '--patch={"spec": {"replicas": 3}}')
     soon(lambda: field("statefulset/rights-etcd", ".spec.replicas") == "1", "the StatefulSet repaired")
+
+    kubectl("patch", "networkpolicy", "rights-worker", "--type=merge", '--patch={"spec": {"ingress": []}}')
+    soon(lambda: field("networkpolicy/rights-worker", ".spec.ingress"), "the NetworkPolicy repaired")
+    kubectl("delete", "networkpolicy", "rights-worker")
+    soon(lambda: field("networkpolicy/rights-worker", ".spec.ingress"), "the NetworkPolicy created again")
 
     before = workers()
     kubectl("delete", "pod", "rights-worker-0", "--grace-period=0", "--force")

@@ -138,7 +138,7 @@ MESSAGES: dict[Reason, str] = {
     Reason.POD_REJECTED: "Cannot create worker pods, retrying: {error}",
     Reason.ENDPOINT_NOT_ALLOWED: "spec.rendezvous.endpoint {endpoint} is not allowed. Use an allowed endpoint, leave "
     "the field empty, or ask your cluster administrator to add it to the operator's rendezvous.allowedEndpoints.",
-    Reason.OBJECT_REJECTED: "Cannot create the job's Services, etcd or autoscaler, retrying: {error}",
+    Reason.OBJECT_REJECTED: "Cannot create the job's Services, NetworkPolicies, etcd or autoscaler, retrying: {error}",
     Reason.ETCD_READY: "etcd is reachable at {endpoint}.",
     Reason.ETCD_STARTING: "Waiting for the job's etcd at {endpoint} to start.",
     Reason.ETCD_UNREACHABLE: "etcd is unreachable at {endpoint}: {error}",

@@ -77,9 +77,23 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]
   verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+{{- end -}}
+
+{{/* JSON: what the NetworkPolicies of jobs depend on. */}}
+{{- define "elasticjob.jobNetworkPolicies" -}}
+{{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) -}}
+{{- $pods := dict "matchLabels" (include "elasticjob.selectorLabels" . | fromYaml) -}}
+{{- dict
+      "operator" (list (dict "namespaceSelector" $namespace "podSelector" $pods))
+      "metricsPort" .Values.metrics.podMonitor.port
+      "metricsFrom" .Values.networkPolicy.jobs.metricsFrom
+    | toJson -}}
 {{- end -}}
 
 {{- define "elasticjob.userName" -}}

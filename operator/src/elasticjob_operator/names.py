@@ -49,8 +49,13 @@ def workers_service(job: str) -> str:
     return job
 
 
+def workers_policy(job: str) -> str:
+    """Name of the NetworkPolicy of the worker pods. Not the job's own, which users give to policies of theirs."""
+    return f"{job}-worker"
+
+
 def etcd_name(job: str) -> str:
-    """Name of the job's own etcd: its StatefulSet and its Service."""
+    """Name of the job's own etcd: its StatefulSet, Service and NetworkPolicy."""
     return f"{job}-etcd"
 
 

@@ -15,6 +15,8 @@ DEFAULT_ETCD_IMAGE = "gcr.io/etcd-development/etcd:v3.6.8"
 
 
 _POD_FIELDS = {"tolerations": list, "nodeSelector": dict, "priorityClassName": str, "imagePullSecrets": list}
+_POLICY_FIELDS = {"operator": list, "metricsPort": int, "metricsFrom": list}
+_WORDS = {list: "a list", dict: "an object", str: "a string", int: "an integer"}
 
 
 class SettingsError(ValueError):
@@ -24,6 +26,18 @@ class SettingsError(ValueError):
 class LogFormat(str, enum.Enum):
     JSON = "json"
     PLAIN = "plain"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class NetworkPolicySettings:
+    """What a job's NetworkPolicies depend on besides the job. Peers are as `from` in a NetworkPolicy."""
+
+    operator: tuple[Mapping[str, Any], ...]
+    """Selects the operator's own pods."""
+    metrics_port: int
+    """Port of the agents' metrics."""
+    metrics_from: tuple[Mapping[str, Any], ...] = ()
+    """Who may connect to that port. Empty: all."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +66,10 @@ class Settings:
 
     namespaces: tuple[str, ...] = ()
     """ELASTICJOB_WATCH_NAMESPACES: comma-separated. Empty: the whole cluster."""
+
+    network_policies: NetworkPolicySettings | None = None
+    """ELASTICJOB_NETWORK_POLICIES: a JSON object with operator, metricsPort and metricsFrom. Empty: jobs get no
+    NetworkPolicies, and existing ones are deleted."""
 
     log_format: LogFormat = LogFormat.PLAIN
     """ELASTICJOB_LOG_FORMAT: json (one object a line, for log collectors) or plain."""
@@ -108,6 +126,7 @@ class Settings:
             endpoint=get.text("ELASTICJOB_RENDEZVOUS_ENDPOINT", ""),
             allowed_endpoints=get.patterns("ELASTICJOB_ALLOWED_ENDPOINTS"),
             namespaces=tuple(get.text("ELASTICJOB_WATCH_NAMESPACES", "").replace(",", " ").split()),
+            network_policies=_network_policies(get.object("ELASTICJOB_NETWORK_POLICIES", _POLICY_FIELDS)),
             log_format=get.choice("ELASTICJOB_LOG_FORMAT", default.log_format),
             node_lost_seconds=get.number("ELASTICJOB_NODE_LOST_SECONDS", default.node_lost_seconds),
             node_settle_seconds=get.number("ELASTICJOB_NODE_SETTLE_SECONDS", default.node_settle_seconds),
@@ -120,6 +139,18 @@ class Settings:
             workers=max(1, int(get.number("ELASTICJOB_WORKERS", default.workers))),
             resync_seconds=get.number("ELASTICJOB_RESYNC_SECONDS", default.resync_seconds),
         )
+
+
+def _network_policies(given: Mapping[str, Any]) -> NetworkPolicySettings | None:
+    if not given:
+        return None
+    if missing := [field for field in ("operator", "metricsPort") if field not in given]:
+        raise SettingsError(f"ELASTICJOB_NETWORK_POLICIES lacks {' and '.join(missing)}")
+    return NetworkPolicySettings(
+        operator=tuple(given["operator"]),
+        metrics_port=given["metricsPort"],
+        metrics_from=tuple(given.get("metricsFrom", ())),
+    )
 
 
 class _Reader:
@@ -149,10 +180,7 @@ class _Reader:
         except ValueError as error:
             raise SettingsError(f"{name} must be a JSON object: {error}") from None
         if not isinstance(value, dict) or not all(isinstance(each, fields.get(key, ())) for key, each in value.items()):
-            known = ", ".join(
-                f"{key} ({'a list' if kind is list else 'a string' if kind is str else 'an object'})"
-                for key, kind in fields.items()
-            )
+            known = ", ".join(f"{key} ({_WORDS[kind]})" for key, kind in fields.items())
             raise SettingsError(f"{name} must be a JSON object with only these fields: {known}; not {text:.200}")
         return {key: each for key, each in value.items() if each}
 

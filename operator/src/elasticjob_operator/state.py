@@ -190,6 +190,7 @@ class Kind(str, enum.Enum):
     SERVICE = "Service"
     STATEFUL_SET = "StatefulSet"
     AUTOSCALER = "HorizontalPodAutoscaler"
+    NETWORK_POLICY = "NetworkPolicy"
 
     __str__ = str.__str__
 
@@ -272,7 +273,7 @@ class Rejection:
     """The API server rejected a create for a reason that may pass: quota, an admission policy, a name in use."""
 
     kinds: frozenset[str]
-    """Kinds whose creation failed: Pod, Service, StatefulSet, HorizontalPodAutoscaler."""
+    """Kinds whose creation failed: Pod, Service, StatefulSet, HorizontalPodAutoscaler, NetworkPolicy."""
     message: str
     retry_at: datetime.datetime
 

@@ -30,9 +30,15 @@ STATEFUL_SETS = ApiResource(kind="StatefulSet", plural="statefulsets", group_ver
 AUTOSCALERS = ApiResource(
     kind="HorizontalPodAutoscaler", plural="horizontalpodautoscalers", group_version="autoscaling/v2"
 )
+NETWORK_POLICIES = ApiResource(kind="NetworkPolicy", plural="networkpolicies", group_version="networking.k8s.io/v1")
 NODES = ApiResource(kind="Node", plural="nodes", namespaced=False)
 LEASES = ApiResource(kind="Lease", plural="leases", group_version="coordination.k8s.io/v1")
 EVENTS = ApiResource(kind="Event", plural="events")
 JOBS = ApiResource(kind="ElasticJob", plural=PLURAL, group_version=f"{GROUP}/{VERSION}")
 
-OWNED = {Kind.SERVICE: SERVICES, Kind.STATEFUL_SET: STATEFUL_SETS, Kind.AUTOSCALER: AUTOSCALERS}
+OWNED = {
+    Kind.SERVICE: SERVICES,
+    Kind.STATEFUL_SET: STATEFUL_SETS,
+    Kind.AUTOSCALER: AUTOSCALERS,
+    Kind.NETWORK_POLICY: NETWORK_POLICIES,
+}

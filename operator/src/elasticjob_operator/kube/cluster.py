@@ -11,7 +11,7 @@ from typing import Any
 from elasticjob_api import ElasticJob
 
 from elasticjob_operator import names
-from elasticjob_operator.kube.api_resources import AUTOSCALERS, NODES, OWNED, PODS, ApiResource
+from elasticjob_operator.kube.api_resources import AUTOSCALERS, NETWORK_POLICIES, NODES, OWNED, PODS, ApiResource
 from elasticjob_operator.kube.cache import Json, ObjectCache
 from elasticjob_operator.kube.client import ApiError, KubeClient
 from elasticjob_operator.kube.convert import job_of, object_of, pod_of
@@ -53,8 +53,8 @@ class Cluster:
 
     def _watch(self, resource: ApiResource, store: ObjectCache[Any]) -> None:
         for namespace in self._namespaces:
-            # Jobs work without autoscalers, and an older chart grants no access to them.
-            optional = resource is AUTOSCALERS
+            # Jobs work without these, and an older chart grants no access to them.
+            optional = resource in (AUTOSCALERS, NETWORK_POLICIES)
             informer = Informer(
                 self._client, resource, store, namespace=namespace, selector=names.LABEL_JOB, optional=optional
             )

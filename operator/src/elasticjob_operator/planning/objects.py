@@ -10,36 +10,52 @@ from elasticjob_operator import names
 from elasticjob_operator.planning.actions import Action, CreateObject, DeleteObject, PatchObject
 from elasticjob_operator.planning.context import Context
 from elasticjob_operator.resources.autoscaler import autoscaler
-from elasticjob_operator.resources.drift import correction
+from elasticjob_operator.resources.drift import correction, exact_correction
 from elasticjob_operator.resources.etcd import etcd_stateful_set
+from elasticjob_operator.resources.network_policies import etcd_network_policy, worker_network_policy
 from elasticjob_operator.resources.services import etcd_service, workers_service
 from elasticjob_operator.state import Kind
 
+_OPTIONAL = {
+    Kind.AUTOSCALER: "spec.scaling.metrics is empty",
+    Kind.NETWORK_POLICY: "the job needs no such NetworkPolicy, or the operator is set to create none",
+}
+"""Kinds that are deleted from a running job that no longer needs them, and why."""
+
 
 def missing_objects(context: Context) -> list[Action]:
-    job, state = context.job, context.state
-    actions: list[Action] = []
-    if not job.spec.scaling.metrics:
-        actions += [
-            DeleteObject(kind=each.kind, name=each.name, uid=each.uid, reason="spec.scaling.metrics is empty")
-            for each in state.objects.values()
-            if each.kind is Kind.AUTOSCALER and not each.terminating
-        ]
-    for kind, body in _desired(context):
+    state, desired = context.state, list(_desired(context))
+    names_of_desired = {(kind, body["metadata"]["name"]) for kind, body in desired}
+    actions: list[Action] = [
+        DeleteObject(kind=each.kind, name=each.name, uid=each.uid, reason=_OPTIONAL[each.kind])
+        for each in state.objects.values()
+        if each.kind in _OPTIONAL and (each.kind, each.name) not in names_of_desired and not each.terminating
+    ]
+    for kind, body in desired:
         name = body["metadata"]["name"]
         known = state.objects.get((kind, name))
         if known is None:
             if (kind.value, name) not in state.names_in_use:
                 actions.append(CreateObject(kind=kind, body=body, reason="the job needs it"))
-        elif not known.terminating and (patch := _correction(body, known.body)):
+        elif not known.terminating and (patch := _correction(kind, body, known.body)):
             actions.append(
                 PatchObject(kind=kind, name=name, uid=known.uid, patch=patch, reason="differs from the desired state")
             )
     return actions
 
 
-def _correction(desired: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    return correction(_to_compare(desired, known), known)
+def lacks_network_policy(context: Context) -> bool:
+    """Whether a NetworkPolicy is missing: no pod that it protects is created before it exists."""
+    wanted = {(kind, body["metadata"]["name"]) for kind, body in _network_policies(context)}
+    return not wanted <= context.state.objects.keys()
+
+
+def _correction(kind: Kind, desired: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
+    patch = correction(_to_compare(desired, known), known)
+    if kind is not Kind.NETWORK_POLICY:
+        return patch
+    spec = exact_correction(desired["spec"], known.get("spec") or {})
+    return {key: value for key, value in {**patch, "spec": spec}.items() if value}
 
 
 def _to_compare(desired: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,12 +75,24 @@ def _to_compare(desired: Mapping[str, Any], known: Mapping[str, Any]) -> dict[st
 
 def _desired(context: Context) -> Iterator[tuple[Kind, dict[str, Any]]]:
     job = context.job
+    yield from _network_policies(context)
     yield Kind.SERVICE, workers_service(job)
     if context.rendezvous.managed:
         yield Kind.SERVICE, etcd_service(job)
         yield Kind.STATEFUL_SET, etcd_stateful_set(job, _etcd_image(context), context.settings.etcd_pod)
     if job.spec.scaling.metrics:
         yield Kind.AUTOSCALER, autoscaler(job)
+
+
+def _network_policies(context: Context) -> Iterator[tuple[Kind, dict[str, Any]]]:
+    job, wanted = context.job, context.settings.network_policies
+    if wanted is None:
+        return
+    workers = worker_network_policy(job, metrics_port=wanted.metrics_port, metrics_from=wanted.metrics_from)
+    if workers is not None:
+        yield Kind.NETWORK_POLICY, workers
+    if context.rendezvous.managed:
+        yield Kind.NETWORK_POLICY, etcd_network_policy(job, operator=wanted.operator)
 
 
 def _etcd_image(context: Context) -> str:

@@ -19,14 +19,14 @@ from elasticjob_operator.planning.actions import (
     ReadHeartbeat,
 )
 from elasticjob_operator.planning.context import Assessment, Context
-from elasticjob_operator.planning.objects import missing_objects
+from elasticjob_operator.planning.objects import lacks_network_policy, missing_objects
 from elasticjob_operator.policies.node_avoidance import avoided
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.rendezvous import is_superseded, needs_publishing, wanted_spec
 from elasticjob_operator.policies.replacement import replacement
 from elasticjob_operator.resources.injection import InjectionWay, inject
 from elasticjob_operator.resources.pods import template_hash, worker_pod
-from elasticjob_operator.state import POD, Connectivity, Pod, Rejection
+from elasticjob_operator.state import POD, Connectivity, Kind, Pod, Rejection
 
 Failing = Sequence[FailingNode]
 
@@ -63,6 +63,10 @@ def creations(assessment: Assessment, failing: Failing) -> tuple[list[Action], R
     state = assessment.state
     wanted = missing_objects(assessment)
     wants_pods = bool(assessment.acceptance.status and assessment.scaling.create) and assessment.unknown_outcome is None
+    if lacks_network_policy(assessment):
+        # No pod is reachable before it is protected: its StatefulSet and worker pods follow in the next plan.
+        wanted = [each for each in wanted if not (isinstance(each, CreateObject) and each.kind is Kind.STATEFUL_SET)]
+        wants_pods = False
     kinds = {each.kind.value for each in wanted if isinstance(each, CreateObject)} | ({POD} if wants_pods else set())
     failure = state.rejection if state.rejection is not None and state.rejection.kinds & kinds else None
     delayed = failure.kinds if failure is not None and assessment.now < failure.retry_at else frozenset()

@@ -39,6 +39,24 @@ def correction(desired: Mapping[str, Any], observed: Mapping[str, Any]) -> dict[
     return patch
 
 
+def exact_correction(desired: Mapping[str, Any], observed: Mapping[str, Any]) -> dict[str, Any]:
+    """Like `correction`, for objects in which every additional field changes the meaning. It needs `desired` as the API
+    server stores it.
+
+    >>> exact_correction({"port": 2379}, {"port": 2379, "endPort": 65535})
+    {'endPort': None}
+    """
+    patch: dict[str, Any] = {key: None for key in observed if key not in desired}
+    for key, value in desired.items():
+        known = observed.get(key)
+        if isinstance(value, Mapping) and isinstance(known, Mapping):
+            if part := exact_correction(value, known):
+                patch[key] = part
+        elif value != known:
+            patch[key] = value
+    return patch
+
+
 def _covers(desired: Any, observed: Any) -> bool:
     """Lists have no keys to patch by: they are compared element by element and replaced as a whole."""
     if isinstance(desired, Mapping):
