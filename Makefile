@@ -69,8 +69,9 @@ check-rest: setup
 	$(BIN)/python -m hack.release version
 	go -C hack/checks tool actionlint -shellcheck= -pyflakes= $(CURDIR)/.github/workflows/*.yaml
 	$(BIN)/python -m hack.cluster helm lint --strict --kube-version 1.36 charts/elasticjob
-generate: setup ## generate CRD and chart files from the models, and the docs' table of flags
+generate: setup ## generate CRD and chart files from the models, and the reference in the docs
 	$(BIN)/python -m elasticjob_api.crd.generate
 	$(BIN)/python -m hack.checks.flags
+	$(BIN)/python -m hack.reference
 
 .PHONY: help setup docs docs-serve release quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check check-types check-rest generate

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import yaml
 
-from hack.checks import commands, flags, links, navigation, words
+from hack.checks import commands, flags, links, navigation, reasons, words
 from hack.checks.pages import Problem, texts, tracked
+from hack.reference import outdated
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "elasticjobs.elasticjob.dev.yaml"
@@ -29,6 +30,8 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
         if not path.startswith(("hack/checks/", "tests/unit/hack/checks/")):
             yield from links.missing_pages(path, text, files)
     yield from navigation.problems((root / navigation.FILE).read_text(encoding="utf-8"), pages)
+    yield from outdated(pages)
+    yield from reasons.unexplained(pages[reasons.PAGE])
     for page, text in pages.items():
         yield from links.broken_links(page, pages, files)
         yield from links.missing_files(page, text, files)

@@ -74,7 +74,7 @@ class Reason(str, enum.Enum):
     RUNTIME_UNAVAILABLE = "RuntimeUnavailable"
     """The runtime cannot be injected into worker pods (spec.workers.runtime.inject). Also of Accepted."""
     UNSCHEDULABLE = "Unschedulable"
-    """Like the two above: a worker pod does not start. The message quotes the kubelet or the scheduler."""
+    """No node takes a worker pod. The message quotes the scheduler."""
     NODE_SILENT = "NodeSilent"
     """A worker pod or the etcd is on an unreachable node, and spec.rendezvous.onPartition keeps it there."""
     NODES_UNHEALTHY = "NodesUnhealthy"

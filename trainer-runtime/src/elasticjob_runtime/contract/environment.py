@@ -8,17 +8,28 @@ class Env:
 
     # Flags of torchrun and elasticrun.
     NNODES = "PET_NNODES"
+    """`--nnodes`: number of members, or `MIN:MAX`. In an ElasticJob, minReplicas and maxReplicas."""
     NPROC_PER_NODE = "PET_NPROC_PER_NODE"
+    """`--nproc-per-node`: worker processes of each agent. In an ElasticJob, procsPerWorker."""
     RDZV_ID = "PET_RDZV_ID"
+    """`--rdzv-id`: the run ID, shared by all members of a run."""
     RDZV_BACKEND = "PET_RDZV_BACKEND"
+    """`--rdzv-backend`: `etcd-v3`, or one of torchrun's own backends."""
     RDZV_ENDPOINT = "PET_RDZV_ENDPOINT"
+    """`--rdzv-endpoint`: host:port of etcd, or several, separated by commas."""
     RDZV_CONF = "PET_RDZV_CONF"
+    """`--rdzv-conf`: further settings of the rendezvous, as `key=value,...`."""
     MAX_RESTARTS = "PET_MAX_RESTARTS"
+    """`--max-restarts`: restarts because of failures before the job fails. In an ElasticJob,
+    restartPolicy.maxRestarts."""
     SHUTDOWN_TIMEOUT = "PET_SHUTDOWN_TIMEOUT"
+    """`--shutdown-timeout`: seconds from SIGTERM to SIGKILL. In an ElasticJob, gracefulShutdownSeconds."""
 
     # Set by the operator on the training container.
     JOB_NAME = "ELASTICJOB_NAME"
+    """Name of the ElasticJob."""
     JOB_NAMESPACE = "ELASTICJOB_NAMESPACE"
+    """Namespace of the ElasticJob."""
     JOB_UID = "ELASTICJOB_UID"
     """UID of the ElasticJob, the same for all its runs; the rendezvous id is `<uid>-<run>`."""
     RUN = "ELASTICJOB_RUN"
@@ -28,8 +39,8 @@ class Env:
     """Name of this member: the pod's name. Default: the host name and a random part."""
     ADDRESS = "ELASTICJOB_ADDRESS"
     """IP address at which other members reach this one: the pod's IP. Default: detected."""
-    CREDENTIALS_PATH = "ELASTICJOB_CREDENTIALS_PATH"
     CHECKPOINT_DIRECTORY = "ELASTICJOB_CHECKPOINT_DIRECTORY"
+    """Folder for checkpoints: spec.checkpoint.directory."""
     TERMINATION_LOG = "ELASTICJOB_TERMINATION_LOG"
     """File for the pod's termination message: the job's first failure. Created if missing. Default:
     /dev/termination-log, if it exists."""
@@ -44,6 +55,7 @@ class Env:
     AGENT_SOCKET = "ELASTICJOB_AGENT_SOCKET"
     """Unix socket (SOCK_SEQPACKET) on which a worker reports to its agent."""
     ROUND = "ELASTICJOB_ROUND"
+    """Number of the round, which grows with every restart and resize."""
     FENCE = "ELASTICJOB_FENCE"
     """Fencing token of a worker group: `<run>.<store generation>.<round>`, ordered (see `Fence`). Shared resources such
     as a checkpoint directory refuse a writer whose token is smaller than one they have seen."""

@@ -1,0 +1,29 @@
+"""Reference pages that are generated from the code. `python -m hack.reference` writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hack.checks.pages import Problem
+from hack.reference import conditions, elasticjob, environment
+
+GENERATED = "<!-- Generated from the code by `make generate`. Do not edit. -->\n\n"
+
+
+def pages() -> dict[str, str]:
+    """Path, relative to the root of the repository -> text."""
+    made = {
+        "docs/reference/conditions.md": conditions.page(),
+        "docs/reference/elasticjob.md": elasticjob.page(),
+        "docs/reference/environment.md": environment.page(),
+    }
+    return {path: GENERATED + text for path, text in made.items()}
+
+
+def outdated(present: Mapping[str, str]) -> list[Problem]:
+    """Reference pages that differ from the code. `present`: the text of every Markdown page by its path."""
+    return [
+        Problem(path, 1, "not up to date: run `make generate` and commit the result")
+        for path, text in pages().items()
+        if present.get(path) != text
+    ]
