@@ -2,9 +2,10 @@
 #
 #     docker build --target operator -t elasticjob-operator .
 #
-# BASE_IMAGE is a Debian with apt: a published one, or one made from packages alone where there is no registry
-# (`python -m hack.images build`). Torch is Debian's: CPU, with gloo. Layers go from what seldom changes to what often does.
-ARG BASE_IMAGE=debian:trixie-slim
+# BASE_IMAGE is a Debian with apt: a published one, pinned here by the digest of its index for all architectures, or one made from packages
+# alone where there is no registry (`python -m hack.images build`). Torch is Debian's: CPU, with gloo. Layers go from what seldom changes to
+# what often does.
+ARG BASE_IMAGE=docker.io/library/debian:trixie-slim@sha256:d7e12182ce18b85b93007c1dedf31f2d29e01ccf3182cc4017c709b6259bc132
 # Fixed, so that the same packages give the same bytes; and with it, byte code is valid by its source's hash, not by its time.
 ARG SOURCE_DATE_EPOCH=1767225600
 
@@ -58,12 +59,9 @@ CMD ["/target"]
 
 # The operator's dependencies: a layer of their own, which a change in our sources leaves as it is.
 FROM build AS operator-dependencies
-COPY constraints.txt ./
-COPY api/pyproject.toml ./api/
-COPY operator/pyproject.toml ./operator/
-RUN python3 -c 'import tomllib; print(*(d for p in ("api", "operator") for d in tomllib.load(open(f"{p}/pyproject.toml", "rb"))["project"]["dependencies"] if not d.startswith("elasticjob")), sep="\n")' > requirements.txt \
- && python3 -m venv --without-pip /opt/operator \
- && pip --python /opt/operator/bin/python install --no-compile -c constraints.txt -r requirements.txt \
+COPY operator/requirements.txt ./
+RUN python3 -m venv --without-pip /opt/operator \
+ && pip --python /opt/operator/bin/python install --no-compile --require-hashes --only-binary :all: -r requirements.txt \
  && find /opt/operator -type d -name tests -prune -exec rm -rf {} + \
  && /opt/operator/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/operator/lib
 

@@ -73,5 +73,7 @@ generate: setup ## generate CRD and chart files from the models, and the referen
 	$(BIN)/python -m elasticjob_api.crd.generate
 	$(BIN)/python -m hack.checks.flags
 	$(BIN)/python -m hack.reference
+requirements: setup ## hashes of what the operator's image and a release install, from constraints.txt and the package index
+	$(BIN)/python -m hack.requirements
 
-.PHONY: help setup docs docs-serve release quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check check-types check-rest generate
+.PHONY: help setup requirements docs docs-serve release quickstart demo demo-down install cluster cluster-down images test test-unit chaos bench-recovery bench-rendezvous bench-pods bench-operator check check-types check-rest generate

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from hack.checks import commands, flags, links, navigation, reasons, words
+from hack.checks import commands, flags, links, navigation, pins, reasons, words
 from hack.checks.pages import Problem, texts, tracked
 from hack.reference import outdated
 
@@ -27,8 +27,10 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
     schema = version["schema"]["openAPIV3Schema"]
     for path, text in content.items():
         yield from words.problems(path, text)
+        yield from pins.unpinned_actions(path, text)
         if not path.startswith(("hack/checks/", "tests/unit/hack/checks/")):
             yield from links.missing_pages(path, text, files)
+    yield from pins.outdated_requirements(root)
     yield from navigation.problems((root / navigation.FILE).read_text(encoding="utf-8"), pages)
     yield from outdated(pages)
     yield from reasons.unexplained(pages[reasons.PAGE])

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from hack.images.recipe import EPOCH, Context, reference
+from hack.images.recipe import EPOCH, Context, published_base, reference
 from hack.steps import Step, Steps, run_logged
 
 
@@ -25,7 +25,7 @@ class Docker:
         self._logs = folder / "logs"
 
     def prepare(self, _steps: Steps) -> str:
-        return os.environ.get("BASE_IMAGE", "debian:trixie-slim")
+        return os.environ.get("BASE_IMAGE") or published_base()
 
     def build(self, context: Context, base_image: str, archive: Path, step: Step) -> None:
         """Builds one target and saves it to `archive`. Raises StepError."""

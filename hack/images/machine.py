@@ -92,7 +92,7 @@ def find_mirror(sources: Iterable[Source]) -> Mirror:
         raise MirrorError(
             "this machine's apt sources (/etc/apt) name no Debian archive; name one: DEBIAN_MIRROR=<address of a "
             "Debian archive>, "
-            "or give a base image: BASE_IMAGE=debian:trixie-slim"
+            "or give a published base image, which has its own: BASE_IMAGE=debian:trixie-slim"
         )
     return Mirror(main, security)
 
@@ -158,7 +158,8 @@ def write_build_settings(folder: Path, suite: str) -> list[tuple[Path, str]]:
     """Writes what a build needs to reach its packages, and returns (folder here, folder inside the build) to mount
     read-only.
 
-    The mount points exist in every Debian, so a build leaves no trace of them. Raises MirrorError.
+    The mount points exist in every Debian, so a build leaves no trace of them. Raises MirrorError, unless BASE_IMAGE
+    names a published image, which has sources of its own.
     """
     inside = "/mnt"
     bundle = certificates()
@@ -169,10 +170,16 @@ def write_build_settings(folder: Path, suite: str) -> list[tuple[Path, str]]:
         (folder / "mnt/ca.pem").write_bytes(bundle.read_bytes())
     pip = parse_pip_config(output_of(sys.executable, "-m", "pip", "config", "list"))
     (folder / "mnt/pip.conf").write_text(pip_conf(pip, certificate), encoding="utf-8")
-    (folder / "sources.list.d/debian.sources").write_text(mirror().sources(suite), encoding="utf-8")
+    try:
+        sources = mirror().sources(suite)
+    except MirrorError:
+        if not os.environ.get("BASE_IMAGE"):
+            raise
+        sources = ""
+    (folder / "sources.list.d/debian.sources").write_text(sources, encoding="utf-8")
     (folder / "apt.conf.d/10build").write_text(apt_conf(output_of("apt-config", "dump"), certificate), encoding="utf-8")
     return [
         (folder / "mnt", inside),
-        (folder / "sources.list.d", "/etc/apt/sources.list.d"),
+        *([(folder / "sources.list.d", "/etc/apt/sources.list.d")] if sources else []),
         (folder / "apt.conf.d", "/etc/apt/apt.conf.d"),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,12 +17,12 @@ _RUNTIME = ("trainer-runtime/README.md", "trainer-runtime/pyproject.toml", "trai
 INPUTS: Mapping[str, tuple[str, ...]] = {
     "operator": (
         "Dockerfile",
-        "constraints.txt",
         "api/README.md",
         "api/pyproject.toml",
         "api/src",
         "operator/README.md",
         "operator/pyproject.toml",
+        "operator/requirements.txt",
         "operator/src",
         *_RUNTIME,
     ),
@@ -32,6 +33,12 @@ INPUTS: Mapping[str, tuple[str, ...]] = {
 """Target of the Dockerfile -> the files and folders that it copies."""
 
 _LEFT_OUT = ("__pycache__", "*.pyc", "*.egg-info", ".*", "build", "dist")
+
+
+def published_base(dockerfile: Path = ROOT / "Dockerfile") -> str:
+    """The base image that the Dockerfile names: a published Debian, by digest."""
+    (found,) = re.findall(r"(?m)^ARG BASE_IMAGE=(\S+)$", dockerfile.read_text(encoding="utf-8"))
+    return str(found)
 
 
 def reference(name: str) -> str:

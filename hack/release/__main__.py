@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import shutil
 import sys
 from pathlib import Path
 
 from hack.images.machine import MirrorError
+from hack.images.recipe import published_base
 from hack.release import artifacts, version
 from hack.steps import CACHE, StepError, Steps
 
@@ -25,12 +27,20 @@ def main() -> int:
         "--registry", default="", help="where the images will be pushed, such as ghcr.io/example (default: nowhere)"
     )
     build.add_argument("--without-images", action="store_true", help="for a machine that cannot build images")
+    build.add_argument(
+        "--published-base",
+        action="store_true",
+        help="build the images on the Debian image that the Dockerfile pins by digest, not on one made from packages",
+    )
     number = commands.add_parser("version", help="without an argument: check that all places name the same version")
     number.add_argument("version", nargs="?", metavar="VERSION", help="the version to set everywhere, such as 0.2.0")
     commands.add_parser("notes", help="print what the changelog says of this version")
     arguments = parser.parse_args()
     try:
         if arguments.command == "build":
+            if arguments.published_base:
+                os.environ["BASE_IMAGE"] = published_base()
+            _check_base(os.environ.get("BASE_IMAGE", ""))
             _build(arguments.output.resolve(), arguments.registry, images=not arguments.without_images)
         elif arguments.command == "notes":
             print(version.notes())
@@ -43,6 +53,13 @@ def main() -> int:
         print(f"release: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _check_base(image: str) -> None:
+    if image and "@sha256:" not in image:
+        raise StepError(
+            f"BASE_IMAGE={image} has no digest: a release names its base by digest, as in {published_base()}"
+        )
 
 
 def _build(dist: Path, registry: str, *, images: bool) -> None:

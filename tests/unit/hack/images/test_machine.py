@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hack.images import machine
 from hack.images.machine import (
     Mirror,
     MirrorError,
@@ -16,6 +17,7 @@ from hack.images.machine import (
     parse_pip_config,
     parse_sources,
     pip_conf,
+    write_build_settings,
 )
 
 DEB822 = """\
@@ -113,3 +115,19 @@ def test_apt_uses_proxy_and_certificates() -> None:
     assert 'Acquire::http::Proxy "http://proxy:3128";' in text
     assert 'Acquire::https::CAInfo "/mnt/ca.pem";' in text
     assert "Architecture" not in text
+
+
+def test_a_published_base_keeps_its_own_sources_where_the_machine_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as an Ubuntu that builds a release."""
+
+    def no_mirror() -> Mirror:
+        raise MirrorError
+
+    monkeypatch.setattr(machine, "mirror", no_mirror)
+    monkeypatch.delenv("BASE_IMAGE", raising=False)
+    with pytest.raises(MirrorError):
+        write_build_settings(tmp_path, "trixie")
+    monkeypatch.setenv("BASE_IMAGE", "debian:trixie-slim")
+    assert [inside for _, inside in write_build_settings(tmp_path, "trixie")] == ["/mnt", "/etc/apt/apt.conf.d"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from hack.images.recipe import INPUTS, make_context
+from hack.images.recipe import INPUTS, make_context, published_base
 
 
 @pytest.fixture
@@ -39,7 +40,8 @@ def changed(root: Path, before: dict[str, str], base: str = "base") -> set[str]:
         ("api/src/package/code.py", {"operator"}),
         ("operator/src/package/code.py", {"operator"}),
         ("examples/package/code.py", {"trainer"}),
-        ("constraints.txt", {"operator", "trainer"}),
+        ("constraints.txt", {"trainer"}),
+        ("operator/requirements.txt", {"operator"}),
         ("Dockerfile", {"operator", "runtime", "plain", "trainer"}),
     ],
 )
@@ -80,3 +82,7 @@ def test_renaming_a_file_rebuilds_its_images(checkout: Path) -> None:
     before = keys(checkout)
     (checkout / "examples/package/code.py").rename(checkout / "examples/package/other.py")
     assert changed(checkout, before) == {"trainer"}
+
+
+def test_the_published_base_is_named_by_digest_and_without_a_short_name() -> None:
+    assert re.fullmatch(r"docker\.io/library/debian:[a-z]+-slim@sha256:[0-9a-f]{64}", published_base())

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -67,3 +68,17 @@ def test_the_chart_takes_our_images_from_the_registry_of_the_release() -> None:
         "elasticjob-operator", "ghcr.io/example/elasticjob-operator"
     )
     assert with_registry(values, "") == values
+
+
+def test_a_release_rejects_a_base_image_without_a_digest(tmp_path: Path) -> None:
+    """A tag names another image tomorrow."""
+    done = subprocess.run(
+        [sys.executable, "-m", "hack.release", "build", f"--output={tmp_path / 'dist'}"],
+        env={**os.environ, "BASE_IMAGE": "debian:trixie-slim"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "BASE_IMAGE=debian:trixie-slim has no digest" in done.stderr
+    assert not (tmp_path / "dist").exists()
