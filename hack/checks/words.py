@@ -50,6 +50,7 @@ EPOCHS_OF_DATA = {
     "docs/chaos.md": "the ledger proves that no sample of an epoch is lost",
     "docs/glossary.md": "says what an epoch is, and what it is not",
     "docs/design/0014-names-and-layout.md": "tells of the rename",
+    "docs/tutorials/adapt-your-script.md": "epochs of the training data",
     "examples/*": "epochs of the training data",
     "hack/chaos/*": "the ledger proves that no sample of an epoch is lost",
     "hack/checks/*": "this check",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hack.checks.pages import Problem
-from hack.reference import conditions, elasticjob, environment
+from hack.reference import compatibility, conditions, elasticjob, environment
 
 GENERATED = "<!-- Generated from the code by `make generate`. Do not edit. -->\n\n"
 
@@ -13,6 +13,7 @@ GENERATED = "<!-- Generated from the code by `make generate`. Do not edit. -->\n
 def pages() -> dict[str, str]:
     """Path, relative to the root of the repository -> text."""
     made = {
+        "docs/compatibility.md": compatibility.page(),
         "docs/reference/conditions.md": conditions.page(),
         "docs/reference/elasticjob.md": elasticjob.page(),
         "docs/reference/environment.md": environment.page(),

@@ -18,7 +18,7 @@ nav:
       - a.md
       - Project: [repository/SECURITY.md]
 """
-FILES = {"docs/index.md", "docs/a.md", "SECURITY.md", "README.md"}
+FILES = {"docs/index.md", "docs/a.md", "docs/design/0001-a.md", "SECURITY.md", "README.md"}
 
 
 def test_a_navigation_with_every_page_once_is_accepted() -> None:

@@ -1,0 +1,104 @@
+"""docs/compatibility.md: versions that the tests use, read from the settings of the tests."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import tomllib
+import yaml
+
+from hack.cluster.settings import KUBERNETES_VERSION
+
+ROOT = Path(__file__).parents[2]
+ETCD_SERVERS = "tests/contract/etcd_servers.py"
+DEBIAN = {"trixie": {"python": "3.13", "torch": "2.6"}}
+"""What the images of the end-to-end tests contain, by the release of Debian that they are built from."""
+
+PAGE = """\
+# Compatibility
+
+| | required | every run of the tests uses | the CI workflow adds |
+|---|---|---|---|
+| Python, in training images | {runtime_python} or newer | {dev_python} (development), {image_python} (images of the end-to-end tests) | {ci_python} |
+| Python, for the client | {client_python} or newer | {dev_python} | {ci_client_python} |
+| torch | any for `elasticrun`; 2.6 or newer for [torchrun with our rendezvous](torchrun.md) | {torch} (development), {image_torch} (images) | {ci_torch} |
+| Kubernetes | {kubernetes_required} or newer | {kubernetes}, with containerd {containerd} | {ci_kubernetes}, with kind |
+| etcd | 3.4 or newer | {etcd} | |
+| Helm | 3 | {helm} | |
+
+This page is generated from the settings of the tests; `make check` fails if they differ.
+
+- *Every run of the tests* is `make test`: a version in this column has passed all tests of its tier.
+- *The CI workflow* is `.github/workflows/ci.yaml`, which runs the tests that depend on a version with more of them. It has not run yet, so read this column as what is planned.
+- Versions of torch that were tried by hand are in [torch versions](torchrun.md#torch-versions).
+- GPUs and NCCL: no test has used any yet. The tests train over gloo on CPUs.
+- Architectures: all tests run on x86-64. Nothing is compiled, except the small `cp` in the runtime image; images for other architectures have not been built.
+- Distributions: OpenShift's user IDs are tested by `helm template`; nothing has run on OpenShift, EKS, GKE or AKS.
+"""
+
+
+def page() -> str:
+    """The page. Reads the files that set the versions."""
+    workflow = yaml.safe_load(_read(".github/workflows/ci.yaml"))["jobs"]
+    (debian,) = re.findall(r"^ARG BASE_IMAGE=\S*debian:(\w+)-slim\b", _read("Dockerfile"), re.MULTILINE)
+    python = _matrix(workflow, "unit", "python")
+    client_python = _python_of("client")
+    return PAGE.format(
+        runtime_python=_python_of("trainer-runtime"),
+        client_python=client_python,
+        dev_python=_development_python(workflow),
+        image_python=DEBIAN[debian]["python"],
+        image_torch=DEBIAN[debian]["torch"],
+        torch=_constraint("torch"),
+        ci_python=", ".join(python),
+        ci_client_python=", ".join(each for each in python if _number(each) >= _number(client_python)),
+        ci_torch=", ".join(_matrix(workflow, "torch", "torch")),
+        kubernetes_required=yaml.safe_load(_read("charts/elasticjob/Chart.yaml"))["kubeVersion"]
+        .strip(">=")
+        .removesuffix(".0-0"),
+        kubernetes=KUBERNETES_VERSION.removeprefix("v"),
+        containerd=_go("github.com/containerd/containerd/v2"),
+        ci_kubernetes=", ".join(each.removeprefix("v") for each in _matrix(workflow, "kind", "kubernetes")),
+        etcd=" and ".join(_etcd()),
+        helm=_go("helm.sh/helm/v3"),
+    )
+
+
+def _read(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def _matrix(workflow: dict[str, Any], job: str, name: str) -> list[str]:
+    return [str(each) for each in workflow[job]["strategy"]["matrix"][name]]
+
+
+def _development_python(workflow: dict[str, Any]) -> str:
+    (version,) = (
+        step["with"]["python-version"] for step in workflow["all"]["steps"] if "setup-python" in step.get("uses", "")
+    )
+    return str(version)
+
+
+def _python_of(folder: str) -> str:
+    return str(tomllib.loads(_read(f"{folder}/pyproject.toml"))["project"]["requires-python"]).removeprefix(">=")
+
+
+def _constraint(package: str) -> str:
+    (version,) = re.findall(rf"^{package}==(.+)$", _read("constraints.txt"), re.MULTILINE)
+    return str(version)
+
+
+def _go(module: str) -> str:
+    (version,) = re.findall(rf"^\s*{re.escape(module)} v(\S+)", _read("hack/cluster/go.mod"), re.MULTILINE)
+    return str(version)
+
+
+def _etcd() -> list[str]:
+    (versions,) = re.findall(r"^VERSIONS = \((.*)\)$", _read(ETCD_SERVERS), re.MULTILINE)
+    return re.findall(r'"([\d.]+)"', versions)
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
