@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
+from elasticjob.cli import changing, logs, reading, submit
+from elasticjob.decisions.foreign_flags import meant
 from elasticjob.errors import ElasticJobError, Exit
 
 app = typer.Typer(
@@ -18,6 +21,20 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+for _name, _command in (
+    ("submit", submit.submit),
+    ("list", reading.list_jobs),
+    ("get", reading.get),
+    ("describe", reading.describe),
+    ("logs", logs.logs),
+    ("scale", changing.scale),
+    ("suspend", changing.suspend),
+    ("resume", changing.resume),
+    ("wait", changing.wait),
+    ("delete", changing.delete),
+):
+    app.command(_name)(_command)
 
 
 def _version(wanted: bool) -> None:
@@ -40,10 +57,35 @@ def root(
 def run(arguments: Sequence[str], program: str = "elasticjob") -> int:
     """Returns the exit code."""
     try:
-        app(list(arguments), prog_name=program)
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else Exit.ERROR
+        code = app(list(arguments), prog_name=program, standalone_mode=False)
     except ElasticJobError as error:
-        print(f"Error: {error}", file=sys.stderr)  # noqa: T201 stderr is for people
-        return error.code
-    return Exit.OK
+        return _fail(str(error), error.code)
+    except typer.TyperException as error:
+        return _usage_error(error, program)
+    except (KeyboardInterrupt, typer.Abort):
+        return Exit.INTERRUPTED
+    except BrokenPipeError:  # the reader of our output has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 so that Python does not flush the pipe at exit
+        return Exit.OK
+    return code if isinstance(code, int) else Exit.OK
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"Error: {message}", file=sys.stderr)  # noqa: T201 stderr is for people
+    return code
+
+
+def _usage_error(error: typer.TyperException, program: str) -> int:
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else program
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message(), file=sys.stderr)  # noqa: T201 as above
+        return Exit.USAGE
+    option = getattr(error, "option_name", "")
+    possible = getattr(error, "possibilities", None)
+    if option and possible is not None:
+        hint = meant(option, possible)
+        message = f"{where} has no flag {option}."
+    else:
+        hint, message = "", error.format_message()
+    return _fail("\n".join(filter(None, (message, hint, f"All flags: {where} --help"))), Exit.USAGE)

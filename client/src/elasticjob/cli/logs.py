@@ -1,0 +1,80 @@
+"""`logs`: lines of all worker pods, merged by time and coloured by pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from elasticjob.cli.options import Context, JobName, Kubeconfig, Namespace, connect
+from elasticjob.errors import Exit, UsageError
+
+if TYPE_CHECKING:
+    from elasticjob.decisions.log_lines import Line
+    from elasticjob.sdk.client import ElasticJobClient
+
+
+def logs(
+    name: JobName,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the job until it has finished.")] = False,
+    rank: Annotated[int | None, typer.Option("--rank", help="Only the worker pod of this rank.", metavar="N")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All worker pods, however many there are.")] = False,
+    since: Annotated[str | None, typer.Option("--since", help="Only newer lines, such as 5m.", metavar="TIME")] = None,
+    tail: Annotated[int | None, typer.Option("--tail", help="Only the last lines of each pod.", metavar="N")] = None,
+    timestamps: Annotated[bool, typer.Option("--timestamps", help="Show the time of each line.")] = False,
+    prefix: Annotated[
+        bool | None, typer.Option("--prefix/--no-prefix", help="Show the worker pod of each line. Default: of several.")
+    ] = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Show the log of a job: all its worker pods, merged by time."""
+    if rank is not None and everything:
+        raise UsageError("--rank and --all exclude each other.")
+    client = connect(namespace, context, kubeconfig)
+    deleted = print_logs(
+        client,
+        name,
+        follow=follow,
+        rank=rank,
+        everything=everything,
+        since=since,
+        tail=tail,
+        timestamps=timestamps,
+        prefix=rank is None if prefix is None else prefix,
+    )
+    if deleted:
+        raise typer.Exit(Exit.DELETED)
+
+
+def print_logs(
+    client: ElasticJobClient,
+    name: str,
+    *,
+    follow: bool,
+    rank: int | None = None,
+    everything: bool = False,
+    since: str | None = None,
+    tail: int | None = None,
+    timestamps: bool = False,
+    prefix: bool = True,
+) -> bool:
+    """Returns whether the job was deleted meanwhile. Raises ElasticJobError."""
+    import sys
+
+    from elasticjob.cli.output import note, say, use_color
+    from elasticjob.views.log_lines import LineView
+
+    lines = client.log_lines(name, follow=follow, rank=rank, everything=everything, since=since, tail=tail, notify=note)
+    view = LineView(name, prefix=prefix, timestamps=timestamps, color=use_color(sys.stdout))
+    for batch in _batches(lines):
+        say(view.text(line) for line in batch)
+    return bool(getattr(lines, "deleted", False))
+
+
+def _batches(lines: Iterable[Line]) -> Iterable[list[Line]]:
+    """One line each, so that followed lines appear at once; standard output has a buffer of its own in pipes."""
+    for line in lines:
+        yield [line]

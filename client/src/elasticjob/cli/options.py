@@ -1,0 +1,82 @@
+"""Flags that several commands share, named as kubectl's, and what they connect to."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from elasticjob.errors import ElasticJobError
+
+if TYPE_CHECKING:
+    from elasticjob.sdk.client import ElasticJobClient
+
+
+class Output(str, enum.Enum):
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+    WIDE = "wide"
+
+
+def complete_job(context: typer.Context, incomplete: str) -> list[str]:
+    """Names of jobs, for the shell. Prints nothing if there is no cluster: a shell waits for it."""
+    given = context.params
+    try:
+        client = connect(given.get("namespace"), given.get("context"), given.get("kubeconfig"), quiet=True)
+        return [job.name for job in client.list() if job.name.startswith(incomplete)]
+    except ElasticJobError:
+        return []
+
+
+def complete_context(incomplete: str) -> list[str]:
+    """Names of the kubeconfig's contexts."""
+    import os
+
+    from elasticjob.cluster.kubeconfig import paths, read
+
+    try:
+        config = read(paths(None, os.environ), explicit=False)
+    except ElasticJobError:
+        return []
+    return sorted(each for each in map(str, config.get("contexts", {})) if each.startswith(incomplete))
+
+
+JobName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the job.", autocompletion=complete_job)]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Namespace. Default: that of the context.", metavar="NAMESPACE")
+]
+Context = Annotated[
+    str | None,
+    typer.Option(
+        "--context",
+        help="Context of the kubeconfig. Default: the current one.",
+        metavar="CONTEXT",
+        autocompletion=complete_context,
+    ),
+]
+Kubeconfig = Annotated[
+    str | None,
+    typer.Option("--kubeconfig", help="Kubeconfig file. Default: KUBECONFIG, ~/.kube/config.", metavar="FILE"),
+]
+OutputFormat = Annotated[Output | None, typer.Option("--output", "-o", help="Format of the output.")]
+AllNamespaces = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Jobs of all namespaces.")]
+Timeout = Annotated[
+    str | None,
+    typer.Option("--timeout", help="How long to wait at most, such as 10m. Default: no limit.", metavar="TIME"),
+]
+
+
+def connect(
+    namespace: str | None, context: str | None, kubeconfig: str | None, *, quiet: bool = False
+) -> ElasticJobClient:
+    """Raises UnreachableError if there is no kubeconfig."""
+    from elasticjob.sdk.client import ElasticJobClient
+
+    def warn(message: str) -> None:
+        if not quiet:
+            sys.stderr.write(f"Warning: {message}\n")
+
+    return ElasticJobClient(namespace, context=context, kubeconfig=kubeconfig, warn=warn)

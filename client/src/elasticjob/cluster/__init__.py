@@ -1,0 +1,1 @@
+"""The API server: credentials, requests, watches and logs. The only I/O with a cluster."""

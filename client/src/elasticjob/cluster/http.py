@@ -1,0 +1,217 @@
+"""Requests to one API server, as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import email.utils
+import json
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+from urllib3.util import Timeout
+
+from elasticjob.cluster.api_errors import ServerBusyError, UnauthorizedError, api_error
+from elasticjob.cluster.credentials import Credentials
+from elasticjob.cluster.kubeconfig import Target
+from elasticjob.errors import UnreachableError
+
+Json = dict[str, Any]
+CONNECT_SECONDS = 10.0
+READ_SECONDS = 60.0
+STREAM_SECONDS = 330.0
+"""Longest silence of a stream, s. A watch ends earlier: the API server is asked to close it after 5 minutes."""
+MERGE_PATCH = "application/merge-patch+json"
+
+_KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+        if hasattr(socket, name)
+    ),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+]
+"""So that a stream notices within half a minute that its API server is gone."""
+_WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+
+
+class ApiServer:
+    """Thread-safe. Every method raises an ElasticJobError that a person understands."""
+
+    def __init__(self, target: Target, warn: Callable[[str], None] | None = None) -> None:
+        self.target = target
+        self._warn = warn or (lambda _: None)
+        self._credentials = Credentials(target)
+        self._skew = 0.0
+        proxy = target.proxy or _proxy_for(target.server)
+        options: dict[str, Any] = {
+            "maxsize": 8,
+            "retries": False,
+            "socket_options": _KEEPALIVE,
+        }
+        if target.server.startswith("https:"):
+            options["ssl_context"] = self._credentials.tls()
+            options["server_hostname"] = target.server_name or None
+            options["assert_hostname"] = False if target.insecure else None
+        options = {key: value for key, value in options.items() if value is not None}
+        self._pool: urllib3.PoolManager = (
+            urllib3.ProxyManager(proxy, **options) if proxy else urllib3.PoolManager(**options)
+        )
+
+    def now(self) -> datetime.datetime:
+        """The API server's clock, by its last answer: this machine's may be wrong."""
+        return datetime.datetime.fromtimestamp(time.time() + self._skew, datetime.timezone.utc)
+
+    @property
+    def skew(self) -> float:
+        """How far the API server's clock is ahead of this machine's, s."""
+        return self._skew
+
+    def get(self, path: str, **query: Any) -> Json:
+        return self.call("GET", path, **query)
+
+    def call(self, method: str, path: str, body: Any = None, content: str = "application/json", **query: Any) -> Json:
+        """The answer to one request."""
+        response = self._send(method, path, body, content, query, stream=False)
+        answer: Json = json.loads(response.data)
+        return answer
+
+    def text(self, path: str, **query: Any) -> str:
+        """An answer that is not JSON."""
+        return self._send("GET", path, None, "", query, stream=False).data.decode("utf-8", "replace")
+
+    def stream(self, path: str, **query: Any) -> Stream:
+        """Opens a watch or a log."""
+        return Stream(self._send("GET", path, None, "", query, stream=True))
+
+    def _send(
+        self, method: str, path: str, body: Any, content: str, query: dict[str, Any], *, stream: bool
+    ) -> urllib3.BaseHTTPResponse:
+        try:
+            return self._try_to_send(method, path, body, content, query, stream=stream)
+        except UnauthorizedError:
+            if not self._credentials.forget():
+                raise
+        return self._try_to_send(method, path, body, content, query, stream=stream)
+
+    def _try_to_send(
+        self, method: str, path: str, body: Any, content: str, query: dict[str, Any], *, stream: bool
+    ) -> urllib3.BaseHTTPResponse:
+        asked = {key: str(value) for key, value in query.items() if value not in (None, "")}
+        url = f"{self.target.server}{path}" + (f"?{urlencode(asked)}" if asked else "")
+        headers = urllib3.HTTPHeaderDict(self._credentials.headers())
+        headers.extend({"Accept": "application/json, */*", "User-Agent": "elasticjob"})
+        for name, value in self.target.impersonate:
+            headers.add(name, value)
+        data = None if body is None else json.dumps(body).encode()
+        if data is not None:
+            headers["Content-Type"] = content
+        silence = STREAM_SECONDS if stream else READ_SECONDS
+        try:
+            response = self._pool.request(
+                method,
+                url,
+                body=data,
+                headers=headers,
+                preload_content=not stream,
+                redirect=False,
+                timeout=Timeout(connect=CONNECT_SECONDS, read=silence),
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._unreachable(error) from error
+        self._note(response)
+        if response.status >= 300:
+            raise self._error(response, path)
+        return response
+
+    def _note(self, response: urllib3.BaseHTTPResponse) -> None:
+        stamp = response.headers.get("Date")
+        parsed = email.utils.parsedate_to_datetime(stamp) if stamp else None
+        if parsed is not None:
+            ahead = parsed.timestamp() - time.time()
+            self._skew = ahead if abs(ahead) > 2 else 0.0  # whole seconds, and the time that the answer took
+        for warning in _WARNING.findall(response.headers.get("Warning", "")):
+            self._warn(warning.replace('\\"', '"'))
+
+    def _error(self, response: urllib3.BaseHTTPResponse, path: str) -> Exception:
+        data = response.data
+        try:
+            body = json.loads(data)
+        except ValueError:
+            body = {"message": data.decode("utf-8", "replace").strip()[:300]}
+        namespace = _namespace_of(path) or self.target.namespace
+        return api_error(response.status, body if isinstance(body, dict) else {}, path, namespace, self.target.server)
+
+    def _unreachable(self, error: Exception) -> UnreachableError:
+        where = f"the API server {self.target.server}"
+        if self.target.context:
+            where += f" of context {self.target.context}"
+        return UnreachableError(
+            f"Cannot reach {where}: {_cause(error)}.",
+            "Check that the cluster is running and that this machine may reach it (network, VPN, proxy), or choose "
+            "another --context.",
+        )
+
+
+class Stream:
+    """Lines of a watch or a log as they come. Close it from any thread to end it."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+        self._closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Raises ServerBusyError if the connection breaks."""
+        pending = b""
+        try:
+            for chunk in self._response.stream(amt=None):
+                *lines, pending = (pending + chunk).split(b"\n")
+                yield from lines
+        except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError) as error:
+            if not self._closed:
+                raise ServerBusyError(f"The connection to the API server broke: {_cause(error)}.") from error
+        if pending and not self._closed:
+            yield pending
+
+    def close(self) -> None:
+        self._closed = True
+        sock = getattr(getattr(self._response, "_connection", None), "sock", None)
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
+        self._response.close()
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost cause, without the names of classes and objects."""
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, BaseException):
+        return _cause(reason)
+    if isinstance(error, urllib3.exceptions.ConnectTimeoutError | TimeoutError):
+        return "no answer in time"
+    if isinstance(error, urllib3.exceptions.NameResolutionError):
+        return "its name cannot be resolved"
+    if isinstance(error.__context__, OSError) and error.__context__.strerror:
+        return error.__context__.strerror.lower()
+    text = re.sub(r"^<[^>]*>: |^[\w.]*\(.*?\): ", "", str(error))
+    return text.split(": ", 1)[-1].rstrip(".") if text.startswith("HTTP") else text.rstrip(".")
+
+
+def _namespace_of(path: str) -> str:
+    found = re.search(r"/namespaces/([^/]+)", path)
+    return found[1] if found else ""
+
+
+def _proxy_for(server: str) -> str:
+    parts = urlsplit(server)
+    if proxy_bypass(parts.netloc.rpartition("@")[2]):
+        return ""
+    proxies = getproxies()
+    return proxies.get(parts.scheme, "")

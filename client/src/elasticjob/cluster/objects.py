@@ -1,0 +1,132 @@
+"""The objects that the client reads and writes, as the API server has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elasticjob.cluster.http import MERGE_PATCH, ApiServer, Json
+from elasticjob.cluster.kubeconfig import find
+from elasticjob.errors import ElasticJobError, NotFoundError
+from elasticjob.names import API_VERSION, CRD, OPERATOR_LABELS, PLURAL, worker_selector
+
+PAGE = 500
+"""Objects per list request."""
+
+
+class Cluster:
+    """One API server, with a default namespace."""
+
+    def __init__(self, api: ApiServer) -> None:
+        self.api = api
+        self.namespace = api.target.namespace
+
+    @classmethod
+    def connect(
+        cls,
+        *,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        namespace: str | None = None,
+        warn: Any = None,
+    ) -> Cluster:
+        """Reads the kubeconfig; the first request connects. Raises UnreachableError."""
+        return cls(ApiServer(find(kubeconfig, context, namespace), warn))
+
+    # ElasticJobs
+
+    def jobs_path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
+        """`namespace`: "" for all."""
+        namespace = self.namespace if namespace is None else namespace
+        parts = ["", "apis", API_VERSION, *(["namespaces", namespace] if namespace else []), PLURAL]
+        return "/".join([*parts, *(part for part in (name, subresource) if part)])
+
+    def jobs(self, namespace: str | None = None, selector: str = "") -> list[Json]:
+        return self.list(self.jobs_path(namespace), labelSelector=selector)
+
+    def job(self, name: str, namespace: str | None = None) -> Json:
+        """Raises NotFoundError."""
+        return self.api.get(self.jobs_path(namespace, name))
+
+    def create_job(self, manifest: Json, *, dry_run: bool = False, strict: bool = True) -> Json:
+        namespace = manifest["metadata"].get("namespace") or self.namespace
+        validation = "Strict" if strict else "Warn"
+        query = {"fieldValidation": validation, "fieldManager": "elasticjob"} | ({"dryRun": "All"} if dry_run else {})
+        return self.api.call("POST", self.jobs_path(namespace), manifest, "application/json", **query)
+
+    def patch_job(self, name: str, body: Json, subresource: str = "", namespace: str | None = None) -> Json:
+        path = self.jobs_path(namespace, name, subresource)
+        return self.api.call("PATCH", path, body, MERGE_PATCH, fieldManager="elasticjob")
+
+    def delete_job(self, name: str, namespace: str | None = None) -> Json:
+        """In the foreground: the job is gone once its pods are."""
+        body = {"propagationPolicy": "Foreground"}
+        return self.api.call("DELETE", self.jobs_path(namespace, name), body)
+
+    # What belongs to a job
+
+    def pods_path(self, namespace: str | None = None) -> str:
+        return f"/api/v1/namespaces/{namespace or self.namespace}/pods"
+
+    def workers(self, job: str, namespace: str | None = None) -> list[Json]:
+        """Its worker pods."""
+        return self.list(self.pods_path(namespace), labelSelector=worker_selector(job))
+
+    def events(self, uid: str, namespace: str | None = None) -> list[Json]:
+        path = f"/api/v1/namespaces/{namespace or self.namespace}/events"
+        return self.list(path, fieldSelector=f"involvedObject.uid={uid}")
+
+    # The cluster
+
+    def version(self) -> Json:
+        return self.api.get("/version")
+
+    def crd(self) -> Json:
+        return self.api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{CRD}")
+
+    def operators(self) -> list[Json]:
+        """Deployments of the operator, in all namespaces."""
+        return self.list("/apis/apps/v1/deployments", labelSelector=OPERATOR_LABELS)
+
+    def nodes(self) -> list[Json]:
+        return self.list("/api/v1/nodes")
+
+    def may(self, verb: str, resource: str, group: str = "", namespace: str | None = None) -> bool:
+        """Whether the user has this right. `resource` may name a subresource: pods/log."""
+        resource, _, subresource = resource.partition("/")
+        attributes = {
+            "verb": verb,
+            "resource": resource,
+            "subresource": subresource,
+            "group": group,
+            "namespace": self.namespace if namespace is None else namespace,
+        }
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        answer = self.api.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body)
+        return bool(answer.get("status", {}).get("allowed"))
+
+    def list(self, path: str, **query: Any) -> list[Json]:
+        """All objects, page by page."""
+        found: list[Json] = []
+        token = ""
+        while True:
+            answer = self.api.get(path, limit=PAGE, **{"continue": token}, **query)
+            found += answer.get("items") or []
+            token = (answer.get("metadata") or {}).get("continue") or ""
+            if not token:
+                return found
+
+
+def or_none(read: Any, *arguments: Any) -> Any:
+    """What `read(*arguments)` returns; None if that is not there, or the user may not read it."""
+    try:
+        return read(*arguments)
+    except NotFoundError:
+        return None
+    except ElasticJobError as error:
+        if error.code.name == "FORBIDDEN":
+            return None
+        raise

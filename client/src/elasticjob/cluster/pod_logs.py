@@ -1,0 +1,120 @@
+"""Logs of worker pods: read once, or followed through lost connections and replaced pods."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from elasticjob.cluster.api_errors import ServerBusyError
+from elasticjob.cluster.http import ApiServer, Json, Stream
+from elasticjob.decisions.log_lines import Line, parse_line, whole_seconds
+from elasticjob.errors import ElasticJobError, InvalidManifestError, NotFoundError, UnreachableError
+
+RETRY_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which lines of a pod's log."""
+
+    since_seconds: int | None = None
+    tail: int | None = None
+    previous: bool = False
+
+
+def read_log(api: ApiServer, pod: Json, container: str, selection: Selection) -> Iterator[Line]:
+    """The log up to now. A pod whose container has not started has none."""
+    source = pod["metadata"]["name"]
+    try:
+        stream = api.stream(_path(pod), **_query(container, selection))
+    except (InvalidManifestError, NotFoundError, ServerBusyError):  # a container that waits, or a pod that is gone
+        return
+    for raw in stream:
+        yield parse_line(raw, source)
+
+
+class PodLog:
+    """A thread that follows the log of one pod to its end, and puts its lines into a queue."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        pod: Json,
+        container: str,
+        selection: Selection,
+        lines: queue.Queue[Line],
+        on_end: Callable[[], None],
+    ) -> None:
+        self._api, self._pod, self._container, self._selection = api, pod, container, selection
+        self._lines, self._on_end = lines, on_end
+        self._stop = threading.Event()
+        self._stream: Stream | None = None
+        self._newest = 0
+        self._at_newest: set[str] = set()
+        self.gone = False
+        """Set by the owner when the pod has ended: the log ends when it has been read."""
+        self.ended = False
+        self.error: ElasticJobError | None = None
+        threading.Thread(target=self._run, name=f"log {pod['metadata']['name']}", daemon=True).start()
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._stream is not None:
+            self._stream.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            final = self.gone
+            try:
+                self._follow()
+            except UnreachableError:
+                final = False  # the rest of the log can still be read once the API server is back
+            except InvalidManifestError:
+                pass  # the container has not started; final if the pod ended before it did
+            except NotFoundError:
+                final = True
+            except ElasticJobError as error:
+                self.error, final = error, True
+            if final:
+                break
+            self._stop.wait(RETRY_SECONDS)
+        self.ended = True
+        self._on_end()
+
+    def _follow(self) -> None:
+        query = _query(self._container, self._selection)
+        if self._newest:  # continue: the API server takes whole seconds, so some lines come again
+            query = {**query, "sinceTime": whole_seconds(self._newest), "sinceSeconds": None, "tailLines": None}
+        stream = self._stream = self._api.stream(_path(self._pod), follow="true", **query)
+        if self._stop.is_set():
+            stream.close()
+        for raw in stream:
+            line = parse_line(raw, self._pod["metadata"]["name"])
+            if self._is_new(line):
+                self._lines.put(line)
+
+    def _is_new(self, line: Line) -> bool:
+        if line.at < self._newest or (line.at == self._newest and line.text in self._at_newest):
+            return False
+        if line.at != self._newest:
+            self._newest, self._at_newest = line.at, set()
+        self._at_newest.add(line.text)
+        return True
+
+
+def _path(pod: Json) -> str:
+    metadata = pod["metadata"]
+    return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/log"
+
+
+def _query(container: str, selection: Selection) -> dict[str, Any]:
+    return {
+        "container": container,
+        "timestamps": "true",
+        "sinceSeconds": selection.since_seconds,
+        "tailLines": selection.tail,
+        "previous": "true" if selection.previous else None,
+    }

@@ -1,0 +1,1 @@
+"""Decisions of the client: pure functions over data, with time as a parameter."""

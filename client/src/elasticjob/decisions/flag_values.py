@@ -1,0 +1,103 @@
+"""Values of flags that have a syntax of their own: NAME=VALUE, mounts, tolerations, durations. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from elasticjob.decisions.job_request import Mount
+from elasticjob.errors import UsageError
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def pairs(flag: str, values: Iterable[str]) -> dict[str, str]:
+    """NAME=VALUE, repeated. Raises UsageError.
+
+    >>> pairs("--env", ["LR=0.1", "NAME=a=b"])
+    {'LR': '0.1', 'NAME': 'a=b'}
+    """
+    found = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not name or not equals:
+            raise UsageError(f"{flag} {value}: write NAME=VALUE.")
+        found[name] = text
+    return found
+
+
+def seconds(flag: str, value: str) -> int:
+    """A duration as kubectl writes it: 90s, 5m, 1h30m; a bare number is seconds. Raises UsageError.
+
+    >>> seconds("--since", "1h30m")
+    5400
+    """
+    text = value.strip()
+    if text.isdigit():
+        return int(text)
+    if not text or not re.fullmatch(r"(\d+[smhd])+", text):
+        raise UsageError(f"{flag} {value}: write a duration such as 30s, 5m or 1h30m.")
+    return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([smhd])", text))
+
+
+def claim_mount(value: str) -> Mount:
+    """`CLAIM:/path[:ro]`, or Run:ai's `claimname=CLAIM,path=/path[,readonly]`. Raises UsageError."""
+    flag = f"--existing-pvc {value}"
+    if "=" in value:
+        parts = _parts(flag, value, {"claimname", "path"}, {"readonly"})
+        claim, path, read_only = parts["claimname"], parts["path"], "readonly" in parts
+    else:
+        claim, path, *mode = (*value.split(":", 2), "") if ":" in value else (value, "")
+        read_only = mode[:1] == ["ro"]
+    if not claim or not path.startswith("/"):
+        raise UsageError(f"{flag}: write CLAIM:/path, with the absolute path to mount it at.")
+    return Mount(path, {"persistentVolumeClaim": {"claimName": claim}}, read_only)
+
+
+def host_mount(value: str) -> Mount:
+    """Run:ai's `path=/on/the/node,mount=/in/the/container[,readwrite]`. Raises UsageError."""
+    parts = _parts(f"--host-path {value}", value, {"path", "mount"}, {"readwrite", "readonly"})
+    return Mount(parts["mount"], {"hostPath": {"path": parts["path"]}}, "readwrite" not in parts)
+
+
+def nfs_mount(value: str) -> Mount:
+    """Run:ai's `server=HOST,path=/export,mountpath=/in/the/container[,readwrite]`. Raises UsageError."""
+    parts = _parts(f"--nfs {value}", value, {"server", "path", "mountpath"}, {"readwrite", "readonly"})
+    source = {"nfs": {"server": parts["server"], "path": parts["path"]}}
+    return Mount(parts["mountpath"], source, "readwrite" not in parts)
+
+
+def port(value: str) -> tuple[int, str]:
+    """(container port, type of the Service that was asked for): `8080` or Run:ai's
+    `service-type=NodePort,container=8080`. Raises UsageError."""
+    parts = {"container": value} if value.isdigit() else dict(each.partition("=")[::2] for each in value.split(","))
+    number = parts.get("container", "")
+    if not number.isdigit():
+        raise UsageError(f"--port {value}: write the container's port, such as 8080.")
+    return int(number), parts.get("service-type", "")
+
+
+def toleration(value: str) -> dict[str, str]:
+    """`key[=value][:effect]`. Raises UsageError.
+
+    >>> toleration("spot=true:NoSchedule")
+    {'key': 'spot', 'operator': 'Equal', 'value': 'true', 'effect': 'NoSchedule'}
+    """
+    found = re.fullmatch(r"([\w./-]+)(?:=([\w.-]*))?(?::(NoSchedule|NoExecute|PreferNoSchedule))?", value)
+    if found is None:
+        raise UsageError(f"--toleration {value}: write KEY[=VALUE][:EFFECT], such as spot=true:NoSchedule.")
+    key, wanted, effect = found.groups()
+    how = {"operator": "Exists"} if wanted is None else {"operator": "Equal", "value": wanted}
+    return {"key": key, **how, **({"effect": effect} if effect else {})}
+
+
+def _parts(flag: str, value: str, needed: set[str], optional: set[str]) -> dict[str, Any]:
+    """key=value and bare words, separated by commas."""
+    found = {key: text for key, _, text in (each.strip().partition("=") for each in value.split(","))}
+    unknown, missing = sorted(found.keys() - needed - optional), sorted(needed - found.keys())
+    if unknown:
+        raise UsageError(f"{flag}: {unknown[0]} is not one of {', '.join(sorted(needed | optional))}.")
+    if missing:
+        raise UsageError(f"{flag}: {missing[0]}= is missing.")
+    return found

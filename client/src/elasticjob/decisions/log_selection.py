@@ -1,0 +1,49 @@
+"""Which worker pods' logs to read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elasticjob.errors import NotFoundError, UsageError
+from elasticjob.state import JobState, WorkerState, in_rank_order
+
+MOST_STREAMS = 64
+"""Logs that are read at the same time unless the user asks for all: each is a connection."""
+
+
+def processes_per_pod(job: JobState, workers: Sequence[WorkerState]) -> int:
+    """Worker processes in each worker pod; 1 if it is not known."""
+    if job.procs.isdigit():
+        return int(job.procs)
+    ready = sum(each.ready for each in workers)
+    return job.world_size // ready if ready and job.world_size % ready == 0 and job.world_size else 1
+
+
+def choose_workers(
+    job: JobState, workers: Sequence[WorkerState], *, rank: int | None, everything: bool
+) -> list[WorkerState]:
+    """`rank`: only the worker pod of that rank. `everything`: however many there are.
+
+    Raises NotFoundError, UsageError.
+    """
+    if rank is not None:
+        order = in_rank_order(workers) or list(workers)
+        per_pod = processes_per_pod(job, workers)
+        if not 0 <= rank < len(order) * per_pod:
+            raise NotFoundError(
+                f"There is no rank {rank}: {job.name} has ranks 0 to {len(order) * per_pod - 1}."
+                if order
+                else f"{job.name} has no worker pods, so no rank {rank}."
+            )
+        return [order[rank // per_pod]]
+    if len(workers) > MOST_STREAMS and not everything:
+        raise UsageError(
+            f"{job.name} has {len(workers)} worker pods.",
+            "Read one with --rank 0, or all with --all (a connection to the API server for each).",
+        )
+    return list(workers)
+
+
+def labels_of(workers: Sequence[WorkerState], job: str) -> dict[str, str]:
+    """Name of a worker pod -> what to show before its lines: worker-3."""
+    return {each.name: each.name.removeprefix(f"{job}-") for each in workers}

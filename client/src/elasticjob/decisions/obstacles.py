@@ -1,0 +1,175 @@
+"""What is in a job's way, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from elasticjob.state import Condition, JobState, WorkerState
+
+UNSEEN_SECONDS = 10
+"""How old a job is before it counts as overlooked by the operator, s."""
+PENDING_SECONDS = 30
+"""How long a worker pod may be starting before it is mentioned, s."""
+
+
+REMEDIES: Mapping[str, str] = {
+    "InvalidSpec": (
+        "The operator is older or newer than the job's API: run `elasticjob doctor`, and upgrade the operator."
+    ),
+    "InvalidPodTemplate": (
+        "Correct spec.workers.template: elasticjob suspend {name}, change it, elasticjob resume {name}."
+    ),
+    "PodRejected": "See the quota and the admission policies: kubectl describe resourcequota -n {namespace}",
+    "EndpointNotAllowed": "Leave spec.rendezvous.endpoint empty, or ask your cluster administrator to allow it.",
+    "ObjectRejected": "See the quota and the admission policies: kubectl describe resourcequota -n {namespace}",
+    "EtcdStarting": (
+        "If it stays like this, see why its pod does not start: kubectl describe pod {name}-etcd-0 -n {namespace}"
+    ),
+    "EtcdUnreachable": (
+        "See its pod: kubectl describe pod {name}-etcd-0 -n {namespace}; training continues meanwhile."
+    ),
+    "EtcdDenied": "Check the credentials and the certificate of the etcd in spec.rendezvous.",
+    "ValueNotUnderstood": (
+        "Another program writes to this etcd, or agents of another version: use an etcd of the job's own."
+    ),
+    "StoreStarting": "See why worker pod 0 does not start: kubectl describe pod {name}-worker-0 -n {namespace}",
+    "WaitingForRendezvous": "Read the agents' messages: elasticjob logs {name}",
+    "WaitingForWorkers": (
+        "See what the worker pods wait for: kubectl get pods -n {namespace} -l elasticjob.dev/job-name={name}"
+    ),
+    "ImageUnavailable": (
+        "Check the name of the image ({image}) and the credentials of its registry (imagePullSecrets)."
+    ),
+    "ContainerConfigError": (
+        "Create the missing ConfigMap, Secret or volume, or correct the template: elasticjob suspend {name}, change "
+        "it, elasticjob resume {name}."
+    ),
+    "RuntimeUnavailable": (
+        "An administrator checks runtime.repository and runtime.tag of the Helm chart; or build the runtime into your"
+        " image and set spec.workers.runtime.inject: None."
+    ),
+    "Unschedulable": (
+        "Free or add nodes, ask for less (GPUs, memory), or train with fewer: elasticjob scale {name} {least}"
+    ),
+    "NodeSilent": "If the node is shut down for good, delete it: kubectl delete node NODE",
+    "NodesUnhealthy": "Look at the cluster first: kubectl get nodes",
+    "OutcomeUnknown": (
+        "It ends by itself once the job's etcd answers: kubectl describe pod {name}-etcd-0 -n {namespace}"
+    ),
+    "RendezvousLost": (
+        "It ends by itself once the job's etcd answers: kubectl describe pod {name}-etcd-0 -n {namespace}"
+    ),
+    "NoProgress": "See what the worker processes do: elasticjob logs {name} --since 10m",
+    "WorkersMissing": "See what the missing worker pods wait for, below.",
+    "WorkersFailed": "Read the traceback above and the log: elasticjob logs {name}",
+    "MaxRestartsExceeded": (
+        "Read the traceback above and the log: elasticjob logs {name}. After mending the cause, submit the job again:"
+        " it continues from its last checkpoint."
+    ),
+    "FailedByRule": (
+        "A rule in spec.restartPolicy.rules ends the job at this failure. Read the log: elasticjob logs {name}"
+    ),
+    "RuntimeUnusable": "Name the image's Python in the command, or use an image with Python 3.10 or newer.",
+    "DeadlineExceeded": (
+        "Submit it again with a longer spec.lifecycle.activeDeadlineSeconds: it continues from its last checkpoint."
+    ),
+    "StartupDeadlineExceeded": "See above why it did not start, and submit it again.",
+    "ScaleUpDelayed": "It happens by itself, spec.scaling.scaleUpDelaySeconds after the request.",
+    "Suspended": "Continue it: elasticjob resume {name}",
+}
+"""Reason of a condition -> what to do. Reasons that need nothing are not listed."""
+
+_WHEN_FALSE = ("Accepted", "RendezvousReady", "Running")
+_WHEN_TRUE = ("Failed", "Stalled", "Degraded")
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    what: str
+    remedy: str = ""
+    serious: bool = True
+    """Whether the job cannot train because of it."""
+
+
+def obstacles(job: JobState, workers: Sequence[WorkerState], now: datetime.datetime) -> list[Obstacle]:
+    """The most important first; empty if the job is fine."""
+    return list(dict.fromkeys(_all(job, workers, now)))
+
+
+def _all(job: JobState, workers: Sequence[WorkerState], now: datetime.datetime) -> Iterator[Obstacle]:
+    if job.is_true("Succeeded"):
+        return
+    yield from _of_operator(job, now)
+    if job.is_true("Suspended"):
+        yield Obstacle("The job is suspended.", _remedy("Suspended", job), serious=False)
+        return
+    yield from _of_conditions(job)
+    if not job.is_finished:
+        yield from _of_workers(job, workers, now)
+        for node, failures in job.failing_nodes:
+            yield Obstacle(
+                f"{failures} failures within the last hour were on node {node}.",
+                f"If the node is faulty, keep pods away from it: kubectl cordon {node}",
+                serious=False,
+            )
+
+
+def _of_operator(job: JobState, now: datetime.datetime) -> Iterator[Obstacle]:
+    if job.managed_by not in ("", "elasticjob.dev/operator"):
+        yield Obstacle(f"The job is managed by {job.managed_by}, not by the ElasticJob operator.", serious=False)
+        return
+    old = job.created is None or (now - job.created).total_seconds() > UNSEEN_SECONDS
+    if not job.is_seen and old:
+        yield Obstacle(
+            "No operator has looked at the job.",
+            "Check that the operator runs and watches this namespace: elasticjob doctor",
+        )
+    elif job.observed_generation is not None and job.observed_generation < job.generation:
+        yield Obstacle(
+            "The operator has not seen the last change of the job yet.",
+            "If it stays like this, check the operator: elasticjob doctor",
+            serious=False,
+        )
+
+
+def _of_conditions(job: JobState) -> Iterator[Obstacle]:
+    for type_ in _WHEN_FALSE:
+        condition = job.conditions.get(type_)
+        if (
+            condition is not None
+            and condition.status != "True"
+            and not job.is_finished
+            and condition.reason in REMEDIES
+        ):
+            yield _obstacle(condition, job, serious=True)
+    for type_ in _WHEN_TRUE:
+        condition = job.conditions.get(type_)
+        if condition is not None and condition.is_true:
+            yield _obstacle(condition, job, serious=type_ != "Degraded")
+
+
+def _obstacle(condition: Condition, job: JobState, *, serious: bool) -> Obstacle:
+    return Obstacle(condition.message or condition.reason, _remedy(condition.reason, job), serious)
+
+
+def _of_workers(job: JobState, workers: Sequence[WorkerState], now: datetime.datetime) -> Iterator[Obstacle]:
+    """Problems of worker pods that no condition tells of."""
+    told = " ".join(condition.message for condition in job.conditions.values())
+    for worker in workers:
+        waits = (now - worker.created).total_seconds() if worker.created else 0.0
+        if worker.name in told or worker.is_over or worker.ready or waits < PENDING_SECONDS:
+            continue
+        if worker.problem or worker.phase == "Pending":
+            detail = f": {worker.detail}" if worker.detail else ""
+            yield Obstacle(
+                f"{worker.name} is {worker.problem or 'pending'}{detail}",
+                f"kubectl describe pod {worker.name} -n {job.namespace}",
+                serious=False,
+            )
+
+
+def _remedy(reason: str, job: JobState) -> str:
+    values = {"name": job.name, "namespace": job.namespace, "image": job.image, "least": job.least}
+    return REMEDIES.get(reason, "").format(**values)

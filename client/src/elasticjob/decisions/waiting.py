@@ -1,0 +1,90 @@
+"""Whether a job has reached the state that a command waits for, and what it waits for otherwise. Pure."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from elasticjob.state import JobState
+
+
+class Target(str, enum.Enum):
+    """States that a command can wait for."""
+
+    STARTED = "Started"
+    """It has training worker pods, or has had them."""
+    RUNNING = "Running"
+    FINISHED = "Finished"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    SUSPENDED = "Suspended"
+    DELETED = "Deleted"
+
+    __str__ = str.__str__
+
+
+class Outcome(enum.Enum):
+    WAITING = enum.auto()
+    REACHED = enum.auto()
+    FAILED = enum.auto()
+    """The job has failed, and will not reach the state."""
+    FINISHED = enum.auto()
+    """The job has finished otherwise, and will not reach the state."""
+    DELETED = enum.auto()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    outcome: Outcome
+    waits_for: str = ""
+    """One line for the person who waits."""
+
+
+def wait_verdict(job: JobState | None, target: Target) -> Verdict:
+    """`job`: None if it is gone."""
+    if job is None:
+        return Verdict(Outcome.REACHED if target is Target.DELETED else Outcome.DELETED)
+    if target is Target.DELETED:
+        return Verdict(Outcome.WAITING, f"{job.existing} worker pods are left")
+    if _reached(job, target):
+        return Verdict(Outcome.REACHED)
+    if job.is_true("Failed"):
+        return Verdict(Outcome.FAILED)
+    if job.is_true("Succeeded"):
+        return Verdict(Outcome.FINISHED)
+    return Verdict(Outcome.WAITING, waits_for(job))
+
+
+def _reached(job: JobState, target: Target) -> bool:
+    if target is Target.FINISHED:
+        return job.is_finished
+    if target is Target.STARTED:
+        return job.round > 0 or job.ready > 0 or job.is_finished
+    return job.is_true(target.value)
+
+
+def waits_for(job: JobState) -> str:
+    """What has to happen next, in the operator's own words where it has said them."""
+    if not job.is_seen:
+        return "the operator has not seen the job yet"
+    accepted, running = job.conditions.get("Accepted"), job.conditions.get("Running")
+    if accepted is not None and accepted.status == "False":
+        return accepted.message
+    if job.is_true("Running"):
+        progress = job.progress
+        step = f", step {progress.step}" if progress else ""
+        return f"training with {job.world_size} processes in round {job.round}{step}"
+    rendezvous = job.conditions.get("RendezvousReady")
+    if rendezvous is not None and rendezvous.status != "True" and job.existing:
+        return rendezvous.message
+    return running.message if running is not None and running.message else job.status_word
+
+
+def why_failed(job: JobState) -> str:
+    """The reason of the failure, with the last lines of the traceback."""
+    failed = job.conditions.get("Failed")
+    text = failed.message if failed is not None and failed.is_true else ""
+    failure = job.failure
+    if failure is not None and failure.message and failure.message not in text:
+        text = f"{text}\n{failure.message}"
+    return text.strip() or "The job failed."

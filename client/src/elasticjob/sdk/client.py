@@ -1,0 +1,288 @@
+"""ElasticJobClient: everything that the command line does, from Python."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from elasticjob.cluster.objects import Cluster
+from elasticjob.cluster.pod_logs import Selection
+from elasticjob.decisions.flag_values import seconds
+from elasticjob.decisions.job_request import JobRequest, manifest_of
+from elasticjob.decisions.scaling import check_scale, check_suspend
+from elasticjob.decisions.submission import unknown_fields, without_fields
+from elasticjob.decisions.waiting import Target
+from elasticjob.errors import (
+    AlreadyExistsError,
+    ElasticJobError,
+    ForbiddenError,
+    InvalidManifestError,
+    NotFoundError,
+    UsageError,
+)
+from elasticjob.sdk.job import Job, JobList
+from elasticjob.sdk.options import JobOptions, job_request
+from elasticjob.state import EventState, WorkerState, event_states, job_state, worker_states
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from elasticjob.cluster.http import Json
+    from elasticjob.decisions.log_lines import Line
+    from elasticjob.sdk.log_reader import LogFollower
+
+
+Workers = list[WorkerState]
+Events = list[EventState]
+
+
+class ElasticJobClient:
+    """ElasticJobs of one cluster.
+
+    The cluster is that of kubectl's current context, unless `context` or `kubeconfig` name another; in a pod without a
+    kubeconfig, the pod's own. Every method raises an `ElasticJobError` that says what is wrong and what to do.
+
+        client = ElasticJobClient()
+        job = client.submit("bert", image="my-company/train:1.4", command="python train.py", workers=(2, 4))
+        for line in job.logs(follow=True):
+            print(line)
+        job.wait()
+    """
+
+    def __init__(
+        self,
+        namespace: str | None = None,
+        *,
+        context: str | None = None,
+        kubeconfig: str | None = None,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        """`warn`: is told what the API server warns of. Default: warnings.warn."""
+        self._warn = warn or _warn
+        self.cluster = Cluster.connect(kubeconfig=kubeconfig, context=context, namespace=namespace, warn=self._warn)
+
+    @property
+    def namespace(self) -> str:
+        """The default namespace of every method."""
+        return self.cluster.namespace
+
+    # Submitting
+
+    def submit(
+        self,
+        name: str,
+        *,
+        image: str,
+        command: str | Sequence[str],
+        namespace: str | None = None,
+        dry_run: bool = False,
+        **options: Unpack[JobOptions],
+    ) -> Job:
+        """Creates a job. `options`: see `elasticjob.JobOptions`. `dry_run`: the API server checks the job, but does not
+        create it."""
+        request = job_request(name, image, command, options)
+        return self.submit_request(request, namespace=namespace, dry_run=dry_run)
+
+    def submit_request(self, request: JobRequest, *, namespace: str | None = None, dry_run: bool = False) -> Job:
+        return self.create(manifest_of(request, namespace or self.namespace), dry_run=dry_run)
+
+    def create(self, manifest: Json, *, dry_run: bool = False) -> Job:
+        """Creates a job from a manifest. With an operator that is older than this client, fields that it does not know
+        are left out, with a warning."""
+        name = manifest["metadata"]["name"]
+        try:
+            return Job(self, self.cluster.create_job(manifest, dry_run=dry_run))
+        except AlreadyExistsError:
+            where = manifest["metadata"].get("namespace") or self.namespace
+            raise AlreadyExistsError(
+                f"There is a job {name} in namespace {where} already.",
+                f"Choose another name, or delete it first: elasticjob delete {name} -n {where}",
+            ) from None
+        except InvalidManifestError as error:
+            unknown = unknown_fields(error.message)
+            known = _known_to_this_version(unknown)
+            if not unknown or known != unknown:
+                raise
+        for path in unknown:
+            self._warn(f"The operator is older than this client and does not know {path}: it is left out.")
+        return Job(self, self.cluster.create_job(without_fields(manifest, unknown), dry_run=dry_run))
+
+    # Reading
+
+    def get(self, name: str, *, namespace: str | None = None) -> Job:
+        """Raises NotFoundError, with the names that are alike."""
+        return Job(self, self._job(name, namespace))
+
+    def list(self, *, namespace: str | None = None, all_namespaces: bool = False, selector: str = "") -> JobList:
+        """By namespace and name. `selector`: of labels, as kubectl's -l."""
+        where = "" if all_namespaces else namespace or self.namespace
+        jobs = JobList(Job(self, each) for each in self.cluster.jobs(where, selector))
+        jobs.sort(key=lambda job: (job.namespace, job.name))
+        return jobs
+
+    def workers(self, name: str, *, namespace: str | None = None) -> Workers:
+        """The worker pods of a job, by index."""
+        return worker_states(self.cluster.workers(name, namespace))
+
+    def events(self, job: Job) -> Events:
+        """The Events of a job, oldest first."""
+        return event_states(self.cluster.events(job.manifest["metadata"]["uid"], job.namespace))
+
+    def describe(
+        self, name: str, *, namespace: str | None = None, width: int | None = None, color: bool = False
+    ) -> str:
+        """Everything about a job on a page, and what is in its way."""
+        from elasticjob.views.describe import describe
+
+        job = self.get(name, namespace=namespace)
+        try:
+            events: Events | None = self.events(job)
+        except ForbiddenError:
+            events = None
+        try:
+            workers = self.workers(name, namespace=namespace)
+        except ForbiddenError as error:
+            self._warn(error.message)
+            workers = []
+        return "\n".join(describe(job.state, workers, events, self.cluster.api.now(), width=width, color=color))
+
+    # Waiting and logs
+
+    def wait(
+        self,
+        name: str,
+        until: Target | str = Target.SUCCEEDED,
+        *,
+        timeout: float | None = None,
+        on_wait: Callable[[str], None] | None = None,
+        namespace: str | None = None,
+    ) -> Job:
+        """Waits until the job is Succeeded, Running, Suspended, Failed, Finished (either way) or Deleted.
+
+        `timeout`: s; None: none. `on_wait`: is told about once a second what it waits for. Raises JobFailedError,
+        JobDeletedError, WaitTimeoutError.
+        """
+        from elasticjob.sdk.watch import JobWatch, wait_for
+
+        with self._found(JobWatch, name, namespace) as watch:
+            wait_for(watch, Target(until), timeout=timeout, on_wait=on_wait)
+            return Job(self, watch.body() or watch.first)
+
+    def logs(
+        self,
+        name: str,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        since: str | None = None,
+        namespace: str | None = None,
+    ) -> Iterator[str]:
+        """Lines of all worker pods, merged by time, each after the name of its pod.
+
+        `rank`: those of its worker pod only, without a name. `follow`: until the job has finished, also of worker pods
+        that are created meanwhile. `since`: such as 5m.
+        """
+        for line in self.log_lines(name, follow=follow, rank=rank, since=since, namespace=namespace):
+            yield line.text if rank is not None else f"{line.source}: {line.text}"
+
+    def log_lines(
+        self,
+        name: str,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        everything: bool = True,
+        since: str | None = None,
+        tail: int | None = None,
+        namespace: str | None = None,
+        notify: Callable[[str], None] = lambda _: None,
+    ) -> Iterator[Line] | LogFollower:
+        """Like `logs`, with time and source of each line."""
+        from elasticjob.sdk.log_reader import LogFollower, read_logs
+
+        if rank is not None and rank < 0:
+            raise UsageError(f"--rank {rank}: ranks start at 0.")
+        selection = Selection(since_seconds=seconds("--since", since) if since else None, tail=tail)
+        where = namespace or self.namespace
+        self._job(name, where)
+        options: dict[str, Any] = {"rank": rank, "everything": everything, "selection": selection}
+        if follow:
+            return LogFollower(self.cluster, name, where, notify=notify, **options)
+        return read_logs(self.cluster, name, where, **options)
+
+    # Changing
+
+    def scale(self, name: str, workers: int, *, namespace: str | None = None) -> Job:
+        """Sets the number of worker pods of a job. Raises UsageError if its limits do not allow it."""
+        check_scale(job_state(self._job(name, namespace)), workers)
+        self.cluster.patch_job(name, {"spec": {"replicas": workers}}, "scale", namespace)
+        return self.get(name, namespace=namespace)
+
+    def suspend(self, name: str, *, namespace: str | None = None) -> Job:
+        """Deletes the worker pods and keeps the job; `resume` continues from the last checkpoint."""
+        return self._set_suspended(name, namespace, suspend=True)
+
+    def resume(self, name: str, *, namespace: str | None = None) -> Job:
+        return self._set_suspended(name, namespace, suspend=False)
+
+    def delete(
+        self,
+        name: str,
+        *,
+        wait: bool = True,
+        timeout: float | None = None,
+        on_wait: Callable[[str], None] | None = None,
+        namespace: str | None = None,
+    ) -> None:
+        """Deletes a job with its worker pods. `wait`: until they are gone."""
+        from elasticjob.sdk.watch import JobWatch, wait_for
+
+        with self._found(JobWatch, name, namespace) as watch:
+            self.cluster.delete_job(name, namespace)
+            if wait:
+                wait_for(watch, Target.DELETED, timeout=timeout, on_wait=on_wait)
+
+    def _set_suspended(self, name: str, namespace: str | None, *, suspend: bool) -> Job:
+        check_suspend(job_state(self._job(name, namespace)), suspend=suspend)
+        return Job(self, self.cluster.patch_job(name, {"spec": {"lifecycle": {"suspend": suspend}}}, "", namespace))
+
+    def _job(self, name: str, namespace: str | None) -> Json:
+        try:
+            return self.cluster.job(name, namespace)
+        except NotFoundError as error:
+            raise self._with_similar(error, name, namespace) from None
+
+    def _found(self, watch: Any, name: str, namespace: str | None) -> Any:
+        try:
+            return watch(self.cluster, name, namespace)
+        except NotFoundError as error:
+            raise self._with_similar(error, name, namespace) from None
+
+    def _with_similar(self, error: NotFoundError, name: str, namespace: str | None) -> NotFoundError:
+        if error.remedy:
+            return error
+        try:
+            known = [each["metadata"]["name"] for each in self.cluster.jobs(namespace)]
+        except ElasticJobError:
+            return error
+        similar = difflib.get_close_matches(name, known, n=3)
+        if similar:
+            return NotFoundError(error.message, f"Did you mean {' or '.join(similar)}?")
+        listed = "See all jobs: elasticjob list -A" if not known else "See its jobs: elasticjob list"
+        return NotFoundError(error.message, listed)
+
+
+def _known_to_this_version(paths: Sequence[str]) -> list[str]:
+    """Those of the fields that this client's models have."""
+    if not paths:
+        return []
+    from elasticjob.sdk.models import has_field
+
+    return [path for path in paths if has_field(path)]
+
+
+def _warn(message: str) -> None:
+    import warnings
+
+    warnings.warn(message, stacklevel=3)

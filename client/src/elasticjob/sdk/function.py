@@ -1,0 +1,90 @@
+"""`train`: a Python function as an elastic job."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import textwrap
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from elasticjob.errors import UsageError
+from elasticjob.sdk.client import ElasticJobClient
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from elasticjob.sdk.job import Job
+    from elasticjob.sdk.options import JobOptions
+
+MAX_SCRIPT = 100_000
+"""Longest script, in bytes: it travels in the pod's command, and Linux limits an argument to 128 KiB."""
+FOLDER = "/tmp/elasticjob"  # noqa: S108 in the container, where a read-only root file system still has /tmp
+
+
+def train(
+    func: Callable[..., object],
+    args: Mapping[str, Any] | None = None,
+    *,
+    image: str,
+    name: str | None = None,
+    packages: Sequence[str] = (),
+    client: ElasticJobClient | None = None,
+    **options: Unpack[JobOptions],
+) -> Job:
+    """Runs `func(**args)` in every worker process of a new job.
+
+    The source of `func` is sent, so it must import what it uses itself, and cannot use variables outside it. `args`:
+    what JSON can hold. `packages`: installed with pip before the training starts. `options`: see
+    `elasticjob.JobOptions`.
+
+        def train_bert(lr):
+            import torch
+            ...
+
+        job = elasticjob.train(train_bert, {"lr": 0.1}, image="my-company/train:1.4", workers=(2, 4), gpus=8)
+    """
+    client = client or ElasticJobClient()
+    command = command_of(script_of(func, args or {}), packages)
+    return client.submit(name or name_of(func), image=image, command=command, **options)
+
+
+def name_of(func: Callable[..., object]) -> str:
+    """The name of a job for `func`: unique, so that it can be trained again."""
+    base = getattr(func, "__name__", "train").lower().replace("_", "-").strip("-")[:38] or "train"
+    return f"{base if base[0].isalnum() else 'train'}-{uuid.uuid4().hex[:6]}"
+
+
+def script_of(func: Callable[..., object], args: Mapping[str, Any]) -> str:
+    """A script that defines and calls the function. Raises UsageError."""
+    if getattr(func, "__closure__", None):
+        names = ", ".join(func.__code__.co_freevars)
+        raise UsageError(
+            f"{func.__name__} uses variables from outside it: {names}.", "Pass them as arguments: train(func, {...})"
+        )
+    try:
+        source = textwrap.dedent(inspect.getsource(func))
+    except (OSError, TypeError) as error:
+        raise UsageError(f"The source of {func!r} is not available: define it in a file or a notebook cell.") from error
+    if not source.startswith("def "):
+        raise UsageError(f"train takes a plain function, not {source.splitlines()[0].strip()!r}.")
+    try:
+        inspect.signature(func).bind(**args)
+        given = json.dumps(dict(args))
+    except TypeError as error:
+        raise UsageError(f"{func.__name__} cannot be called with these arguments: {error}.") from error
+    script = f"import json\n\n{source}\n\nif __name__ == '__main__':\n    {func.__name__}(**json.loads({given!r}))\n"
+    if len(script.encode()) > MAX_SCRIPT:
+        raise UsageError(f"{func.__name__} is too long ({len(script)} characters): build it into the image instead.")
+    return script
+
+
+def command_of(script: str, packages: Sequence[str]) -> list[str]:
+    """A command of a pod that writes the script to a file, so that tracebacks show its lines, and trains with it."""
+    install = 'python3 -m pip install --quiet --disable-pip-version-check "$@" && ' if packages else ""
+    shell = (
+        f'mkdir -p {FOLDER} && printf %s "$0" > {FOLDER}/train.py && {install}'
+        f"exec python3 -m elasticjob_runtime {FOLDER}/train.py"
+    )
+    return ["sh", "-c", shell, script, *packages]

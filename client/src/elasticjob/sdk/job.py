@@ -1,0 +1,138 @@
+"""One job, as an object."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from elasticjob.decisions.waiting import Target
+from elasticjob.state import EventState, JobState, WorkerState, job_state
+
+if TYPE_CHECKING:
+    from elasticjob_api import Spec, Status
+
+    from elasticjob.sdk.client import ElasticJobClient
+
+
+class Job:
+    """An ElasticJob as it was when it was last read; `refresh` reads it again.
+
+    In a notebook it shows itself as a table.
+    """
+
+    def __init__(self, client: ElasticJobClient, manifest: Mapping[str, Any]) -> None:
+        self._client = client
+        self._manifest = manifest
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """The whole object, as the API server has it."""
+        return self._manifest
+
+    @property
+    def state(self) -> JobState:
+        """What the command line shows of it."""
+        return job_state(self._manifest)
+
+    @property
+    def name(self) -> str:
+        return str(self._manifest["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self._manifest["metadata"]["namespace"])
+
+    @property
+    def summary(self) -> str:
+        """One word: Running, Succeeded, Failed, Suspended ... or why it is not running, such as Unschedulable."""
+        return self.state.status_word
+
+    @property
+    def spec(self) -> Spec:
+        """The typed spec. Raises elasticjob_api.InvalidJobError if this version cannot read it."""
+        from elasticjob_api import ElasticJob  # half a second, which the command line must not pay
+
+        return ElasticJob.parse(self._manifest).spec
+
+    @property
+    def status(self) -> Status:
+        """The typed status. Raises elasticjob_api.InvalidJobError if this version cannot read it."""
+        from elasticjob_api import ElasticJob
+
+        return ElasticJob.parse(self._manifest).status
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state.is_finished
+
+    def refresh(self) -> Job:
+        """Reads it again, and returns itself."""
+        self._manifest = self._client.get(self.name, namespace=self.namespace).manifest
+        return self
+
+    def wait(
+        self,
+        until: Target | str = Target.SUCCEEDED,
+        *,
+        timeout: float | None = None,
+        on_wait: Callable[[str], None] | None = None,
+    ) -> Job:
+        """See `ElasticJobClient.wait`. Returns itself, refreshed."""
+        self._manifest = self._client.wait(
+            self.name, until, timeout=timeout, on_wait=on_wait, namespace=self.namespace
+        ).manifest
+        return self
+
+    def logs(self, *, follow: bool = False, rank: int | None = None, since: str | None = None) -> Iterator[str]:
+        """See `ElasticJobClient.logs`."""
+        return self._client.logs(self.name, follow=follow, rank=rank, since=since, namespace=self.namespace)
+
+    def workers(self) -> list[WorkerState]:
+        """Its worker pods, by index."""
+        return self._client.workers(self.name, namespace=self.namespace)
+
+    def events(self) -> list[EventState]:
+        """Its Events, oldest first; Kubernetes keeps them for an hour."""
+        return self._client.events(self)
+
+    def scale(self, workers: int) -> Job:
+        """Returns itself, refreshed."""
+        self._manifest = self._client.scale(self.name, workers, namespace=self.namespace).manifest
+        return self
+
+    def suspend(self) -> Job:
+        """Returns itself, refreshed."""
+        self._manifest = self._client.suspend(self.name, namespace=self.namespace).manifest
+        return self
+
+    def resume(self) -> Job:
+        """Returns itself, refreshed."""
+        self._manifest = self._client.resume(self.name, namespace=self.namespace).manifest
+        return self
+
+    def delete(self, *, wait: bool = True) -> None:
+        self._client.delete(self.name, wait=wait, namespace=self.namespace)
+
+    def describe(self) -> str:
+        """Everything about it on a page, and what is in its way."""
+        return self._client.describe(self.name, namespace=self.namespace)
+
+    def __repr__(self) -> str:
+        state = self.state
+        step = f", step={state.progress.step}" if state.progress else ""
+        return f"Job({state.namespace}/{state.name}, {state.status_word}, workers={state.workers_text}{step})"
+
+    def _repr_html_(self) -> str:
+        from elasticjob.views.html import job_html
+
+        return job_html([self.state], datetime.datetime.now(datetime.timezone.utc))
+
+
+class JobList(list[Job]):
+    """Jobs, which a notebook shows as a table."""
+
+    def _repr_html_(self) -> str:
+        from elasticjob.views.html import job_html
+
+        return job_html([each.state for each in self], datetime.datetime.now(datetime.timezone.utc))

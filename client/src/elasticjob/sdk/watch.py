@@ -1,0 +1,166 @@
+"""A job and its worker pods, kept up to date for as long as someone waits for it or looks at it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from elasticjob.cluster.objects import Cluster
+from elasticjob.cluster.watching import Watched
+from elasticjob.decisions.waiting import Outcome, Target, wait_verdict, why_failed
+from elasticjob.errors import (
+    ElasticJobError,
+    JobDeletedError,
+    JobFailedError,
+    WaitTimeoutError,
+)
+from elasticjob.names import worker_selector
+from elasticjob.state import JobState, WorkerState, job_state, worker_states
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from elasticjob.cluster.http import Json
+
+LONGEST_PAUSE = 5.0
+"""Without news, those who wait are told again what for after this time, s."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is known at one moment."""
+
+    job: JobState | None
+    """None: it was deleted."""
+    workers: list[WorkerState]
+    lost_for: float = 0.0
+    """How long the API server has not answered, s."""
+
+
+class JobWatch:
+    """Watches one job, by its UID, and if wanted its worker pods. A context manager.
+
+    Raises NotFoundError at the start if there is no job of this name.
+    """
+
+    def __init__(self, cluster: Cluster, name: str, namespace: str | None = None, *, workers: bool = False) -> None:
+        self._cluster, self._name = cluster, name
+        self._namespace = namespace or cluster.namespace
+        first = cluster.job(name, self._namespace)
+        self.uid: str = first["metadata"]["uid"]
+        self._changed = threading.Event()
+        self.first = first
+        path = cluster.jobs_path(self._namespace)
+        self._job = Watched(cluster.api, path, self._changed.set, fieldSelector=f"metadata.name={name}")
+        self._pods: Watched | None = None
+        if workers:
+            pods = cluster.pods_path(self._namespace)
+            self._pods = Watched(cluster.api, pods, self._changed.set, labelSelector=worker_selector(name))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for each in self._watched():
+            each.close()
+
+    def wait_for_change(self, timeout: float) -> None:
+        """Returns at once if something has changed since the last call."""
+        self._changed.wait(timeout)
+        self._changed.clear()
+
+    def has_changed(self) -> bool:
+        """Whether something has changed since the last call of this or `wait_for_change`."""
+        changed = self._changed.is_set()
+        self._changed.clear()
+        return changed
+
+    def wake(self) -> None:
+        """Ends `wait_for_change` from another thread."""
+        self._changed.set()
+
+    def body(self) -> Json | None:
+        """The job as the API server has it; None if it was deleted."""
+        if not self._job.listed:
+            return self.first
+        return next((each for each in self._job.objects() if each["metadata"]["uid"] == self.uid), None)
+
+    def pods(self) -> list[Json]:
+        """Its worker pods; those of a later job of the same name are left out."""
+        found = self._pods.objects() if self._pods else []
+        return [each for each in found if self._is_ours(each)]
+
+    def snapshot(self) -> Snapshot:
+        """Raises the error that makes watching impossible."""
+        for each in self._watched():
+            if each.error is not None:
+                raise each.error
+        body = self.body()
+        lost = [each.lost_since for each in self._watched() if each.lost_since is not None]
+        return Snapshot(
+            job=None if body is None else job_state(body),
+            workers=worker_states(self.pods()),
+            lost_for=time.monotonic() - min(lost) if lost else 0.0,
+        )
+
+    def snapshots(self, pause: float = LONGEST_PAUSE) -> Iterator[Snapshot]:
+        """One at once, one after each change, and one at least every `pause` s."""
+        while True:
+            yield self.snapshot()
+            self.wait_for_change(pause)
+
+    def _is_ours(self, pod: Json) -> bool:
+        owners = pod["metadata"].get("ownerReferences") or []
+        return not owners or any(each.get("uid") == self.uid for each in owners)
+
+    def _watched(self) -> list[Watched]:
+        return [self._job, *([self._pods] if self._pods else [])]
+
+
+def wait_for(
+    watch: JobWatch,
+    target: Target,
+    *,
+    timeout: float | None = None,
+    on_wait: Callable[[str], None] | None = None,
+) -> JobState | None:
+    """Waits until the job has reached `target`. Returns its last state; None if it waited for its deletion.
+
+    `on_wait`: called with what it waits for. Raises JobFailedError, JobDeletedError, WaitTimeoutError.
+    """
+    end = None if timeout is None else time.monotonic() + timeout
+    last: JobState | None = None
+    while True:
+        now = watch.snapshot()
+        last = now.job or last
+        verdict = wait_verdict(now.job, target)
+        if verdict.outcome is Outcome.REACHED:
+            return now.job
+        _raise_if_over(verdict.outcome, last, target)
+        if on_wait is not None:
+            lost = "the API server cannot be reached; trying again"
+            on_wait(lost if now.lost_for > 1 else verdict.waits_for)
+        left = None if end is None else end - time.monotonic()
+        if left is not None and left <= 0:
+            name = last.name if last else "the job"
+            raise WaitTimeoutError(
+                f"{name} is not {target} after {timeout:g} s: {verdict.waits_for}",
+                f"See what is in its way: elasticjob describe {name}",
+            )
+        watch.wait_for_change(min(1.0 if on_wait else LONGEST_PAUSE, left if left is not None else LONGEST_PAUSE))
+
+
+def _raise_if_over(outcome: Outcome, last: JobState | None, target: Target) -> None:
+    name = last.name if last else "the job"
+    if outcome is Outcome.DELETED:
+        raise JobDeletedError(f"{name} was deleted while it was waited for.")
+    if outcome is Outcome.FAILED and last is not None:
+        raise JobFailedError(f"{name} failed: {why_failed(last)}", f"Read its log: elasticjob logs {name}")
+    if outcome is Outcome.FINISHED:
+        raise ElasticJobError(f"{name} has finished, and will not be {target}.")

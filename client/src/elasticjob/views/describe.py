@@ -1,0 +1,165 @@
+"""`elasticjob describe`: everything about one job on a page, with what is in its way first. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from elasticjob.decisions.obstacles import Obstacle, obstacles
+from elasticjob.state import EventState, JobState, WorkerState
+from elasticjob.views.jobs import style_of, worker_table
+from elasticjob.views.table import Cell, Column, paint, plain, render
+from elasticjob.views.words import age, count, duration, first_line, number
+
+MAX_EVENTS = 15
+MAX_WORKERS = 40
+"""Worker pods listed; of more, only those that are not ready."""
+WIDTH = 100
+
+
+def describe(
+    job: JobState,
+    workers: Sequence[WorkerState],
+    events: Sequence[EventState] | None,
+    now: datetime.datetime,
+    *,
+    width: int | None = None,
+    color: bool = False,
+) -> list[str]:
+    """`events`: oldest first; None if they may not be read."""
+    lines = [*_head(job, now, color=color)]
+    found = obstacles(job, workers, now)
+    if found:
+        lines += ["", *_obstacles(found, width or WIDTH, color=color)]
+    if job.failure is not None and not job.is_true("Succeeded"):
+        lines += ["", *_failure(job, now, color=color)]
+    if job.conditions:
+        lines += ["", *_conditions(job, now, width, color=color)]
+    if workers:
+        lines += ["", *_workers(workers, now, width, color=color)]
+    lines += ["", *_events(events, now, width, color=color)]
+    return lines
+
+
+def _head(job: JobState, now: datetime.datetime, *, color: bool) -> Iterator[str]:
+    for name, value in _facts(job, now):
+        if value:
+            painted = paint(value, style_of(value.partition(" ")[0]), color=color) if name == "Status" else value
+            yield f"{paint(f'{name}:', 'bold', color=color)}{' ' * (13 - len(name))}{painted}"
+
+
+def _facts(job: JobState, now: datetime.datetime) -> Iterator[tuple[str, str]]:
+    yield "Name", job.name
+    yield "Namespace", job.namespace
+    end = job.finished or now
+    since = f" for {duration((end - job.started).total_seconds())}" if job.started and not job.is_finished else ""
+    took = f" after {duration((end - job.started).total_seconds())}" if job.started and job.is_finished else ""
+    yield "Status", f"{job.status_word}{since}{took}"
+    sizes = f", trains with {job.least} to {job.most}" if job.least != job.most else ""
+    yield "Worker pods", f"{job.ready} of {job.desired if job.desired is not None else job.replicas} ready{sizes}"
+    if job.world_size:
+        processes = "1 process" if job.world_size == 1 else f"{job.world_size} processes"
+        yield "Training", f"{processes} in round {job.round}"
+    yield "Progress", _progress(job, now)
+    causes = ", ".join(f"{cause} {times}" for cause, times in sorted(job.causes.items()))
+    yield "Restarts", f"{job.restarts} of at most {job.max_restarts}" + (f" ({causes})" if causes else "")
+    yield "Image", plain(job.image)
+    yield "Command", plain(first_line(shlex.join(job.command), 200))
+    yield "Checkpoints", job.checkpoint
+    yield "Rendezvous", job.rendezvous
+    yield "Created", f"{age(job.created, now)} ago" if job.created else ""
+
+
+def _progress(job: JobState, now: datetime.datetime) -> str:
+    progress = job.progress
+    if progress is None:
+        return ""
+    parts = [f"step {progress.step}"]
+    if progress.steps_per_second is not None and not job.is_finished:
+        parts.append(f"{number(progress.steps_per_second)} steps/s")
+    if progress.checkpoint_step is not None:
+        parts.append(f"last checkpoint at step {progress.checkpoint_step}")
+    parts += [f"{name} {value}" for name, value in sorted(progress.metrics.items())]
+    ago = f" ({age(progress.observed_at, now)} ago)" if progress.observed_at and not job.is_finished else ""
+    return plain(", ".join(parts) + ago)
+
+
+def _obstacles(found: Sequence[Obstacle], width: int, *, color: bool) -> Iterator[str]:
+    yield paint("In the way:", "bold", color=color)
+    for each in found:
+        mark, style = ("✗", "bad") if each.serious else ("!", "warn")
+        yield from _wrapped(plain_lines(each.what), f"  {paint(mark, style, color=color)} ", width)
+        if each.remedy:
+            yield from _wrapped([each.remedy], f"    {paint('→', 'good', color=color)} ", width)
+
+
+def plain_lines(text: str) -> list[str]:
+    """The lines of a text of others, without control characters."""
+    return [plain(line) for line in text.strip().splitlines()]
+
+
+def _wrapped(lines: Sequence[str], mark: str, width: int) -> Iterator[str]:
+    """Continuation lines are indented below the first. Commands and names are not broken."""
+    indent = " " * 4 if "→" not in mark else " " * 6
+    first = True
+    for line in lines:
+        for part in textwrap.wrap(line, max(30, width - 6), break_long_words=False, break_on_hyphens=False) or [""]:
+            yield (mark if first else indent) + part
+            first = False
+
+
+def _failure(job: JobState, now: datetime.datetime, *, color: bool) -> Iterator[str]:
+    failure = job.failure
+    assert failure is not None
+    where = [failure.worker] + ([f"rank {failure.rank}"] if failure.rank is not None else [])
+    how = failure.reason + (f", exit code {failure.exit_code}" if failure.exit_code is not None else "")
+    when = f"{age(failure.time, now)} ago" if failure.time else ""
+    yield paint("Last failure:", "bold", color=color)
+    yield "  " + "; ".join(filter(None, (", ".join(filter(None, where)), how, when)))
+    yield from (f"    {line}" for line in plain_lines(failure.message))
+
+
+def _conditions(job: JobState, now: datetime.datetime, width: int | None, *, color: bool) -> list[str]:
+    columns = [
+        Column("CONDITION"),
+        Column("STATUS"),
+        Column("REASON"),
+        Column("SINCE", 1),
+        Column("MESSAGE", 2, shrinks=True),
+    ]
+    rows = [
+        [each.type, each.status, each.reason, age(each.since, now), first_line(each.message)]
+        for each in job.conditions.values()
+    ]
+    return render(columns, rows, width=width, color=color)
+
+
+def _workers(
+    workers: Sequence[WorkerState], now: datetime.datetime, width: int | None, *, color: bool
+) -> Iterator[str]:
+    shown = workers if len(workers) <= MAX_WORKERS else [each for each in workers if not each.ready][:MAX_WORKERS]
+    yield from worker_table(shown, now, width=width, color=color)
+    if len(shown) < len(workers):
+        yield f"and {count(len(workers) - len(shown), 'more worker pod')}"
+
+
+def _events(
+    events: Sequence[EventState] | None, now: datetime.datetime, width: int | None, *, color: bool
+) -> list[str]:
+    if events is None:
+        return ["Events: you have no right to read them."]
+    if not events:
+        return ["Events: none; Kubernetes keeps them for an hour."]
+    columns = [Column("AGE"), Column("TYPE", 2), Column("EVENT"), Column("MESSAGE", shrinks=True)]
+    rows = [
+        [
+            age(each.time, now) + (f" (x{each.count})" if each.count > 1 else ""),
+            Cell("Warning", "warn") if each.warning else "Normal",
+            each.reason,
+            first_line(each.message),
+        ]
+        for each in events[-MAX_EVENTS:]
+    ]
+    return render(columns, rows, width=width, color=color)

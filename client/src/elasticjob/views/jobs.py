@@ -1,0 +1,109 @@
+"""Tables of jobs and of worker pods. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from elasticjob.state import JobState, WorkerState
+from elasticjob.views.table import Cell, Column, render
+from elasticjob.views.words import age, first_line, number
+
+_STYLE = {
+    "Running": "good",
+    "Ready": "good",
+    "Succeeded": "good",
+    "Completed": "good",
+    "Failed": "bad",
+    "Suspended": "dim",
+    "Deleting": "dim",
+    "Terminating": "dim",
+    "Degraded": "warn",
+    "Stalled": "bad",
+    "Pending": "busy",
+    "Accepted": "busy",
+    "Resizing": "busy",
+    "Restarting": "busy",
+    "Starting": "busy",
+    "WaitingForWorkers": "busy",
+    "WaitingForRendezvous": "busy",
+    "EtcdStarting": "busy",
+}
+
+
+def style_of(word: str) -> str:
+    """Words that are not known name something that is in the way."""
+    return _STYLE.get(word, "warn")
+
+
+def job_table(
+    jobs: Sequence[JobState],
+    now: datetime.datetime,
+    *,
+    wide: bool = False,
+    namespaces: bool = False,
+    width: int | None = None,
+    color: bool = False,
+) -> list[str]:
+    """`elasticjob list`. `namespaces`: of several namespaces. `wide`: all columns, however narrow the terminal."""
+    columns = [
+        *([Column("NAMESPACE")] if namespaces else []),
+        Column("NAME", shrinks=not wide),
+        Column("STATUS"),
+        Column("WORKERS", 1),
+        Column("STEP", 2, right=True),
+        Column("STEPS/S", 4, right=True),
+        Column("RESTARTS", 3, right=True),
+        Column("AGE", 2),
+        *([Column("SIZES"), Column("WORLD"), Column("ROUND"), Column("IMAGE"), Column("MESSAGE")] if wide else []),
+    ]
+    rows = [_job_row(job, now, wide=wide, namespaces=namespaces) for job in jobs]
+    return render(columns, rows, width=None if wide else width, color=color)
+
+
+def _job_row(job: JobState, now: datetime.datetime, *, wide: bool, namespaces: bool) -> list[Cell | str]:
+    progress = job.progress
+    row: list[Cell | str] = [job.namespace] if namespaces else []
+    row += [
+        job.name,
+        Cell(job.status_word, style_of(job.status_word)),
+        job.workers_text,
+        str(progress.step) if progress else "",
+        number(progress.steps_per_second) if progress and not job.is_finished else "",
+        Cell(str(job.restarts), "warn" if job.restarts else ""),
+        age(job.created, now),
+    ]
+    if wide:
+        running = job.conditions.get("Running")
+        message = first_line(running.message) if running else ""
+        row += [job.range_text, str(job.world_size), str(job.round), job.image, message]
+    return row
+
+
+def worker_table(
+    workers: Sequence[WorkerState],
+    now: datetime.datetime,
+    *,
+    wide: bool = False,
+    width: int | None = None,
+    color: bool = False,
+) -> list[str]:
+    """The worker pods of a job, below it in `elasticjob get NAME`."""
+    columns = [
+        Column("WORKER POD", shrinks=not wide),
+        Column("STATUS"),
+        Column("NODE", 2, shrinks=not wide),
+        Column("AGE", 1),
+        Column("DETAIL", 3, shrinks=not wide),
+    ]
+    rows: list[list[Cell | str]] = [
+        [
+            worker.name,
+            Cell(worker.status_word, style_of(worker.status_word)),
+            worker.node,
+            age(worker.created, now),
+            first_line(worker.detail) or (f"exit code {worker.exit_code}" if worker.exit_code else ""),
+        ]
+        for worker in workers
+    ]
+    return render(columns, rows, width=None if wide else width, color=color)

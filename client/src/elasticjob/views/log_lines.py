@@ -1,0 +1,56 @@
+"""Lines of a merged log as people see them. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+from elasticjob.decisions.log_lines import Line
+
+_COLORS = ("36", "33", "32", "35", "34", "96", "93", "92", "95", "94")
+"""Of worker pods, by their index: cyan, yellow, green, magenta, blue, and the bright ones."""
+_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[^\[\]])")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class LineView:
+    """How to show the lines of one job."""
+
+    def __init__(self, job: str, *, prefix: bool, timestamps: bool, color: bool) -> None:
+        self._job, self._prefix, self._timestamps, self._color = job, prefix, timestamps, color
+        self._width = 0
+
+    def text(self, line: Line) -> str:
+        """A script's own colors are kept on terminals that show colors; other control sequences never are."""
+        text = _clean(line.text, colors=self._color)
+        parts = []
+        if self._timestamps:
+            parts.append(_clock(line.at))
+        if self._prefix:
+            parts.append(self._label(line.source))
+        reset = "\x1b[0m" if self._color and "\x1b" in text else ""
+        return " ".join([*parts, text]).rstrip() + reset
+
+    def _label(self, source: str) -> str:
+        name = source.removeprefix(f"{self._job}-")
+        self._width = max(self._width, len(name))
+        label = name.ljust(self._width) + " |"
+        index = name.rpartition("-")[2]
+        color = _COLORS[int(index) % len(_COLORS)] if index.isdigit() else _COLORS[0]
+        return f"\x1b[{color}m{label}\x1b[0m" if self._color else label
+
+
+def _clean(text: str, *, colors: bool) -> str:
+    """Without control characters and escape sequences, which could change the terminal, except for colors if wanted."""
+    found = _COLOR.findall(text) if colors else []
+    pieces = (_CONTROLS.sub("", _ESCAPES.sub("", piece)) for piece in _COLOR.split(text))
+    return "".join(
+        piece + color for piece, color in zip(pieces, [*found, *[""] * (text.count("\x1b") + 1)], strict=False)
+    )
+
+
+def _clock(at: int) -> str:
+    """Local time with milliseconds."""
+    moment = datetime.datetime.fromtimestamp(at / 1e9).astimezone()
+    return moment.strftime("%H:%M:%S.") + f"{moment.microsecond // 1000:03d}"

@@ -1,0 +1,96 @@
+"""Tables that fit the terminal, with wide characters measured as terminals show them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from rich.cells import cell_len, set_cell_size
+
+GAP = 3
+_SMALLEST = 8
+_STYLES = {"good": "32", "busy": "36", "warn": "33", "bad": "31", "dim": "2", "bold": "1"}
+
+
+class Cell(NamedTuple):
+    text: str
+    style: str = ""
+    """good, busy, warn, bad, dim or bold."""
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    priority: int = 0
+    """Columns with the highest numbers are left out first when the terminal is too narrow."""
+    right: bool = False
+    shrinks: bool = False
+    """Its texts may be cut."""
+
+
+def paint(text: str, style: str, *, color: bool) -> str:
+    """The text in a style of a terminal."""
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if color and style and text else text
+
+
+def plain(text: str) -> str:
+    """Without control characters, which could change the terminal, and on one line."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+def render(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], *, width: int | None = None, color: bool = False
+) -> list[str]:
+    """One line per row, after the titles. `width`: of the terminal; None: as wide as it takes, for pipes."""
+    cells = [[_cell(each) for each in row] for row in rows]
+    widths = [
+        max([cell_len(column.title), *(cell_len(row[number].text) for row in cells)])
+        for number, column in enumerate(columns)
+    ]
+    shown = _fit(columns, widths, width)
+    titles = [Cell(column.title, "bold") for column in columns]
+    return [_line(columns, row, widths, shown, color=color) for row in (titles, *cells)]
+
+
+def _cell(value: Cell | str) -> Cell:
+    cell = value if isinstance(value, Cell) else Cell(value)
+    return Cell(plain(cell.text), cell.style)
+
+
+def _fit(columns: Sequence[Column], widths: list[int], width: int | None) -> list[int]:
+    """Numbers of the columns to show. Shrinks `widths` in place."""
+    shown = list(range(len(columns)))
+    if width is None:
+        return shown
+    while _total(widths, shown) > width:
+        room = _total(widths, shown) - width
+        shrinkable = [number for number in shown if columns[number].shrinks and widths[number] > _SMALLEST]
+        if shrinkable and sum(widths[number] - _SMALLEST for number in shrinkable) >= room:
+            widest = max(shrinkable, key=lambda number: widths[number])
+            widths[widest] = max(_SMALLEST, widths[widest] - room)
+            continue
+        least = max(shown, key=lambda number: (columns[number].priority, number))
+        if columns[least].priority == 0 or len(shown) == 1:
+            break
+        shown.remove(least)
+    return shown
+
+
+def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(widths[number] for number in shown) + GAP * (len(shown) - 1)
+
+
+def _line(
+    columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[int], shown: Sequence[int], *, color: bool
+) -> str:
+    parts = []
+    for number in shown:
+        text, size = row[number].text, widths[number]
+        if cell_len(text) > size:
+            text = set_cell_size(text, size - 1) + "…"
+        padding = " " * (size - cell_len(text))
+        painted = paint(text, row[number].style, color=color)
+        last = number == shown[-1]
+        parts.append(padding + painted if columns[number].right else painted + ("" if last else padding))
+    return (" " * GAP).join(parts).rstrip()

@@ -1,0 +1,213 @@
+"""submit, list, get, describe, scale, suspend, resume, delete and wait."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+import yaml
+from elasticjob import ElasticJobClient, JobFailedError
+from elasticjob.errors import Exit
+
+from hack.support import eventually
+from tests.integration.client.conftest import Operator, Result
+from tests.integration.operator.kube import Kube, Namespace
+
+Cli = Callable[..., Result]
+
+
+def test_a_submitted_job_is_what_the_flags_say(cli: Cli, ns: Namespace) -> None:
+    flags = ["--image", "train:1", "--workers", "2:4", "--gpus", "8", "--checkpoint-claim", "ckpt", "-e", "LR=0.1"]
+    result = cli("submit", "bert", *flags, "--", "python", "train.py", "--lr", "0.1")
+    assert result.code == Exit.OK, result.err
+    spec = ns.job("bert")["spec"]
+    container = spec["workers"]["template"]["spec"]["containers"][0]
+    assert container["command"] == ["python", "train.py", "--lr", "0.1"]
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": "8"}}
+    assert container["env"] == [{"name": "LR", "value": "0.1"}]
+    assert [spec["workers"][key] for key in ("minReplicas", "maxReplicas", "replicas")] == [2, 4, 4]
+    assert spec["checkpoint"]["volume"] == {"persistentVolumeClaim": {"claimName": "ckpt"}}
+
+
+def test_the_command_for_run_ai_works_with_the_name_exchanged(cli: Cli, ns: Namespace) -> None:
+    flags = ["--image", "vivekkolasani1996/adobe-elastic-pytorch-satya:v2", "--workers", "2"]
+    port = ["--port", "service-type=NodePort,container=8080", "--run-as-user", "--command"]
+    result = cli("submit", "adobe-workflow", *flags, *port, "--", "bash", "-c", "/app/launch.sh && sleep infinity")
+    assert result.code == Exit.OK, result.err
+    assert "kubectl expose pod adobe-workflow-worker-0 --type=NodePort --port=8080" in result.err
+    workers = ns.job("adobe-workflow")["spec"]["workers"]
+    assert workers["replicas"] == 2
+    container = workers["template"]["spec"]["containers"][0]
+    assert container["command"] == ["bash", "-c", "/app/launch.sh && sleep infinity"]
+    assert container["ports"] == [{"containerPort": 8080}]
+
+
+def test_a_dry_run_prints_a_manifest_that_the_api_server_accepts(cli: Cli, ns: Namespace) -> None:
+    flags = ["--image", "train:1", "--workers", "2:4", "--dry-run", "-o", "yaml"]
+    result = cli("submit", "bert", *flags, "--", "python", "train.py")
+    assert ns.get("elasticjobs", "bert") is None
+    manifest = yaml.safe_load(result.out)
+    ns.create("elasticjobs", manifest)
+
+
+def test_a_second_job_of_the_same_name_is_not_created(cli: Cli, submitted: str) -> None:
+    result = cli("submit", submitted, "--image", "other", "--", "python", "train.py")
+    assert result.code == Exit.ERROR
+    assert "There is a job bert in namespace" in result.err
+    assert "elasticjob delete bert" in result.err
+
+
+def test_a_list_is_a_table(cli: Cli, submitted: str, operator: Operator) -> None:
+    assert "Pending" in cli("list").out
+    operator.conditions(submitted, "Accepted", "Running")
+    operator.status(submitted, readyReplicas=3, desiredReplicas=3, progress={"step": 1200, "stepsPerSecond": 3.25})
+    titles, row = cli("list").out.splitlines()
+    assert titles.split() == ["NAME", "STATUS", "WORKERS", "STEP", "STEPS/S", "RESTARTS", "AGE"]
+    assert row.split()[:6] == ["bert", "Running", "3/3", "1200", "3.25", "0"]
+    assert "train:1" in cli("list", "-o", "wide").out
+
+
+def test_documents_are_for_programs(cli: Cli, submitted: str, ns: Namespace) -> None:
+    assert (
+        json.loads(cli("get", submitted, "-o", "json").out)["metadata"]["uid"] == ns.job(submitted)["metadata"]["uid"]
+    )
+    assert yaml.safe_load(cli("list", "-o", "yaml").out)["items"][0]["kind"] == "ElasticJob"
+    assert cli("list", "-o", "name").out == "elasticjob.elasticjob.dev/bert\n"
+
+
+def test_all_namespaces_are_listed_with_their_names(cli: Cli, submitted: str, ns: Namespace) -> None:
+    result = cli("list", "-A", namespace="")
+    assert any(line.split()[:2] == [ns.name, submitted] for line in result.out.splitlines())
+
+
+def test_an_empty_list_is_said_on_stderr(cli: Cli) -> None:
+    result = cli("list")
+    assert (result.code, result.out) == (Exit.OK, "")
+    assert "no ElasticJobs in namespace" in result.err
+
+
+def test_get_shows_the_worker_pods(cli: Cli, submitted: str, operator: Operator) -> None:
+    operator.worker(submitted, 0, running=False)
+    out = cli("get", submitted).out
+    assert "bert-worker-0" in out
+    assert "Pending" in out
+
+
+def test_a_job_that_is_not_there_is_guessed(cli: Cli, submitted: str) -> None:
+    result = cli("get", "brt")
+    assert result.code == Exit.NOT_FOUND
+    assert "There is no ElasticJob brt in namespace" in result.err
+    assert f"Did you mean {submitted}?" in result.err
+
+
+def test_describe_says_what_is_in_the_way(cli: Cli, submitted: str, operator: Operator, ns: Namespace) -> None:
+    operator.conditions(
+        submitted,
+        Running="Unschedulable",
+        message="bert-worker-2 has been unschedulable since 10:00: 0/3 nodes: insufficient nvidia.com/gpu",
+    )
+    uid = ns.job(submitted)["metadata"]["uid"]
+    about = {"kind": "ElasticJob", "name": submitted, "namespace": ns.name, "uid": uid}
+    event = {"metadata": {"name": "e1"}, "involvedObject": about, "reason": "Unschedulable", "message": "no node"}
+    ns.create("events", {**event, "type": "Warning"})
+    out = cli("describe", submitted).out
+    assert "insufficient nvidia.com/gpu" in out
+    assert "elasticjob scale bert 2" in out
+    assert "no node" in out
+
+
+def test_scaling_stays_within_the_limits(cli: Cli, submitted: str, ns: Namespace) -> None:
+    assert cli("scale", submitted, "2").out == "bert: 3 -> 2 worker pods\n"
+    assert ns.job(submitted)["spec"]["workers"]["replicas"] == 2
+    result = cli("scale", submitted, "9")
+    assert result.code == Exit.USAGE
+    assert "bert trains with 2 to 4 worker pods, not with 9" in result.err
+
+
+def test_a_suspended_job_is_resumed(cli: Cli, submitted: str, ns: Namespace) -> None:
+    assert cli("suspend", submitted).code == Exit.OK
+    assert ns.job(submitted)["spec"]["lifecycle"]["suspend"] is True
+    assert cli("resume", submitted).code == Exit.OK
+    assert ns.job(submitted)["spec"]["lifecycle"]["suspend"] is False
+
+
+def test_delete_waits_until_the_worker_pods_are_gone(
+    cli: Cli, submitted: str, operator: Operator, ns: Namespace, kubelet: object
+) -> None:
+    assert kubelet
+    operator.worker(submitted, 0)
+
+    def kubelet_removes_it() -> None:
+        eventually(lambda: "deletionTimestamp" in ns.all("pods")["bert-worker-0"]["metadata"], what="it is deleted")
+        ns.remove("bert-worker-0")
+
+    remover = threading.Thread(target=kubelet_removes_it)
+    remover.start()
+    result = cli("delete", submitted)
+    remover.join()
+    assert result.code == Exit.OK, result.err
+    assert ns.get("elasticjobs", submitted) is None
+
+
+def test_wait_ends_with_the_job(cli: Cli, submitted: str, operator: Operator) -> None:
+    timer = threading.Timer(0.5, lambda: operator.conditions(submitted, "Succeeded"))
+    timer.start()
+    assert cli("wait", submitted, "--timeout", "60s").code == Exit.OK
+
+
+def test_wait_fails_with_the_job_and_says_why(cli: Cli, submitted: str, operator: Operator) -> None:
+    operator.conditions(submitted, "Failed", reason="MaxRestartsExceeded", message="Failed 11 times.")
+    operator.status(submitted, lastFailure={"worker": "bert-worker-1", "message": "RuntimeError: no data"})
+    result = cli("wait", submitted)
+    assert result.code == Exit.JOB_FAILED
+    assert "Failed 11 times." in result.err
+    assert "RuntimeError: no data" in result.err
+
+
+def test_wait_says_what_it_waited_for_in_vain(cli: Cli, submitted: str) -> None:
+    result = cli("wait", submitted, "--timeout", "1s")
+    assert result.code == Exit.TIMEOUT
+    assert "the operator has not seen the job yet" in result.err
+
+
+def test_wait_ends_when_the_job_is_deleted(cli: Cli, submitted: str, ns: Namespace) -> None:
+    timer = threading.Timer(0.5, lambda: ns.delete("elasticjobs", submitted))
+    timer.start()
+    assert cli("wait", submitted, "--timeout", "60s").code == Exit.DELETED
+
+
+def test_an_older_crd_gets_what_it_knows(cli: Cli, kube: Kube, ns: Namespace, client: ElasticJobClient) -> None:
+    """A field that this client knows and the CRD does not is left out, with a warning."""
+    crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/elasticjobs.elasticjob.dev"
+    before = kube.call("GET", crd)
+    version = json.loads(json.dumps(before["spec"]["versions"]))
+    spec = version[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    del spec["lifecycle"]["properties"]["ttlSecondsAfterFinished"]
+    try:
+        kube.call("PATCH", crd, {"spec": {"versions": version}}, "application/merge-patch+json")
+        flags = ["--image", "train:1", "--ttl", "1h", "--", "python", "train.py"]
+
+        def submitted_with_a_warning() -> bool:
+            client.delete("bert", wait=False) if ns.get("elasticjobs", "bert") else None
+            result = cli("submit", "bert", *flags)
+            assert result.code in (Exit.OK, Exit.ERROR), result.err
+            return "does not know spec.lifecycle.ttlSecondsAfterFinished" in result.err and result.code == Exit.OK
+
+        eventually(submitted_with_a_warning, what="the API server uses the older CRD")
+        assert "ttlSecondsAfterFinished" not in ns.job("bert")["spec"].get("lifecycle", {})
+    finally:
+        newest = kube.call("GET", crd)["metadata"]["resourceVersion"]
+        body = {**before, "metadata": {**before["metadata"], "resourceVersion": newest}}
+        kube.call("PUT", crd, body)
+
+
+def test_the_sdk_says_how_a_job_failed(client: ElasticJobClient, operator: Operator) -> None:
+    job = client.submit("bert", image="train:1", command="python train.py --lr 0.1", workers=(2, 4))
+    assert job.spec.workers.min_replicas == 2
+    operator.conditions("bert", "Failed", message="Out of memory.")
+    with pytest.raises(JobFailedError, match="Out of memory"):
+        job.wait(timeout=30)
+    assert job.refresh().summary == "Failed"
+    assert "bert" in client.list()._repr_html_()
