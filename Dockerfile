@@ -30,8 +30,21 @@ ARG SOURCE_DATE_EPOCH
 ENV PIP_CONFIG_FILE=$PIP_CONFIG_FILE PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore \
     SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH DEBIAN_FRONTEND=noninteractive
 RUN apt-get update \
- && apt-get install -y --no-install-recommends busybox-static python3-pip python3-setuptools python3-venv python3-wheel
+ && apt-get install -y --no-install-recommends python3-pip python3-setuptools python3-venv python3-wheel
 WORKDIR /src
+
+
+# The only machine code of the runtime image, a static cp. RUNTIME_ARCH, as Debian names it, is the architecture that the image is for: by default
+# this one. The file comes out of Debian's package and is not run here, so any architecture can be built on any other.
+FROM build AS busybox
+ARG RUNTIME_ARCH
+RUN arch=${RUNTIME_ARCH:-$(dpkg --print-architecture)} \
+ && dpkg --add-architecture "$arch" \
+ && apt-get update \
+ && apt-get download "busybox-static:$arch" \
+ && dpkg-deb --extract busybox-static_*.deb package \
+ && install -D "$(find package -path '*/bin/busybox')" /out/install/cp \
+ && install -D -m 644 package/usr/share/doc/busybox-static/copyright /out/usr/share/doc/busybox/copyright
 
 
 # The runtime: plain files that any Python >= 3.10 can import from a read-only volume, with the metadata that makes torchrun find its plug-in, and
@@ -42,15 +55,14 @@ RUN pip install --no-deps --no-build-isolation --no-compile --target /out/python
  && rm -rf /out/python/bin \
  && python3 -m compileall -q -s /out --invalidation-mode unchecked-hash /out/python \
  && cp trainer-runtime/launch.py /out/launch.py \
- && mkdir -p /out/bin /out/install /out/usr/share/doc/busybox \
+ && mkdir -p /out/bin \
  && printf '#!/bin/sh\nexec "${PYTHON:-python3}" -m elasticjob_runtime "$@"\n' > /out/bin/elasticrun \
- && chmod 755 /out/bin/elasticrun \
- && cp /usr/bin/busybox /out/install/cp \
- && cp /usr/share/doc/busybox-static/copyright /out/usr/share/doc/busybox/copyright
+ && chmod 755 /out/bin/elasticrun
 
 
 # Mounted as an image volume, or copied by an init container to the folder it is given: docs/design/0015-injection.md.
 FROM scratch AS runtime
+COPY --from=busybox /out /
 COPY --from=runtime-files /out /
 USER 65532:65532
 ENTRYPOINT ["/install/cp", "-R", "/launch.py", "/python", "/bin"]

@@ -26,8 +26,9 @@ from hack.steps import CACHE, Step, StepError, Steps, concurrently
 __all__ = ["NAMES", "StepError", "build", "builder", "clean", "reference"]
 
 FOLDER = CACHE / "images"
-NAMES = tuple(name for name in INPUTS if name != "plain")
-"""The images that users get. `plain` is for tests: Python and torch, and nothing of ours."""
+NAMES = ("operator", "runtime", "trainer")
+"""The images that users get, for this machine's architecture. `plain`, for tests, has Python and torch and
+nothing of ours; `runtime-arm64` and its like are for releases."""
 
 _SECONDS = {"operator": 40.0, "runtime": 20.0, "plain": 120.0, "trainer": 120.0}
 """How long each took on 2 cores with an empty cache, built concurrently."""
@@ -107,7 +108,7 @@ def clean(using: Builder | None = None) -> None:
 
 def _build_one(context: Context, archive: Path, using: Builder, base_image: str, steps: Steps) -> None:
     archive.parent.mkdir(parents=True, exist_ok=True)
-    with steps.step(f"Build image {context.name}", _WHY[context.name], _SECONDS[context.name]) as step:
+    with steps.step(f"Build image {context.name}", _WHY[context.target], _SECONDS[context.target]) as step:
         using.build(context, base_image, archive, step)
 
 

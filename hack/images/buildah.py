@@ -81,6 +81,7 @@ class Buildah:
         options = [
             *("--isolation", "chroot", "--layers", "--timestamp", str(EPOCH), "--pull=false"),
             *("--build-arg", f"BASE_IMAGE={base_image}", "--build-arg", "PIP_CONFIG_FILE=/mnt/pip.conf"),
+            *(word for key, value in context.arguments.items() for word in ("--build-arg", f"{key}={value}")),
             *(word for here, inside in mounts for word in ("--volume", f"{here}:{inside}:ro")),
         ]
 
@@ -100,10 +101,10 @@ class Buildah:
 
         with self._shared:  # images built at the same time find it done
             build(SHARED_STAGE, _stage_reference(SHARED_STAGE))
-        for stage in KEPT_STAGES[context.name]:
+        for stage in KEPT_STAGES[context.target]:
             build(stage, _stage_reference(stage))
         name = reference(context.name)
-        build(context.name, name)
+        build(context.target, name)
         step.say("writing the archive")
         part = archive.with_suffix(".part")
         part.unlink(missing_ok=True)

@@ -33,12 +33,13 @@ class Docker:
         log.unlink(missing_ok=True)
         run_logged(
             [
-                *("docker", "build", "--progress=plain", "--target", context.name, "--tag", reference(context.name)),
+                *("docker", "build", "--progress=plain", "--target", context.target, "--tag", reference(context.name)),
                 *(
                     "--build-arg",
                     f"BASE_IMAGE={base_image}",
                     "--build-arg",
                     f"SOURCE_DATE_EPOCH={EPOCH}",
+                    *(word for key, value in context.arguments.items() for word in ("--build-arg", f"{key}={value}")),
                     str(context.folder),
                 ),
             ],

@@ -14,6 +14,9 @@ EPOCH = 1767225600
 """Time of every file in every image (2026-01-01, UTC): the same sources and packages give the same bytes."""
 
 _RUNTIME = ("trainer-runtime/README.md", "trainer-runtime/pyproject.toml", "trainer-runtime/src")
+_RUNTIME_IMAGE = ("Dockerfile", "trainer-runtime/launch.py", *_RUNTIME)
+ARCHITECTURES = ("amd64", "arm64")
+"""Architectures for which a release has the runtime image."""
 INPUTS: Mapping[str, tuple[str, ...]] = {
     "operator": (
         "Dockerfile",
@@ -26,11 +29,13 @@ INPUTS: Mapping[str, tuple[str, ...]] = {
         "operator/src",
         *_RUNTIME,
     ),
-    "runtime": ("Dockerfile", "trainer-runtime/launch.py", *_RUNTIME),
+    "runtime": _RUNTIME_IMAGE,
+    **{f"runtime-{architecture}": _RUNTIME_IMAGE for architecture in ARCHITECTURES},
     "plain": ("Dockerfile",),
     "trainer": ("Dockerfile", "constraints.txt", "examples", *_RUNTIME),
 }
-"""Target of the Dockerfile -> the files and folders that it copies."""
+"""Image -> the files and folders that it copies. An image is a target of the Dockerfile, or the runtime for one
+architecture."""
 
 _LEFT_OUT = ("__pycache__", "*.pyc", "*.egg-info", ".*", "build", "dist")
 
@@ -58,6 +63,21 @@ class Context:
     name: str
     folder: Path
     key: str
+
+    @property
+    def target(self) -> str:
+        """The target of the Dockerfile."""
+        return self.name.partition("-")[0]
+
+    @property
+    def arguments(self) -> Mapping[str, str]:
+        """Build arguments.
+
+        >>> Context("runtime-arm64", Path(), "").arguments
+        {'RUNTIME_ARCH': 'arm64'}
+        """
+        _, _, architecture = self.name.partition("-")
+        return {"RUNTIME_ARCH": architecture} if architecture else {}
 
 
 def make_context(name: str, folder: Path, base: str, root: Path = ROOT) -> Context:

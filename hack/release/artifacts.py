@@ -13,14 +13,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hack import images
-from hack.images.recipe import EPOCH
-from hack.release import archive
+from hack.images.recipe import ARCHITECTURES, EPOCH
+from hack.release import archive, oci
 from hack.release.version import ROOT
 from hack.steps import StepError, Steps, run_logged
 
 DISTRIBUTIONS = ("trainer-runtime", "api", "operator", "client")
-PUBLISHED_IMAGES = ("operator", "runtime")
-"""Not the trainer image, which is an example: users bring their own."""
+RUNTIME_IMAGES = {f"runtime-{each}": each for each in ARCHITECTURES}
+"""Image -> architecture. The trainer image is an example and not published: users bring their own."""
 TOOLS = Path(__file__).parent
 """Holds the go.mod that pins the tools of a release."""
 NAMESPACE = "elasticjob-system"
@@ -85,22 +85,28 @@ def with_registry(values: str, registry: str) -> str:
     return re.sub(r"(?m)^( *repository: )(elasticjob-)", rf"\g<1>{registry.rstrip('/')}/\g<2>", values)
 
 
-def image_archives(dist: Path, version: str, registry: str, steps: Steps) -> list[Path]:
-    """Raises StepError, MirrorError."""
-    written = []
-    for name, built in images.build(PUBLISHED_IMAGES, steps).items():
-        target = dist / f"elasticjob-{name}-{version}.image.tar"
-        archive.retag(built, target, f"{registry.rstrip('/') or 'docker.io/library'}/elasticjob-{name}:{version}")
-        written.append(target)
-    return written
+def image_archives(dist: Path, version: str, registry: str, steps: Steps) -> dict[Path, Path]:
+    """Archive of an image -> what it was made from: a docker-archive for this machine's architecture.
+
+    The operator's is such an archive too; the runtime's is an OCI layout with an image for every architecture. Raises
+    StepError, MirrorError.
+    """
+    built = images.build(["operator", *RUNTIME_IMAGES], steps)
+    prefix = f"{registry.rstrip('/') or 'docker.io/library'}/elasticjob-"
+    operator, runtime = (dist / f"elasticjob-{name}-{version}.image.tar" for name in ("operator", "runtime"))
+    archive.retag(built["operator"], operator, f"{prefix}operator:{version}")
+    runtimes = {architecture: built[name] for name, architecture in RUNTIME_IMAGES.items()}
+    oci.write_index(runtimes, runtime, f"{prefix}runtime:{version}", EPOCH)
+    return {operator: built["operator"], runtime: next(iter(runtimes.values()))}
 
 
-def sboms(archives: Iterable[Path], log: Path) -> list[Path]:
-    """The contents of each image archive as CycloneDX: Debian's packages and Python's. Raises StepError."""
+def sboms(archives: Mapping[Path, Path], log: Path) -> list[Path]:
+    """The contents of each image as CycloneDX: Debian's packages and Python's. `archives`: as from `image_archives`.
+    Raises StepError."""
     written = []
-    for image in archives:
+    for image, built in archives.items():
         target = image.with_name(image.name.removesuffix(".image.tar") + ".cdx.json")
-        source = ["scan", f"docker-archive:{image}", "--source-name", image.name]
+        source = ["scan", f"docker-archive:{built}", "--source-name", image.name]
         command = ["go", "-C", str(TOOLS), "tool", "syft", *source, "--output", f"cyclonedx-json={target}"]
         run_logged(command, log, env={**os.environ, "SYFT_CHECK_FOR_APP_UPDATE": "false"})
         written.append(target)

@@ -9,6 +9,8 @@ import pytest
 
 from hack.images.recipe import INPUTS, make_context, published_base
 
+RUNTIMES = ("runtime", "runtime-amd64", "runtime-arm64")
+
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
@@ -36,13 +38,13 @@ def changed(root: Path, before: dict[str, str], base: str = "base") -> set[str]:
 @pytest.mark.parametrize(
     ("path", "images"),
     [
-        ("trainer-runtime/src/package/code.py", {"operator", "runtime", "trainer"}),
+        ("trainer-runtime/src/package/code.py", {"operator", *RUNTIMES, "trainer"}),
         ("api/src/package/code.py", {"operator"}),
         ("operator/src/package/code.py", {"operator"}),
         ("examples/package/code.py", {"trainer"}),
         ("constraints.txt", {"trainer"}),
         ("operator/requirements.txt", {"operator"}),
-        ("Dockerfile", {"operator", "runtime", "plain", "trainer"}),
+        ("Dockerfile", {"operator", *RUNTIMES, "plain", "trainer"}),
     ],
 )
 def test_a_change_rebuilds_the_images_that_copy_the_file(checkout: Path, path: str, images: set[str]) -> None:
