@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hack.checks.pages import Problem
-from hack.reference import compatibility, conditions, elasticjob, environment
+from hack.reference import compatibility, conditions, contract, elasticjob, environment
 
-GENERATED = "<!-- Generated from the code by `make generate`. Do not edit. -->\n\n"
+GENERATED = "\n<!-- Generated from the code by `make generate`. Do not edit. -->\n"
 
 
 def pages() -> dict[str, str]:
@@ -15,10 +15,17 @@ def pages() -> dict[str, str]:
     made = {
         "docs/compatibility.md": compatibility.page(),
         "docs/reference/conditions.md": conditions.page(),
+        "docs/reference/contract.md": contract.page(),
         "docs/reference/elasticjob.md": elasticjob.page(),
         "docs/reference/environment.md": environment.page(),
     }
-    return {path: GENERATED + text for path, text in made.items()}
+    return {path: _with_note(text) for path, text in made.items()}
+
+
+def _with_note(text: str) -> str:
+    """The note follows the title, because mkdocs looks for the title in the first line."""
+    title, _, rest = text.partition("\n")
+    return f"{title}\n{GENERATED}{rest}"
 
 
 def outdated(present: Mapping[str, str]) -> list[Problem]:

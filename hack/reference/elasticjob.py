@@ -156,4 +156,4 @@ def _rules(schema: Schema) -> Iterator[str]:
 def _message_of(expression: str) -> str:
     """The text of a CEL expression that formats a message, with an ellipsis for each value."""
     literals = re.findall(r"'((?:[^'\\]|\\.)*)'", expression.partition(".format(")[0])
-    return re.sub(r"%[sd]", "…", "".join(literals))
+    return re.sub(r"%[sd]", "…", "".join(literals)).replace("\\'", "'")

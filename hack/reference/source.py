@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Assignment:
-    """`NAME = value`."""
+    """`NAME = value`, or a field of a dataclass."""
 
     name: str
     docstring: str
@@ -27,10 +27,17 @@ def assignments(cls: type) -> list[Assignment]:
     (body,) = (node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
     found = []
     for node, following in zip(body, [*body[1:], None], strict=True):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id[0] != "_":
-            text = _text(following)
-            found.append(Assignment(node.targets[0].id, " ".join(text.split()), _section(lines[: node.lineno])))
+        name = _name(node)
+        if name and not name.startswith("_"):
+            found.append(Assignment(name, " ".join(_text(following).split()), _section(lines[: node.lineno])))
     return found
+
+
+def _name(node: ast.stmt) -> str:
+    target = (
+        node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
+    )
+    return target.id if isinstance(target, ast.Name) else ""
 
 
 def _text(node: ast.stmt | None) -> str:

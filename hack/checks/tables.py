@@ -1,0 +1,66 @@
+"""Tables of the docs that are written by hand have a row for everything that the code has: exit codes and metrics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from elasticjob_operator import metrics as operator_metrics
+from elasticjob_runtime.contract import ExitCode
+from elasticjob_runtime.telemetry.metrics import Metrics
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
+
+from hack.checks.pages import Problem
+
+AGENT_PREFIX = "elasticjob_agent_"
+
+
+def exit_codes() -> list[str]:
+    """The exit codes of an agent."""
+    return [str(code.value) for code in ExitCode]
+
+
+def agent_metrics() -> list[str]:
+    """Names of the agents' metrics, without their common prefix."""
+    metrics = Metrics(rank=0, steps_lost=0, step=0, steps_per_second=0.0, last_checkpoint_step=0)
+    metrics.add_restart("WorkerFailed")
+    metrics.add_transition("WorkerFailed", {"fork": {"seconds": 1.0}}, 0)
+    return [name.removeprefix(AGENT_PREFIX) for name in _families(metrics.text())]
+
+
+def metrics_of_the_operator() -> list[str]:
+    """Names of the operator's metrics, as Prometheus stores them."""
+    registry = CollectorRegistry()
+    for each in vars(operator_metrics).values():
+        if isinstance(each, MetricWrapperBase):
+            registry.register(each)
+    return sorted({*_families(generate_latest(registry).decode()), "elasticjob_jobs"})
+
+
+def _families(text: str) -> list[str]:
+    """Names in Prometheus's text format. Counters' times of creation are not metrics of their own."""
+    names = re.findall(r"^# TYPE (\S+) \w+$", text, re.MULTILINE)
+    return [name for name in names if not name.endswith("_created")]
+
+
+TABLES: dict[str, list[tuple[str, Callable[[], list[str]]]]] = {
+    "docs/elasticrun.md": [("exit code", exit_codes), ("metric", agent_metrics)],
+    "docs/operator-metrics.md": [("metric", metrics_of_the_operator)],
+}
+"""Page -> what its tables list."""
+
+
+def _first_cells(markdown: str) -> set[str]:
+    """The words in the first cell of every row."""
+    rows = re.findall(r"^\| *(.*?) *\|", markdown, re.MULTILINE)
+    return {word for row in rows for word in re.findall(r"[\w]+", re.sub(r"\{[^}]*\}", "", row))}
+
+
+def missing(page: str, markdown: str) -> Iterator[Problem]:
+    """What the code has and the page's tables lack."""
+    present = _first_cells(markdown)
+    for kind, names in TABLES.get(page, ()):
+        yield from (
+            Problem(page, 1, f"no table has a row for {kind} {name}") for name in names() if name not in present
+        )
