@@ -15,6 +15,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from elasticjob_runtime.contract import Env
+
+RESERVED_VARIABLES = Env.RESERVED
+"""Environment variables that the training container must not set, because ElasticJob does."""
 MAX_CONTAINERS = 32
 MAX_ENV = 1024
 MAX_LABELS = 128

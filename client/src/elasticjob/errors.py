@@ -17,6 +17,7 @@ class Exit(enum.IntEnum):
     JOB_FAILED = 6
     TIMEOUT = 7
     DELETED = 8
+    INCOMPLETE = 9
     INTERRUPTED = 130
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from elasticjob.cli import changing, logs, reading, submit
+from elasticjob.cli import changing, convert, logs, reading, submit
 from elasticjob.decisions.foreign_flags import meant
 from elasticjob.errors import ElasticJobError, Exit
 
@@ -33,6 +33,7 @@ for _name, _command in (
     ("resume", changing.resume),
     ("wait", changing.wait),
     ("delete", changing.delete),
+    ("convert", convert.convert),
 ):
     app.command(_name)(_command)
 

@@ -1,0 +1,127 @@
+"""`elasticjob convert`: files in, a manifest and a report out."""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from elasticjob.errors import AlreadyExistsError, ElasticJobError, Exit, NotFoundError
+
+if TYPE_CHECKING:
+    from elasticjob.convert import Converted
+    from elasticjob.convert.documents import Document
+
+STANDARD_STREAM = "-"
+
+
+class Report(str, enum.Enum):
+    """How the report is written to stderr."""
+
+    TEXT = "text"
+    JSON = "json"
+    NONE = "none"
+
+
+def convert(
+    filename: Annotated[
+        list[str], typer.Option("--filename", "-f", metavar="FILE", help="Manifest to convert; - for stdin.")
+    ],
+    runtime: Annotated[
+        list[str] | None,
+        typer.Option("--runtime", metavar="FILE", help="TrainingRuntime or ClusterTrainingRuntime of a TrainJob."),
+    ] = None,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Where to write the manifest; - for stdout.")
+    ] = STANDARD_STREAM,
+    force: Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")] = False,
+    name: Annotated[str, typer.Option("--name", help="A new name for the job.")] = "",
+    report: Annotated[Report, typer.Option("--report", help="Format of the report on stderr.")] = Report.TEXT,
+    comments: Annotated[
+        bool, typer.Option("--comments", help="Write the report into the manifest too, as comments.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help=f"Exit with {Exit.INCOMPLETE} if something is missing or not carried over.")
+    ] = False,
+) -> None:
+    """Convert a PyTorchJob, a TrainJob, or an ElasticJob of TorchElastic or DLRover to an ElasticJob.
+
+    Writes the manifest to stdout and a report to stderr: every field that is not carried over, why, and what to do
+    instead. Objects that are not jobs stay in the manifest as they are.
+    """
+    from elasticjob import convert as conversion  # the API's models take a tenth of a second
+    from elasticjob.convert import report as reports
+
+    documents = [document for each in filename for document in _read(each)]
+    runtimes = [document for each in runtime or [] for document in _read(each)]
+    converted = conversion.convert_all(documents, runtimes, name=name)
+    _write(_manifest(converted, comments=comments), output, force=force)
+    if report is not Report.NONE:
+        typer.echo(reports.as_json(converted) if report is Report.JSON else reports.text(converted), err=True, nl=False)
+    if strict and not reports.is_complete(converted):
+        raise typer.Exit(Exit.INCOMPLETE)
+
+
+def _read(filename: str) -> list[Document]:
+    from elasticjob.convert import parse
+
+    if filename == STANDARD_STREAM:
+        return parse(sys.stdin.read(), "stdin")
+    try:
+        text = Path(filename).read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no file {filename}") from None
+    except UnicodeDecodeError:
+        raise ElasticJobError(f"{filename} is not text in UTF-8") from None
+    except OSError as error:
+        raise ElasticJobError(f"cannot read {filename}: {error.strerror}") from None
+    return parse(text, filename)
+
+
+def _manifest(converted: list[Converted], *, comments: bool) -> str:
+    from elasticjob.convert import dump
+    from elasticjob.convert import report as reports
+
+    return "---\n".join((reports.comments(each) if comments else "") + dump(each.manifest) for each in converted)
+
+
+def _write(text: str, output: str, *, force: bool) -> None:
+    """Raises AlreadyExistsError if the file exists and the user does not want it replaced."""
+    if output == STANDARD_STREAM:
+        sys.stdout.write(text)
+        return
+    path = Path(output)
+    if path.exists() and not force and not _may_replace(path):
+        raise AlreadyExistsError(f"{path} exists and is not replaced", "Use --force to replace it.")
+    try:
+        _replace(path, text)
+    except OSError as error:
+        raise ElasticJobError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _may_replace(path: Path) -> bool:
+    """Asks, if a person can answer."""
+    return sys.stdin.isatty() and sys.stderr.isatty() and typer.confirm(f"{path} exists. Replace it?", err=True)
+
+
+def _replace(path: Path, text: str) -> None:
+    """As a whole or not at all."""
+    if path.exists() and not path.is_file():  # /dev/stdout and the like
+        path.write_text(text, encoding="utf-8")
+        return
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent or ".", prefix=f".{path.name}.")
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(temporary).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~mask)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

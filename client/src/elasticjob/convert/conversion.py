@@ -1,0 +1,168 @@
+"""From the objects of a file to ElasticJobs, with an account of every field."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from elasticjob_api import API_VERSION, KIND, ElasticJob, InvalidJobError
+
+from elasticjob.convert import dlrover, metadata, pytorchjob, torchelastic, trainjob
+from elasticjob.convert.documents import Document
+from elasticjob.convert.draft import Draft
+from elasticjob.convert.paths import get
+from elasticjob.convert.table import ConvertError, Note, Outcome, Table, account
+
+Kind = tuple[str, str]
+"""apiVersion and kind."""
+
+CONVERTERS: dict[Kind, tuple[Callable[[Mapping[str, Any], Draft], None], Table]] = {
+    **{
+        (version, torchelastic.KIND): (torchelastic.convert, torchelastic.TABLE)
+        for version in torchelastic.API_VERSIONS
+    },
+    (pytorchjob.API_VERSION, pytorchjob.KIND): (pytorchjob.convert, pytorchjob.TABLE),
+    (dlrover.API_VERSION, dlrover.KIND): (dlrover.convert, dlrover.TABLE),
+}
+"""Kinds that one document describes. A TrainJob takes two."""
+TRAIN_JOB: Kind = (trainjob.API_VERSION, trainjob.KIND)
+RUNTIMES: frozenset[Kind] = frozenset((trainjob.API_VERSION, kind) for kind in trainjob.RUNTIME_KINDS)
+OURS: Kind = (API_VERSION, KIND)
+SUPPORTED = "PyTorchJob, TrainJob, and the ElasticJobs of TorchElastic and DLRover"
+
+_OTHER_JOBS = frozenset(
+    {
+        "ElasticBatchJob", "JAXJob", "Job", "JobSet", "MPIJob", "MXJob", "PaddleJob", "RayCluster", "RayJob", "TFJob",
+        "XGBoostJob",
+    }
+)  # fmt: skip
+"""Kinds that are jobs, but not ones that can be converted."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Converted:
+    """One object of the output."""
+
+    manifest: Document
+    source: str
+    """The object of the input, as in PyTorchJob/bert."""
+    notes: tuple[Note, ...] = ()
+    """What became of each field. Empty: the object is not a job and stays as it is."""
+
+
+def describe(document: Mapping[str, Any]) -> str:
+    """As kubectl names it: PyTorchJob/bert."""
+    name = get(document, ("metadata", "name")) or get(document, ("metadata", "generateName")) or "?"
+    return f"{document.get('kind')}/{name}"
+
+
+def kind_of(document: Mapping[str, Any]) -> Kind:
+    return str(document.get("apiVersion")), str(document.get("kind"))
+
+
+def convert_all(documents: Sequence[Document], runtimes: Iterable[Document] = (), *, name: str = "") -> list[Converted]:
+    """Converts every job, and keeps other objects. `runtimes`: TrainingRuntimes from elsewhere; `name`: a new name for
+    the job, if there is one only. Raises ConvertError."""
+    known = [each for each in (*runtimes, *documents) if kind_of(each) in RUNTIMES]
+    jobs = [each for each in documents if kind_of(each) in CONVERTERS or kind_of(each) == TRAIN_JOB]
+    if name and len(jobs) > 1:
+        raise ConvertError(f"--name is for one job, and the input has {len(jobs)}")
+    if not jobs:
+        raise ConvertError(_no_job(documents))
+    names = {describe(job): f"ElasticJob/{name or get(job, ('metadata', 'name'))}" for job in jobs}
+    return [_converted(each, known, names, name) for each in documents if kind_of(each) not in RUNTIMES]
+
+
+def _no_job(documents: Sequence[Document]) -> str:
+    if any(kind_of(each) == OURS for each in documents):
+        return f"{describe(documents[0])} is an ElasticJob of {API_VERSION} already: there is nothing to convert"
+    kinds = sorted({f"{kind} ({version})" for version, kind in map(kind_of, documents)})
+    return f"cannot convert {', '.join(kinds)}: only {SUPPORTED} can be converted"
+
+
+def _converted(document: Document, runtimes: list[Document], names: Mapping[str, str], name: str) -> Converted:
+    kind = kind_of(document)
+    source = describe(document)
+    try:
+        if kind == TRAIN_JOB:
+            return _convert_train_job(document, _runtime_of(document, runtimes), name)
+        if kind in CONVERTERS:
+            convert, table = CONVERTERS[kind]
+            draft = _start(document, document, convert, name)
+            return Converted(_checked(draft), source, tuple(account(document, table, draft.notes)))
+    except ConvertError as error:
+        raise ConvertError(f"{source}: {error}") from error
+    if kind[1] in _OTHER_JOBS or (kind[1] == KIND and kind != OURS):
+        raise ConvertError(
+            f"{source} ({kind[0]}) cannot be converted: only {SUPPORTED} can be. Remove it from the input"
+        )
+    return _other(document, source, names)
+
+
+def _start(
+    document: Document, whole: Mapping[str, Any], convert: Callable[[Mapping[str, Any], Draft], None], name: str
+) -> Draft:
+    draft = Draft()
+    convert(whole, draft)
+    metadata.convert_metadata(document, draft, name=name)
+    return draft
+
+
+def _convert_train_job(document: Document, runtime: Document, name: str) -> Converted:
+    whole = {trainjob.JOB: document, trainjob.RUNTIME: runtime}
+    draft = Draft()
+    trainjob.convert(whole, draft)
+    own = len(draft.notes)
+    metadata.convert_metadata(document, draft, name=name)
+    draft.notes[own:] = [dataclasses.replace(note, path=(trainjob.JOB, *note.path)) for note in draft.notes[own:]]
+    notes: list[Note] = []
+    for part, table in ((trainjob.JOB, trainjob.TABLE), (trainjob.RUNTIME, trainjob.RUNTIME_TABLE)):
+        mine = [_without_part(note) for note in draft.notes if note.path[0] == part]
+        notes += [
+            dataclasses.replace(note, document=describe(whole[part])) for note in account(whole[part], table, mine)
+        ]
+    return Converted(_checked(draft), describe(document), tuple(notes))
+
+
+def _without_part(note: Note) -> Note:
+    also = tuple(path[1:] for path in note.also if path[0] == note.path[0])
+    return dataclasses.replace(note, path=note.path[1:], also=also)
+
+
+def _runtime_of(job: Document, runtimes: list[Document]) -> Document:
+    wanted = get(job, ("spec", "runtimeRef", "name"))
+    kind = get(job, ("spec", "runtimeRef", "kind")) or trainjob.RUNTIME_KINDS[0]
+    if not wanted:
+        raise ConvertError("spec.runtimeRef.name is missing")
+    for each in runtimes:
+        if each.get("kind") == kind and get(each, ("metadata", "name")) == wanted:
+            return each
+    raise ConvertError(
+        f"it needs the {kind} {wanted}, which is not in the input: save it with `kubectl get {kind.lower()} {wanted} "
+        f"-o yaml > runtime.yaml`, and add --runtime runtime.yaml"
+    )
+
+
+def _checked(draft: Draft) -> Document:
+    """The manifest. Raises ConvertError if our own models reject it."""
+    manifest = draft.manifest()
+    try:
+        ElasticJob.parse({**manifest, "metadata": {"name": "unnamed", "namespace": "default", **manifest["metadata"]}})
+    except InvalidJobError as error:
+        raise ConvertError(f"the ElasticJob would be invalid: {error}") from error
+    return manifest
+
+
+def _other(document: Document, source: str, names: Mapping[str, str]) -> Converted:
+    """An object that is not a job. An autoscaler of a job that is converted scales the ElasticJob."""
+    target = get(document, ("spec", "scaleTargetRef"))
+    if document.get("kind") != "HorizontalPodAutoscaler" or not isinstance(target, dict):
+        return Converted(document, source)
+    new = names.get(f"{target.get('kind')}/{target.get('name')}")
+    if new is None:
+        return Converted(document, source)
+    reference = {"apiVersion": API_VERSION, "kind": KIND, "name": new.partition("/")[2]}
+    manifest = {**document, "spec": {**document["spec"], "scaleTargetRef": reference}}
+    note = Note(("spec", "scaleTargetRef"), Outcome.CARRIED, f"it scales {new}")
+    return Converted(manifest, source, (note,))
