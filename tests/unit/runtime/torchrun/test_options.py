@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from elasticjob_runtime.cli.rendezvous_flags import connection
 from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import DEFAULT_PREFIX
 from elasticjob_runtime.etcd import Endpoint
@@ -134,3 +135,31 @@ def test_torchrun_with_another_backend_imports_only_the_entry_point() -> None:
     )
     output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert output.strip() == "['elasticjob_runtime.torchrun']"
+
+
+POD = {
+    "PET_RDZV_ENDPOINT": "https://digits-etcd.ml.svc:2379",
+    "PET_RDZV_CONF": "cacert=/c/ca.crt,cert=/c/worker.crt,key=/c/worker.key,lease_ttl=3",
+}
+CERTIFICATES = {"cacert": "/c/ca.crt", "cert": "/c/worker.crt", "key": "/c/worker.key"}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "conf", "expected"),
+    [
+        pytest.param(POD["PET_RDZV_ENDPOINT"], {}, CERTIFICATES, id="a --rdzv-conf without TLS keys"),
+        pytest.param(
+            POD["PET_RDZV_ENDPOINT"],
+            {"user": "me", "password": "x"},
+            {**CERTIFICATES, "user": "me", "password": "x"},
+            id="other keys are kept",
+        ),
+        pytest.param(POD["PET_RDZV_ENDPOINT"], {"ca_cert": "/mine"}, {"ca_cert": "/mine"}, id="the command's own"),
+        pytest.param("https://etcd:2379", {}, {}, id="another endpoint gets no certificate of the job"),
+    ],
+)
+def test_the_pods_certificates_apply_whatever_rdzv_conf_the_command_has(
+    endpoint: str, conf: dict[str, str], expected: dict[str, str]
+) -> None:
+    """A --rdzv-conf on the command line replaces PET_RDZV_CONF as a whole."""
+    assert connection(read_conf(conf), endpoint, POD) == expected

@@ -102,7 +102,7 @@ def _store(args: argparse.Namespace, conf: RendezvousConf, *, several: bool) -> 
         raise UsageError("--rdzv-backend=etcd-v3 needs --rdzv-endpoint=HOST:PORT of an etcd")
     run_id = rendezvous_flags.run_id(args.rdzv_id, conf.prefix, several=several)
     try:
-        store = connect(endpoint, conf.connection)
+        store = connect(endpoint, rendezvous_flags.connection(conf, endpoint, os.environ))
     except (ValueError, OSError) as error:
         raise UsageError(str(error)) from error
     return store, run_id, rendezvous_flags.address(args.local_addr, os.environ, store.endpoints, several=several)

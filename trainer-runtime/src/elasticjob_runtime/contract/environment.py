@@ -64,8 +64,8 @@ class Env:
         NNODES, NPROC_PER_NODE, RDZV_ID, RDZV_BACKEND, RDZV_ENDPOINT, MAX_RESTARTS, SHUTDOWN_TIMEOUT,
         JOB_NAME, JOB_NAMESPACE, JOB_UID, RUN, MEMBER_ID, ADDRESS, CHECKPOINT_DIRECTORY,
     )  # fmt: skip
-    """On the training container. RDZV_CONF is not reserved: the operator's value for c10d is prepended to the
-    user's."""
+    """On the training container. RDZV_CONF is not reserved: the operator's value (certificates, c10d's host) is
+    prepended to the user's."""
     SET_BY_AGENT = (
         "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
         "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME",

@@ -102,6 +102,13 @@ def parse_conf(conf: Mapping[str, str]) -> ConnectionSettings:
     return ConnectionSettings(protocol, tls, _credentials(conf), _timeout(conf))
 
 
+def with_tls_keys(conf: Mapping[str, str], default: Mapping[str, str]) -> dict[str, str]:
+    """`conf`, with `cacert`, `cert` and `key` of `default` if it has none of its own."""
+    if any(name in conf for pair in _ALIASES.items() for name in pair):
+        return dict(conf)
+    return {**{name: value for name, value in default.items() if name in _ALIASES}, **conf}
+
+
 def _either(conf: Mapping[str, str], name: str, alias: str) -> str:
     if name in conf and alias in conf:
         raise ValueError(f"{name} and {alias} are the same setting; give one of them")

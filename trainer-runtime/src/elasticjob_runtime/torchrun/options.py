@@ -33,12 +33,12 @@ def read_conf(config: Mapping[str, Any]) -> RendezvousConf:
     return dataclasses.replace(rendezvous_flags.rendezvous_conf(rest), connection=connection)
 
 
-def open_store(endpoint: str, conf: RendezvousConf) -> EtcdClient:
+def open_store(endpoint: str, conf: RendezvousConf, environment: Mapping[str, str] = os.environ) -> EtcdClient:
     """Returns a client for etcd; sends nothing yet."""
     if not endpoint:
         raise UsageError("--rdzv-backend=etcd-v3 needs --rdzv-endpoint=HOST:PORT of an etcd")
     try:
-        return connect(endpoint, conf.connection)
+        return connect(endpoint, rendezvous_flags.connection(conf, endpoint, environment))
     except (ValueError, OSError) as error:
         raise UsageError(str(error)) from error
 
