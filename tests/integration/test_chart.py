@@ -69,6 +69,9 @@ def test_values_reach_the_operator() -> None:
             '"operator","app.kubernetes.io/instance":"ej","app.kubernetes.io/name":"elasticjob"}}}]}'
         ),
         "ELASTICJOB_WATCH_NAMESPACES": "a,b",
+        "ELASTICJOB_ETCD_TLS": "true",
+        "ELASTICJOB_CA_NAMESPACE": "system",
+        "ELASTICJOB_CA_NAME": "ej-elasticjob-ca",
         "ELASTICJOB_ETCD_POD": '{"imagePullSecrets":[],"nodeSelector":{},"priorityClassName":"","tolerations":[]}',
         "ELASTICJOB_NODE_LOST_SECONDS": "5",
         "ELASTICJOB_STUCK_SECONDS": "300",
@@ -120,8 +123,11 @@ def test_with_named_namespaces_only_nodes_are_read_cluster_wide() -> None:
         "system",
         "kube-node-lease",
     }
-    (election,) = [each for each in of_kind(objects, "Role") if each["metadata"]["namespace"] == "system"]
-    assert {resource for rule in election["rules"] for resource in rule["resources"]} == {"leases"}
+    own = [each for each in of_kind(objects, "Role") if each["metadata"]["namespace"] == "system"]
+    assert {resource for each in own for rule in each["rules"] for resource in rule["resources"]} == {
+        "leases",
+        "secrets",
+    }
     (role,) = of_kind(objects, "ClusterRole")
     assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}]
     assert (

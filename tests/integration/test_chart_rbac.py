@@ -36,6 +36,7 @@ NEEDED = [
         )
         for verb in ("get", "list", "watch", "create", "patch", "delete")
     ),
+    *((verb, "secrets") for verb in ("create", "delete")),
     ("create", "events"),
 ]
 
@@ -44,6 +45,9 @@ NODES = [("get", "nodes"), ("list", "nodes"), ("watch", "nodes")]
 DENIED = [
     ("get", "secrets"),
     ("list", "secrets"),
+    ("watch", "secrets"),
+    ("patch", "secrets"),
+    ("deletecollection", "secrets"),
     ("get", "configmaps"),
     ("create", "elasticjobs.elasticjob.dev"),
     ("patch", "elasticjobs.elasticjob.dev"),
@@ -84,6 +88,15 @@ def test_the_operator_may_hold_its_own_lease_and_no_other(release: Release) -> N
     assert release.may("create", lease, release.namespace)
     for verb in ("list", "delete", "patch"):
         assert not release.may(verb, lease, release.namespace, name="ej-elasticjob")
+
+
+def test_operator_may_read_its_certificate_authority_and_no_other_secret(release: Release) -> None:
+    assert release.may("get", "secrets", release.namespace, name="ej-elasticjob-ca")
+    assert release.may("create", "secrets", release.namespace)
+    assert not release.may("get", "secrets", release.namespace, name="another")
+    assert not release.may("get", "secrets", "anywhere", name="ej-elasticjob-ca")
+    for verb in ("list", "watch", "patch"):
+        assert not release.may(verb, "secrets", release.namespace, name="ej-elasticjob-ca")
 
 
 @pytest.mark.parametrize(("verb", "what"), NEEDED)

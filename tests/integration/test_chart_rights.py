@@ -93,6 +93,8 @@ def running_operator(release: Release, folder: Path, namespaces: str) -> Iterato
         "ELASTICJOB_WATCH_NAMESPACES": namespaces,
         "ELASTICJOB_PROBE_PORT": "0",
         "ELASTICJOB_RESYNC_SECONDS": "1",
+        "ELASTICJOB_CA_NAMESPACE": release.namespace,
+        "ELASTICJOB_CA_NAME": "ej-elasticjob-ca",
         "ELASTICJOB_LEASE_NAMESPACE": release.namespace,
         "ELASTICJOB_LEASE_NAME": "ej-elasticjob",
         "ELASTICJOB_NETWORK_POLICIES": json.dumps({"operator": [{"podSelector": {}}], "metricsPort": 9100}),

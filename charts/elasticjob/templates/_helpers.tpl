@@ -24,6 +24,11 @@
 {{- printf "%s-metrics" (include "elasticjob.fullname" . | trunc 55 | trimSuffix "-") -}}
 {{- end -}}
 
+{{/* The Secret with the CA that jobs' etcds trust. The operator creates it; uninstalling keeps it, for the jobs that still run. */}}
+{{- define "elasticjob.caName" -}}
+{{- printf "%s-ca" (include "elasticjob.fullname" . | trunc 60 | trimSuffix "-") -}}
+{{- end -}}
+
 {{- define "elasticjob.selectorLabels" -}}
 app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -50,7 +55,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- printf "%s-%s" .Release.Namespace (include "elasticjob.fullname" .) | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* What the operator does with the objects of a namespace, and nothing else: it needs no secrets, and never writes a job's spec. */}}
+{{/* What the operator does with the objects of a namespace, and nothing else: it reads no secrets, and never writes a job's spec. */}}
 {{- define "elasticjob.namespacedRules" -}}
 - apiGroups: [elasticjob.dev]
   resources: [elasticjobs]
@@ -80,6 +85,10 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]
+# The certificates of a job's own etcd. Never get, list or watch.
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create, delete]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
