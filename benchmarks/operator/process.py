@@ -42,7 +42,12 @@ class Operator:
         """`profile`: the file to write a CPU profile to."""
         self._profile = profile
         (self._port,) = free_ports(1)
-        settings = {"KUBECONFIG": str(kubeconfig), "ELASTICJOB_PROBE_PORT": str(self._port), **environment}
+        settings = {
+            "KUBECONFIG": str(kubeconfig),
+            "ELASTICJOB_CA_NAMESPACE": "default",
+            "ELASTICJOB_PROBE_PORT": str(self._port),
+            **environment,
+        }
         module = ["elasticjob_operator"] if profile is None else ["benchmarks.operator.profiled", profile]
         self._child = Child([sys.executable, "-m", *module], log, {**os.environ, **settings})
 

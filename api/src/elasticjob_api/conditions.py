@@ -51,13 +51,15 @@ class Reason(str, enum.Enum):
     ENDPOINT_NOT_ALLOWED = "EndpointNotAllowed"
     """spec.rendezvous.endpoint is not among the endpoints that the operator allows. Also of RendezvousReady."""
     OBJECT_REJECTED = "ObjectRejected"
-    """The API server rejected a Service, the etcd or the autoscaler of the job."""
+    """The API server rejected a Service, the etcd, its certificates or the autoscaler of the job."""
 
     # RendezvousReady
     ETCD_READY = "EtcdReady"
     ETCD_STARTING = "EtcdStarting"
     ETCD_UNREACHABLE = "EtcdUnreachable"
     ETCD_DENIED = "EtcdDenied"
+    ETCD_UNTRUSTED = "EtcdUntrusted"
+    """The operator or etcd does not accept the other's certificate."""
     VALUE_NOT_UNDERSTOOD = "ValueNotUnderstood"
     """etcd is reachable, but a value of the run is invalid."""
     STORE_READY = "StoreReady"
@@ -138,11 +140,15 @@ MESSAGES: dict[Reason, str] = {
     Reason.POD_REJECTED: "Cannot create worker pods, retrying: {error}",
     Reason.ENDPOINT_NOT_ALLOWED: "spec.rendezvous.endpoint {endpoint} is not allowed. Use an allowed endpoint, leave "
     "the field empty, or ask your cluster administrator to add it to the operator's rendezvous.allowedEndpoints.",
-    Reason.OBJECT_REJECTED: "Cannot create the job's Services, NetworkPolicies, etcd or autoscaler, retrying: {error}",
+    Reason.OBJECT_REJECTED: "Cannot create the job's Services, NetworkPolicies, etcd, certificates or autoscaler, "
+    "retrying: {error}",
     Reason.ETCD_READY: "etcd is reachable at {endpoint}.",
     Reason.ETCD_STARTING: "Waiting for the job's etcd at {endpoint} to start.",
     Reason.ETCD_UNREACHABLE: "etcd is unreachable at {endpoint}: {error}",
     Reason.ETCD_DENIED: "etcd at {endpoint} rejects the operator's requests: {error}",
+    Reason.ETCD_UNTRUSTED: "The operator and etcd at {endpoint} do not accept each other's certificates: {error}. "
+    "Check the clocks of the nodes, and that the Secret with the operator's certificate authority was not replaced. To "
+    "get new certificates, suspend the job and resume it.",
     Reason.VALUE_NOT_UNDERSTOOD: "etcd at {endpoint} holds an invalid value for this run, which is ignored: {error}",
     Reason.STORE_READY: "Worker pod 0 is running and hosts the c10d store at {endpoint}.",
     Reason.STORE_STARTING: "Waiting for worker pod 0, which hosts the c10d store at {endpoint}.",
@@ -272,7 +278,7 @@ BLOCKING_REASONS = frozenset(
     }
 )
 """Reasons that may need someone's action before the job can run."""
-_ETCD_PROBLEMS = frozenset({Reason.ETCD_UNREACHABLE, Reason.ETCD_DENIED})
+_ETCD_PROBLEMS = frozenset({Reason.ETCD_UNREACHABLE, Reason.ETCD_DENIED, Reason.ETCD_UNTRUSTED})
 
 
 def summary_of(conditions: Iterable[Condition]) -> str:

@@ -7,11 +7,13 @@ import contextlib
 import logging
 import signal
 import socket
+import ssl
 import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import kopf
+from elasticjob_runtime.etcd import Unavailable
 
 from elasticjob_operator import metrics
 from elasticjob_operator.controller import JobCache, JobEvents, Reconciler, Resync, WorkQueue
@@ -20,6 +22,7 @@ from elasticjob_operator.etcd import RunWatches
 from elasticjob_operator.health import Health
 from elasticjob_operator.kube import (
     ApiError,
+    CertificatesUnavailable,
     Cluster,
     Credentials,
     EventRecorder,
@@ -27,6 +30,7 @@ from elasticjob_operator.kube import (
     LeaderElectionConfig,
     LeaderElector,
     NotFoundError,
+    OperatorCertificates,
     list_job_versions,
 )
 from elasticjob_operator.names import NamespacedName
@@ -56,7 +60,9 @@ class App:
             lambda key: min(LONGEST_REST, self._cluster.pod_count(key) * REST_PER_POD)
         )
         self._jobs = JobCache()
-        self._run_watches = RunWatches(self._queue.add, may_write=self._may_write, supervisor=self._supervisor)
+        self._run_watches = RunWatches(
+            self._queue.add, may_write=self._may_write, supervisor=self._supervisor, tls=self._tls_of_etcds
+        )
         self._job_events: JobEvents | None = None
         self._leader_elector: LeaderElector | None = None
         self._leading = False
@@ -67,7 +73,10 @@ class App:
         self._handle_signals()
         credentials = await Credentials.open()
         api, lease_api = KubeClient(credentials.client(), self._may_write), KubeClient(credentials.client())
-        self._cluster = Cluster(api, self._settings, self._queue.add)
+        self._certificates = OperatorCertificates(
+            api, self._settings.ca_namespace, self._settings.ca_name, create=self._settings.etcd_tls
+        )
+        self._cluster = Cluster(api, self._settings, self._queue.add, self._certificates.for_etcd)
         self._leader_elector = _leader_elector(self._settings, lease_api)
         health = Health(self._settings.probe_port, self._faults, self._readiness)
         await health.start()
@@ -97,6 +106,13 @@ class App:
     def _may_write(self) -> bool:
         return self._leader_elector is None or self._leader_elector.is_leader()
 
+    def _tls_of_etcds(self) -> ssl.SSLContext:
+        """Raises Unavailable."""
+        try:
+            return self._certificates.context()
+        except CertificatesUnavailable as error:
+            raise Unavailable(str(error)) from error
+
     async def _lead(self) -> None:
         """Returns once this operator is the leader, or must stop."""
         if self._leader_elector is not None:
@@ -117,6 +133,9 @@ class App:
         if self._stop.is_set():
             return
         await _wait_for_crd(self._settings, api)
+        if not await self._certificates.open():
+            # Jobs that use another etcd do not need it.
+            self._supervisor.start(self._certificates.keep_trying(), "reading of the certificate authority of etcds")
         recorder = EventRecorder(api)
         self._watching = True
         for informer in self._cluster.informers:

@@ -31,9 +31,14 @@ RUNTIME_VOLUME = "elasticjob-runtime"
 """The volume with the injected runtime, and the init container that fills it."""
 RUNTIME_PATH = "/opt/elasticjob"
 """Where the training container has it."""
+CERTIFICATES_VOLUME = "elasticjob-etcd-certificates"
+"""Of worker pods and of the job's own etcd."""
+CERTIFICATES_PATH = "/etc/elasticjob/etcd"
+"""Where containers find the certificates for the job's own etcd."""
 
 ETCD_CONTAINER = "etcd"
 ETCD_CLIENT_PORT_NAME = "client"
+ETCD_HEALTH_PORT_NAME = "health"
 
 FIRST_RUN = 1
 """Number of a job's first run. Resuming a job starts a new run."""
@@ -59,9 +64,20 @@ def etcd_name(job: str) -> str:
     return f"{job}-etcd"
 
 
-def managed_endpoint(job: str, namespace: str, port: int) -> str:
-    """host:port of the job's own etcd."""
-    return f"{etcd_name(job)}.{namespace}.svc:{port}"
+def etcd_host(job: str, namespace: str) -> str:
+    """Host name of the job's own etcd."""
+    return f"{etcd_name(job)}.{namespace}.svc"
+
+
+def managed_endpoint(job: str, namespace: str, port: int, *, tls: bool = False) -> str:
+    """Endpoint of the job's own etcd: host:port, and with TLS a URL."""
+    return f"{'https://' if tls else ''}{etcd_host(job, namespace)}:{port}"
+
+
+def certificates_name(job: str, uid: str, run: int) -> str:
+    """Name of the Secret with the certificates of the job's own etcd. It contains part of the UID, so that a job that
+    is deleted and created again never uses certificates of its predecessor."""
+    return f"{etcd_name(job)}-{uid[:8]}-{run}"
 
 
 def run_id(uid: str, run: int) -> str:

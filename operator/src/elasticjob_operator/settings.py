@@ -55,6 +55,16 @@ class Settings:
 
     runtime_pull_policy: str = "IfNotPresent"
     """ELASTICJOB_RUNTIME_PULL_POLICY: Always, IfNotPresent or Never, for that image."""
+    etcd_tls: bool = True
+    """ELASTICJOB_ETCD_TLS: true or false: whether a job's own etcd uses TLS and accepts only clients with a certificate
+    of the job or of the operator. Applies to new runs; a run keeps what it started with."""
+
+    ca_namespace: str = ""
+    """ELASTICJOB_CA_NAMESPACE: namespace of the Secret with the operator's certificate authority, from which the
+    certificates for jobs' etcds are made. Must not be readable by the owners of jobs. Required with TLS."""
+
+    ca_name: str = "elasticjob-ca"
+    """ELASTICJOB_CA_NAME: name of that Secret. Operators that work for the same jobs share it."""
 
     endpoint: str = ""
     """ELASTICJOB_RENDEZVOUS_ENDPOINT: host:port of an etcd for all jobs that set no endpoint. Empty: each job gets
@@ -118,11 +128,14 @@ class Settings:
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
         """Raises SettingsError."""
         get, default = _Reader(environment), cls()
-        return cls(
+        settings = cls(
             etcd_image=get.text("ELASTICJOB_ETCD_IMAGE", default.etcd_image),
             etcd_pod=get.object("ELASTICJOB_ETCD_POD", _POD_FIELDS),
             runtime_image=get.text("ELASTICJOB_RUNTIME_IMAGE", ""),
             runtime_pull_policy=get.text("ELASTICJOB_RUNTIME_PULL_POLICY", default.runtime_pull_policy),
+            etcd_tls=get.boolean("ELASTICJOB_ETCD_TLS", default.etcd_tls),
+            ca_namespace=get.text("ELASTICJOB_CA_NAMESPACE", ""),
+            ca_name=get.text("ELASTICJOB_CA_NAME", default.ca_name),
             endpoint=get.text("ELASTICJOB_RENDEZVOUS_ENDPOINT", ""),
             allowed_endpoints=get.patterns("ELASTICJOB_ALLOWED_ENDPOINTS"),
             namespaces=tuple(get.text("ELASTICJOB_WATCH_NAMESPACES", "").replace(",", " ").split()),
@@ -139,6 +152,12 @@ class Settings:
             workers=max(1, int(get.number("ELASTICJOB_WORKERS", default.workers))),
             resync_seconds=get.number("ELASTICJOB_RESYNC_SECONDS", default.resync_seconds),
         )
+        if settings.etcd_tls and not settings.ca_namespace:
+            raise SettingsError(
+                "ELASTICJOB_CA_NAMESPACE is empty: name the namespace for the Secret with the operator's certificate "
+                "authority, such as the operator's own, or turn TLS off with ELASTICJOB_ETCD_TLS=false"
+            )
+        return settings
 
 
 def _network_policies(given: Mapping[str, Any]) -> NetworkPolicySettings | None:
@@ -171,6 +190,12 @@ class _Reader:
         if value < 0:
             raise SettingsError(f"{name} must be a number of at least 0, not {text!r}")
         return value
+
+    def boolean(self, name: str, default: bool) -> bool:
+        text = self.text(name, str(default)).lower()
+        if text not in ("true", "false"):
+            raise SettingsError(f"{name} must be true or false, not {text!r}")
+        return text == "true"
 
     def object(self, name: str, fields: Mapping[str, type]) -> dict[str, Any]:
         """`fields`: known fields and their types. Empty values are omitted."""

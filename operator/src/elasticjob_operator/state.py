@@ -180,8 +180,8 @@ class NodeCounts:
     """Nodes that can mount an image as a volume."""
 
 
-POD = "Pod"
-"""Kind of pods, in addition to those of `Kind`."""
+POD, SECRET = "Pod", "Secret"
+"""Kinds in addition to those of `Kind`. The operator creates and deletes Secrets by name, and reads none."""
 
 
 class Kind(str, enum.Enum):
@@ -223,6 +223,8 @@ class Connectivity(str, enum.Enum):
     """Unreachable; retried automatically."""
     DENIED = "denied"
     """Responds, but rejects the operator's requests or is not an etcd."""
+    UNTRUSTED = "untrusted"
+    """Its certificate or the operator's is not accepted by the other side."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,7 +275,7 @@ class Rejection:
     """The API server rejected a create for a reason that may pass: quota, an admission policy, a name in use."""
 
     kinds: frozenset[str]
-    """Kinds whose creation failed: Pod, Service, StatefulSet, HorizontalPodAutoscaler, NetworkPolicy."""
+    """Kinds whose creation failed: Pod, Secret, Service, StatefulSet, HorizontalPodAutoscaler, NetworkPolicy."""
     message: str
     retry_at: datetime.datetime
 

@@ -31,7 +31,7 @@ def test_a_job_without_an_endpoint_gets_pods_services_and_an_etcd(
     assert all(each["metadata"]["ownerReferences"][0]["uid"] == uid for each in owned)
     pod = ns.workers()["digits-worker-0"]
     environment = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
-    assert environment["PET_RDZV_ENDPOINT"] == f"digits-etcd.{ns.name}.svc:2379"
+    assert environment["PET_RDZV_ENDPOINT"] == f"https://digits-etcd.{ns.name}.svc:2379"
     assert environment["PET_RDZV_ID"] == f"{uid}-1"
     assert ns.all("services")["digits-etcd"]["spec"]["clusterIP"] not in ("", "None")
     assert ns.all("services")["digits"]["spec"]["clusterIP"] == "None"

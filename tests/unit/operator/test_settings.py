@@ -4,18 +4,19 @@ import pytest
 from elasticjob_operator.settings import LogFormat, NetworkPolicySettings, Settings, SettingsError
 
 
-def test_an_empty_environment_gives_the_defaults() -> None:
-    assert Settings.from_environment({}) == Settings()
-    assert (
-        Settings.from_environment({"ELASTICJOB_WATCH_NAMESPACES": "", "ELASTICJOB_NODE_LOST_SECONDS": " "})
-        == Settings()
-    )
+def test_an_empty_environment_gives_the_defaults_but_for_the_ca() -> None:
+    assert Settings.from_environment({"ELASTICJOB_CA_NAMESPACE": "operators"}) == Settings(ca_namespace="operators")
+    empty = {"ELASTICJOB_WATCH_NAMESPACES": "", "ELASTICJOB_NODE_LOST_SECONDS": " ", "ELASTICJOB_ETCD_TLS": "False"}
+    assert Settings.from_environment(empty) == Settings(etcd_tls=False)
 
 
 def test_every_variable_is_read() -> None:
     found = Settings.from_environment(
         {
             "ELASTICJOB_ETCD_IMAGE": "etcd:1",
+            "ELASTICJOB_ETCD_TLS": "true",
+            "ELASTICJOB_CA_NAMESPACE": "operators",
+            "ELASTICJOB_CA_NAME": "our-ca",
             "ELASTICJOB_RENDEZVOUS_ENDPOINT": "etcd:2379",
             "ELASTICJOB_WATCH_NAMESPACES": "a, b",
             "ELASTICJOB_NETWORK_POLICIES": '{"operator": [{"podSelector": {}}], "metricsPort": 9100}',
@@ -29,6 +30,8 @@ def test_every_variable_is_read() -> None:
     )
     assert found == Settings(
         etcd_image="etcd:1",
+        ca_namespace="operators",
+        ca_name="our-ca",
         endpoint="etcd:2379",
         namespaces=("a", "b"),
         network_policies=NetworkPolicySettings(operator=({"podSelector": {}},), metrics_port=9100),
@@ -50,8 +53,14 @@ def test_every_variable_is_read() -> None:
         ("ELASTICJOB_NETWORK_POLICIES", "true"),
         ("ELASTICJOB_NETWORK_POLICIES", '{"metricsPort": 9100}'),
         ("ELASTICJOB_NETWORK_POLICIES", '{"operator": [{}], "metricsPort": "9100"}'),
+        ("ELASTICJOB_ETCD_TLS", "yes"),
     ],
 )
 def test_an_invalid_value_is_reported_with_its_variable(name: str, value: str) -> None:
     with pytest.raises(SettingsError, match=name):
         Settings.from_environment({name: value})
+
+
+def test_tls_needs_a_namespace_for_the_certificate_authority() -> None:
+    with pytest.raises(SettingsError, match="ELASTICJOB_CA_NAMESPACE is empty: name the namespace"):
+        Settings.from_environment({})

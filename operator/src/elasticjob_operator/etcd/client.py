@@ -34,6 +34,7 @@ from elasticjob_operator.etcd import responses
 from elasticjob_operator.etcd.connection import ConnectionClosed, HttpConnection, NotHttp
 from elasticjob_operator.etcd.limits import LimitExceeded, MemoryPool, TimeBudget
 from elasticjob_operator.etcd.name_resolution import Resolver
+from elasticjob_operator.etcd.responses import Untrusted
 from elasticjob_operator.etcd.watch_stream import OPEN_SECONDS, WatchStream
 
 CALL_SECONDS = 3.0
@@ -76,14 +77,21 @@ class SharedResources:
 class AsyncEtcdClient:
     """Implements AsyncStore over the JSON gateway. With several endpoints, a failure moves on to the next."""
 
-    def __init__(self, endpoint: str, shared: SharedResources, budget: TimeBudget | None = None) -> None:
-        """`budget` outlives this client, so that a server gains nothing by closing the connection. Raises ValueError
-        where `endpoint` is not an address."""
+    def __init__(
+        self,
+        endpoint: str,
+        shared: SharedResources,
+        budget: TimeBudget | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`budget` outlives this client, so that a server gains nothing by closing the connection. `tls`: for https
+        endpoints; by default with the system's CAs and no certificate of ours. Raises ValueError where `endpoint` is
+        not an address."""
         endpoints = parse_endpoints(endpoint)
         self._rotation = Rotation(endpoints)
         self._shared = shared
         self._budget = budget or TimeBudget()
-        self._tls = TlsConfig().context() if any(each.tls for each in endpoints) else None
+        self._tls = (tls or TlsConfig().context()) if any(each.tls for each in endpoints) else None
         self._checked: set[Endpoint] = set()
         self._call_slots = asyncio.Semaphore(MAX_CALLS)
         self._idle: dict[HttpConnection, tuple[Endpoint, asyncio.TimerHandle]] = {}
@@ -237,10 +245,17 @@ def _described(endpoint: Endpoint, error: BaseException) -> StoreError:
             return Unavailable(f"{endpoint}: {error or type(error).__name__}")
 
 
+def _is_refusal(reason: str) -> bool:
+    """Whether a TLS alert of the server is about our certificate."""
+    return "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
+
+
 def _described_os_error(endpoint: Endpoint, error: OSError) -> StoreError:
     match error:
         case ssl.SSLCertVerificationError():
-            return NotEtcd(f"{endpoint}: its certificate is not trusted: {error.verify_message}")
+            return Untrusted(f"{endpoint}: its certificate is not trusted: {error.verify_message}")
+        case ssl.SSLError() if _is_refusal(error.reason or ""):
+            return Untrusted(f"{endpoint}: it does not accept the operator's certificate: {error.reason}")
         case ssl.SSLError():
             return Unavailable(f"{endpoint}: TLS failed: {error.reason or 'no reason given'}")
         case _ if error.errno and error.errno > 0:

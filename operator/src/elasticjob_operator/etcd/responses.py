@@ -15,6 +15,11 @@ from elasticjob_operator.etcd.limits import LimitExceeded, check_json_parts
 
 Json = dict[str, Any]
 
+
+class Untrusted(Denied):
+    """The certificate of the etcd or of the operator is not accepted by the other side."""
+
+
 _PHRASES = (
     "no leader",
     "leader changed",

@@ -11,7 +11,7 @@ from elasticjob_runtime.contract import DEFAULT_PREFIX, Keys, SpecValue
 from elasticjob_runtime.etcd import Delete, Denied, Event, KeyRange, KeyValue, NotEtcd, Operation, Put, StoreError
 
 from elasticjob_operator.etcd.recovery_metrics import RecoveryMetrics
-from elasticjob_operator.etcd.responses import for_log
+from elasticjob_operator.etcd.responses import Untrusted, for_log
 from elasticjob_operator.etcd.run_keys import RunKeys
 from elasticjob_operator.planning import Target
 from elasticjob_operator.state import Connectivity, RendezvousView
@@ -94,7 +94,7 @@ class RunWatch:
     def on_trouble(self, error: StoreError) -> None:
         """An error of the etcd as a whole, or of a read or write of this run."""
         self._buffered = None
-        connectivity = Connectivity.DENIED if isinstance(error, Denied | NotEtcd) else Connectivity.UNREACHABLE
+        connectivity = _connectivity(error)
         if self.view.connectivity is not connectivity:
             log.warning("rendezvous %s at %s: %s", self.target.run_id, self.target.endpoint, for_log(error))
         self._set_view(self._run_keys.view(connectivity, str(error)))
@@ -137,3 +137,13 @@ class RunWatch:
             self._metrics.update(before, after, time.time())
         except Exception:
             log.exception("Cannot record metrics of rendezvous %s", self.target.run_id)
+
+
+def _connectivity(error: StoreError) -> Connectivity:
+    match error:
+        case Untrusted():
+            return Connectivity.UNTRUSTED
+        case Denied() | NotEtcd():
+            return Connectivity.DENIED
+        case _:
+            return Connectivity.UNREACHABLE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import ssl
 from collections.abc import Callable
 
 from elasticjob_runtime.etcd import Unavailable
@@ -17,10 +18,14 @@ from elasticjob_operator.planning import ClearRun, EvictMember, PublishSpec, Tar
 from elasticjob_operator.state import RendezvousView
 from elasticjob_operator.tasks import Supervisor
 
+_Etcd = tuple[str, bool]
+"""Endpoint, and whether the operator connects with its certificate."""
+
 
 class RunWatches:
     """`changed(key)` is called when a job's view differs. `open_store` raises ValueError where the endpoint is not an
-    address. `may_write` is checked before every write. `supervisor` runs the shared watches."""
+    address. `may_write` is checked before every write. `supervisor` runs the shared watches. `tls` is used for targets
+    with TLS and no others; it raises StoreError while there is none."""
 
     def __init__(
         self,
@@ -28,12 +33,14 @@ class RunWatches:
         open_store: Callable[[str, TimeBudget], AsyncStore] | None = None,
         may_write: Callable[[], bool] = lambda: True,
         supervisor: Supervisor | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._changed = changed
         self._may_write = may_write
-        self._open_store = open_store or self._open_etcd
+        self._open_store = open_store
+        self._tls = tls
         self._runs: dict[NamespacedName, RunWatch] = {}
-        self._shared_watches: dict[str, SharedWatch] = {}
+        self._shared_watches: dict[_Etcd, SharedWatch] = {}
         self._supervisor = supervisor or Supervisor()
         self._shared = SharedResources()
 
@@ -42,18 +49,15 @@ class RunWatches:
         run = self._runs.get(key)
         if run is None:
             return RendezvousView()
-        return dataclasses.replace(run.view, answered_at=self._shared_watches[run.target.endpoint].answered_at)
+        return dataclasses.replace(run.view, answered_at=self._watch_of(run.target).answered_at)
 
     async def follow(self, key: NamespacedName, target: Target | None) -> None:
         """Watches `target` for the job; None: nothing."""
         run = self._runs.get(key)
         if run is not None:
-            if target is not None and (target.endpoint, target.run_id) == (
-                run.target.endpoint,
-                run.target.run_id,
-            ):
+            if target is not None and (_etcd_of(target), target.run_id) == (_etcd_of(run.target), run.target.run_id):
                 if target.ready_store_pod and target.ready_store_pod != run.ready_store_pod:
-                    self._shared_watches[target.endpoint].reconnect(replaced=bool(run.ready_store_pod))
+                    self._watch_of(target).reconnect(replaced=bool(run.ready_store_pod))
                     run.ready_store_pod = target.ready_store_pod
                 run.target = target
                 return
@@ -61,9 +65,11 @@ class RunWatches:
             await self._release(run)
         if target is not None:
             run = self._runs[key] = RunWatch(target, lambda: self._changed(key))
-            if target.endpoint not in self._shared_watches:
-                self._shared_watches[target.endpoint] = SharedWatch(target.endpoint, self._open_store, self._supervisor)
-            self._shared_watches[target.endpoint].add(run)
+            if _etcd_of(target) not in self._shared_watches:
+                self._shared_watches[_etcd_of(target)] = SharedWatch(
+                    target.endpoint, self._open_store or self._opener(tls=target.tls), self._supervisor
+                )
+            self._watch_of(target).add(run)
 
     async def execute(self, key: NamespacedName, action: PublishSpec | EvictMember | ClearRun) -> None:
         """Raises StoreError. Does nothing where the job has no target."""
@@ -72,7 +78,7 @@ class RunWatches:
             return
         if not self._may_write():
             raise Unavailable("not written: this operator is no longer the leader")
-        watch = self._shared_watches[run.target.endpoint]
+        watch = self._watch_of(run.target)
         match action:
             case PublishSpec():
                 await watch.write(run, run.publish(action.spec))
@@ -87,11 +93,23 @@ class RunWatches:
         await asyncio.gather(*(watch.close() for watch in watches))
 
     async def _release(self, run: RunWatch) -> None:
-        watch = self._shared_watches[run.target.endpoint]
+        watch = self._watch_of(run.target)
         watch.remove(run)
         if not len(watch):
-            del self._shared_watches[watch.endpoint]
+            del self._shared_watches[_etcd_of(run.target)]
             await watch.close()
 
-    def _open_etcd(self, endpoint: str, budget: TimeBudget) -> AsyncStore:
-        return AsyncEtcdClient(endpoint, self._shared, budget)
+    def _watch_of(self, target: Target) -> SharedWatch:
+        return self._shared_watches[_etcd_of(target)]
+
+    def _opener(self, *, tls: bool) -> Callable[[str, TimeBudget], AsyncStore]:
+        def open_etcd(endpoint: str, budget: TimeBudget) -> AsyncStore:
+            context = self._tls() if tls and self._tls is not None else None
+            return AsyncEtcdClient(endpoint, self._shared, budget, context)
+
+        return open_etcd
+
+
+def _etcd_of(target: Target) -> _Etcd:
+    """A job that names another job's etcd as its endpoint must not get the connection with our certificate."""
+    return target.endpoint, target.tls

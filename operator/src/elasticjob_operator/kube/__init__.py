@@ -11,6 +11,7 @@ Errors, all from `kube.client`:
     ConnectionError  no response (aiohttp's errors are chained)
 """
 
+from elasticjob_operator.kube.certificates import CertificatesUnavailable, OperatorCertificates
 from elasticjob_operator.kube.client import (
     ApiError,
     ConflictError,
@@ -30,6 +31,7 @@ from elasticjob_operator.kube.writer import ApplyResult
 __all__ = [
     "ApiError",
     "ApplyResult",
+    "CertificatesUnavailable",
     "Cluster",
     "ConflictError",
     "Credentials",
@@ -40,6 +42,7 @@ __all__ = [
     "LeaderElector",
     "NamespaceTerminatingError",
     "NotFoundError",
+    "OperatorCertificates",
     "RejectedError",
     "list_job_versions",
     "read_job",

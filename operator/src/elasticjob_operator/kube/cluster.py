@@ -18,7 +18,7 @@ from elasticjob_operator.kube.convert import job_of, object_of, pod_of
 from elasticjob_operator.kube.informer import Informer
 from elasticjob_operator.kube.jobs import StatusWrite, write_status
 from elasticjob_operator.kube.nodes import Heartbeats, NodeCache
-from elasticjob_operator.kube.writer import ApplyResult, Writer
+from elasticjob_operator.kube.writer import ApplyResult, MakeCertificates, Writer
 from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.planning import Action, ReadHeartbeat
 from elasticjob_operator.settings import Settings
@@ -33,7 +33,13 @@ NODES_SECONDS = 0.05
 class Cluster:
     """`changed(key)` is called when an object of that job changes."""
 
-    def __init__(self, api: KubeClient, settings: Settings, changed: Callable[[NamespacedName], None]) -> None:
+    def __init__(
+        self,
+        api: KubeClient,
+        settings: Settings,
+        changed: Callable[[NamespacedName], None],
+        make_certificates: MakeCertificates,
+    ) -> None:
         self._client = api
         self._changed = changed
         self._namespaces = settings.namespaces or ("",)
@@ -49,7 +55,7 @@ class Cluster:
         for kind, resource in OWNED.items():
             self._watch(resource, self._objects[kind])
         self._node_informer = Informer(api, NODES, self._nodes, optional=True)
-        self._writer = Writer(api, self._on_written)
+        self._writer = Writer(api, self._on_written, make_certificates)
 
     def _watch(self, resource: ApiResource, store: ObjectCache[Any]) -> None:
         for namespace in self._namespaces:

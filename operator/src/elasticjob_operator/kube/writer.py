@@ -3,6 +3,9 @@
 Pods are created with the slow start of Kubernetes' Job controller: one, then two, then four at once, doubling with each
 success. The first rejection ends it: an exhausted quota costs one request per reconciliation, however many pods are
 needed, and a hanging webhook holds one slot.
+
+Secrets go first: a pod whose Secret does not exist yet starts late, and the name of a Secret is known only from the
+StatefulSet that mounts it.
 """
 
 from __future__ import annotations
@@ -12,14 +15,15 @@ import contextlib
 import dataclasses
 import datetime
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from elasticjob_api import ElasticJob
 
 from elasticjob_operator import names
-from elasticjob_operator.kube.api_resources import JOBS, OWNED, PODS, ApiResource
+from elasticjob_operator.kube.api_resources import JOBS, OWNED, PODS, SECRETS, ApiResource
 from elasticjob_operator.kube.cache import Json
+from elasticjob_operator.kube.certificates import CertificatesUnavailable
 from elasticjob_operator.kube.client import (
     MERGE_PATCH,
     ApiError,
@@ -33,8 +37,10 @@ from elasticjob_operator.kube.client import (
 from elasticjob_operator.kube.request_slots import FairSlots
 from elasticjob_operator.planning import (
     Action,
+    CreateCertificates,
     CreateObject,
     CreatePod,
+    DeleteCertificates,
     DeleteJob,
     DeleteObject,
     DeletePod,
@@ -86,12 +92,19 @@ class ApplyResult:
     """A create was rejected because the job's namespace is being terminated."""
 
 
-class Writer:
-    """`on_written(resource, body)` receives an object after our write."""
+MakeCertificates = Callable[[Sequence[str]], Awaitable[dict[str, str]]]
+"""DNS names of a server -> the data of a Secret. Raises CertificatesUnavailable."""
 
-    def __init__(self, api: KubeClient, on_written: Callable[[ApiResource, Json], None]) -> None:
+
+class Writer:
+    """`on_written(resource, body)` receives an object after our write, but no Secret."""
+
+    def __init__(
+        self, api: KubeClient, on_written: Callable[[ApiResource, Json], None], make_certificates: MakeCertificates
+    ) -> None:
         self._client = api
         self._on_written = on_written
+        self._make_certificates = make_certificates
         self._creates = FairSlots(CREATES, CREATES_PER_JOB)
         self._dry_runs = FairSlots(DRY_RUNS, DRY_RUNS_PER_NAMESPACE)
         self._removals = FairSlots(REMOVALS, REMOVALS_PER_JOB)
@@ -100,13 +113,18 @@ class Writer:
         """Executes the actions. `rejected`: the last create of this job was rejected. Returns a temporary failure in
         `failure`; raises bugs."""
         actions = list(actions)
-        pods = [action for action in actions if isinstance(action, CreatePod)]
-        others = [action for action in actions if not isinstance(action, CreatePod)]
+        first = [action for action in actions if isinstance(action, CreateCertificates | DeleteCertificates)]
+        secrets = [await self._execute(job, action, rejected=rejected) for action in first]
+        left = [action for action in actions if action not in first]
+        if any(each.stops for each in secrets):
+            left = [action for action in left if not isinstance(action, CreatePod | CreateObject | DeleteObject)]
+        pods = [action for action in left if isinstance(action, CreatePod)]
+        others = [action for action in left if not isinstance(action, CreatePod)]
         created, rest = await asyncio.gather(
             self._ramp_up(job, pods, rejected=rejected),
             asyncio.gather(*(self._execute(job, action, rejected=rejected) for action in others)),
         )
-        return _merged([*created, *rest])
+        return _merged([*secrets, *created, *rest])
 
     async def _ramp_up(self, job: ElasticJob, actions: list[CreatePod], *, rejected: bool) -> list[ApplyResult]:
         """Each successful create starts one more, so that their number doubles with each response; the first failure
@@ -143,7 +161,7 @@ class Writer:
 
     @contextlib.asynccontextmanager
     async def _slot(self, job: ElasticJob, action: Action, *, rejected: bool) -> AsyncIterator[None]:
-        creates = isinstance(action, CreatePod | CreateObject)
+        creates = isinstance(action, CreatePod | CreateObject | CreateCertificates)
         if isinstance(action, DryRunCreate) or (creates and rejected):
             slot = self._dry_runs.hold(job.namespace)
         else:
@@ -157,14 +175,14 @@ class Writer:
                 return await self._create(job, PODS, action)
             case CreateObject():
                 return await self._create(job, OWNED[action.kind], action)
+            case CreateCertificates():
+                return await self._create_certificates(job, action)
+            case DeleteCertificates():
+                return await self._delete_certificates(job, action)
             case PatchObject():
                 await self._patch(job, action)
-            case DeletePod():
-                return await self._delete(job, PODS, action, force=action.force)
-            case DeleteObject():
-                return await self._delete(job, OWNED[action.kind], action)
-            case DeleteJob():
-                return await self._delete(job, JOBS, action)
+            case DeletePod() | DeleteObject() | DeleteJob():
+                return await self._delete(job, action)
             case DryRunCreate():
                 return await self._dry_run(job, action)
             case _:
@@ -190,6 +208,33 @@ class Writer:
             )
         self._on_written(resource, created)
         return ApplyResult(created=frozenset({resource.kind}), done=(action,))
+
+    async def _create_certificates(self, job: ElasticJob, action: CreateCertificates) -> ApplyResult:
+        kinds = frozenset({SECRETS.kind})
+        try:
+            body = {**action.body, "stringData": await self._make_certificates(action.dns_names)}
+            query = {"fieldManager": names.FIELD_MANAGER}
+            await self._client.request("POST", SECRETS.path(job.namespace), query=query, body=body)
+        except ConflictError:
+            return ApplyResult(created=kinds)  # by an operator that was killed before it created the StatefulSet
+        except NamespaceTerminatingError:
+            raise
+        except (ApiError, CertificatesUnavailable) as error:
+            return ApplyResult(rejection=str(error), rejected_kinds=kinds)
+        except RequestTimeoutError as error:
+            return ApplyResult(rejection=f"{error}: an admission webhook may hang", rejected_kinds=kinds)
+        return ApplyResult(created=kinds, done=(action,))
+
+    async def _delete_certificates(self, job: ElasticJob, action: DeleteCertificates) -> ApplyResult:
+        try:
+            await self._client.request("DELETE", SECRETS.path(job.namespace, action.name))
+        except (NotFoundError, ConflictError):
+            return ApplyResult()
+        except RejectedError as error:
+            # It goes with the job.
+            log.warning("Cannot delete Secret %s: %s", action.name, error, extra={"reason": action.reason})
+            return ApplyResult()
+        return ApplyResult(done=(action,))
 
     async def _exists(self, job: ElasticJob, resource: ApiResource, action: CreatePod | CreateObject) -> ApplyResult:
         """The object exists: either we created it earlier, or it belongs to another owner and is left alone."""
@@ -227,11 +272,10 @@ class Writer:
     async def _delete(
         self,
         job: ElasticJob,
-        resource: ApiResource,
         action: DeletePod | DeleteObject | DeleteJob,
-        *,
-        force: bool = False,
     ) -> ApplyResult:
+        force = isinstance(action, DeletePod) and action.force
+        resource = _resource_of(action)
         options: dict[str, Any] = {"preconditions": {"uid": action.uid}, "propagationPolicy": "Background"}
         if force:
             options["gracePeriodSeconds"] = 0
@@ -267,6 +311,16 @@ class Writer:
             at=now,
         )
         return ApplyResult(admission=admission, unanswered=unanswered)
+
+
+def _resource_of(action: DeletePod | DeleteObject | DeleteJob) -> ApiResource:
+    match action:
+        case DeletePod():
+            return PODS
+        case DeleteObject():
+            return OWNED[action.kind]
+        case DeleteJob():
+            return JOBS
 
 
 def _merged(results: list[ApplyResult]) -> ApplyResult:

@@ -6,8 +6,10 @@ The policies decide; this package turns their decisions into actions and status.
 from elasticjob_operator.planning.actions import (
     Action,
     ClearRun,
+    CreateCertificates,
     CreateObject,
     CreatePod,
+    DeleteCertificates,
     DeleteJob,
     DeleteObject,
     DeletePod,
@@ -26,8 +28,10 @@ from elasticjob_operator.planning.plan import plan, plan_for_invalid_spec
 __all__ = [
     "Action",
     "ClearRun",
+    "CreateCertificates",
     "CreateObject",
     "CreatePod",
+    "DeleteCertificates",
     "DeleteJob",
     "DeleteObject",
     "DeletePod",

@@ -60,6 +60,24 @@ class DeleteObject(Action):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CreateCertificates(Action):
+    """Make the certificates of the job's own etcd and create the Secret `body` with them. Done before any other create,
+    and nothing else is created if it fails. A Secret of that name is not touched: it was created by an earlier try."""
+
+    body: Mapping[str, Any]
+    dns_names: tuple[str, ...]
+    """Names of the etcd's server."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DeleteCertificates(Action):
+    """Delete the Secret with the certificates of the job's own etcd, by name and before the etcd: once the etcd is
+    gone, nothing tells that name any more."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DeleteJob(Action):
     """Delete the job, and with it everything that it owns."""
 
@@ -111,6 +129,8 @@ class Target:
 
     endpoint: str
     run_id: str
+    tls: bool = False
+    """Connect with the operator's certificate: only to a job's own etcd, never to an endpoint that a user names."""
     ready_store_pod: str = ""
     """UIDs of the ready pods of the job's own etcd. A change triggers an immediate reconnect."""
 

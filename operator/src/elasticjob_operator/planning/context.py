@@ -21,9 +21,10 @@ from elasticjob_operator.policies.rendezvous import Rendezvous, rendezvous_of, u
 from elasticjob_operator.policies.restart_budget import Budget, is_counted
 from elasticjob_operator.policies.scale_up_delay import TargetSize, delay_scale_up
 from elasticjob_operator.policies.scaling import Scaling, scale
+from elasticjob_operator.resources.etcd import secret_of
 from elasticjob_operator.resources.pods import hash_of
 from elasticjob_operator.settings import Settings
-from elasticjob_operator.state import JobState, Pod, RendezvousView
+from elasticjob_operator.state import JobState, Kind, OwnedObject, Pod, RendezvousView
 
 Pods = tuple[tuple[Pod, PodStatus], ...]
 
@@ -44,6 +45,8 @@ class Context:
     etcd: Pods
     """Pods of the job's own etcd."""
     scaling: Scaling
+    secret: str = ""
+    """Name of the Secret with the certificates of the job's own etcd; empty: it uses no TLS."""
     unknown_outcome: Cause | None = None
     """Why no worker pod is created: the job may have ended while no operator was running."""
 
@@ -97,7 +100,12 @@ class Context:
         if not self.rendezvous.followed:
             return None
         ready = ",".join(pod.uid for pod, _ in self.etcd if pod.ready) if self.rendezvous.managed else ""
-        return Target(endpoint=self.rendezvous.endpoint, run_id=self.rendezvous.run_id, ready_store_pod=ready)
+        return Target(
+            endpoint=self.rendezvous.endpoint,
+            run_id=self.rendezvous.run_id,
+            tls=self.rendezvous.tls,
+            ready_store_pod=ready,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,9 +135,12 @@ def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime
     job = job.with_replicas(size.replicas)
     status_of, status_of_etcd = _pod_statuses(job, state, settings, now)
     pods = [pod for pod in state.pods if pod.component == names.COMPONENT_WORKER and _has_worker_name(job, pod)]
-    rendezvous = rendezvous_of(job, settings, max((pod.run for pod in pods), default=0))
+    own_etcd = existing_etcd(job, state)
+    secret = secret_of(own_etcd.body) if own_etcd is not None else ""
+    tls = bool(secret) if own_etcd is not None else None
+    rendezvous = rendezvous_of(job, settings, max((pod.run for pod in pods), default=0), tls)
     if outlived_its_template(job, [pod for pod in pods if pod.run == rendezvous.run], hash_of(job)):
-        rendezvous = rendezvous_of(job, settings, rendezvous.run + 1)
+        rendezvous = rendezvous_of(job, settings, rendezvous.run + 1, tls)
     all_workers = [(pod, status_of(pod)) for pod in sorted(pods, key=lambda pod: pod.index)]
     workers = tuple((pod, status) for pod, status in all_workers if pod.run == rendezvous.run)
     stale = tuple((pod, status) for pod, status in all_workers if pod.run != rendezvous.run)
@@ -150,8 +161,15 @@ def classify(job: ElasticJob, state: JobState, settings: Settings, now: datetime
         etcd=etcd,
         # Pods of two runs together would be more than wanted.
         scaling=dataclasses.replace(scaling, create=()) if stale else scaling,
+        secret=(secret or names.certificates_name(job.name, job.uid, rendezvous.run)) if rendezvous.tls else "",
         unknown_outcome=unknown_outcome(job, rendezvous, state.rendezvous, [pod for pod, _ in (*all_workers, *etcd)]),
     )
+
+
+def existing_etcd(job: ElasticJob, state: JobState) -> OwnedObject | None:
+    """The StatefulSet of the job's own etcd, unless it is being deleted."""
+    found = state.objects.get((Kind.STATEFUL_SET, names.etcd_name(job.name)))
+    return None if found is None or found.terminating else found
 
 
 def _pod_statuses(

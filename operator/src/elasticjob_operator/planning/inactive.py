@@ -5,14 +5,23 @@ from __future__ import annotations
 
 from elasticjob_api import ConditionType
 
-from elasticjob_operator.planning.actions import Action, ClearRun, DeleteJob, DeleteObject, Plan, earliest
-from elasticjob_operator.planning.context import Assessment, Context
+from elasticjob_operator.planning.actions import (
+    Action,
+    ClearRun,
+    DeleteCertificates,
+    DeleteJob,
+    DeleteObject,
+    Plan,
+    earliest,
+)
+from elasticjob_operator.planning.context import Assessment, Context, existing_etcd
 from elasticjob_operator.planning.events import events_of_status
 from elasticjob_operator.planning.pods import delete_pod, dry_run_create, is_leaving, read_heartbeats
 from elasticjob_operator.planning.status import finished_status, suspended_status
 from elasticjob_operator.policies import lifecycle
 from elasticjob_operator.policies.cleanup import clean_up
 from elasticjob_operator.policies.pod_state import PodState
+from elasticjob_operator.resources.etcd import secret_of
 from elasticjob_operator.state import Connectivity
 
 
@@ -83,7 +92,10 @@ def _keys_left(context: Context) -> bool:
 
 def _delete_objects(context: Context, reason: str) -> list[Action]:
     """Deletes what a job without pods no longer needs."""
-    objects: list[Action] = [
+    etcd = existing_etcd(context.job, context.state)
+    secret = secret_of(etcd.body) if etcd is not None else ""
+    objects: list[Action] = [DeleteCertificates(name=secret, reason=reason)] if secret else []
+    objects += [
         DeleteObject(kind=each.kind, name=each.name, uid=each.uid, reason=reason)
         for each in context.state.objects.values()
         if not each.terminating

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from elasticjob_operator import names
-from elasticjob_operator.planning.actions import Action, CreateObject, DeleteObject, PatchObject
+from elasticjob_operator.planning.actions import Action, CreateCertificates, CreateObject, DeleteObject, PatchObject
 from elasticjob_operator.planning.context import Context
 from elasticjob_operator.resources.autoscaler import autoscaler
+from elasticjob_operator.resources.certificates import certificates_secret, server_names
 from elasticjob_operator.resources.drift import correction, exact_correction
 from elasticjob_operator.resources.etcd import etcd_stateful_set
 from elasticjob_operator.resources.network_policies import etcd_network_policy, worker_network_policy
@@ -24,13 +25,17 @@ _OPTIONAL = {
 
 
 def missing_objects(context: Context) -> list[Action]:
-    state, desired = context.state, list(_desired(context))
+    job, state, desired = context.job, context.state, list(_desired(context))
     names_of_desired = {(kind, body["metadata"]["name"]) for kind, body in desired}
     actions: list[Action] = [
         DeleteObject(kind=each.kind, name=each.name, uid=each.uid, reason=_OPTIONAL[each.kind])
         for each in state.objects.values()
         if each.kind in _OPTIONAL and (each.kind, each.name) not in names_of_desired and not each.terminating
     ]
+    if context.secret and (Kind.STATEFUL_SET, names.etcd_name(job.name)) not in state.objects:
+        # Created before the StatefulSet: where that exists, so does its Secret.
+        body, dns_names = certificates_secret(job, context.secret), server_names(job)
+        actions.append(CreateCertificates(body=body, dns_names=dns_names, reason="the job's etcd needs it"))
     for kind, body in desired:
         name = body["metadata"]["name"]
         known = state.objects.get((kind, name))
@@ -79,7 +84,7 @@ def _desired(context: Context) -> Iterator[tuple[Kind, dict[str, Any]]]:
     yield Kind.SERVICE, workers_service(job)
     if context.rendezvous.managed:
         yield Kind.SERVICE, etcd_service(job)
-        yield Kind.STATEFUL_SET, etcd_stateful_set(job, _etcd_image(context), context.settings.etcd_pod)
+        yield Kind.STATEFUL_SET, etcd_stateful_set(job, _etcd_image(context), context.settings.etcd_pod, context.secret)
     if job.spec.scaling.metrics:
         yield Kind.AUTOSCALER, autoscaler(job)
 

@@ -10,6 +10,7 @@ from elasticjob_api import FailingNode
 
 from elasticjob_operator.planning.actions import (
     Action,
+    CreateCertificates,
     CreateObject,
     CreatePod,
     DeletePod,
@@ -26,7 +27,7 @@ from elasticjob_operator.policies.rendezvous import is_superseded, needs_publish
 from elasticjob_operator.policies.replacement import replacement
 from elasticjob_operator.resources.injection import InjectionWay, inject
 from elasticjob_operator.resources.pods import template_hash, worker_pod
-from elasticjob_operator.state import POD, Connectivity, Kind, Pod, Rejection
+from elasticjob_operator.state import POD, SECRET, Connectivity, Kind, Pod, Rejection
 
 Failing = Sequence[FailingNode]
 
@@ -46,7 +47,14 @@ def dry_run_create(context: Context, reason: str) -> Action:
 
 def _worker(context: Context, index: int, avoid: Sequence[str] = ()) -> dict[str, Any]:
     rendezvous, settings = context.rendezvous, context.settings
-    pod = worker_pod(context.job, index=index, run=rendezvous.run, endpoint=rendezvous.endpoint, avoid=avoid)
+    pod = worker_pod(
+        context.job,
+        index=index,
+        run=rendezvous.run,
+        endpoint=rendezvous.endpoint,
+        avoid=avoid,
+        secret=context.secret,
+    )
     return inject(pod, context.injection.way, settings.runtime_image, settings.runtime_pull_policy)
 
 
@@ -64,14 +72,27 @@ def creations(assessment: Assessment, failing: Failing) -> tuple[list[Action], R
     wanted = missing_objects(assessment)
     wants_pods = bool(assessment.acceptance.status and assessment.scaling.create) and assessment.unknown_outcome is None
     if lacks_network_policy(assessment):
-        # No pod is reachable before it is protected: its StatefulSet and worker pods follow in the next plan.
-        wanted = [each for each in wanted if not (isinstance(each, CreateObject) and each.kind is Kind.STATEFUL_SET)]
+        # No pod is reachable before it is protected: its etcd and worker pods follow in the next plan.
+        wanted = [each for each in wanted if _created_kind(each) not in (SECRET, Kind.STATEFUL_SET.value)]
         wants_pods = False
-    kinds = {each.kind.value for each in wanted if isinstance(each, CreateObject)} | ({POD} if wants_pods else set())
+    kinds = {kind for each in wanted if (kind := _created_kind(each))} | ({POD} if wants_pods else set())
     failure = state.rejection if state.rejection is not None and state.rejection.kinds & kinds else None
     delayed = failure.kinds if failure is not None and assessment.now < failure.retry_at else frozenset()
-    wanted = [each for each in wanted if not (isinstance(each, CreateObject) and each.kind.value in delayed)]
+    if SECRET in delayed:
+        return [each for each in wanted if not _created_kind(each)], failure  # everything else mounts or follows it
+    wanted = [each for each in wanted if _created_kind(each) not in delayed]
     return wanted + (_create_pods(assessment, failing) if wants_pods and POD not in delayed else []), failure
+
+
+def _created_kind(action: Action) -> str:
+    """Empty: it creates nothing."""
+    match action:
+        case CreateCertificates():
+            return SECRET
+        case CreateObject():
+            return action.kind.value
+        case _:
+            return ""
 
 
 def _create_pods(context: Context, failing: Failing) -> list[Action]:
@@ -121,7 +142,11 @@ def _may_leave(assessment: Assessment, pod: Pod, status: PodStatus) -> bool:
     if status.state is PodState.SUCCEEDED:
         return True
     view = assessment.view
-    if not assessment.job.has_plans or view.connectivity in (Connectivity.UNREACHABLE, Connectivity.DENIED):
+    if not assessment.job.has_plans or view.connectivity in (
+        Connectivity.UNREACHABLE,
+        Connectivity.DENIED,
+        Connectivity.UNTRUSTED,
+    ):
         return True
     return view.connectivity is Connectivity.REACHABLE and view.spec is not None and pod.name in view.spec.draining
 

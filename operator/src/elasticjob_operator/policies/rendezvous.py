@@ -21,6 +21,8 @@ SILENT_SECONDS = 3.0
 """How long an etcd that is not ready may be silent before the condition RendezvousReady says so, in seconds. While a
 job trains, its etcd sends something every second."""
 
+_REFUSED = {Connectivity.UNTRUSTED: Reason.ETCD_UNTRUSTED, Connectivity.DENIED: Reason.ETCD_DENIED}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Rendezvous:
@@ -29,9 +31,11 @@ class Rendezvous:
     run: int
     run_id: str
     endpoint: str
-    """host:port"""
+    """host:port; of the job's own etcd with TLS: a URL."""
     managed: bool
     """The etcd is the job's own: the operator creates and deletes it."""
+    tls: bool = False
+    """The job's own etcd uses TLS, with certificates made by the operator."""
     followed: bool = True
     """The operator connects to it."""
     allowed: bool = True
@@ -51,25 +55,34 @@ class Rendezvous:
         )
 
 
-def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0) -> Rendezvous:
+def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0, etcd_tls: bool | None = None) -> Rendezvous:
     """The endpoint in status is kept, so that another default endpoint in a new release of the operator never moves a
-    running job. A new run uses the endpoint that spec and settings name now.
+    running job, and its own etcd keeps or lacks TLS. A new run uses what spec and settings say now.
 
-    `newest_run`: of the pods that exist. An operator that was killed before it wrote status may have started a run that
-    status does not know.
+    `newest_run`: of the pods that exist; `etcd_tls`: whether the job's own etcd that exists uses TLS, None: there is
+    none. An operator that was killed before it wrote status may have started a run that status does not know.
     """
     if not job.has_plans:
         return _of_torchrun(job, newest_run)
-    own = names.managed_endpoint(job.name, job.namespace, DEFAULT_ETCD_PORT)
+    plain, secure = (
+        names.managed_endpoint(job.name, job.namespace, DEFAULT_ETCD_PORT, tls=tls) for tls in (False, True)
+    )
+    own = secure if (settings.etcd_tls if etcd_tls is None else etcd_tls) else plain
     before, run = job.status.rendezvous, max(_run(job), newest_run)
     known = before.endpoint if before is not None and not _starts_new_rendezvous(job) else ""
     endpoint = known or job.spec.rendezvous.endpoint or settings.endpoint or own
     # An endpoint from the settings belongs to the operator's administrators, even if it is no longer the default.
-    named = endpoint == job.spec.rendezvous.endpoint and endpoint not in (settings.endpoint, own)
+    named = endpoint == job.spec.rendezvous.endpoint and endpoint not in (settings.endpoint, plain, secure)
     allowed = not named or is_allowed(endpoint, settings.allowed_endpoints)
     run_id = names.run_id(job.uid, run)
     return Rendezvous(
-        run=run, run_id=run_id, endpoint=endpoint, managed=endpoint == own, followed=allowed, allowed=allowed
+        run=run,
+        run_id=run_id,
+        endpoint=endpoint,
+        managed=endpoint in (plain, secure),
+        tls=endpoint == secure,
+        followed=allowed,
+        allowed=allowed,
     )
 
 
@@ -220,8 +233,8 @@ def rendezvous_ready(
         return update(False, Reason.ETCD_UNREACHABLE, endpoint=endpoint, error=error)
     if view.connectivity is Connectivity.REACHABLE:
         return update(True, Reason.ETCD_READY, endpoint=endpoint)
-    if view.connectivity is Connectivity.DENIED:
-        return update(False, Reason.ETCD_DENIED, endpoint=endpoint, error=view.error)
+    if view.connectivity in _REFUSED:
+        return update(False, _REFUSED[view.connectivity], endpoint=endpoint, error=view.error)
     if kept is not None:
         return ConditionUpdate(status=False, reason=kept.reason, message=kept.message)
     pods = list(etcd_pods)

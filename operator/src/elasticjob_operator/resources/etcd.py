@@ -1,4 +1,8 @@
-"""The StatefulSet of a job's own etcd: a single member without persistent storage. Training survives its loss."""
+"""The StatefulSet of a job's own etcd: a single member without persistent storage. Training survives its loss.
+
+With TLS, it accepts only clients with a certificate of the job or of the operator. The kubelet has none, so health is
+served on a port of its own, without TLS: it tells nothing but health and metrics.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,14 @@ from typing import Any
 from elasticjob_api import ElasticJob
 from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
 
-from elasticjob_operator import names
+from elasticjob_operator import certificates, names
 from elasticjob_operator.resources.metadata import labels, metadata, selector_labels
 
 _DATA = "/var/lib/etcd"
 PLACEMENT = ("tolerations", "nodeSelector", "priorityClassName", "imagePullSecrets")
 """Pod spec fields that `spec.rendezvous.etcd` and the operator's settings can set."""
+HEALTH_PORT = 2381
+"""Of an etcd with TLS."""
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 _USER = 65532
 """Any non-root user works: etcd writes only to its volume, which fsGroup makes writable."""
@@ -26,10 +32,11 @@ _RESOURCES = {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory":
 
 
 def etcd_stateful_set(
-    job: ElasticJob, image: str, defaults: Mapping[str, Any] = MappingProxyType({})
+    job: ElasticJob, image: str, defaults: Mapping[str, Any] = MappingProxyType({}), secret: str = ""
 ) -> dict[str, Any]:
-    """`image`, `defaults`: etcd image and pod spec fields to use if the job does not set them."""
-    body = _stateful_set(job, image, defaults)
+    """`image`, `defaults`: etcd image and pod spec fields to use if the job does not set them. `secret`: name of the
+    Secret with its certificates; empty: without TLS."""
+    body = _stateful_set(job, image, defaults, secret)
     body["metadata"]["annotations"] = {names.ANNOTATION_APPLIED: hash_of(body["spec"])}
     return body
 
@@ -39,7 +46,16 @@ def hash_of(spec: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _stateful_set(job: ElasticJob, image: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def secret_of(stateful_set: Mapping[str, Any]) -> str:
+    """Name of the Secret with the certificates of an existing etcd; empty: it runs without TLS."""
+    pod = stateful_set.get("spec", {}).get("template", {}).get("spec", {})
+    for volume in pod.get("volumes") or []:
+        if volume.get("name") == names.CERTIFICATES_VOLUME:
+            return str((volume.get("secret") or {}).get("secretName", ""))
+    return ""
+
+
+def _stateful_set(job: ElasticJob, image: str, defaults: Mapping[str, Any], secret: str) -> dict[str, Any]:
     name = names.etcd_name(job.name)
     selected = selector_labels(job, names.COMPONENT_ETCD)
     return {
@@ -69,8 +85,8 @@ def _stateful_set(job: ElasticJob, image: str, defaults: Mapping[str, Any]) -> d
                         "fsGroup": _USER,
                         "seccompProfile": {"type": "RuntimeDefault"},
                     },
-                    "containers": [_container(job, image)],
-                    "volumes": [{"name": "data", "emptyDir": {}}],
+                    "containers": [_container(job, image, tls=bool(secret))],
+                    "volumes": [{"name": "data", "emptyDir": {}}, *_certificates_volume(secret)],
                     **_placement(job, defaults),
                 },
             },
@@ -96,18 +112,33 @@ def _same_node_as_workers(job: ElasticJob) -> dict[str, Any]:
     }
 
 
-def _container(job: ElasticJob, image: str) -> dict[str, Any]:
+def _certificates_volume(secret: str) -> list[dict[str, Any]]:
+    if not secret:
+        return []
+    # 0440: the pod's fsGroup makes them readable for etcd.
+    return [{"name": names.CERTIFICATES_VOLUME, "secret": {"secretName": secret, "defaultMode": 0o440}}]
+
+
+def _container(job: ElasticJob, image: str, *, tls: bool) -> dict[str, Any]:
     etcd = job.spec.rendezvous.etcd
     resources = etcd.resources.to_api() if etcd and etcd.resources else _RESOURCES
     return {
         "name": names.ETCD_CONTAINER,
         "image": etcd.image if etcd and etcd.image else image,
-        "command": ["etcd", *_flags(job)],
-        "ports": [{"name": names.ETCD_CLIENT_PORT_NAME, "containerPort": DEFAULT_ETCD_PORT, "protocol": "TCP"}],
-        "readinessProbe": {**_probe("/health"), "periodSeconds": 1, "failureThreshold": 3, "timeoutSeconds": 2},
+        "command": ["etcd", *_flags(job, tls=tls)],
+        "ports": [
+            _port(names.ETCD_CLIENT_PORT_NAME, DEFAULT_ETCD_PORT),
+            *([_port(names.ETCD_HEALTH_PORT_NAME, HEALTH_PORT)] if tls else []),
+        ],
+        "readinessProbe": {
+            **_probe("/health", tls=tls),
+            "periodSeconds": 1,
+            "failureThreshold": 3,
+            "timeoutSeconds": 2,
+        },
         # serializable: checks only this member, which is alive even while it waits for a quorum.
         "livenessProbe": {
-            **_probe("/health?serializable=true"),
+            **_probe("/health?serializable=true", tls=tls),
             "initialDelaySeconds": 10,
             "periodSeconds": 10,
             "failureThreshold": 6,
@@ -119,17 +150,29 @@ def _container(job: ElasticJob, image: str) -> dict[str, Any]:
             "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": [{"name": "data", "mountPath": _DATA}],
+        "volumeMounts": [
+            {"name": "data", "mountPath": _DATA},
+            *(
+                [{"name": names.CERTIFICATES_VOLUME, "mountPath": names.CERTIFICATES_PATH, "readOnly": True}]
+                if tls
+                else []
+            ),
+        ],
     }
 
 
-def _flags(job: ElasticJob) -> list[str]:
+def _port(name: str, number: int) -> dict[str, Any]:
+    return {"name": name, "containerPort": number, "protocol": "TCP"}
+
+
+def _flags(job: ElasticJob, *, tls: bool) -> list[str]:
     endpoint = names.managed_endpoint(job.name, job.namespace, DEFAULT_ETCD_PORT)
+    scheme = "https" if tls else "http"
     return [
         f"--name={names.etcd_name(job.name)}-0",
         f"--data-dir={_DATA}",
-        f"--listen-client-urls=http://0.0.0.0:{DEFAULT_ETCD_PORT}",
-        f"--advertise-client-urls=http://{endpoint}",
+        f"--listen-client-urls={scheme}://0.0.0.0:{DEFAULT_ETCD_PORT}",
+        f"--advertise-client-urls={scheme}://{endpoint}",
         # A single member has no peers.
         "--listen-peer-urls=http://127.0.0.1:2380",
         "--initial-advertise-peer-urls=http://127.0.0.1:2380",
@@ -138,8 +181,25 @@ def _flags(job: ElasticJob) -> list[str]:
         "--auto-compaction-mode=revision",
         "--auto-compaction-retention=1000",
         "--log-level=warn",
+        *(_tls_flags() if tls else []),
     ]
 
 
-def _probe(path: str) -> dict[str, Any]:
-    return {"httpGet": {"path": path, "port": names.ETCD_CLIENT_PORT_NAME, "scheme": "HTTP"}}
+def _tls_flags() -> list[str]:
+    folder = names.CERTIFICATES_PATH
+    return [
+        f"--cert-file={folder}/{certificates.SERVER_CERTIFICATE_FILE}",
+        f"--key-file={folder}/{certificates.SERVER_KEY_FILE}",
+        "--client-cert-auth=true",
+        f"--trusted-ca-file={folder}/{certificates.CLIENT_CA_FILE}",
+        # The JSON gateway is a client of its own server. The server's certificate is none for clients: with it, one
+        # job's etcd could read another's.
+        f"--client-cert-file={folder}/{certificates.WORKER_CERTIFICATE_FILE}",
+        f"--client-key-file={folder}/{certificates.WORKER_KEY_FILE}",
+        f"--listen-metrics-urls=http://0.0.0.0:{HEALTH_PORT}",
+    ]
+
+
+def _probe(path: str, *, tls: bool) -> dict[str, Any]:
+    port = names.ETCD_HEALTH_PORT_NAME if tls else names.ETCD_CLIENT_PORT_NAME
+    return {"httpGet": {"path": path, "port": port, "scheme": "HTTP"}}

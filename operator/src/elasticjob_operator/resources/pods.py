@@ -11,7 +11,7 @@ from typing import Any
 from elasticjob_api import ElasticJob, Inject, RendezvousBackend
 from elasticjob_runtime.contract import Env
 
-from elasticjob_operator import names
+from elasticjob_operator import certificates, names
 from elasticjob_operator.resources.metadata import labels, owner_reference
 from elasticjob_operator.resources.template import TEMPLATE, InvalidTemplateError, check_container, training_container
 
@@ -25,8 +25,11 @@ _FRESH_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 hang after a lost pod."""
 
 
-def worker_pod(job: ElasticJob, *, index: int, run: int, endpoint: str, avoid: Sequence[str] = ()) -> dict[str, Any]:
-    """The worker pod with that index. `avoid`: nodes that it should prefer not to use. Raises InvalidTemplateError."""
+def worker_pod(
+    job: ElasticJob, *, index: int, run: int, endpoint: str, avoid: Sequence[str] = (), secret: str = ""
+) -> dict[str, Any]:
+    """The worker pod with that index. `avoid`: nodes that it should prefer not to use; `secret`: name of the Secret
+    with the certificates for `endpoint`, empty: none are needed. Raises InvalidTemplateError."""
     pod = _unnamed_pod(job)
     name = names.worker_name(job.name, index)
     metadata = pod["metadata"]
@@ -43,7 +46,11 @@ def worker_pod(job: ElasticJob, *, index: int, run: int, endpoint: str, avoid: S
     _prefer_other_nodes(pod["spec"], avoid)
     workers_grace = _set_grace(job, pod["spec"])
     # Ours come first, so that the user's variables can refer to them: $(PET_NNODES).
-    container["env"] = _with_users(_environment(job, index, run, endpoint, workers_grace), container.get("env") or [])
+    if secret:
+        _mount_certificates(pod["spec"], container, secret)
+    conf = _rendezvous_conf(job, index, secret)
+    ours = _environment(job, run, endpoint, workers_grace, conf)
+    container["env"] = _with_users(ours, container.get("env") or [])
     return pod
 
 
@@ -55,7 +62,7 @@ def _with_users(ours: list[dict[str, Any]], users: list[dict[str, Any]]) -> list
         return [*ours, *users]
     if "valueFrom" in theirs:
         raise InvalidTemplateError(
-            f"env {Env.RDZV_CONF} must be a literal value: with backend c10d the operator adds to it"
+            f"env {Env.RDZV_CONF} must be a literal value: the operator adds settings of its own to it"
         )
     joined = {"name": Env.RDZV_CONF, "value": ",".join(each for each in (conf["value"], theirs.get("value")) if each)}
     return [*(each for each in ours if each is not conf), joined, *(each for each in users if each is not theirs)]
@@ -146,7 +153,23 @@ def hash_of(job: ElasticJob) -> str:
     return hashlib.sha256(json.dumps(essence, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def _environment(job: ElasticJob, index: int, run: int, endpoint: str, workers_grace: int) -> list[dict[str, Any]]:
+def _rendezvous_conf(job: ElasticJob, index: int, secret: str) -> str:
+    if job.spec.rendezvous.backend is RendezvousBackend.C10D:
+        # torchrun would derive this from names that may not resolve yet.
+        return f"is_host={str(index == 0).lower()}"
+    if not secret:
+        return ""
+    files = {
+        "cacert": certificates.CA_FILE,
+        "cert": certificates.WORKER_CERTIFICATE_FILE,
+        "key": certificates.WORKER_KEY_FILE,
+    }
+    return ",".join(f"{key}={names.CERTIFICATES_PATH}/{file}" for key, file in files.items())
+
+
+def _environment(
+    job: ElasticJob, run: int, endpoint: str, workers_grace: int, rendezvous_conf: str
+) -> list[dict[str, Any]]:
     """Variables that torchrun and elasticrun read as flags, and ElasticJob's own."""
     values = {
         Env.NNODES: f"{job.min_replicas}:{job.max_replicas}",
@@ -161,9 +184,9 @@ def _environment(job: ElasticJob, index: int, run: int, endpoint: str, workers_g
         Env.JOB_NAMESPACE: job.namespace,
         Env.RUN: str(run),
     }
+    if rendezvous_conf:
+        values[Env.RDZV_CONF] = rendezvous_conf
     if job.spec.rendezvous.backend is RendezvousBackend.C10D:
-        # torchrun would derive this from names that may not resolve yet.
-        values[Env.RDZV_CONF] = f"is_host={str(index == 0).lower()}"
         values[_FRESH_STORE] = "1"
     if job.spec.checkpoint:
         values[Env.CHECKPOINT_DIRECTORY] = job.spec.checkpoint.directory
@@ -192,6 +215,27 @@ def _mount_checkpoints(job: ElasticJob, spec: dict[str, Any], container: dict[st
         )
     spec["volumes"] = [*volumes, {**checkpoint.volume.to_api(), "name": names.CHECKPOINT_VOLUME}]
     container["volumeMounts"] = [*mounts, {"name": names.CHECKPOINT_VOLUME, "mountPath": checkpoint.directory}]
+
+
+def _mount_certificates(spec: dict[str, Any], container: dict[str, Any], secret: str) -> None:
+    volumes = list(spec.get("volumes") or [])
+    if any(isinstance(each, dict) and each.get("name") == names.CERTIFICATES_VOLUME for each in volumes):
+        raise InvalidTemplateError(
+            f"{TEMPLATE}.spec.volumes has {names.CERTIFICATES_VOLUME!r}, the name of the volume with the certificates "
+            "for the job's etcd: rename it"
+        )
+    files = (certificates.CA_FILE, certificates.WORKER_CERTIFICATE_FILE, certificates.WORKER_KEY_FILE)
+    source = {
+        "secretName": secret,
+        # Readable for every user: the image's user is not known, and only the pod's containers can reach the volume.
+        "defaultMode": 0o444,
+        "items": [{"key": each, "path": each} for each in files],
+    }
+    spec["volumes"] = [*volumes, {"name": names.CERTIFICATES_VOLUME, "secret": source}]
+    container["volumeMounts"] = [
+        *(container.get("volumeMounts") or []),
+        {"name": names.CERTIFICATES_VOLUME, "mountPath": names.CERTIFICATES_PATH, "readOnly": True},
+    ]
 
 
 def _path(mount: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -25,6 +26,10 @@ class Server:
         return {"metadata": {"name": "digits", "labels": self._labels, "ownerReferences": [{"uid": "another"}]}}
 
 
+async def no_certificates(_: Sequence[str]) -> dict[str, str]:
+    raise AssertionError("not asked for")
+
+
 @pytest.mark.parametrize(
     ("labels", "rejection"),
     [
@@ -37,6 +42,6 @@ class Server:
     ],
 )
 async def test_a_name_conflict_names_the_other_job(labels: dict[str, str], rejection: str) -> None:
-    writer = Writer(Server(labels), lambda *_: None)  # type: ignore[arg-type]
+    writer = Writer(Server(labels), lambda *_: None, no_certificates)  # type: ignore[arg-type]
     action = CreateObject(kind=Kind.SERVICE, body={"metadata": {"name": "digits"}}, reason="test")
     assert (await writer.apply(make_job(), [action])).rejection == rejection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -63,8 +63,12 @@ def creates(count: int) -> list[Action]:
     return [CreatePod(body={"metadata": {"name": f"w-{number}"}}, reason="wanted") for number in range(count)]
 
 
+async def make_certificates(dns_names: Sequence[str]) -> dict[str, str]:
+    return {"server.crt": ",".join(dns_names)}
+
+
 def writer(server: Server) -> Writer:
-    return Writer(server, lambda *_: None)  # type: ignore[arg-type]
+    return Writer(server, lambda *_: None, make_certificates)  # type: ignore[arg-type]
 
 
 async def test_an_exhausted_quota_costs_few_requests_and_then_one_per_reconciliation() -> None:

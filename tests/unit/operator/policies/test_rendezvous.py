@@ -20,18 +20,21 @@ from elasticjob_runtime.contract import SpecValue
 from tests.unit.operator.builders import NOW, UID, at, make_job, make_pod, make_status, make_view
 
 OWN = "digits-etcd.ml.svc:2379"
+SECURE = f"https://{OWN}"
 
 
 @pytest.mark.parametrize(
     ("in_spec", "default", "in_status", "expected"),
     [
-        pytest.param("", "", None, (OWN, True), id="neither given: the job's own etcd"),
+        pytest.param("", "", None, (SECURE, True), id="neither given: the job's own etcd, with TLS"),
+        pytest.param("", "", OWN, (OWN, True), id="an etcd that was started without TLS stays without"),
         pytest.param("etcd:2379", "", None, ("etcd:2379", False), id="the endpoint in the spec"),
         pytest.param("", "shared:2379", None, ("shared:2379", False), id="the operator's default"),
         pytest.param(
             "etcd:2379", "shared:2379", None, ("etcd:2379", False), id="the endpoint in the spec takes precedence"
         ),
         pytest.param("", "new:2379", OWN, (OWN, True), id="a new default does not move a running job"),
+        pytest.param("", "new:2379", SECURE, (SECURE, True), id="nor one with TLS"),
         pytest.param(
             "", "", "old:2379", ("old:2379", False), id="a removed default does not move a running job either"
         ),
@@ -166,6 +169,9 @@ def test_the_hint_is_published_if_it_differs(view: RendezvousView, publish: bool
             id="external etcd unreachable",
         ),
         pytest.param(False, make_view(Connectivity.DENIED), True, (False, Reason.ETCD_DENIED), id="refuses us"),
+        pytest.param(
+            True, make_view(Connectivity.UNTRUSTED), True, (False, Reason.ETCD_UNTRUSTED), id="another certificate"
+        ),
     ],
 )
 def test_rendezvous_ready(
@@ -239,3 +245,12 @@ def test_the_message_of_an_etcd_that_cannot_start_has_the_cause() -> None:
     )
     assert found is not None
     assert "ImagePullBackOff: no such image" in found.message
+
+
+def test_the_message_of_a_certificate_that_is_not_accepted_has_the_remedy() -> None:
+    view = make_view(Connectivity.UNTRUSTED, error="its certificate is not trusted: certificate has expired")
+    found = rendezvous_ready(rendezvous_of(make_job(), Settings()), view, [], was_ready=True, now=NOW)
+    assert found is not None
+    assert "certificate has expired" in found.message
+    assert "Check the clocks of the nodes" in found.message
+    assert "suspend the job and resume it" in found.message

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from elasticjob_operator.resources.drift import correction
-from elasticjob_operator.resources.etcd import etcd_stateful_set
+from elasticjob_operator.resources.etcd import etcd_stateful_set, secret_of
 from elasticjob_operator.resources.services import etcd_service, workers_service
 
 from tests.unit.operator.builders import UID, make_job
@@ -117,3 +117,25 @@ def test_the_jobs_etcd_scheduling_takes_precedence_over_the_operators() -> None:
     ]["spec"]
     assert "tolerations" not in none, "an explicit empty list counts"
     assert "tolerations" not in etcd_stateful_set(make_job(), "x")["spec"]["template"]["spec"]
+
+
+def test_an_etcd_with_tls_asks_every_client_for_a_certificate() -> None:
+    pod = etcd_stateful_set(make_job(), "x", secret="digits-etcd-1")["spec"]["template"]["spec"]
+    (found,) = pod["containers"]
+    assert "--client-cert-auth=true" in found["command"]
+    assert "--listen-client-urls=https://0.0.0.0:2379" in found["command"]
+    assert not [flag for flag in found["command"] if "http://0.0.0.0:2379" in flag]
+    assert pod["volumes"][1]["secret"] == {"secretName": "digits-etcd-1", "defaultMode": 0o440}
+
+
+@pytest.mark.parametrize(("secret", "port"), [("", "client"), ("digits-etcd-1", "health")])
+def test_the_kubelet_asks_for_health_where_it_needs_no_certificate(secret: str, port: str) -> None:
+    (found,) = etcd_stateful_set(make_job(), "x", secret=secret)["spec"]["template"]["spec"]["containers"]
+    probes = [found[each]["httpGet"] for each in ("readinessProbe", "livenessProbe")]
+    assert [(each["port"], each["scheme"]) for each in probes] == [(port, "HTTP")] * 2
+    assert port in {each["name"] for each in found["ports"]}
+
+
+@pytest.mark.parametrize("secret", ["", "digits-etcd-1"])
+def test_an_existing_etcd_tells_its_secret(secret: str) -> None:
+    assert secret_of(etcd_stateful_set(make_job(), "x", secret=secret)) == secret

@@ -227,3 +227,36 @@ def test_settings_for_c10d_precede_those_of_the_user() -> None:
     ]
     with pytest.raises(InvalidTemplateError, match="PET_RDZV_CONF"):
         build(template=template, spec={"rendezvous": {"backend": "c10d"}})
+
+
+def with_certificates(**job: Any) -> dict[str, Any]:
+    return worker_pod(make_job(**job), index=0, run=1, endpoint="https://etcd:2379", secret="digits-etcd-1")
+
+
+def test_worker_pods_mount_the_certificates_of_their_etcd_but_not_its_own_key() -> None:
+    pod = with_certificates(template=TWO, workers={"container": "trainer"})
+    (volume,) = [each for each in pod["spec"]["volumes"] if each["name"] == "elasticjob-etcd-certificates"]
+    assert volume["secret"]["secretName"] == "digits-etcd-1"
+    assert volume["secret"]["defaultMode"] == 0o444, "readable for whatever user the image has"
+    assert {each["key"] for each in volume["secret"]["items"]} == {"ca.crt", "worker.crt", "worker.key"}
+    logger, trainer = pod["spec"]["containers"]
+    assert "volumeMounts" not in logger
+    assert trainer["volumeMounts"] == [
+        {"name": "elasticjob-etcd-certificates", "mountPath": "/etc/elasticjob/etcd", "readOnly": True}
+    ]
+
+
+def test_the_users_rendezvous_settings_follow_the_certificates() -> None:
+    template = copy.deepcopy(TEMPLATE)
+    template["spec"]["containers"][0]["env"] = [{"name": "PET_RDZV_CONF", "value": "lease_ttl=3"}]
+    folder = "/etc/elasticjob/etcd"
+    assert environment(with_certificates(template=template))["PET_RDZV_CONF"] == (
+        f"cacert={folder}/ca.crt,cert={folder}/worker.crt,key={folder}/worker.key,lease_ttl=3"
+    )
+
+
+def test_a_volume_with_the_name_of_ours_is_refused_with_the_remedy() -> None:
+    template = copy.deepcopy(TEMPLATE)
+    template["spec"]["volumes"] = [{"name": "elasticjob-etcd-certificates", "emptyDir": {}}]
+    with pytest.raises(InvalidTemplateError, match="for the job's etcd: rename it"):
+        with_certificates(template=template)

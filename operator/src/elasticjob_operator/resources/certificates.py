@@ -1,0 +1,27 @@
+"""The Secret with the certificates of a job's own etcd, before they are made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from elasticjob_operator import names
+from elasticjob_operator.api import ElasticJob
+from elasticjob_operator.resources.metadata import metadata
+
+
+def certificates_secret(job: ElasticJob, name: str) -> dict[str, Any]:
+    """Without its data. One Secret for server and worker pods, so that they cannot be of two different attempts: pods
+    mount only the files that they need. Immutable, so that kubelets do not watch it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(job, name, names.COMPONENT_ETCD),
+        "type": "Opaque",
+        "immutable": True,
+    }
+
+
+def server_names(job: ElasticJob) -> tuple[str, ...]:
+    """DNS names of the job's own etcd: its Service, and its pods."""
+    host = names.etcd_host(job.name, job.namespace)
+    return host, f"*.{host}"

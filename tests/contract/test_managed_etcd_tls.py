@@ -1,0 +1,174 @@
+"""A job's own etcd, started with the flags of its StatefulSet and the certificates of its Secret: whom it lets in, and
+what the clients of operator and worker pods say where they are not."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import ssl
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from elasticjob_operator.certificates import CertificateAuthority, KeyPair, Usage, etcd_certificates
+from elasticjob_operator.etcd.client import AsyncEtcdClient, SharedResources
+from elasticjob_operator.etcd.responses import Untrusted
+from elasticjob_operator.names import CERTIFICATES_PATH
+from elasticjob_operator.resources.etcd import HEALTH_PORT, etcd_stateful_set
+from elasticjob_runtime.contract import DEFAULT_ETCD_PORT
+from elasticjob_runtime.etcd import Denied, KeyRange, Put, connect
+
+from hack.cluster.processes import Child, free_ports
+from tests.contract.etcd_servers import require_etcd
+from tests.unit.operator.builders import make_job
+
+NAMES = ("digits-etcd.ml.svc", "*.digits-etcd.ml.svc")
+LEAF = datetime.timedelta(days=1)
+
+
+def now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.timezone.utc)
+
+
+class ManagedEtcd:
+    """`made_at`: of its certificates."""
+
+    def __init__(self, folder: Path, ca: CertificateAuthority, made_at: datetime.datetime) -> None:
+        self.folder = folder
+        for name, text in etcd_certificates(ca, NAMES, made_at).items():
+            (folder / name).write_text(text, encoding="ascii")
+        self.port, self.health_port, peer = free_ports(3)
+        (container,) = etcd_stateful_set(make_job(), "etcd", secret="s")["spec"]["template"]["spec"]["containers"]
+        _, *flags = container["command"]
+        local = {
+            CERTIFICATES_PATH: str(folder),
+            "/var/lib/etcd": str(folder / "data"),
+            f"0.0.0.0:{DEFAULT_ETCD_PORT}": f"127.0.0.1:{self.port}",
+            f"0.0.0.0:{HEALTH_PORT}": f"127.0.0.1:{self.health_port}",
+            "127.0.0.1:2380": f"127.0.0.1:{peer}",
+        }
+        for old, new in local.items():
+            flags = [flag.replace(old, new) for flag in flags]
+        self._child = Child([str(require_etcd("3.6")), *flags], folder / "etcd.log")
+        self._child.wait_until(self.healthy)
+
+    @property
+    def endpoint(self) -> str:
+        return f"https://localhost:{self.port}"
+
+    def healthy(self) -> bool:
+        """As the kubelet asks: without a certificate."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.health_port}/health", timeout=1) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def conf(self, **changed: str) -> dict[str, str]:
+        """The TLS keys of a worker pod's PET_RDZV_CONF."""
+        files = {"cacert": "ca.crt", "cert": "worker.crt", "key": "worker.key"}
+        return {**{key: str(self.folder / file) for key, file in files.items()}, "read_timeout": "3", **changed}
+
+    def stop(self) -> None:
+        self._child.stop(grace=0)
+
+
+@pytest.fixture
+def ca() -> CertificateAuthority:
+    return CertificateAuthority.create("operator", now() - datetime.timedelta(days=800))
+
+
+@pytest.fixture
+def start_etcd(tmp_path: Path, ca: CertificateAuthority) -> Iterator[Callable[..., ManagedEtcd]]:
+    started: list[ManagedEtcd] = []
+
+    def start(made_at: datetime.datetime | None = None) -> ManagedEtcd:
+        folder = tmp_path / f"etcd-{len(started)}"
+        folder.mkdir()
+        started.append(ManagedEtcd(folder, ca, made_at or now()))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()
+
+
+def with_certificate(folder: Path, own: KeyPair, trusted: CertificateAuthority) -> ssl.SSLContext:
+    file = folder / "own.pem"
+    file.write_text(own.certificate + own.key, encoding="ascii")
+    context = ssl.create_default_context(cadata=trusted.certificate)
+    context.load_cert_chain(file)
+    return context
+
+
+def test_worker_pods_use_it_with_the_certificate_of_their_job(start_etcd: Callable[..., ManagedEtcd]) -> None:
+    etcd = start_etcd()
+    worker = connect(etcd.endpoint, etcd.conf())
+    worker.put("/elasticjob/r/plan", "1")
+    assert worker.lease(5, lambda _: None).id
+    worker.close()
+
+
+async def test_the_operator_uses_it_with_its_own_certificate(
+    start_etcd: Callable[..., ManagedEtcd], ca: CertificateAuthority, tmp_path: Path
+) -> None:
+    context = with_certificate(tmp_path, ca.sign(Usage.CLIENT, now(), lifetime=LEAF), ca)
+    client = AsyncEtcdClient(start_etcd().endpoint, SharedResources(), tls=context)
+    written = (await client.txn([Put("/elasticjob/r/spec", "1")])).revision
+    async with contextlib.aclosing(client.watch(KeyRange.prefix("/elasticjob/"), written, lambda: 10.0)) as stream:
+        async for events in stream:
+            if events:
+                assert [event.key for event in events] == ["/elasticjob/r/spec"]
+                break
+    client.close()
+
+
+@pytest.mark.parametrize("who", ["a pod without a certificate", "a worker pod of another job", "another job's etcd"])
+def test_strangers_are_refused_at_once(start_etcd: Callable[..., ManagedEtcd], who: str) -> None:
+    etcd, other = start_etcd(), start_etcd()
+    conf = {"cacert": str(etcd.folder / "ca.crt"), "read_timeout": "3"}
+    if who != "a pod without a certificate":
+        name = "worker" if "worker" in who else "server"
+        conf |= {"cert": str(other.folder / f"{name}.crt"), "key": str(other.folder / f"{name}.key")}
+    stranger = connect(etcd.endpoint, conf)
+    with pytest.raises(Denied, match="does not accept our client certificate"):
+        stranger.get("/elasticjob/r/plan")
+    stranger.close()
+
+
+@pytest.mark.parametrize("which", ["ours", "theirs"])
+async def test_an_expired_certificate_is_named(
+    start_etcd: Callable[..., ManagedEtcd], ca: CertificateAuthority, tmp_path: Path, which: str
+) -> None:
+    long_ago = now() - datetime.timedelta(days=500)
+    etcd = start_etcd(made_at=long_ago if which == "theirs" else None)
+    own = ca.sign(Usage.CLIENT, long_ago if which == "ours" else now(), lifetime=LEAF)
+    client = AsyncEtcdClient(etcd.endpoint, SharedResources(), tls=with_certificate(tmp_path, own, ca))
+    with pytest.raises(Untrusted, match=r"certificate has expired|CERTIFICATE_EXPIRED"):
+        await client.revision("/elasticjob/")
+    client.close()
+
+
+@pytest.mark.parametrize("which", ["ours", "theirs"])
+async def test_a_certificate_of_a_foreign_authority_is_named(
+    start_etcd: Callable[..., ManagedEtcd], ca: CertificateAuthority, tmp_path: Path, which: str
+) -> None:
+    foreign = CertificateAuthority.create("foreign", now())
+    signer, trusted = (foreign, ca) if which == "ours" else (ca, foreign)
+    own = signer.sign(Usage.CLIENT, now(), lifetime=LEAF)
+    client = AsyncEtcdClient(start_etcd().endpoint, SharedResources(), tls=with_certificate(tmp_path, own, trusted))
+    with pytest.raises(Untrusted, match=r"does not accept the operator's certificate|certificate is not trusted"):
+        await client.revision("/elasticjob/")
+    client.close()
+
+
+async def test_a_clock_that_is_far_off_is_told_from_an_unreachable_etcd(
+    start_etcd: Callable[..., ManagedEtcd], ca: CertificateAuthority, tmp_path: Path
+) -> None:
+    """The operator's clock is a day ahead of etcd's: its new certificate is not valid yet."""
+    own = ca.sign(Usage.CLIENT, now() + datetime.timedelta(days=1), lifetime=LEAF)
+    client = AsyncEtcdClient(start_etcd().endpoint, SharedResources(), tls=with_certificate(tmp_path, own, ca))
+    with pytest.raises(Untrusted, match="does not accept the operator's certificate"):
+        await client.revision("/elasticjob/")
+    client.close()

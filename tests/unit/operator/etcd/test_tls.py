@@ -1,0 +1,52 @@
+"""Which etcds get the operator's certificate, and what a job says if a certificate is not accepted."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import ssl
+
+import pytest
+from elasticjob_operator.etcd.responses import Untrusted
+from elasticjob_operator.etcd.run_watches import RunWatches
+from elasticjob_operator.planning import Target
+from elasticjob_operator.state import Connectivity
+from elasticjob_runtime.etcd import Denied, Unavailable
+
+from tests.unit.operator.etcd.watch_bench import KEY, TARGET, Bench
+from tests.unit.operator.waiting import until
+
+
+@pytest.mark.parametrize(
+    ("error", "connectivity"),
+    [
+        (Untrusted("etcd:2379: its certificate is not trusted: certificate has expired"), Connectivity.UNTRUSTED),
+        (Denied("etcd:2379: permission denied"), Connectivity.DENIED),
+    ],
+)
+async def test_a_rejected_certificate_is_told_from_other_refusals(
+    bench: Bench, error: Exception, connectivity: Connectivity
+) -> None:
+    bench.connect_errors = itertools.repeat(error)
+    await bench.run_watches.follow(KEY, TARGET)
+    await bench.until(lambda view: view.connectivity is connectivity and view.error == str(error))
+
+
+async def test_our_certificate_goes_to_no_endpoint_that_a_user_names() -> None:
+    """Even if it is the address of another job's etcd, for which the operator has a connection."""
+    asked: list[str] = []
+
+    def tls() -> ssl.SSLContext:
+        asked.append("context")
+        raise Unavailable("no certificate")
+
+    run_watches = RunWatches(lambda _: None, tls=tls)
+    named = Target(endpoint="https://127.0.0.1:1", run_id="named")
+    await run_watches.follow(("ml", "named"), named)
+    await until(lambda: run_watches.view(("ml", "named")).connectivity is Connectivity.UNREACHABLE)
+    assert not asked
+    await run_watches.follow(("ml", "own"), dataclasses.replace(named, run_id="own", tls=True))
+    await until(lambda: run_watches.view(("ml", "own")).error == "no certificate")
+    assert asked
+    assert run_watches.view(("ml", "named")).error != "no certificate"
+    await run_watches.close()
