@@ -11,7 +11,15 @@ import pytest
 from elasticjob_api import ElasticJob
 from elasticjob_operator.kube.client import ApiError, ConflictError, NotFoundError, RejectedError, RequestTimeoutError
 from elasticjob_operator.kube.writer import CREATES_PER_JOB, DRY_RUNS_PER_NAMESPACE, Writer
-from elasticjob_operator.planning import Action, CreatePod, DeletePod, DryRunCreate
+from elasticjob_operator.planning import (
+    Action,
+    CreateCertificates,
+    CreateObject,
+    CreatePod,
+    DeletePod,
+    DryRunCreate,
+)
+from elasticjob_operator.state import Kind
 
 from tests.unit.operator.builders import TEMPLATE
 from tests.unit.operator.waiting import until
@@ -169,3 +177,37 @@ async def test_a_conflict_about_anything_but_the_name_is_retried() -> None:
             )
 
     assert (await writer(Quota()).apply(job(), creates(1))).missed
+
+
+CERTIFICATES = CreateCertificates(body={"metadata": {"name": "c"}}, dns_names=("etcd.ml.svc",), reason="wanted")
+ETCD = CreateObject(kind=Kind.STATEFUL_SET, body={"metadata": {"name": "etcd"}}, reason="wanted")
+
+
+def last_of_paths(server: Server) -> list[str]:
+    return [path.rpartition("/")[2] for _, path in server.requests]
+
+
+async def test_certificates_are_created_before_what_mounts_them() -> None:
+    server = Server()
+    applied = await writer(server).apply(job(), [*creates(1), ETCD, CERTIFICATES])
+    assert last_of_paths(server)[0] == "secrets"
+    assert sorted(last_of_paths(server)[1:]) == ["pods", "statefulsets"]
+    assert applied.created == {"Secret", "Pod", "StatefulSet"}
+
+
+async def test_certificates_that_exist_are_used() -> None:
+    """An operator created them and was killed before it created the StatefulSet."""
+    server = Server(lambda number: ConflictError(409, "AlreadyExists", "it exists") if number == 1 else None)
+    applied = await writer(server).apply(job(), [*creates(1), ETCD, CERTIFICATES])
+    assert applied.created == {"Secret", "Pod", "StatefulSet"}
+    assert not applied.rejection
+
+
+@pytest.mark.parametrize("error", [RejectedError(403, "Forbidden", "secrets is forbidden"), WEBHOOK])
+async def test_without_certificates_nothing_that_mounts_them_is_created(error: ApiError) -> None:
+    server = Server(lambda _: error)
+    leaving = DeletePod(name="w-9", uid="u", reason="surplus")
+    applied = await writer(server).apply(job(), [*creates(1), ETCD, leaving, CERTIFICATES])
+    assert (applied.rejection, applied.rejected_kinds) == (str(error), frozenset({"Secret"}))
+    assert server.count() == 1
+    assert server.count("DELETE") == 1, "deletes do not wait for certificates"
