@@ -62,6 +62,11 @@ def a_pod(name: str, owners: list[dict[str, Any]], labels: dict[str, str] = LABE
     return json.dumps({**pod, "spec": {"containers": [{"name": "trainer", "image": "train"}]}})
 
 
+def a_secret(name: str, namespace: str, owners: list[dict[str, Any]]) -> str:
+    metadata = {"name": name, "namespace": namespace, "labels": LABELS, "ownerReferences": owners}
+    return json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": metadata})
+
+
 class Operator:
     """What the operator's token may do. Nothing is written."""
 
@@ -69,13 +74,13 @@ class Operator:
         self._kubeconfig = kubeconfig_of_operator(release, folder)
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
-        return run([program("kubectl"), "--kubeconfig", self._kubeconfig, "--namespace=default", *words], stdin=stdin)
+        return run([program("kubectl"), "--kubeconfig", self._kubeconfig, *words], stdin=stdin)
 
-    def create(self, pod: str) -> None:
-        self.kubectl("create", "--dry-run=server", "--validate=false", "--filename=-", stdin=pod)
+    def create(self, body: str) -> None:
+        self.kubectl("create", "--dry-run=server", "--validate=false", "--filename=-", stdin=body)
 
     def delete(self, name: str) -> None:
-        self.kubectl("delete", "--dry-run=server", "pod", name)
+        self.kubectl("delete", "--dry-run=server", "--namespace=default", "pod", name)
 
     def headers(self, path: str) -> Message:
         """Of the API server's response."""
@@ -146,6 +151,16 @@ def test_the_operator_creates_only_network_policies_of_a_job(operator: Operator,
     operator.create(json.dumps(policy))
     with pytest.raises(ClusterError, match="may write only objects that belong to an ElasticJob"):
         operator.create(json.dumps({**policy, "metadata": {**policy["metadata"], "ownerReferences": []}}))
+
+
+def test_the_operator_creates_only_secrets_of_a_job_and_its_own_certificate_authority(
+    release: Release, operator: Operator, job: dict[str, Any]
+) -> None:
+    operator.create(a_secret("protected-etcd", "default", owned_by(job)))
+    operator.create(a_secret("ej-elasticjob-ca", release.namespace, []))
+    for name, namespace in (("ej-elasticjob-ca", "default"), ("another", release.namespace)):
+        with pytest.raises(ClusterError, match="may write only objects that belong to an ElasticJob"):
+            operator.create(a_secret(name, namespace, []))
 
 
 def test_the_operator_deletes_only_objects_of_a_job(operator: Operator, pods: tuple[str, str]) -> None:
