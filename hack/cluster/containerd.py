@@ -38,6 +38,11 @@ class Containerd:
         self._ctr("images", "import", "--local", "--discard-unpacked-layers", str(archive))
         self._ctr("content", "prune", "references")
 
+    def let_kubelet_find(self, name: str) -> None:
+        """Makes containerd's CRI part store an image under its ID too, which image volumes need. It does so for images
+        without its label, and an import keeps the label of the previous image of that name."""
+        self._ctr("images", "label", name, "io.cri-containerd.image=")
+
     def stored_image(self, name: str) -> StoredImage:
         """What this containerd has under that name."""
         line = self._ctr("images", "list", f"name=={name}").splitlines()[1].split()

@@ -87,6 +87,7 @@ def add_image(name: str, containerd: Containerd, containerd_folder: Path) -> Non
             containerd.add_layer(chain_id, parent, template_folder() / folder)
         parent = chain_id
     containerd.import_archive(_archive_without_layers(record["digest"]))
+    containerd.let_kubelet_find(name)
     _note_loaded(containerd_folder, name, record)
 
 
