@@ -114,7 +114,7 @@ async def test_the_operator_uses_it_with_its_own_certificate(
     start_etcd: Callable[..., ManagedEtcd], ca: CertificateAuthority, tmp_path: Path
 ) -> None:
     context = with_certificate(tmp_path, ca.sign(Usage.CLIENT, now(), lifetime=LEAF), ca)
-    client = AsyncEtcdClient(start_etcd().endpoint, SharedResources(), tls=context)
+    client = AsyncEtcdClient(start_etcd().endpoint, SharedResources(), tls=lambda: context)
     written = (await client.txn([Put("/elasticjob/r/spec", "1")])).revision
     async with contextlib.aclosing(client.watch(KeyRange.prefix("/elasticjob/"), written, lambda: 10.0)) as stream:
         async for events in stream:
@@ -144,7 +144,8 @@ async def test_an_expired_certificate_is_named(
     long_ago = now() - datetime.timedelta(days=500)
     etcd = start_etcd(made_at=long_ago if which == "theirs" else None)
     own = ca.sign(Usage.CLIENT, long_ago if which == "ours" else now(), lifetime=LEAF)
-    client = AsyncEtcdClient(etcd.endpoint, SharedResources(), tls=with_certificate(tmp_path, own, ca))
+    context = with_certificate(tmp_path, own, ca)
+    client = AsyncEtcdClient(etcd.endpoint, SharedResources(), tls=lambda: context)
     with pytest.raises(Untrusted, match=r"certificate has expired|CERTIFICATE_EXPIRED"):
         await client.revision("/elasticjob/")
     client.close()
@@ -156,8 +157,8 @@ async def test_a_certificate_of_a_foreign_authority_is_named(
 ) -> None:
     foreign = CertificateAuthority.create("foreign", now())
     signer, trusted = (foreign, ca) if which == "ours" else (ca, foreign)
-    own = signer.sign(Usage.CLIENT, now(), lifetime=LEAF)
-    client = AsyncEtcdClient(start_etcd().endpoint, SharedResources(), tls=with_certificate(tmp_path, own, trusted))
+    context = with_certificate(tmp_path, signer.sign(Usage.CLIENT, now(), lifetime=LEAF), trusted)
+    client = AsyncEtcdClient(start_etcd().endpoint, SharedResources(), tls=lambda: context)
     with pytest.raises(Untrusted, match=r"does not accept the operator's certificate|certificate is not trusted"):
         await client.revision("/elasticjob/")
     client.close()
@@ -168,7 +169,24 @@ async def test_a_clock_that_is_far_off_is_told_from_an_unreachable_etcd(
 ) -> None:
     """The operator's clock is a day ahead of etcd's: its new certificate is not valid yet."""
     own = ca.sign(Usage.CLIENT, now() + datetime.timedelta(days=1), lifetime=LEAF)
-    client = AsyncEtcdClient(start_etcd().endpoint, SharedResources(), tls=with_certificate(tmp_path, own, ca))
+    context = with_certificate(tmp_path, own, ca)
+    client = AsyncEtcdClient(start_etcd().endpoint, SharedResources(), tls=lambda: context)
     with pytest.raises(Untrusted, match="does not accept the operator's certificate"):
         await client.revision("/elasticjob/")
+    client.close()
+
+
+async def test_the_operator_connects_with_its_newest_certificate(
+    start_etcd: Callable[..., ManagedEtcd], ca: CertificateAuthority, tmp_path: Path
+) -> None:
+    """A client lives as long as its watch, which may be longer than a certificate of the operator."""
+    long_ago = now() - datetime.timedelta(days=500)
+    contexts = [
+        with_certificate(tmp_path, ca.sign(Usage.CLIENT, made_at, lifetime=LEAF), ca) for made_at in (long_ago, now())
+    ]
+    client = AsyncEtcdClient(start_etcd().endpoint, SharedResources(), tls=lambda: contexts[0])
+    with pytest.raises(Untrusted):
+        await client.revision("/elasticjob/")
+    contexts.pop(0)
+    assert await client.revision("/elasticjob/")
     client.close()

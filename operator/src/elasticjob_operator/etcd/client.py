@@ -8,6 +8,8 @@ explains why there are no threads, and lists the limits.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import os
 import ssl
 import time
@@ -39,6 +41,8 @@ from elasticjob_operator.etcd.watch_stream import OPEN_SECONDS, WatchStream
 
 CALL_SECONDS = 3.0
 """Timeout of a call, from name resolution to the last byte, s."""
+ALERT_SECONDS = 0.5
+"""How long to wait for a TLS alert after the server closed a connection, s."""
 IDLE_SECONDS = 5.0
 """How long an idle connection is kept, s. An idle etcd then costs only the socket of its watch."""
 MAX_CALLS = 8
@@ -82,16 +86,16 @@ class AsyncEtcdClient:
         endpoint: str,
         shared: SharedResources,
         budget: TimeBudget | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
-        """`budget` outlives this client, so that a server gains nothing by closing the connection. `tls`: for https
-        endpoints; by default with the system's CAs and no certificate of ours. Raises ValueError where `endpoint` is
-        not an address."""
+        """`budget` outlives this client, so that a server gains nothing by closing the connection. `tls`: for each
+        connection to an https endpoint, as certificates of ours expire sooner than a watch ends; by default with the
+        system's CAs and no certificate. Raises ValueError where `endpoint` is not an address."""
         endpoints = parse_endpoints(endpoint)
         self._rotation = Rotation(endpoints)
         self._shared = shared
         self._budget = budget or TimeBudget()
-        self._tls = (tls or TlsConfig().context()) if any(each.tls for each in endpoints) else None
+        self._tls = tls or functools.cache(TlsConfig().context)
         self._checked: set[Endpoint] = set()
         self._call_slots = asyncio.Semaphore(MAX_CALLS)
         self._idle: dict[HttpConnection, tuple[Endpoint, asyncio.TimerHandle]] = {}
@@ -144,9 +148,7 @@ class AsyncEtcdClient:
     async def _open_watch(self, endpoint: Endpoint, body: bytes) -> HttpConnection:
         # has-leader: a member that lost its cluster ends the stream instead of going silent.
         async with asyncio.timeout(OPEN_SECONDS):  # not wait_for, which in Python 3.11 may swallow a cancellation
-            connection = await HttpConnection.open(
-                endpoint, self._tls if endpoint.tls else None, self._shared.pool, self._shared.resolver
-            )
+            connection = await self._open(endpoint)
             try:
                 await connection.send("POST", "/v3/watch", body, "Grpc-Metadata-hasleader: true\r\n")
                 head = await connection.read_head()
@@ -182,15 +184,15 @@ class AsyncEtcdClient:
 
     async def _exchange(self, endpoint: Endpoint, method: str, path: str, body: bytes) -> tuple[int, bytearray]:
         async with self._call_slots, asyncio.timeout(CALL_SECONDS):
-            connection = self._take_idle(endpoint)
-            if connection is None:
-                connection = await HttpConnection.open(
-                    endpoint, self._tls if endpoint.tls else None, self._shared.pool, self._shared.resolver
-                )
+            connection = self._take_idle(endpoint) or await self._open(endpoint)
             try:
                 await connection.send(method, path, body)
                 head = await connection.read_head()
                 answer = await connection.read_body(head)
+            except (ConnectionClosed, ConnectionError):
+                connection.close()
+                await self._raise_tls_alert(endpoint)
+                raise
             except BaseException:
                 connection.close()
                 raise
@@ -199,6 +201,23 @@ class AsyncEtcdClient:
         if wait is not None:
             await asyncio.sleep(min(wait, CALL_SECONDS))
         return head.status, answer
+
+    async def _open(self, endpoint: Endpoint) -> HttpConnection:
+        tls = self._tls() if endpoint.tls else None
+        return await HttpConnection.open(endpoint, tls, self._shared.pool, self._shared.resolver)
+
+    async def _raise_tls_alert(self, endpoint: Endpoint) -> None:
+        """Raises ssl.SSLError if the server does not accept our certificate, which in TLS 1.3 it says only after the
+        handshake: if we write just then, the kernel reports a reset connection instead. So nothing is written here."""
+        if not endpoint.tls:
+            return
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(ALERT_SECONDS):
+                connection = await self._open(endpoint)
+                try:
+                    await connection.tls_alert()
+                finally:
+                    connection.close()
 
     def _take_idle(self, endpoint: Endpoint) -> HttpConnection | None:
         """The server may close an idle connection just as it is reused: then the call fails and is retried as after any

@@ -141,6 +141,11 @@ class HttpConnection:
         except OSError as error:
             raise ConnectionClosed(error.strerror or "the connection was closed") from error
 
+    async def tls_alert(self) -> None:
+        """Reads until the server closes the connection, on which nothing was sent. Raises its alert as ssl.SSLError."""
+        with contextlib.suppress(ConnectionError):
+            await self._reader.read(1)
+
     async def read_head(self) -> Head:
         """Interim responses (1xx) are skipped, within the bound of one head."""
         left = MAX_HEAD

@@ -104,8 +104,7 @@ class RunWatches:
 
     def _opener(self, *, tls: bool) -> Callable[[str, TimeBudget], AsyncStore]:
         def open_etcd(endpoint: str, budget: TimeBudget) -> AsyncStore:
-            context = self._tls() if tls and self._tls is not None else None
-            return AsyncEtcdClient(endpoint, self._shared, budget, context)
+            return AsyncEtcdClient(endpoint, self._shared, budget, self._tls if tls else None)
 
         return open_etcd
 

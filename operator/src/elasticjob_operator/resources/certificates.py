@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from elasticjob_api import ElasticJob
+
 from elasticjob_operator import names
-from elasticjob_operator.api import ElasticJob
 from elasticjob_operator.resources.metadata import metadata
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import orjson
-from elasticjob_operator.api import ConditionType, RendezvousStatus
+from elasticjob_api import ConditionType, RendezvousStatus
 from elasticjob_operator.names import CERTIFICATES_PATH, CERTIFICATES_VOLUME
 from elasticjob_operator.planning import (
     CreateCertificates,
