@@ -46,7 +46,7 @@ async def test_our_certificate_goes_to_no_endpoint_that_a_user_names() -> None:
     await until(lambda: run_watches.view(("ml", "named")).connectivity is Connectivity.UNREACHABLE)
     assert not asked
     await run_watches.follow(("ml", "own"), dataclasses.replace(named, run_id="own", tls=True))
-    await until(lambda: run_watches.view(("ml", "own")).error == "no certificate")
+    await until(lambda: run_watches.view(("ml", "own")).error.endswith("no certificate"))
     assert asked
-    assert run_watches.view(("ml", "named")).error != "no certificate"
+    assert "no certificate" not in run_watches.view(("ml", "named")).error
     await run_watches.close()
