@@ -60,7 +60,7 @@ JOBS: dict[str, dict[str, Any]] = {
         "command": shell("exit 0"),
         "edit": edited(container={"envFrom": [{"configMapRef": {"name": "forgotten"}}]}),
     },
-    "no-start": {"command": ("no-such-program",), "edit": edited(lifecycle={"startupDeadlineSeconds": 15})},
+    "no-start": {"command": ("no-such-program",), "edit": edited(lifecycle={"startupDeadlineSeconds": 30})},
 }
 
 

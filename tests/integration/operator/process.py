@@ -28,7 +28,7 @@ class Operator:
             **{name: value for name, value in os.environ.items() if not name.startswith("ELASTICJOB_")},
             "KUBECONFIG": str(kubeconfig),
             "ELASTICJOB_WATCH_NAMESPACES": namespace,
-            "ELASTICJOB_CA_NAMESPACE": namespace,
+            "ELASTICJOB_CA_NAMESPACE": namespace or "default",
             "ELASTICJOB_PROBE_PORT": str(self.probe_port),
             "ELASTICJOB_NODE_SETTLE_SECONDS": "1",
             **environment,
