@@ -62,6 +62,16 @@ def test_kubectl_scale_changes_the_size_within_the_bounds(cluster: Cluster) -> N
         cluster.kubectl("scale", "ej/digits", "--replicas=1")
 
 
+def test_server_side_apply_without_replicas_keeps_what_an_autoscaler_set(cluster: Cluster) -> None:
+    bounds = {f"{WORKERS}.minReplicas": 2, f"{WORKERS}.maxReplicas": 8}
+    first = changed({**bounds, f"{WORKERS}.replicas": 2})
+    again = changed({**bounds, f"{WORKERS}.replicas": GONE})
+    cluster.kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(first))
+    cluster.kubectl("scale", "ej/digits", "--replicas=5")
+    cluster.kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(again))
+    assert ElasticJob.parse(cluster.get()).replicas == 5
+
+
 def full_status() -> Status:
     """A status with every field set, some to their limits."""
     conditions: Any = ()

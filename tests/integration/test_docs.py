@@ -1,0 +1,117 @@
+"""What the docs show is accepted by the real programs: manifests by the API server, commands by kubectl and helm."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from elasticjob_api import API_VERSION
+
+from hack.checks.examples import commands, fenced
+from hack.checks.pages import commands as code_of
+from hack.checks.pages import tracked
+from hack.cluster.programs import program
+from tests.integration.manifests import Cluster, api, empty
+
+__all__ = ["api", "empty"]
+
+ROOT = Path(__file__).parents[2]
+PAGES = [path for path in tracked(ROOT) if path.endswith(".md")]
+MANIFESTS = [path for path in tracked(ROOT) if path.startswith("examples/") and path.endswith(".yaml")]
+
+MINIMAL: dict[str, Any] = {
+    "apiVersion": API_VERSION,
+    "kind": "ElasticJob",
+    "metadata": {"name": "docs"},
+    "spec": {"workers": {"template": {"spec": {"containers": [{"name": "a", "image": "a:1", "command": ["a"]}]}}}},
+}
+"""What a page leaves out where it shows a part of a job."""
+
+
+def text_of(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def merged(below: Any, above: Any) -> Any:
+    """`above` over `below`: dicts are merged, everything else is replaced."""
+    if isinstance(below, dict) and isinstance(above, dict):
+        return {key: merged(below.get(key), above.get(key, below.get(key))) for key in {**below, **above}}
+    return above
+
+
+def shown_manifests() -> Iterator[Any]:
+    """Every object in the YAML of the docs and the examples; a part of a job is completed."""
+    for page in PAGES:
+        for block in fenced(text_of(page)):
+            for document in yaml.safe_load_all(block.text) if block.language == "yaml" else ():
+                if isinstance(document, dict) and "spec" in document and set(document) <= {"spec", "metadata"}:
+                    yield pytest.param(merged(MINIMAL, document), id=f"{page}:{block.line}")
+                elif isinstance(document, dict) and "kind" in document:
+                    yield pytest.param(document, id=f"{page}:{block.line}")
+    for path in MANIFESTS:
+        for document in yaml.safe_load_all(text_of(path)):
+            if isinstance(document, dict) and "kind" in document:
+                yield pytest.param(document, id=path)
+
+
+@pytest.mark.parametrize("manifest", list(shown_manifests()))
+def test_the_api_server_accepts_every_manifest_in_the_docs(manifest: dict[str, Any], empty: Cluster) -> None:
+    manifest["metadata"].pop("namespace", None)
+    empty.kubectl(
+        "apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename=-", stdin=json.dumps(manifest)
+    )
+
+
+def shown_commands(name: str) -> Iterator[Any]:
+    """Every different call of one program in the code of the docs, as words."""
+    seen = set()
+    for page in PAGES:
+        for code in code_of(text_of(page)):
+            if not code.text.startswith(f"{name} "):
+                continue
+            for words in commands(code.text):
+                if words[0] == name and len(words) > 1 and tuple(words) not in seen:
+                    seen.add(tuple(words))
+                    yield pytest.param(words, id=f"{page}:{code.line}")
+
+
+@functools.cache
+def help_of(name: str, *words: str) -> str:
+    return subprocess.run([program(name), *words], check=True, capture_output=True, text=True).stdout
+
+
+def unknown_flags(words: list[str], known: str) -> list[str]:
+    """The flags in `words` that the text of a help page does not list."""
+    given = [word.partition("=")[0] for word in words if word.startswith("-") and word != "-"]
+    listed = set(re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", known)) | {"--help"}
+    return [flag for flag in given if flag not in listed]
+
+
+def before_separator(words: list[str]) -> list[str]:
+    """The words before --, after which another program's begin."""
+    return words[: words.index("--")] if "--" in words else words
+
+
+@pytest.mark.parametrize("words", list(shown_commands("kubectl")))
+def test_kubectl_knows_every_command_in_the_docs(words: list[str]) -> None:
+    words = before_separator(words)
+    if words[1] == "elasticjob":
+        pytest.skip("the client's own commands are checked by hack.checks")
+    assert unknown_flags(words, help_of("kubectl", words[1], "--help") + help_of("kubectl", "options")) == []
+
+
+@pytest.mark.parametrize("words", list(shown_commands("helm")))
+def test_helm_knows_every_command_in_the_docs(words: list[str]) -> None:
+    assert unknown_flags(before_separator(words), help_of("helm", words[1], "--help")) == []
+
+
+def test_a_flag_that_kubectl_does_not_have_is_found() -> None:
+    known = help_of("kubectl", "get", "--help") + help_of("kubectl", "options")
+    assert unknown_flags(["kubectl", "get", "ej", "--wach", "-o", "wide", "-A"], known) == ["--wach"]
