@@ -194,12 +194,13 @@ def _cause(error: BaseException) -> str:
     reason = getattr(error, "reason", None)
     if isinstance(reason, BaseException):
         return _cause(reason)
-    if isinstance(error, urllib3.exceptions.ConnectTimeoutError | TimeoutError):
-        return "no answer in time"
     if isinstance(error, urllib3.exceptions.NameResolutionError):
         return "its name cannot be resolved"
-    if isinstance(error.__context__, OSError) and error.__context__.strerror:
-        return error.__context__.strerror.lower()
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror.lower()
+    if isinstance(error, urllib3.exceptions.TimeoutError | TimeoutError):
+        return "no answer in time"
     text = re.sub(r"^<[^>]*>: |^[\w.]*\(.*?\): ", "", str(error))
     return text.split(": ", 1)[-1].rstrip(".") if text.startswith("HTTP") else text.rstrip(".")
 

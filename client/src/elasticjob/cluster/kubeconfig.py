@@ -141,7 +141,7 @@ def select(config: Json, context: str | None, namespace: str | None) -> Target:
 
 def _decoded(entry: Json, key: str) -> bytes:
     try:
-        return base64.b64decode(entry.get(key) or "")
+        return base64.b64decode("".join(str(entry.get(key) or "").split()), validate=True)
     except (binascii.Error, ValueError) as error:
         raise UnreachableError(f"{key} in the kubeconfig is not base64.") from error
 

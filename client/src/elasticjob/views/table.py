@@ -9,7 +9,8 @@ from typing import NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 GAP = 3
-_SMALLEST = 8
+_READABLE, _SMALLEST = 24, 8
+"""Texts are cut to the first before columns are left out, and to the second after that."""
 _STYLES = {"good": "32", "busy": "36", "warn": "33", "bad": "31", "dim": "2", "bold": "1"}
 
 
@@ -59,22 +60,28 @@ def _cell(value: Cell | str) -> Cell:
 
 
 def _fit(columns: Sequence[Column], widths: list[int], width: int | None) -> list[int]:
-    """Numbers of the columns to show. Shrinks `widths` in place."""
+    """Numbers of the columns to show. Cuts texts a little, then leaves columns out, then cuts more: see `widths`."""
     shown = list(range(len(columns)))
     if width is None:
         return shown
-    while _total(widths, shown) > width:
-        room = _total(widths, shown) - width
-        shrinkable = [number for number in shown if columns[number].shrinks and widths[number] > _SMALLEST]
-        if shrinkable and sum(widths[number] - _SMALLEST for number in shrinkable) >= room:
-            widest = max(shrinkable, key=lambda number: widths[number])
-            widths[widest] = max(_SMALLEST, widths[widest] - room)
-            continue
+    while not _shrink(columns, widths, shown, width, _READABLE):
         least = max(shown, key=lambda number: (columns[number].priority, number))
-        if columns[least].priority == 0 or len(shown) == 1:
+        if columns[least].priority == 0:
+            _shrink(columns, widths, shown, width, _SMALLEST)
             break
         shown.remove(least)
     return shown
+
+
+def _shrink(columns: Sequence[Column], widths: list[int], shown: Sequence[int], width: int, smallest: int) -> bool:
+    """Cuts the widest columns, to no less than `smallest`. Returns whether the rest fits."""
+    while (room := _total(widths, shown) - width) > 0:
+        able = [number for number in shown if columns[number].shrinks and widths[number] > smallest]
+        if not able or (smallest == _READABLE and sum(widths[number] - smallest for number in able) < room):
+            return False
+        widest = max(able, key=lambda number: widths[number])
+        widths[widest] = max(smallest, widths[widest] - room)
+    return True
 
 
 def _total(widths: Sequence[int], shown: Sequence[int]) -> int:

@@ -1,0 +1,145 @@
+"""Logs of several worker pods: merged, and followed through replaced pods and cut connections."""
+
+from __future__ import annotations
+
+import datetime
+import queue
+import signal
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from elasticjob.errors import Exit
+
+from hack.support import eventually
+from tests.integration.client.conftest import Operator, Result
+from tests.integration.client.kubelet import NODE, Kubelet
+from tests.integration.operator.kube import Namespace
+
+Cli = Callable[..., Result]
+Start = Callable[..., "subprocess.Popen[str]"]
+NOW = datetime.datetime.now(datetime.timezone.utc)
+
+
+@pytest.fixture
+def two_workers(submitted: str, operator: Operator, kubelet: Kubelet) -> str:
+    assert kubelet
+    operator.conditions(submitted, "Accepted", "Running")
+    for index in range(2):
+        operator.worker(submitted, index)
+    return submitted
+
+
+def lines_of(process: subprocess.Popen[str]) -> queue.Queue[str]:
+    """The lines of its output as they come."""
+    found: queue.Queue[str] = queue.Queue()
+    assert process.stdout is not None
+    output = process.stdout
+
+    def read() -> None:
+        for line in output:
+            found.put(line.rstrip("\n"))
+
+    threading.Thread(target=read, daemon=True).start()
+    return found
+
+
+def test_lines_of_all_worker_pods_are_in_the_order_of_their_times(
+    cli: Cli, two_workers: str, kubelet: Kubelet, ns: Namespace
+) -> None:
+    for seconds, index in ((1, 0), (2, 1), (3, 0)):
+        at = NOW + datetime.timedelta(seconds=seconds)
+        kubelet.logs.write(ns.name, f"bert-worker-{index}", f"step {seconds}", at)
+    expected = ["worker-0 | step 1", "worker-1 | step 2", "worker-0 | step 3"]
+    assert cli("logs", two_workers).out.splitlines() == expected
+    assert cli("logs", two_workers, "--rank", "1").out == "step 2\n"
+    assert cli("logs", two_workers, "--tail", "1").out.splitlines() == expected[1:]
+
+
+def test_a_rank_that_no_worker_pod_has_is_an_error(cli: Cli, two_workers: str) -> None:
+    result = cli("logs", two_workers, "--rank", "7")
+    assert result.code == Exit.NOT_FOUND
+    assert "bert has ranks 0 to 1" in result.err
+
+
+def test_following_goes_on_with_the_replacement_of_a_worker_pod(
+    start: Start, two_workers: str, kubelet: Kubelet, ns: Namespace, operator: Operator
+) -> None:
+    process = start("logs", two_workers, "--follow")
+    lines = lines_of(process)
+    kubelet.logs.write(ns.name, "bert-worker-1", "before")
+    assert lines.get(timeout=60) == "worker-1 | before"
+    kubelet.logs.end(ns.name, "bert-worker-1")
+    ns.remove("bert-worker-1")
+    with kubelet.logs.changed:
+        kubelet.logs.lines[ns.name, "bert-worker-1"].clear()
+        kubelet.logs.ended.discard((ns.name, "bert-worker-1"))
+    operator.worker(two_workers, 1)
+    kubelet.logs.write(ns.name, "bert-worker-1", "after")
+    assert lines.get(timeout=60) == "worker-1 | after"
+    for index in range(2):
+        kubelet.logs.end(ns.name, f"bert-worker-{index}")
+        ns.end(f"bert-worker-{index}", 0, at="2026-01-01T00:00:00Z")
+    operator.conditions(two_workers, "Succeeded")
+    assert process.wait(60) == Exit.OK
+
+
+def test_a_cut_connection_neither_repeats_nor_loses_lines(
+    start: Start, two_workers: str, kubelet: Kubelet, ns: Namespace
+) -> None:
+    lines = lines_of(start("logs", two_workers, "--follow"))
+    kubelet.logs.write(ns.name, "bert-worker-0", "one")
+    assert lines.get(timeout=60) == "worker-0 | one"
+    kubelet.logs.cut_connections()
+    kubelet.logs.write(ns.name, "bert-worker-0", "two")
+    assert lines.get(timeout=60) == "worker-0 | two"
+    assert lines.empty()
+
+
+def test_ctrl_c_ends_the_log_without_a_traceback(
+    start: Start, two_workers: str, kubelet: Kubelet, ns: Namespace, tmp_path: Path
+) -> None:
+    process = start("logs", two_workers, "--follow")
+    lines = lines_of(process)
+    kubelet.logs.write(ns.name, "bert-worker-0", "one")
+    assert lines.get(timeout=60)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == Exit.INTERRUPTED
+    assert (tmp_path / "stderr-0").read_text() == ""
+
+
+def test_a_job_deleted_while_followed_is_said(
+    start: Start, two_workers: str, kubelet: Kubelet, ns: Namespace, tmp_path: Path
+) -> None:
+    process = start("logs", two_workers, "--follow")
+    lines = lines_of(process)
+    kubelet.logs.write(ns.name, "bert-worker-0", "one")
+    assert lines.get(timeout=60)
+    for index in range(2):
+        kubelet.logs.end(ns.name, f"bert-worker-{index}")
+        ns.remove(f"bert-worker-{index}")
+    ns.delete("elasticjobs", two_workers)
+    assert process.wait(60) == Exit.DELETED
+    assert "The job was deleted." in (tmp_path / "stderr-0").read_text()
+
+
+def test_rank_0_is_followed_to_the_worker_pod_that_takes_it_over(
+    start: Start, two_workers: str, kubelet: Kubelet, ns: Namespace
+) -> None:
+    lines = lines_of(start("logs", two_workers, "--follow", "--rank", "0"))
+    kubelet.logs.write(ns.name, "bert-worker-0", "of the first")
+    assert lines.get(timeout=60) == "of the first"
+    ns.remove("bert-worker-0")
+    eventually(lambda: "bert-worker-0" not in ns.all("pods"))
+    eventually(lambda: any("bert-worker-1" in each for each in kubelet.logs.requests), what="the log of worker 1")
+    kubelet.logs.write(ns.name, "bert-worker-1", "of the second")
+    assert lines.get(timeout=60) == "of the second"
+
+
+def test_a_waiting_container_has_no_log_yet(cli: Cli, submitted: str, operator: Operator, ns: Namespace) -> None:
+    operator.worker(submitted, 0, running=False)
+    ns.bind("bert-worker-0", NODE)
+    result = cli("logs", submitted)
+    assert (result.code, result.out) == (Exit.OK, "")

@@ -1,0 +1,154 @@
+"""Kubeconfigs, credentials, and what error answers mean."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from elasticjob.cluster.api_errors import ConflictError, ServerBusyError, api_error
+from elasticjob.cluster.credentials import Credentials
+from elasticjob.cluster.kubeconfig import Target, find, in_cluster, paths, read, select
+from elasticjob.errors import (
+    ElasticJobError,
+    ForbiddenError,
+    InvalidManifestError,
+    NotFoundError,
+    NotInstalledError,
+    UnreachableError,
+)
+
+
+def config(name: str, server: str = "https://one", **user: Any) -> dict[str, Any]:
+    return {
+        "current-context": name,
+        "clusters": [{"name": name, "cluster": {"server": server, "certificate-authority": "ca.crt"}}],
+        "users": [{"name": name, "user": user or {"token": "secret"}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": "ml"}}],
+    }
+
+
+def write(path: Path, content: Any) -> Path:
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_several_files_are_merged_and_the_first_wins(tmp_path: Path) -> None:
+    one, two = write(tmp_path / "a", config("one")), write(tmp_path / "b", config("two", "https://two/"))
+    files = paths(None, {"KUBECONFIG": f"{one}:{tmp_path / 'missing'}:{two}"})
+    merged = read(files, explicit=False)
+    assert select(merged, None, None).server == "https://one"
+    target = select(merged, "two", "mine")
+    assert (target.server, target.namespace, target.token) == ("https://two", "mine", "secret")
+    assert target.ca_file == str(tmp_path / "ca.crt"), "relative to its file"
+
+
+@pytest.mark.parametrize(
+    ("content", "context", "words"),
+    [
+        (config("one"), "three", "There is no context 'three' in the kubeconfig.\nKnown contexts: one"),
+        ({"contexts": []}, None, "no current context"),
+        (config("one") | {"clusters": []}, None, "has no server"),
+        (config("one", **{"client-key-data": "?"}), None, "not base64"),
+        ("text", None, "is not a kubeconfig"),
+    ],
+)
+def test_wrong_kubeconfigs_are_explained(tmp_path: Path, content: Any, context: str | None, words: str) -> None:
+    with pytest.raises(UnreachableError) as caught:
+        select(read([write(tmp_path / "c", content)], explicit=True), context, None)
+    assert words in str(caught.value)
+
+
+def test_without_a_cluster_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(UnreachableError, match="no cluster to talk to") as caught:
+        find(None, None, None)
+    assert "KUBECONFIG" in caught.value.remedy
+
+
+def test_a_pod_uses_its_service_account(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "namespace").write_text("ml\n")
+    target = in_cluster({"KUBERNETES_SERVICE_HOST": "fd00::1"}, None, tmp_path)
+    assert target is not None
+    assert (target.server, target.namespace) == ("https://[fd00::1]:443", "ml")
+    assert Credentials(target).headers() == {"Authorization": "Bearer t"}
+
+
+def test_a_program_logs_in_again_when_its_token_is_not_accepted(tmp_path: Path) -> None:
+    counter = tmp_path / "count"
+    code = (
+        "import json, pathlib, os; p = pathlib.Path(os.environ['COUNT']); n = len(p.read_text()) if p.exists() else 0; "
+        "p.write_text('x' * (n + 1)); print(json.dumps({'status': {'token': f't{n}'}}))"
+    )
+    command = {"command": sys.executable, "args": ["-c", code], "env": [{"name": "COUNT", "value": str(counter)}]}
+    credentials = Credentials(Target("https://x", command=command))
+    assert credentials.headers() == credentials.headers() == {"Authorization": "Bearer t0"}
+    assert credentials.forget()
+    assert credentials.headers() == {"Authorization": "Bearer t1"}
+    assert not Credentials(Target("https://x", token="fixed")).forget()
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ({"command": "no-such-login", "installHint": "Install it from there."}, "Install it from there."),
+        ({"command": "false"}, "false could not log in"),
+        ({"command": "true"}, "true printed no credentials"),
+    ],
+)
+def test_a_program_that_cannot_log_in_is_named(command: dict[str, Any], words: str) -> None:
+    with pytest.raises(UnreachableError) as caught:
+        Credentials(Target("https://x", command=command)).headers()
+    assert words in str(caught.value)
+
+
+JOB = "/apis/elasticjob.dev/v1alpha1/namespaces/ml/elasticjobs/bert"
+FORBIDDEN = (
+    'elasticjobs.elasticjob.dev is forbidden: User "ann" cannot create resource "elasticjobs" in API group '
+    '"elasticjob.dev" in the namespace "ml"'
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "words"),
+    [
+        (401, {}, ForbiddenError, "does not accept your credentials"),
+        (403, {"message": FORBIDDEN}, ForbiddenError, "User ann has no right to create elasticjobs in namespace ml."),
+        (
+            403,
+            {"message": FORBIDDEN},
+            ForbiddenError,
+            "kubectl create rolebinding ann-edit --clusterrole=edit --user=ann",
+        ),
+        (403, {"message": "pods is forbidden: exceeded quota"}, ForbiddenError, "exceeded quota"),
+        (404, {"details": {}}, NotInstalledError, "helm install elasticjob"),
+        (
+            404,
+            {"details": {"name": "bert", "kind": "elasticjobs"}},
+            NotFoundError,
+            "no ElasticJob bert in namespace ml",
+        ),
+        (404, {"details": {"name": "ml", "kind": "namespaces"}}, NotFoundError, "There is no namespace ml."),
+        (409, {"reason": "Conflict", "message": "changed"}, ConflictError, "changed"),
+        (
+            422,
+            {"details": {"causes": [{"field": "spec.workers", "message": "wrong"}]}},
+            InvalidManifestError,
+            "  spec.workers: wrong",
+        ),
+        (503, {"message": "starting"}, ServerBusyError, "cannot answer now: starting"),
+        (418, {"message": "teapot"}, ElasticJobError, "teapot"),
+    ],
+)
+def test_error_answers_are_explained(
+    status: int, body: dict[str, Any], kind: type[ElasticJobError], words: str
+) -> None:
+    error = api_error(status, json.loads(json.dumps(body)), JOB, "ml", "https://x")
+    assert type(error) is kind or isinstance(error, kind)
+    assert words in str(error)

@@ -1,0 +1,86 @@
+"""Merging lines, and choosing worker pods by rank."""
+
+from __future__ import annotations
+
+import datetime
+
+import pytest
+from elasticjob.decisions.log_lines import Line, Merger, parse_line, whole_seconds
+from elasticjob.decisions.log_selection import choose_workers
+from elasticjob.errors import NotFoundError, UsageError
+from elasticjob.state import JobState, WorkerState
+
+NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.timezone.utc)
+
+
+def worker(index: int, age: int = 100, **fields: object) -> WorkerState:
+    created = NOW - datetime.timedelta(seconds=age)
+    return WorkerState(f"bert-worker-{index}", f"u{index}", index, "Running", True, created=created, **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("raw", "at", "text"),
+    [
+        (b"2026-01-01T12:00:00Z x", 0, "x"),
+        (b"2026-01-01T12:00:00.000000001Z x", 1, "x"),
+        (b"2026-01-01T14:00:00.5+02:00 x", 500_000_000, "x"),
+        (b"2026-01-01T12:00:00Z 10%\r50%\r100%\r", 0, "100%"),
+        (b"2026-01-01T12:00:00Z", 0, ""),
+        (b"2026-01-01T12:00:00Z \xff", 0, "\ufffd"),
+    ],
+)
+def test_lines_have_a_time_in_nanoseconds(raw: bytes, at: int, text: str) -> None:
+    line = parse_line(raw, "p")
+    assert (line.at - int(NOW.timestamp()) * 1_000_000_000, line.text) == (at, text)
+    assert whole_seconds(line.at) == "2026-01-01T12:00:00Z"
+
+
+def test_a_line_without_a_time_is_kept() -> None:
+    assert parse_line(b"unable to retrieve container logs", "p") == Line(0, "p", "unable to retrieve container logs")
+
+
+def test_lines_that_arrive_together_are_put_in_order() -> None:
+    merger = Merger(window=0.3)
+    for at, now in ((3, 0.0), (1, 0.1), (2, 0.2)):
+        merger.add(Line(at, "p", str(at)), now)
+    assert merger.ready(0.2) == []
+    assert [line.at for line in merger.ready(0.6)] == [1, 2, 3]
+    assert merger.rest() == []
+
+
+def test_a_late_line_is_shown_late() -> None:
+    merger = Merger(window=0.3)
+    merger.add(Line(5, "p", ""), 0.0)
+    assert len(merger.ready(0.4)) == 1
+    merger.add(Line(1, "p", ""), 0.5)
+    assert [line.at for line in merger.ready(0.9)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("rank", "procs", "workers", "name"),
+    [
+        (0, "1", [worker(0), worker(1)], "bert-worker-0"),
+        (3, "2", [worker(0), worker(1)], "bert-worker-1"),
+        (0, "1", [worker(0, age=1), worker(1)], "bert-worker-1"),
+        (1, "1", [worker(0, age=1), worker(1)], "bert-worker-0"),
+        (0, "1", [worker(0, deleting=True), worker(1)], "bert-worker-1"),
+    ],
+)
+def test_a_rank_is_in_the_worker_pod_that_has_it(rank: int, procs: str, workers: list[WorkerState], name: str) -> None:
+    """A replacement of worker pod 0 has the last rank."""
+    job = JobState("bert", "ml", procs=procs)
+    assert [each.name for each in choose_workers(job, workers, rank=rank, everything=False)] == [name]
+
+
+def test_processes_per_pod_follow_from_the_world_size() -> None:
+    job = JobState("bert", "ml", procs="auto", world_size=8)
+    assert choose_workers(job, [worker(0), worker(1)], rank=7, everything=False)[0].index == 1
+    with pytest.raises(NotFoundError, match="ranks 0 to 7"):
+        choose_workers(job, [worker(0), worker(1)], rank=8, everything=False)
+
+
+def test_many_logs_are_read_only_when_asked_for() -> None:
+    job, workers = JobState("bert", "ml"), [worker(index) for index in range(65)]
+    with pytest.raises(UsageError, match="--rank 0"):
+        choose_workers(job, workers, rank=None, everything=False)
+    assert len(choose_workers(job, workers, rank=None, everything=True)) == 65

@@ -1,0 +1,158 @@
+"""From flags to manifests, and what is said about wrong ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from elasticjob.decisions import flag_values as values
+from elasticjob.decisions.foreign_flags import meant
+from elasticjob.decisions.job_request import JobRequest, WorkerRange, check_name, manifest_of
+from elasticjob.decisions.manifests import parse_manifests
+from elasticjob.decisions.submission import unknown_fields, without_fields
+from elasticjob.errors import InvalidManifestError, UsageError
+from elasticjob.sdk.function import command_of, script_of
+
+
+@pytest.mark.parametrize(
+    ("value", "replicas", "expected"),
+    [
+        (3, None, (3, 3, 3)),
+        ("3", None, (3, 3, 3)),
+        ("2:4", None, (4, 2, 4)),
+        ("2-4", 3, (3, 2, 4)),
+        ((2, 4), 2, (2, 2, 4)),
+        ("2..4", None, (4, 2, 4)),
+    ],
+)
+def test_workers_are_a_number_or_a_range(value: Any, replicas: int | None, expected: tuple[int, int, int]) -> None:
+    assert WorkerRange.of(value, replicas) == WorkerRange(*expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: WorkerRange.of("4:2"), "Did you mean --workers 2:4"),
+        (lambda: WorkerRange.of("many"), "Write 4, or 2:4"),
+        (lambda: WorkerRange.of(0), "at least one"),
+        (lambda: WorkerRange.of("2:4", 5), "--replicas 5 is not between 2 and 4"),
+        (lambda: check_name("My Job!"), "For example: my-job"),
+        (lambda: check_name("a" * 60), "up to 47"),
+        (lambda: manifest_of(JobRequest("bert", "", ["python"])), "--image"),
+        (lambda: manifest_of(JobRequest("bert", "train:1")), "-- python train.py"),
+        (lambda: values.pairs("--env", ["LR"]), "--env LR: write NAME=VALUE"),
+        (lambda: values.seconds("--since", "5 minutes"), "30s, 5m or 1h30m"),
+        (lambda: values.claim_mount("data"), "CLAIM:/path"),
+        (lambda: values.claim_mount("claimname=data,to=/d"), "to is not one of"),
+        (lambda: values.nfs_mount("server=a,path=/b"), "mountpath= is missing"),
+        (lambda: values.toleration("a b"), "KEY[=VALUE][:EFFECT]"),
+        (lambda: values.port("container=http"), "8080"),
+    ],
+)
+def test_wrong_values_are_explained(call: Callable[[], object], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        call()
+    assert words in str(caught.value)
+
+
+def test_volumes_are_mounted_where_the_flags_say() -> None:
+    mounts = [
+        values.claim_mount("data:/data:ro"),
+        values.claim_mount("claimname=out,path=/out"),
+        values.host_mount("path=/mnt,mount=/host"),
+        values.nfs_mount("server=nas,path=/export,mountpath=/nfs,readwrite"),
+    ]
+    request = JobRequest("bert", "train:1", ["python"], mounts=mounts, shared_memory="8Gi")
+    pod = manifest_of(request)["spec"]["workers"]["template"]["spec"]
+    mounted = [(each["mountPath"], each.get("readOnly", False)) for each in pod["containers"][0]["volumeMounts"]]
+    assert mounted == [("/data", True), ("/out", False), ("/host", True), ("/nfs", False), ("/dev/shm", False)]
+    assert pod["volumes"][3]["nfs"] == {"server": "nas", "path": "/export"}
+    assert pod["volumes"][4]["emptyDir"] == {"medium": "Memory", "sizeLimit": "8Gi"}
+
+
+def test_what_is_not_asked_for_is_left_to_the_api() -> None:
+    assert manifest_of(JobRequest("bert", "train:1", ["python"])) == {
+        "apiVersion": "elasticjob.dev/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": "bert"},
+        "spec": {
+            "workers": {
+                "replicas": 1,
+                "template": {"spec": {"containers": [{"name": "trainer", "image": "train:1", "command": ["python"]}]}},
+            }
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("flag", "similar", "said"),
+    [
+        ("--nnodes", [], "Did you mean --workers MIN:MAX?"),
+        ("--project", [], "Did you mean --namespace?"),
+        ("--imag", ["--image"], "Did you mean --image?"),
+        ("--no-master", [], "Use nothing: all worker pods are alike."),
+        ("--xyz", [], ""),
+    ],
+)
+def test_flags_of_other_launchers_are_translated(flag: str, similar: list[str], said: str) -> None:
+    assert meant(flag, similar) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: [1", "job.yaml, line 1, column"),
+        ("a:\n  - b\n c: d", "job.yaml, line 3, column"),
+        ("", "has no manifest"),
+        ("just text", "has no manifest, but str"),
+        ("kind: PyTorchJob\napiVersion: kubeflow.org/v1", "elasticjob convert -f job.yaml"),
+        ("kind: Pod\napiVersion: v1", "has Pod of v1, not an ElasticJob"),
+        ("kind: ElasticJob\napiVersion: elasticjob.dev/v9", "reads elasticjob.dev/v1alpha1"),
+        ("kind: ElasticJob\napiVersion: elasticjob.dev/v1alpha1\nmetadata: {}", "metadata.name is missing"),
+    ],
+)
+def test_wrong_manifests_are_explained(text: str, words: str) -> None:
+    with pytest.raises(InvalidManifestError) as caught:
+        parse_manifests(text, "job.yaml")
+    assert words in str(caught.value)
+
+
+def test_several_documents_and_lists_are_read() -> None:
+    one = "{kind: ElasticJob, apiVersion: elasticjob.dev/v1alpha1, metadata: {name: %s}}"
+    text = f"{one % 'a'}\n---\nkind: List\napiVersion: v1\nitems:\n- {one % 'b'}\n---\n"
+    assert [each["metadata"]["name"] for each in parse_manifests(text, "x")] == ["a", "b"]
+
+
+def test_fields_that_an_older_api_server_does_not_know_are_left_out() -> None:
+    message = 'strict decoding error: unknown field "spec.a.b", unknown field "spec.c"'
+    manifest = {"spec": {"a": {"b": 1, "x": 2}, "c": 3}}
+    assert without_fields(manifest, unknown_fields(message)) == {"spec": {"a": {"x": 2}}}
+    assert manifest["spec"]["c"] == 3
+
+
+def train_with(lr: float, steps: int = 1) -> None:
+    print(lr, steps)
+
+
+def test_a_function_travels_with_its_arguments(capfd: pytest.CaptureFixture[str]) -> None:
+    script = script_of(train_with, {"lr": 0.5})
+    exec(compile(script, "train.py", "exec"), {"__name__": "__main__"})  # noqa: S102 as the pod runs it
+    assert capfd.readouterr().out == "0.5 1\n"
+    assert "pip install" in " ".join(command_of(script, ["numpy"]))
+
+
+def test_functions_that_cannot_travel_are_rejected() -> None:
+    outside = 3
+
+    def closure() -> None:
+        print(outside)
+
+    for function, args, words in (
+        (closure, {}, "outside"),
+        (train_with, {"rate": 1}, "cannot be called"),
+        (train_with, {"lr": object()}, "cannot be called"),
+        (len, {}, "source"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            script_of(function, args)

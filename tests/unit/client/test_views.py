@@ -1,0 +1,199 @@
+"""Tables, pages and remedies for every state of a job."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+
+import pytest
+from elasticjob.decisions.log_lines import Line
+from elasticjob.decisions.obstacles import obstacles
+from elasticjob.decisions.waiting import Outcome, Target, wait_verdict, waits_for
+from elasticjob.state import Condition, EventState, Failure, JobState, Progress, WorkerState, worker_state
+from elasticjob.views.describe import describe
+from elasticjob.views.html import job_html
+from elasticjob.views.jobs import job_table, worker_table
+from elasticjob.views.log_lines import LineView
+from elasticjob.views.table import Cell, Column, render
+from elasticjob.views.words import duration
+from rich.cells import cell_len
+
+NOW = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.timezone.utc)
+HOUR = datetime.timedelta(hours=1)
+
+
+def job(**fields: object) -> JobState:
+    """An hour old, seen by the operator, with these fields."""
+    conditions = fields.pop("conditions", {"Running": ("False", "WaitingForWorkers", "1 of 4 worker pods are ready.")})
+    assert isinstance(conditions, dict)
+    parsed = {
+        type_: Condition(type_, status, reason, message, NOW) for type_, (status, reason, message) in conditions.items()
+    }
+    base = JobState("bert", "ml", created=NOW - HOUR, started=NOW - HOUR, replicas=4, least=2, most=4, image="train:1")
+    return dataclasses.replace(base, conditions=parsed, **fields)  # type: ignore[arg-type]
+
+
+RUNNING = job(
+    conditions={"Accepted": ("True", "Accepted", ""), "Running": ("True", "Training", "Round 3.")},
+    summary="Running",
+    ready=4,
+    world_size=4,
+    round=3,
+    progress=Progress(1200, 3.25, 1000, {"loss": "0.5"}, NOW),
+)
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
+def test_tables_fit_the_terminal(width: int) -> None:
+    long = job(name="训练-a-job-with-a-long-name-of-47-characters-or-so", summary="WaitingForRendezvous")
+    for line in job_table([RUNNING, long], NOW, width=width):
+        assert cell_len(line) <= max(width, 31), "the name and the status are always there"
+
+
+def test_nothing_is_cut_in_a_pipe() -> None:
+    name = "a-job-with-a-name-of-47-characters-which-is-long"
+    assert any(name in line for line in job_table([job(name=name)], NOW))
+
+
+def test_wide_characters_keep_columns_in_line() -> None:
+    lines = render([Column("A"), Column("B")], [["训练", "x"], ["ab", "y"]])
+    assert [cell_len(line[: line.index(letter)]) for line, letter in zip(lines[1:], "xy", strict=True)] == [7, 7]
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    assert render([Column("A")], [["a\x1b[2Jb\nc"]])[1] == "a [2Jb c"
+
+
+def test_colors_are_only_for_terminals() -> None:
+    row = [[Cell("Running", "good")]]
+    assert "\x1b" not in "".join(render([Column("S")], row))
+    assert "\x1b[32mRunning" in "".join(render([Column("S")], row, color=True))
+
+
+@pytest.mark.parametrize(
+    ("fields", "what", "remedy"),
+    [
+        ({"conditions": {}}, "No operator has looked", "elasticjob doctor"),
+        ({"conditions": {}, "managed_by": "kueue.x-k8s.io/multikueue"}, "managed by kueue", ""),
+        ({"generation": 2, "observed_generation": 1}, "not seen the last change", "elasticjob doctor"),
+        ({"conditions": {"Running": ("False", "Unschedulable", "no GPU")}}, "no GPU", "elasticjob scale bert 2"),
+        ({"conditions": {"Running": ("False", "ImageUnavailable", "no image")}}, "no image", "train:1"),
+        ({"conditions": {"Accepted": ("False", "PodRejected", "quota")}}, "quota", "resourcequota -n ml"),
+        ({"conditions": {"Stalled": ("True", "NoProgress", "no step")}}, "no step", "elasticjob logs bert"),
+        ({"conditions": {"Suspended": ("True", "Suspended", "")}}, "suspended", "elasticjob resume bert"),
+        ({"conditions": {"Failed": ("True", "MaxRestartsExceeded", "11 times")}}, "11 times", "last checkpoint"),
+        ({"failing_nodes": (("n1", 3),)}, "on node n1", "kubectl cordon n1"),
+    ],
+)
+def test_every_obstacle_has_its_remedy(fields: dict[str, object], what: str, remedy: str) -> None:
+    found = [each for each in obstacles(job(**fields), [], NOW) if what in each.what]
+    assert found
+    assert remedy in found[0].remedy
+
+
+def test_a_job_that_trains_or_has_succeeded_has_no_obstacles() -> None:
+    assert obstacles(RUNNING, [], NOW) == []
+    assert obstacles(job(conditions={"Succeeded": ("True", "WorkersSucceeded", "")}), [], NOW) == []
+
+
+def test_a_worker_pod_that_starts_for_long_is_an_obstacle() -> None:
+    slow = WorkerState("bert-worker-3", "u", 3, "Pending", created=NOW - HOUR, problem="FailedMount", detail="no claim")
+    (found,) = obstacles(RUNNING, [slow], NOW)
+    assert found.what == "bert-worker-3 is FailedMount: no claim"
+    assert "kubectl describe pod bert-worker-3 -n ml" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("pod", "word"),
+    [
+        ({"status": {"phase": "Pending"}}, "Pending"),
+        ({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}, "Ready"),
+        ({"status": {"phase": "Running"}}, "Starting"),
+        ({"metadata": {"deletionTimestamp": "x"}, "status": {"phase": "Running"}}, "Terminating"),
+        ({"status": {"phase": "Failed", "reason": "Evicted"}}, "Evicted"),
+        (
+            {"status": {"containerStatuses": [{"state": {"waiting": {"reason": "ErrImagePull"}}}]}},
+            "ErrImagePull",
+        ),
+        (
+            {"status": {"containerStatuses": [{"state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]}},
+            "OOMKilled",
+        ),
+        (
+            {"status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}},
+            "Unschedulable",
+        ),
+        ({"status": {"phase": "Succeeded"}}, "Completed"),
+        ({}, "Pending"),
+    ],
+)
+def test_a_worker_pod_is_one_word(pod: dict[str, object], word: str) -> None:
+    assert worker_state(pod).status_word == word
+
+
+def test_a_page_names_failure_traceback_and_events() -> None:
+    failed = job(
+        conditions={"Failed": ("True", "MaxRestartsExceeded", "Failed 11 times.")},
+        failure=Failure("bert-worker-1", "ApplicationError", "Traceback\nRuntimeError: no data", 1, 3),
+        causes={"ApplicationError": 11},
+        restarts=11,
+    )
+    events = [EventState(NOW, True, "WorkerFailed", "bert-worker-1 failed", 3)]
+    page = "\n".join(describe(failed, [], events, NOW))
+    for words in ("11 of at most 10 (ApplicationError 11)", "RuntimeError: no data", "rank 3", "(x3)", "exit code 1"):
+        assert words in page
+    assert "no right to read" in "\n".join(describe(RUNNING, [], None, NOW))
+
+
+def test_of_a_thousand_worker_pods_a_page_lists_those_in_trouble() -> None:
+    workers = [WorkerState(f"bert-worker-{n}", str(n), n, "Running", ready=n != 7, created=NOW) for n in range(1000)]
+    page = describe(RUNNING, workers, [], NOW)
+    assert sum("bert-worker-" in line for line in page) == 1
+    assert any("999 more worker pods" in line for line in page)
+
+
+def test_names_are_escaped_in_notebooks() -> None:
+    assert "<script>" not in job_html([job(name="<script>", summary="<b>")], NOW)
+
+
+@pytest.mark.parametrize(
+    ("state", "target", "outcome"),
+    [
+        (None, Target.SUCCEEDED, Outcome.DELETED),
+        (None, Target.DELETED, Outcome.REACHED),
+        (RUNNING, Target.RUNNING, Outcome.REACHED),
+        (RUNNING, Target.STARTED, Outcome.REACHED),
+        (RUNNING, Target.SUCCEEDED, Outcome.WAITING),
+        (job(conditions={"Succeeded": ("True", "", "")}), Target.FINISHED, Outcome.REACHED),
+        (job(conditions={"Succeeded": ("True", "", "")}), Target.RUNNING, Outcome.FINISHED),
+        (job(conditions={"Failed": ("True", "", "")}), Target.SUCCEEDED, Outcome.FAILED),
+        (job(conditions={"Failed": ("True", "", "")}), Target.FAILED, Outcome.REACHED),
+    ],
+)
+def test_waiting_ends_when_the_state_is_reached_or_out_of_reach(
+    state: JobState | None, target: Target, outcome: Outcome
+) -> None:
+    assert wait_verdict(state, target).outcome is outcome
+
+
+def test_what_a_job_waits_for_is_in_the_operator_s_words() -> None:
+    assert waits_for(job()) == "1 of 4 worker pods are ready."
+    assert waits_for(job(conditions={})) == "the operator has not seen the job yet"
+    assert "4 processes in round 3, step 1200" in waits_for(RUNNING)
+
+
+def test_a_line_keeps_its_own_colors_only_on_terminals() -> None:
+    line = Line(0, "bert-worker-1", "\x1b[31mred\x1b[0m \x1b[2J\x1b]0;title\x07end")
+    plain = LineView("bert", prefix=True, timestamps=False, color=False)
+    assert plain.text(line) == "worker-1 | red end"
+    colored = LineView("bert", prefix=False, timestamps=False, color=True)
+    assert colored.text(line) == "\x1b[31mred\x1b[0m end\x1b[0m"
+
+
+def test_exit_codes_of_worker_pods_are_shown() -> None:
+    worker = WorkerState("bert-worker-0", "u", 0, "Failed", problem="Error", exit_code=3)
+    assert "exit code 3" in worker_table([worker], NOW)[1]
+
+
+def test_durations_are_short() -> None:
+    assert [duration(each) for each in (-5, 59, 119, 125, 36000)] == ["0s", "59s", "119s", "2m5s", "10h"]
