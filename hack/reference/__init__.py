@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hack.checks.pages import Problem
-from hack.reference import compatibility, conditions, contract, elasticjob, environment
+from hack.reference import compatibility, conditions, contract, elasticjob, environment, migration
 
 GENERATED = "\n<!-- Generated from the code by `make generate`. Do not edit. -->\n"
 
@@ -18,6 +18,7 @@ def pages() -> dict[str, str]:
         "docs/reference/contract.md": contract.page(),
         "docs/reference/elasticjob.md": elasticjob.page(),
         "docs/reference/environment.md": environment.page(),
+        "docs/reference/migration.md": migration.page(),
     }
     return {path: _with_note(text) for path, text in made.items()}
 

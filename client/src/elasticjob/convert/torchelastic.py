@@ -33,7 +33,7 @@ TABLE: tuple[Field, ...] = (
     *metadata.TABLE,
     changed(
         "spec.rdzvEndpoint",
-        "spec.rendezvous.endpoint",
+        "",
         "each ElasticJob has an etcd of its own; this one served the v2 API, which etcd 3.6 no longer has",
         "delete that etcd when no other job uses it; to share an etcd with the v3 API, set spec.rendezvous.endpoint",
     ),

@@ -1,0 +1,128 @@
+"""The reference of `elasticjob convert`: what becomes of each field, from the tables that it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from elasticjob.convert import dlrover, metadata, pytorchjob, torchelastic, trainjob
+from elasticjob.convert.flags import DLROVER_RUN, TORCHRUN, Fate, Flag
+from elasticjob.convert.table import Field, Outcome, Table
+from elasticjob.convert.template import SERVER_SET
+
+INTRODUCTION = """\
+# Fields of other jobs
+
+What [`elasticjob convert`](../guides/migrate.md) makes of each field.
+A field stands for everything below it; a field that no table has is reported as unknown.
+`spec` in the second column is the ElasticJob's.
+"""
+
+SECTIONS: list[tuple[str, str, Table]] = [
+    (
+        "TorchElastic ElasticJob",
+        f"{' and '.join(f'`{each}`' for each in torchelastic.API_VERSIONS)}. No types of v1beta1 were ever published; it is read as v1alpha1.",
+        torchelastic.TABLE,
+    ),
+    ("PyTorchJob", f"`{pytorchjob.API_VERSION}`.", pytorchjob.TABLE),
+    ("TrainJob", f"`{trainjob.API_VERSION}`.", trainjob.TABLE),
+    (
+        "TrainingRuntime and ClusterTrainingRuntime",
+        "What a TrainJob inherits from the runtime that it names.",
+        trainjob.RUNTIME_TABLE,
+    ),
+    ("DLRover ElasticJob", f"`{dlrover.API_VERSION}`.", dlrover.TABLE),
+]
+
+FATES = {
+    Fate.KEPT: "stays",
+    Fate.OPERATOR: "removed",
+    Fate.IRRELEVANT: "removed",
+    Fate.CHANGED: "removed",
+    Fate.LOST: "removed, and reported",
+}
+
+TEMPLATE = """\
+## Pod template
+
+The template stays as it is, except:
+
+| in the template | what becomes of it |
+|---|---|
+| `restartPolicy` of the pod and of the training container | removed: the operator replaces failed worker pods |
+| `activeDeadlineSeconds`, `hostname`, `subdomain` | removed, and reported |
+| `metadata`, except `labels` and `annotations` | removed |
+| labels that start with `elasticjob.dev/` | removed, and reported |
+| variables that the operator or elasticrun sets, such as `MASTER_ADDR` and `RANK` | removed from the training container |
+| `PET_NNODES`, `PET_NPROC_PER_NODE`, `PET_MAX_RESTARTS` with a value | the same as the flags below |
+| a variable that is set twice | the last one stays, the others are reported |
+| labels of the other operator, in affinities and in the downward API | replaced by ElasticJob's where there is one, otherwise reported |
+| the command of the training container | see below |
+| references to variables that no longer have a value, such as `$(MASTER_ADDR)` in `args` | reported |
+"""
+
+COMMANDS = """\
+## Commands
+
+| the training container runs | in the ElasticJob |
+|---|---|
+| `torchrun`, `python -m torch.distributed.run` or `launch`, `dlrover-run`, torchelastic's and Bagua's launchers | `elasticrun`, with the flags that stay |
+| the same with a path, such as `/opt/venv/bin/torchrun` | `/opt/venv/bin/python -m elasticjob_runtime` |
+| `python train.py` | the same, with `procsPerWorker: 1`: the operator starts it under elasticrun |
+| `sh -c "..."` | the same, with advice |
+| `accelerate launch`, `deepspeed`, any other program | the same, with advice |
+| the image's entry point | reported: the operator needs a command. The flags of a TorchElastic job follow `elasticrun` |
+"""
+
+
+def page() -> str:
+    parts = [INTRODUCTION, _section("Metadata and status", "The same for all kinds.", _metadata())]
+    parts += [
+        _section(name, text, [row for row in table if row not in metadata.TABLE]) for name, text, table in SECTIONS
+    ]
+    return "\n".join([*parts, TEMPLATE, COMMANDS, _flags()])
+
+
+def _metadata() -> Iterator[Field]:
+    """One row for all fields that the API server sets."""
+    names = {f"metadata.{name}" for name in SERVER_SET}
+    return (row for row in metadata.TABLE if row.path not in names)
+
+
+def _section(name: str, text: str, table: Iterable[Field]) -> str:
+    rows = "\n".join(map(_row, table))
+    return f"## {name}\n\n{text}\n\n| field | becomes | |\n|---|---|---|\n{rows}\n"
+
+
+def _row(row: Field) -> str:
+    if row.outcome is Outcome.LOST:
+        becomes = "not carried over"
+    elif row.outcome is Outcome.IRRELEVANT:
+        becomes = "not needed"
+    else:
+        becomes = f"`{row.to}`" if row.to else "works differently"
+    return f"| `{row.path.replace('~', '')}` | {becomes} | {_remark(row.why, row.instead)} |"
+
+
+def _remark(why: str, instead: str) -> str:
+    why, instead = (part.replace("|", "\\|") for part in (why, instead))
+    return ". ".join(
+        part[:1].upper() + part[1:] if index else part for index, part in enumerate((why, instead)) if part
+    )
+
+
+def _flags() -> str:
+    only_dlrover = [flag for flag in DLROVER_RUN if flag not in TORCHRUN]
+    return (
+        "### Flags of torchrun\n\nWith `-` or `_`, also abbreviated.\n\n" + _flag_table(TORCHRUN)
+        + "\n### Flags that only dlrover-run has\n\n" + _flag_table(only_dlrover)
+    )  # fmt: skip
+
+
+def _flag_table(flags: Iterable[Flag]) -> str:
+    return "| flag | becomes | |\n|---|---|---|\n" + "".join(map(_flag_row, flags))
+
+
+def _flag_row(flag: Flag) -> str:
+    name = f"-{flag.name}" if len(flag.name) == 1 else "--" + flag.name.replace("_", "-")
+    becomes = f"`{flag.to}`" if flag.fate is Fate.SET else FATES[flag.fate]
+    return f"| `{name}` | {becomes} | {_remark(flag.why, flag.instead)} |\n"
