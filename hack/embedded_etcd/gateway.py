@@ -194,6 +194,8 @@ def _operation(item: Json) -> Operation:
 
 def _compare(item: Json) -> Compare:
     key = protocol.decode(item["key"])
+    if (item.get("result"), item.get("target")) == ("GREATER", "CREATE") and int(item.get("create_revision", 0)) == 0:
+        return Compare(key, exists=True)
     if item.get("result") != "EQUAL" or item.get("target") not in {"CREATE", "MOD"}:
         raise BadRequest("only comparisons for equality of create and mod revisions are served")
     if item["target"] == "CREATE":

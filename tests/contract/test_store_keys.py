@@ -98,6 +98,13 @@ def test_a_transaction_succeeds_only_if_all_guards_hold(store: Store, prefix: st
     assert not holds(Compare(prefix + "a", mod_revision=0))
 
 
+def test_a_guard_can_demand_that_a_key_exists(store: Store, prefix: str) -> None:
+    guards = (Compare(prefix + "a", exists=True),)
+    assert not store.txn(guards, (Put(prefix + "b", "1"),)).succeeded
+    store.put(prefix + "a", "any")
+    assert store.txn(guards, (Put(prefix + "b", "1"),)).succeeded
+
+
 def test_a_transaction_is_one_revision_and_sees_its_own_writes(store: Store, prefix: str) -> None:
     before = store.put(prefix + "old", "")
     everything = Get(KeyRange.prefix(prefix))

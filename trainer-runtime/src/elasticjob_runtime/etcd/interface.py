@@ -88,6 +88,8 @@ class Compare:
     key: str
     create_revision: int | None = None
     mod_revision: int | None = None
+    exists: bool = False
+    """The key must exist, at any revision."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

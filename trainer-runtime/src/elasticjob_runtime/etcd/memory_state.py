@@ -179,7 +179,8 @@ class State:
     def _holds(self, compare: Compare) -> bool:
         kv = self._keys.get(compare.key)
         created, modified = (kv.create_revision, kv.mod_revision) if kv else (0, 0)
-        return compare.create_revision in {None, created} and compare.mod_revision in {None, modified}
+        matches = compare.create_revision in {None, created} and compare.mod_revision in {None, modified}
+        return matches and (kv is not None or not compare.exists)
 
     def _put(self, put: Put, revision: int) -> Event:
         old = self._keys.get(put.key)

@@ -133,6 +133,8 @@ def _guards(compare: Compare) -> list[Json]:
     ):
         if revision is not None:
             guards.append({"key": encode(compare.key), "target": target, "result": "EQUAL", field: str(revision)})
+    if compare.exists:
+        guards.append({"key": encode(compare.key), "target": "CREATE", "result": "GREATER", "create_revision": "0"})
     return guards
 
 
