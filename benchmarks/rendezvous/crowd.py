@@ -13,7 +13,6 @@ import heapq
 import json
 import queue
 import resource
-import selectors
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ import traceback
 
 from elasticjob_runtime.contract import Keys
 from elasticjob_runtime.etcd import EtcdClient
+from elasticjob_runtime.event_loop import EventLoop
 
 from benchmarks.rendezvous.member import BenchMember
 
@@ -40,9 +40,18 @@ class Crowd:
         self._timers: list[tuple[float, int, BenchMember]] = []
         self._timer_set = threading.Condition()
         self._ranked: dict[int, int] = {}
+        self._peer_loop = EventLoop()
         keys = Keys("/bench", run_id)
         self._members = [
-            BenchMember(f"m{number:05d}", EtcdClient(endpoint, timeout=30.0), keys, total, self.wake, self._got_rank)
+            BenchMember(
+                f"m{number:05d}",
+                EtcdClient(endpoint, timeout=30.0),
+                keys,
+                total,
+                self._peer_loop,
+                self.wake,
+                self._got_rank,
+            )
             for number in range(first, first + count)
         ]
         self._alive = count
@@ -102,13 +111,10 @@ class Crowd:
 
     def _answer_probes(self) -> None:
         """Answers probes for all members."""
-        with selectors.DefaultSelector() as selector:
+        while True:
+            self._peer_loop.wait(1.0)
             for member in self._members:
-                selector.register(member.peers, selectors.EVENT_READ, member)
-            while True:
-                for key, _ in selector.select():
-                    for connection in key.data.peers.greet():
-                        connection.close()
+                member.peers.tick(time.monotonic())
 
     def _got_rank(self, round_number: int) -> None:
         with self._lock:

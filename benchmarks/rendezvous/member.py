@@ -7,8 +7,9 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from elasticjob_runtime.contract import Keys, MemberValue, Neighbour
+from elasticjob_runtime.contract import Keys, MemberValue, Neighbour, SecretValue
 from elasticjob_runtime.etcd.interface import Store, StoreError, Unavailable
+from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership import View
 from elasticjob_runtime.membership.actions import Action, Exit, StartWorkers, StopWorkers, StoreAction
 from elasticjob_runtime.membership.view import (
@@ -22,7 +23,8 @@ from elasticjob_runtime.membership.view import (
 )
 from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
 from elasticjob_runtime.rendezvous.member import NEVER, DecisionCache, LocalState, MemberLoop
-from elasticjob_runtime.rendezvous.peers import PeerServer, probe_in_background
+from elasticjob_runtime.rendezvous.peer_server import PeerServer
+from elasticjob_runtime.rendezvous.peers import probe_in_background
 from elasticjob_runtime.rendezvous.plan_writer import PlanOutdatedError
 
 LEASE_TTL = 60.0
@@ -53,9 +55,11 @@ class BenchMember:
         store: Store,
         keys: Keys,
         total: int,
+        peer_loop: EventLoop,
         wake: Callable[[BenchMember], None],
         ranked: Callable[[int], None],
     ) -> None:
+        """`peer_loop`: answers probes, on a thread of its own."""
         self.name = name
         self.gone = False
         self.planner = False
@@ -69,7 +73,9 @@ class BenchMember:
         settings = MemberSettings(
             me=name, incarnation=incarnation, nproc=1, min=1, max=total, max_restarts=0, start_grace=30.0
         )
-        self.peers = PeerServer(name, incarnation)
+        self._peer_loop = peer_loop
+        self._secret: SecretValue | None = None
+        self.peers = PeerServer(name, incarnation, peer_loop, lambda connection, _session: connection.close())
         value = MemberValue(
             address="127.0.0.1",
             ports=[1, 2, 3, 4],
@@ -78,7 +84,13 @@ class BenchMember:
             peer_port=self.peers.port,
             started_at=time.time(),
         )
-        callbacks = Callbacks(on_view=self._observe, on_done=self._done, on_trouble=lambda _error: None, post=self.post)
+        callbacks = Callbacks(
+            on_view=self._observe,
+            on_done=self._done,
+            on_trouble=lambda _error: None,
+            on_secret=self._use_secret,
+            post=self.post,
+        )
         self._core = RendezvousCore(store, keys, name, value, callbacks, lease_ttl=LEASE_TTL)
         self._workers = Workers()
         self._decisions = DecisionCache()
@@ -137,12 +149,16 @@ class BenchMember:
         self.post(lambda: self._core.execute(action))
 
     def probe(self, members: Sequence[Member], on_result: Callable[[Mapping[str, Probe]], None]) -> None:
-        probe_in_background(members, lambda found: self.post(lambda: on_result(found)))
+        probe_in_background(members, self._secret, lambda found: self.post(lambda: on_result(found)))
 
     def probe_witnesses(self, on_result: Callable[[bool], None]) -> None:
         """Never needed: the benchmark's etcd is always reachable."""
 
     # -- the store's callbacks
+
+    def _use_secret(self, secret: SecretValue | None) -> None:
+        self._secret = secret
+        self._peer_loop.call_soon(lambda: self.peers.open(secret))
 
     def _observe(self, view: StoreView) -> None:
         self._loop.observe(view)

@@ -39,5 +39,5 @@ def test_a_crash_is_measured_from_the_kill_to_the_next_step(tmp_path: Path) -> N
 def test_members_get_ranks_and_new_ones_after_a_loss(tmp_path: Path) -> None:
     result = measure(members=5, processes=2, folder=tmp_path)
     assert result.start.seconds > 0
-    assert result.start.etcd.puts == 5 + 5 + 5 + 1  # members, each as the last to join, ranks, plan
+    assert result.start.etcd.puts == 1 + 5 + 5 + 5 + 1  # secret, members, each as the last to join, ranks, plan
     assert result.loss.etcd.puts == 4 + 1

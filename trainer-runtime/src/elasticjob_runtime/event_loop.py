@@ -4,6 +4,7 @@ something happens."""
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import selectors
 import time
@@ -30,6 +31,20 @@ class EventLoop:
     def remove_reader(self, fd: int) -> None:
         """Raises KeyError where `fd` is not registered."""
         self._selector.unregister(fd)
+
+    def add_writer(self, fd: int, callback: Callable[[], None]) -> None:
+        """Calls `callback` once, when `fd` can be written to: a connection has been established, or has failed."""
+
+        def ready() -> None:
+            self._selector.unregister(fd)
+            callback()
+
+        self._selector.register(fd, selectors.EVENT_WRITE, ready)
+
+    def remove(self, fd: int) -> None:
+        """Forgets `fd`, whatever it is registered for."""
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(fd)
 
     def now(self) -> float:
         return time.monotonic()

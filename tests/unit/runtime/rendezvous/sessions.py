@@ -9,6 +9,7 @@ from typing import Any
 from elasticjob_runtime.contract import (
     Keys,
     MemberValue,
+    SecretValue,
 )
 from elasticjob_runtime.etcd import MemoryStore
 from elasticjob_runtime.etcd.interface import (
@@ -73,6 +74,7 @@ class CoreDriver:
         self.views: list[StoreView] = []
         self.done: list[tuple[StoreAction, StoreError | None]] = []
         self.trouble: list[StoreError | None] = []
+        self.secrets: list[SecretValue | None] = []
         self.inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         member = make_member(me, incarnation=me + incarnation, nproc=nproc).value
         self.core = RendezvousCore(
@@ -84,6 +86,7 @@ class CoreDriver:
                 on_view=self.views.append,
                 on_done=lambda action, error: self.done.append((action, error)),
                 on_trouble=self.trouble.append,
+                on_secret=self.secrets.append,
                 post=self.inbox.put,
             ),
             lease_ttl=30.0,

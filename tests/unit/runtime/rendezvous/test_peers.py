@@ -7,45 +7,65 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from elasticjob_runtime.membership.view import (
-    Member,
-)
+from elasticjob_runtime.contract import SecretValue
+from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.membership.view import Member, Probe
 from elasticjob_runtime.rendezvous import peers
-from elasticjob_runtime.rendezvous.peers import PeerServer, probe, probe_in_background
+from elasticjob_runtime.rendezvous.peer_server import PeerServer
+from elasticjob_runtime.rendezvous.peers import probe_in_background
 
 from hack.cluster.processes import free_ports
 from tests.unit.runtime.membership.builders import make_member
 
+SECRET = SecretValue(secret="5e" * 32)
+
+
+@pytest.fixture(params=[SECRET, None], ids=["with a secret", "of an older version"])
+def secret(request: pytest.FixtureRequest) -> SecretValue | None:
+    found: SecretValue | None = request.param
+    return found
+
 
 @pytest.fixture
-def server() -> Iterator[PeerServer]:
-    """A live member `a`: greets until the test ends."""
-    server = PeerServer("a", "a1")
-    ended = threading.Event()
+def server(secret: SecretValue | None) -> Iterator[PeerServer]:
+    """A live member `a`: answers until the test ends."""
+    loop, ended = EventLoop(), threading.Event()
+    server = PeerServer("a", "a1", loop, lambda connection, _session: connection.close())
+    server.open(secret)
 
-    def greet() -> None:
+    def answer() -> None:
         while not ended.is_set():
-            for connection in server.greet():
-                connection.close()
-            time.sleep(0.002)
+            loop.wait(0.002)
 
-    thread = threading.Thread(target=greet)
+    thread = threading.Thread(target=answer)
     thread.start()
     yield server
     ended.set()
     thread.join()
     server.close()
+    loop.close()
+
+
+@pytest.fixture
+def probe(secret: SecretValue | None) -> Callable[..., dict[str, Probe]]:
+    def probe(members: Sequence[Member], timeout: float = peers.PROBE_TIMEOUT, **more: Any) -> dict[str, Probe]:
+        return peers.probe(members, secret, timeout, **more)
+
+    return probe
+
+
+Prober = Callable[..., dict[str, Probe]]
 
 
 def at(port: int, name: str = "a", **fields: Any) -> Member:
     return make_member(name, **{"address": "127.0.0.1", "peer_port": port, **fields})
 
 
-def test_a_live_peer_is_reachable(server: PeerServer) -> None:
+def test_a_live_peer_is_reachable(server: PeerServer, probe: Prober) -> None:
     before = time.monotonic()
     found = probe([at(server.port)])["a"]
     assert found.reachable
@@ -53,23 +73,23 @@ def test_a_live_peer_is_reachable(server: PeerServer) -> None:
     assert before <= found.asked_at <= found.at
 
 
-def test_a_live_peer_is_reachable_over_ipv6(server: PeerServer) -> None:
+def test_a_live_peer_is_reachable_over_ipv6(server: PeerServer, probe: Prober) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
     assert probe([at(server.port, address="::1")])["a"].reachable
 
 
-def test_another_incarnation_does_not_count_as_reachable(server: PeerServer) -> None:
+def test_another_incarnation_does_not_count_as_reachable(server: PeerServer, probe: Prober) -> None:
     assert not probe([at(server.port, incarnation="a0")])["a"].reachable
 
 
-def test_a_dead_peer_is_detected_at_once() -> None:
+def test_a_dead_peer_is_detected_at_once(probe: Prober) -> None:
     (port,) = free_ports(1)
     found = probe([at(port)], timeout=60.0)["a"]
     assert not found.reachable
 
 
-def test_a_frozen_peer_is_unreachable() -> None:
+def test_a_frozen_peer_is_unreachable(probe: Prober) -> None:
     with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel accepts, but no greeting follows
         assert not probe([at(frozen.getsockname()[1])], timeout=0.1)["a"].reachable
 
@@ -78,14 +98,14 @@ def test_a_frozen_peer_is_unreachable() -> None:
     "fields", [{"address": "no.such.host.invalid"}, {"peer_port": 70000}, {"address": ""}], ids=str
 )
 def test_an_invalid_address_is_unreachable_and_affects_no_other_peer(
-    server: PeerServer, fields: dict[str, Any]
+    server: PeerServer, fields: dict[str, Any], probe: Prober
 ) -> None:
     bad = at(server.port, "b", **fields)
     found = probe([bad, at(server.port)], timeout=5.0)
     assert (found["a"].reachable, found["b"].reachable) == (True, False)
 
 
-def test_another_service_at_the_address_does_not_count_as_reachable() -> None:
+def test_another_service_at_the_address_does_not_count_as_reachable(probe: Prober) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
 
         def talk() -> None:
@@ -111,12 +131,12 @@ def test_a_background_probe_that_fails_reports_no_peers(monkeypatch: pytest.Monk
         found.append(answers)
         reported.set()
 
-    probe_in_background([at(1)], take, timeout=0.01)
+    probe_in_background([at(1)], SECRET, take, timeout=0.01)
     assert reported.wait(10.0)
     assert found == [{}], "nothing is known about the peers"
 
 
-def test_more_members_than_descriptors_are_all_probed(server: PeerServer) -> None:
+def test_more_members_than_descriptors_are_all_probed(server: PeerServer, probe: Prober) -> None:
     """The default limit in a pod is 1,024, and a planner must be able to probe a larger group."""
     (closed,) = free_ports(1)
     members = [
@@ -129,7 +149,7 @@ def test_more_members_than_descriptors_are_all_probed(server: PeerServer) -> Non
     }
 
 
-def test_reachable_peers_do_not_wait_for_silent_ones(server: PeerServer) -> None:
+def test_reachable_peers_do_not_wait_for_silent_ones(server: PeerServer, probe: Prober) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=64) as frozen:
         silent = [at(frozen.getsockname()[1], f"s{number}") for number in range(6)]
         found = probe(
@@ -142,29 +162,34 @@ def test_reachable_peers_do_not_wait_for_silent_ones(server: PeerServer) -> None
 
 OUT_OF_DESCRIPTORS = """
 import resource, sys, threading, time
-from elasticjob_runtime.rendezvous.peers import PeerServer, probe
+from elasticjob_runtime.contract import SecretValue
+from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.rendezvous.peer_server import PeerServer
+from elasticjob_runtime.rendezvous.peers import probe
 from tests.unit.runtime.membership.builders import make_member
-server = PeerServer("a", "a1")
-def greet():
+loop, secret = EventLoop(), SecretValue(secret="5e" * 32) if sys.argv[1:] else None
+server = PeerServer("a", "a1", loop, lambda connection, _session: connection.close())
+server.open(secret)
+def answer():
     while True:
-        for connection in server.greet(): connection.close()
-        time.sleep(0.001)
-threading.Thread(target=greet, daemon=True).start()
+        loop.wait(0.001)
+threading.Thread(target=answer, daemon=True).start()
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 members = [make_member(f"m{n}", incarnation="a1", address="127.0.0.1", peer_port=server.port) for n in range(500)]
-found = probe(members, 30.0, at_once=400)  # more than the limit allows, as when the process opens others meanwhile
+found = probe(members, secret, 30.0, at_once=400)  # more than the limit allows
 assert all(one.reachable for one in found.values()), sum(one.reachable for one in found.values())
 """
 
 
-def test_running_out_of_descriptors_only_slows_probing() -> None:
+@pytest.mark.parametrize("mode", [["with a secret"], []], ids=["with a secret", "of an older version"])
+def test_running_out_of_descriptors_only_slows_probing(mode: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", OUT_OF_DESCRIPTORS], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", OUT_OF_DESCRIPTORS, *mode], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_a_peer_reports_the_round_it_knows(server: PeerServer) -> None:
+def test_a_peer_reports_the_round_it_knows(server: PeerServer, probe: Prober) -> None:
     assert probe([at(server.port)])["a"].round == 0
     server.round = 7
     assert probe([at(server.port)])["a"].round == 7

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 from elasticjob_runtime.contract import (
+    OPEN_CONTRACT_VERSION,
+    LastJoinedValue,
     MemberState,
     OutcomeState,
     OutcomeValue,
+    SecretValue,
     SpecValue,
 )
+from elasticjob_runtime.etcd.interface import Delete, KeyRange, Unavailable
 from elasticjob_runtime.etcd.memory_state import Revoke
 from elasticjob_runtime.membership.actions import (
     PublishState,
@@ -180,3 +184,77 @@ def test_leaving_revokes_the_lease(store: FlakyStore) -> None:
     core.join()
     core.core.leave()
     assert store.get(KEYS.member("a")) is None
+
+
+def secret_of(store: FlakyStore) -> str:
+    kv = store.get(KEYS.secret)
+    return kv.value if kv is not None else ""
+
+
+def test_the_first_member_writes_the_runs_secret_and_all_others_get_it(store: FlakyStore) -> None:
+    members = [CoreDriver(store, name) for name in "abc"]
+    for member in members:
+        member.join(Role.FOLLOWER)
+    assert len({member.secrets[-1] for member in members}) == 1
+    assert members[0].secrets[-1] == SecretValue.from_json(secret_of(store))
+    assert len(SecretValue.from_json(secret_of(store)).key) == 32
+
+
+def test_two_runs_have_different_secrets(store: FlakyStore) -> None:
+    other = FlakyStore()
+    for each in (store, other):
+        CoreDriver(each).join()
+    assert secret_of(store) != secret_of(other)
+    other.close()
+
+
+def test_a_run_keeps_its_secret_if_the_store_loses_its_data(store: FlakyStore) -> None:
+    core = CoreDriver(store)
+    core.join()
+    before = secret_of(store)
+    store.txn([], [Delete(KeyRange.prefix(KEYS.root))])
+    assert core.run(Register(reason="again")) is None
+    assert secret_of(store) == before
+
+
+def test_a_member_takes_over_a_secret_that_another_wrote_into_an_empty_store(store: FlakyStore) -> None:
+    core = CoreDriver(store)
+    core.join()
+    store.txn([], [Delete(KeyRange.prefix(KEYS.root))])
+    CoreDriver(store, "joiner").join()
+    assert core.run(Register(reason="again")) is None
+    assert core.secrets[-1] == SecretValue.from_json(secret_of(store)) != core.secrets[0]
+
+
+def test_a_failed_first_attempt_does_not_make_the_run_an_open_one(store: FlakyStore) -> None:
+    core = CoreDriver(store)
+    store.errors.append(Unavailable("down"))
+    assert core.run(Register(reason="r")) is not None
+    core.join()
+    assert core.secrets[-1] is not None
+
+
+def test_a_run_that_an_older_version_began_stays_without_a_secret(store: FlakyStore) -> None:
+    """Its agents could not prove anything, and would be taken for lost."""
+    store.put(KEYS.last_joined, LastJoinedValue(member="older").to_json())
+    core = CoreDriver(store)
+    core.join()
+    assert core.secrets == [None]
+    assert core.view.members["a"].value.contract == OPEN_CONTRACT_VERSION
+    store.txn([], [Delete(KeyRange.prefix(KEYS.root))])
+    assert core.run(Register(reason="again")) is None
+    assert (core.secrets[-1], secret_of(store)) == (None, "")
+
+
+def test_a_damaged_secret_is_reported_without_its_value(store: FlakyStore) -> None:
+    store.put(KEYS.secret, '{"secret": "beef"}')
+    error = CoreDriver(store).run(Register(reason="r"))
+    assert "agents-secret is damaged" in str(error)
+    assert "beef" not in str(error)
+
+
+def test_a_member_that_finds_the_job_over_gets_no_secret(store: FlakyStore) -> None:
+    store.put(KEYS.outcome, OutcomeValue(state=OutcomeState.SUCCEEDED, reason="r").to_json())
+    core = CoreDriver(store)
+    assert core.run(Register(reason="r")) is None
+    assert core.secrets == []

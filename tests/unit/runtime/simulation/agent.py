@@ -23,12 +23,14 @@ from elasticjob_runtime.membership.view import (
 )
 from elasticjob_runtime.rendezvous.core import Callbacks, RendezvousCore
 from elasticjob_runtime.rendezvous.member import NEVER, DecisionCache, LocalState, MemberLoop
+from elasticjob_runtime.rendezvous.peer_protocol import Purpose
 from elasticjob_runtime.rendezvous.peers import PROBE_TIMEOUT
 from elasticjob_runtime.rendezvous.witnesses import TIMEOUT as OUTSIDE_TIMEOUT
 
 from tests.unit.runtime.simulation.clock import Actor
 from tests.unit.runtime.simulation.connection import Connection
 from tests.unit.runtime.simulation.heartbeats import Heartbeats
+from tests.unit.runtime.simulation.peers import Link, Port, connect
 from tests.unit.runtime.simulation.workers import WorkerGroup
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class Agent:
         self.leaving_since: float | None = None
         self.warm = False
         self.workers = WorkerGroup(self)
+        self.port = Port(self)
         self.heartbeats = Heartbeats(self)
         self._decisions = DecisionCache()
         self.loop = MemberLoop(settings, self, self, self.heartbeats, clock=lambda: self.now)
@@ -87,6 +90,7 @@ class Agent:
                 on_view=lambda view: self._thread.post(lambda: self.loop.observe(view)),
                 on_done=lambda action, error: self._thread.post(lambda: self._done(action, error)),
                 on_trouble=lambda error: self._thread.post(lambda: self.loop.executor.report_trouble(error)),
+                on_secret=lambda secret: self._thread.post(lambda: self.port.open(secret)),
                 post=self._core_thread.post,
             ),
             lease_ttl=LEASE_TTL,
@@ -223,13 +227,26 @@ class Agent:
             self._thread.post(lambda: on_result(found))
 
         asked_at = self.now
-        answers = {member.name: self.world.responds(self, member) for member in members}
-        asked = {member.name: self.world.incarnation(member.value.incarnation) for member in members}
-        rounds = {name: there.known_round if there and answers[name] else 0 for name, there in asked.items()}
+        found_rounds = {member.name: self._probe_one(member) for member in members}
+        answers = {name: known is not None for name, known in found_rounds.items()}
+        rounds = {name: known or 0 for name, known in found_rounds.items()}
         silent = any(
             not answers[member.name] and not self.world.refuses_connections(self, member) for member in members
         )
         self.clock.later(PROBE_TIMEOUT if silent else self.clock.latency(), ended)
+
+    def _probe_one(self, member: Member) -> int | None:
+        """Returns the round that it knows; None: it does not answer."""
+        there = self.world.incarnation(member.value.incarnation)
+        if there is None or there.dead:
+            if self.world.network.stranger:
+                self.world.network.impersonate(self, member.value.incarnation, Purpose.PROBE)
+            return None
+        if not self.world.responds(self, member):
+            return None
+        known = connect(self, there, Purpose.PROBE)
+        assert not isinstance(known, Link)
+        return known
 
     def probe_witnesses(self, on_result: Callable[[bool], None]) -> None:
         answered = not self.cut_off and not self.no_descriptors

@@ -49,6 +49,9 @@ class Kind(enum.Enum):
     SLOW = enum.auto()
     """Messages take 20 times as long."""
     CLOCK_JUMPS = enum.auto()
+    STRANGER = enum.auto()
+    """A process outside the run, which has recorded what agents sent each other, uses it against every agent, and from
+    now on answers at the addresses of agents that have died."""
     FINISH = enum.auto()
     """The training has done its last step."""
 
@@ -109,4 +112,6 @@ class Walk:
     seed: int = 0
     saves: bool = False
     """Workers handle SIGTERM, some of them until they are killed."""
+    open_run: bool = False
+    """Agents of an older version began the run, so it has no secret."""
     events: Sequence[Event] = ()

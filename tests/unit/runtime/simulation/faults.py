@@ -46,8 +46,8 @@ class Faults:
                 self._clock.later(event.seconds, lambda: setattr(self._clock, "slow", 1.0))
             case Kind.CRASH_PLANNER:
                 self._crash_planner = True
-            case Kind.FINISH:
-                world.finish()
+            case Kind.STRANGER | Kind.FINISH:
+                (world.network.attack if event.kind is Kind.STRANGER else world.finish)()
             case _:
                 there = [agent for agent in world.agents if not agent.dead and agent.exit is None]
                 if there and event.kind is Kind.ISLAND:

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from elasticjob_runtime.contract import Neighbour
+from elasticjob_runtime.rendezvous.peer_protocol import Purpose
+
+from tests.unit.runtime.simulation.peers import Link, beat, connect
 
 if TYPE_CHECKING:
     from tests.unit.runtime.simulation.agent import Agent
@@ -20,6 +23,7 @@ class Heartbeats:
         self._neighbours: tuple[Neighbour, ...] = ()
         self._heard_at: dict[str, float] = {}
         self._closed: set[str] = set()
+        self._links: dict[str, Link] = {}
         self._rounds: dict[str, tuple[int, float]] = {}
         """Each neighbour's latest round, and when it was first heard."""
         self._ticking = False
@@ -41,6 +45,7 @@ class Heartbeats:
         self._neighbours = tuple(neighbours)
         self._heard_at = {neighbour.name: now for neighbour in neighbours}
         self._closed = set()
+        self._links = {}
         self._rounds = {}
         if not self._ticking:
             self._ticking = True
@@ -55,11 +60,27 @@ class Heartbeats:
             peer = world.incarnation(neighbour.incarnation)
             if peer is None or peer.dead:
                 self._closed.add(neighbour.name)
+                self._links.pop(neighbour.name, None)
+                if world.network.stranger:
+                    world.network.impersonate(self._agent, neighbour.incarnation, Purpose.HEARTBEATS)
             elif not peer.frozen:
-                self._closed.discard(neighbour.name)
-                self._heard_at[neighbour.name] = now
-                if self._rounds.get(neighbour.name, (0, 0.0))[0] != peer.known_round:
-                    self._rounds[neighbour.name] = (peer.known_round, now)
+                self._hear(neighbour.name, peer, now)
+
+    def _hear(self, name: str, peer: Agent, now: float) -> None:
+        link = self._links.get(name)
+        if link is None:
+            connected = connect(self._agent, peer, Purpose.HEARTBEATS)
+            if not isinstance(connected, Link):
+                self._closed.add(name)
+                return
+            self._links[name] = connected
+            round_number = connected.round
+        else:
+            round_number = beat(link)
+        self._closed.discard(name)
+        self._heard_at[name] = now
+        if self._rounds.get(name, (0, 0.0))[0] != round_number:
+            self._rounds[name] = (round_number, now)
 
     def _tick(self) -> None:
         if self._agent.dead or not self._neighbours:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from elasticjob_runtime.contract import PARTITION_GRACE, ExitCode, PlanReason
 
-from tests.unit.runtime.simulation.agent import LEASE_TTL
+from tests.unit.runtime.simulation.agent import KEYS, LEASE_TTL
 from tests.unit.runtime.simulation.events import Kind
 from tests.unit.runtime.simulation.heartbeats import SILENT
 from tests.unit.runtime.simulation.scenario import Scenario
@@ -30,6 +30,52 @@ def test_an_etcd_outage_of_a_minute_restarts_no_workers(seed: int) -> None:
     scenario.happens(Kind.STORE_DOWN, seconds=60.0)
     scenario.wait(90.0)
     scenario.check(scenario.plan == before, "a new plan was made")
+    scenario.check(len(scenario.trainers) == 3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_stranger_with_recordings_neither_joins_nor_hides_a_lost_node(seed: int) -> None:
+    scenario = Scenario(seed=seed)
+    before = scenario.plan
+    scenario.happens(Kind.STRANGER)
+    scenario.check(scenario.network.dropped, "the stranger was not dropped")
+    scenario.wait(5.0)
+    scenario.check(scenario.plan == before, "a stranger changed the plan")
+    dropped = scenario.network.dropped
+    scenario.happens(Kind.CRASH_AGENT, scenario.trainers[seed % 3])
+    scenario.wait(SILENT + 1.5)
+    scenario.check(scenario.network.dropped > dropped, "the stranger did not answer for the lost node")
+    scenario.check(scenario.plan.reason is PlanReason.MEMBER_LOST, "the stranger passes for the lost node")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_etcd_that_is_empty_again_leaves_the_run_its_secret(seed: int) -> None:
+    scenario = Scenario(seed=seed)
+    before = scenario.server.read(KEYS.secret)
+    scenario.happens(Kind.STORE_EMPTIED, seconds=seed / 2)
+    scenario.wait(seed / 2 + 30.0)
+    after = scenario.server.read(KEYS.secret)
+    scenario.check(before is not None and after is not None and before.value == after.value)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_joiner_that_finds_an_empty_etcd_first_and_the_old_members_end_in_one_group(seed: int) -> None:
+    """It makes another secret, which the old members take over as they register again."""
+    scenario = Scenario(agents=2, least=2, most=3, seed=seed)
+    scenario.happens(Kind.STORE_EMPTIED, seconds=0.5)
+    scenario.happens(Kind.JOIN)
+    scenario.wait(40.0)
+    scenario.check(len(scenario.trainers) == 3)
+    scenario.check(len({agent.port.secret for agent in scenario.trainers}) == 1, "they know different secrets")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_run_that_an_older_version_began_has_no_secret_to_its_end(seed: int) -> None:
+    scenario = Scenario(agents=3, seed=seed, open_run=True)
+    scenario.happens(Kind.JOIN)
+    scenario.happens(Kind.LOSE_LEASE, scenario.trainers[seed % 3])
+    scenario.wait(30.0)
+    scenario.check(scenario.server.read(KEYS.secret) is None)
     scenario.check(len(scenario.trainers) == 3)
 
 

@@ -32,6 +32,7 @@ def random_walk(seed: int) -> Walk:
         seed=seed,
         events=[_event(draw, kinds) for _ in range(draw.randint(1, 14))],
         saves=draw.random() < 0.4,
+        open_run=draw.random() < 0.1,
     )
 
 
@@ -81,6 +82,7 @@ def _smaller(walk: Walk) -> Iterator[Walk]:
     plainer = [
         dataclasses.replace(walk, consistent=False),
         dataclasses.replace(walk, saves=False),
+        dataclasses.replace(walk, open_run=False),
         dataclasses.replace(walk, operator=False, consistent=False),
     ]
     yield from (one for one in (*plainer, dataclasses.replace(walk, allowed=())) if one != walk)

@@ -11,6 +11,7 @@ from elasticjob_runtime.contract import (
     AVAILABLE,
     CONSISTENT,
     ExitCode,
+    LastJoinedValue,
     OutcomeState,
     OutcomeValue,
     PlanValue,
@@ -36,6 +37,7 @@ from tests.unit.runtime.simulation.events import Walk
 from tests.unit.runtime.simulation.faults import Faults
 from tests.unit.runtime.simulation.folder import Folder
 from tests.unit.runtime.simulation.invariants import Broken, Invariants, require
+from tests.unit.runtime.simulation.peers import Network
 from tests.unit.runtime.simulation.server import Server
 from tests.unit.runtime.simulation.workers import Training
 
@@ -49,6 +51,9 @@ class World:
         self.clock = Clock(walk.seed)
         self.invariants = Invariants(KEYS)
         self.server = Server(self.clock, self.invariants.changed)
+        self.network = Network(self)
+        if walk.open_run:
+            self.server.apply(Txn(success=[Put(KEYS.last_joined, LastJoinedValue(member="older").to_json())]))
         self.agents: list[Agent] = []
         self.finished = False
         self._trainings: dict[str, Training] = {}

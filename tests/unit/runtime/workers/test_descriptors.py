@@ -56,7 +56,7 @@ print(descriptors.raise_limit(1000), resource.getrlimit(resource.RLIMIT_NOFILE)[
 
 
 def test_a_loop_without_descriptors_rejects_connections_instead_of_spinning() -> None:
-    """A readable listener would wake the loop forever, so connections are greeted and closed."""
+    """A readable listener would wake the loop forever, so connections are told and closed."""
     script = """
 import os, resource, select, socket
 from elasticjob_runtime.workers.descriptors import Acceptor

@@ -49,6 +49,7 @@ class Agent:
         metrics."""
         self._config = config
         self._event_loop = EventLoop()
+        metrics = metrics or Metrics()
         held = hold_ports(config.member.port_range)
         self._runner = MemberRunner(
             config.member,
@@ -58,8 +59,10 @@ class Agent:
             ports=[holder.getsockname()[1] for holder in held],
             on_trouble=self._store_trouble,
             on_imports=lambda imports, running: self._processes.use_imports(imports, running=running),
+            on_secret=lambda secret: self._recorder.registered(authenticated=secret is not None),
+            on_dropped=metrics.add_dropped_connection,
         )
-        self._recorder = Recorder(event_log, metrics or Metrics(), self._runner.heartbeats, config.group.nproc)
+        self._recorder = Recorder(event_log, metrics, self._runner.heartbeats, config.group.nproc)
         self._processes = Processes(
             config,
             self._event_loop,

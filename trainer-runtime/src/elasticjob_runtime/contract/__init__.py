@@ -6,6 +6,7 @@ neither has to repeat a name. Standard library only, no I/O.
 The keys of one run, all under `<prefix>/<run-id>/` (see docs/design/0002-rendezvous.md):
 
     key                                contents                           written by
+    agents-secret                      authenticates agents' messages     the first agent, once
     spec                               wanted membership                  the operator, else the first agent
     members/<member>                   a member's state, with its lease   that member's agent
     plan                               the current plan, without ranks    the planner, by compare-and-swap
@@ -41,7 +42,9 @@ from elasticjob_runtime.contract.values import (
     CONTRACT_VERSION,
     LEASE_TTL,
     ON_PARTITION,
+    OPEN_CONTRACT_VERSION,
     PARTITION_GRACE,
+    SECRET_BYTES,
     LastJoinedValue,
     MemberState,
     MemberValue,
@@ -49,6 +52,7 @@ from elasticjob_runtime.contract.values import (
     PlanReason,
     PlanValue,
     RankValue,
+    SecretValue,
     SpecValue,
     StopValue,
 )
@@ -63,8 +67,10 @@ __all__ = [
     "LEASE_TTL",
     "MAX_RESTARTS_EXCEEDED",
     "ON_PARTITION",
+    "OPEN_CONTRACT_VERSION",
     "PARTITION_GRACE",
     "PEER_LOST",
+    "SECRET_BYTES",
     "Env",
     "ExitCode",
     "FailureValue",
@@ -81,6 +87,7 @@ __all__ = [
     "PlanValue",
     "ProgressValue",
     "RankValue",
+    "SecretValue",
     "SpecValue",
     "StopValue",
     "SuspicionValue",

@@ -45,6 +45,11 @@ class Keys:
         return self.root + "training-progress"
 
     @property
+    def secret(self) -> str:
+        """Sorts before the watched ranges: a secret is read once and never delivered by a watch."""
+        return self.root + "agents-secret"
+
+    @property
     def last_joined(self) -> str:
         """Sorts after the watched ranges, like `imports`."""
         return self.root + "worker-last-joined"
@@ -57,7 +62,9 @@ class Keys:
     @property
     def single(self) -> tuple[str, ...]:
         """The keys of this run that are not in one of `folders`."""
-        return self.spec, self.plan, self.stop, self.outcome, self.progress, self.last_joined, self.imports
+        return (
+            self.secret, self.spec, self.plan, self.stop, self.outcome, self.progress, self.last_joined, self.imports,
+        )  # fmt: skip
 
     @property
     def folders(self) -> tuple[str, ...]:

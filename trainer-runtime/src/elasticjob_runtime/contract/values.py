@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 
 from elasticjob_runtime.contract.codec import Value, require_at_least, require_ports
 
-CONTRACT_VERSION = 2
+CONTRACT_VERSION = 3
 """Agents with different contract versions refuse to train together."""
+
+OPEN_CONTRACT_VERSION = 2
+"""The version of agents that do not authenticate each other. An agent that joins a run which such agents began uses it
+too (docs/design/0019-agents-ports.md)."""
 
 
 class MemberState(str, enum.Enum):
@@ -39,6 +44,8 @@ CONSISTENT = "Consistent"
 ON_PARTITION = (AVAILABLE, CONSISTENT)
 """What a group that loses etcd does (`spec.rendezvous.onPartition`): keep training within bounds, or stop when its
 lease expires."""
+
+SECRET_BYTES = 32
 
 LEASE_TTL = 5.0
 """s. The TTL of a member's lease, unless `--rdzv-conf lease_ttl=...` sets another."""
@@ -127,6 +134,22 @@ class MemberValue(Value):
             raise ValueError("ports: expected at least one")
         for port in (*self.ports, self.peer_port):
             require_ports(ports=port)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SecretValue(Value):
+    """`agents-secret`: what the agents of one run know and no other program does. It never changes during a run."""
+
+    secret: str = dataclasses.field(repr=False)
+    """SECRET_BYTES random bytes, in hexadecimal."""
+
+    @property
+    def key(self) -> bytes:
+        return bytes.fromhex(self.secret)
+
+    def check(self) -> None:
+        if not re.fullmatch(f"[0-9a-f]{{{2 * SECRET_BYTES}}}", self.secret):
+            raise ValueError(f"secret: expected {2 * SECRET_BYTES} hexadecimal digits")  # without its value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from elasticjob_runtime.contract import CONTRACT_VERSION, ExitCode, MemberState, MemberValue
+from elasticjob_runtime.contract import ExitCode, MemberState, MemberValue
 from elasticjob_runtime.membership.actions import Action, Exit
 from elasticjob_runtime.membership.view import Role, View
 
@@ -13,11 +13,12 @@ def exit_if_incompatible(view: View, _now: float) -> Action | None:
         return None
     plan, nproc = view.store.plan, view.settings.nproc
     reference = _reference_member(view)
-    version = reference.contract if reference else CONTRACT_VERSION
+    own_version = view.me.value.contract
+    version = reference.contract if reference else own_version
     their_nproc = plan.value.nproc if plan else reference.nproc if reference else nproc
-    if version != CONTRACT_VERSION:
+    if version != own_version:
         reason = (
-            f"this agent speaks contract version {CONTRACT_VERSION}, the other members version {version}: "
+            f"this agent speaks contract version {own_version}, the other members version {version}: "
             "use the same version of elasticjob-runtime in all images of a job"
         )
         return Exit(code=ExitCode.CONFIG, reason=reason)

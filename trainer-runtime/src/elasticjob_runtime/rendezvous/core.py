@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from elasticjob_runtime.contract import ImportsValue, Keys, MemberValue, ProgressValue
+from elasticjob_runtime.contract import ImportsValue, Keys, MemberValue, ProgressValue, SecretValue
 from elasticjob_runtime.etcd.interface import (
     Delete,
     KeyRange,
@@ -60,6 +60,9 @@ class Callbacks:
     on_imports: Callable[[ImportsValue | None, bool], None] = lambda _imports, _runs: None
     """Called at each registration with what the run's worker processes import (None: not known), and whether the run
     already has a plan."""
+    on_secret: Callable[[SecretValue | None], None] = lambda _secret: None
+    """Called at each registration, before its view, with the run's secret. None: agents of an older version began this
+    run, which has none."""
     post: Callable[[Callable[[], None]], None]
     """Queues a call from the watch's or the lease keeper's thread; the owner then makes it."""
 
@@ -250,6 +253,8 @@ class RendezvousCore:
 
         joined = self._registration.register(action.state, action.round, action.stores, on_lost)
         cache = self._subscription.cache
+        if self._registration.expires_at is not None:  # otherwise the job is over, and it has not registered
+            self._callbacks.on_secret(joined.secret)
         self._subscription.start_from(joined)
         imports = cache.parse(joined.imports, ImportsValue) if joined.imports is not None else None
         self._callbacks.on_imports(imports, cache.plan is not None)

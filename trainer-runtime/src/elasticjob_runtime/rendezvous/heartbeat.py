@@ -4,9 +4,8 @@ Every agent listens to the next two ranks, which the plan names, so two others l
 linear. A closed connection is detected at once, silence after a second. The result is only a suspicion: the planner
 probes the suspect before it acts.
 
-A heartbeat is a line `.<round>`, where `<round>` is the round of the plan that the sender knows. So an agent that
-cannot reach the store still learns that the others have moved on to a later round. The first line of a connection is
-the greeting (peers.py).
+A heartbeat contains the round of the plan that the sender knows. So an agent that cannot reach the store still learns
+that the others have moved on to a later round. peer_protocol.py says how the two agents know each other.
 """
 
 from __future__ import annotations
@@ -14,11 +13,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import os
 import socket
 from collections.abc import Sequence
 
-from elasticjob_runtime.contract import Neighbour
+from elasticjob_runtime.contract import Neighbour, SecretValue
 from elasticjob_runtime.event_loop import EventLoop
+from elasticjob_runtime.rendezvous.peer_protocol import (
+    NONCE_SIZE,
+    Client,
+    NotAuthenticError,
+    Purpose,
+    Session,
+    make_client,
+)
 from elasticjob_runtime.workers import descriptors
 
 logger = logging.getLogger(__name__)
@@ -34,7 +42,8 @@ RECONNECT = 2.0
 """s without a heartbeat after which the connection is opened again: after a partition, TCP may take a minute to resume
 the old one."""
 
-_LONGEST_LINE = 1024
+MAX_LISTENERS = 64
+"""Connections that get heartbeats. Two members listen to each; if there are more, the oldest is closed."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -46,12 +55,35 @@ class _Link:
     connected_at: float
     connection: socket.socket | None = None
     closed: bool = False
-    rest: bytes = b""
-    """The beginning of a line whose end has not arrived yet."""
     round: int = 0
     """The round of the plan that the neighbour knows."""
     round_at: float = 0.0
     """When the neighbour first sent that round."""
+
+
+class _Listener:
+    """A connection that gets heartbeats."""
+
+    def __init__(self, connection: socket.socket, session: Session) -> None:
+        self._connection = connection
+        self._session = session
+        self._unsent = b""
+
+    def send(self, round_number: int) -> bool:
+        """False: the listener has closed the connection."""
+        unsent = self._unsent or self._session.beat(round_number)  # one that does not read gets no more
+        try:
+            self._unsent = unsent[self._connection.send(unsent) :]
+        except BlockingIOError:
+            self._unsent = unsent
+        except OSError:
+            self.close()
+            return False
+        return True
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._connection.close()
 
 
 class Heartbeats:
@@ -60,10 +92,12 @@ class Heartbeats:
 
     def __init__(self, event_loop: EventLoop) -> None:
         self._event_loop = event_loop
-        self._listeners: list[socket.socket] = []
+        self._listeners: list[_Listener] = []
         self._links: dict[str, _Link] = {}
         self._followed: tuple[Neighbour, ...] = ()
         self._next_beat = 0.0
+        self._secret: SecretValue | None = None
+        self._open = False
         self.round = 0
         """The round of the plan that this agent knows."""
 
@@ -95,9 +129,15 @@ class Heartbeats:
         link = self._links.get(name)
         return None if link is None else (link.last_heartbeat_at, link.closed)
 
-    def add_listener(self, connection: socket.socket) -> None:
+    def open(self, secret: SecretValue | None) -> None:
+        """Connects from now on, to agents that know `secret`. None: the run has none."""
+        self._secret, self._open = secret, True
+
+    def add_listener(self, connection: socket.socket, session: Session) -> None:
         """Sends heartbeats on `connection` until the peer closes it."""
-        self._listeners.append(connection)
+        self._listeners.append(_Listener(connection, session))
+        if len(self._listeners) > MAX_LISTENERS:
+            self._listeners.pop(0).close()
 
     def follow(self, neighbours: Sequence[Neighbour], now: float) -> None:
         """Listens to these neighbours and to no others."""
@@ -117,8 +157,7 @@ class Heartbeats:
             return
         held_up = now - self._next_beat > SILENT  # suspended or very busy: missed heartbeats mean nothing
         self._next_beat = now + BEAT
-        beat = b".%d\n" % self.round
-        self._listeners = [connection for connection in self._listeners if _send_heartbeat(connection, beat)]
+        self._listeners = [listener for listener in self._listeners if listener.send(self.round)]
         for link in self._links.values():
             if held_up:
                 link.last_heartbeat_at = now
@@ -129,10 +168,12 @@ class Heartbeats:
     def close(self) -> None:
         for link in self._links.values():
             self._disconnect(link)
-        for connection in self._listeners:
-            connection.close()
+        for listener in self._listeners:
+            listener.close()
 
     def _connect(self, link: _Link, now: float) -> None:
+        if not self._open:
+            return
         link.connected_at = now
         neighbour = link.neighbour
         family = socket.AF_INET6 if ":" in neighbour.address else socket.AF_INET
@@ -148,53 +189,51 @@ class Heartbeats:
             logger.warning("%s gave an address that cannot be used, %s: %s", neighbour.name, neighbour.address, error)
             connection.close()
             return
-        link.connection, link.rest = connection, b""
-        self._event_loop.add_reader(connection.fileno(), lambda: self._receive(link, connection))
+        link.connection = connection
+        client = make_client(self._secret, neighbour.incarnation, Purpose.HEARTBEATS, os.urandom(NONCE_SIZE))
+        self._event_loop.add_writer(connection.fileno(), lambda: self._connected(link, connection, client))
 
-    def _receive(self, link: _Link, connection: socket.socket) -> None:
+    def _connected(self, link: _Link, connection: socket.socket, client: Client) -> None:
+        try:
+            connection.send(client.hello)
+        except OSError:  # the connection was refused
+            self._closed(link)
+        else:
+            self._event_loop.add_reader(connection.fileno(), lambda: self._receive(link, connection, client))
+
+    def _receive(self, link: _Link, connection: socket.socket, client: Client) -> None:
         try:
             data = connection.recv(4096)
+            rounds = client.receive(data)
+            if reply := client.reply:
+                connection.send(reply)
         except BlockingIOError:
             return
-        except OSError:
-            data = b""
-        if not data:
-            link.last_heartbeat_at = link.last_heartbeat_at if link.closed else self._event_loop.now()
+        except NotAuthenticError:  # another process has its port now
             link.closed = True
             self._disconnect(link)
-        elif not self._accept_lines(link, data):
-            link.closed = True  # another process has its port now
-            self._disconnect(link)
-        else:
-            link.closed = False
-            link.last_heartbeat_at = self._event_loop.now()
+            return
+        except OSError:
+            data, rounds = b"", ()
+        if not data:
+            self._closed(link)
+        elif rounds:
+            self._heard(link, rounds)
 
-    def _accept_lines(self, link: _Link, data: bytes) -> bool:
-        """False: another process answers at the neighbour's port."""
-        *lines, link.rest = (link.rest + data).split(b"\n")
-        link.rest = link.rest[-_LONGEST_LINE:]
-        for line in lines:
-            if line.startswith(b"{") and link.neighbour.incarnation.encode() not in line:
-                return False
-            if line[:1] == b"." and line[1:].isdigit() and int(line[1:]) != link.round:
-                link.round, link.round_at = int(line[1:]), self._event_loop.now()
-        return True
+    def _heard(self, link: _Link, rounds: Sequence[int]) -> None:
+        now = self._event_loop.now()
+        link.closed = False
+        link.last_heartbeat_at = now
+        if rounds[-1] != link.round:
+            link.round, link.round_at = rounds[-1], now
+
+    def _closed(self, link: _Link) -> None:
+        link.last_heartbeat_at = link.last_heartbeat_at if link.closed else self._event_loop.now()
+        link.closed = True
+        self._disconnect(link)
 
     def _disconnect(self, link: _Link) -> None:
         if link.connection is not None:
-            self._event_loop.remove_reader(link.connection.fileno())
+            self._event_loop.remove(link.connection.fileno())
             link.connection.close()
             link.connection = None
-
-
-def _send_heartbeat(connection: socket.socket, beat: bytes) -> bool:
-    """False: the listener has closed the connection."""
-    try:
-        connection.send(beat)
-    except BlockingIOError:
-        return True  # the listener does not read; that is no reason to drop it
-    except OSError:
-        with contextlib.suppress(OSError):
-            connection.close()
-        return False
-    return True

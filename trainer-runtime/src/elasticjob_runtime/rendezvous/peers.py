@@ -1,29 +1,31 @@
 """Probes: asking peers directly whether they are alive.
 
-Every agent listens on a TCP port that is in its member key. It greets each connection with its name, its incarnation
-and the round of the plan that it knows. A connection to a dead process is refused at once, while its lease lasts for
-seconds longer; a frozen process, or one that is cut off, does not answer in time.
+Every agent listens on a TCP port that is in its member key (peer_server.py). A connection to a dead process is refused
+at once, while its lease lasts for seconds longer; a frozen process, or one that is cut off, does not answer in time;
+another process at the same address cannot prove that it is the member (peer_protocol.py).
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import errno
-import json
 import logging
+import os
 import selectors
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from elasticjob_runtime.membership.view import (
-    Member,
-    Probe,
+from elasticjob_runtime.contract import SecretValue
+from elasticjob_runtime.membership.view import Member, Probe
+from elasticjob_runtime.rendezvous.peer_protocol import (
+    NONCE_SIZE,
+    Client,
+    NotAuthenticError,
+    Purpose,
+    make_client,
 )
-from elasticjob_runtime.rendezvous import network
-from elasticjob_runtime.rendezvous.network import PortRange
 from elasticjob_runtime.workers import descriptors
 
 logger = logging.getLogger(__name__)
@@ -34,64 +36,17 @@ silence takes this long. With a shorter timeout, a machine with ten processes pe
 s)."""
 
 
-BACKLOG = 1024
-"""Connections that may wait for their greeting: in a group of thousands, many members may connect at the same
-moment."""
-
-WARN_SECONDS = 60.0
-"""s between two warnings about rejected connections."""
-
-
-class PeerServer:
-    """Greets peers. Register `fileno` with the agent's event loop and call `greet` when it is readable."""
-
-    def __init__(self, member: str, incarnation: str, ports: PortRange | None = None) -> None:
-        """`ports`: the ports to choose from; None: any. Raises OSError."""
-        both = socket.has_dualstack_ipv6()  # for IPv4 and IPv6 peers
-        self._socket = socket.socket(socket.AF_INET6 if both else socket.AF_INET, socket.SOCK_STREAM)
-        if both:
-            self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        self.port = network.bind(self._socket, ports)
-        self._socket.listen(BACKLOG)
-        self._socket.setblocking(False)
-        self._member, self._incarnation = member, incarnation
-        self._acceptor = descriptors.Acceptor(self._socket, self._send_greeting)
-        self._next_warning = 0.0
-        self.round = 0
-        """The round of the plan that this agent knows."""
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def greet(self) -> list[socket.socket]:
-        """Greets all new connections and returns them: those that the peer keeps open want heartbeats."""
-        before = self._acceptor.rejected
-        greeted = self._acceptor.accept()
-        if self._acceptor.rejected > before and time.monotonic() >= self._next_warning:
-            self._next_warning = time.monotonic() + WARN_SECONDS
-            logger.warning(
-                "this member answers probes but cannot send heartbeats: %s",
-                descriptors.explain(OSError(errno.EMFILE, "")),
-            )
-        return greeted
-
-    def close(self) -> None:
-        self._acceptor.close()
-        self._socket.close()
-
-    def _send_greeting(self, connection: socket.socket) -> None:
-        greeting = {"member": self._member, "incarnation": self._incarnation, "round": self.round}
-        connection.send(json.dumps(greeting).encode() + b"\n")
-
-
 def probe_in_background(
-    members: Sequence[Member], on_result: Callable[[Mapping[str, Probe]], None], timeout: float = PROBE_TIMEOUT
+    members: Sequence[Member],
+    secret: SecretValue | None,
+    on_result: Callable[[Mapping[str, Probe]], None],
+    timeout: float = PROBE_TIMEOUT,
 ) -> None:
     """Probes on a new thread, which always calls `on_result`."""
 
     def run() -> None:
         try:
-            found = probe(members, timeout)
+            found = probe(members, secret, timeout)
         except OSError as error:  # such as no descriptor left: that says nothing about the peers
             logger.warning("cannot probe the other members: %s", descriptors.explain(error))
             time.sleep(timeout)
@@ -101,14 +56,20 @@ def probe_in_background(
     threading.Thread(target=run, name="probe", daemon=True).start()
 
 
-def probe(members: Sequence[Member], timeout: float = PROBE_TIMEOUT, at_once: int | None = None) -> dict[str, Probe]:
+def probe(
+    members: Sequence[Member],
+    secret: SecretValue | None,
+    timeout: float = PROBE_TIMEOUT,
+    at_once: int | None = None,
+) -> dict[str, Probe]:
     """Probes all `members`, `at_once` of them at a time (None: as many as file descriptors allow). A member is
-    reachable if it answers within `timeout` seconds with the incarnation in its member key.
+    reachable if within `timeout` seconds it proves that it knows the run's `secret` and is the incarnation in its
+    member key; without a secret, if it gives that incarnation.
 
     Raises OSError if this process cannot open a single connection.
     """
     with selectors.DefaultSelector() as selector:
-        prober = _Prober(members, timeout, at_once or descriptors.available(), selector)
+        prober = _Prober(members, secret, timeout, at_once or descriptors.available(), selector)
         try:
             return prober.run()
         finally:
@@ -121,7 +82,10 @@ class _OpenProbe:
 
     member: Member
     connection: socket.socket
+    client: Client
     asked_at: float
+    asked: bool = False
+    """The connection is established, and the hello is sent."""
 
 
 class _Prober:
@@ -129,9 +93,15 @@ class _Prober:
     one. Only silence takes the whole timeout."""
 
     def __init__(
-        self, members: Sequence[Member], timeout: float, at_once: int, selector: selectors.BaseSelector
+        self,
+        members: Sequence[Member],
+        secret: SecretValue | None,
+        timeout: float,
+        at_once: int,
+        selector: selectors.BaseSelector,
     ) -> None:
         self._members = members
+        self._secret = secret
         self._timeout = timeout
         self._at_once = at_once
         self._selector = selector
@@ -174,10 +144,11 @@ class _Prober:
                 return
             self._waiting.popleft()
             self._asked_at[member.name] = time.monotonic()
-            self._open[connection.fileno()] = _OpenProbe(member, connection, self._asked_at[member.name])
+            client = make_client(self._secret, member.value.incarnation, Purpose.PROBE, os.urandom(NONCE_SIZE))
+            self._open[connection.fileno()] = _OpenProbe(member, connection, client, self._asked_at[member.name])
             connection.setblocking(False)
             if _connect(connection, member):
-                self._selector.register(connection, selectors.EVENT_READ)
+                self._selector.register(connection, selectors.EVENT_WRITE)
             else:
                 self._open.pop(connection.fileno()).connection.close()
 
@@ -186,15 +157,30 @@ class _Prober:
         if oldest is None:
             return
         for key, _ in self._selector.select(max(0.0, oldest.asked_at + self._timeout - time.monotonic())):
-            self._finish(key.fd, answered=True)
+            self._continue(self._open[key.fd])
         now = time.monotonic()
-        for fd in [fd for fd, open_probe in self._open.items() if now >= open_probe.asked_at + self._timeout]:
-            self._finish(fd, answered=False)
+        for late in [one for one in self._open.values() if now >= one.asked_at + self._timeout]:
+            self._finish(late, None)
 
-    def _finish(self, fd: int, *, answered: bool) -> None:
-        open_probe = self._open.pop(fd)
+    def _continue(self, open_probe: _OpenProbe) -> None:
+        """The connection is established, has failed, or has data."""
+        try:
+            if not open_probe.asked:
+                open_probe.connection.send(open_probe.client.hello)
+                open_probe.asked = True
+                self._selector.modify(open_probe.connection, selectors.EVENT_READ)
+                return
+            data = open_probe.connection.recv(1024)
+            rounds = open_probe.client.receive(data)
+        except (OSError, NotAuthenticError):
+            data, rounds = b"", ()
+        if rounds or not data:
+            self._finish(open_probe, rounds[0] if rounds else None)
+
+    def _finish(self, open_probe: _OpenProbe, round_number: int | None) -> None:
+        """`round_number`: the round of the plan that the member knows; None: it did not answer."""
+        del self._open[open_probe.connection.fileno()]
         self._selector.unregister(open_probe.connection)
-        round_number = _read_greeting(open_probe.connection, open_probe.member.value.incarnation) if answered else None
         if round_number is not None:
             self._rounds[open_probe.member.name] = round_number
         open_probe.connection.close()
@@ -212,18 +198,6 @@ def _connect(connection: socket.socket, member: Member) -> bool:
 
 def _at(member: Member) -> tuple[str, int]:
     return member.value.address, member.value.peer_port
-
-
-def _read_greeting(connection: socket.socket, incarnation: str) -> int | None:
-    """Returns the round of the plan that the member knows; None: no valid greeting, or another incarnation's."""
-    try:
-        greeting = json.loads(connection.recv(1024).partition(b"\n")[0])
-    except (OSError, ValueError):
-        return None
-    if not isinstance(greeting, dict) or greeting.get("incarnation") != incarnation:
-        return None
-    round_number = greeting.get("round")
-    return round_number if isinstance(round_number, int) else 0
 
 
 def _family(address: str) -> socket.AddressFamily:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from elasticjob_runtime.contract import ImportsValue, MemberValue
+from elasticjob_runtime.contract import ImportsValue, MemberValue, SecretValue
 from elasticjob_runtime.etcd.interface import Store
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.actions import Exit, PublishSuspicion, StoreAction
@@ -19,9 +20,12 @@ from elasticjob_runtime.membership.view import Member, Probe, StoreView
 from elasticjob_runtime.rendezvous.config import MemberConfig
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.rendezvous.member import NEVER, MemberLoop, MemberOwner
-from elasticjob_runtime.rendezvous.peers import PeerServer, probe_in_background
+from elasticjob_runtime.rendezvous.peer_server import PeerServer
+from elasticjob_runtime.rendezvous.peers import probe_in_background
 from elasticjob_runtime.rendezvous.session import Rendezvous
 from elasticjob_runtime.rendezvous.witnesses import probe_witnesses_in_background
+
+logger = logging.getLogger(__name__)
 
 
 class RunnerOwner(MemberOwner, Protocol):
@@ -53,9 +57,12 @@ class MemberRunner:
         lock: contextlib.AbstractContextManager[Any] | None = None,
         on_trouble: Callable[[str], None] = lambda _trouble: None,
         on_imports: Callable[[ImportsValue | None, bool], None] = lambda _imports, _running: None,
+        on_secret: Callable[[SecretValue | None], None] = lambda _secret: None,
+        on_dropped: Callable[[str], None] = lambda _why: None,
     ) -> None:
         """`ports`: the ports of this member's worker stores. `lock`: held while the view of the store changes and while
-        a decision is made. `on_trouble`: see MemberLoop. `on_imports`: see core.Callbacks.
+        a decision is made. `on_trouble`: see MemberLoop. `on_imports`, `on_secret`: see core.Callbacks. `on_dropped`:
+        see PeerServer.
 
         Raises OSError if no port is free.
         """
@@ -64,8 +71,17 @@ class MemberRunner:
         self._event_loop = event_loop
         self._owner = owner
         self._lock: contextlib.AbstractContextManager[Any] = lock or contextlib.nullcontext()
-        self._peers = PeerServer(settings.me, settings.incarnation, config.port_range)
+        self._on_secret = on_secret
+        self._secret: SecretValue | None = None
         self.heartbeats = Heartbeats(event_loop)
+        self._peers = PeerServer(
+            settings.me,
+            settings.incarnation,
+            event_loop,
+            self.heartbeats.add_listener,
+            config.port_range,
+            on_dropped=on_dropped,
+        )
         self.loop = MemberLoop(settings, owner, self, self.heartbeats, clock=event_loop.now, on_trouble=on_trouble)
         member = MemberValue(
             address=config.address,
@@ -86,11 +102,12 @@ class MemberRunner:
             on_done=lambda action, error: soon(lambda: self.loop.done(action, error)),
             on_trouble=lambda error: soon(lambda: self.loop.executor.report_trouble(error)),
             on_imports=lambda imports, running: soon(lambda: on_imports(imports, running)),
+            on_secret=lambda secret: soon(lambda: self._use_secret(secret)),
         )
 
     def start(self) -> None:
-        """Registers with the store in the background. Peers are answered once `run` is called."""
-        self._event_loop.add_reader(self._peers.fileno(), self._greet)
+        """Registers with the store in the background. Peers are answered once `run` is called and this member has
+        registered."""
         self.session.start()
 
     def run(self) -> Exit:
@@ -98,6 +115,7 @@ class MemberRunner:
         while True:
             now = time.monotonic()
             self.heartbeats.tick(now)
+            self._peers.tick(now)
             self._owner.tick(now)
             with self._lock:
                 action = self.loop.decide(now)
@@ -105,7 +123,7 @@ class MemberRunner:
                 return action
             wait_until = self.loop.execute(action, now)
             if wait_until is not None:
-                deadlines = (wait_until, self.heartbeats.deadline, self._owner.deadline)
+                deadlines = (wait_until, self.heartbeats.deadline, self._peers.deadline, self._owner.deadline)
                 until = min(deadline for deadline in deadlines if deadline is not None)
                 self._event_loop.wait(None if until == NEVER else max(0.0, until - time.monotonic()))
 
@@ -125,7 +143,7 @@ class MemberRunner:
         self.session.submit(self._with_last_heartbeat(action) if isinstance(action, PublishSuspicion) else action)
 
     def probe(self, members: Sequence[Member], on_result: Callable[[Mapping[str, Probe]], None]) -> None:
-        probe_in_background(members, lambda found: self._event_loop.call_soon(lambda: on_result(found)))
+        probe_in_background(members, self._secret, lambda found: self._event_loop.call_soon(lambda: on_result(found)))
 
     def probe_witnesses(self, on_result: Callable[[bool], None]) -> None:
         probe_witnesses_in_background(
@@ -142,9 +160,17 @@ class MemberRunner:
 
     # -- observations
 
-    def _greet(self) -> None:
-        for connection in self._peers.greet():
-            self.heartbeats.add_listener(connection)
+    def _use_secret(self, secret: SecretValue | None) -> None:
+        if secret is None:
+            logger.warning(
+                "agents of an older version began this run, so its agents do not authenticate each other: any process "
+                "that reaches their ports can pass for a member. Start a new run to change that: suspend and resume "
+                "the ElasticJob, or use another --rdzv-id"
+            )
+        self._secret = secret
+        self.heartbeats.open(secret)
+        self._peers.open(secret)
+        self._on_secret(secret)
 
     def _store_changed(self, view: StoreView) -> None:
         before = self.loop.store_view

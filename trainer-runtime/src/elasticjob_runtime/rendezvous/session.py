@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from elasticjob_runtime.contract import ImportsValue, Keys, MemberValue, ProgressValue
+from elasticjob_runtime.contract import ImportsValue, Keys, MemberValue, ProgressValue, SecretValue
 from elasticjob_runtime.etcd.interface import Store, StoreError
 from elasticjob_runtime.membership.actions import (
     StoreAction,
@@ -44,6 +44,7 @@ class Rendezvous:
         on_done: Callable[[StoreAction, StoreError | None], None],
         on_trouble: Callable[[StoreError | None], None],
         on_imports: Callable[[ImportsValue | None, bool], None] = lambda _imports, _runs: None,
+        on_secret: Callable[[SecretValue | None], None] = lambda _secret: None,
     ) -> None:
         self._store = store
         self._silenced = False
@@ -64,6 +65,7 @@ class Rendezvous:
                 on_done=self._on_done,
                 on_trouble=unless_closed(on_trouble),
                 on_imports=unless_closed(on_imports),
+                on_secret=unless_closed(on_secret),
                 post=self._inbox.put,
             ),
             lease_ttl=lease_ttl,

@@ -55,9 +55,15 @@ class Metrics:
     last_checkpoint_step: int | None = None
     heartbeats_missed: int = 0
     store_up: bool = True
+    peers_authenticated: bool | None = None
+    connections_dropped: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Why -> connections at the port for other agents that were not an agent's."""
 
     def add_restart(self, cause: str) -> None:
         self.restarts[cause] = self.restarts.get(cause, 0) + 1
+
+    def add_dropped_connection(self, why: str) -> None:
+        self.connections_dropped[why] = self.connections_dropped.get(why, 0) + 1
 
     def add_transition(
         self, cause: str, phases: Mapping[str, Mapping[str, float] | None], steps_lost: int | None
@@ -73,6 +79,8 @@ class Metrics:
         """Prometheus text format 0.0.4."""
         states = [(_labels(state=one.value), int(one is self.state)) for one in State]
         restarts = [(_labels(cause=cause), count) for cause, count in sorted(self.restarts.items())]
+        dropped = [(_labels(reason=why), count) for why, count in sorted(self.connections_dropped.copy().items())]
+        authenticated = None if self.peers_authenticated is None else int(self.peers_authenticated)
         families = [
             _gauge("round", "Round of the current plan; 0: none.", self.round),
             _gauge("world_size", "Worker processes in the current plan.", self.world_size),
@@ -90,6 +98,13 @@ class Metrics:
             ),
             _counter("heartbeats_missed_total", "Times that a neighbor missed its heartbeats.", self.heartbeats_missed),
             _gauge("store_up", "1 if the rendezvous store responds.", int(self.store_up)),
+            _gauge("peers_authenticated", "0: an older version began this run, without a secret.", authenticated),
+            _family(
+                "peer_connections_dropped_total",
+                "counter",
+                "Connections at the port for other agents that were not from an agent of this run.",
+                dropped,
+            ),
         ]
         return "".join(f"{line}\n" for family in families for line in family)
 

@@ -87,32 +87,34 @@ def explain(error: OSError) -> str:
 class Acceptor:
     """Accepts connections on a non-blocking listening socket.
 
-    If no descriptor is left for a connection, it is accepted with a spare one, greeted and closed: a connection that is
-    never accepted would wake the event loop again and again.
+    If no descriptor is left for a connection, it is accepted with a spare one and closed: a connection that is never
+    accepted would wake the event loop again and again.
     """
 
     def __init__(
-        self, listener: socket.socket, greet: Callable[[socket.socket], object] = lambda _connection: None
+        self, listener: socket.socket, on_reject: Callable[[socket.socket], object] = lambda _connection: None
     ) -> None:
-        """`greet` is called with each accepted connection; its OSErrors are ignored."""
+        """`on_reject` is called with each connection that is about to be closed because no descriptor is left; its
+        OSErrors are ignored."""
         self._listener = listener
-        self._greet = greet
+        self._on_reject = on_reject
         self._spare: int | None = _open_spare()
         self.rejected = 0
         """Connections that were closed because no descriptor was left for them."""
 
-    def accept(self) -> list[socket.socket]:
-        """Returns all waiting connections, non-blocking. The caller closes them."""
+    def accept(self, at_most: int = _MAX_AVAILABLE) -> list[socket.socket]:
+        """Returns the waiting connections, non-blocking. The caller closes them."""
         accepted: list[socket.socket] = []
-        while True:
+        for _ in range(at_most):
             try:
                 connection, _ = self._listener.accept()
             except OSError as error:
                 if exhausted(error) and self._reject():
                     continue
                 return accepted
-            self._prepare(connection)
+            connection.setblocking(False)
             accepted.append(connection)
+        return accepted
 
     def close(self) -> None:
         if self._spare is not None:
@@ -132,17 +134,14 @@ class Acceptor:
         except OSError:  # none is waiting any more, or another thread took the spare descriptor
             return False
         else:
-            self._prepare(connection)
+            with contextlib.suppress(OSError):
+                connection.setblocking(False)
+                self._on_reject(connection)
             connection.close()
             self.rejected += 1
             return True
         finally:
             self._spare = _open_spare()
-
-    def _prepare(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            connection.setblocking(False)
-            self._greet(connection)
 
 
 def _open_spare() -> int | None:

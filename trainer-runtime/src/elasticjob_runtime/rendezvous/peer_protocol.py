@@ -1,0 +1,246 @@
+"""What two agents send each other, and how each knows that the other belongs to the same run. Pure: bytes in, bytes
+out.
+
+The agent that connects is the client. Both know the run's secret, and nothing but a keyed digest of it is ever sent:
+
+    client -> server   hello      purpose, the client's nonce
+    server -> client   greeting   the server's nonce, the round of the plan that it knows
+    client -> server   confirm    only for heartbeats: the client answers this connection, and is no recording
+    server -> client   beat ...   only for heartbeats: the round of the plan that the server knows
+
+Every message has a fixed size and ends with its HMAC, which is checked before anything else in it is read. The server
+sends nothing before it has seen a valid hello. The HMAC also covers the server's incarnation and the nonces, so a
+recorded message is worth nothing on another connection or at another agent; beats also cover their number, so none can
+be repeated, left out or reordered. Nonces rather than times: clocks of machines differ.
+
+Runs that agents of an older version began have no secret (`OPEN_CONTRACT_VERSION`). There the server sends its greeting
+as a line of JSON, unasked, and beats as lines `.<round>`.
+"""
+
+from __future__ import annotations
+
+import enum
+import hmac
+import json
+from collections.abc import Sequence
+from typing import Protocol
+
+from elasticjob_runtime.contract import SecretValue
+
+NONCE_SIZE = 16
+MAC_SIZE = 16
+"""Bytes of the HMAC-SHA256 that are sent: half of it, as RFC 2104 allows."""
+
+_MAGIC = b"elasticjob-1"
+_ROUND_SIZE = 8
+
+HELLO_SIZE = len(_MAGIC) + 1 + NONCE_SIZE + MAC_SIZE
+CONFIRM_SIZE = MAC_SIZE
+_GREETING_SIZE = NONCE_SIZE + _ROUND_SIZE + MAC_SIZE
+_BEAT_SIZE = _ROUND_SIZE + MAC_SIZE
+_LONGEST_LINE = 1024
+
+
+class Purpose(enum.Enum):
+    """Why an agent connects to another one."""
+
+    PROBE = b"P"
+    """Is it alive? The server closes the connection after its greeting."""
+    HEARTBEATS = b"H"
+
+
+_PURPOSES = frozenset(purpose.value for purpose in Purpose)
+
+
+class NotAuthenticError(Exception):
+    """The other side is not the expected agent of this run."""
+
+
+class Client(Protocol):
+    """The side that connects."""
+
+    hello: bytes
+    """To send first; may be empty."""
+
+    def receive(self, data: bytes) -> Sequence[int]:
+        """Takes the next bytes of the server. Returns the rounds in the messages that are complete now. Raises
+        NotAuthenticError."""
+        ...
+
+    @property
+    def reply(self) -> bytes:
+        """What to send now, once; may be empty."""
+        ...
+
+
+class Session(Protocol):
+    """The server's side of a connection for heartbeats, once the client is known."""
+
+    def beat(self, round_number: int) -> bytes:
+        """The next heartbeat. Every one must be sent, in order."""
+        ...
+
+
+def make_client(secret: SecretValue | None, incarnation: str, purpose: Purpose, nonce: bytes) -> Client:
+    """`secret` None: the run has none. `incarnation`: of the agent that must answer. `nonce`: NONCE_SIZE random
+    bytes."""
+    if secret is None:
+        return _OpenClient(incarnation)
+    return _AuthenticClient(secret.key, incarnation, purpose, nonce)
+
+
+class _AuthenticClient:
+    def __init__(self, key: bytes, incarnation: str, purpose: Purpose, nonce: bytes) -> None:
+        self._key = key
+        self._about = (purpose.value, nonce, incarnation.encode())
+        self._rest = b""
+        self._expected = _GREETING_SIZE
+        self._beats = 0
+        self._reply = b""
+        self.hello = _MAGIC + purpose.value + nonce + _mac(key, b"hello", *self._about)
+
+    @property
+    def reply(self) -> bytes:
+        reply, self._reply = self._reply, b""
+        return reply
+
+    def receive(self, data: bytes) -> Sequence[int]:
+        rounds: list[int] = []
+        self._rest += data
+        while len(self._rest) >= self._expected:
+            message, self._rest = self._rest[: self._expected], self._rest[self._expected :]
+            rounds.append(self._take_beat(message) if self._expected == _BEAT_SIZE else self._take_greeting(message))
+        return rounds
+
+    def _take_greeting(self, message: bytes) -> int:
+        nonce, number = message[:NONCE_SIZE], message[NONCE_SIZE:-MAC_SIZE]
+        _require(message, _mac(self._key, b"greeting", *self._about, nonce, number))
+        self._key = _session_key(self._key, *self._about, nonce)
+        self._reply = _mac(self._key, b"confirm")
+        self._expected = _BEAT_SIZE
+        return int.from_bytes(number, "big")
+
+    def _take_beat(self, message: bytes) -> int:
+        number = message[:-MAC_SIZE]
+        _require(message, _beat_mac(self._key, self._beats, number))
+        self._beats += 1
+        return int.from_bytes(number, "big")
+
+
+class _OpenClient:
+    """Takes whatever answers at the address for the agent, unless it gives another incarnation."""
+
+    hello = b""
+    reply = b""
+
+    def __init__(self, incarnation: str) -> None:
+        self._incarnation = incarnation
+        self._greeted = False
+        self._rest = b""
+
+    def receive(self, data: bytes) -> Sequence[int]:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            raise NotAuthenticError
+        return [self._take_beat(line) if self._greeted else self._take_greeting(line) for line in lines]
+
+    def _take_beat(self, line: bytes) -> int:
+        if line[:1] != b"." or not line[1:].isdigit() or len(line) > 20:
+            raise NotAuthenticError
+        return int(line[1:])
+
+    def _take_greeting(self, line: bytes) -> int:
+        try:
+            greeting = json.loads(line)
+        except (ValueError, RecursionError):
+            raise NotAuthenticError from None
+        if not isinstance(greeting, dict) or greeting.get("incarnation") != self._incarnation:
+            raise NotAuthenticError
+        self._greeted = True
+        round_number = greeting.get("round")
+        return round_number if isinstance(round_number, int) else 0
+
+
+class Answer:
+    """The server's side of one connection."""
+
+    def __init__(self, known: Sequence[SecretValue], incarnation: str, hello: bytes, nonce: bytes) -> None:
+        """`known`: the run's secret, and the one before if it has just changed. `nonce`: NONCE_SIZE random bytes.
+
+        Raises NotAuthenticError if the hello is not that of an agent of this run.
+        """
+        if len(hello) != HELLO_SIZE or not could_be_hello(hello):
+            raise NotAuthenticError
+        about = (hello[len(_MAGIC) : len(_MAGIC) + 1], hello[len(_MAGIC) + 1 : -MAC_SIZE], incarnation.encode())
+        keys = (secret.key for secret in known)
+        key = next((one for one in keys if _equal(hello[-MAC_SIZE:], _mac(one, b"hello", *about))), None)
+        if key is None or about[0] not in _PURPOSES:
+            raise NotAuthenticError
+        self.purpose = Purpose(about[0])
+        self._key, self._about, self._nonce = key, about, nonce
+        self._session_key = _session_key(key, *about, nonce)
+
+    def greeting(self, round_number: int) -> bytes:
+        number = round_number.to_bytes(_ROUND_SIZE, "big")
+        return self._nonce + number + _mac(self._key, b"greeting", *self._about, self._nonce, number)
+
+    def session(self, confirm: bytes) -> Session:
+        """`confirm`: CONFIRM_SIZE bytes. Raises NotAuthenticError."""
+        _require(confirm, _mac(self._session_key, b"confirm"))
+        return _AuthenticSession(self._session_key)
+
+
+class _AuthenticSession:
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._beats = 0
+
+    def beat(self, round_number: int) -> bytes:
+        number = round_number.to_bytes(_ROUND_SIZE, "big")
+        beat = number + _beat_mac(self._key, self._beats, number)
+        self._beats += 1
+        return beat
+
+
+class OpenSession:
+    """Of a run without a secret."""
+
+    def beat(self, round_number: int) -> bytes:
+        return b".%d\n" % round_number
+
+
+def open_greeting(member: str, incarnation: str, round_number: int) -> bytes:
+    """What a server of a run without a secret sends to every client."""
+    return json.dumps({"member": member, "incarnation": incarnation, "round": round_number}).encode() + b"\n"
+
+
+def could_be_hello(beginning: bytes) -> bool:
+    """Whether a hello may begin like this."""
+    return beginning[: len(_MAGIC)] == _MAGIC[: len(beginning)]
+
+
+def _session_key(key: bytes, *about: bytes) -> bytes:
+    return _digest(key, b"session", *about)
+
+
+def _beat_mac(key: bytes, beats: int, number: bytes) -> bytes:
+    return _mac(key, b"beat", beats.to_bytes(8, "big"), number)
+
+
+def _mac(key: bytes, label: bytes, *parts: bytes) -> bytes:
+    return _digest(key, label, *parts)[:MAC_SIZE]
+
+
+def _digest(key: bytes, *parts: bytes) -> bytes:
+    """Each part is preceded by its length, so that no two lists of parts give the same message."""
+    return hmac.digest(key, b"".join(len(part).to_bytes(2, "big") + part for part in parts), "sha256")
+
+
+def _require(message: bytes, mac: bytes) -> None:
+    if not _equal(message[-MAC_SIZE:], mac):
+        raise NotAuthenticError
+
+
+def _equal(mac: bytes, expected: bytes) -> bool:
+    """Takes the same time wherever they differ."""
+    return hmac.compare_digest(mac, expected)
