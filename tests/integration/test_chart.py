@@ -77,6 +77,7 @@ def test_values_reach_the_operator() -> None:
         "ELASTICJOB_STUCK_SECONDS": "300",
         "ELASTICJOB_LOG_FORMAT": "plain",
         "ELASTICJOB_PROBE_PORT": "8080",
+        "ELASTICJOB_METRICS_AUTHENTICATION": "false",
         "ELASTICJOB_LEASE_NAMESPACE": "system",
         "ELASTICJOB_LEASE_NAME": "ej-elasticjob",
         "ELASTICJOB_LEASE_IDENTITY": "metadata.name",
@@ -160,5 +161,14 @@ def test_the_metrics_service_and_monitor_select_the_operators_port() -> None:
     assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     assert monitor["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert "bearerTokenFile" not in monitor["spec"]["endpoints"][0]
+
+
+def test_prometheus_sends_its_token_where_metrics_require_one() -> None:
+    (monitor,) = of_kind(
+        rendered("metrics.serviceMonitor.enabled=true", "metrics.authentication=true"), "ServiceMonitor"
+    )
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert endpoint["bearerTokenFile"] == "/var/run/secrets/kubernetes.io/serviceaccount/token"
     assert of_kind(rendered("metrics.service.enabled=false"), "Service") == []
     assert of_kind(rendered(), "ServiceMonitor") == []

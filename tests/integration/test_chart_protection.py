@@ -10,7 +10,6 @@ import base64
 import contextlib
 import http.client
 import json
-import re
 import ssl
 import urllib.parse
 import uuid
@@ -27,7 +26,7 @@ from hack.cluster.output import run
 from hack.cluster.programs import program, source_of_module
 from hack.cluster.settings import KUBERNETES_VERSION
 from hack.support import eventually
-from tests.integration.chart import CHART, CRD, ROOT, Release, helm, of_kind, release, rendered
+from tests.integration.chart import CHART, CRD, Release, helm, of_kind, release, rendered
 from tests.integration.test_chart_rights import kubeconfig_of_operator
 
 __all__ = ["release"]
@@ -250,11 +249,3 @@ def test_the_prometheus_operator_accepts_the_monitors_and_alerts(control_plane_s
             kubectl("create", "--dry-run=server", "--validate=strict", "--filename=-", stdin=json.dumps(each))
     finally:
         kubectl("delete", *names, "--wait=false")
-
-
-def test_alerts_name_metrics_that_the_operator_has() -> None:
-    (rules,) = of_kind(rendered(*MONITORING), "PrometheusRule")
-    expressions = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
-    used = {name for expression in expressions for name in re.findall(r"elasticjob_\w+", expression)}
-    documented = (ROOT / "docs" / "operator-metrics.md").read_text(encoding="utf-8")
-    assert {name for name in used if f"`{name}" not in documented} == set()

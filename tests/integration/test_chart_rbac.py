@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -103,6 +104,23 @@ def test_operator_may_read_its_certificate_authority_and_no_other_secret(release
 def test_a_named_namespace_grants_access_there_and_nowhere_else(namespaced: Release, verb: str, what: str) -> None:
     assert namespaced.may(verb, what, "default")
     assert not namespaced.may(verb, what, "kube-system")
+
+
+REVIEWS = ("tokenreviews.authentication.k8s.io", "subjectaccessreviews.authorization.k8s.io")
+
+
+def test_the_operator_may_review_tokens_only_where_metrics_require_them(
+    control_plane_server: ControlPlane, release: Release
+) -> None:
+    assert not any(release.may("create", what, "") for what in REVIEWS)
+    secured = Release(control_plane_server, "crds.install=false", "metrics.authentication=true")
+    secured.install()
+    try:
+        assert all(secured.may("create", what, "") for what in REVIEWS)
+        roles = secured.kubectl("get", "clusterrole", f"{secured.namespace}-ej-elasticjob-metrics-reader", "-ojson")
+        assert json.loads(roles)["rules"] == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+    finally:
+        secured.uninstall()
 
 
 def test_editors_of_a_namespace_may_run_jobs_in_it(release: Release) -> None:

@@ -29,6 +29,7 @@ from elasticjob_operator.kube import (
     KubeClient,
     LeaderElectionConfig,
     LeaderElector,
+    MetricsAccess,
     NotFoundError,
     OperatorCertificates,
     list_job_versions,
@@ -78,7 +79,9 @@ class App:
         )
         self._cluster = Cluster(api, self._settings, self._queue.add, self._certificates.for_etcd)
         self._leader_elector = _leader_elector(self._settings, lease_api)
-        health = Health(self._settings.probe_port, self._faults, self._readiness)
+        # Not `api`: a standby has metrics too, and a review writes nothing.
+        access = MetricsAccess(lease_api) if self._settings.metrics_authentication else None
+        health = Health(self._settings.probe_port, self._faults, self._readiness, access)
         await health.start()
         log.info("Serving probes and metrics on port %d", health.port)
         stop_counting = self._count()

@@ -101,6 +101,10 @@ class Settings:
     probe_port: int = 8080
     """ELASTICJOB_PROBE_PORT: port of /healthz and /readyz. 0: any free port."""
 
+    metrics_authentication: bool = False
+    """ELASTICJOB_METRICS_AUTHENTICATION: true or false: whether /metrics requires a token of a user that may `get` the
+    path /metrics."""
+
     lease_namespace: str = ""
     """ELASTICJOB_LEASE_NAMESPACE: namespace of the Lease for leader election. Empty: no leader election."""
 
@@ -145,6 +149,7 @@ class Settings:
             node_settle_seconds=get.number("ELASTICJOB_NODE_SETTLE_SECONDS", default.node_settle_seconds),
             stuck_seconds=get.number("ELASTICJOB_STUCK_SECONDS", default.stuck_seconds),
             probe_port=int(get.number("ELASTICJOB_PROBE_PORT", default.probe_port)),
+            metrics_authentication=get.boolean("ELASTICJOB_METRICS_AUTHENTICATION", default.metrics_authentication),
             lease_namespace=get.text("ELASTICJOB_LEASE_NAMESPACE", ""),
             lease_name=get.text("ELASTICJOB_LEASE_NAME", default.lease_name),
             lease_identity=get.text("ELASTICJOB_LEASE_IDENTITY", ""),

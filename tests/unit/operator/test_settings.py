@@ -24,6 +24,7 @@ def test_every_variable_is_read() -> None:
             "ELASTICJOB_NODE_LOST_SECONDS": "7.5",
             "ELASTICJOB_STUCK_SECONDS": "60",
             "ELASTICJOB_PROBE_PORT": "8081",
+            "ELASTICJOB_METRICS_AUTHENTICATION": "True",
             "ELASTICJOB_WORKERS": "3",
             "ELASTICJOB_RESYNC_SECONDS": "30",
         }
@@ -39,6 +40,7 @@ def test_every_variable_is_read() -> None:
         node_lost_seconds=7.5,
         stuck_seconds=60,
         probe_port=8081,
+        metrics_authentication=True,
         workers=3,
         resync_seconds=30,
     )
@@ -50,6 +52,7 @@ def test_every_variable_is_read() -> None:
         ("ELASTICJOB_NODE_LOST_SECONDS", "soon"),
         ("ELASTICJOB_PROBE_PORT", "-1"),
         ("ELASTICJOB_LOG_FORMAT", "xml"),
+        ("ELASTICJOB_METRICS_AUTHENTICATION", "yes"),
         ("ELASTICJOB_NETWORK_POLICIES", "true"),
         ("ELASTICJOB_NETWORK_POLICIES", '{"metricsPort": 9100}'),
         ("ELASTICJOB_NETWORK_POLICIES", '{"operator": [{}], "metricsPort": "9100"}'),

@@ -26,6 +26,7 @@ from elasticjob_operator.kube.credentials import Credentials
 from elasticjob_operator.kube.events import EventRecorder
 from elasticjob_operator.kube.jobs import list_job_versions, read_job
 from elasticjob_operator.kube.leader_election import LeaderElectionConfig, LeaderElector
+from elasticjob_operator.kube.metrics_access import MetricsAccess
 from elasticjob_operator.kube.writer import ApplyResult
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "KubeClient",
     "LeaderElectionConfig",
     "LeaderElector",
+    "MetricsAccess",
     "NamespaceTerminatingError",
     "NotFoundError",
     "OperatorCertificates",

@@ -1,0 +1,115 @@
+"""/metrics behind the API server's authentication, with tokens of real service accounts."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hack.cluster.loopback import ControlPlane
+from hack.support import eventually
+from tests.integration.operator.kube import Kube, Namespace
+from tests.integration.operator.process import Gate, Operator, changed_kubeconfig
+
+
+@pytest.fixture
+def secured(start_operator: Callable[..., Operator]) -> Operator:
+    return start_operator(ELASTICJOB_METRICS_AUTHENTICATION="true")
+
+
+@pytest.fixture
+def token_of(ns: Namespace, control_plane_server: ControlPlane) -> Iterator[Callable[..., str]]:
+    """Makes a service account, with the right to read metrics or without, and returns a token of it."""
+    kubectl, roles = control_plane_server.kubectl, []
+
+    def make(name: str, *, may: bool) -> str:
+        kubectl("--namespace", ns.name, "create", "serviceaccount", name)
+        if may:
+            role = f"metrics-{uuid.uuid4().hex[:8]}"
+            roles.append(role)
+            kubectl("create", "clusterrole", role, "--verb=get", "--non-resource-url=/metrics")
+            account = f"--serviceaccount={ns.name}:{name}"
+            kubectl("create", "clusterrolebinding", role, f"--clusterrole={role}", account)
+        return kubectl("--namespace", ns.name, "create", "token", name).strip()
+
+    yield make
+    for role in roles:
+        kubectl("delete", "clusterrolebinding,clusterrole", role)
+
+
+def read(operator: Operator, authorization: str = "", path: str = "/metrics") -> tuple[int, str]:
+    """(status, body)"""
+    headers = {"Authorization": authorization} if authorization else {}
+    request = urllib.request.Request(f"http://127.0.0.1:{operator.probe_port}{path}", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=20) as response:  # noqa: S310 the operator of the test
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_only_a_user_with_the_right_reads_metrics(
+    secured: Operator, token_of: Callable[..., str], ns: Namespace
+) -> None:
+    prometheus, other = token_of("prometheus", may=True), token_of("other", may=False)
+    # The API server's authorizer learns of the new binding by a watch.
+    eventually(lambda: read(secured, f"Bearer {prometheus}")[0] == 200, timeout=30, what="Prometheus may")
+    assert "elasticjob_leader" in read(secured, f"Bearer {prometheus}")[1]
+    status, message = read(secured, f"Bearer {other}")
+    assert (status, message) == (403, f"system:serviceaccount:{ns.name}:other may not get /metrics\n")
+
+
+@pytest.mark.parametrize("authorization", ["", "Bearer ", "Bearer not-a-token", "Basic dXNlcjpwYXNzd29yZA=="])
+def test_a_request_without_a_valid_token_is_unauthorized(secured: Operator, authorization: str) -> None:
+    status, message = read(secured, authorization)
+    assert status == 401
+    assert "token" in message
+    assert "elasticjob_leader" not in message
+
+
+def test_probes_need_no_token(secured: Operator) -> None:
+    assert read(secured, path="/healthz") == (200, "ok")
+    assert read(secured, path="/readyz") == (200, "ok")
+
+
+def test_the_api_server_is_asked_once_for_many_scrapes(secured: Operator, token_of: Callable[..., str]) -> None:
+    prometheus = token_of("prometheus", may=True)
+    eventually(lambda: read(secured, f"Bearer {prometheus}")[0] == 200, timeout=30, what="Prometheus may")
+
+    def reviews() -> int:
+        text = read(secured, f"Bearer {prometheus}")[1]
+        return sum(
+            int(float(line.split()[-1]))
+            for line in text.splitlines()
+            if line.startswith("elasticjob_api_requests_total") and "reviews" in line
+        )
+
+    before = reviews()
+    assert before >= 2
+    assert [reviews() for _ in range(5)] == [before] * 5
+
+
+def test_metrics_stay_closed_while_the_api_server_is_down(
+    kube: Kube,
+    control_plane: Path,
+    tmp_path: Path,
+    start_operator: Callable[..., Operator],
+    token_of: Callable[..., str],
+) -> None:
+    gate = Gate(kube.server.hostname, kube.server.port)
+    gate.open()
+    config = changed_kubeconfig(control_plane, tmp_path / "kubeconfig", server=f"https://127.0.0.1:{gate.port}")
+    operator = start_operator(config, ELASTICJOB_METRICS_AUTHENTICATION="true")
+    known, new = token_of("prometheus", may=True), token_of("another", may=True)
+    eventually(lambda: read(operator, f"Bearer {known}")[0] == 200, timeout=30, what="Prometheus may")
+    gate.shut()
+    status, message = read(operator, f"Bearer {new}")
+    assert (status, "cannot ask the API server about this token" in message) == (503, True)
+    assert read(operator, f"Bearer {known}")[0] == 200, "known for a minute"
+    gate.open()
+    eventually(lambda: read(operator, f"Bearer {new}")[0] == 200, timeout=30, what="it is asked again")
+    gate.shut()
