@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from hack.checks import commands, examples, flags, links, navigation, pins, reasons, tables, words
+from hack.checks import client, commands, examples, flags, links, navigation, pins, reasons, tables, words
 from hack.checks.pages import Problem, texts, tracked
 from hack.reference import outdated
 
@@ -42,6 +42,7 @@ def problems(root: Path = ROOT) -> Iterator[Problem]:
         yield from commands.missing_flags(page, text, known_flags)
         yield from flags.outdated(page, text)
         yield from examples.problems(page, text)
+        yield from client.wrong_commands(page, text)
         yield from tables.missing(page, text)
         yield from commands.wrong_manifests(page, text, schema)
 

@@ -12,6 +12,7 @@ import yaml
 from elasticjob_api.job import ElasticJob, InvalidJobError
 from elasticjob_runtime.cli.arguments import build_parser
 
+from hack.checks import SOURCES
 from hack.checks.pages import Code, Problem, blocks, commands
 
 FLAG_PAGES = ("docs/elasticrun.md",)
@@ -21,13 +22,7 @@ FLAGS_OF_OTHERS = {
     "--auto-compaction-retention": "etcd",
     "--quota-backend-bytes": "etcd",
 }
-SOURCES = {
-    "elasticjob": "client/src/",
-    "elasticjob_api": "api/src/",
-    "elasticjob_operator": "operator/src/",
-    "elasticjob_runtime": "trainer-runtime/src/",
-}
-OURS = ("benchmarks", "elasticjob", "elasticjob_api", "elasticjob_operator", "elasticjob_runtime", "hack", "tests")
+OURS = ("benchmarks", *SOURCES, "hack", "tests")
 Schema = Mapping[str, Any]
 
 

@@ -15,6 +15,7 @@ import re
 import shlex
 from collections.abc import Collection, Iterator
 
+from hack.checks import SOURCES
 from hack.checks.pages import Code, Problem, blocks
 
 MARK = re.compile(r"<!-- not run: (.+?) -->")
@@ -41,7 +42,6 @@ PROGRAMS = frozenset(
 )
 """Programs that blocks of commands may call. Add one together with a check of its flags, if it is ours."""
 
-OURS = ("elasticjob", "elasticjob_api", "elasticjob_operator", "elasticjob_runtime")
 ELSEWHERE = frozenset({"accelerate", "datasets", "lightning", "torchvision", "transformers"})
 """Packages that examples may import and that development does not install."""
 
@@ -130,7 +130,7 @@ def _missing(module: str, names: Collection[str]) -> Iterator[str]:
     top = module.partition(".")[0]
     if top in ELSEWHERE:
         return
-    if top not in OURS:
+    if top not in SOURCES:
         if importlib.util.find_spec(top) is None:
             yield f"no module {top} is installed"
         return
