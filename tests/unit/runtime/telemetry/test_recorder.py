@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elasticjob_runtime.contract import PlanReason
+from elasticjob_runtime.contract import PlanReason, TransitionValue
 from elasticjob_runtime.event_loop import EventLoop
 from elasticjob_runtime.membership.view import (
     Plan,
@@ -38,7 +38,15 @@ class Bench:
         self._path = path
         self._event_loop = EventLoop()
         self._log = EventLog("a", path)
-        self.recorder = Recorder(self._log, self.metrics, Heartbeats(self._event_loop), 1, lambda: self.now)
+        self.published: list[TransitionValue] = []
+        self.recorder = Recorder(
+            self._log,
+            self.metrics,
+            Heartbeats(self._event_loop),
+            1,
+            lambda: self.now,
+            on_transition=self.published.append,
+        )
 
     def observe(self, view: View, at: float) -> None:
         self.now = at
@@ -143,3 +151,27 @@ def test_a_spare_records_no_phases_of_plans_without_it(bench: Bench) -> None:
     assert bench.events("phase") == []
     assert bench.metrics.state is State.SPARE
     assert bench.metrics.rank is None
+
+
+def test_rank_0s_agent_publishes_how_a_round_began(bench: Bench) -> None:
+    train(bench)
+    assert [(value.round, value.seconds, value.step) for value in bench.published] == [(1, 4.0, 1)]
+    assert bench.published[0].phases["first-step"] == 2.0
+
+
+def test_only_rank_0s_agent_publishes_how_a_round_began(bench: Bench) -> None:
+    ranked = dataclasses.replace(FIRST, rank=dataclasses.replace(FIRST.rank, group_rank=1) if FIRST.rank else None)
+    bench.observe(make_view(plan=ranked, workers=Workers()), START + 2)
+    bench.recorder.starting()
+    bench.observe(make_view(plan=ranked), START + 3)
+    bench.recorder.reported(WorkerReport(rank=0, round=1, at=START + 4, phase="step", step=1))
+    assert len(bench.events("change")) == 1
+    assert bench.published == []
+
+
+def test_a_round_without_a_first_step_is_not_published(bench: Bench) -> None:
+    bench.observe(make_view(plan=FIRST, workers=Workers()), START + 2)
+    bench.recorder.starting()
+    bench.observe(make_view(plan=FIRST), START + 3)
+    bench.recorder.close(0, "over", None)
+    assert bench.published == []

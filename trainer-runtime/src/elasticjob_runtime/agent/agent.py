@@ -62,7 +62,13 @@ class Agent:
             on_secret=lambda secret: self._recorder.registered(authenticated=secret is not None),
             on_dropped=metrics.add_dropped_connection,
         )
-        self._recorder = Recorder(event_log, metrics, self._runner.heartbeats, config.group.nproc)
+        self._recorder = Recorder(
+            event_log,
+            metrics,
+            self._runner.heartbeats,
+            config.group.nproc,
+            on_transition=self._runner.session.publish_transition,
+        )
         self._processes = Processes(
             config,
             self._event_loop,

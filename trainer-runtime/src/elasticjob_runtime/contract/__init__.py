@@ -16,6 +16,7 @@ The keys of one run, all under `<prefix>/<run-id>/` (see docs/design/0002-rendez
     suspects/<round>/<suspect>/<by>    heartbeats stopped                 the agent of `by`, a neighbour
     outcome                            succeeded or failed, and why       the planner, once
     training-progress                  step and rate of the training      rank 0's agent, every 1 to 10 s
+    training-transition                durations of the last transition   rank 0's agent, once a round
     worker-imports                     what the script imports            rank 0's agent, when it learns more
     worker-last-joined                 the member that registered last    each agent, when it registers
 """
@@ -35,6 +36,7 @@ from elasticjob_runtime.contract.reports import (
     OutcomeValue,
     ProgressValue,
     SuspicionValue,
+    TransitionValue,
 )
 from elasticjob_runtime.contract.values import (
     AVAILABLE,
@@ -91,6 +93,7 @@ __all__ = [
     "SpecValue",
     "StopValue",
     "SuspicionValue",
+    "TransitionValue",
     "Value",
     "is_python",
 ]

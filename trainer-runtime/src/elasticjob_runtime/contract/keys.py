@@ -50,6 +50,10 @@ class Keys:
         return self.root + "agents-secret"
 
     @property
+    def transition(self) -> str:
+        return self.root + "training-transition"
+
+    @property
     def last_joined(self) -> str:
         """Sorts after the watched ranges, like `imports`."""
         return self.root + "worker-last-joined"
@@ -63,7 +67,8 @@ class Keys:
     def single(self) -> tuple[str, ...]:
         """The keys of this run that are not in one of `folders`."""
         return (
-            self.secret, self.spec, self.plan, self.stop, self.outcome, self.progress, self.last_joined, self.imports,
+            self.secret, self.spec, self.plan, self.stop, self.outcome, self.progress, self.transition,
+            self.last_joined, self.imports,
         )  # fmt: skip
 
     @property

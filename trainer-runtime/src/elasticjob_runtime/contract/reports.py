@@ -72,6 +72,22 @@ class ProgressValue(Value):
     """Unix time, seconds."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TransitionValue(Value):
+    """`training-transition`: how the newest round began, as rank 0's agent observed it. Durations are by one clock, in
+    seconds."""
+
+    round: int
+    seconds: float | None = None
+    """From the cause to the first step of the round; None: unknown."""
+    phases: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Duration of each known phase; telemetry/transitions.py names them."""
+    step: int | None = None
+    """First step of the round; None: the script reports none."""
+    steps_lost: int | None = None
+    """Steps that are repeated; None: unknown."""
+
+
 MAX_IMPORTS = 1000
 """Most names in an ImportsValue. Typical scripts have tens, because modules imported by modules are not listed."""
 

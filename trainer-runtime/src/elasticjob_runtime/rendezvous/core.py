@@ -14,7 +14,15 @@ import logging
 import time
 from collections.abc import Callable
 
-from elasticjob_runtime.contract import ImportsValue, Keys, MemberValue, ProgressValue, SecretValue
+from elasticjob_runtime.contract import (
+    ImportsValue,
+    Keys,
+    MemberValue,
+    ProgressValue,
+    SecretValue,
+    TransitionValue,
+    Value,
+)
 from elasticjob_runtime.etcd.interface import (
     Delete,
     KeyRange,
@@ -177,8 +185,15 @@ class RendezvousCore:
 
     def put_imports(self, imports: ImportsValue) -> None:
         """Best effort."""
+        self._put_report(self._keys.imports, imports)
+
+    def put_transition(self, transition: TransitionValue) -> None:
+        """Best effort."""
+        self._put_report(self._keys.transition, transition)
+
+    def _put_report(self, key: str, value: Value) -> None:
         try:
-            self._store.put(self._keys.imports, imports.to_json())
+            self._store.put(key, value.to_json())
         except StoreError as error:
             self._callbacks.on_trouble(error)
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from elasticjob_runtime.contract import ImportsValue, Keys, MemberValue, ProgressValue, SecretValue
+from elasticjob_runtime.contract import ImportsValue, Keys, MemberValue, ProgressValue, SecretValue, TransitionValue
 from elasticjob_runtime.etcd.interface import Store, StoreError
 from elasticjob_runtime.membership.actions import (
     StoreAction,
@@ -85,6 +85,10 @@ class Rendezvous:
         """Best effort; while the store is unreachable, only the latest progress is kept."""
         self._progress.append(progress)
         self._inbox.put(self._put_progress)
+
+    def publish_transition(self, transition: TransitionValue) -> None:
+        """Best effort: without it, the operator's history lacks the durations."""
+        self._inbox.put(lambda: self._core.put_transition(transition))
 
     def publish_imports(self, imports: ImportsValue) -> None:
         """Best effort: without it, the others wait while a joining member imports."""

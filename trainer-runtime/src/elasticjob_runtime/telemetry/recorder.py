@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from elasticjob_runtime.contract import FailureValue, OutcomeState, OutcomeValue, ProgressValue
+from elasticjob_runtime.contract import FailureValue, OutcomeState, OutcomeValue, ProgressValue, TransitionValue
 from elasticjob_runtime.membership.failures import first_failure
 from elasticjob_runtime.membership.view import (
     StoreView,
@@ -23,7 +23,14 @@ from elasticjob_runtime.membership.view import (
 from elasticjob_runtime.rendezvous.heartbeat import Heartbeats
 from elasticjob_runtime.telemetry.event_log import EventLog
 from elasticjob_runtime.telemetry.metrics import Metrics, State
-from elasticjob_runtime.telemetry.transitions import Cause, EventRecord, Transitions, WorkerReport, cause_of
+from elasticjob_runtime.telemetry.transitions import (
+    Cause,
+    EventRecord,
+    Transitions,
+    WorkerReport,
+    cause_of,
+    transition_value,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -40,12 +47,15 @@ class Recorder:
         heartbeats: Heartbeats,
         nproc: int,
         clock: Callable[[], float] = time.time,
+        on_transition: Callable[[TransitionValue], None] = lambda _transition: None,
     ) -> None:
+        """`on_transition`: called on rank 0's agent when a round has begun to train."""
         self._event_log = event_log
         self._metrics = metrics
         self._heartbeats = heartbeats
         self._nproc = nproc
         self._clock = clock
+        self._on_transition = on_transition
         self._transitions = Transitions()
         self._store = StoreView()
         self._workers = Workers()
@@ -203,9 +213,17 @@ class Recorder:
 
     # -- output
 
+    @property
+    def _leads(self) -> bool:
+        plan = self._store.plan
+        return plan is not None and plan.rank is not None and plan.rank.group_rank == 0
+
     def _write(self, records: Iterable[EventRecord]) -> None:
-        for name, at, fields in records:
+        for record in records:
+            name, at, fields = record
             self._event_log.event(name, at, **fields)
+            if self._leads and (value := transition_value(record)) is not None:
+                self._on_transition(value)
             if name == "change":
                 self._metrics.add_transition(fields["cause"], fields["phases"], fields["steps_lost"])
             elif fields["phase"] == "first-step":

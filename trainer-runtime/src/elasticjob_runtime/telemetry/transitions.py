@@ -22,7 +22,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from elasticjob_runtime.contract import PlanReason
+from elasticjob_runtime.contract import PlanReason, TransitionValue
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -269,6 +269,7 @@ class Transitions:
                     **_head(transition),
                     "end": end.value,
                     "caused_at": transition.caused_at,
+                    "step": transition.step,
                     "steps_lost": _steps_lost(transition),
                     "phases": phases,
                 },
@@ -283,6 +284,21 @@ def cause_of(reason: PlanReason, *, silent: bool) -> Cause:
 
 def _head(transition: _Transition) -> dict[str, Any]:
     return {"change": transition.number, "cause": transition.cause.value, "round": transition.round}
+
+
+def transition_value(record: EventRecord) -> TransitionValue | None:
+    """What a finished transition is published as; None: the record is another one, or the round has not trained."""
+    name, _, fields = record
+    if name != "change" or fields["end"] != TransitionEnd.TRAINED or fields["phases"]["first-step"] is None:
+        return None
+    phases: Mapping[str, dict[str, float] | None] = fields["phases"]
+    return TransitionValue(
+        round=fields["round"],
+        seconds=fields["phases"]["first-step"]["since"],
+        phases={name: figures["seconds"] for name, figures in phases.items() if figures is not None},
+        step=fields["step"],
+        steps_lost=fields["steps_lost"],
+    )
 
 
 def _steps_lost(transition: _Transition) -> int | None:
