@@ -12,6 +12,7 @@ from elasticjob_api.conditions import (
     set_condition,
     summary_of,
 )
+from elasticjob_api.history import Change, ChangeType, History, Phases, Sample
 from elasticjob_api.job import (
     API_VERSION,
     GROUP,
@@ -47,6 +48,7 @@ from elasticjob_api.status import (
     Restarts,
     Status,
 )
+from elasticjob_api.stored_history import StoredHistory
 
 __all__ = [
     "API_VERSION",
@@ -59,6 +61,8 @@ __all__ = [
     "SINGULAR",
     "VERSION",
     "Backoff",
+    "Change",
+    "ChangeType",
     "Checkpoint",
     "CleanPods",
     "Condition",
@@ -67,12 +71,14 @@ __all__ = [
     "ElasticJob",
     "FailingNode",
     "Failure",
+    "History",
     "Inject",
     "InvalidJobError",
     "Lifecycle",
     "ManagedEtcd",
     "Metadata",
     "OnPartition",
+    "Phases",
     "Progress",
     "Reason",
     "Rendezvous",
@@ -84,10 +90,12 @@ __all__ = [
     "Restarts",
     "RuleAction",
     "Runtime",
+    "Sample",
     "Scaling",
     "Scheduling",
     "Spec",
     "Status",
+    "StoredHistory",
     "Workers",
     "message",
     "set_condition",

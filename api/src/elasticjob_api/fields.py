@@ -54,7 +54,7 @@ def format_time(time: datetime.datetime) -> str:
     return time.astimezone(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _finite_or_none(value: Any) -> Any:
+def finite_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -84,7 +84,7 @@ Time = Annotated[
 ]
 """A UTC time with whole seconds, as the API server returns it. Naive times are rejected."""
 
-Rate = Annotated[float | None, BeforeValidator(_finite_or_none)]
+Rate = Annotated[float | None, BeforeValidator(finite_or_none)]
 """A number that JSON can represent: NaN and infinity become None."""
 
 Metrics = Annotated[
@@ -101,9 +101,9 @@ Metrics = Annotated[
 """Metrics that the script reports. They are strings because a loss may be NaN, which JSON cannot represent."""
 
 
-def _clip(value: Any) -> Any:
+def clip(value: Any, most: int = MAX_MESSAGE) -> Any:
     """Truncates: the API server's message on a large template can exceed the limit of a condition."""
-    return value if not isinstance(value, str) or len(value) <= MAX_MESSAGE else value[: MAX_MESSAGE - 3] + "..."
+    return value if not isinstance(value, str) or len(value) <= most else value[: most - 3] + "..."
 
 
 def _few_causes(value: Any) -> Any:
@@ -117,7 +117,7 @@ def _few_causes(value: Any) -> Any:
     }
 
 
-ConditionMessage = Annotated[str, BeforeValidator(_clip), Field(max_length=MAX_MESSAGE)]
+ConditionMessage = Annotated[str, BeforeValidator(clip), Field(max_length=MAX_MESSAGE)]
 """A message of any length, truncated to what the API server accepts. Used for all conditions."""
 
 Causes = Annotated[

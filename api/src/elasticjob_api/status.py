@@ -17,6 +17,7 @@ from elasticjob_api.fields import (
     Rate,
     Time,
 )
+from elasticjob_api.stored_history import StoredHistory
 
 Count = Annotated[Int32, Field(ge=0)]
 
@@ -142,6 +143,8 @@ class Status(Model, frozen=True):
     """Progress that the training last reported."""
     last_failure: Failure | None = None
     """First worker process or pod that failed in the newest failure, with the end of its traceback."""
+    history: StoredHistory | None = None
+    """What happened to the worker group, and its progress over time; kept after the job has ended."""
     failing_nodes: (
         Annotated[
             tuple[FailingNode, ...],

@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
-from elasticjob_runtime.contract import FailureValue, OutcomeValue, PlanValue, ProgressValue, SpecValue
+from elasticjob_runtime.contract import (
+    FailureValue,
+    OutcomeValue,
+    PlanValue,
+    ProgressValue,
+    SpecValue,
+    TransitionValue,
+)
 
 LONG_AGO = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
@@ -243,6 +250,7 @@ class RendezvousView:
     spec: SpecValue | None = None
     plan: PlanValue | None = None
     progress: ProgressValue | None = None
+    transition: TransitionValue | None = None
     outcome: OutcomeValue | None = None
     failure: FailureValue | None = None
     """The first failure of the newest round with a failure."""
@@ -250,7 +258,7 @@ class RendezvousView:
     @property
     def empty(self) -> bool:
         """No key of the run exists, as far as is known."""
-        return not (self.spec or self.plan or self.progress or self.outcome or self.failure)
+        return not (self.spec or self.plan or self.progress or self.transition or self.outcome or self.failure)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

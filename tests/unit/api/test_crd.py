@@ -129,6 +129,36 @@ status.failingNodes[]: object
 status.failingNodes[].failures: integer, required
 status.failingNodes[].lastTime: string, required
 status.failingNodes[].name: string, required
+status.history.changes: array
+status.history.changes[].formSeconds: number
+status.history.changes[].message: string
+status.history.changes[].phases.connect: number
+status.history.changes[].phases.detect: number
+status.history.changes[].phases.firstStep: number
+status.history.changes[].phases.fork: number
+status.history.changes[].phases.plan: number
+status.history.changes[].phases.restore: number
+status.history.changes[].phases.stop: number
+status.history.changes[].phases: object
+status.history.changes[].reason: string, required
+status.history.changes[].restarts: integer
+status.history.changes[].resumeSeconds: number
+status.history.changes[].round: integer
+status.history.changes[].run: integer
+status.history.changes[].step: integer
+status.history.changes[].stepsLost: integer
+status.history.changes[].time: string, required
+status.history.changes[].type: string, required
+status.history.changes[].workers: integer
+status.history.changes[].workersBefore: integer
+status.history.changes[].worldSize: integer
+status.history.changes[].worldSizeBefore: integer
+status.history.changes[]: object
+status.history.dropped: object
+status.history.dropped[]: integer
+status.history.samples: array
+status.history.samples[]: string
+status.history: object
 status.lastFailure: object
 status.lastFailure.exitCode: integer
 status.lastFailure.message: string

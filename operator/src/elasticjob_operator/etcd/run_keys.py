@@ -7,7 +7,16 @@ import logging
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from elasticjob_runtime.contract import FailureValue, Keys, OutcomeValue, PlanValue, ProgressValue, SpecValue, Value
+from elasticjob_runtime.contract import (
+    FailureValue,
+    Keys,
+    OutcomeValue,
+    PlanValue,
+    ProgressValue,
+    SpecValue,
+    TransitionValue,
+    Value,
+)
 from elasticjob_runtime.etcd import Event, Get, KeyRange, KeyValue
 
 from elasticjob_operator.etcd import values
@@ -32,6 +41,7 @@ class RunKeys:
             keys.spec: SpecValue,
             keys.plan: PlanValue,
             keys.progress: ProgressValue,
+            keys.transition: TransitionValue,
             keys.outcome: OutcomeValue,
         }
         self._unparsed: dict[str, str] = {}
@@ -114,6 +124,7 @@ class RunKeys:
             spec=self._value(keys.spec, SpecValue),
             plan=self._value(keys.plan, PlanValue),
             progress=self._value(keys.progress, ProgressValue),
+            transition=self._value(keys.transition, TransitionValue),
             outcome=self._value(keys.outcome, OutcomeValue),
             failure=self._first_failure(),
         )

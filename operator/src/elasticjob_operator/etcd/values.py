@@ -11,7 +11,15 @@ import json
 import re
 from typing import Any, TypeVar
 
-from elasticjob_runtime.contract import FailureValue, OutcomeValue, PlanValue, ProgressValue, SpecValue, Value
+from elasticjob_runtime.contract import (
+    FailureValue,
+    OutcomeValue,
+    PlanValue,
+    ProgressValue,
+    SpecValue,
+    TransitionValue,
+    Value,
+)
 
 from elasticjob_operator.etcd.limits import LimitExceeded, check_json_parts
 
@@ -21,18 +29,29 @@ MAX_LENGTH: dict[type[Value], int] = {
     SpecValue: 1024 * 1024,  # the names of ten thousand members, and of those that drain
     PlanValue: 256 * 1024,
     ProgressValue: 64 * 1024,
+    TransitionValue: 4 * 1024,
     OutcomeValue: 64 * 1024,
     FailureValue: 32 * 1024,  # of which 64 are kept
 }
 """Characters of a value of each kind."""
 
-_LONG = frozenset({"step", "best_step", "last_checkpoint_step", "generation"})
+_LONG = frozenset({"step", "steps_lost", "best_step", "last_checkpoint_step", "generation"})
 _INT32, _INT64 = 2**31, 2**63
 _LAST_TIME = 253_402_300_799
 """The end of the year 9999, Unix time, s."""
 _TIMES = frozenset({"time", "created_at", "caused_at", "updated_at"})
 _COUNTS = frozenset(
-    {"round", "step", "size", "world_size", "restart_count", "last_checkpoint_step", "same_crashes", "stalled_restarts"}
+    {
+        "round",
+        "step",
+        "steps_lost",
+        "size",
+        "world_size",
+        "restart_count",
+        "last_checkpoint_step",
+        "same_crashes",
+        "stalled_restarts",
+    }
 )
 _WORDS = frozenset({"reason"})
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,62}")

@@ -42,6 +42,7 @@ from elasticjob_operator.planning.status import ended_status, progress_of, statu
 from elasticjob_operator.policies import admission, lifecycle
 from elasticjob_operator.policies.completion import not_ended, outcome, outcome_of_suspended
 from elasticjob_operator.policies.condition_updates import ConditionUpdate
+from elasticjob_operator.policies.history import with_history
 from elasticjob_operator.policies.node_avoidance import failing_nodes
 from elasticjob_operator.policies.pod_state import PodState
 from elasticjob_operator.policies.rendezvous import SILENT_SECONDS, is_superseded, silent_since, with_world_size
@@ -73,7 +74,9 @@ def plan(job: ElasticJob, state: JobState, settings: Settings, now: datetime.dat
         context = dataclasses.replace(context, job=context.job.model_copy(update={"status": status}))
     failed = [(pod, status.failure) for pod, status in context.workers if status.failure is not None]
     assessment = assess(context, acceptance, count_restarts(context.job, context.view, failed, now))
-    return _plan_for_suspended(assessment) if job.is_suspended else _plan_for_active(assessment)
+    found = _plan_for_suspended(assessment) if job.is_suspended else _plan_for_active(assessment)
+    status = with_history(assessment.job, job.status, found.status, assessment.view, now)
+    return dataclasses.replace(found, status=status)
 
 
 def plan_for_invalid_spec(body: Mapping[str, Any], error: InvalidJobError, now: datetime.datetime) -> Plan:

@@ -1,0 +1,261 @@
+"""`status.history` of an ElasticJob: what happened to its worker group, and how far the training was when.
+
+The operator writes it. To read it:
+
+    history = job.status.history.read() if job.status.history else History()
+    world_sizes(history), step_rates(history), goodput(history)
+
+It survives the pods and the end of the job, and is bounded: docs/design/0018-history.md says why it is part of the
+status, and what it costs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from elasticjob_api.fields import Causes, Int32, Int64, Model, Time, clip, finite_or_none, format_time
+
+MAX_CHANGES = 50
+"""Newest changes that are kept."""
+MAX_SAMPLES = 60
+"""Samples that are kept, about evenly spaced over the time since the first one."""
+MAX_CHANGE_MESSAGE = 256
+MAX_SAMPLE = 96
+
+Count = Annotated[Int32, Field(ge=0)]
+Steps = Annotated[Int64, Field(ge=0)]
+
+
+def _seconds(value: object) -> object:
+    """Durations with four digits after the point: an etcd of many jobs stores them."""
+    value = finite_or_none(value)
+    return round(max(0.0, value), 4) if isinstance(value, float) else value
+
+
+Seconds = Annotated[float | None, BeforeValidator(_seconds)]
+"""A duration in s; None: unknown."""
+
+
+ChangeMessage = Annotated[
+    str, BeforeValidator(lambda value: clip(value, MAX_CHANGE_MESSAGE)), Field(max_length=MAX_CHANGE_MESSAGE)
+]
+
+
+class ChangeType(str, enum.Enum):
+    """What a change is about."""
+
+    ROUND = "Round"
+    """The worker group trains in a new round."""
+    SCALED = "Scaled"
+    """Another number of worker pods is requested. The round of that size follows."""
+    SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+    __str__ = str.__str__
+
+
+class Phases(Model, frozen=True):
+    """How long the phases of a change took, in seconds, as rank 0's agent observed them. Unknown phases are left out.
+    Some overlap."""
+
+    detect: Seconds = None
+    """From the cause until the agent knew of it."""
+    stop: Seconds = None
+    """Until the worker processes of the last round were gone, with the time they had to save."""
+    plan: Seconds = None
+    """Until the agents had agreed on the new round."""
+    fork: Seconds = None
+    """Until all worker processes of the agent ran the script."""
+    connect: Seconds = None
+    """Until they had their process group."""
+    restore: Seconds = None
+    """To read a checkpoint."""
+    first_step: Seconds = None
+    """Until the first step of the new round was done."""
+
+
+class Change(Model, frozen=True):
+    """One change of the worker group."""
+
+    time: Time
+    """When the agents agreed on the new round; of other changes, when the operator saw it."""
+    type: Annotated[str, Field(max_length=64)]
+    """Round, Scaled, Suspended, Resumed, Succeeded or Failed."""
+    reason: Annotated[str, Field(max_length=128)]
+    """Cause, as one CamelCase word. Of a round: Start, WorkerFailed, MemberLost, MemberLeft, MemberJoined or Resized;
+    of the end: the reason of the condition."""
+    message: ChangeMessage = ""
+    """Cause, for people."""
+    run: Count = 1
+    """Run of the job; each resume begins another one."""
+    round: Count | None = None
+    """Rendezvous round that began with this change."""
+    world_size_before: Count = 0
+    """Worker processes before the change."""
+    world_size: Count = 0
+    """Worker processes after it."""
+    workers_before: Count = 0
+    """Worker pods before the change; if the type is Scaled, requested before."""
+    workers: Count = 0
+    """Worker pods after it; if the type is Scaled, requested now."""
+    restarts: Count = 0
+    """Restarts because of failures so far, over the job's lifetime."""
+    step: Steps | None = None
+    """Step that the training had last reported."""
+    steps_lost: Steps | None = None
+    """Steps that the training repeats after this change, if known."""
+    form_seconds: Seconds = None
+    """From the cause until the agents had agreed on the new round."""
+    resume_seconds: Seconds = None
+    """From the cause until the first step of the new round."""
+    phases: Phases | None = None
+    """What `resumeSeconds` consists of."""
+
+    @property
+    def caused_at(self) -> datetime.datetime:
+        return self.time - datetime.timedelta(seconds=self.form_seconds or 0.0)
+
+    @property
+    def resumed_at(self) -> datetime.datetime:
+        """When training went on; of a round whose first step is unknown, when it began."""
+        return max(self.time, self.caused_at + datetime.timedelta(seconds=self.resume_seconds or 0.0))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """How far the training was at one moment."""
+
+    time: datetime.datetime
+    step: int
+    world_size: int
+    steps_per_second: float | None = None
+
+    def __str__(self) -> str:
+        rate = "-" if self.steps_per_second is None else f"{self.steps_per_second:.4g}"
+        return f"{format_time(self.time)} {self.step} {self.world_size} {rate}"
+
+    @classmethod
+    def parse(cls, text: str) -> Sample | None:
+        """None: it is not a sample, perhaps one of another version."""
+        time = time_of(text)
+        try:
+            step, world_size, rate = text.split()[1:4]
+            steps_per_second = None if rate == "-" else float(rate)
+            if time is None or not math.isfinite(steps_per_second or 0.0):
+                return None
+            return cls(time=time, step=int(step), world_size=int(world_size), steps_per_second=steps_per_second)
+        except ValueError:
+            return None
+
+
+def time_of(sample: str) -> datetime.datetime | None:
+    """The time of a sample, of which the rest is not parsed. None: it has none."""
+    try:
+        time = datetime.datetime.fromisoformat(sample.partition(" ")[0])
+    except ValueError:
+        return None
+    return time if time.tzinfo is not None else None
+
+
+class History(Model, frozen=True):
+    """Changes of the worker group, and samples of its progress. Bounded, so old ones are dropped."""
+
+    changes: Annotated[
+        tuple[Change, ...], Field(max_length=MAX_CHANGES, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = ()
+    """The newest changes, oldest first."""
+    dropped: Causes = {}  # noqa: RUF012 pydantic copies defaults
+    """How many older changes are no longer in the list, by reason."""
+    samples: Annotated[
+        tuple[Annotated[str, Field(max_length=MAX_SAMPLE)], ...],
+        Field(max_length=MAX_SAMPLES, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    ] = ()
+    """Progress over time, oldest first, each as `<time> <step> <world size> <steps per second>`; `-`: unknown. They get
+    fewer with time, but the first and the newest stay."""
+
+    @property
+    def progress(self) -> tuple[Sample, ...]:
+        """The samples, parsed. Those that cannot be read are left out."""
+        return tuple(sample for text in self.samples if (sample := Sample.parse(text)) is not None)
+
+    @property
+    def dropped_changes(self) -> int:
+        return sum(self.dropped.values())
+
+
+Series = list[tuple[datetime.datetime, float]]
+"""(time, value), ordered by time."""
+
+
+def world_sizes(history: History) -> Series:
+    """The number of worker processes that train, as steps: each value holds until the next time. Drops to 0 from the
+    cause of a change until training goes on."""
+    series: Series = []
+    for change in history.changes:
+        if change.type == ChangeType.ROUND:
+            if change.world_size_before and change.resume_seconds:
+                _append(series, change.caused_at, 0)
+            _append(series, change.resumed_at, change.world_size)
+        elif change.type != ChangeType.SCALED:
+            _append(series, change.time, 0)
+    return series
+
+
+def step_rates(history: History) -> Series:
+    """Steps per second since the sample before, interruptions and repeated steps included."""
+    samples = history.progress
+    series: Series = []
+    for before, after in itertools.pairwise(samples):
+        seconds = (after.time - before.time).total_seconds()
+        if seconds > 0:
+            series.append((after.time, max(0, after.step - before.step) / seconds))
+    return series
+
+
+def goodput(history: History, until: datetime.datetime | None = None) -> Series:
+    """The share of the time since the first change in which new steps were trained, after each change and at `until`.
+
+    Not counted as good: the time from the cause of a change until training goes on, and the steps that it repeats, at
+    the speed reported before. The time while the job is suspended does not count at all.
+    """
+    series: Series = []
+    active = lost = 0.0
+    running_since: datetime.datetime | None = None
+    for change in history.changes:
+        moment = change.resumed_at
+        if running_since is not None and moment > running_since:
+            active += (moment - running_since).total_seconds()
+        if change.type == ChangeType.ROUND:
+            lost += change.resume_seconds or change.form_seconds or 0.0
+            lost += (change.steps_lost or 0) * _seconds_per_step(history.progress, change.time)
+        stops = change.type in (ChangeType.SUSPENDED, ChangeType.SUCCEEDED, ChangeType.FAILED)
+        running_since = None if stops else max(moment, running_since or moment)
+        if active > 0:
+            _append(series, moment, max(0.0, 1 - lost / active))
+    if until is not None and running_since is not None and until > running_since:
+        active += (until - running_since).total_seconds()
+        _append(series, until, max(0.0, 1 - lost / active))
+    return series
+
+
+def _append(series: Series, time: datetime.datetime, value: float) -> None:
+    """Times never decrease, though the clocks of nodes differ."""
+    series.append((max(time, series[-1][0]) if series else time, value))
+
+
+def _seconds_per_step(samples: Sequence[Sample], time: datetime.datetime) -> float:
+    """As last reported before `time`, else first after it; 0: unknown."""
+    known = [sample for sample in samples if sample.steps_per_second]
+    before = [sample for sample in known if sample.time <= time]
+    sample = before[-1] if before else known[0] if known else None
+    return 1 / sample.steps_per_second if sample is not None and sample.steps_per_second else 0.0

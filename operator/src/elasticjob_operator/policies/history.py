@@ -1,0 +1,305 @@
+"""What `status.history` records: the difference between two statuses, and what agents reported about a round.
+
+An entry is written together with the status that it is about, in one request. So an operator that is killed neither
+loses an entry nor writes one twice, and a change costs no request of its own.
+
+round       the group trains in a newer round; or it trains again after Restarting, where rounds are unknown or started
+            again with an empty etcd. Rounds that passed unseen, as while no operator was running, are one entry
+scaled      another number of worker pods is requested
+suspended   no pod is left of a suspended job
+resumed     it may run again
+end         it has succeeded or failed
+
+Samples of the progress are kept while there is room. Then each new one displaces the one whose neighbors are closest in
+time, so the rest stay about evenly spaced. The first and the newest are never displaced.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Sequence
+
+from elasticjob_api import (
+    Change,
+    ChangeType,
+    ConditionType,
+    ElasticJob,
+    Failure,
+    History,
+    Phases,
+    Reason,
+    Sample,
+    Status,
+    StoredHistory,
+)
+from elasticjob_api.history import MAX_CHANGES, MAX_SAMPLES, time_of
+from elasticjob_runtime.contract import PlanReason, PlanValue, TransitionValue
+
+from elasticjob_operator import names
+from elasticjob_operator.state import RendezvousView
+
+CLOCK_SECONDS = 60.0
+"""A report's time counts if it is not older than this, in s; otherwise its clock is wrong, or no operator was running
+when it came."""
+_ENDS = (ConditionType.SUCCEEDED, ConditionType.FAILED)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class _Observed:
+    """One reconciliation."""
+
+    job: ElasticJob
+    before: Status
+    after: Status
+    view: RendezvousView
+    now: datetime.datetime
+
+    @property
+    def run(self) -> int:
+        return names.run_of(self.after.rendezvous.id if self.after.rendezvous else "", self.job.uid)
+
+    @property
+    def plan(self) -> PlanValue | None:
+        return self.view.plan if self.job.has_plans else None
+
+    def turned(self, type_: ConditionType, *, true: bool) -> bool:
+        return self.before.is_true(type_) != self.after.is_true(type_) == true
+
+    @property
+    def history(self) -> History:
+        """Parsed on each access."""
+        return self.before.history.read() if self.before.history is not None else History()
+
+    @property
+    def is_training(self) -> bool:
+        return self.after.is_true(ConditionType.RUNNING)
+
+    @property
+    def step(self) -> int | None:
+        """Last reported before this change."""
+        return self.before.progress.step if self.before.progress is not None else None
+
+
+def with_history(
+    job: ElasticJob, before: Status, after: Status, view: RendezvousView, now: datetime.datetime
+) -> Status:
+    """`after`, the status to write, with its history. `before`: the status that it was decided from; `view`: of the
+    current run."""
+    observed = _Observed(job=job, before=before, after=after, view=view, now=now)
+    stored = _with_changes(before.history, observed)
+    if view.transition is not None and stored is not None and stored.open_round == view.transition.round:
+        stored = StoredHistory(_completed(stored.read(), view.transition, observed.run).to_api())
+    sample = _sample(observed)
+    if sample is not None:
+        stored = _with_sample(stored, sample)
+    return after if stored is after.history else after.model_copy(update={"history": stored})
+
+
+def _with_changes(stored: StoredHistory | None, observed: _Observed) -> StoredHistory | None:
+    """Reads the history only if there is a change: parsing it takes a millisecond."""
+    kinds = (_resumed, _scaled, _round, _suspended, _end)
+    found = [change for kind in kinds if (change := kind(observed)) is not None]
+    if not found:
+        return stored
+    history = observed.history
+    for change in found:
+        history = _added(history, change)
+    return StoredHistory(history.to_api())
+
+
+def _change(observed: _Observed, type_: ChangeType, reason: str, message: str, **fields: object) -> Change:
+    return Change.model_validate(
+        {
+            "time": observed.now,
+            "type": type_.value,
+            "reason": reason,
+            "message": message,
+            "run": observed.run,
+            "restarts": observed.after.restarts.total,
+            "step": observed.step,
+            **fields,
+        }
+    )
+
+
+def _resumed(observed: _Observed) -> Change | None:
+    condition = observed.after.condition(ConditionType.SUSPENDED)
+    if condition is None or not observed.turned(ConditionType.SUSPENDED, true=False):
+        return None
+    return _change(observed, ChangeType.RESUMED, condition.reason, condition.message)
+
+
+def _scaled(observed: _Observed) -> Change | None:
+    before, after = observed.before.desired_replicas, observed.after.desired_replicas
+    if before is None or after is None or before == after:
+        return None
+    reason = Reason.SCALING_UP if after > before else Reason.SCALING_DOWN
+    message = f"Requested worker pods: {before} -> {after}."
+    group = {"worldSizeBefore": observed.before.world_size, "worldSize": observed.after.world_size}
+    return _change(
+        observed, ChangeType.SCALED, reason.value, message, workersBefore=before, workers=after, round=None, **group
+    )
+
+
+def _round(observed: _Observed) -> Change | None:
+    before, after, plan = observed.before, observed.after, observed.plan
+    ended = after.is_finished and not before.is_finished
+    resumed = observed.is_training and observed.turned(ConditionType.RESTARTING, true=False)
+    higher = after.round > _round_before(observed) and (observed.is_training or ended)
+    if not (higher or resumed):
+        return None
+    history = observed.history
+    group = _group(history, observed.run)
+    fields: dict[str, object] = {
+        "worldSizeBefore": group.world_size if group else 0,
+        "workersBefore": group.workers if group else 0,
+        "worldSize": plan.world_size if plan else after.world_size,
+        "workers": plan.size if plan else after.ready_replicas,
+        "round": plan.round if plan else after.round,
+    }
+    if plan is None:
+        condition = before.condition(ConditionType.RESTARTING)
+        reason = PlanReason.START.value if group is None or condition is None else condition.reason
+        message = condition.message if condition is not None and group is not None else ""
+        return _change(observed, ChangeType.ROUND, reason, message, **fields)
+    began = min(observed.now, _time(plan.created_at) or observed.now)
+    fields["time"] = max(began, history.changes[-1].time) if history.changes else began
+    if plan.caused_at and plan.created_at:
+        fields["formSeconds"] = plan.created_at - plan.caused_at
+    return _change(observed, ChangeType.ROUND, plan.reason.value, _cause(plan, after.last_failure, group), **fields)
+
+
+def _round_before(observed: _Observed) -> int:
+    """0 if the status describes an earlier run."""
+    known = observed.before.rendezvous
+    same = known is None or names.run_of(known.id, observed.job.uid) == observed.run
+    return observed.before.round if same else 0
+
+
+def _cause(plan: PlanValue, failure: Failure | None, group: Change | None) -> str:
+    """The failure tells more than the plan, if it is what the plan is about."""
+    last_round = group.round if group is not None and group.round is not None else 0
+    about = plan.reason in (PlanReason.WORKER_FAILED, PlanReason.MEMBER_LOST, PlanReason.MEMBER_LEFT)
+    if failure is None or not about or failure.round is None or not last_round <= failure.round < plan.round:
+        return plan.message
+    who = failure.worker if failure.rank is None else f"{failure.worker}, rank {failure.rank}"
+    line = failure.message.splitlines()[0] if failure.message else ""
+    code = "" if failure.exit_code is None else f", exit code {failure.exit_code}"
+    return f"{who}: {failure.reason}{code}" + (f": {line}" if line else "")
+
+
+def _suspended(observed: _Observed) -> Change | None:
+    condition = observed.after.condition(ConditionType.SUSPENDED)
+    if condition is None or not observed.turned(ConditionType.SUSPENDED, true=True):
+        return None
+    return _change(observed, ChangeType.SUSPENDED, condition.reason, condition.message, **_group_before(observed))
+
+
+def _end(observed: _Observed) -> Change | None:
+    condition = next((observed.after.condition(each) for each in _ENDS if observed.after.is_true(each)), None)
+    if condition is None or observed.before.is_finished:
+        return None
+    progress = observed.after.progress
+    fields = {**_group_before(observed), "step": progress.step if progress is not None else None}
+    return _change(observed, ChangeType(condition.type), condition.reason, condition.message, **fields)
+
+
+def _group(history: History, run: int) -> Change | None:
+    """The round in which the run's worker group trained last."""
+    rounds = (each for each in reversed(history.changes) if each.type == ChangeType.ROUND and each.run == run)
+    return next(rounds, None)
+
+
+def _group_before(observed: _Observed) -> dict[str, object]:
+    group = _group(observed.history, observed.run)
+    return {
+        "worldSizeBefore": group.world_size if group else 0,
+        "workersBefore": group.workers if group else 0,
+    }
+
+
+def _time(seconds: float) -> datetime.datetime | None:
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc) if seconds else None
+
+
+def _added(history: History, change: Change) -> History:
+    changes = (*history.changes, change)
+    gone, changes = changes[:-MAX_CHANGES], changes[-MAX_CHANGES:]
+    dropped = dict(history.dropped)
+    for each in gone:
+        dropped[each.reason] = dropped.get(each.reason, 0) + 1
+    return History(changes=changes, dropped=dropped, samples=history.samples)
+
+
+def _completed(history: History, transition: TransitionValue, run: int) -> History:
+    """With what rank 0's agent reported about the newest round."""
+    group = _group(history, run)
+    if group is None or group.round != transition.round or group.resume_seconds is not None:
+        return history
+    if transition.seconds is None:
+        return history
+    known = {name.replace("-", "_"): seconds for name, seconds in transition.phases.items()}
+    completed = group.model_copy(
+        update={
+            "resume_seconds": round(max(0.0, transition.seconds), 4),
+            "phases": Phases.model_validate({name: known.get(name) for name in Phases.model_fields}),
+            "steps_lost": _steps_lost(group, transition),
+        }
+    )
+    changes = tuple(completed if each is group else each for each in history.changes)
+    return history.model_copy(update={"changes": changes})
+
+
+def _steps_lost(group: Change, transition: TransitionValue) -> int | None:
+    """As the agent says. If its own worker processes report no steps, or it has just joined: at least those that were
+    reported before the change."""
+    if transition.steps_lost is not None:
+        return max(0, transition.steps_lost)
+    if transition.step is None or group.step is None:
+        return None
+    return max(0, group.step - transition.step + 1)
+
+
+def _sample(observed: _Observed) -> Sample | None:
+    """The progress, if it is new."""
+    before, after, plan = observed.before.progress, observed.after.progress, observed.view.plan
+    if after is None or plan is None:
+        return None
+    if before is not None and (before.step, before.updated_at) == (after.step, after.updated_at):
+        return None
+    reported = observed.view.progress
+    of_this_round = reported is not None and reported.round == plan.round
+    oldest = observed.now - datetime.timedelta(seconds=CLOCK_SECONDS)
+    trusted = after.updated_at is not None and oldest <= after.updated_at <= observed.now
+    return Sample(
+        time=after.updated_at if after.updated_at is not None and trusted else observed.now,
+        step=after.step,
+        world_size=plan.world_size if of_this_round else observed.before.world_size or plan.world_size,
+        steps_per_second=after.steps_per_second,
+    )
+
+
+def _with_sample(stored: StoredHistory | None, sample: Sample) -> StoredHistory:
+    """Parses no more than the times of the other samples: there is a sample for each report."""
+    body = stored.body if stored is not None else {}
+    texts: list[str] = list(body.get("samples") or ())
+    times = [time for text in texts if (time := time_of(text)) is not None]
+    if len(times) != len(texts):
+        texts, times = [], []  # of another version
+    if times and sample.time < times[-1]:
+        sample = dataclasses.replace(sample, time=times[-1])
+    texts, times = [*texts, str(sample)], [*times, sample.time.replace(microsecond=0)]
+    while (surplus := surplus_sample(times)) is not None:
+        del texts[surplus], times[surplus]
+    return StoredHistory({**body, "samples": texts})
+
+
+def surplus_sample(times: Sequence[datetime.datetime]) -> int | None:
+    """Which sample to drop; None: none. `times`: of the samples, in order."""
+    if len(times) > 1 and times[-1] == times[-2]:
+        return len(times) - 2
+    if len(times) <= MAX_SAMPLES:
+        return None
+    gaps = (after - before for before, after in zip(times, times[2:], strict=False))
+    return min(zip(gaps, range(1, len(times)), strict=False))[1]

@@ -1,0 +1,119 @@
+"""status.history with real agents, a real API server and a real etcd: each change is one entry, with its cause."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from elasticjob_api import Change, History
+
+from hack.support import eventually
+from tests.integration.operator.process import Operator
+from tests.integration.operator.shared import operator
+from tests.integration.operator.test_with_real_agents import Training, training
+
+__all__ = ["operator", "training"]
+
+
+def history(training: Training) -> History:
+    return History.model_validate(training.ns.status("digits").get("history") or {})
+
+
+def changes(training: Training) -> list[tuple[str, str]]:
+    return [(change.type, change.reason) for change in history(training).changes]
+
+
+def ends_with(training: Training, *last: tuple[str, str]) -> list[Change]:
+    """Waits until the newest changes are these, and the last one has its durations, if it is a round."""
+
+    def newest() -> list[Change]:
+        found = list(history(training).changes[-len(last) :])
+        done = found and (found[-1].type != "Round" or found[-1].resume_seconds is not None)
+        return found if done and [(change.type, change.reason) for change in found] == list(last) else []
+
+    return eventually(newest, what=f"{last} in the history", timeout=60)
+
+
+def kill(member: str, *, agent: bool = False) -> None:
+    """Kills the worker process of that worker pod, or its agent."""
+    found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is(pid, member, agent)]
+    assert found, f"no process of {member}"
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _is(pid: int, member: str, agent: bool) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False  # it has ended
+    is_agent = b"elasticjob_runtime" in command and b"--start-method=spawn" in command
+    is_worker = any(part.endswith(b"train.py") for part in command) and not is_agent
+    return (is_agent if agent else is_worker) and f"ELASTICJOB_MEMBER_ID={member}".encode() in environment
+
+
+START, FAILED = ("Round", "Start"), ("Round", "WorkerFailed")
+LOST, JOINED, SCALED_UP = ("Round", "MemberLost"), ("Round", "MemberJoined"), ("Scaled", "ScalingUp")
+
+
+@pytest.mark.timeout(240)
+def test_each_change_of_the_group_is_one_entry_with_its_cause_and_outlives_the_pods(training: Training) -> None:
+    training.start(2)
+    ends_with(training, START)
+
+    kill("digits-worker-1")
+    failed = ends_with(training, START, FAILED)[-1]
+    assert failed.message.startswith("digits-worker-1, rank 1: Signal, exit code -9")
+    assert (failed.restarts, failed.workers_before, failed.workers) == (1, 2, 2)
+    assert failed.phases is not None
+    assert None not in (failed.phases.detect, failed.phases.plan, failed.phases.first_step, failed.form_seconds)
+
+    kill("digits-worker-1", agent=True)
+    lost, joined = ends_with(training, LOST, JOINED)
+    assert "digits-worker-1" in lost.message
+    assert [(lost.workers_before, lost.workers), (joined.workers_before, joined.workers)] == [(2, 1), (1, 2)]
+
+    training.ns.scale("digits", 3)
+    scaled, grown = ends_with(training, SCALED_UP, JOINED)
+    assert (scaled.workers_before, scaled.workers) == (2, 3)
+    assert (grown.world_size_before, grown.world_size) == (2, 3)
+
+    training.stop.touch()
+    eventually(lambda: training.ns.is_true("digits", "Succeeded"), what="Succeeded", timeout=60)
+    for name in training.ns.workers():
+        training.ns.delete("pods", name)
+    eventually(lambda: not training.ns.workers(), what="the pods are gone")
+    end = ends_with(training, ("Succeeded", "WorkersSucceeded"))[-1]
+    assert end.world_size_before == 3
+    assert changes(training) == [START, FAILED, LOST, JOINED, SCALED_UP, JOINED, ("Succeeded", "WorkersSucceeded")]
+    samples = history(training).progress
+    assert samples[-1].step == training.step(), "the newest progress is a sample"
+    assert {sample.world_size for sample in samples} >= {2, 3}
+
+
+@pytest.mark.timeout(180)
+def test_an_operator_restart_neither_loses_nor_doubles_a_change(training: Training, operator: Operator) -> None:
+    training.start(2)
+    ends_with(training, START)
+    operator.kill()
+    kill("digits-worker-0")
+    operator.restart()
+    ends_with(training, START, FAILED)
+    operator.kill()
+    operator.restart()
+    before = training.step()
+    eventually(lambda: training.step() > before, what="the operator follows the training again")
+    training.ns.scale("digits", 3)
+    ends_with(training, START, FAILED, SCALED_UP, JOINED)
+    training.ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": True}}})
+    ends_with(training, ("Suspended", "Suspended"))
+    operator.kill()
+    training.ns.patch("elasticjobs", "digits", {"spec": {"lifecycle": {"suspend": False}}})
+    operator.restart()
+    ends_with(training, ("Suspended", "Suspended"), ("Resumed", "JobResumed"), START)
+    expected = [START, FAILED, SCALED_UP, JOINED, ("Suspended", "Suspended"), ("Resumed", "JobResumed"), START]
+    assert changes(training) == expected
+    assert [change.run for change in history(training).changes] == [1] * 5 + [2] * 2

@@ -1,0 +1,106 @@
+"""Reading a job's history: sizes, step rates and goodput over time."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from elasticjob_api.history import Change, History, Sample, goodput, step_rates, world_sizes
+
+NOON = datetime.datetime(2026, 1, 2, 12, 0, 0, tzinfo=datetime.timezone.utc)
+
+
+def at(seconds: float) -> datetime.datetime:
+    return NOON + datetime.timedelta(seconds=seconds)
+
+
+def change(seconds: float, type_: str = "Round", reason: str = "Start", **fields: Any) -> Change:
+    return Change(time=at(seconds), type=type_, reason=reason, **fields)
+
+
+def sample(seconds: float, step: int, rate: float | None = 2.0) -> str:
+    return str(Sample(time=at(seconds), step=step, world_size=4, steps_per_second=rate))
+
+
+LOST = change(
+    100, reason="MemberLost", world_size_before=4, world_size=3, form_seconds=2.0, resume_seconds=10.0, steps_lost=20
+)
+HISTORY = History(
+    changes=(
+        change(0, world_size=4),
+        LOST,
+        change(150, "Scaled", "ScalingUp", workers_before=4, workers=5),
+        change(200, "Succeeded", "WorkersSucceeded"),
+    ),
+    samples=(sample(10, 20), sample(90, 180), sample(110, 161), sample(200, 341)),
+)
+
+
+def test_the_world_size_is_zero_from_the_cause_of_a_change_until_training_goes_on() -> None:
+    assert world_sizes(HISTORY) == [(at(0), 4), (at(98), 0), (at(108), 3), (at(200), 0)]
+
+
+def test_step_rates_count_interruptions_and_repeated_steps() -> None:
+    assert step_rates(HISTORY) == [(at(90), 2.0), (at(110), 0.0), (at(200), 2.0)]
+
+
+def test_goodput_is_the_share_of_time_in_which_new_steps_were_trained() -> None:
+    """10 s of interruption, and 20 steps at 2 steps/s."""
+    series = goodput(HISTORY)
+    assert [time for time, _ in series] == [at(108), at(150), at(200)]
+    assert [value for _, value in series] == pytest.approx([1 - 20 / 108, 1 - 20 / 150, 0.9])
+
+
+def test_goodput_of_a_job_that_still_trains_goes_on_until_now() -> None:
+    running = History(changes=HISTORY.changes[:2], samples=HISTORY.samples)
+    time, share = goodput(running, at(400))[-1]
+    assert (time, round(share, 6)) == (at(400), 0.95)
+
+
+def test_time_while_the_job_is_suspended_does_not_count() -> None:
+    changes = (
+        *HISTORY.changes[:2],
+        change(200, "Suspended", "Suspended"),
+        change(10_000, "Resumed", "JobResumed", run=2),
+        change(10_000, run=2, world_size=4),
+        change(10_200, "Succeeded", "WorkersSucceeded", run=2),
+    )
+    history = History(changes=changes, samples=HISTORY.samples)
+    time, share = goodput(history)[-1]
+    assert (time, round(share, 6)) == (at(10_200), 0.95)
+    assert world_sizes(history)[3:] == [(at(200), 0), (at(10_000), 0), (at(10_000), 4), (at(10_200), 0)]
+
+
+def test_an_empty_history_has_no_points() -> None:
+    assert (world_sizes(History()), step_rates(History()), goodput(History(), NOON)) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "soon 1 2 3", "2026-01-02T12:00:00Z one 2 3", "2026-01-02T12:00:00 1 2 3", "2026-01-02T12:00:00Z 1 2 inf"],
+)
+def test_a_sample_that_cannot_be_read_is_left_out(text: str) -> None:
+    assert History(samples=(text, sample(0, 1))).progress == (
+        Sample(time=NOON, step=1, world_size=4, steps_per_second=2.0),
+    )
+
+
+@pytest.mark.parametrize("rate", [None, 0.0, 12.34])
+def test_a_sample_is_read_as_it_was_written(rate: float | None) -> None:
+    written = Sample(time=NOON, step=7, world_size=4, steps_per_second=rate)
+    assert Sample.parse(str(written)) == written
+
+
+def test_a_sample_of_a_later_version_may_have_more_fields() -> None:
+    assert Sample.parse(f"{sample(0, 7)} 99") == Sample(time=NOON, step=7, world_size=4, steps_per_second=2.0)
+
+
+def test_a_long_message_is_truncated() -> None:
+    assert len(change(0, message="x" * 10_000).message) == 256
+
+
+def test_durations_are_never_negative_and_not_too_precise() -> None:
+    assert change(0, resume_seconds=-1.0).resume_seconds == 0.0
+    assert change(0, resume_seconds=1.23456789).resume_seconds == 1.2346
+    assert change(0, resume_seconds=float("nan")).resume_seconds is None

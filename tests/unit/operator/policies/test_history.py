@@ -1,0 +1,353 @@
+"""What the history records of each change, that it stays bounded, and that it keeps the newest."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+from elasticjob_api import Change, ConditionType, Failure, History, Phases, Progress, Sample, Status
+from elasticjob_api.conditions import Condition, ConditionStatus
+from elasticjob_api.history import MAX_CHANGES, MAX_SAMPLES
+from elasticjob_operator.policies.history import surplus_sample, with_history
+from elasticjob_operator.state import RendezvousView
+from elasticjob_runtime.contract import PlanReason, PlanValue, ProgressValue, TransitionValue
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.operator.builders import NOW, UID, at, make_job, make_plan, make_status, make_view
+
+ACCEPTED, RUNNING, RESTARTING = ConditionType.ACCEPTED, ConditionType.RUNNING, ConditionType.RESTARTING
+SUSPENDED, SUCCEEDED, FAILED = ConditionType.SUSPENDED, ConditionType.SUCCEEDED, ConditionType.FAILED
+FAILURE = Failure(
+    worker="digits-worker-1", rank=3, round=1, exit_code=1, reason="ApplicationError", message="ValueError: no\nmore"
+)
+
+
+def status(*true: ConditionType, run: int = 1, false: tuple[ConditionType, ...] = (), **fields: Any) -> Status:
+    made = make_status(*true, **fields)
+    cleared = tuple(
+        Condition(type=each.value, status=ConditionStatus.FALSE, reason="JobResumed", last_transition_time=NOW)
+        for each in false
+    )
+    known = {**made.to_api(), "rendezvous": {"id": f"{UID}-{run}"}}
+    return Status.model_validate(known).model_copy(update={"conditions": (*made.conditions, *cleared)})
+
+
+def trains(round_number: int, *, size: int = 4, run: int = 1, **fields: Any) -> Status:
+    return status(ACCEPTED, RUNNING, run=run, round=round_number, world_size=size, desired_replicas=4, **fields)
+
+
+def recorded(
+    before: Status, after: Status, view: RendezvousView | None = None, *, seconds: float = 0, **job: Any
+) -> Status:
+    return with_history(make_job(**job), before, after, view or make_view(), at(seconds))
+
+
+def history(found: Status) -> History:
+    return found.history.read() if found.history is not None else History()
+
+
+def changes(found: Status) -> list[tuple[str, str]]:
+    return [(change.type, change.reason) for change in history(found).changes]
+
+
+def newest(found: Status) -> Change:
+    return history(found).changes[-1]
+
+
+def planned(round_number: int, reason: PlanReason, *, size: int = 4, caused: float = 0.0) -> PlanValue:
+    plan = make_plan(round_number, size=size, reason=reason)
+    return dataclasses.replace(plan, caused_at=plan.created_at - caused if caused else 0.0, message="as planned")
+
+
+STARTED = recorded(status(ACCEPTED), trains(1), make_view(plan=planned(1, PlanReason.START)))
+AGAIN: dict[str, Any] = {"history": STARTED.history}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "plan", "expected"),
+    [
+        pytest.param(
+            status(ACCEPTED), trains(1), planned(1, PlanReason.START), ("Round", "Start", "as planned"), id="start"
+        ),
+        pytest.param(
+            trains(1, **AGAIN),
+            trains(2, last_failure=FAILURE),
+            planned(2, PlanReason.WORKER_FAILED),
+            ("Round", "WorkerFailed", "digits-worker-1, rank 3: ApplicationError, exit code 1: ValueError: no"),
+            id="a worker process failed",
+        ),
+        pytest.param(
+            trains(2, **AGAIN),
+            trains(3, last_failure=FAILURE),
+            planned(3, PlanReason.MEMBER_JOINED),
+            ("Round", "MemberJoined", "as planned"),
+            id="an older failure is not the cause",
+        ),
+        pytest.param(
+            trains(1, **AGAIN),
+            trains(2, size=3),
+            planned(2, PlanReason.MEMBER_LOST, size=3),
+            ("Round", "MemberLost", "as planned"),
+            id="a pod was lost",
+        ),
+        pytest.param(
+            status(ACCEPTED, RESTARTING, round=5),
+            trains(5),
+            planned(1, PlanReason.START),
+            ("Round", "Start", "as planned"),
+            id="rounds start again with an empty etcd",
+        ),
+        pytest.param(
+            trains(1, **AGAIN),
+            trains(1).model_copy(update={"desired_replicas": 6}),
+            planned(1, PlanReason.START),
+            ("Scaled", "ScalingUp", "Requested worker pods: 4 -> 6."),
+            id="scaled up",
+        ),
+        pytest.param(
+            trains(1, **AGAIN),
+            trains(1).model_copy(update={"desired_replicas": 2}),
+            planned(1, PlanReason.START),
+            ("Scaled", "ScalingDown", "Requested worker pods: 4 -> 2."),
+            id="scaled down",
+        ),
+        pytest.param(
+            trains(1, **AGAIN),
+            status(ACCEPTED, SUSPENDED, reason="Suspended", message="it is suspended", round=1),
+            None,
+            ("Suspended", "Suspended", "it is suspended"),
+            id="suspended",
+        ),
+        pytest.param(
+            status(ACCEPTED, SUSPENDED, round=1),
+            status(ACCEPTED, run=2, false=(SUSPENDED,)),
+            None,
+            ("Resumed", "JobResumed", ""),
+            id="resumed",
+        ),
+        pytest.param(
+            trains(1, **AGAIN),
+            status(SUCCEEDED, reason="WorkersSucceeded", message="all of them", round=1),
+            planned(1, PlanReason.START),
+            ("Succeeded", "WorkersSucceeded", "all of them"),
+            id="succeeded",
+        ),
+        pytest.param(
+            trains(1, **AGAIN),
+            status(FAILED, reason="MaxRestartsExceeded", message="too often", round=1),
+            planned(1, PlanReason.START),
+            ("Failed", "MaxRestartsExceeded", "too often"),
+            id="failed",
+        ),
+    ],
+)
+def test_each_change_is_one_entry_with_its_cause(
+    before: Status, after: Status, plan: PlanValue | None, expected: tuple[str, str, str]
+) -> None:
+    known = len(changes(before))
+    after = after.model_copy(update={"history": before.history})
+    found = recorded(before, after, make_view(plan=plan))
+    assert len(changes(found)) == known + 1
+    assert (newest(found).type, newest(found).reason, newest(found).message) == expected
+    assert recorded(found, found, make_view(plan=plan)) is found, "the next reconciliation adds nothing"
+
+
+def test_an_entry_has_the_sizes_before_and_after_although_training_was_interrupted_between() -> None:
+    interrupted = status(ACCEPTED, RESTARTING, round=1, history=STARTED.history)
+    plan = planned(2, PlanReason.MEMBER_LOST, size=3, caused=1.5)
+    found = newest(recorded(interrupted, trains(2, size=3, **AGAIN), make_view(plan=plan)))
+    assert (found.world_size_before, found.world_size) == (4, 3)
+    assert (found.workers_before, found.workers) == (4, 3)
+    assert (found.round, found.form_seconds, found.time) == (2, 1.5, at(-60))
+
+
+def test_a_job_that_trained_and_ended_while_no_operator_was_running_has_its_round_and_its_end() -> None:
+    after = status(SUCCEEDED, reason="WorkersSucceeded", round=7)
+    found = recorded(status(ACCEPTED), after, make_view(plan=planned(7, PlanReason.WORKER_FAILED)))
+    assert changes(found) == [("Round", "WorkerFailed"), ("Succeeded", "WorkersSucceeded")]
+
+
+def test_a_resumed_job_starts_again_with_round_one() -> None:
+    suspended = status(ACCEPTED, SUSPENDED, round=4, **AGAIN)
+    resumed = recorded(suspended, status(ACCEPTED, run=2, false=(SUSPENDED,), **AGAIN))
+    found = recorded(
+        resumed, trains(1, run=2, history=resumed.history), make_view(plan=planned(1, PlanReason.START)), seconds=9
+    )
+    assert changes(found)[1:] == [("Resumed", "JobResumed"), ("Round", "Start")]
+    assert (newest(found).run, newest(found).world_size_before) == (2, 0)
+
+
+def test_without_plans_a_restart_is_an_entry_with_the_reason_of_the_condition() -> None:
+    job: dict[str, Any] = {"spec": {"rendezvous": {"backend": "c10d"}}}
+    started = recorded(status(ACCEPTED), trains(1), **job)
+    restarting = status(ACCEPTED, RESTARTING, reason="WorkerLost", message="gone", round=1, history=started.history)
+    found = recorded(restarting, trains(1, history=started.history), **job)
+    assert changes(found) == [("Round", "Start"), ("Round", "WorkerLost")]
+    assert newest(found).message == "gone"
+
+
+@pytest.mark.parametrize("skew", [3600, -3600])
+def test_times_never_decrease_though_clocks_differ(skew: float) -> None:
+    plan = dataclasses.replace(planned(2, PlanReason.MEMBER_LOST), created_at=NOW.timestamp() + skew)
+    found = newest(recorded(trains(1, **AGAIN), trains(2, **AGAIN), make_view(plan=plan)))
+    assert at(-60) <= found.time <= NOW
+
+
+TRANSITION = TransitionValue(
+    round=1, seconds=0.75, phases={"detect": 0.25, "first-step": 0.5, "no such": 1.0}, step=90, steps_lost=None
+)
+
+
+def test_what_the_agent_reports_of_a_round_completes_its_entry_once() -> None:
+    view = make_view(plan=planned(1, PlanReason.START), transition=TRANSITION)
+    found = recorded(STARTED, STARTED, view)
+    assert newest(found).resume_seconds == 0.75
+    phases = newest(found).phases
+    assert phases is not None
+    assert phases.to_api() == {"detect": 0.25, "firstStep": 0.5}
+    assert len(changes(found)) == 1
+    assert recorded(found, found, view) is found
+
+
+def test_a_report_of_another_round_changes_nothing() -> None:
+    view = make_view(transition=dataclasses.replace(TRANSITION, round=2))
+    assert recorded(STARTED, STARTED, view) is STARTED
+
+
+@pytest.mark.parametrize(
+    ("reported", "last_step", "expected"),
+    [
+        pytest.param(12, 100, 12, id="the agent knows"),
+        pytest.param(None, 100, 11, id="a rank 0 that has just joined: from the last progress to the first step"),
+        pytest.param(None, 80, 0, id="nothing is repeated"),
+        pytest.param(None, None, None, id="no progress was reported"),
+    ],
+)
+def test_steps_lost(reported: int | None, last_step: int | None, expected: int | None) -> None:
+    before = trains(1, progress=Progress(step=last_step) if last_step is not None else None)
+    started = recorded(before, before.model_copy(update={"round": 2}), make_view(plan=planned(2, PlanReason.RESIZED)))
+    transition = dataclasses.replace(TRANSITION, round=2, steps_lost=reported)
+    assert newest(recorded(started, started, make_view(transition=transition))).steps_lost == expected
+
+
+def sampled(before: Status, step: int, seconds: float, *, skew: float = 0.0, round_number: int = 1) -> Status:
+    progress = Progress(step=step, steps_per_second=2.0, updated_at=at(seconds + skew))
+    view = make_view(
+        plan=make_plan(), progress=ProgressValue(step=step, round=round_number, updated_at=NOW.timestamp())
+    )
+    return recorded(before, before.model_copy(update={"progress": progress}), view, seconds=seconds)
+
+
+def test_progress_becomes_a_sample_with_the_size_of_its_group() -> None:
+    found = sampled(STARTED, 10, 20.0)
+    assert history(found).samples == ("2026-01-01T12:00:20Z 10 4 2",)
+    assert history(found).progress == (Sample(time=at(20), step=10, world_size=4, steps_per_second=2.0),)
+    assert recorded(found, found, make_view(plan=make_plan())) is found
+
+
+@pytest.mark.parametrize("skew", [-3600, 3600])
+def test_a_wrong_clock_of_a_node_does_not_move_samples(skew: float) -> None:
+    found = sampled(sampled(STARTED, 10, 20.0), 20, 40.0, skew=skew)
+    assert [sample.time for sample in history(found).progress] == [at(20), at(40)]
+
+
+def kept_of(seconds: Iterable[float]) -> Iterator[tuple[datetime.datetime, list[datetime.datetime]]]:
+    """Each new sample, and the times that are kept with it."""
+    kept: list[datetime.datetime] = []
+    for each in seconds:
+        new = at(each).replace(microsecond=0)
+        kept.append(new)
+        while (surplus := surplus_sample(kept)) is not None:
+            del kept[surplus]
+        yield new, kept
+
+
+def test_samples_of_a_long_training_are_about_evenly_spaced() -> None:
+    *_, (_, kept) = kept_of(range(0, 100_000, 10))
+    gaps = [(after - before).total_seconds() for before, after in itertools.pairwise(kept)]
+    assert len(kept) == MAX_SAMPLES
+    assert (kept[0], kept[-1]) == (NOW, at(99_990))
+    assert max(gaps) <= 4 * 100_000 / MAX_SAMPLES
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300))
+def test_samples_are_bounded_and_keep_the_first_and_the_newest(seconds: list[float]) -> None:
+    for new, kept in kept_of(sorted(seconds)):
+        assert len(kept) <= MAX_SAMPLES
+        assert kept[-1] == new
+        assert kept[0] == at(min(seconds)).replace(microsecond=0)
+        assert kept == sorted(set(kept))
+
+
+STEPS = st.sampled_from(["round", "restart", "scale", "suspend", "resume", "progress", "quiet", "operator"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(STEPS, max_size=150))
+def test_history_is_bounded_and_never_loses_or_doubles_the_newest(steps: list[str]) -> None:
+    """Whatever happens, and wherever the operator is restarted."""
+    written, expected, now, round_number, run, wanted, step = status(ACCEPTED), 0, 0.0, 0, 1, 4, 0
+    for name in steps:
+        now += 7.0
+        view = make_view(plan=make_plan(max(1, round_number)))
+        desired, known = written, expected
+        suspended = written.is_true(SUSPENDED)
+        if name in ("round", "restart") and not suspended:
+            round_number, expected = round_number + 1, expected + 1
+            view = make_view(plan=make_plan(round_number, reason=PlanReason.WORKER_FAILED))
+            desired = trains(round_number, run=run, progress=written.progress)
+            expected += written.desired_replicas not in (None, 4)
+            wanted = 4
+        elif name == "scale" and written.desired_replicas is not None:
+            wanted, expected = wanted + 1, expected + 1
+            desired = written.model_copy(update={"desired_replicas": wanted})
+        elif name == "suspend" and not suspended:
+            desired, expected = status(ACCEPTED, SUSPENDED, run=run, round=round_number), expected + 1
+        elif name == "resume" and suspended:
+            run, round_number, expected = run + 1, 0, expected + 1
+            desired = status(ACCEPTED, run=run, false=(SUSPENDED,))
+        elif name == "progress" and round_number:
+            step += 1
+            desired = written.model_copy(update={"progress": Progress(step=step, updated_at=at(now))})
+        elif name == "operator":
+            written = desired = Status.model_validate(written.to_api())
+        desired = desired.model_copy(update={"history": written.history})
+        found = recorded(written, desired, view, seconds=now)
+        kept = history(found)
+        assert len(kept.changes) <= MAX_CHANGES
+        assert len(kept.samples) <= MAX_SAMPLES
+        assert len(kept.changes) + kept.dropped_changes == expected
+        if expected > known:
+            assert kept.changes[-1].time == at(now).replace(microsecond=0) or kept.changes[-1].type == "Round"
+        if name == "progress" and round_number:
+            assert kept.progress[-1].step == step
+        written = found
+
+
+def test_the_largest_history_fits_into_a_small_part_of_an_object() -> None:
+    """etcd accepts 1.5 MiB."""
+    change = Change(
+        time=NOW, type="Round", reason="WorkerFailed", message="x" * 999, run=9, round=9999, world_size_before=8000,
+        world_size=8000, workers_before=1000, workers=1000, restarts=100, step=10**9, steps_lost=10**6,
+        form_seconds=1.23456, resume_seconds=12.3456,
+        phases=Phases.model_validate(dict.fromkeys(Phases.model_fields, 1.23456)),
+    )  # fmt: skip
+    sample = Sample(time=NOW, step=10**9, world_size=8000, steps_per_second=1.234567)
+    largest = History(changes=(change,) * MAX_CHANGES, samples=(str(sample),) * MAX_SAMPLES)
+    assert len(largest.model_dump_json(by_alias=True, exclude_none=True)) < 48 * 1024
+
+
+def test_history_is_read_as_it_was_written() -> None:
+    found = sampled(STARTED, 10, 20.0)
+    assert Status.model_validate(found.to_api()) == found
+
+
+def test_now_is_the_time_of_a_change_without_a_plan() -> None:
+    found = recorded(trains(1), status(FAILED, round=1), seconds=33.4)
+    assert newest(found).time == at(33.4).replace(microsecond=0)
+    assert newest(found).time.tzinfo is datetime.timezone.utc
