@@ -6,7 +6,7 @@ It is read leniently, because the operator may be older or newer than this clien
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -234,10 +234,14 @@ def worker_state(pod: Json) -> WorkerState:
     )
 
 
-def worker_states(pods: Sequence[Json]) -> list[WorkerState]:
-    """By index; of two pods with one index, the older first."""
+def worker_states(pods: Iterable[Json]) -> list[WorkerState]:
+    return in_index_order(map(worker_state, pods))
+
+
+def in_index_order(workers: Iterable[WorkerState]) -> list[WorkerState]:
+    """Of two pods with one index, the older first."""
     oldest = datetime.datetime.min.replace(tzinfo=datetime.timezone.utc)
-    return sorted(map(worker_state, pods), key=lambda each: (each.index, each.created or oldest))
+    return sorted(workers, key=lambda each: (each.index, each.created or oldest))
 
 
 def event_states(events: Sequence[Json]) -> list[EventState]:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from elasticjob.cli import changing, convert, logs, reading, submit
+from elasticjob.cli import changing, convert, doctor, logs, reading, submit, watch
 from elasticjob.decisions.foreign_flags import meant
 from elasticjob.errors import ElasticJobError, Exit
 
@@ -28,11 +28,13 @@ for _name, _command in (
     ("get", reading.get),
     ("describe", reading.describe),
     ("logs", logs.logs),
+    ("watch", watch.watch),
     ("scale", changing.scale),
     ("suspend", changing.suspend),
     ("resume", changing.resume),
     ("wait", changing.wait),
     ("delete", changing.delete),
+    ("doctor", doctor.doctor),
     ("convert", convert.convert),
 ):
     app.command(_name)(_command)

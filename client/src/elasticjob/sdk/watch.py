@@ -18,7 +18,7 @@ from elasticjob.errors import (
     WaitTimeoutError,
 )
 from elasticjob.names import worker_selector
-from elasticjob.state import JobState, WorkerState, job_state, worker_states
+from elasticjob.state import JobState, WorkerState, in_index_order, job_state, worker_state
 
 if TYPE_CHECKING:
     from typing import Self
@@ -56,6 +56,7 @@ class JobWatch:
         path = cluster.jobs_path(self._namespace)
         self._job = Watched(cluster.api, path, self._changed.set, fieldSelector=f"metadata.name={name}")
         self._pods: Watched | None = None
+        self._states: dict[str, tuple[str, WorkerState]] = {}
         if workers:
             pods = cluster.pods_path(self._namespace)
             self._pods = Watched(cluster.api, pods, self._changed.set, labelSelector=worker_selector(name))
@@ -102,12 +103,22 @@ class JobWatch:
             if each.error is not None:
                 raise each.error
         body = self.body()
+        return Snapshot(None if body is None else job_state(body), self._worker_states(), self.lost_for())
+
+    def lost_for(self) -> float:
+        """How long the API server has not answered, s."""
         lost = [each.lost_since for each in self._watched() if each.lost_since is not None]
-        return Snapshot(
-            job=None if body is None else job_state(body),
-            workers=worker_states(self.pods()),
-            lost_for=time.monotonic() - min(lost) if lost else 0.0,
-        )
+        return time.monotonic() - min(lost) if lost else 0.0
+
+    def _worker_states(self) -> list[WorkerState]:
+        """Reads only the pods that have changed: there may be a thousand."""
+        pods = {each["metadata"]["uid"]: each for each in self.pods()}
+        for uid, pod in pods.items():
+            version = pod["metadata"]["resourceVersion"]
+            if self._states.get(uid, ("",))[0] != version:
+                self._states[uid] = (version, worker_state(pod))
+        self._states = {uid: self._states[uid] for uid in pods}
+        return in_index_order(state for _, state in self._states.values())
 
     def snapshots(self, pause: float = LONGEST_PAUSE) -> Iterator[Snapshot]:
         """One at once, one after each change, and one at least every `pause` s."""

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import datetime
 import shlex
-import textwrap
 from collections.abc import Iterator, Sequence
 
 from elasticjob.decisions.obstacles import Obstacle, obstacles
 from elasticjob.state import EventState, JobState, WorkerState
 from elasticjob.views.jobs import style_of, worker_table
 from elasticjob.views.table import Cell, Column, paint, plain, render
+from elasticjob.views.text import plain_lines, wrapped
 from elasticjob.views.words import age, count, duration, first_line, number
 
 MAX_EVENTS = 15
 MAX_WORKERS = 40
 """Worker pods listed; of more, only those that are not ready."""
-WIDTH = 100
 
 
 def describe(
@@ -32,7 +31,7 @@ def describe(
     lines = [*_head(job, now, color=color)]
     found = obstacles(job, workers, now)
     if found:
-        lines += ["", *_obstacles(found, width or WIDTH, color=color)]
+        lines += ["", *_obstacles(found, width, color=color)]
     if job.failure is not None and not job.is_true("Succeeded"):
         lines += ["", *_failure(job, now, color=color)]
     if job.conditions:
@@ -86,28 +85,13 @@ def _progress(job: JobState, now: datetime.datetime) -> str:
     return plain(", ".join(parts) + ago)
 
 
-def _obstacles(found: Sequence[Obstacle], width: int, *, color: bool) -> Iterator[str]:
+def _obstacles(found: Sequence[Obstacle], width: int | None, *, color: bool) -> Iterator[str]:
     yield paint("In the way:", "bold", color=color)
     for each in found:
         mark, style = ("✗", "bad") if each.serious else ("!", "warn")
-        yield from _wrapped(plain_lines(each.what), f"  {paint(mark, style, color=color)} ", width)
+        yield from wrapped(plain_lines(each.what), f"  {paint(mark, style, color=color)} ", "    ", width)
         if each.remedy:
-            yield from _wrapped([each.remedy], f"    {paint('→', 'good', color=color)} ", width)
-
-
-def plain_lines(text: str) -> list[str]:
-    """The lines of a text of others, without control characters."""
-    return [plain(line) for line in text.strip().splitlines()]
-
-
-def _wrapped(lines: Sequence[str], mark: str, width: int) -> Iterator[str]:
-    """Continuation lines are indented below the first. Commands and names are not broken."""
-    indent = " " * 4 if "→" not in mark else " " * 6
-    first = True
-    for line in lines:
-        for part in textwrap.wrap(line, max(30, width - 6), break_long_words=False, break_on_hyphens=False) or [""]:
-            yield (mark if first else indent) + part
-            first = False
+            yield from wrapped([each.remedy], f"    {paint('→', 'good', color=color)} ", "      ", width)
 
 
 def _failure(job: JobState, now: datetime.datetime, *, color: bool) -> Iterator[str]:

@@ -1,0 +1,97 @@
+"""What has changed in a job between two looks: a line for each change. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from elasticjob.decisions.waiting import why_failed
+from elasticjob.state import Condition, JobState, WorkerState
+
+STEP_SECONDS = 10.0
+"""Progress is worth a line this often, s."""
+_ROUTINE = ("NotFinished", "Progressing", "Complete", "NotTraining", "Resized", "Finished")
+_END = ("Succeeded", "Failed")
+
+
+class Change(NamedTuple):
+    text: str
+    style: str = ""
+    """good, busy, warn, bad or dim."""
+
+
+def changes(
+    before: JobState | None,
+    after: JobState | None,
+    workers_before: Sequence[WorkerState],
+    workers_after: Sequence[WorkerState],
+) -> list[Change]:
+    """`before`: None at the first look. `after`: None if the job was deleted."""
+    if after is None:
+        return [Change("the job was deleted", "warn")]
+    return list(_changes(before, after, workers_before, workers_after))
+
+
+def _changes(
+    before: JobState | None,
+    after: JobState,
+    workers_before: Sequence[WorkerState],
+    workers_after: Sequence[WorkerState],
+) -> Iterator[Change]:
+    if before is None:
+        step = f", step {after.progress.step}" if after.progress else ""
+        yield Change(f"{after.status_word}: {after.workers_text} worker pods ready{step}", "busy")
+    else:
+        yield from _of_workers(workers_before, workers_after)
+        if after.replicas != before.replicas:
+            yield Change(f"scaled from {before.replicas} to {after.replicas} worker pods", "busy")
+        if after.restarts > before.restarts:
+            failure = f": {after.failure.worker} {after.failure.reason}" if after.failure else ""
+            yield Change(f"restart {after.restarts} of at most {after.max_restarts}{failure}", "warn")
+    yield from _of_conditions(before.conditions if before else {}, after)
+
+
+def _of_conditions(before: Mapping[str, Condition], after: JobState) -> Iterator[Change]:
+    for type_, condition in after.conditions.items():
+        known = before.get(type_)
+        seen = known is not None and (known.status, known.reason, known.message) == (
+            condition.status,
+            condition.reason,
+            condition.message,
+        )
+        if seen or condition.reason in _ROUTINE or (known is None and not before and type_ not in ("Running", *_END)):
+            continue
+        if type_ in _END and condition.is_true:
+            yield Change(*(("succeeded", "good") if type_ == "Succeeded" else (f"failed: {why_failed(after)}", "bad")))
+        elif type_ == "Running" or condition.is_true or (known is not None and known.is_true):
+            good = condition.is_true == (type_ not in ("Stalled", "Degraded", "Restarting"))
+            yield Change(f"{type_} {condition.status}: {condition.message}", "good" if good else "warn")
+
+
+def _of_workers(before: Sequence[WorkerState], after: Sequence[WorkerState]) -> Iterator[Change]:
+    """Worker pods that come, go, end or get ready; many at once are counted."""
+    old, new = {each.uid: each for each in before}, {each.uid: each for each in after}
+    came = [each.name for each in after if each.uid not in old]
+    gone = [each.name for each in before if each.uid not in new]
+    ready = [each.name for each in after if each.ready and each.uid in old and not old[each.uid].ready]
+    for verb, names, style in (("created", came, ""), ("is ready", ready, "good"), ("is gone", gone, "warn")):
+        if names:
+            yield Change(f"{_names(names)} {verb if len(names) == 1 else verb.replace('is ', 'are ')}", style)
+    for each in after:
+        known = old.get(each.uid)
+        if each.problem and (known is None or known.problem != each.problem) and each.problem != "Completed":
+            yield Change(f"{each.name}: {each.problem} {each.detail}".strip(), "warn")
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{len(names)} worker pods ({names[0]} to {names[-1]})"
+
+
+def progress_line(job: JobState) -> str:
+    """The step and its rate; empty if none was reported."""
+    progress = job.progress
+    if progress is None:
+        return ""
+    rate = f", {progress.steps_per_second:.3g} steps/s" if progress.steps_per_second is not None else ""
+    metrics = "".join(f", {name} {value}" for name, value in sorted(progress.metrics.items()))
+    return f"step {progress.step}{rate}{metrics}"

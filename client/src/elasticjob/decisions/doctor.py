@@ -1,0 +1,205 @@
+"""What `elasticjob doctor` finds, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from elasticjob.decisions.obstacles import obstacles
+from elasticjob.errors import ElasticJobError
+from elasticjob.names import GROUP, INSTALL, VERSION
+from elasticjob.state import JobState, WorkerState
+
+Json = Mapping[str, Any]
+MOST_SKEW = 30.0
+"""Clocks further apart than this are mentioned, s."""
+RIGHTS: tuple[tuple[str, str, str, str], ...] = (
+    ("list", "elasticjobs", GROUP, "list jobs"),
+    ("create", "elasticjobs", GROUP, "submit jobs"),
+    ("patch", "elasticjobs", GROUP, "suspend and resume jobs"),
+    ("patch", "elasticjobs/scale", GROUP, "scale jobs"),
+    ("delete", "elasticjobs", GROUP, "delete jobs"),
+    ("watch", "elasticjobs", GROUP, "wait for jobs"),
+    ("watch", "pods", "", "follow worker pods"),
+    ("get", "pods/log", "", "read logs"),
+    ("list", "events", "", "read Events"),
+)
+"""(verb, resource, API group, what it is needed for)."""
+
+
+class Verdict(enum.Enum):
+    GOOD = "✓"
+    WARNING = "!"
+    BAD = "✗"
+    UNKNOWN = "?"
+
+
+@dataclass(frozen=True)
+class Finding:
+    verdict: Verdict
+    what: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What could be read; an error where it could not."""
+
+    server: str
+    namespace: str
+    client_version: str
+    version: Json | ElasticJobError
+    skew: float = 0.0
+    crd: Json | ElasticJobError | None = None
+    """None: there is none."""
+    operators: Sequence[Json] | ElasticJobError = ()
+    nodes: Sequence[Json] | ElasticJobError = ()
+    rights: Mapping[str, bool] = field(default_factory=dict)
+    """What a right is needed for -> whether the user has it."""
+    job: JobState | None = None
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    """GPU resource -> how many each worker pod of the job asks for."""
+    workers: Sequence[WorkerState] = ()
+
+
+def findings(seen: Observed, now: datetime.datetime) -> list[Finding]:
+    """From the bottom up: a problem explains those that follow."""
+    if isinstance(seen.version, ElasticJobError):
+        return [Finding(Verdict.BAD, seen.version.message, seen.version.remedy)]
+    found = [Finding(Verdict.GOOD, f"API server {seen.server}, Kubernetes {seen.version.get('gitVersion', '?')}")]
+    found += [*_clock(seen), *_crd(seen), *_operator(seen), *_rights(seen), *_nodes(seen)]
+    if seen.job is not None:
+        found += _job(seen, seen.job, now)
+    return found
+
+
+def _clock(seen: Observed) -> Iterator[Finding]:
+    if abs(seen.skew) > MOST_SKEW:
+        ahead = "behind" if seen.skew > 0 else "ahead of"
+        yield Finding(
+            Verdict.WARNING,
+            f"This machine's clock is {abs(seen.skew):.0f} s {ahead} the API server's; ages are shown by the latter.",
+            "Synchronize it, for example: sudo timedatectl set-ntp true",
+        )
+
+
+def _crd(seen: Observed) -> Iterator[Finding]:
+    if isinstance(seen.crd, ElasticJobError):
+        if seen.rights.get("list jobs"):
+            yield Finding(Verdict.GOOD, "The cluster has ElasticJobs; you may not read their definition.")
+        else:
+            yield Finding(Verdict.UNKNOWN, "Cannot tell whether the cluster has ElasticJobs: " + seen.crd.message)
+        return
+    if seen.crd is None:
+        yield Finding(Verdict.BAD, "The CustomResourceDefinition of ElasticJobs is not installed.", f"Run: {INSTALL}")
+        return
+    conditions = {each["type"]: each["status"] for each in seen.crd.get("status", {}).get("conditions") or ()}
+    served = [each["name"] for each in seen.crd["spec"]["versions"] if each.get("served")]
+    if conditions.get("Established") != "True":
+        yield Finding(
+            Verdict.BAD, "The CustomResourceDefinition is not established yet.", "Wait, then look at its status."
+        )
+    elif VERSION not in served:
+        yield Finding(
+            Verdict.BAD,
+            f"The cluster serves ElasticJobs as {', '.join(served)}, this client needs {VERSION}.",
+            f"Install the client of the operator's release: pip install elasticjob=={seen.client_version}",
+        )
+    else:
+        yield Finding(Verdict.GOOD, f"CustomResourceDefinition {GROUP}/{VERSION}")
+
+
+def _operator(seen: Observed) -> Iterator[Finding]:
+    if isinstance(seen.operators, ElasticJobError):
+        yield Finding(Verdict.UNKNOWN, "You may not read Deployments, so the operator was not checked.")
+        return
+    if not seen.operators:
+        yield Finding(Verdict.BAD, "There is no operator: no Deployment has its labels.", f"Run: {INSTALL}")
+        return
+    for each in seen.operators:
+        metadata = each["metadata"]
+        where = f"{metadata['namespace']}/{metadata['name']}"
+        version = (metadata.get("labels") or {}).get("app.kubernetes.io/version", "?")
+        ready = (each.get("status") or {}).get("readyReplicas") or 0
+        if not ready:
+            yield Finding(
+                Verdict.BAD,
+                f"The operator {where} is not ready.",
+                f"See why: kubectl describe pods -n {metadata['namespace']} -l app.kubernetes.io/component=operator",
+            )
+            continue
+        yield Finding(Verdict.GOOD, f"Operator {version} is ready ({where})")
+        if _number(version) and _number(version) < _number(seen.client_version):
+            yield Finding(
+                Verdict.WARNING,
+                f"The operator ({version}) is older than this client ({seen.client_version}): it ignores newer fields.",
+                "An administrator upgrades it: helm upgrade elasticjob ...",
+            )
+
+
+def _number(version: str) -> tuple[int, ...]:
+    """Comparable; empty if it is not a version."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    return tuple(map(int, found.groups())) if found else ()
+
+
+def _rights(seen: Observed) -> Iterator[Finding]:
+    missing = [what for what, allowed in seen.rights.items() if not allowed]
+    if missing:
+        yield Finding(
+            Verdict.BAD if "list jobs" in missing else Verdict.WARNING,
+            f"In namespace {seen.namespace} you have no right to {', '.join(missing)}.",
+            "Ask your cluster administrator: kubectl create rolebinding NAME --clusterrole=edit --user=YOU "
+            f"--namespace={seen.namespace}",
+        )
+    elif seen.rights:
+        yield Finding(Verdict.GOOD, f"You have all rights in namespace {seen.namespace}")
+
+
+def _nodes(seen: Observed) -> Iterator[Finding]:
+    if isinstance(seen.nodes, ElasticJobError):
+        yield Finding(Verdict.UNKNOWN, "You may not read nodes, so they were not checked.")
+        return
+    ready = [each for each in seen.nodes if _is_ready(each)]
+    if not ready:
+        yield Finding(Verdict.BAD, f"None of {len(seen.nodes)} nodes is ready.", "See why: kubectl get nodes")
+        return
+    gpus = sum(count for node in ready for count in _gpus(node).values())
+    shown = f"{len(ready)} of {len(seen.nodes)} nodes are ready" + (f", with {gpus} GPUs" if gpus else ", without GPUs")
+    unready = len(seen.nodes) - len(ready)
+    yield Finding(Verdict.WARNING if unready else Verdict.GOOD, shown, "See why: kubectl get nodes" if unready else "")
+    for resource, wanted in seen.gpus.items():
+        most = max((_gpus(node).get(resource, 0) for node in ready), default=0)
+        if wanted > most:
+            yield Finding(
+                Verdict.BAD,
+                f"Each worker pod asks for {wanted} {resource}, but no node has more than {most}.",
+                f"Submit the job with --gpus {most} and more worker pods." if most else "Add nodes with GPUs.",
+            )
+
+
+def _is_ready(node: Json) -> bool:
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return any((each.get("type"), each.get("status")) == ("Ready", "True") for each in conditions)
+
+
+def _gpus(node: Json) -> dict[str, int]:
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    return {key: int(value) for key, value in allocatable.items() if is_gpu(key) and str(value).isdigit()}
+
+
+def is_gpu(resource: str) -> bool:
+    """Whether a resource name is that of a GPU: nvidia.com/gpu, amd.com/gpu, gpu.intel.com/i915 ..."""
+    return "gpu" in resource and "/" in resource
+
+
+def _job(seen: Observed, job: JobState, now: datetime.datetime) -> Iterator[Finding]:
+    found = obstacles(job, seen.workers, now)
+    if not found:
+        yield Finding(Verdict.GOOD, f"Nothing is in the way of {job.name}: {job.status_word}, {job.workers_text} ready")
+    for each in found:
+        yield Finding(Verdict.BAD if each.serious else Verdict.WARNING, f"{job.name}: {each.what}", each.remedy)

@@ -1,0 +1,78 @@
+"""What doctor finds in every state of a cluster."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from typing import Any
+
+import pytest
+from elasticjob.decisions.doctor import Observed, Verdict, findings
+from elasticjob.errors import ForbiddenError, UnreachableError
+from elasticjob.state import Condition, JobState
+from elasticjob.views.doctor import report
+
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
+CRD = {
+    "spec": {"versions": [{"name": "v1alpha1", "served": True}]},
+    "status": {"conditions": [{"type": "Established", "status": "True"}]},
+}
+
+
+def operator(version: str = "1.2.3", ready: int = 1) -> dict[str, Any]:
+    labels = {"app.kubernetes.io/version": version}
+    return {"metadata": {"name": "ej", "namespace": "sys", "labels": labels}, "status": {"readyReplicas": ready}}
+
+
+def node(gpus: int = 8, ready: str = "True") -> dict[str, Any]:
+    return {
+        "status": {"allocatable": {"nvidia.com/gpu": str(gpus)}, "conditions": [{"type": "Ready", "status": ready}]}
+    }
+
+
+HEALTHY = Observed(
+    "https://x", "ml", "1.2.3", {"gitVersion": "v1.36.0"}, 0.0, CRD, [operator()], [node(), node()], {"list jobs": True}
+)
+WAITING = JobState("bert", "ml", conditions={"Running": Condition("Running", "False", "Unschedulable", "no GPU")})
+
+
+def test_a_healthy_cluster_has_no_problems() -> None:
+    found = findings(HEALTHY, NOW)
+    assert {each.verdict for each in found} == {Verdict.GOOD}
+    assert any("with 16 GPUs" in each.what for each in found)
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "what", "remedy"),
+    [
+        ({"version": UnreachableError("no answer", "vpn")}, Verdict.BAD, "no answer", "vpn"),
+        ({"skew": 120.0}, Verdict.WARNING, "120 s behind", "set-ntp"),
+        ({"skew": -120.0}, Verdict.WARNING, "120 s ahead of", "set-ntp"),
+        ({"crd": None}, Verdict.BAD, "not installed", "helm install"),
+        ({"crd": {**CRD, "spec": {"versions": [{"name": "v2", "served": True}]}}}, Verdict.BAD, "as v2", "pip install"),
+        ({"crd": {**CRD, "status": {}}}, Verdict.BAD, "not established", ""),
+        ({"crd": ForbiddenError("no"), "rights": {"list jobs": False}}, Verdict.UNKNOWN, "Cannot tell", ""),
+        ({"operators": []}, Verdict.BAD, "no operator", "helm install"),
+        ({"operators": [operator(ready=0)]}, Verdict.BAD, "sys/ej is not ready", "kubectl describe pods -n sys"),
+        ({"operators": [operator("1.1.9")]}, Verdict.WARNING, "older than this client", "helm upgrade"),
+        ({"operators": ForbiddenError("no")}, Verdict.UNKNOWN, "may not read Deployments", ""),
+        ({"nodes": []}, Verdict.BAD, "None of 0 nodes", "kubectl get nodes"),
+        ({"nodes": [node(), node(ready="False")]}, Verdict.WARNING, "1 of 2 nodes", "kubectl get nodes"),
+        ({"gpus": {"nvidia.com/gpu": 16}}, Verdict.BAD, "no node has more than 8", "--gpus 8"),
+        ({"rights": {"list jobs": True, "read logs": False}}, Verdict.WARNING, "no right to read logs", "rolebinding"),
+        ({"job": WAITING}, Verdict.BAD, "no GPU", "elasticjob scale bert"),
+    ],
+)
+def test_every_problem_is_found_with_its_remedy(
+    change: dict[str, Any], verdict: Verdict, what: str, remedy: str
+) -> None:
+    found = [each for each in findings(dataclasses.replace(HEALTHY, **change), NOW) if what in each.what]
+    assert [each.verdict for each in found] == [verdict]
+    assert remedy in found[0].remedy
+
+
+def test_a_report_fits_the_terminal() -> None:
+    seen = dataclasses.replace(HEALTHY, crd=None, operators=[])
+    lines = list(report(findings(seen, NOW), width=60))
+    assert max(len(line) for line in lines) <= 60 or all(" " not in line.strip() for line in lines if len(line) > 60)
+    assert any(line.startswith("✗ ") for line in lines)
