@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 from elasticjob_operator import metrics as operator_metrics
 from elasticjob_runtime.contract import ExitCode
-from elasticjob_runtime.telemetry.metrics import Metrics
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 
+from hack.checks import promql
 from hack.checks.pages import Problem
 
 AGENT_PREFIX = "elasticjob_agent_"
@@ -23,10 +23,7 @@ def exit_codes() -> list[str]:
 
 def agent_metrics() -> list[str]:
     """Names of the agents' metrics, without their common prefix."""
-    metrics = Metrics(rank=0, steps_lost=0, step=0, steps_per_second=0.0, last_checkpoint_step=0)
-    metrics.add_restart("WorkerFailed")
-    metrics.add_transition("WorkerFailed", {"fork": {"seconds": 1.0}}, 0)
-    return [name.removeprefix(AGENT_PREFIX) for name in _families(metrics.text())]
+    return [name.removeprefix(AGENT_PREFIX) for name in _families(promql.of_an_agent())]
 
 
 def metrics_of_the_operator() -> list[str]:

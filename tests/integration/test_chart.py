@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import yaml
 from elasticjob_operator.allowed import is_allowed
@@ -32,6 +34,7 @@ INVALID_VALUES = {
     "leaderElection.leaseSeconds=1": "/leaderElection/leaseSeconds",
     "metrics.serviceMonitor.interval=often": "/metrics/serviceMonitor/interval",
     "logging.format=xml": "/logging/format",
+    "metrics.dashboards.labels.a=1": "/metrics/dashboards/labels/a",
     "replicas=1": "'replicas' not allowed",
     "watchNamespaces={Team_A}": "/watchNamespaces/0",
     "rendezvous.allowedEndpoints={a b}": "/rendezvous/allowedEndpoints/0",
@@ -172,3 +175,25 @@ def test_prometheus_sends_its_token_where_metrics_require_one() -> None:
     assert endpoint["bearerTokenFile"] == "/var/run/secrets/kubernetes.io/serviceaccount/token"
     assert of_kind(rendered("metrics.service.enabled=false"), "Service") == []
     assert of_kind(rendered(), "ServiceMonitor") == []
+
+
+def test_dashboards_are_config_maps_that_grafanas_sidecar_finds() -> None:
+    assert not [each for each in of_kind(rendered(), "ConfigMap") if "dashboard" in each["metadata"]["name"]]
+    found = of_kind(
+        rendered("metrics.dashboards.enabled=true", "metrics.dashboards.annotations.grafana_folder=ElasticJob"),
+        "ConfigMap",
+    )
+    written = {f"elasticjob-{path.name}": path for path in (CHART / "dashboards").glob("*.json")}
+    data = {name: text for each in found for name, text in each["data"].items()}
+    assert data.keys() == written.keys()
+    for each in found:
+        assert each["metadata"]["labels"]["grafana_dashboard"] == "1"
+        assert each["metadata"]["annotations"] == {"grafana_folder": "ElasticJob"}
+        assert each["metadata"]["namespace"] == "system"
+    for name, path in written.items():
+        assert json.loads(data[name]) == json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_dashboards_can_be_put_where_grafana_runs() -> None:
+    settings = ("metrics.dashboards.enabled=true", "metrics.dashboards.namespace=monitoring")
+    assert {each["metadata"]["namespace"] for each in of_kind(rendered(*settings), "ConfigMap")} == {"monitoring"}

@@ -1,4 +1,5 @@
-"""Alerts, dashboards and docs name metrics that operator and agents export, and the docs name all of them."""
+"""Alerts and docs name metrics that operator and agents export, and the docs name all of them. For dashboards, see
+tests/unit/hack/dashboards."""
 
 from __future__ import annotations
 
@@ -7,13 +8,12 @@ from pathlib import Path
 
 import pytest
 from elasticjob_operator import metrics
-from elasticjob_runtime.telemetry.metrics import Metrics
 from prometheus_client import generate_latest
 
+from hack.checks import promql
+
 ROOT = Path(__file__).parents[3]
-CHART = ROOT / "charts" / "elasticjob"
 AGENT = "elasticjob_agent_"
-_SUFFIXES = {"histogram": ("_bucket", "_sum", "_count")}
 
 
 def exported_by_operator() -> dict[str, str]:
@@ -26,10 +26,7 @@ def exported_by_operator() -> dict[str, str]:
 
 
 def exported_by_agents() -> dict[str, str]:
-    known = Metrics(rank=0, steps_lost=1, step=2, steps_per_second=1.0, last_checkpoint_step=1)
-    known.add_restart("WorkerFailed")
-    known.add_transition("WorkerFailed", {"detect": {"since": 0.0, "seconds": 1.0}}, 1)
-    return families(known.text())
+    return families(promql.of_an_agent())
 
 
 def families(text: str) -> dict[str, str]:
@@ -38,24 +35,17 @@ def families(text: str) -> dict[str, str]:
     return {name: kind for name, kind in found.items() if not name.endswith("_created")}
 
 
-def series(exported: dict[str, str]) -> set[str]:
-    return {name + suffix for name, kind in exported.items() for suffix in _SUFFIXES.get(kind, ("",))}
+def alerts() -> dict[str, str]:
+    """Name -> expression."""
+    template = (ROOT / "charts" / "elasticjob" / "templates" / "metrics.yaml").read_text(encoding="utf-8")
+    return dict(re.findall(r"(?m)^ *- alert: (\w+)\n *expr: (.*)$", template))
 
 
-def queries() -> dict[str, set[str]]:
-    """File -> metrics in alerts and dashboards of the chart."""
-    files = [CHART / "templates" / "metrics.yaml", *sorted(CHART.glob("dashboards/**/*.json"))]
-    return {
-        str(path.relative_to(ROOT)): set(re.findall(r"\belasticjob_\w+", path.read_text(encoding="utf-8")))
-        for path in files
-    }
-
-
-@pytest.mark.parametrize("path", queries())
-def test_alerts_and_dashboards_name_exported_metrics(path: str) -> None:
-    used = queries()[path]
-    assert used
-    assert used - series(exported_by_operator()) - series(exported_by_agents()) == set()
+@pytest.mark.parametrize("alert", alerts())
+def test_alerts_use_metrics_and_labels_that_the_operator_exports(alert: str) -> None:
+    expression = alerts()[alert]
+    assert promql.series(expression)
+    assert promql.unknown(expression, promql.exported()) == set()
 
 
 def test_the_docs_name_every_metric_of_the_operator_with_its_type() -> None:

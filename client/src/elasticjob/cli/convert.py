@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -114,6 +113,8 @@ def _replace(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():  # /dev/stdout and the like
         path.write_text(text, encoding="utf-8")
         return
+    import tempfile  # slow, and only files need it
+
     descriptor, temporary = tempfile.mkstemp(dir=path.parent or ".", prefix=f".{path.name}.")
     try:
         with open(descriptor, "w", encoding="utf-8") as file:

@@ -54,7 +54,8 @@ TABLE: tuple[Field, ...] = (
     carried(
         "spec.elasticPolicy.metrics",
         "spec.scaling.metrics",
-        "the operator creates the HorizontalPodAutoscaler",
+        "the operator creates the HorizontalPodAutoscaler, which changes spec.workers.replicas: leave that out when "
+        "you apply the manifest again",
         convert=metrics,
     ),
     *run_policy("spec.runPolicy"),

@@ -1,0 +1,109 @@
+"""The chart's Grafana dashboards: they can be loaded, and every query asks for what is exported."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hack import dashboards
+from hack.checks import promql
+
+ROOT = Path(__file__).parents[4]
+FILES = sorted(ROOT.joinpath(dashboards.FOLDER).glob("*.json"))
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.stem)
+def dashboard(request: pytest.FixtureRequest) -> Json:
+    """As Grafana reads it from the chart."""
+    found: Json = json.loads(Path(request.param).read_text(encoding="utf-8"))
+    return found
+
+
+def targets(dashboard: Json) -> list[Json]:
+    return [target for panel in dashboard["panels"] for target in panel.get("targets", [])]
+
+
+def test_the_dashboards_in_the_chart_are_up_to_date() -> None:
+    assert dashboards.outdated(ROOT) == []
+    assert {ROOT / path for path in dashboards.files()} == set(FILES)
+
+
+def test_every_dashboard_has_a_uid_of_its_own() -> None:
+    uids = [json.loads(path.read_text(encoding="utf-8"))["uid"] for path in FILES]
+    assert len(set(uids)) == len(uids) >= 2
+
+
+def test_panels_have_ids_of_their_own(dashboard: Json) -> None:
+    ids = Counter(panel["id"] for panel in dashboard["panels"])
+    assert max(ids.values()) == 1
+
+
+def test_panels_do_not_overlap_and_fit_the_grid(dashboard: Json) -> None:
+    def cells(panel: Json) -> set[tuple[int, int]]:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        return set(itertools.product(range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])))
+
+    taken = Counter(cell for panel in dashboard["panels"] for cell in cells(panel))
+    assert max(taken.values()) == 1
+
+
+def test_every_panel_says_what_it_shows(dashboard: Json) -> None:
+    for panel in dashboard["panels"]:
+        assert panel["title"]
+        assert panel["type"] == "row" or (panel["description"].endswith(".") and panel["targets"])
+
+
+def test_every_query_asks_for_metrics_and_labels_that_are_exported(dashboard: Json) -> None:
+    known = promql.exported()
+    assert targets(dashboard)
+    for target in targets(dashboard):
+        assert promql.series(target["expr"]), target["expr"]
+        assert promql.unknown(target["expr"], known) == set(), target["expr"]
+
+
+def test_choices_of_a_dashboard_ask_for_what_is_exported(dashboard: Json) -> None:
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            match = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
+            assert match
+            assert promql.unknown(match[1], promql.exported()) == set()
+            assert match[2] in promql.OF_THE_TARGET
+
+
+def test_queries_use_the_choices_that_the_dashboard_has(dashboard: Json) -> None:
+    there = {variable["name"] for variable in dashboard["templating"]["list"]} | {"__rate_interval"}
+    for target in targets(dashboard):
+        assert set(re.findall(r"\$\{?(\w+)", target["expr"] + target["datasource"]["uid"])) <= there
+
+
+def test_series_are_named_by_labels_that_they_have(dashboard: Json) -> None:
+    for target in targets(dashboard):
+        named = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        assert named <= promql.labels(target["expr"]) | promql.OF_THE_TARGET, target
+
+
+@pytest.mark.parametrize(
+    ("expression", "unknown"),
+    [
+        ("sum(elasticjob_leader)", set()),
+        ("sum(elasticjob_leaders)", {"elasticjob_leaders"}),
+        ("rate(elasticjob_restarts[5m])", {"elasticjob_restarts"}),
+        ("sum by (reason) (elasticjob_restarts_total)", {"reason"}),
+        ('elasticjob_jobs{state="Failed"}', {"state"}),
+        ("histogram_quantile(0.9, sum by (le) (elasticjob_resize_seconds_bucket))", set()),
+        ("histogram_quantile(0.9, sum by (le) (elasticjob_resize_seconds_count))", {"le"}),
+        ('elasticjob_agent_state{state="training"} and on (pod) elasticjob_agent_store_up == 0', set()),
+        ("count(elasticjob_agent_phases)", {"elasticjob_agent_phases"}),
+    ],
+)
+def test_what_is_not_exported_is_found(expression: str, unknown: set[str]) -> None:
+    assert promql.unknown(expression, promql.exported()) == unknown
