@@ -33,7 +33,7 @@ images: setup ## operator, runtime and trainer images
 	$(BIN)/python -m hack.images build
 
 docs: setup ## the docs site, in site/ (fails on dead links and on pages outside the navigation)
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 docs-serve: setup ## the docs site on http://127.0.0.1:8000, rebuilt while you write
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve --no-strict
 
