@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import pytest
@@ -111,3 +112,40 @@ def test_held_ports_are_distinct_and_a_store_can_bind_them(in_range: bool) -> No
         store.close()
     for holder in held:
         holder.close()
+
+
+def test_the_first_round_uses_the_master_port_and_each_round_the_next_one() -> None:
+    first = _four_free_ports()
+    held = hold_ports(first=first)
+    ports = [holder.getsockname()[1] for holder in held]
+    for holder in held:
+        holder.close()
+    assert [ports[round_number % len(ports)] for round_number in (1, 2, 3, 4, 5)] == [
+        first, first + 1, first + 2, first + 3, first,
+    ]  # fmt: skip
+
+
+def test_a_master_port_that_is_taken_is_named_with_what_to_do() -> None:
+    first = _four_free_ports()
+    with socket.socket() as other:
+        other.bind(("", first + 2))
+        with pytest.raises(
+            OSError, match=rf"--master-port={first} needs the ports .* {first + 2} cannot be used"
+        ) as it:
+            hold_ports(first=first)
+    assert "leave the flag out" in str(it.value)
+    for holder in hold_ports(first=first):  # the others were given back
+        holder.close()
+
+
+def _four_free_ports() -> int:
+    for first in range(21000, 30000, 7):
+        with contextlib.ExitStack() as sockets:
+            try:
+                for port in range(first, first + 4):
+                    holder = sockets.enter_context(socket.socket())
+                    holder.bind(("", port))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no four free ports")

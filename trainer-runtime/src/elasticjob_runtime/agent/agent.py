@@ -50,7 +50,7 @@ class Agent:
         self._config = config
         self._event_loop = EventLoop()
         metrics = metrics or Metrics()
-        held = hold_ports(config.member.port_range)
+        held = hold_ports(config.member.port_range, first=config.member.master_port)
         self._runner = MemberRunner(
             config.member,
             store,

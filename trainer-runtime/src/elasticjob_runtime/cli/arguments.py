@@ -15,6 +15,8 @@ from elasticjob_runtime.agent import termination
 from elasticjob_runtime.cli.own_flags import OWN_FLAGS
 from elasticjob_runtime.cli.usage import did_you_mean
 
+DEFAULT_MASTER_ADDR = "127.0.0.1"
+
 
 class _Parser(argparse.ArgumentParser):
     """Reports an error in one sentence, without the usage text of all flags."""
@@ -195,7 +197,12 @@ def _output_flags(parser: argparse.ArgumentParser) -> None:
 def _static_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--node-rank", "--node_rank", type=int, action=_Env, default=0, help="For the static backend.")
     parser.add_argument(
-        "--master-addr", "--master_addr", type=str, action=_Env, default="127.0.0.1", help="For the static backend."
+        "--master-addr",
+        "--master_addr",
+        type=str,
+        action=_Env,
+        default=DEFAULT_MASTER_ADDR,
+        help="For the static backend.",
     )
     parser.add_argument(
         "--master-port",
@@ -203,7 +210,7 @@ def _static_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         action=_Env,
         default=None,
-        help="For the static backend; see --port-range.",
+        help="MASTER_PORT of the first round; with etcd-v3, each round uses the next of four ports.",
     )
     parser.add_argument(
         "--local-addr", "--local_addr", type=str, action=_Env, default=None,

@@ -42,6 +42,7 @@ def configure(args: argparse.Namespace) -> tuple[AgentConfig, Store]:
             address=address,
             lease_ttl=conf.lease_ttl,
             join_timeout=conf.join_timeout,
+            master_port=options.master_port(args.master_port),
             port_range=rendezvous_flags.port_range(args.port_range) or conf.port_range,
             witnesses=witnesses(os.environ, [(one.host, one.port) for one in _endpoints(store)]),
             **settings_from_flags(args, MemberConfig),

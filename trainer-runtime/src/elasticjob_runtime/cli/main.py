@@ -103,7 +103,8 @@ def _run(args: argparse.Namespace) -> int:
             if error.errno in (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT)
             else ""
         )
-        reason = f"the agent cannot start on this machine: {descriptors.explain(error)}{hint}"
+        why = error.strerror if error.errno == errno.EADDRINUSE else descriptors.explain(error)
+        reason = f"the agent cannot start on this machine: {why}{hint}"
         raise UsageError(reason, ExitCode.UNAVAILABLE) from error
     if server is not None:
         server.start()  # starts a thread, so only after the agent has forked

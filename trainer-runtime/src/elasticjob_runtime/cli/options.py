@@ -21,8 +21,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from elasticjob_runtime.cli.arguments import DEFAULT_MASTER_ADDR
 from elasticjob_runtime.cli.usage import UsageError
 from elasticjob_runtime.contract import Env
+from elasticjob_runtime.rendezvous import network
 from elasticjob_runtime.telemetry.metrics import Metrics
 from elasticjob_runtime.workers.logs import LogSettings, parse_std
 
@@ -40,17 +42,23 @@ def reject_unsupported(args: argparse.Namespace) -> None:
         raise UsageError(
             f"--logs-specs={args.logs_specs}: elasticrun supports only `default`; leave the flag out, or use torchrun"
         )
-    if args.master_port is None:
-        return
-    if args.standalone:
+    if args.master_addr != DEFAULT_MASTER_ADDR:
         logger.warning(
-            "--master-port has no effect with --standalone: elasticrun uses any free port, or one from --port-range"
+            "--master-addr=%s has no effect: MASTER_ADDR is the address of the member with rank 0, which may change; "
+            "set this member's with --local-addr",
+            args.master_addr,
         )
-    else:
+
+
+def master_port(port: int | None) -> int | None:
+    """--master-port. Raises UsageError."""
+    last = 65535 - network.STORE_PORTS + 1
+    if port is not None and not 1 <= port <= last:
         raise UsageError(
-            f"--master-port={args.master_port}: is for the static backend. With etcd-v3, every restart uses another "
-            "port, so that no worker connects to an old store; choose the ports with --port-range=LOW-HIGH"
+            f"--master-port={port}: write a TCP port from 1 to {last}; "
+            f"the {network.STORE_PORTS - 1} after it are used too"
         )
+    return port
 
 
 def metrics_server(args: argparse.Namespace, metrics: Metrics) -> MetricsServer | None:

@@ -92,5 +92,7 @@ class MemberConfig:
     """s"""
     port_range: PortRange | None = None
     """TCP ports to listen on; None: any."""
+    master_port: int | None = None
+    """The first of the ports of this member's worker stores; None: from `port_range`."""
     witnesses: Sequence[Witness] = ()
     """Hosts to probe while etcd does not answer, to find out whether this group is cut off."""

@@ -74,18 +74,24 @@ def bind(bound: socket.socket, ports: PortRange | None) -> int:
     raise OSError(errno.EADDRINUSE, f"no port from {ports} is free on this host (--port-range)")
 
 
-def hold_ports(ports: PortRange | None = None, count: int = STORE_PORTS) -> list[socket.socket]:
-    """Returns sockets that reserve `count` TCP ports for this host's worker stores. They are bound but do not listen,
-    and have SO_REUSEADDR set: a worker that sets it too (torch does) can listen there, and the kernel gives the port to
-    no other process. Raises OSError."""
+def hold_ports(
+    ports: PortRange | None = None, count: int = STORE_PORTS, *, first: int | None = None
+) -> list[socket.socket]:
+    """Returns sockets that reserve `count` TCP ports for this host's worker stores: from `first` on if it is given, so
+    that round 1 uses `first` itself; else from `ports` (None: any). They are bound but do not listen, and have
+    SO_REUSEADDR set: a worker that sets it too (torch does) can listen there, and the kernel gives the port to no other
+    process. Raises OSError."""
     held: list[socket.socket] = []
     try:
-        for _ in range(count):
+        for number in range(count):
             holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             held.append(holder)
-            if ports is None:
+            if ports is None and first is None:
                 holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bind(holder, ports)
+            if first is None:
+                bind(holder, ports)
+            else:
+                _bind_to(holder, first, (number - 1) % count)  # round n uses ports[n % count]
             # If it were set before the bind, two agents on one host could reserve the same port.
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     except OSError:
@@ -93,6 +99,18 @@ def hold_ports(ports: PortRange | None = None, count: int = STORE_PORTS) -> list
             holder.close()
         raise
     return held
+
+
+def _bind_to(bound: socket.socket, first: int, offset: int) -> None:
+    """Raises OSError with a message for users."""
+    try:
+        bound.bind(("", first + offset))
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"--master-port={first} needs the ports {first} to {first + STORE_PORTS - 1}, and {first + offset} cannot "
+            f"be used on this host ({error.strerror}); take another port, or leave the flag out to use any free ones",
+        ) from error
 
 
 def own_address(endpoints: Sequence[Endpoint], *, several: bool) -> str:

@@ -1,0 +1,146 @@
+"""Which ports agents and their worker processes listen on, by flags that a firewall's administrator can rely on."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import socket
+
+import pytest
+
+from hack.support import eventually
+from tests.integration.runtime.agents import Job
+from tests.integration.runtime.standalone import Launch
+
+LISTENING = "0A"
+
+
+def children(pid: int) -> set[int]:
+    """This process and all that descend from it."""
+    parents = {}
+    for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rsplit(")", 1)[1].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    found, more = {pid}, {pid}
+    while more:
+        more = {child for child, parent in parents.items() if parent in more} - found
+        found |= more
+    return found
+
+
+def listening_ports(pid: int) -> set[int]:
+    """TCP ports on which this process and its descendants listen."""
+    inodes = {}
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING:
+                inodes[f"socket:[{fields[9]}]"] = int(fields[1].rpartition(":")[2], 16)
+    ports = set()
+    for process in children(pid):
+        try:
+            links = [str(link.readlink()) for link in pathlib.Path(f"/proc/{process}/fd").iterdir()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        ports |= {inodes[link] for link in links if link in inodes}
+    return ports
+
+
+def free_range(size: int) -> int:
+    """The first of so many consecutive free ports, outside of what the kernel hands out itself."""
+    for low in range(10000, 30000, size):
+        with contextlib.ExitStack() as holders:
+            try:
+                for port in range(low, low + size):
+                    holders.enter_context(socket.create_server(("", port)))
+            except OSError:
+                continue
+            return low
+    raise AssertionError("no free range")
+
+
+def test_agents_and_their_stores_listen_within_the_port_range(job: Job) -> None:
+    low = free_range(30)
+    allowed = set(range(low, low + 30))
+    agents = job.start_all("a b", "--port-range", f"{low}-{low + 29}", "--max-restarts", "1", nnodes="2")
+    workers = job.wait_for_training(2)
+    job.command("a", "raise")  # another round, with another store
+    job.wait_for_training(2, after=workers)
+    plan = job.plan
+    assert plan is not None
+    assert plan.master_port in allowed
+    members = job.members.values()
+    assert {port for member in members for port in (*member.ports, member.peer_port)} <= allowed
+    assert len({port for member in members for port in (*member.ports, member.peer_port)}) == 10
+    for agent in agents:
+        ports = listening_ports(agent.pid)
+        assert ports, "the test sees no listening socket"
+        assert ports <= allowed
+
+
+SCRIPT = """
+import os, pathlib, time
+import torch.distributed
+store = torch.distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+store.set("ready", os.environ["MASTER_PORT"])
+here = pathlib.Path(__file__).parent
+(here / "ready.new").write_text(os.environ["MASTER_PORT"])
+(here / "ready.new").rename(here / "ready")
+while not (here / "finish").exists():
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.torch
+def test_the_store_host_listens_on_the_master_port_and_within_the_port_range(
+    launch: Launch, tmp_path: pathlib.Path
+) -> None:
+    low = free_range(14)
+    flags = ("--port-range", f"{low}-{low + 9}", "--master-port", str(low + 10))
+    run = launch(SCRIPT, "--standalone", *flags)
+    eventually((tmp_path / "ready").exists, 60.0, what=f"the script runs; log:\n{run.output}")
+    assert (tmp_path / "ready").read_text() == str(low + 10), "round 1 uses the port itself"
+    stores = set(range(low + 10, low + 14))
+    ports = listening_ports(run.process.pid)
+    assert stores <= ports
+    assert ports - stores <= set(range(low, low + 10))
+    (tmp_path / "finish").touch()
+    assert run.exit_code() == 0, run.output
+
+
+def test_rank_0_listens_on_the_master_port_of_the_first_round(job: Job) -> None:
+    low = free_range(8)
+    job.start("a", "--master-port", str(low), "--max-restarts", "1", nnodes="2")
+    job.start("b", "--master-port", str(low + 4), "--max-restarts", "1", nnodes="2")
+    workers = job.wait_for_training(2)
+    plan = job.plan
+    assert plan is not None
+    first = {"a": low, "b": low + 4}[plan.leader]
+    assert plan.master_port == first
+    job.command("a", "raise")
+    job.wait_for_training(2, after=workers)
+    plan = job.plan
+    assert plan is not None
+    assert plan.master_port == {"a": low, "b": low + 4}[plan.leader] + 1, "no worker process meets an old store"
+
+
+def test_a_master_port_that_is_taken_ends_the_agent_with_a_remedy(job: Job) -> None:
+    with socket.create_server(("", 0)) as other:
+        port = min(other.getsockname()[1], 65532)
+        agent = job.start("a", "--master-port", str(port))
+        assert agent.exit_code() == 69
+    last = agent.output.splitlines()[-1]
+    assert f"--master-port={port} needs the ports {port} to {port + 3}" in last
+    assert "leave the flag out" in last
+    assert last in agent.termination_file.read_text() or "--master-port" in agent.termination_file.read_text()
+
+
+def test_a_master_address_is_said_to_have_no_effect(job: Job) -> None:
+    agent = job.start("a", "--master-addr", "10.1.2.3", nnodes="1")
+    job.wait_for_training(1)
+    assert "--master-addr=10.1.2.3 has no effect" in agent.output
+    plan = job.plan
+    assert plan is not None
+    assert plan.master_addr == job.members["a"].address != "10.1.2.3"
