@@ -256,13 +256,20 @@ def test_a_password_file_is_read_at_every_login(
         client.put(JOB + "a", "")
 
 
-def test_credentials_are_unused_until_authentication_is_enabled(
-    etcd_server: EtcdServer, open_client: OpenClient
-) -> None:
+def test_a_user_is_refused_until_authentication_is_enabled(etcd_server: EtcdServer, open_client: OpenClient) -> None:
     client = open_client(etcd_server.url, credentials=Credentials("job", "secret"))
-    client.put(JOB + "a", "1")
+    with pytest.raises(Denied, match="authentication is not enabled on this server"):
+        client.put(JOB + "a", "1")
     enable_users(etcd_server, {"job": ("secret", JOB)})
-    assert client.put(JOB + "a", "2") > 0, "the client logs in once authentication is enabled"
+    assert client.put(JOB + "a", "2") > 0
+
+
+def test_a_user_without_rights_on_a_key_hears_which_it_needs(
+    guarded_server: EtcdServer, open_client: OpenClient
+) -> None:
+    client = open_client(guarded_server.url, credentials=Credentials("job", "secret"))
+    with pytest.raises(Denied, match=r"permission denied: give user 'job' a role with the permission readwrite"):
+        client.put("/jobs/two/a", "1")
 
 
 def test_the_representation_of_a_client_contains_no_password() -> None:

@@ -103,14 +103,15 @@ def test_waiting_for_another_threads_login_has_a_deadline() -> None:
     thread.join()
 
 
-def test_a_server_without_users_needs_no_token_until_it_asks_for_one() -> None:
+def test_a_user_is_not_taken_to_a_server_that_accepts_every_client() -> None:
+    """Never a silent fall-back: who gives a user expects that others are kept out."""
+
     def disabled(_user: str, _password: str) -> str:
         raise AuthDisabled("authentication is not enabled")
 
     keeper = TokenKeeper(Credentials("job", "secret"))
-    assert keeper.token(disabled, 1) == ""
-    assert keeper.token(Logins(), 1) == ""
-    keeper.forget("")
+    with pytest.raises(Denied, match=r"user 'job': authentication is not enabled .*etcdctl auth enable"):
+        keeper.token(disabled, 1)
     assert keeper.token(Logins("one"), 1) == "one"
 
 

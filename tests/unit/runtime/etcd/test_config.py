@@ -80,3 +80,52 @@ def test_an_invalid_setting_gives_a_one_line_error(conf: dict[str, str], words: 
 def test_the_representation_of_a_conf_contains_no_password() -> None:
     assert "hunter2" not in repr(parse_conf({"user": "u", "password": "hunter2"}))
     assert Credentials("u", "a") != Credentials("u", "b")
+
+
+def folder_with(path: Path, **files: str) -> str:
+    for name, text in files.items():
+        (path / name.replace("_", ".")).write_text(text)
+    return str(path)
+
+
+def test_a_folder_of_credentials_has_the_files_of_a_mounted_secret(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, ca_crt="", tls_crt="", tls_key="", username="jane\n", password="secret\n")
+    settings = parse_conf({"credentials": folder})
+    assert settings.tls == TlsConfig(f"{folder}/ca.crt", f"{folder}/tls.crt", f"{folder}/tls.key")
+    assert settings.credentials == Credentials("jane", password_file=f"{folder}/password")
+    assert settings.credentials.read_password() == "secret"
+
+
+@pytest.mark.parametrize(
+    ("files", "tls", "user"),
+    [
+        (("ca_crt",), True, False),
+        (("tls_crt", "tls_key"), True, False),
+        (("username", "password"), False, True),
+        (("ca_crt", "username", "password"), True, True),
+    ],
+)
+def test_any_of_these_files_may_be_missing(files: tuple[str, ...], tls: bool, user: bool, tmp_path: Path) -> None:
+    settings = parse_conf({"credentials": folder_with(tmp_path, **dict.fromkeys(files, "x"))})
+    assert (settings.tls != TlsConfig(), settings.credentials is not None) == (tls, user)
+
+
+def test_keys_given_next_to_a_folder_of_credentials_take_precedence(tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, ca_crt="", tls_crt="", tls_key="", username="jane", password="secret")
+    settings = parse_conf({"credentials": folder, "user": "joe", "password": "other", "ca_cert": "/mine"})
+    assert settings.credentials == Credentials("joe", "other")
+    assert settings.tls == TlsConfig("/mine", f"{folder}/tls.crt", f"{folder}/tls.key")
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ((), "has none of the files ca.crt, tls.crt, tls.key, username, password"),
+        (("tls_crt",), "has tls.crt without tls.key"),
+        (("password",), "has password without username"),
+    ],
+)
+def test_an_incomplete_folder_of_credentials_is_named(files: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    folder = folder_with(tmp_path, **dict.fromkeys(files, "x"))
+    with pytest.raises(ValueError, match=f"credentials {folder}: {words}"):
+        parse_conf({"credentials": folder})

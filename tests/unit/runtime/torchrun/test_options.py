@@ -163,3 +163,17 @@ def test_the_pods_certificates_apply_whatever_rdzv_conf_the_command_has(
 ) -> None:
     """A --rdzv-conf on the command line replaces PET_RDZV_CONF as a whole."""
     assert connection(read_conf(conf), endpoint, POD) == expected
+
+
+@pytest.mark.parametrize(
+    ("conf", "expected"),
+    [
+        pytest.param({"lease_ttl": 3}, {"credentials": "/c"}, id="a --rdzv-conf without credentials"),
+        pytest.param({"credentials": "/mine"}, {"credentials": "/mine"}, id="the command's own"),
+        pytest.param({"cert": "/mine"}, {"cert": "/mine"}, id="the command's own certificate"),
+    ],
+)
+def test_the_pods_folder_of_credentials_applies_too(conf: dict[str, str], expected: dict[str, str]) -> None:
+    pod = {**POD, "PET_RDZV_CONF": "credentials=/c"}
+    assert connection(read_conf(conf), POD["PET_RDZV_ENDPOINT"], pod) == expected
+    assert "credentials" not in connection(read_conf({}), "https://elsewhere:2379", pod)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from elasticjob_runtime.cli.usage import UsageError, did_you_mean
 from elasticjob_runtime.contract import DEFAULT_PREFIX, Env, ExitCode
-from elasticjob_runtime.etcd import CONF_KEYS, Endpoint, with_tls_keys
+from elasticjob_runtime.etcd import CONF_KEYS, Endpoint, with_pod_credentials
 from elasticjob_runtime.rendezvous import network
 from elasticjob_runtime.rendezvous.config import (
     MIN_LEASE_TTL,
@@ -72,8 +72,8 @@ def rendezvous_conf(text: str) -> RendezvousConf:
 def connection(conf: RendezvousConf, endpoint: str, environment: Mapping[str, str]) -> Mapping[str, str]:
     """The settings of the connection to `endpoint`.
 
-    A --rdzv-conf on the command line replaces PET_RDZV_CONF, in which the operator names the certificates for
-    PET_RDZV_ENDPOINT: for that endpoint they still apply.
+    A --rdzv-conf on the command line replaces PET_RDZV_CONF, in which the operator names the credentials for
+    PET_RDZV_ENDPOINT: for that endpoint, and no other, they still apply.
     """
     if endpoint != environment.get(Env.RDZV_ENDPOINT):
         return conf.connection
@@ -81,7 +81,7 @@ def connection(conf: RendezvousConf, endpoint: str, environment: Mapping[str, st
         pod = parse_pairs(environment.get(Env.RDZV_CONF, ""))
     except ValueError:
         return conf.connection
-    return with_tls_keys(conf.connection, pod)
+    return with_pod_credentials(conf.connection, pod)
 
 
 def run_id(text: str, prefix: str, *, several: bool) -> str:

@@ -2,7 +2,7 @@
 same."""
 
 from elasticjob_runtime.etcd.client import EtcdClient, connect
-from elasticjob_runtime.etcd.config import CONF_KEYS, Credentials, TlsConfig, with_tls_keys
+from elasticjob_runtime.etcd.config import CONF_KEYS, Credentials, TlsConfig, with_pod_credentials
 from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation, parse_endpoints
 from elasticjob_runtime.etcd.interface import (
     Compare,
@@ -62,5 +62,5 @@ __all__ = [
     "WatchUpdate",
     "connect",
     "parse_endpoints",
-    "with_tls_keys",
+    "with_pod_credentials",
 ]

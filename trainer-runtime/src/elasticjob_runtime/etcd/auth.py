@@ -32,7 +32,6 @@ class TokenKeeper:
         self._lock = threading.Lock()
         self._token = ""
         self._renew_at = float("inf")
-        self._disabled = False
         self._refused: tuple[str, Denied] | None = None
         """The password that was last rejected, and the error."""
         self._refusals = 0
@@ -44,7 +43,7 @@ class TokenKeeper:
 
     def token(self, login: Login, timeout: float) -> str:
         """The token to send; empty if none is needed. Raises Denied or Unavailable."""
-        if self._credentials is None or self._disabled:
+        if self._credentials is None:
             return ""
         if self._token and self._clock() < self._renew_at:
             return self._token
@@ -66,9 +65,12 @@ class TokenKeeper:
             raise Denied(str(self._refused[1])) from self._refused[1]
         try:
             token = login(credentials.user, password)
-        except AuthDisabled:
-            self._disabled = True  # like etcd's own clients: without authentication, the server accepts every client
-            return
+        except AuthDisabled as error:
+            # etcd's own clients go on. But who gives a user expects that others are kept out.
+            raise Denied(
+                f"user {credentials.user!r}: authentication is not enabled on this server, which accepts every client: "
+                "enable it (etcdctl auth enable), or connect without user and password"
+            ) from error
         except Denied as error:
             self._refusals = self._refusals + 1 if self._refused and self._refused[0] == password else 1
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._refusals - 1, 10))
@@ -83,7 +85,7 @@ class TokenKeeper:
         """Discards a token that the server has rejected, unless another thread has already renewed it."""
         with self._lock:
             if token == self._token:
-                self._token, self._disabled = "", False
+                self._token = ""
 
 
 def renewal_time(token: str, now: float) -> float:

@@ -53,6 +53,7 @@ class EtcdClient:
         parsed = parse_endpoints(endpoints) if isinstance(endpoints, str) else tuple(endpoints)
         secure = any(endpoint.tls for endpoint in parsed)
         context = (tls or TlsConfig()).context() if secure else None
+        self._user = credentials.user if credentials is not None else None
         self._timeout = timeout
         self._probe_interval = probe_interval
         self._transport = Transport(Rotation(parsed), context, TokenKeeper(credentials))
@@ -153,7 +154,12 @@ class EtcdClient:
         try:
             return self._transport.call(path, request, limit, idempotent=idempotent)
         except Denied as error:
-            raise type(error)(f"etcd refuses to {what}: {error}") from error
+            raise type(error)(f"etcd refuses to {what}: {error}{self._remedy(error)}") from error
+
+    def _remedy(self, error: Denied) -> str:
+        if self._user is None or "permission denied" not in str(error):
+            return ""
+        return f": give user {self._user!r} a role with the permission readwrite on the prefix of this key"
 
 
 def connect(endpoint: str, conf: Mapping[str, str] | None = None) -> EtcdClient:

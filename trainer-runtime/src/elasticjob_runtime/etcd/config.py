@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,18 @@ DEFAULT_TIMEOUT = 5.0
 # written for either works.
 _ALIASES = {"cacert": "ca_cert", "cert": "ssl_cert", "key": "ssl_cert_key"}
 
-CONF_KEYS = frozenset({"protocol", "user", "password", "password_file", "read_timeout", *_ALIASES, *_ALIASES.values()})
+_TLS_KEYS = frozenset({*_ALIASES, *_ALIASES.values()})
+_USER_KEYS = frozenset({"user", "password", "password_file"})
+
+CONF_KEYS = frozenset({"protocol", "credentials", "read_timeout", *_USER_KEYS, *_TLS_KEYS})
 """Keys of --rdzv-conf that `connect` reads. `read_timeout` is the deadline of a call in seconds, as in torch's etcd-v2
 backend (`timeout` is not one of them, because torch uses it for the whole rendezvous)."""
+
+CA_FILE, CERTIFICATE_FILE, KEY_FILE = "ca.crt", "tls.crt", "tls.key"
+USER_FILE, PASSWORD_FILE = "username", "password"
+CREDENTIAL_FILES = (CA_FILE, CERTIFICATE_FILE, KEY_FILE, USER_FILE, PASSWORD_FILE)
+"""Names of the files in the folder `credentials`, each of which may be missing: the keys of Secrets of types
+kubernetes.io/tls and kubernetes.io/basic-auth, and that of cert-manager for the CA."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,11 +86,7 @@ class Credentials:
         """Raises ValueError if the file cannot be read."""
         if not self.password_file:
             return self.password
-        try:
-            with open(self.password_file, encoding="utf-8") as file:
-                return file.read().rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"password_file {self.password_file}: cannot be read: {error}") from error
+        return _read(self.password_file, "password_file")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -98,15 +104,52 @@ def parse_conf(conf: Mapping[str, str]) -> ConnectionSettings:
     protocol = conf.get("protocol", "").strip().lower()
     if protocol not in {"", "http", "https"}:
         raise ValueError(f"protocol is {protocol!r}; it must be http or https")
+    conf = _with_files(conf)
     tls = TlsConfig(**{name: _either(conf, name, alias) for name, alias in _ALIASES.items()})
     return ConnectionSettings(protocol, tls, _credentials(conf), _timeout(conf))
 
 
-def with_tls_keys(conf: Mapping[str, str], default: Mapping[str, str]) -> dict[str, str]:
-    """`conf`, with `cacert`, `cert` and `key` of `default` if it has none of its own."""
-    if any(name in conf for pair in _ALIASES.items() for name in pair):
+def with_pod_credentials(conf: Mapping[str, str], default: Mapping[str, str]) -> dict[str, str]:
+    """`conf`, with `cacert`, `cert`, `key` and `credentials` of `default` if it has none of these."""
+    ours = {*_ALIASES, "credentials"}
+    if any(name in conf for name in (*ours, *_TLS_KEYS)):
         return dict(conf)
-    return {**{name: value for name, value in default.items() if name in _ALIASES}, **conf}
+    return {**{name: value for name, value in default.items() if name in ours}, **conf}
+
+
+def _with_files(conf: Mapping[str, str]) -> dict[str, str]:
+    """`conf`, with the files of the folder `credentials` in its place, except where `conf` itself names others."""
+    folder = conf.get("credentials", "").strip()
+    if not folder:
+        return dict(conf)
+    paths = {name: os.path.join(folder, name) for name in CREDENTIAL_FILES}
+    there = {name: path for name, path in paths.items() if os.path.exists(path)}
+    if not there:
+        raise ValueError(f"credentials {folder}: has none of the files {', '.join(CREDENTIAL_FILES)}")
+    _check_pairs(folder, there)
+    found: dict[str, str] = {}
+    if CA_FILE in there and not conf.keys() & {"cacert", "ca_cert"}:
+        found["cacert"] = there[CA_FILE]
+    if CERTIFICATE_FILE in there and not conf.keys() & (_TLS_KEYS - {"cacert", "ca_cert"}):
+        found |= {"cert": there[CERTIFICATE_FILE], "key": there[KEY_FILE]}
+    if USER_FILE in there and not conf.keys() & _USER_KEYS:
+        found |= {"user": _read(there[USER_FILE], USER_FILE), "password_file": there[PASSWORD_FILE]}
+    return {**found, **conf}
+
+
+def _check_pairs(folder: str, there: Mapping[str, str]) -> None:
+    for one, other in ((CERTIFICATE_FILE, KEY_FILE), (USER_FILE, PASSWORD_FILE)):
+        if (one in there) != (other in there):
+            present, absent = (one, other) if one in there else (other, one)
+            raise ValueError(f"credentials {folder}: has {present} without {absent}")
+
+
+def _read(path: str, what: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{what} {path}: cannot be read: {error}") from error
 
 
 def _either(conf: Mapping[str, str], name: str, alias: str) -> str:
