@@ -20,6 +20,7 @@ FLAG_PAGES = ("docs/elasticrun.md",)
 FLAGS_OF_OTHERS = {
     "--auto-compaction-mode": "etcd",
     "--auto-compaction-retention": "etcd",
+    "--bcrypt-cost": "etcd",
     "--quota-backend-bytes": "etcd",
 }
 OURS = ("benchmarks", *SOURCES, "hack", "tests")

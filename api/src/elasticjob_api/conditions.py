@@ -50,8 +50,10 @@ class Reason(str, enum.Enum):
     """The API server rejected a pod for a cause outside the template: quota or admission."""
     ENDPOINT_NOT_ALLOWED = "EndpointNotAllowed"
     """spec.rendezvous.endpoint is not among the endpoints that the operator allows. Also of RendezvousReady."""
+    SECRET_NOT_ALLOWED = "SecretNotAllowed"  # noqa: S105 a reason
+    """spec.rendezvous.secretName names a Secret of the operator itself. Also of RendezvousReady."""
     OBJECT_REJECTED = "ObjectRejected"
-    """The API server rejected a Service, the etcd, its certificates or the autoscaler of the job."""
+    """A Service, the etcd, its certificates, the run's user in etcd or the autoscaler of the job cannot be created."""
 
     # RendezvousReady
     ETCD_READY = "EtcdReady"
@@ -60,6 +62,8 @@ class Reason(str, enum.Enum):
     ETCD_DENIED = "EtcdDenied"
     ETCD_UNTRUSTED = "EtcdUntrusted"
     """The operator or etcd does not accept the other's certificate."""
+    ETCD_CREDENTIALS_UNUSABLE = "EtcdCredentialsUnusable"
+    """The Secret with the credentials for etcd is missing or incomplete, or the operator may not read it."""
     VALUE_NOT_UNDERSTOOD = "ValueNotUnderstood"
     """etcd is reachable, but a value of the run is invalid."""
     STORE_READY = "StoreReady"
@@ -70,6 +74,8 @@ class Reason(str, enum.Enum):
     # Running
     TRAINING = "Training"
     WAITING_FOR_RENDEZVOUS = "WaitingForRendezvous"
+    WAITING_FOR_ETCD = "WaitingForEtcd"
+    """No worker pod is created until etcd has accepted the credentials."""
     WAITING_FOR_WORKERS = "WaitingForWorkers"
     IMAGE_UNAVAILABLE = "ImageUnavailable"
     CONTAINER_CONFIG_ERROR = "ContainerConfigError"
@@ -140,21 +146,25 @@ MESSAGES: dict[Reason, str] = {
     Reason.POD_REJECTED: "Cannot create worker pods, retrying: {error}",
     Reason.ENDPOINT_NOT_ALLOWED: "spec.rendezvous.endpoint {endpoint} is not allowed. Use an allowed endpoint, leave "
     "the field empty, or ask your cluster administrator to add it to the operator's rendezvous.allowedEndpoints.",
-    Reason.OBJECT_REJECTED: "Cannot create the job's Services, NetworkPolicies, etcd, certificates or autoscaler, "
-    "retrying: {error}",
+    Reason.SECRET_NOT_ALLOWED: "spec.rendezvous.secretName {secret} is a Secret of the operator itself, whose content "
+    "it sends to no endpoint that a job names. Use a Secret with credentials of your own.",
+    Reason.OBJECT_REJECTED: "Cannot create the job's Services, NetworkPolicies, etcd, certificates, user in etcd or "
+    "autoscaler, retrying: {error}",
     Reason.ETCD_READY: "etcd is reachable at {endpoint}.",
     Reason.ETCD_STARTING: "Waiting for the job's etcd at {endpoint} to start.",
     Reason.ETCD_UNREACHABLE: "etcd is unreachable at {endpoint}: {error}",
-    Reason.ETCD_DENIED: "etcd at {endpoint} rejects the operator's requests: {error}",
-    Reason.ETCD_UNTRUSTED: "The operator and etcd at {endpoint} do not accept each other's certificates: {error}. "
-    "Check the clocks of the nodes, and that the Secret with the operator's certificate authority was not replaced. To "
-    "get new certificates, suspend the job and resume it.",
+    Reason.ETCD_DENIED: "etcd at {endpoint} rejects the operator's requests: {error}{remedy}",
+    Reason.ETCD_UNTRUSTED: "The operator and etcd at {endpoint} do not accept each other's certificates: "
+    "{error}{remedy}",
+    Reason.ETCD_CREDENTIALS_UNUSABLE: "The credentials for etcd at {endpoint} cannot be used: {error}",
     Reason.VALUE_NOT_UNDERSTOOD: "etcd at {endpoint} holds an invalid value for this run, which is ignored: {error}",
     Reason.STORE_READY: "Worker pod 0 is running and hosts the c10d store at {endpoint}.",
     Reason.STORE_STARTING: "Waiting for worker pod 0, which hosts the c10d store at {endpoint}.",
     Reason.TRAINING: "Round {round}: {world_size} processes are training; {ready} of {wanted} worker pods are ready.",
     Reason.WAITING_FOR_RENDEZVOUS: "{ready} of {wanted} worker pods are ready, but have not completed a rendezvous. "
     "Check their logs.",
+    Reason.WAITING_FOR_ETCD: "Worker pods are created once etcd at {endpoint} has accepted the job's credentials; the "
+    "condition RendezvousReady says why it has not.",
     Reason.WAITING_FOR_WORKERS: "{ready} of {wanted} worker pods are ready; training needs at least {min}.",
     Reason.IMAGE_UNAVAILABLE: "Cannot pull the image of {worker}, created at {since}: {detail}",
     Reason.CONTAINER_CONFIG_ERROR: "Cannot start {worker}, created at {since}: {detail}",
@@ -278,7 +288,9 @@ BLOCKING_REASONS = frozenset(
     }
 )
 """Reasons that may need someone's action before the job can run."""
-_ETCD_PROBLEMS = frozenset({Reason.ETCD_UNREACHABLE, Reason.ETCD_DENIED, Reason.ETCD_UNTRUSTED})
+_ETCD_PROBLEMS = frozenset(
+    {Reason.ETCD_UNREACHABLE, Reason.ETCD_DENIED, Reason.ETCD_UNTRUSTED, Reason.ETCD_CREDENTIALS_UNUSABLE}
+)
 
 
 def summary_of(conditions: Iterable[Condition]) -> str:

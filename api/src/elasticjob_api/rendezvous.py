@@ -97,10 +97,18 @@ class Rendezvous(Model, frozen=True, json_schema_extra=validation.RENDEZVOUS):
     operator does not take part in: status then has neither world size nor progress. etcd-v2 needs an endpoint with the
     v2 API (etcd up to 3.5). c10d uses a store in worker pod 0, whose loss restarts all worker pods.
     """
-    endpoint: Annotated[str, Field(max_length=261, json_schema_extra=validation.ENDPOINT)] = ""
-    """host:port of an etcd that you run. Empty: the operator's default endpoint, or a dedicated etcd for this job.
+    endpoint: Annotated[str, Field(max_length=269, json_schema_extra=validation.ENDPOINT)] = ""
+    """Address of an etcd that you run: https://host:port, or host:port if it does not use TLS. Empty: the operator's
+    default endpoint, or a dedicated etcd for this job.
 
     Required with etcd-v2; must be empty with c10d, which uses worker pod 0.
+    """
+    secret_name: Annotated[str, Field(max_length=253, json_schema_extra=validation.SECRET_NAME)] = ""
+    """Secret in the job's namespace with what the etcd at endpoint requires; needs https://.
+
+    All keys are optional: ca.crt (the CA of etcd's certificate; default: the system's CAs), tls.crt and tls.key (a
+    client certificate without a common name), username and password (a user with the permission readwrite on the prefix
+    /elasticjob/). Worker pods mount it, and the operator must be allowed to read it.
     """
     etcd: ManagedEtcd | None = None
     """Settings of the etcd that the operator runs for this job. Cannot be combined with endpoint."""

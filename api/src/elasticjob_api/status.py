@@ -52,7 +52,7 @@ class RendezvousStatus(Model, frozen=True):
     backend: str = ""
     """Rendezvous backend in use."""
     endpoint: str = ""
-    """Endpoint in use: host:port, or https://host:port if the job's own etcd uses TLS."""
+    """Endpoint in use: https://host:port, or host:port if that etcd does not use TLS."""
     store_generation: Annotated[Int64, Field(ge=0)] | None = None
     """Generation of the job's own etcd, incremented whenever it is replaced. A group that still trains with an earlier
     generation is fenced: its commits are rejected."""

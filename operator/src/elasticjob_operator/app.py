@@ -18,13 +18,15 @@ from elasticjob_runtime.etcd import Unavailable
 from elasticjob_operator import metrics
 from elasticjob_operator.controller import JobCache, JobEvents, Reconciler, Resync, WorkQueue
 from elasticjob_operator.controller.kopf_source import follow_jobs, register
-from elasticjob_operator.etcd import RunWatches
+from elasticjob_operator.credentials import EtcdCredentials
+from elasticjob_operator.etcd import RunUsers, RunWatches
 from elasticjob_operator.health import Health
 from elasticjob_operator.kube import (
     ApiError,
     CertificatesUnavailable,
     Cluster,
     Credentials,
+    EtcdSecrets,
     EventRecorder,
     KubeClient,
     LeaderElectionConfig,
@@ -62,7 +64,11 @@ class App:
         )
         self._jobs = JobCache()
         self._run_watches = RunWatches(
-            self._queue.add, may_write=self._may_write, supervisor=self._supervisor, tls=self._tls_of_etcds
+            self._queue.add,
+            may_write=self._may_write,
+            supervisor=self._supervisor,
+            tls=self._tls_of_etcds,
+            read_secret=self._read_secret,
         )
         self._job_events: JobEvents | None = None
         self._leader_elector: LeaderElector | None = None
@@ -77,7 +83,8 @@ class App:
         self._certificates = OperatorCertificates(
             api, self._settings.ca_namespace, self._settings.ca_name, create=self._settings.etcd_tls
         )
-        self._cluster = Cluster(api, self._settings, self._queue.add, self._certificates.for_etcd)
+        self._etcd_secrets = EtcdSecrets(api, self._settings.endpoint_secret, RunUsers(self._run_watches.call))
+        self._cluster = Cluster(api, self._settings, self._queue.add, self._certificates.for_etcd, self._etcd_secrets)
         self._leader_elector = _leader_elector(self._settings, lease_api)
         # Not `api`: a standby has metrics too, and a review writes nothing.
         access = MetricsAccess(lease_api) if self._settings.metrics_authentication else None
@@ -115,6 +122,10 @@ class App:
             return self._certificates.context()
         except CertificatesUnavailable as error:
             raise Unavailable(str(error)) from error
+
+    async def _read_secret(self, secret: NamespacedName) -> EtcdCredentials:
+        """Raises StoreError."""
+        return await self._etcd_secrets.read(secret)
 
     async def _lead(self) -> None:
         """Returns once this operator is the leader, or must stop."""

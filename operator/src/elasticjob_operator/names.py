@@ -32,9 +32,9 @@ RUNTIME_VOLUME = "elasticjob-runtime"
 RUNTIME_PATH = "/opt/elasticjob"
 """Where the training container has it."""
 CERTIFICATES_VOLUME = "elasticjob-etcd-certificates"
-"""Of worker pods and of the job's own etcd."""
+"""Of worker pods and of the job's own etcd; also with credentials for another etcd."""
 CERTIFICATES_PATH = "/etc/elasticjob/etcd"
-"""Where containers find the certificates for the job's own etcd."""
+"""Where containers find the certificates and credentials for their etcd."""
 
 ETCD_CONTAINER = "etcd"
 ETCD_CLIENT_PORT_NAME = "client"
@@ -78,6 +78,16 @@ def certificates_name(job: str, uid: str, run: int) -> str:
     """Name of the Secret with the certificates of the job's own etcd. It contains part of the UID, so that a job that
     is deleted and created again never uses certificates of its predecessor."""
     return f"{etcd_name(job)}-{uid[:8]}-{run}"
+
+
+def run_secret_name(job: str, uid: str, run: int) -> str:
+    """Name of the Secret with the credentials of a run for the shared etcd."""
+    return f"{job}-rendezvous-{uid[:8]}-{run}"
+
+
+def run_user(run_id: str) -> str:
+    """Name of the user, and of the role, of a run in the shared etcd."""
+    return f"elasticjob-{run_id}"
 
 
 def run_id(uid: str, run: int) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from elasticjob_operator.allowed import Pattern
+from elasticjob_operator.names import NamespacedName
 
 DEFAULT_ETCD_IMAGE = "gcr.io/etcd-development/etcd:v3.6.8"
 """Later than 3.5.2: earlier 3.5 releases can corrupt their data."""
@@ -67,8 +68,13 @@ class Settings:
     """ELASTICJOB_CA_NAME: name of that Secret. Operators that work for the same jobs share it."""
 
     endpoint: str = ""
-    """ELASTICJOB_RENDEZVOUS_ENDPOINT: host:port of an etcd for all jobs that set no endpoint. Empty: each job gets
-    its own etcd."""
+    """ELASTICJOB_RENDEZVOUS_ENDPOINT: https://host:port or host:port of an etcd for all jobs that set no endpoint.
+    Empty: each job gets its own etcd."""
+
+    endpoint_secret: NamespacedName | None = None
+    """ELASTICJOB_RENDEZVOUS_SECRET: namespace/name of the Secret with the operator's credentials for that etcd, in
+    which each run then gets a user of its own. Must not be readable by the owners of jobs. Requires an https endpoint.
+    None: the etcd is used without credentials."""
 
     allowed_endpoints: tuple[Pattern, ...] = ()
     """ELASTICJOB_ALLOWED_ENDPOINTS: comma-separated patterns (see `allowed`) of the endpoints that jobs may use.
@@ -128,6 +134,11 @@ class Settings:
     """ELASTICJOB_RESYNC_SECONDS: seconds between full resyncs, the safety net for lost events. Each costs about a
     millisecond of CPU per job."""
 
+    @property
+    def own_secrets(self) -> frozenset[NamespacedName]:
+        """Secrets whose content goes to no endpoint that a job names."""
+        return frozenset({(self.ca_namespace, self.ca_name), *([self.endpoint_secret] if self.endpoint_secret else [])})
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
         """Raises SettingsError."""
@@ -141,6 +152,7 @@ class Settings:
             ca_namespace=get.text("ELASTICJOB_CA_NAMESPACE", ""),
             ca_name=get.text("ELASTICJOB_CA_NAME", default.ca_name),
             endpoint=get.text("ELASTICJOB_RENDEZVOUS_ENDPOINT", ""),
+            endpoint_secret=get.namespaced_name("ELASTICJOB_RENDEZVOUS_SECRET"),
             allowed_endpoints=get.patterns("ELASTICJOB_ALLOWED_ENDPOINTS"),
             namespaces=tuple(get.text("ELASTICJOB_WATCH_NAMESPACES", "").replace(",", " ").split()),
             network_policies=_network_policies(get.object("ELASTICJOB_NETWORK_POLICIES", _POLICY_FIELDS)),
@@ -161,6 +173,11 @@ class Settings:
             raise SettingsError(
                 "ELASTICJOB_CA_NAMESPACE is empty: name the namespace for the Secret with the operator's certificate "
                 "authority, such as the operator's own, or turn TLS off with ELASTICJOB_ETCD_TLS=false"
+            )
+        if settings.endpoint_secret and not settings.endpoint.startswith("https://"):
+            raise SettingsError(
+                "ELASTICJOB_RENDEZVOUS_SECRET has credentials, which are sent over TLS only: set "
+                f"ELASTICJOB_RENDEZVOUS_ENDPOINT to https://host:port instead of {settings.endpoint!r}"
             )
         return settings
 
@@ -213,6 +230,13 @@ class _Reader:
             known = ", ".join(f"{key} ({_WORDS[kind]})" for key, kind in fields.items())
             raise SettingsError(f"{name} must be a JSON object with only these fields: {known}; not {text:.200}")
         return {key: each for key, each in value.items() if each}
+
+    def namespaced_name(self, name: str) -> NamespacedName | None:
+        text = self.text(name, "")
+        namespace, _, rest = text.partition("/")
+        if text and not (namespace and rest and "/" not in rest):
+            raise SettingsError(f"{name} must be namespace/name, not {text!r}")
+        return (namespace, rest) if text else None
 
     def patterns(self, name: str) -> tuple[Pattern, ...]:
         try:

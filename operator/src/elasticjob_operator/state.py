@@ -232,6 +232,8 @@ class Connectivity(str, enum.Enum):
     """Responds, but rejects the operator's requests or is not an etcd."""
     UNTRUSTED = "untrusted"
     """Its certificate or the operator's is not accepted by the other side."""
+    NO_CREDENTIALS = "no credentials"
+    """The Secret with the credentials for it is missing or incomplete; read again automatically."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -67,3 +67,32 @@ def test_an_invalid_value_is_reported_with_its_variable(name: str, value: str) -
 def test_tls_needs_a_namespace_for_the_certificate_authority() -> None:
     with pytest.raises(SettingsError, match="ELASTICJOB_CA_NAMESPACE is empty: name the namespace"):
         Settings.from_environment({})
+
+
+def test_the_secret_for_the_shared_etcd_is_named_with_its_namespace() -> None:
+    environment = {
+        "ELASTICJOB_CA_NAMESPACE": "system",
+        "ELASTICJOB_RENDEZVOUS_ENDPOINT": "https://etcd:2379",
+        "ELASTICJOB_RENDEZVOUS_SECRET": "system/shared-etcd",
+    }
+    settings = Settings.from_environment(environment)
+    assert settings.endpoint_secret == ("system", "shared-etcd")
+    assert settings.own_secrets == {("system", "shared-etcd"), ("system", "elasticjob-ca")}
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "secret", "words"),
+    [
+        ("https://etcd:2379", "shared-etcd", "ELASTICJOB_RENDEZVOUS_SECRET must be namespace/name"),
+        ("etcd:2379", "system/shared-etcd", "sent over TLS only: set ELASTICJOB_RENDEZVOUS_ENDPOINT to https://"),
+        ("", "system/shared-etcd", "sent over TLS only: set ELASTICJOB_RENDEZVOUS_ENDPOINT to https://"),
+    ],
+)
+def test_credentials_without_tls_stop_the_operator_at_its_start(endpoint: str, secret: str, words: str) -> None:
+    environment = {
+        "ELASTICJOB_CA_NAMESPACE": "system",
+        "ELASTICJOB_RENDEZVOUS_ENDPOINT": endpoint,
+        "ELASTICJOB_RENDEZVOUS_SECRET": secret,
+    }
+    with pytest.raises(SettingsError, match=words):
+        Settings.from_environment(environment)

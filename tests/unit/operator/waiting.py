@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], object], what: str = "") -> None:
-    """Returns when `condition()` is true. Raises AssertionError after 10 s."""
-    end = asyncio.get_running_loop().time() + 10
+async def until(condition: Callable[[], object], what: str = "", seconds: float = 10) -> None:
+    """Returns when `condition()` is true. Raises AssertionError after that time."""
+    end = asyncio.get_running_loop().time() + seconds
     while not condition():
-        assert asyncio.get_running_loop().time() < end, f"not within 10 s: {what or condition!r}"
+        assert asyncio.get_running_loop().time() < end, f"not within {seconds:g} s: {what or condition!r}"
         await asyncio.sleep(0.005)

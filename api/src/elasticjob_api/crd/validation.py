@@ -33,6 +33,7 @@ JOB = rules(
 SPEC = rules(
     fixed_while_it_runs("rendezvous.backend", within="rendezvous"),
     fixed_while_it_runs("rendezvous.endpoint", within="rendezvous"),
+    fixed_while_it_runs("rendezvous.secretName", within="rendezvous"),
     fixed_while_it_runs("rendezvous.etcd", within="rendezvous"),
     immutable("managedBy"),
     fixed_while_it_runs("checkpoint"),
@@ -142,16 +143,26 @@ RESTART_POLICY = rules(
     },
 )
 
-_HOST_AND_PORT = r"^([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5}$"
+_HOST_AND_PORT = r"^(https://)?([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5}$"
 ENDPOINT = rules(
     {
         "rule": f"self == '' || self.matches('{_HOST_AND_PORT}')",
-        **message("endpoint %s is not host:port: use one without a scheme, such as etcd.example.com:2379", "self"),
+        **message(
+            "endpoint %s is neither host:port nor https://host:port: use one such as https://etcd.example.com:2379",
+            "self",
+        ),
     },
     {
         "rule": f"!self.matches('{_HOST_AND_PORT}') || self.matches(':0*[1-9][0-9]{{0,3}}$') || "
         "(self.matches(':[1-6][0-9]{4}$') && int(self.substring(size(self) - 5)) <= 65535)",
         **message("endpoint %s has no port from 1 to 65535: use one such as 2379", "self"),
+    },
+)
+
+SECRET_NAME = rules(
+    {
+        "rule": "self == '' || self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
+        **message("secretName %s cannot be the name of a Secret: use a-z, 0-9, - and .", "self"),
     },
 )
 
@@ -186,6 +197,26 @@ RENDEZVOUS = rules(
             "backend etcd-v2 needs an endpoint: set host:port of an etcd up to 3.5 with --enable-v2, or use etcd-v3"
         ),
         "fieldPath": ".endpoint",
+    },
+    {
+        "rule": "!has(self.backend) || self.backend != 'etcd-v2' || !has(self.endpoint) || "
+        "!self.endpoint.startsWith('https://')",
+        **message(
+            "endpoint %s starts with https://, which backend etcd-v2 does not understand: give host:port and set "
+            "PET_RDZV_CONF to protocol=https in the template, or use etcd-v3",
+            "self.endpoint",
+        ),
+        "fieldPath": ".endpoint",
+    },
+    {
+        "rule": "!has(self.secretName) || self.secretName == '' || "
+        "(has(self.endpoint) && self.endpoint.startsWith('https://'))",
+        **message(
+            "secretName %s has credentials, which are sent over TLS only: set endpoint to https://host:port, or remove "
+            "secretName",
+            "self.secretName",
+        ),
+        "fieldPath": ".secretName",
     },
 )
 

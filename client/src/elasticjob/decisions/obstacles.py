@@ -30,6 +30,9 @@ REMEDIES: Mapping[str, str] = {
     "EtcdUnreachable": (
         "See its pod: kubectl describe pod {name}-etcd-0 -n {namespace}; training continues meanwhile."
     ),
+    "SecretNotAllowed": "Name a Secret with credentials of your own in spec.rendezvous.secretName.",
+    "WaitingForEtcd": "See the condition RendezvousReady, which says what etcd does not accept.",
+    "EtcdCredentialsUnusable": "Create or correct the Secret that spec.rendezvous.secretName names.",
     "EtcdDenied": "Check the credentials and the certificate of the etcd in spec.rendezvous.",
     "ValueNotUnderstood": (
         "Another program writes to this etcd, or agents of another version: use an etcd of the job's own."

@@ -2,5 +2,6 @@
 operator's only I/O."""
 
 from elasticjob_operator.etcd.run_watches import RunWatches
+from elasticjob_operator.etcd.users import RunUsers
 
-__all__ = ["RunWatches"]
+__all__ = ["RunUsers", "RunWatches"]

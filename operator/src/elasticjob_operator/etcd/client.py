@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
 import ssl
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -33,14 +32,18 @@ from elasticjob_runtime.etcd import (
 )
 
 from elasticjob_operator.etcd import responses
-from elasticjob_operator.etcd.connection import ConnectionClosed, HttpConnection, NotHttp
+from elasticjob_operator.etcd.connection import ConnectionClosed, Head, HttpConnection, NotHttp
+from elasticjob_operator.etcd.faults import described
 from elasticjob_operator.etcd.limits import LimitExceeded, MemoryPool, TimeBudget
+from elasticjob_operator.etcd.login import Login, check_secure
 from elasticjob_operator.etcd.name_resolution import Resolver
-from elasticjob_operator.etcd.responses import Untrusted
+from elasticjob_operator.etcd.responses import TokenRejected
 from elasticjob_operator.etcd.watch_stream import OPEN_SECONDS, WatchStream
 
 CALL_SECONDS = 3.0
 """Timeout of a call, from name resolution to the last byte, s."""
+USER_CALL_SECONDS = 10.0
+"""The same of a call about users, s: etcd hashes passwords with bcrypt, which by default takes 75 ms of its CPU."""
 ALERT_SECONDS = 0.5
 """How long to wait for a TLS alert after the server closed a connection, s."""
 IDLE_SECONDS = 5.0
@@ -59,6 +62,9 @@ class AsyncStore(Protocol):
         """The current revision of the store. `key`: any key that may be read."""
 
     async def txn(self, operations: Sequence[Operation]) -> TxnResult: ...
+
+    async def call(self, path: str, request: Json) -> Json:
+        """A call about users and roles."""
 
     def watch(
         self, keys: KeyRange, start: int, probe_after: Callable[[], float]
@@ -87,15 +93,18 @@ class AsyncEtcdClient:
         shared: SharedResources,
         budget: TimeBudget | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        login: Login | None = None,
     ) -> None:
         """`budget` outlives this client, so that a server gains nothing by closing the connection. `tls`: for each
         connection to an https endpoint, as certificates of ours expire sooner than a watch ends; by default with the
-        system's CAs and no certificate. Raises ValueError where `endpoint` is not an address."""
+        system's CAs and no certificate. `login`: instead of `tls`. Raises ValueError where `endpoint` is not an
+        address."""
         endpoints = parse_endpoints(endpoint)
         self._rotation = Rotation(endpoints)
         self._shared = shared
         self._budget = budget or TimeBudget()
         self._tls = tls or functools.cache(TlsConfig().context)
+        self._login = login
         self._checked: set[Endpoint] = set()
         self._call_slots = asyncio.Semaphore(MAX_CALLS)
         self._idle: dict[HttpConnection, tuple[Endpoint, asyncio.TimerHandle]] = {}
@@ -103,6 +112,8 @@ class AsyncEtcdClient:
 
     async def revision(self, key: str) -> int:
         endpoint = self._rotation.current
+        if self._login is not None:
+            await self._login.open()
         if endpoint not in self._checked:
             await self._check(endpoint)
         get = Get(KeyRange(key), keys_only=True)
@@ -112,6 +123,9 @@ class AsyncEtcdClient:
         protocol.check_txn(operations)
         request = protocol.txn_request((), operations, ())
         return await self._call(self._rotation.current, "/v3/kv/txn", request, protocol.txn_result)
+
+    async def call(self, path: str, request: Json) -> Json:
+        return await self._call(self._rotation.current, path, request, lambda answer: answer, USER_CALL_SECONDS)
 
     async def watch(
         self, keys: KeyRange, start: int, probe_after: Callable[[], float]
@@ -136,7 +150,7 @@ class AsyncEtcdClient:
                 connection.close()
         except (StoreError, LimitExceeded, NotHttp, ConnectionClosed, OSError) as error:
             self._rotation.failed(endpoint)
-            raise _described(endpoint, error) from error
+            raise described(endpoint, error) from error
 
     def close(self) -> None:
         self._closed = True
@@ -147,10 +161,11 @@ class AsyncEtcdClient:
 
     async def _open_watch(self, endpoint: Endpoint, body: bytes) -> HttpConnection:
         # has-leader: a member that lost its cluster ends the stream instead of going silent.
+        headers = f"Grpc-Metadata-hasleader: true\r\n{_authorization(await self._token(endpoint))}"
         async with asyncio.timeout(OPEN_SECONDS):  # not wait_for, which in Python 3.11 may swallow a cancellation
             connection = await self._open(endpoint)
             try:
-                await connection.send("POST", "/v3/watch", body, "Grpc-Metadata-hasleader: true\r\n")
+                await connection.send("POST", "/v3/watch", body, headers)
                 head = await connection.read_head()
                 if head.status == 200 and head.chunked:
                     return connection
@@ -166,13 +181,22 @@ class AsyncEtcdClient:
             responses.check_version(status, body)
         except (StoreError, LimitExceeded, NotHttp, ConnectionClosed, OSError) as error:
             self._rotation.failed(endpoint)
-            raise _described(endpoint, error) from error
+            raise described(endpoint, error) from error
         self._checked.add(endpoint)
 
-    async def _call(self, endpoint: Endpoint, path: str, request: Json, read: Callable[[Json], T]) -> T:
+    async def _call(
+        self,
+        endpoint: Endpoint,
+        path: str,
+        request: Json,
+        read: Callable[[Json], T],
+        seconds: float = CALL_SECONDS,
+    ) -> T:
         try:
-            status, body = await self._exchange(endpoint, "POST", path, protocol.dump(request))
-            answer = responses.answer_of(status, body)
+            try:
+                answer = await self._answer(endpoint, path, request, seconds)
+            except TokenRejected:  # expired, or the server was restarted
+                answer = await self._answer(endpoint, path, request, seconds)
             try:
                 return read(answer)
             except Exception as error:
@@ -180,30 +204,72 @@ class AsyncEtcdClient:
         except (StoreError, LimitExceeded, NotHttp, ConnectionClosed, OSError) as error:
             if not isinstance(error, StoreError) or isinstance(error, Unavailable | NotEtcd):
                 self._rotation.failed(endpoint)
-            raise _described(endpoint, error) from error
+            raise described(endpoint, error) from error
 
-    async def _exchange(self, endpoint: Endpoint, method: str, path: str, body: bytes) -> tuple[int, bytearray]:
-        async with self._call_slots, asyncio.timeout(CALL_SECONDS):
-            connection = self._take_idle(endpoint) or await self._open(endpoint)
-            try:
-                await connection.send(method, path, body)
-                head = await connection.read_head()
-                answer = await connection.read_body(head)
-            except (ConnectionClosed, ConnectionError):
-                connection.close()
-                await self._raise_tls_alert(endpoint)
-                raise
-            except BaseException:
-                connection.close()
-                raise
+    async def _answer(self, endpoint: Endpoint, path: str, request: Json, seconds: float) -> Json:
+        """Of one attempt. After TokenRejected, the next attempt logs in again."""
+        token = await self._token(endpoint)
+        body = protocol.dump(request)
+        status, answer = await self._exchange(endpoint, "POST", path, body, _authorization(token), seconds)
+        try:
+            return responses.answer_of(status, answer)
+        except TokenRejected:
+            if self._login is not None:
+                self._login.forget(token)
+            raise
+
+    async def _token(self, endpoint: Endpoint) -> str:
+        """Empty: no user. Called once the endpoint is known to be an etcd."""
+        if self._login is None:
+            return ""
+
+        async def authenticate(user: str, password: str) -> str:
+            check_secure(user, tls=endpoint.tls)
+            request = protocol.dump({"name": user, "password": password})
+            path = "/v3/auth/authenticate"
+            status, body = await self._exchange(endpoint, "POST", path, request, seconds=USER_CALL_SECONDS)
+            return protocol.token_of(responses.answer_of(status, body))
+
+        return await self._login.token(authenticate)
+
+    async def _exchange(
+        self,
+        endpoint: Endpoint,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: str = "",
+        seconds: float = CALL_SECONDS,
+    ) -> tuple[int, bytearray]:
+        try:
+            async with self._call_slots, asyncio.timeout(seconds):
+                connection, head, answer = await self._exchanged(endpoint, method, path, body, headers)
+        except TimeoutError as error:
+            raise Unavailable(f"no response within {seconds:g} s") from error
         self._keep_idle(endpoint, connection)
         wait = self._budget.spend(len(answer) * 1e-8, time.monotonic())
         if wait is not None:
             await asyncio.sleep(min(wait, CALL_SECONDS))
         return head.status, answer
 
+    async def _exchanged(
+        self, endpoint: Endpoint, method: str, path: str, body: bytes, headers: str
+    ) -> tuple[HttpConnection, Head, bytearray]:
+        connection = self._take_idle(endpoint) or await self._open(endpoint)
+        try:
+            await connection.send(method, path, body, headers)
+            head = await connection.read_head()
+            return connection, head, await connection.read_body(head)
+        except (ConnectionClosed, ConnectionError):
+            connection.close()
+            await self._raise_tls_alert(endpoint)
+            raise
+        except BaseException:
+            connection.close()
+            raise
+
     async def _open(self, endpoint: Endpoint) -> HttpConnection:
-        tls = self._tls() if endpoint.tls else None
+        tls = (self._login.tls if self._login is not None else self._tls)() if endpoint.tls else None
         return await HttpConnection.open(endpoint, tls, self._shared.pool, self._shared.resolver)
 
     async def _raise_tls_alert(self, endpoint: Endpoint) -> None:
@@ -244,40 +310,5 @@ class AsyncEtcdClient:
         connection.close()
 
 
-def _described(endpoint: Endpoint, error: BaseException) -> StoreError:
-    """A message for users, with the address and without anything the server sent."""
-    match error:
-        case StoreError() if str(error).startswith(f"{endpoint}: "):
-            return error
-        case StoreError():
-            described = type(error)(f"{endpoint}: {error}")
-            for note in getattr(error, "__notes__", ()):
-                described.add_note(note)
-            return described
-        case TimeoutError():
-            return Unavailable(f"{endpoint}: no response within {CALL_SECONDS:g} s")
-        case LimitExceeded() | NotHttp():
-            return NotEtcd(f"{endpoint}: it {error}")
-        case OSError():
-            return _described_os_error(endpoint, error)
-        case _:
-            return Unavailable(f"{endpoint}: {error or type(error).__name__}")
-
-
-def _is_refusal(reason: str) -> bool:
-    """Whether a TLS alert of the server is about our certificate."""
-    return "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
-
-
-def _described_os_error(endpoint: Endpoint, error: OSError) -> StoreError:
-    match error:
-        case ssl.SSLCertVerificationError():
-            return Untrusted(f"{endpoint}: its certificate is not trusted: {error.verify_message}")
-        case ssl.SSLError() if _is_refusal(error.reason or ""):
-            return Untrusted(f"{endpoint}: it does not accept the operator's certificate: {error.reason}")
-        case ssl.SSLError():
-            return Unavailable(f"{endpoint}: TLS failed: {error.reason or 'no reason given'}")
-        case _ if error.errno and error.errno > 0:
-            return Unavailable(f"{endpoint}: {os.strerror(error.errno)}")
-        case _:
-            return Unavailable(f"{endpoint}: {error.strerror or error}")
+def _authorization(token: str) -> str:
+    return f"Authorization: {token}\r\n" if token else ""

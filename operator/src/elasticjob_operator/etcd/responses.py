@@ -20,6 +20,10 @@ class Untrusted(Denied):
     """The certificate of the etcd or of the operator is not accepted by the other side."""
 
 
+class TokenRejected(Denied):
+    """The token is missing or no longer valid. Log in and repeat the call, which had no effect."""
+
+
 _PHRASES = (
     "no leader",
     "leader changed",
@@ -30,6 +34,11 @@ _PHRASES = (
     "invalid auth token",
     "permission denied",
     "authentication failed",
+    "authentication is not enabled",
+    "user name already exists",
+    "user name not found",
+    "role name already exists",
+    "role name not found",
     "not capable",
     "request is too large",
     "required revision has been compacted",
@@ -89,6 +98,10 @@ def redacted(error: Exception, status: int = 200) -> StoreError:
             return _with(
                 Denied("etcd's gateway rejects client certificates with a common name (CN); issue one without"), error
             )
+        case responses.TokenRefused():
+            return _with(TokenRejected(f"it rejects this request: {phrase or 'unknown reason'}{number}"), error)
+        case responses.AuthDisabled():
+            return _with(Denied("it accepts every client, because authentication is not enabled"), error)
         case Denied():
             return _with(Denied(f"it rejects this request: {phrase or 'unknown reason'}{number}"), error)
         case Unavailable():

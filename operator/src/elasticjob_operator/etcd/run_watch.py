@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from elasticjob_runtime.contract import DEFAULT_PREFIX, Keys, SpecValue
 from elasticjob_runtime.etcd import Delete, Denied, Event, KeyRange, KeyValue, NotEtcd, Operation, Put, StoreError
 
+from elasticjob_operator.credentials import CredentialsUnusable
 from elasticjob_operator.etcd.recovery_metrics import RecoveryMetrics
 from elasticjob_operator.etcd.responses import Untrusted, for_log
 from elasticjob_operator.etcd.run_keys import RunKeys
@@ -141,6 +142,8 @@ class RunWatch:
 
 def _connectivity(error: StoreError) -> Connectivity:
     match error:
+        case CredentialsUnusable():
+            return Connectivity.NO_CREDENTIALS
         case Untrusted():
             return Connectivity.UNTRUSTED
         case Denied() | NotEtcd():

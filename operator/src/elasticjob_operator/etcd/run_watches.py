@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from elasticjob_runtime.etcd import Unavailable
+from elasticjob_runtime.etcd import StoreError, Unavailable
 
+from elasticjob_operator.credentials import EtcdCredentials
+from elasticjob_operator.etcd import users
 from elasticjob_operator.etcd.client import AsyncEtcdClient, AsyncStore, SharedResources
 from elasticjob_operator.etcd.limits import TimeBudget
+from elasticjob_operator.etcd.login import Login
 from elasticjob_operator.etcd.run_watch import RunWatch
 from elasticjob_operator.etcd.shared_watch import SharedWatch
 from elasticjob_operator.names import NamespacedName
@@ -18,14 +22,17 @@ from elasticjob_operator.planning import ClearRun, EvictMember, PublishSpec, Tar
 from elasticjob_operator.state import RendezvousView
 from elasticjob_operator.tasks import Supervisor
 
-_Etcd = tuple[str, bool]
-"""Endpoint, and whether the operator connects with its certificate."""
+_Etcd = tuple[str, bool, NamespacedName | None]
+"""Endpoint, whether the operator connects with its certificate, and the Secret with other credentials."""
+ReadSecret = Callable[[NamespacedName], Awaitable[EtcdCredentials]]
+"""Raises StoreError."""
 
 
 class RunWatches:
     """`changed(key)` is called when a job's view differs. `open_store` raises ValueError where the endpoint is not an
     address. `may_write` is checked before every write. `supervisor` runs the shared watches. `tls` is used for targets
-    with TLS and no others; it raises StoreError while there is none."""
+    with TLS and no others; it raises StoreError while there is none. `read_secret` is used for targets with a Secret.
+    """
 
     def __init__(
         self,
@@ -34,11 +41,13 @@ class RunWatches:
         may_write: Callable[[], bool] = lambda: True,
         supervisor: Supervisor | None = None,
         tls: Callable[[], ssl.SSLContext] | None = None,
+        read_secret: ReadSecret | None = None,
     ) -> None:
         self._changed = changed
         self._may_write = may_write
         self._open_store = open_store
         self._tls = tls
+        self._read_secret = read_secret
         self._runs: dict[NamespacedName, RunWatch] = {}
         self._shared_watches: dict[_Etcd, SharedWatch] = {}
         self._supervisor = supervisor or Supervisor()
@@ -67,7 +76,7 @@ class RunWatches:
             run = self._runs[key] = RunWatch(target, lambda: self._changed(key))
             if _etcd_of(target) not in self._shared_watches:
                 self._shared_watches[_etcd_of(target)] = SharedWatch(
-                    target.endpoint, self._open_store or self._opener(tls=target.tls), self._supervisor
+                    target.endpoint, self._open_store or self._opener(target), self._supervisor
                 )
             self._watch_of(target).add(run)
 
@@ -76,8 +85,7 @@ class RunWatches:
         run = self._runs.get(key)
         if run is None:
             return
-        if not self._may_write():
-            raise Unavailable("not written: this operator is no longer the leader")
+        self._check_may_write()
         watch = self._watch_of(run.target)
         match action:
             case PublishSpec():
@@ -85,12 +93,35 @@ class RunWatches:
             case EvictMember():
                 await watch.write(run, run.evict(action.member))
             case ClearRun():
+                # Keys last: while there are any, the next operator removes what this one did not.
+                await self._remove_user(run, watch)
                 await watch.write(run, run.clear())
+
+    async def call(self, key: NamespacedName, path: str, request: dict[str, Any]) -> dict[str, Any]:
+        """A call about users and roles to the etcd of a job. Raises StoreError."""
+        run = self._runs.get(key)
+        if run is None:
+            raise Unavailable("not connected to the etcd of this job")
+        self._check_may_write()
+        return await self._watch_of(run.target).call(path, request)
 
     async def close(self) -> None:
         self._runs.clear()
         watches, self._shared_watches = list(self._shared_watches.values()), {}
         await asyncio.gather(*(watch.close() for watch in watches))
+
+    def _check_may_write(self) -> None:
+        if not self._may_write():
+            raise Unavailable("not written: this operator is no longer the leader")
+
+    async def _remove_user(self, run: RunWatch, watch: SharedWatch) -> None:
+        if not run.target.user:
+            return
+        try:
+            await users.remove(watch.call, run.target.user)
+        except StoreError as error:
+            watch.on_failed_write(run, error)
+            raise
 
     async def _release(self, run: RunWatch) -> None:
         watch = self._watch_of(run.target)
@@ -102,13 +133,17 @@ class RunWatches:
     def _watch_of(self, target: Target) -> SharedWatch:
         return self._shared_watches[_etcd_of(target)]
 
-    def _opener(self, *, tls: bool) -> Callable[[str, TimeBudget], AsyncStore]:
+    def _opener(self, target: Target) -> Callable[[str, TimeBudget], AsyncStore]:
+        tls, secret, read = self._tls if target.tls else None, target.secret, self._read_secret
+
         def open_etcd(endpoint: str, budget: TimeBudget) -> AsyncStore:
-            return AsyncEtcdClient(endpoint, self._shared, budget, self._tls if tls else None)
+            login = Login(lambda: read(secret)) if secret is not None and read is not None else None
+            return AsyncEtcdClient(endpoint, self._shared, budget, tls, login)
 
         return open_etcd
 
 
 def _etcd_of(target: Target) -> _Etcd:
-    """A job that names another job's etcd as its endpoint must not get the connection with our certificate."""
-    return target.endpoint, target.tls
+    """A job that names an endpoint must not get a connection that has our certificate or another Secret's credentials:
+    that of another job's etcd, of the shared etcd, or of a job in another namespace."""
+    return target.endpoint, target.tls, target.secret

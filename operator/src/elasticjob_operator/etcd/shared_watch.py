@@ -17,6 +17,7 @@ import logging
 import math
 import random
 from collections.abc import Callable
+from typing import Any
 
 from elasticjob_runtime.contract import DEFAULT_PREFIX
 from elasticjob_runtime.etcd import Denied, Event, KeyRange, Operation, StoreError, Unavailable
@@ -119,15 +120,27 @@ class SharedWatch:
         try:
             result = await store.txn([operation])
         except StoreError as error:
-            run.on_failed_write()
-            run.on_trouble(error)
-            if self._store is store and self._runs.get(run.target.run_id) is run:
-                self._read(store, run)
+            self.on_failed_write(run, error)
             raise
         self._on_answer()
         if self._runs.get(run.target.run_id) is run:
             run.failed_writes = 0
             on_written(result.revision)
+
+    def on_failed_write(self, run: RunWatch, error: StoreError) -> None:
+        """The run's view shows the error until the run was read again, after a delay."""
+        run.on_failed_write()
+        run.on_trouble(error)
+        if self._store is not None and self._runs.get(run.target.run_id) is run:
+            self._read(self._store, run)
+
+    async def call(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
+        """A call about users and roles. Raises StoreError."""
+        if self._store is None:
+            raise Unavailable(f"not connected to {self.endpoint} yet")
+        answer = await self._store.call(path, request)
+        self._on_answer()
+        return answer
 
     async def _keep_connected(self) -> None:
         failures = 0

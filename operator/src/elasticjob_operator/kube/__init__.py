@@ -23,6 +23,7 @@ from elasticjob_operator.kube.client import (
 )
 from elasticjob_operator.kube.cluster import Cluster
 from elasticjob_operator.kube.credentials import Credentials
+from elasticjob_operator.kube.etcd_secrets import EtcdSecrets
 from elasticjob_operator.kube.events import EventRecorder
 from elasticjob_operator.kube.jobs import list_job_versions, read_job
 from elasticjob_operator.kube.leader_election import LeaderElectionConfig, LeaderElector
@@ -36,6 +37,7 @@ __all__ = [
     "Cluster",
     "ConflictError",
     "Credentials",
+    "EtcdSecrets",
     "EventRecorder",
     "GoneError",
     "KubeClient",

@@ -33,7 +33,8 @@ AUTOSCALERS = ApiResource(
 NETWORK_POLICIES = ApiResource(kind="NetworkPolicy", plural="networkpolicies", group_version="networking.k8s.io/v1")
 NODES = ApiResource(kind="Node", plural="nodes", namespaced=False)
 SECRETS = ApiResource(kind="Secret", plural="secrets")
-"""Created and deleted by name; never read, listed or watched, except for the operator's own CA."""
+"""Created and deleted by name; never listed or watched. Read by name: the operator's own CA, and the credentials for an
+etcd that it does not run."""
 LEASES = ApiResource(kind="Lease", plural="leases", group_version="coordination.k8s.io/v1")
 EVENTS = ApiResource(kind="Event", plural="events")
 JOBS = ApiResource(kind="ElasticJob", plural=PLURAL, group_version=f"{GROUP}/{VERSION}")

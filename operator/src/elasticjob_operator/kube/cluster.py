@@ -15,6 +15,7 @@ from elasticjob_operator.kube.api_resources import AUTOSCALERS, NETWORK_POLICIES
 from elasticjob_operator.kube.cache import Json, ObjectCache
 from elasticjob_operator.kube.client import ApiError, KubeClient
 from elasticjob_operator.kube.convert import job_of, object_of, pod_of
+from elasticjob_operator.kube.etcd_secrets import EtcdSecrets
 from elasticjob_operator.kube.informer import Informer
 from elasticjob_operator.kube.jobs import StatusWrite, write_status
 from elasticjob_operator.kube.nodes import Heartbeats, NodeCache
@@ -39,6 +40,7 @@ class Cluster:
         settings: Settings,
         changed: Callable[[NamespacedName], None],
         make_certificates: MakeCertificates,
+        etcd_secrets: EtcdSecrets,
     ) -> None:
         self._client = api
         self._changed = changed
@@ -55,7 +57,7 @@ class Cluster:
         for kind, resource in OWNED.items():
             self._watch(resource, self._objects[kind])
         self._node_informer = Informer(api, NODES, self._nodes, optional=True)
-        self._writer = Writer(api, self._on_written, make_certificates)
+        self._writer = Writer(api, self._on_written, make_certificates, etcd_secrets)
 
     def _watch(self, resource: ApiResource, store: ObjectCache[Any]) -> None:
         for namespace in self._namespaces:

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from typing import Any
 
 from elasticjob_api import ElasticJob
+from elasticjob_runtime.etcd import StoreError
 
 from elasticjob_operator import names
 from elasticjob_operator.kube.api_resources import JOBS, OWNED, PODS, SECRETS, ApiResource
@@ -31,15 +32,18 @@ from elasticjob_operator.kube.client import (
     KubeClient,
     NamespaceTerminatingError,
     NotFoundError,
+    NotLeaderError,
     RejectedError,
     RequestTimeoutError,
 )
+from elasticjob_operator.kube.etcd_secrets import EtcdSecrets
 from elasticjob_operator.kube.request_slots import FairSlots
 from elasticjob_operator.planning import (
     Action,
     CreateCertificates,
     CreateObject,
     CreatePod,
+    CreateRunUser,
     DeleteCertificates,
     DeleteJob,
     DeleteObject,
@@ -59,6 +63,7 @@ they take no slots from creates that succeed."""
 REMOVALS, REMOVALS_PER_JOB = 48, 24
 """Concurrent deletes and patches: never behind creates, because they free what creates wait for."""
 
+_OF_SECRETS = CreateCertificates | CreateRunUser | DeleteCertificates
 _STRICT = {"dryRun": "All", "fieldValidation": "Strict"}
 """A misspelt field of a template is rejected rather than dropped."""
 
@@ -100,11 +105,16 @@ class Writer:
     """`on_written(resource, body)` receives an object after our write, but no Secret."""
 
     def __init__(
-        self, api: KubeClient, on_written: Callable[[ApiResource, Json], None], make_certificates: MakeCertificates
+        self,
+        api: KubeClient,
+        on_written: Callable[[ApiResource, Json], None],
+        make_certificates: MakeCertificates,
+        etcd_secrets: EtcdSecrets,
     ) -> None:
         self._client = api
         self._on_written = on_written
         self._make_certificates = make_certificates
+        self._etcd_secrets = etcd_secrets
         self._creates = FairSlots(CREATES, CREATES_PER_JOB)
         self._dry_runs = FairSlots(DRY_RUNS, DRY_RUNS_PER_NAMESPACE)
         self._removals = FairSlots(REMOVALS, REMOVALS_PER_JOB)
@@ -113,7 +123,7 @@ class Writer:
         """Executes the actions. `rejected`: the last create of this job was rejected. Returns a temporary failure in
         `failure`; raises bugs."""
         actions = list(actions)
-        first = [action for action in actions if isinstance(action, CreateCertificates | DeleteCertificates)]
+        first = [action for action in actions if isinstance(action, _OF_SECRETS)]
         secrets = [await self._execute(job, action, rejected=rejected) for action in first]
         left = [action for action in actions if action not in first]
         if any(each.stops for each in secrets):
@@ -161,7 +171,7 @@ class Writer:
 
     @contextlib.asynccontextmanager
     async def _slot(self, job: ElasticJob, action: Action, *, rejected: bool) -> AsyncIterator[None]:
-        creates = isinstance(action, CreatePod | CreateObject | CreateCertificates)
+        creates = isinstance(action, CreatePod | CreateObject | CreateCertificates | CreateRunUser)
         if isinstance(action, DryRunCreate) or (creates and rejected):
             slot = self._dry_runs.hold(job.namespace)
         else:
@@ -177,6 +187,8 @@ class Writer:
                 return await self._create(job, OWNED[action.kind], action)
             case CreateCertificates():
                 return await self._create_certificates(job, action)
+            case CreateRunUser():
+                return await self._create_run_user(job, action)
             case DeleteCertificates():
                 return await self._delete_certificates(job, action)
             case PatchObject():
@@ -224,6 +236,16 @@ class Writer:
         except RequestTimeoutError as error:
             return ApplyResult(rejection=f"{error}: an admission webhook may hang", rejected_kinds=kinds)
         return ApplyResult(created=kinds, done=(action,))
+
+    async def _create_run_user(self, job: ElasticJob, action: CreateRunUser) -> ApplyResult:
+        kinds = frozenset({SECRETS.kind})
+        try:
+            created = await self._etcd_secrets.create_run_user(job, action)
+        except (NamespaceTerminatingError, NotLeaderError):
+            raise
+        except (ApiError, RequestTimeoutError, StoreError) as error:
+            return ApplyResult(rejection=str(error), rejected_kinds=kinds)
+        return ApplyResult(created=kinds, done=(action,) if created else ())
 
     async def _delete_certificates(self, job: ElasticJob, action: DeleteCertificates) -> ApplyResult:
         try:

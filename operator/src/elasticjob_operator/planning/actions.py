@@ -10,6 +10,7 @@ from typing import Any
 from elasticjob_api import Reason, Status
 from elasticjob_runtime.contract import SpecValue
 
+from elasticjob_operator.names import NamespacedName
 from elasticjob_operator.state import Kind
 
 
@@ -72,9 +73,24 @@ class CreateCertificates(Action):
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class DeleteCertificates(Action):
     """Delete the Secret with the certificates of the job's own etcd, by name and before the etcd: once the etcd is
-    gone, nothing tells that name any more."""
+    gone, nothing tells that name any more. Or the Secret of a run with a user in the shared etcd."""
 
     name: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class CreateRunUser(Action):
+    """Create the user of a run in the shared etcd, and the Secret `body` with its password. Does nothing where both
+    exist. Done before any other create, and nothing else is created if it fails."""
+
+    body: Mapping[str, Any]
+    user: str
+    run_id: str
+    """The user may read and write the keys of this run."""
+    credentials: NamespacedName
+    """The Secret with the operator's credentials for that etcd."""
+    earlier_user: str = ""
+    """Of the run before, to be removed; empty: this is the first one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,7 +136,7 @@ class EvictMember(Action):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class ClearRun(Action):
-    """Delete all keys of the run."""
+    """Delete the user of the run, if it has one, and all its keys."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,6 +147,10 @@ class Target:
     run_id: str
     tls: bool = False
     """Connect with the operator's certificate: only to a job's own etcd, never to an endpoint that a user names."""
+    secret: NamespacedName | None = None
+    """The Secret with the credentials for this endpoint. None: the operator has none."""
+    user: str = ""
+    """The user of the run in the shared etcd, to be removed with its keys. Empty: it has none."""
     ready_store_pod: str = ""
     """UIDs of the ready pods of the job's own etcd. A change triggers an immediate reconnect."""
 

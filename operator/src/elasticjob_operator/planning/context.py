@@ -13,6 +13,7 @@ from elasticjob_operator import names
 from elasticjob_operator.planning.actions import Target
 from elasticjob_operator.policies.admission import Acceptance
 from elasticjob_operator.policies.condition_updates import Cause
+from elasticjob_operator.policies.etcd_access import waits_for_etcd
 from elasticjob_operator.policies.injection import Injection, injection
 from elasticjob_operator.policies.lifecycle import outlived_its_template
 from elasticjob_operator.policies.node_loss import LossRules, Nodes, count_nodes
@@ -46,7 +47,7 @@ class Context:
     """Pods of the job's own etcd."""
     scaling: Scaling
     secret: str = ""
-    """Name of the Secret with the certificates of the job's own etcd; empty: it uses no TLS."""
+    """Name of the Secret with the certificates of the job's own etcd; empty: it has none, or it uses no TLS."""
     unknown_outcome: Cause | None = None
     """Why no worker pod is created: the job may have ended while no operator was running."""
 
@@ -81,6 +82,13 @@ class Context:
         )
 
     @property
+    def waits_for_etcd(self) -> Cause | None:
+        """Why wanted worker pods are not created, if etcd has not accepted the job's credentials."""
+        if not self.scaling.create:
+            return None
+        return waits_for_etcd(self.job, self.rendezvous.access, self.view, self.rendezvous.endpoint)
+
+    @property
     def nodes_to_verify(self) -> list[str]:
         """Nodes whose heartbeat must be read before their pods can be lost."""
         return sorted({status.verify_node for _, status in self.all_pods if status.verify_node})
@@ -104,6 +112,8 @@ class Context:
             endpoint=self.rendezvous.endpoint,
             run_id=self.rendezvous.run_id,
             tls=self.rendezvous.tls,
+            secret=self.rendezvous.access.secret,
+            user=self.rendezvous.access.user,
             ready_store_pod=ready,
         )
 

@@ -14,6 +14,7 @@ _ROUTINE = frozenset(
         Reason.NOT_FINISHED,
         Reason.FINISHED,
         Reason.WAITING_FOR_WORKERS,
+        Reason.WAITING_FOR_ETCD,  # the Event of RendezvousReady says why
         Reason.WAITING_FOR_RENDEZVOUS,
         Reason.ETCD_STARTING,
         Reason.STORE_STARTING,

@@ -100,4 +100,8 @@ def _delete_objects(context: Context, reason: str) -> list[Action]:
         for each in context.state.objects.values()
         if not each.terminating
     ]
-    return [*objects, ClearRun(reason=reason)] if _keys_left(context) else objects
+    if not _keys_left(context):
+        return objects
+    access = context.rendezvous.access
+    run_secret: list[Action] = [DeleteCertificates(name=access.mounted, reason=reason)] if access.user else []
+    return [*run_secret, *objects, ClearRun(reason=reason)]

@@ -7,10 +7,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from elasticjob_operator import names
-from elasticjob_operator.planning.actions import Action, CreateCertificates, CreateObject, DeleteObject, PatchObject
+from elasticjob_operator.planning.actions import (
+    Action,
+    CreateCertificates,
+    CreateObject,
+    CreateRunUser,
+    DeleteObject,
+    PatchObject,
+)
 from elasticjob_operator.planning.context import Context
 from elasticjob_operator.resources.autoscaler import autoscaler
-from elasticjob_operator.resources.certificates import certificates_secret, server_names
+from elasticjob_operator.resources.certificates import certificates_secret, credentials_secret, server_names
 from elasticjob_operator.resources.drift import correction, exact_correction
 from elasticjob_operator.resources.etcd import etcd_stateful_set
 from elasticjob_operator.resources.network_policies import etcd_network_policy, worker_network_policy
@@ -53,6 +60,25 @@ def lacks_network_policy(context: Context) -> bool:
     """Whether a NetworkPolicy is missing: no pod that it protects is created before it exists."""
     wanted = {(kind, body["metadata"]["name"]) for kind, body in _network_policies(context)}
     return not wanted <= context.state.objects.keys()
+
+
+def run_user(context: Context) -> list[Action]:
+    """The user of the run in the shared etcd, before the worker pods that log in as it: whether it exists is known only
+    to etcd."""
+    job, access, run = context.job, context.rendezvous.access, context.rendezvous.run
+    if not access.user or access.secret is None:
+        return []
+    earlier = names.run_user(names.run_id(job.uid, run - 1)) if run > names.FIRST_RUN else ""
+    return [
+        CreateRunUser(
+            body=credentials_secret(job, access.mounted),
+            user=access.user,
+            run_id=context.rendezvous.run_id,
+            credentials=access.secret,
+            earlier_user=earlier,
+            reason="worker pods log in as it",
+        )
+    ]
 
 
 def _correction(kind: Kind, desired: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:

@@ -110,6 +110,8 @@ def _view_of_run(context: Context) -> RendezvousView:
 def _acceptance(context: Context) -> admission.Acceptance:
     if not context.rendezvous.allowed:
         return admission.endpoint_not_allowed(context.rendezvous.endpoint)
+    if not context.rendezvous.access.allowed:
+        return admission.secret_not_allowed(context.job.spec.rendezvous.secret_name)
     injection = context.injection
     if injection.problem is not None:
         return admission.runtime_unavailable(injection.problem)
@@ -146,7 +148,7 @@ def _plan_for_active(assessment: Assessment) -> Plan:
         assessment.staying,
         budget,
         rejection=rejection,
-        kept=assessment.kept or assessment.unknown_outcome,
+        kept=assessment.kept or assessment.unknown_outcome or assessment.waits_for_etcd,
     )
     end = _outcome(assessment, trains)
     if end.status is not None:

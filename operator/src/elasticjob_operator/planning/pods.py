@@ -13,6 +13,7 @@ from elasticjob_operator.planning.actions import (
     CreateCertificates,
     CreateObject,
     CreatePod,
+    CreateRunUser,
     DeletePod,
     DryRunCreate,
     EvictMember,
@@ -20,7 +21,7 @@ from elasticjob_operator.planning.actions import (
     ReadHeartbeat,
 )
 from elasticjob_operator.planning.context import Assessment, Context
-from elasticjob_operator.planning.objects import lacks_network_policy, missing_objects
+from elasticjob_operator.planning.objects import lacks_network_policy, missing_objects, run_user
 from elasticjob_operator.policies.node_avoidance import avoided
 from elasticjob_operator.policies.pod_state import PodState, PodStatus
 from elasticjob_operator.policies.rendezvous import is_superseded, needs_publishing, wanted_spec
@@ -53,7 +54,8 @@ def _worker(context: Context, index: int, avoid: Sequence[str] = ()) -> dict[str
         run=rendezvous.run,
         endpoint=rendezvous.endpoint,
         avoid=avoid,
-        secret=context.secret,
+        certificates_secret=context.secret,
+        credentials_secret=rendezvous.access.mounted,
     )
     return inject(pod, context.injection.way, settings.runtime_image, settings.runtime_pull_policy)
 
@@ -70,11 +72,13 @@ def creations(assessment: Assessment, failing: Failing) -> tuple[list[Action], R
         return [], None
     state = assessment.state
     wanted = missing_objects(assessment)
-    wants_pods = bool(assessment.acceptance.status and assessment.scaling.create) and assessment.unknown_outcome is None
+    held = assessment.unknown_outcome or assessment.waits_for_etcd
+    wants_pods = bool(assessment.acceptance.status and assessment.scaling.create) and held is None
     if lacks_network_policy(assessment):
         # No pod is reachable before it is protected: its etcd and worker pods follow in the next plan.
         wanted = [each for each in wanted if _created_kind(each) not in (SECRET, Kind.STATEFUL_SET.value)]
         wants_pods = False
+    wanted = [*wanted, *(run_user(assessment) if wants_pods else [])]
     kinds = {kind for each in wanted if (kind := _created_kind(each))} | ({POD} if wants_pods else set())
     failure = state.rejection if state.rejection is not None and state.rejection.kinds & kinds else None
     delayed = failure.kinds if failure is not None and assessment.now < failure.retry_at else frozenset()
@@ -87,7 +91,7 @@ def creations(assessment: Assessment, failing: Failing) -> tuple[list[Action], R
 def _created_kind(action: Action) -> str:
     """Empty: it creates nothing."""
     match action:
-        case CreateCertificates():
+        case CreateCertificates() | CreateRunUser():
             return SECRET
         case CreateObject():
             return action.kind.value
@@ -146,6 +150,7 @@ def _may_leave(assessment: Assessment, pod: Pod, status: PodStatus) -> bool:
         Connectivity.UNREACHABLE,
         Connectivity.DENIED,
         Connectivity.UNTRUSTED,
+        Connectivity.NO_CREDENTIALS,
     ):
         return True
     return view.connectivity is Connectivity.REACHABLE and view.spec is not None and pod.name in view.spec.draining

@@ -207,6 +207,8 @@ def _rendezvous_ready(assessment: Assessment) -> ConditionUpdate | None:
     job, rendezvous = assessment.job, assessment.rendezvous
     if not rendezvous.allowed:
         return update(False, Reason.ENDPOINT_NOT_ALLOWED, endpoint=rendezvous.endpoint)
+    if not rendezvous.access.allowed:
+        return update(False, Reason.SECRET_NOT_ALLOWED, secret=job.spec.rendezvous.secret_name)
     if not rendezvous.followed:
         if job.spec.rendezvous.backend is not RendezvousBackend.C10D:
             return None

@@ -66,6 +66,12 @@ def endpoint_not_allowed(endpoint: str) -> Acceptance:
     return Acceptance(status=False, reason=reason, message=message(reason, endpoint=endpoint))
 
 
+def secret_not_allowed(secret: str) -> Acceptance:
+    """The job names a Secret of the operator itself. Running pods are left alone, but the operator does not connect."""
+    reason = Reason.SECRET_NOT_ALLOWED
+    return Acceptance(status=False, reason=reason, message=message(reason, secret=secret))
+
+
 def runtime_unavailable(problem: Cause) -> Acceptance:
     """The job asks for an injected runtime that this operator does not have."""
     return Acceptance(status=False, reason=problem.reason, message=problem.message)

@@ -14,6 +14,7 @@ from elasticjob_operator import names
 from elasticjob_operator.allowed import is_allowed
 from elasticjob_operator.policies import lifecycle
 from elasticjob_operator.policies.condition_updates import Cause, ConditionUpdate, cause, update
+from elasticjob_operator.policies.etcd_access import NO_ACCESS, EtcdAccess, access_of, remedy
 from elasticjob_operator.settings import Settings
 from elasticjob_operator.state import Connectivity, Pod, RendezvousView
 
@@ -21,7 +22,11 @@ SILENT_SECONDS = 3.0
 """How long an etcd that is not ready may be silent before the condition RendezvousReady says so, in seconds. While a
 job trains, its etcd sends something every second."""
 
-_REFUSED = {Connectivity.UNTRUSTED: Reason.ETCD_UNTRUSTED, Connectivity.DENIED: Reason.ETCD_DENIED}
+_REFUSED = {
+    Connectivity.UNTRUSTED: Reason.ETCD_UNTRUSTED,
+    Connectivity.DENIED: Reason.ETCD_DENIED,
+    Connectivity.NO_CREDENTIALS: Reason.ETCD_CREDENTIALS_UNUSABLE,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,11 +36,13 @@ class Rendezvous:
     run: int
     run_id: str
     endpoint: str
-    """host:port; of the job's own etcd with TLS: a URL."""
+    """host:port; with TLS: https://host:port."""
     managed: bool
     """The etcd is the job's own: the operator creates and deletes it."""
     tls: bool = False
     """The job's own etcd uses TLS, with certificates made by the operator."""
+    access: EtcdAccess = NO_ACCESS
+    """Credentials for an etcd that is not the job's own."""
     followed: bool = True
     """The operator connects to it."""
     allowed: bool = True
@@ -74,14 +81,16 @@ def rendezvous_of(job: ElasticJob, settings: Settings, newest_run: int = 0, etcd
     # An endpoint from the settings belongs to the operator's administrators, even if it is no longer the default.
     named = endpoint == job.spec.rendezvous.endpoint and endpoint not in (settings.endpoint, plain, secure)
     allowed = not named or is_allowed(endpoint, settings.allowed_endpoints)
-    run_id = names.run_id(job.uid, run)
+    managed = endpoint in (plain, secure)
+    access = NO_ACCESS if managed else access_of(job, settings, endpoint, run)
     return Rendezvous(
         run=run,
-        run_id=run_id,
+        run_id=names.run_id(job.uid, run),
         endpoint=endpoint,
-        managed=endpoint in (plain, secure),
+        managed=managed,
         tls=endpoint == secure,
-        followed=allowed,
+        access=access,
+        followed=allowed and access.allowed,
         allowed=allowed,
     )
 
@@ -146,7 +155,7 @@ def unknown_outcome(job: ElasticJob, rendezvous: Rendezvous, view: RendezvousVie
         return None
     before = job.status.rendezvous
     same_etcd = any(before is not None and pod.uid == before.store_pod for pod in known)
-    if view.connectivity not in (Connectivity.CONNECTING, Connectivity.UNREACHABLE) or (
+    if view.connectivity not in (Connectivity.CONNECTING, Connectivity.UNREACHABLE, Connectivity.NO_CREDENTIALS) or (
         rendezvous.managed and not same_etcd
     ):
         return None
@@ -234,7 +243,8 @@ def rendezvous_ready(
     if view.connectivity is Connectivity.REACHABLE:
         return update(True, Reason.ETCD_READY, endpoint=endpoint)
     if view.connectivity in _REFUSED:
-        return update(False, _REFUSED[view.connectivity], endpoint=endpoint, error=view.error)
+        help_ = remedy(rendezvous.access, view, managed=rendezvous.managed)
+        return update(False, _REFUSED[view.connectivity], endpoint=endpoint, error=view.error, remedy=help_)
     if kept is not None:
         return ConditionUpdate(status=False, reason=kept.reason, message=kept.message)
     pods = list(etcd_pods)

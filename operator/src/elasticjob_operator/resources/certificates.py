@@ -1,4 +1,5 @@
-"""The Secret with the certificates of a job's own etcd, before they are made."""
+"""The Secrets of a run, before their content is made: the certificates of the job's own etcd, and the credentials for
+the shared etcd."""
 
 from __future__ import annotations
 
@@ -20,6 +21,12 @@ def certificates_secret(job: ElasticJob, name: str) -> dict[str, Any]:
         "type": "Opaque",
         "immutable": True,
     }
+
+
+def credentials_secret(job: ElasticJob, name: str) -> dict[str, Any]:
+    """Without its data. Not immutable: if its user has to be created again, running pods get the new password."""
+    body = metadata(job, name, names.COMPONENT_WORKER)
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": body, "type": "Opaque"}
 
 
 def server_names(job: ElasticJob) -> tuple[str, ...]:

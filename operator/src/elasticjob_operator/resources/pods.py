@@ -23,13 +23,27 @@ _AGENT_SECONDS = 5
 _FRESH_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 """Read by torch. Without it, c10d restarts worker processes with the store of the previous round, where they usually
 hang after a lost pod."""
+_WORKER_FILES = {
+    "cacert": certificates.CA_FILE,
+    "cert": certificates.WORKER_CERTIFICATE_FILE,
+    "key": certificates.WORKER_KEY_FILE,
+}
+"""Keys of --rdzv-conf, and the files of the job's own etcd that they name."""
 
 
 def worker_pod(
-    job: ElasticJob, *, index: int, run: int, endpoint: str, avoid: Sequence[str] = (), secret: str = ""
+    job: ElasticJob,
+    *,
+    index: int,
+    run: int,
+    endpoint: str,
+    avoid: Sequence[str] = (),
+    certificates_secret: str = "",
+    credentials_secret: str = "",
 ) -> dict[str, Any]:
-    """The worker pod with that index. `avoid`: nodes that it should prefer not to use; `secret`: name of the Secret
-    with the certificates for `endpoint`, empty: none are needed. Raises InvalidTemplateError."""
+    """The worker pod with that index. `avoid`: nodes that it should prefer not to use. `certificates_secret`,
+    `credentials_secret`: names of the Secret with the certificates of the job's own etcd, or with the credentials for
+    another etcd; empty: there is none. Raises InvalidTemplateError."""
     pod = _unnamed_pod(job)
     name = names.worker_name(job.name, index)
     metadata = pod["metadata"]
@@ -46,9 +60,12 @@ def worker_pod(
     _prefer_other_nodes(pod["spec"], avoid)
     workers_grace = _set_grace(job, pod["spec"])
     # Ours come first, so that the user's variables can refer to them: $(PET_NNODES).
-    if secret:
-        _mount_certificates(pod["spec"], container, secret)
-    conf = _rendezvous_conf(job, index, secret)
+    if certificates_secret:
+        items = [{"key": each, "path": each} for each in _WORKER_FILES.values()]
+        _mount_secret(pod["spec"], container, {"secretName": certificates_secret, "items": items})
+    elif credentials_secret:
+        _mount_secret(pod["spec"], container, {"secretName": credentials_secret})
+    conf = _rendezvous_conf(job, index, certificates_secret, credentials_secret)
     ours = _environment(job, run, endpoint, workers_grace, conf)
     container["env"] = _with_users(ours, container.get("env") or [])
     return pod
@@ -153,18 +170,13 @@ def hash_of(job: ElasticJob) -> str:
     return hashlib.sha256(json.dumps(essence, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def _rendezvous_conf(job: ElasticJob, index: int, secret: str) -> str:
+def _rendezvous_conf(job: ElasticJob, index: int, certificates_secret: str, credentials_secret: str) -> str:
     if job.spec.rendezvous.backend is RendezvousBackend.C10D:
         # torchrun would derive this from names that may not resolve yet.
         return f"is_host={str(index == 0).lower()}"
-    if not secret:
-        return ""
-    files = {
-        "cacert": certificates.CA_FILE,
-        "cert": certificates.WORKER_CERTIFICATE_FILE,
-        "key": certificates.WORKER_KEY_FILE,
-    }
-    return ",".join(f"{key}={names.CERTIFICATES_PATH}/{file}" for key, file in files.items())
+    if certificates_secret:
+        return ",".join(f"{key}={names.CERTIFICATES_PATH}/{file}" for key, file in _WORKER_FILES.items())
+    return f"credentials={names.CERTIFICATES_PATH}" if credentials_secret else ""
 
 
 def _environment(
@@ -217,20 +229,15 @@ def _mount_checkpoints(job: ElasticJob, spec: dict[str, Any], container: dict[st
     container["volumeMounts"] = [*mounts, {"name": names.CHECKPOINT_VOLUME, "mountPath": checkpoint.directory}]
 
 
-def _mount_certificates(spec: dict[str, Any], container: dict[str, Any], secret: str) -> None:
+def _mount_secret(spec: dict[str, Any], container: dict[str, Any], source: dict[str, Any]) -> None:
     volumes = list(spec.get("volumes") or [])
     if any(isinstance(each, dict) and each.get("name") == names.CERTIFICATES_VOLUME for each in volumes):
         raise InvalidTemplateError(
             f"{TEMPLATE}.spec.volumes has {names.CERTIFICATES_VOLUME!r}, the name of the volume with the certificates "
-            "for the job's etcd: rename it"
+            "or credentials for the job's etcd: rename it"
         )
-    files = (certificates.CA_FILE, certificates.WORKER_CERTIFICATE_FILE, certificates.WORKER_KEY_FILE)
-    source = {
-        "secretName": secret,
-        # Readable for every user: the image's user is not known, and only the pod's containers can reach the volume.
-        "defaultMode": 0o444,
-        "items": [{"key": each, "path": each} for each in files],
-    }
+    # Readable for every user: the image's user is not known, and only the pod's containers can reach the volume.
+    source = {**source, "defaultMode": 0o444}
     spec["volumes"] = [*volumes, {"name": names.CERTIFICATES_VOLUME, "secret": source}]
     container["volumeMounts"] = [
         *(container.get("volumeMounts") or []),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
 
 from elasticjob_runtime.etcd import (
     Event,
@@ -26,6 +27,7 @@ class Memory:
         self.store = MemoryStore()
         self.fault: StoreError | None = None
         self.write_error: StoreError | None = None
+        self.calls: list[tuple[str, dict[str, Any]]] = []
         self.watches = 0
         """Opened so far."""
         self._cut = asyncio.Event()
@@ -36,6 +38,12 @@ class Memory:
 
     def close(self) -> None:
         pass
+
+    async def call(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
+        """Records calls about users; all succeed."""
+        self._maybe_fail()
+        self.calls.append((path, request))
+        return {}
 
     async def revision(self, key: str) -> int:
         assert key

@@ -7,6 +7,7 @@ import itertools
 import ssl
 
 import pytest
+from elasticjob_operator.credentials import CredentialsUnusable, EtcdCredentials
 from elasticjob_operator.etcd.responses import Untrusted
 from elasticjob_operator.etcd.run_watches import RunWatches
 from elasticjob_operator.planning import Target
@@ -49,4 +50,26 @@ async def test_our_certificate_goes_to_no_endpoint_that_a_user_names() -> None:
     await until(lambda: run_watches.view(("ml", "own")).error.endswith("no certificate"))
     assert asked
     assert "no certificate" not in run_watches.view(("ml", "named")).error
+    await run_watches.close()
+
+
+async def test_each_secret_has_a_connection_of_its_own() -> None:
+    """A job that names an endpoint gets no connection with credentials that another job, or the operator, has there."""
+    read: list[tuple[str, str]] = []
+
+    async def credentials(secret: tuple[str, str]) -> EtcdCredentials:
+        read.append(secret)
+        raise CredentialsUnusable(f"no {secret[1]}")
+
+    run_watches = RunWatches(lambda _: None, read_secret=credentials)
+    named = Target(endpoint="https://127.0.0.1:1", run_id="named")
+    await run_watches.follow(("ml", "named"), named)
+    await until(lambda: run_watches.view(("ml", "named")).connectivity is Connectivity.UNREACHABLE)
+    assert not read
+    for job in (("ml", "a"), ("other", "a")):
+        secret = (job[0], "etcd")
+        await run_watches.follow(job, dataclasses.replace(named, run_id=job[0], secret=secret))
+        await until(lambda key=job: run_watches.view(key).connectivity is Connectivity.NO_CREDENTIALS)  # type: ignore[misc]
+    assert set(read) == {("ml", "etcd"), ("other", "etcd")}
+    assert run_watches.view(("ml", "named")).connectivity is Connectivity.UNREACHABLE
     await run_watches.close()

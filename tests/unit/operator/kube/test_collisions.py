@@ -42,6 +42,6 @@ async def no_certificates(_: Sequence[str]) -> dict[str, str]:
     ],
 )
 async def test_a_name_conflict_names_the_other_job(labels: dict[str, str], rejection: str) -> None:
-    writer = Writer(Server(labels), lambda *_: None, no_certificates)  # type: ignore[arg-type]
+    writer = Writer(Server(labels), lambda *_: None, no_certificates, None)  # type: ignore[arg-type]
     action = CreateObject(kind=Kind.SERVICE, body={"metadata": {"name": "digits"}}, reason="test")
     assert (await writer.apply(make_job(), [action])).rejection == rejection

@@ -76,7 +76,7 @@ async def make_certificates(dns_names: Sequence[str]) -> dict[str, str]:
 
 
 def writer(server: Server) -> Writer:
-    return Writer(server, lambda *_: None, make_certificates)  # type: ignore[arg-type]
+    return Writer(server, lambda *_: None, make_certificates, None)  # type: ignore[arg-type]
 
 
 async def test_an_exhausted_quota_costs_few_requests_and_then_one_per_reconciliation() -> None:

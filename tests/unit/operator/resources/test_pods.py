@@ -230,7 +230,9 @@ def test_settings_for_c10d_precede_those_of_the_user() -> None:
 
 
 def with_certificates(**job: Any) -> dict[str, Any]:
-    return worker_pod(make_job(**job), index=0, run=1, endpoint="https://etcd:2379", secret="digits-etcd-1")
+    return worker_pod(
+        make_job(**job), index=0, run=1, endpoint="https://etcd:2379", certificates_secret="digits-etcd-1"
+    )
 
 
 def test_worker_pods_mount_the_certificates_of_their_etcd_but_not_its_own_key() -> None:

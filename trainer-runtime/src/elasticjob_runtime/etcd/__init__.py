@@ -2,7 +2,7 @@
 same."""
 
 from elasticjob_runtime.etcd.client import EtcdClient, connect
-from elasticjob_runtime.etcd.config import CONF_KEYS, Credentials, TlsConfig, with_pod_credentials
+from elasticjob_runtime.etcd.config import CONF_KEYS, CREDENTIAL_FILES, Credentials, TlsConfig, with_pod_credentials
 from elasticjob_runtime.etcd.endpoints import Endpoint, Rotation, parse_endpoints
 from elasticjob_runtime.etcd.interface import (
     Compare,
@@ -32,6 +32,7 @@ from elasticjob_runtime.etcd.memory import MemoryStore
 
 __all__ = [
     "CONF_KEYS",
+    "CREDENTIAL_FILES",
     "Compare",
     "Credentials",
     "Delete",

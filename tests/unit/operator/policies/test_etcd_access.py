@@ -1,0 +1,139 @@
+"""Which credentials go where, and what a job says if they are not accepted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from elasticjob_api import Reason, RendezvousStatus
+from elasticjob_operator.policies.etcd_access import NO_ACCESS, EtcdAccess, access_of, remedy, waits_for_etcd
+from elasticjob_operator.policies.rendezvous import rendezvous_of, rendezvous_ready
+from elasticjob_operator.settings import Settings
+from elasticjob_operator.state import Connectivity
+from elasticjob_runtime.contract import SpecValue
+
+from tests.unit.operator.builders import NOW, UID, make_job, make_status, make_view
+
+SHARED_ENDPOINT, SHARED_SECRET = "https://etcd.infra.svc:2379", ("elasticjob-system", "shared-etcd")
+SHARED = Settings(endpoint=SHARED_ENDPOINT, endpoint_secret=SHARED_SECRET, ca_namespace="elasticjob-system")
+WITHOUT_SECRET = Settings(endpoint=SHARED_ENDPOINT)
+MINE = "https://etcd.example.com:2379"
+
+RUN_USER = EtcdAccess(secret=SHARED_SECRET, mounted=f"digits-rendezvous-{UID[:8]}-1", user=f"elasticjob-{UID}-1")
+OWN_SECRET = EtcdAccess(secret=("ml", "mine"), mounted="mine")
+
+
+@pytest.mark.parametrize(
+    ("rendezvous", "settings", "expected"),
+    [
+        pytest.param({}, Settings(), NO_ACCESS, id="the job's own etcd"),
+        pytest.param({}, SHARED, RUN_USER, id="the shared etcd: a user of the run"),
+        pytest.param({}, WITHOUT_SECRET, NO_ACCESS, id="a shared etcd without credentials"),
+        pytest.param({"endpoint": SHARED_ENDPOINT}, SHARED, RUN_USER, id="its address, named by the job"),
+        pytest.param(
+            {"endpoint": MINE}, SHARED, NO_ACCESS, id="shared credentials go to no endpoint that a user names"
+        ),
+        pytest.param({"endpoint": MINE, "secretName": "mine"}, SHARED, OWN_SECRET, id="the job's own Secret"),
+        pytest.param(
+            {"endpoint": SHARED_ENDPOINT, "secretName": "mine"}, SHARED, OWN_SECRET, id="its own, for the shared etcd"
+        ),
+    ],
+)
+def test_credentials_go_only_to_the_endpoint_that_they_were_named_with(
+    rendezvous: dict[str, Any], settings: Settings, expected: EtcdAccess
+) -> None:
+    assert rendezvous_of(make_job(spec={"rendezvous": rendezvous}), settings).access == expected
+
+
+def test_another_default_endpoint_takes_the_shared_credentials_from_runs_at_the_old_one() -> None:
+    """The old address is no longer the administrator's; the job goes on, and its agents keep the user of their run."""
+    known = RendezvousStatus(id=f"{UID}-1", endpoint="https://old:2379")
+    found = rendezvous_of(make_job(status=make_status(rendezvous=known)), SHARED)
+    assert (found.endpoint, found.access) == ("https://old:2379", NO_ACCESS)
+
+
+def test_a_new_run_has_a_new_user() -> None:
+    users = {access_of(make_job(), SHARED, SHARED_ENDPOINT, run).user for run in (1, 2)}
+    assert users == {f"elasticjob-{UID}-1", f"elasticjob-{UID}-2"}
+
+
+@pytest.mark.parametrize(("namespace", "name"), [SHARED_SECRET, ("elasticjob-system", "elasticjob-ca")])
+def test_a_job_cannot_name_a_secret_of_the_operator(namespace: str, name: str) -> None:
+    """Even in the operator's own namespace: its content would go to an endpoint of the user."""
+    job = make_job(spec={"rendezvous": {"endpoint": MINE, "secretName": name}})
+    job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"namespace": namespace})})
+    found = rendezvous_of(job, SHARED)
+    assert (found.access.allowed, found.access.secret, found.followed) == (False, None, False)
+
+
+SPEC = SpecValue(min=1, max=1)
+
+
+@pytest.mark.parametrize(
+    ("access", "view", "round_number", "held"),
+    [
+        pytest.param(NO_ACCESS, make_view(Connectivity.UNREACHABLE), 0, False, id="no credentials: pods do not wait"),
+        pytest.param(OWN_SECRET, make_view(Connectivity.CONNECTING), 0, True, id="not connected yet"),
+        pytest.param(OWN_SECRET, make_view(Connectivity.DENIED), 0, True, id="rejected: every agent would fail"),
+        pytest.param(OWN_SECRET, make_view(Connectivity.NO_CREDENTIALS), 0, True, id="no Secret"),
+        pytest.param(OWN_SECRET, make_view(), 0, False, id="accepted"),
+        pytest.param(OWN_SECRET, make_view(Connectivity.UNREACHABLE), 3, False, id="a job that trains does not wait"),
+        pytest.param(RUN_USER, make_view(spec=None), 0, True, id="a user is created after the first key of its run"),
+        pytest.param(RUN_USER, make_view(spec=SPEC), 0, False, id="the user can be created"),
+        pytest.param(RUN_USER, make_view(Connectivity.UNREACHABLE, spec=SPEC), 3, True, id="it cannot be checked"),
+    ],
+)
+def test_worker_pods_wait_until_etcd_has_accepted_the_credentials(
+    access: EtcdAccess, view: Any, round_number: int, held: bool
+) -> None:
+    job = make_job(status=make_status(round=round_number))
+    found = waits_for_etcd(job, access, view, MINE)
+    assert (found is not None) is held
+    if found is not None:
+        assert found.reason is Reason.WAITING_FOR_ETCD
+        assert MINE in found.message
+
+
+OF_SHARED, OF_MINE = "Secret elasticjob-system/shared-etcd", "Secret ml/mine"
+NOT_TRUSTED = "its certificate is not trusted: self-signed certificate in certificate chain"
+NOT_ACCEPTED = "it does not accept the operator's certificate: TLSV13_ALERT_CERTIFICATE_REQUIRED"
+
+
+@pytest.mark.parametrize(
+    ("access", "connectivity", "error", "words"),
+    [
+        (OWN_SECRET, Connectivity.UNTRUSTED, NOT_TRUSTED, f"into ca.crt of {OF_MINE}"),
+        (RUN_USER, Connectivity.UNTRUSTED, NOT_TRUSTED, f"into ca.crt of {OF_SHARED}"),
+        (NO_ACCESS, Connectivity.UNTRUSTED, NOT_TRUSTED, "ca.crt of a Secret that spec.rendezvous.secretName names"),
+        (OWN_SECRET, Connectivity.UNTRUSTED, NOT_ACCEPTED, f"into tls.crt and tls.key of {OF_MINE}"),
+        (OWN_SECRET, Connectivity.DENIED, "authentication failed", f"Check username and password in {OF_MINE}"),
+        (OWN_SECRET, Connectivity.DENIED, "permission denied", "ROLE readwrite --prefix=true /elasticjob/"),
+        (RUN_USER, Connectivity.DENIED, "permission denied", f"Give the user in {OF_SHARED} the role root"),
+        (OWN_SECRET, Connectivity.DENIED, "authentication is not enabled", "or remove username and password"),
+        (RUN_USER, Connectivity.DENIED, "authentication is not enabled", "every pod could change the keys"),
+        (NO_ACCESS, Connectivity.DENIED, "user name is empty", "put username and password into a Secret that"),
+        (OWN_SECRET, Connectivity.DENIED, "database space exceeded", ""),
+    ],
+)
+def test_each_rejection_has_a_remedy(access: EtcdAccess, connectivity: Connectivity, error: str, words: str) -> None:
+    found = remedy(access, make_view(connectivity, error=f"{MINE}: {error}"), managed=False)
+    assert words in found
+    assert bool(found) is bool(words)
+
+
+@pytest.mark.parametrize(
+    ("connectivity", "reason"),
+    [
+        (Connectivity.NO_CREDENTIALS, Reason.ETCD_CREDENTIALS_UNUSABLE),
+        (Connectivity.DENIED, Reason.ETCD_DENIED),
+        (Connectivity.UNTRUSTED, Reason.ETCD_UNTRUSTED),
+    ],
+)
+def test_the_condition_has_error_and_remedy(connectivity: Connectivity, reason: Reason) -> None:
+    rendezvous = rendezvous_of(make_job(spec={"rendezvous": {"endpoint": MINE, "secretName": "mine"}}), SHARED)
+    view = make_view(connectivity, error="authentication failed")
+    found = rendezvous_ready(rendezvous, view, [], was_ready=False, now=NOW)
+    assert found is not None
+    assert (found.status, found.reason) == (False, reason)
+    assert "authentication failed" in found.message
+    assert ("Secret ml/mine" in found.message) or connectivity is Connectivity.NO_CREDENTIALS
