@@ -28,6 +28,9 @@ def test_the_chart_contains_the_generated_crd() -> None:
 
 INVALID_VALUES = {
     "rendezvous.endpoint=http://etcd:2379": "/rendezvous/endpoint",
+    "rendezvous.secretName=Shared": "/rendezvous/secretName",
+    "rendezvous.jobSecretNames={a b}": "/rendezvous/jobSecretNames/0",
+    "rendezvous.secretName=shared,rendezvous.endpoint=etcd:2379": "set rendezvous.endpoint to https://host:port",
     "replicaCount=9": "/replicaCount",
     "runtime.digest=latest": "/runtime/digest",
     "runtime.pullPolicy=Sometimes": "/runtime/pullPolicy",

@@ -100,6 +100,13 @@ def test_operator_may_read_its_certificate_authority_and_no_other_secret(release
         assert not release.may(verb, "secrets", release.namespace, name="ej-elasticjob-ca")
 
 
+def test_the_operator_may_read_what_jobs_name_only_by_the_names_in_the_chart(release: Release) -> None:
+    assert release.may("get", "secrets", "anywhere", name="elasticjob-etcd")
+    assert not release.may("get", "secrets", "anywhere", name="another")
+    for verb in ("list", "watch", "patch"):
+        assert not release.may(verb, "secrets", "anywhere", name="elasticjob-etcd")
+
+
 @pytest.mark.parametrize(("verb", "what"), NEEDED)
 def test_a_named_namespace_grants_access_there_and_nowhere_else(namespaced: Release, verb: str, what: str) -> None:
     assert namespaced.may(verb, what, "default")

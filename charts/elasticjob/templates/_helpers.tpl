@@ -55,7 +55,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- printf "%s-%s" .Release.Namespace (include "elasticjob.fullname" .) | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* What the operator does with the objects of a namespace, and nothing else: it reads no secrets, and never writes a job's spec. */}}
+{{/* What the operator does with the objects of a namespace, and nothing else: it reads no secrets but those that jobs name, and never writes a job's spec. */}}
 {{- define "elasticjob.namespacedRules" -}}
 - apiGroups: [elasticjob.dev]
   resources: [elasticjobs]
@@ -85,10 +85,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch, create, patch, delete]
-# The certificates of a job's own etcd. Never get, list or watch.
+# The certificates of a job's own etcd, and the credentials of a run for a shared one. Never list or watch.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [create, delete]
+{{- with .Values.rendezvous.jobSecretNames }}
+# What jobs name in spec.rendezvous.secretName.
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: {{ toJson . }}
+  verbs: [get]
+{{- end }}
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
