@@ -24,11 +24,38 @@ INVALID = {
         {"spec.rendezvous.backend": "etcd-v2"},
         ("backend etcd-v2 needs an endpoint: set host:port of an etcd up to 3.5 with --enable-v2",),
     ),
-    "endpoint with a scheme": Case(
+    "endpoint with another scheme": Case(
         {"spec.rendezvous.endpoint": "http://etcd:2379"},
-        ("endpoint http://etcd:2379 is not host:port: use one without a scheme",),
+        ("endpoint http://etcd:2379 is neither host:port nor https://host:port: use one such as https://",),
     ),
-    "endpoint without a port": Case({"spec.rendezvous.endpoint": "etcd"}, ("endpoint etcd is not host:port",)),
+    "endpoint without a port": Case({"spec.rendezvous.endpoint": "etcd"}, ("endpoint etcd is neither host:port nor",)),
+    "https endpoint without a port": Case(
+        {"spec.rendezvous.endpoint": "https://etcd"}, ("endpoint https://etcd is neither host:port nor",)
+    ),
+    "https endpoint with a path": Case(
+        {"spec.rendezvous.endpoint": "https://etcd:2379/v3"}, ("endpoint https://etcd:2379/v3 is neither host:port",)
+    ),
+    "https endpoint with a port that is none": Case(
+        {"spec.rendezvous.endpoint": "https://etcd:65536"}, ("endpoint https://etcd:65536 has no port from 1 to 65535",)
+    ),
+    "https endpoint with etcd-v2": Case(
+        {"spec.rendezvous": {"backend": "etcd-v2", "endpoint": "https://etcd:2379"}},
+        ("spec.rendezvous.endpoint", "starts with https://, which backend etcd-v2 does not understand"),
+    ),
+    "credentials without TLS": Case(
+        {"spec.rendezvous": {"endpoint": "etcd:2379", "secretName": "mine"}},
+        (
+            "spec.rendezvous.secretName",
+            "secretName mine has credentials, which are sent over TLS only: set endpoint to",
+        ),
+    ),
+    "credentials without an endpoint": Case(
+        {"spec.rendezvous.secretName": "mine"}, ("which are sent over TLS only: set endpoint to https://host:port",)
+    ),
+    "invalid secret name": Case(
+        {"spec.rendezvous": {"endpoint": "https://etcd:2379", "secretName": "My Secret"}},
+        ("secretName My Secret cannot be the name of a Secret: use a-z, 0-9, - and .",),
+    ),
     "endpoint and managed etcd": Case(
         {"spec.rendezvous.endpoint": "etcd:2379", "spec.rendezvous.etcd": {}},
         ("endpoint is the address of one that you run: remove one of them",),
@@ -56,7 +83,7 @@ INVALID = {
         {"spec.rendezvous.endpoint": "etcd:65536"}, ("endpoint etcd:65536 has no port from 1 to 65535",)
     ),
     "several endpoints": Case(
-        {"spec.rendezvous.endpoint": "a:2379,b:2379"}, ("endpoint a:2379,b:2379 is not host:port",)
+        {"spec.rendezvous.endpoint": "a:2379,b:2379"}, ("endpoint a:2379,b:2379 is neither host:port",)
     ),
     "backend in capitals": Case(
         {"spec.rendezvous.backend": "C10D"}, ('Unsupported value: "C10D": supported values: "etcd-v3"',)

@@ -1,0 +1,258 @@
+"""A shared etcd with TLS and users: the operator's calls, and what a run's user may do, with etcd's own client too."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from elasticjob_operator.credentials import CredentialsUnusable, EtcdCredentials
+from elasticjob_operator.etcd import RunUsers, RunWatches
+from elasticjob_operator.names import NamespacedName, run_user
+from elasticjob_operator.planning import ClearRun, PublishSpec, Target
+from elasticjob_operator.state import Connectivity, RendezvousView
+from elasticjob_runtime.contract import SpecValue
+from elasticjob_runtime.etcd import Denied, EtcdClient, Unavailable, connect
+
+from hack.cluster.programs import programs_folder
+from tests.contract.certificates import Pki
+from tests.contract.etcd_servers import ROOT_PASSWORD, EtcdServer, enable_users
+from tests.unit.operator.waiting import until
+
+JOB, SECRET = ("ml", "digits"), ("elasticjob-system", "shared-etcd")
+RUN, OTHER = "0000-1", "1111-1"
+MINE, THEIRS = f"/elasticjob/{RUN}/", f"/elasticjob/{OTHER}/"
+PASSWORD = "the run's own"
+
+
+@pytest.fixture(scope="module")
+def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
+    return Pki(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture
+def server(etcd_program: Path, tmp_path: Path, pki: Pki) -> Iterator[EtcdServer]:
+    """`jane` may read and write the keys of all jobs, but create no users. Unused tokens expire after 2 s."""
+    flags = ["--auth-token-ttl", "2", "--bcrypt-cost", "4"]
+    server = EtcdServer(etcd_program, tmp_path, pki=pki, flags=flags).start()
+    enable_users(server, {"jane": ("secret", "/elasticjob/"), "joe": ("secret", "/other/")})
+    yield server
+    server.stop()
+
+
+def secret_data(pki: Pki, **keys: str) -> dict[str, str]:
+    texts = {"ca.crt": Path(pki.ca).read_text(), "username": "root", "password": ROOT_PASSWORD, **keys}
+    return {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+
+
+class Operator:
+    """Its watch of one run, with credentials from a Secret."""
+
+    def __init__(self, endpoint: str, data: dict[str, str]) -> None:
+        self.data = data
+        self.watches = RunWatches(lambda _: None, read_secret=self._read)
+        self.users = RunUsers(self.watches.call)
+        self.target = Target(endpoint=endpoint, run_id=RUN, secret=SECRET, user=run_user(RUN))
+
+    async def _read(self, secret: NamespacedName) -> EtcdCredentials:
+        return EtcdCredentials.parse(f"Secret {'/'.join(secret)}", self.data)
+
+    @property
+    def view(self) -> RendezvousView:
+        return self.watches.view(JOB)
+
+    async def is_connected(self) -> None:
+        await until(lambda: self.view.connectivity is Connectivity.REACHABLE)
+
+    async def publish(self) -> None:
+        await self.watches.execute(JOB, PublishSpec(spec=SpecValue(min=1, max=1), reason="test"))
+
+    async def has_published(self) -> None:
+        """Retries as the reconciler does, while the operator reconnects."""
+        while True:
+            with contextlib.suppress(Unavailable):
+                await self.publish()
+                return
+            await asyncio.sleep(0.1)
+
+
+StartOperator = Callable[..., Awaitable[Operator]]
+
+
+@pytest.fixture
+async def start_operator(server: EtcdServer, pki: Pki) -> AsyncIterator[StartOperator]:
+    started: list[Operator] = []
+
+    async def start(endpoint: str = "", **keys: str) -> Operator:
+        operator = Operator(endpoint or server.url, secret_data(pki, **keys))
+        started.append(operator)
+        await operator.watches.follow(JOB, operator.target)
+        return operator
+
+    yield start
+    for each in started:
+        await each.watches.close()
+
+
+def etcdctl(server: EtcdServer, pki: Pki, user: str, *words: str) -> str:
+    """Output and errors of etcd's own client."""
+    flags = [f"--endpoints={server.url}", f"--cacert={pki.ca}", f"--user={user}", "--command-timeout=5s"]
+    command = [str(programs_folder() / "etcdctl"), *flags, *words]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
+    return done.stdout + done.stderr
+
+
+async def test_a_run_may_access_its_own_keys_and_no_others(
+    start_operator: StartOperator, server: EtcdServer, pki: Pki
+) -> None:
+    operator = await start_operator()
+    await operator.is_connected()
+    user = run_user(RUN)
+    assert not await operator.users.is_complete(JOB, user)
+    await operator.users.create(JOB, user, PASSWORD, RUN)
+    assert await operator.users.is_complete(JOB, user)
+    login = f"{user}:{PASSWORD}"
+
+    assert "OK" in await asyncio.to_thread(etcdctl, server, pki, login, "put", f"{MINE}plan", "1")
+    assert "1" in await asyncio.to_thread(etcdctl, server, pki, login, "get", "--prefix", MINE)
+    refused: list[tuple[str, ...]] = [
+        ("put", f"{THEIRS}plan", "1"),
+        ("get", f"{THEIRS}plan"),
+        ("get", "--prefix", "/elasticjob/"),
+        ("del", "--prefix", THEIRS),
+        ("watch", "--prefix", THEIRS),
+        ("user", "list"),
+        ("role", "grant-permission", user, "readwrite", THEIRS),
+        ("auth", "disable"),
+    ]
+    for words in refused:
+        assert "permission denied" in await asyncio.to_thread(etcdctl, server, pki, login, *words), words
+
+
+async def test_the_operator_publishes_and_removes_a_run_with_its_user_and_role(
+    start_operator: StartOperator, server: EtcdServer, pki: Pki
+) -> None:
+    operator = await start_operator()
+    await operator.is_connected()
+    await operator.publish()
+    await operator.users.create(JOB, run_user(RUN), PASSWORD, RUN)
+    await until(lambda: operator.view.spec is not None)
+    await operator.watches.execute(JOB, ClearRun(reason="the job has finished"))
+    root = f"root:{ROOT_PASSWORD}"
+    assert run_user(RUN) not in await asyncio.to_thread(etcdctl, server, pki, root, "user", "list")
+    assert run_user(RUN) not in await asyncio.to_thread(etcdctl, server, pki, root, "role", "list")
+    assert await asyncio.to_thread(etcdctl, server, pki, root, "get", "--prefix", MINE) == ""
+    await operator.watches.execute(JOB, ClearRun(reason="again, after an operator was killed"))
+
+
+async def test_the_operator_logs_in_again_when_its_token_expires(
+    start_operator: StartOperator, server: EtcdServer
+) -> None:
+    operator = await start_operator()
+    await operator.is_connected()
+    await asyncio.sleep(5)  # simple tokens live for 2 s here
+    await operator.publish()
+    server.kill()
+    server.start_guarded()
+    await asyncio.wait_for(operator.has_published(), 30)  # tokens are lost in a restart
+
+
+REJECTED = {
+    "wrong password": ({"password": "guessed"}, Connectivity.DENIED, "authentication failed"),
+    "unknown user": ({"username": "stranger"}, Connectivity.DENIED, "authentication failed"),
+    "no rights on the prefix": ({"username": "joe", "password": "secret"}, Connectivity.DENIED, "permission denied"),
+    "no user": ({"username": "", "password": ""}, Connectivity.DENIED, "user name is empty"),
+    "password without a user": ({"username": ""}, Connectivity.NO_CREDENTIALS, "has the key password without username"),
+    "no PEM": ({"ca.crt": "x"}, Connectivity.NO_CREDENTIALS, "ca.crt is not a certificate in PEM format"),
+    "no key": ({"tls.crt": "x"}, Connectivity.NO_CREDENTIALS, "has the key tls.crt without tls.key"),
+}
+
+
+@pytest.mark.parametrize("case", REJECTED)
+async def test_bad_credentials_are_named_and_mended_without_a_restart(
+    start_operator: StartOperator, pki: Pki, case: str
+) -> None:
+    keys, connectivity, words = REJECTED[case]
+    operator = await start_operator(**keys)
+    await until(lambda: operator.view.connectivity is connectivity and words in operator.view.error)
+    assert "guessed" not in operator.view.error
+    operator.data = secret_data(pki)
+    await until(lambda: operator.view.connectivity is Connectivity.REACHABLE, seconds=30)
+
+
+@pytest.fixture
+def stranger_ca(tmp_path: Path) -> dict[str, str]:
+    return {"ca.crt": Path(Pki(tmp_path / "stranger").ca).read_text()}
+
+
+async def test_an_etcd_of_another_authority_is_not_trusted(
+    start_operator: StartOperator, stranger_ca: dict[str, str]
+) -> None:
+    operator = await start_operator(**stranger_ca)
+    await until(lambda: operator.view.connectivity is Connectivity.UNTRUSTED)
+    assert "its certificate is not trusted" in operator.view.error
+
+
+async def test_a_password_is_never_sent_without_tls(etcd_server: EtcdServer, pki: Pki) -> None:
+    operator = Operator(etcd_server.url, secret_data(pki))
+    await operator.watches.follow(JOB, operator.target)
+    await until(lambda: "a password is sent over TLS only" in operator.view.error)
+    await operator.watches.close()
+
+
+async def test_an_etcd_without_authentication_is_rejected_until_it_is_enabled(
+    etcd_program: Path, tmp_path: Path, pki: Pki, start_operator: StartOperator
+) -> None:
+    """Its users would protect nothing."""
+    (tmp_path / "open").mkdir()
+    open_etcd = EtcdServer(etcd_program, tmp_path / "open", pki=pki, flags=["--bcrypt-cost", "4"]).start()
+    try:
+        operator = await start_operator(open_etcd.url)
+        await until(lambda: operator.view.connectivity is Connectivity.DENIED)
+        assert "authentication is not enabled" in operator.view.error
+        enable_users(open_etcd, {})
+        await until(lambda: operator.view.connectivity is Connectivity.REACHABLE, seconds=30)
+    finally:
+        open_etcd.stop()
+
+
+async def test_an_operator_without_the_role_root_says_that_it_needs_it(start_operator: StartOperator) -> None:
+    operator = await start_operator(username="jane", password="secret")
+    await operator.is_connected()
+    with pytest.raises(Denied, match=r"permission denied.*the operator's user needs the role root"):
+        await operator.users.create(JOB, run_user(RUN), PASSWORD, RUN)
+
+
+async def test_a_missing_secret_is_named(server: EtcdServer) -> None:
+    async def read(_: NamespacedName) -> EtcdCredentials:
+        raise CredentialsUnusable("Secret ml/etcd does not exist: create it")
+
+    watches = RunWatches(lambda _: None, read_secret=read)
+    await watches.follow(JOB, Target(endpoint=server.url, run_id=RUN, secret=SECRET))
+    await until(lambda: watches.view(JOB).connectivity is Connectivity.NO_CREDENTIALS)
+    assert watches.view(JOB).error == "Secret ml/etcd does not exist: create it"
+    await watches.close()
+
+
+async def test_an_agent_works_with_the_mounted_secret_of_its_run(
+    start_operator: StartOperator, server: EtcdServer, tmp_path: Path
+) -> None:
+    operator = await start_operator()
+    await operator.is_connected()
+    await operator.users.create(JOB, run_user(RUN), PASSWORD, RUN)
+    credentials = await operator._read(SECRET)
+    for name, text in credentials.for_worker_pods(run_user(RUN), PASSWORD).items():
+        (tmp_path / name).write_text(text)
+    agent: EtcdClient = connect(server.url, {"credentials": str(tmp_path)})
+    try:
+        lease = agent.lease(5, lambda _: None)
+        agent.put(f"{MINE}members/a", "1", lease=lease.id)
+        with pytest.raises(Denied, match=r"permission denied: give user 'elasticjob-0000-1' a role"):
+            agent.put(f"{THEIRS}members/a", "1")
+        lease.revoke()
+    finally:
+        agent.close()

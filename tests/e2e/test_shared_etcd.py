@@ -1,0 +1,215 @@
+"""An etcd with TLS and users on real pods: one that all jobs share, and one that a job names."""
+
+from __future__ import annotations
+
+import base64
+import json
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hack.drivers import ClusterDriver, KubeError
+from hack.drivers.install import NAMESPACE
+from hack.support import eventually
+from tests.contract.certificates import Pki
+from tests.e2e.jobs import COUNTING, Job
+from tests.e2e.release import Release
+
+NewJob = Callable[..., Job]
+
+pytestmark = pytest.mark.alone  # other jobs would use the shared etcd
+
+HOST = "shared-etcd.default.svc"
+ENDPOINT = f"https://{HOST}:2379"
+FLAGS = ("--endpoints=https://localhost:2379", "--cacert=/certificates/ca.crt")
+ROOT_PASSWORD = "the administrator's"
+
+READ = """
+    import http.client, json, pathlib, ssl, sys
+    files = {file.name: file for file in pathlib.Path("/etc/elasticjob/etcd").iterdir()}
+    context = ssl.create_default_context(cafile=files["ca.crt"])
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+
+    def call(path, token="", **request):
+        connection = http.client.HTTPSConnection(sys.argv[1], 2379, timeout=10, context=context)
+        headers = {"Authorization": token} if token else {}
+        connection.request("POST", path, json.dumps(request), headers)
+        return json.loads(connection.getresponse().read())
+
+    name, password = files["username"].read_text(), files["password"].read_text()
+    token = call("/v3/auth/authenticate", name=name, password=password)["token"]
+    print(call("/v3/kv/range", token, key=sys.argv[2], range_end=sys.argv[3], keys_only=True).get("message", "allowed"))
+"""
+"""Run in a worker pod: reads the keys of a run with what the pod has."""
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.fixture
+def pki(tmp_path: Path) -> Pki:
+    pki = Pki(tmp_path / "pki")
+    pki.sign("server", "/O=etcd", f"subjectAltName=DNS:{HOST},DNS:localhost")
+    return pki
+
+
+def secret(name: str, **keys: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": keys}
+
+
+def etcd_objects(image: str, pki: Pki) -> list[dict[str, Any]]:
+    files = {name: Path(path).read_text() for name, path in (("ca.crt", pki.ca), *_server_files(pki))}
+    command = [
+        *("etcd", "--data-dir=/data/etcd", "--listen-client-urls=https://0.0.0.0:2379", "--log-level=warn"),
+        *(f"--advertise-client-urls={ENDPOINT}", "--cert-file=/certificates/tls.crt"),
+        *("--key-file=/certificates/tls.key", "--listen-metrics-urls=http://0.0.0.0:2381"),
+    ]
+    container = {
+        "name": "etcd",
+        "image": image,
+        "command": command,
+        "readinessProbe": {"httpGet": {"path": "/health", "port": 2381}, "periodSeconds": 1},
+        "volumeMounts": [
+            {"name": "data", "mountPath": "/data"},
+            {"name": "certificates", "mountPath": "/certificates"},
+        ],
+    }
+    volumes = [
+        {"name": "data", "emptyDir": {}},
+        {"name": "certificates", "secret": {"secretName": "shared-etcd-server"}},
+    ]
+    metadata = {"name": "shared-etcd", "labels": {"app": "shared-etcd"}}
+    pod_spec = {"containers": [container], "volumes": volumes, "terminationGracePeriodSeconds": 1}
+    ports = {"selector": {"app": "shared-etcd"}, "ports": [{"port": 2379}]}
+    return [
+        secret("shared-etcd-server", **files),
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "shared-etcd"}, "spec": ports},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod_spec},
+    ]
+
+
+def _server_files(pki: Pki) -> list[tuple[str, str]]:
+    return [("tls.crt", pki.certificate("server")), ("tls.key", pki.key("server"))]
+
+
+EtcdCtl = Callable[..., str]
+
+
+@pytest.fixture
+def etcdctl(cluster: ClusterDriver, pki: Pki) -> Iterator[EtcdCtl]:
+    """A separate etcd with TLS and authentication: runs etcdctl there as that user. `jane` may use the keys of all
+    jobs."""
+
+    def run(*words: str, user: str = f"root:{ROOT_PASSWORD}") -> str:
+        as_user = [f"--user={user}"] if user else []
+        try:
+            return cluster.kubectl.run("exec", "shared-etcd", "--", "etcdctl", *FLAGS, *as_user, *words)
+        except KubeError as error:
+            return str(error)
+
+    image = cluster.etcd_image or "registry.k8s.io/etcd:3.6.8-0"
+    cluster.kubectl.apply(yaml.safe_dump_all(etcd_objects(image, pki)))
+    cluster.kubectl.wait("pod/shared-etcd", "condition=Ready")
+    for words in (
+        ("user", "add", f"root:{ROOT_PASSWORD}"),
+        ("user", "grant-role", "root", "root"),
+        ("role", "add", "jobs"),
+        ("role", "grant-permission", "jobs", "readwrite", "--prefix=true", "/elasticjob/"),
+        ("user", "add", "jane:secret"),
+        ("user", "grant-role", "jane", "jobs"),
+        ("auth", "enable"),
+    ):
+        run(*words, user="")
+    yield run
+    for kind, name in (("pod", "shared-etcd"), ("service", "shared-etcd"), ("secret", "shared-etcd-server")):
+        cluster.kubectl.delete(kind, name)
+
+
+@pytest.fixture
+def shared(cluster: ClusterDriver, release: Release, etcdctl: EtcdCtl, pki: Pki) -> Iterator[EtcdCtl]:
+    """All jobs use that etcd."""
+    keys = {"username": "root", "password": ROOT_PASSWORD, "ca.crt": Path(pki.ca).read_text()}
+    cluster.kubectl.apply(yaml.safe_dump(secret("shared-etcd", **keys)), NAMESPACE)
+    release.upgrade(rendezvous={"endpoint": ENDPOINT, "secretName": "shared-etcd"})
+    yield etcdctl
+    cluster.kubectl.run("delete", "secret", "shared-etcd", "--namespace", NAMESPACE)
+
+
+def run_id(job: Job) -> str:
+    return str(job.status["rendezvous"]["id"])
+
+
+def read_keys(cluster: ClusterDriver, pod: str, run: str) -> str:
+    """What etcd answers a worker pod that reads the keys of a run."""
+    prefix = f"/elasticjob/{run}"
+    words = (HOST, encoded(f"{prefix}/"), encoded(f"{prefix}0"))
+    return cluster.kubectl.run("exec", pod, "--", "python3", "-c", textwrap.dedent(READ), *words).strip()
+
+
+@pytest.mark.timeout(600)
+def test_jobs_share_an_etcd_in_which_each_run_has_a_user_of_its_own(
+    cluster: ClusterDriver, new_job: NewJob, shared: EtcdCtl
+) -> None:
+    mine = new_job("shared-mine", replicas=2, command=COUNTING)
+    other = new_job("shared-other", replicas=1, least=1, command=COUNTING)
+    mine.trains(2)
+    other.trains(1)
+    assert mine.status["rendezvous"]["endpoint"] == ENDPOINT
+    assert not [each for each in cluster.kubectl.items("statefulsets") if each["metadata"]["name"].endswith("-etcd")]
+    pod = "shared-mine-worker-0"
+    assert read_keys(cluster, pod, run_id(mine)) == "allowed"
+    assert "permission denied" in read_keys(cluster, pod, run_id(other))
+
+    (own,) = [
+        each["data"] for each in cluster.kubectl.items("secrets") if each["metadata"]["name"].startswith("shared-mine-")
+    ]
+    login = ":".join(base64.b64decode(own[key]).decode() for key in ("username", "password"))
+    assert "members/" in shared("get", "--prefix", f"/elasticjob/{run_id(mine)}/", "--keys-only", user=login)
+    for words in (
+        ("get", "--prefix", f"/elasticjob/{run_id(other)}/"),
+        ("put", "/elasticjob/x", "1"),
+        ("user", "list"),
+    ):
+        assert "permission denied" in shared(*words, user=login), words
+
+    round_number = mine.status["round"]
+    cluster.kubectl.delete("pod", "shared-mine-worker-1", wait=False)
+    eventually(lambda: mine.status["round"] > round_number, 60, 0.3, "a new plan")
+    mine.trains(2)
+    assert mine.restarts == 0
+
+    user = f"elasticjob-{run_id(mine)}"
+    assert user in shared("user", "list")
+    mine.suspend(True)
+    eventually(lambda: mine.is_true("Suspended"), 90, 0.3, "Suspended")
+    eventually(lambda: user not in shared("user", "list") + shared("role", "list"), 30, 0.5, "the user is removed")
+    other.trains(1)
+
+
+def with_secret(manifest: dict[str, Any]) -> None:
+    manifest["spec"]["rendezvous"] = {"endpoint": ENDPOINT, "secretName": "elasticjob-etcd"}
+
+
+@pytest.mark.usefixtures("etcdctl")
+def test_a_job_brings_an_etcd_and_credentials_of_its_own(cluster: ClusterDriver, new_job: NewJob, pki: Pki) -> None:
+    job = new_job("own-secret", replicas=1, least=1, command=COUNTING, edit=with_secret)
+    eventually(
+        lambda: job.condition("RendezvousReady").get("reason") == "EtcdCredentialsUnusable", 60, 0.3, "no Secret yet"
+    )
+    assert "Secret default/elasticjob-etcd does not exist: create it" in job.condition("RendezvousReady")["message"]
+    keys = {"username": "jane", "password": "guessed", "ca.crt": Path(pki.ca).read_text()}
+    try:
+        cluster.kubectl.apply(yaml.safe_dump(secret("elasticjob-etcd", **keys)))
+        eventually(lambda: job.condition("RendezvousReady").get("reason") == "EtcdDenied", 60, 0.3, "a wrong password")
+        assert not job.pods
+        patch = json.dumps({"stringData": {"password": "secret"}})
+        cluster.kubectl.run("patch", "secret", "elasticjob-etcd", f"--patch={patch}")
+        job.trains(1)
+        assert job.restarts == 0
+    finally:
+        cluster.kubectl.delete("secret", "elasticjob-etcd")
