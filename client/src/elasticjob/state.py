@@ -61,6 +61,21 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Change:
+    """One of `status.history.changes`."""
+
+    time: Time | None
+    type: str
+    reason: str
+    message: str = ""
+    round: int | None = None
+    world_size_before: int = 0
+    world_size: int = 0
+    steps_lost: int | None = None
+    resume_seconds: float | None = None
+
+
+@dataclass(frozen=True)
 class JobState:
     """An ElasticJob as the API server has it."""
 
@@ -95,6 +110,8 @@ class JobState:
     failing_nodes: tuple[tuple[str, int], ...] = ()
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     rendezvous: str = ""
+    history: tuple[Change, ...] = ()
+    """Oldest first; empty with an operator that keeps none."""
     started: Time | None = None
     finished: Time | None = None
 
@@ -208,6 +225,7 @@ def job_state(body: Json) -> JobState:
         failing_nodes=tuple((each["name"], each["failures"]) for each in status.get("failingNodes") or ()),
         conditions={each["type"]: _condition(each) for each in status.get("conditions") or ()},
         rendezvous=" ".join(filter(None, (rendezvous.get("backend"), rendezvous.get("endpoint")))),
+        history=tuple(map(_change, _object(status, "history").get("changes") or ())),
         started=parse_time(status.get("startTime")),
         finished=parse_time(status.get("completionTime")),
     )
@@ -322,6 +340,20 @@ def _failure(value: object) -> Failure | None:
         rank=value.get("rank"),
         round=value.get("round"),
         time=parse_time(value.get("time")),
+    )
+
+
+def _change(value: Json) -> Change:
+    return Change(
+        time=parse_time(value.get("time")),
+        type=str(value.get("type", "")),
+        reason=str(value.get("reason", "")),
+        message=str(value.get("message", "")),
+        round=value.get("round"),
+        world_size_before=_int(value.get("worldSizeBefore"), 0),
+        world_size=_int(value.get("worldSize"), 0),
+        steps_lost=value.get("stepsLost"),
+        resume_seconds=value.get("resumeSeconds"),
     )
 
 

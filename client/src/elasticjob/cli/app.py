@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from elasticjob.cli import changing, convert, doctor, logs, reading, submit, watch
+from elasticjob.cli import changing, convert, doctor, init, logs, plot, reading, submit, watch
 from elasticjob.decisions.foreign_flags import meant
 from elasticjob.errors import ElasticJobError, Exit
 
@@ -34,7 +34,9 @@ for _name, _command in (
     ("resume", changing.resume),
     ("wait", changing.wait),
     ("delete", changing.delete),
+    ("plot", plot.plot),
     ("doctor", doctor.doctor),
+    ("init", init.init),
     ("convert", convert.convert),
 ):
     app.command(_name)(_command)

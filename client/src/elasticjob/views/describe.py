@@ -14,6 +14,7 @@ from elasticjob.views.text import plain_lines, wrapped
 from elasticjob.views.words import age, count, duration, first_line, number
 
 MAX_EVENTS = 15
+MAX_CHANGES = 10
 MAX_WORKERS = 40
 """Worker pods listed; of more, only those that are not ready."""
 
@@ -36,6 +37,8 @@ def describe(
         lines += ["", *_failure(job, now, color=color)]
     if job.conditions:
         lines += ["", *_conditions(job, now, width, color=color)]
+    if job.history:
+        lines += ["", *_history(job, now, width, color=color)]
     if workers:
         lines += ["", *_workers(workers, now, width, color=color)]
     lines += ["", *_events(events, now, width, color=color)]
@@ -116,6 +119,32 @@ def _conditions(job: JobState, now: datetime.datetime, width: int | None, *, col
     rows = [
         [each.type, each.status, each.reason, age(each.since, now), first_line(each.message)]
         for each in job.conditions.values()
+    ]
+    return render(columns, rows, width=width, color=color)
+
+
+def _history(job: JobState, now: datetime.datetime, width: int | None, *, color: bool) -> list[str]:
+    """The newest changes, which outlive pods and Events."""
+    columns = [
+        Column("CHANGE"),
+        Column("AGO"),
+        Column("CAUSE"),
+        Column("PROCESSES", 1),
+        Column("RESUMED AFTER", 2, right=True),
+        Column("STEPS LOST", 3, right=True),
+        Column("MESSAGE", 4, shrinks=True),
+    ]
+    rows = [
+        [
+            f"round {each.round}" if each.type == "Round" else each.type.lower(),
+            age(each.time, now),
+            each.reason,
+            f"{each.world_size_before} -> {each.world_size}" if each.type == "Round" else "",
+            f"{number(each.resume_seconds)} s" if each.resume_seconds is not None else "",
+            "" if each.steps_lost is None else str(each.steps_lost),
+            first_line(each.message),
+        ]
+        for each in job.history[-MAX_CHANGES:]
     ]
     return render(columns, rows, width=width, color=color)
 

@@ -1,0 +1,138 @@
+"""init, plot, submit -f and shell completion: what is written and read."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from elasticjob.cli.app import run
+from elasticjob.errors import Exit
+
+from tests.integration.client.conftest import Operator, Result
+from tests.integration.operator.kube import Namespace
+
+Cli = Callable[..., Result]
+
+
+def test_the_starter_is_accepted_by_the_api_server(cli: Cli, tmp_path: Path, ns: Namespace) -> None:
+    folder = tmp_path / "My project"
+    assert run(["init", str(folder), "--image", "me/train:1"]) == Exit.OK
+    result = cli("submit", "-f", str(folder / "job.yaml"))
+    assert result.code == Exit.OK, result.err
+    container = ns.job("my-project")["spec"]["workers"]["template"]["spec"]["containers"][0]
+    assert (container["image"], container["command"]) == ("me/train:1", ["python", "train.py"])
+
+
+def test_the_starter_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.py").write_text("mine")
+    assert run(["init", str(tmp_path), "--name", "a"]) == Exit.ERROR
+    assert "has train.py already" in capsys.readouterr().err
+    assert (tmp_path / "train.py").read_text() == "mine"
+    assert run(["init", str(tmp_path), "--name", "a", "--force"]) == Exit.OK
+
+
+@pytest.mark.torch
+def test_the_starter_s_script_trains_and_continues_from_its_checkpoint(tmp_path: Path) -> None:
+    run(["init", str(tmp_path), "--name", "a"])
+    for epochs, first in ((1, "epoch 0, step 10"), (2, "epoch 0, step 60")):
+        done = subprocess.run(
+            [sys.executable, "-m", "elasticjob_runtime", "--standalone", "--nproc-per-node=2", "train.py"],
+            cwd=tmp_path,
+            env={**os.environ, "EPOCHS": str(epochs), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(first), done.stdout
+
+
+def test_a_manifest_of_another_kind_is_not_submitted(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "old.yaml"
+    path.write_text(yaml.safe_dump({"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "a"}}))
+    result = cli("submit", "-f", str(path))
+    assert result.code == Exit.ERROR
+    assert f"elasticjob convert -f {path}" in result.err
+
+
+def history(now: datetime.datetime) -> dict[str, object]:
+    def at(seconds: int) -> str:
+        return (now + datetime.timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    changes = [
+        {"time": at(0), "type": "Round", "reason": "Start", "round": 1, "worldSize": 4, "resumeSeconds": 5.0},
+        {
+            "time": at(60),
+            "type": "Round",
+            "reason": "MemberLost",
+            "message": "Lost <bert-worker-1>",
+            "round": 2,
+            "worldSizeBefore": 4,
+            "worldSize": 3,
+            "stepsLost": 7,
+            "resumeSeconds": 1.5,
+        },
+        {"time": at(120), "type": "Succeeded", "reason": "WorkersSucceeded", "worldSizeBefore": 3},
+    ]
+    samples = [f"{at(second)} {second * 3} 4 3" for second in range(0, 120, 10)]
+    return {"changes": changes, "samples": samples}
+
+
+def test_a_history_is_drawn_after_the_end_of_the_job(
+    cli: Cli, submitted: str, operator: Operator, tmp_path: Path
+) -> None:
+    now = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(minutes=5)
+    operator.conditions(submitted, "Succeeded")
+    operator.status(submitted, history=history(now), round=2, restarts={"total": 1, "byCause": {"NodeLost": 1}})
+    file = tmp_path / "report.html"
+    assert cli("plot", submitted, "-o", str(file)).code == Exit.OK
+    page = file.read_text()
+    for words in ("Round 2, MemberLost", "Lost &lt;bert-worker-1&gt;", "4 → 3", "NodeLost", "goodput", "1.5 s"):
+        assert words in page
+    assert "<script src=" not in page, "self-contained"
+    again = cli("plot", submitted, "-o", str(file))
+    assert again.code == Exit.ERROR
+    assert "exists already" in again.err
+    assert "MemberLost" in cli("describe", submitted).out
+
+
+def test_a_job_without_a_history_is_said(cli: Cli, submitted: str, tmp_path: Path) -> None:
+    result = cli("plot", submitted, "-o", str(tmp_path / "x.html"))
+    assert result.code == Exit.ERROR
+    assert "bert has no history yet" in result.err
+    assert cli("plot", submitted, "-o", str(tmp_path / "x.docx")).code == Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [("elasticjob get b", "bert"), ("elasticjob logs --fo", "--follow"), ("elasticjob sus", "suspend")],
+)
+def test_the_shell_completes_names_of_jobs(
+    submitted: str, control_plane: Path, ns: Namespace, words: str, expected: str
+) -> None:
+    config = yaml.safe_load(control_plane.read_text())
+    config["contexts"][0]["context"]["namespace"] = ns.name
+    path = control_plane.parent / f"{ns.name}.conf"
+    path.write_text(yaml.safe_dump(config))
+    done = subprocess.run(
+        [sys.executable, "-m", "elasticjob"],
+        env={
+            **os.environ,
+            "KUBECONFIG": str(path),
+            "_ELASTICJOB_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert submitted
+    assert expected in done.stdout.split()
